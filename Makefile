@@ -22,7 +22,7 @@ DEEPSPEED_TESTS := tests/integration/train/test_deepspeed.py tests/integration/t
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants matrix matrix-npu families compat npu-env deepspeed-env deepspeed-tests ascend-sim benchmarks docs docs-serve clean
+.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants kills matrix matrix-npu families compat npu-env deepspeed-env deepspeed-tests ascend-sim benchmarks docs docs-serve clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -74,6 +74,9 @@ soak: $(DEV) ## The tests that take minutes to hours.
 mutants: $(DEV) ## Put faults into copies of the source; the tests must notice each. Writes docs/mutants.md.
 	$(BIN)/python tests/mutants/run.py --write
 	$(BIN)/python tests/mutants/drawn.py --write
+
+kills: $(DEV) $(DEEPSPEED) ## Kill runs and merges at their operations on files, for each strategy. Writes docs/kills.md.
+	PYTHONPATH=tests:$(CURDIR)/.venv-deepspeed/packages $(BIN)/python -m kills.run --write
 
 matrix: $(DEV) $(DEEPSPEED) ## Train every combination of loss, tuner and strategy on CPU. Writes docs/matrix.md.
 	PYTHONPATH=tests $(BIN)/python -m matrix.run cpu --write

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import memory_worker
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from ascendtune.core.units import format_bytes
 from ascendtune.data.store import TokenDataset
@@ -56,6 +55,12 @@ MODELS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 26, "num_attention_heads": 16, "num_key_value_heads": 8, "tie_word_embeddings": False,
     },
 }  # fmt: skip
+_WRITE_WEIGHTS = """
+import sys
+from transformers import AutoConfig, AutoModelForCausalLM
+config = AutoConfig.from_pretrained(sys.argv[1])
+AutoModelForCausalLM.from_config(config).bfloat16().save_pretrained(sys.argv[1])
+"""
 SFT = {"method.stage": "sft"}
 LORA = {"method.tuner": "lora"}
 CHECKPOINTING = {"memory.gradient_checkpointing": True}
@@ -122,8 +127,8 @@ def make_model(work: Path, name: str) -> Path:
     write_tiny_model(directory)
     values = {"max_position_embeddings": 4096, "eos_token_id": 2, "pad_token_id": 0, "bos_token_id": None}
     (directory / "config.json").write_text(json.dumps({**values, **MODELS[name]}))
-    config = AutoConfig.from_pretrained(directory)
-    AutoModelForCausalLM.from_config(config).bfloat16().save_pretrained(directory)
+    # A process of its own: `measure` forks this one, and threads that torch has started do not live on in the copy.
+    subprocess.run([sys.executable, "-c", _WRITE_WEIGHTS, str(directory)], check=True)
     return directory
 
 

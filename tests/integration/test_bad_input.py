@@ -438,7 +438,7 @@ def test_a_disk_too_small_for_what_the_run_will_write(bench: Workshop, disk: Cal
     assert run.read()["state"] == "failed" and not run.has_metrics()
 
 
-def test_a_disk_that_fills_up_at_a_checkpoint(bench: Workshop, disk: Callable[..., Path]) -> None:
+def test_full_disk_at_a_checkpoint_ends_with_one_message(bench: Workshop, disk: Callable[..., Path]) -> None:
     path = disk("size=40m")
     run = RunDir(path / "runs" / "run")
     job = bench.start("train", "r.yaml", f"run_dir={run}", "optim.max_steps=1000", "checkpoint.every_steps=100")
@@ -453,7 +453,7 @@ def test_a_disk_that_fills_up_at_a_checkpoint(bench: Workshop, disk: Callable[..
     assert [each["step"] for each in run.read_metrics()] == list(range(1, 101))
 
 
-def test_a_disk_that_fills_up_at_a_line_of_metrics(bench: Workshop, disk: Callable[..., Path]) -> None:
+def test_full_disk_at_a_line_of_metrics_ends_with_one_message(bench: Workshop, disk: Callable[..., Path]) -> None:
     path = disk("size=20m")
     run = RunDir(path / "runs" / "run")
     job = bench.start("train", "r.yaml", f"run_dir={run}", "optim.max_steps=100000", "checkpoint.every_steps=100000")

@@ -32,7 +32,7 @@ def _job(directory: Path, how: str) -> tuple[RunDir, int, str]:
     return run, ended.returncode, ended.stdout + ended.stderr
 
 
-def test_silent_on_a_job_that_went_well(tmp_path: Path) -> None:
+def test_explain_finds_nothing_in_a_job_that_succeeded(tmp_path: Path) -> None:
     run, code, said = _job(tmp_path, "finish")
     (tmp_path / "said.log").write_text(said)
 

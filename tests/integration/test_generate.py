@@ -171,7 +171,7 @@ def test_an_adapter_without_its_base_says_so(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_weights_without_a_template(taught: Path, tmp_path: Path) -> None:
+def test_weights_without_a_template_need_the_option(taught: Path, tmp_path: Path) -> None:
     shutil.copytree(taught, tmp_path / "base")
     config = tmp_path / "base" / "tokenizer_config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "chat_template": None}))

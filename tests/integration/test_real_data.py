@@ -130,7 +130,9 @@ def train(model_15m: Path, shared: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_trains_and_reports(train: Callable[..., RunDir], shared: Path, name: str) -> None:
+def test_loss_falls_on_real_rows_and_the_report_counts_them(
+    train: Callable[..., RunDir], shared: Path, name: str
+) -> None:
     from transformers import AutoModelForCausalLM
 
     data = DATA[name]
@@ -185,7 +187,7 @@ def _counted_again(model: Path, file: Path, data: Data) -> dict[str, int]:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ["alpaca", "gsm8k"])
-def test_a_whole_epoch(train: Callable[..., RunDir], name: str) -> None:
+def test_loss_falls_over_a_whole_epoch(train: Callable[..., RunDir], name: str) -> None:
     """A 15M-parameter model with random weights: it begins at the entropy of a guess and learns words from there."""
     run = train(DATA[name], "optim.max_steps=null", "optim.epochs=1", "data.eval_fraction=0.05", "name=epoch")
     losses = [record["loss"] for record in run.read_metrics()]

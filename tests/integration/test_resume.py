@@ -123,7 +123,9 @@ def test_killed_and_started_again(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(10))
-def test_killed_anywhere(bench: Callable[[str], Workshop], uninterrupted: Callable[[str], RunDir], seed: int) -> None:
+def test_run_killed_anywhere_resumes_to_the_same_result(
+    bench: Callable[[str], Workshop], uninterrupted: Callable[[str], RunDir], seed: int
+) -> None:
     """Five kills each: fifty in all."""
     draw, method = random.Random(seed), ("lora", "full")[seed % 2]
     kills = draw.choices(["step", "checkpoint", "any time"], k=4)
@@ -279,7 +281,7 @@ def test_interrupted_twice_ends_at_once(bench: Callable[[str], Workshop]) -> Non
     assert explained.code == 0 and explained.out.startswith("nothing went wrong: stopped at once")
 
 
-def test_interrupted_before_training(bench: Callable[[str], Workshop]) -> None:
+def test_interrupt_before_training_leaves_a_run_that_starts_over(bench: Callable[[str], Workshop]) -> None:
     """While torch is imported and the model is loaded; the next start is a first one."""
     place = bench("full")
     run = RunDir(place.directory / "runs" / "run")
@@ -450,7 +452,7 @@ def test_which_run_a_start_takes(interrupted: RunDir) -> None:
     assert _prepare("name=other")[0].path == Path("runs/other")
 
 
-def test_a_checkpoint_by_its_path(interrupted: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_given_by_its_path_is_resumed_from(interrupted: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     own = "checkpoint.resume=runs/run/checkpoints/step_16"
     run, message = _prepare(own)
     assert run.path == interrupted.path and message == "resuming runs/run from runs/run/checkpoints/step_16: as asked"
@@ -498,7 +500,7 @@ def _flip_a_bit(path: Path) -> None:
         ("rng/rank_0.safetensors", Path.unlink),
     ],
 )
-def test_a_damaged_checkpoint(
+def test_damaged_checkpoint_is_refused_and_nothing_is_forgotten(
     interrupted: RunDir,
     uninterrupted: Callable[[str], RunDir],
     capsys: pytest.CaptureFixture[str],

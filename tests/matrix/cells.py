@@ -169,7 +169,7 @@ def _be_rank(run: RunDir, variables: dict[str, str], failures: Any) -> None:
     log.set_up()
     training.draw = lambda run: None
     try:
-        training.train(run)
+        training.train(run, run.read())
     except BaseException as error:  # noqa: BLE001  # told by the parent
         failures.put("".join(traceback.format_exception(error))[-3000:])
         os._exit(1)

@@ -92,7 +92,7 @@ def train_in_turn(paths: list[Path]) -> None:
         signal.alarm(_PATIENCE_SECONDS)
         # The groups that DeepSpeed keeps have not ended here.
         deepspeed._STARTED = False
-        attempt.train(RunDir(path))
+        attempt.train(RunDir(path), RunDir(path).read())
 
 
 def _join_once(join: Callable[..., None], *arguments: Any, **named: Any) -> None:

@@ -451,15 +451,15 @@ FAULTS = [
         "train/attention/proof.py",
         "    if not share <= _VALUES * rounding:",
         "    if share != share:",
-        "windows and masks that only the model's own code makes are ignored",
-        f"{_ALONE.format('chosen_attention')}::test_auto_trains_what_transformers_computes[Phimoe]",
+        "an attention is accepted whose values are not the model's",
+        "tests/unit/train/test_attention_proof.py",
     ),
     Fault(
         "train/batch.py",
         "if masked and batch.attention_mask is not None else None",
         "if masked and batch.attention_mask is None else None",
         "a model with masks of its own is not told what is padding",
-        f"{_ALONE.format('chosen_attention')}::test_auto_trains_what_transformers_computes[Bloom]",
+        "tests/unit/train/test_batch.py",
     ),
     Fault(
         "train/objective/sft.py",
@@ -488,7 +488,7 @@ FAULTS = [
         "lora_alpha=alpha_of(lora)",
         "lora_alpha=alpha_of(lora) / lora.rank",
         "LoRA's scale divided by the rank twice",
-        f"{_OUTCOME}::test_an_adapter",
+        f"{_OUTCOME}::test_exported_adapter_gives_the_logits_of_the_trained_model",
         quick=True,
     ),
     Fault(
@@ -496,7 +496,7 @@ FAULTS = [
         "use_rslora=lora.rslora",
         "use_rslora=False",
         "rslora has no effect",
-        f"{_OUTCOME}::test_an_adapter",
+        f"{_OUTCOME}::test_exported_adapter_gives_the_logits_of_the_trained_model",
     ),
     Fault(
         "train/tuner/lora.py",
@@ -790,8 +790,8 @@ FAULTS = [
     ),
     Fault(
         "train/prepare.py",
-        '            "data_hash": prepared.fingerprint,\n',
-        "",
+        '"data_hash": prepared.fingerprint',
+        '"data_hash": "that of any data"',
         "a run that goes on with other data is trained on the old",
         "tests/integration/test_resume.py::test_data_that_changed_is_refused_unless_allowed",
     ),

@@ -27,15 +27,19 @@ class Finding:
     evidence: tuple[str, ...] = ()
     because: str | None = None
     """The code of the finding that explains why this one is unknown."""
+    repair: tuple[str, ...] = ()
+    """The argv that carries out the remedy, where one command does; it may need sudo."""
 
     def __post_init__(self) -> None:
         if self.status in ("warning", "failure") and not self.remedy:
             raise ValueError(f"{self.code}: a {self.status} needs a remedy")
 
     def as_json(self) -> dict[str, Any]:
-        content = {**asdict(self), "evidence": list(self.evidence)}
+        content = {**asdict(self), "evidence": list(self.evidence), "repair": list(self.repair)}
         if self.because is None:
             del content["because"]
+        if not self.repair:
+            del content["repair"]
         return content
 
 
@@ -44,15 +48,27 @@ def ok(code: str, measured: str, *, evidence: Sequence[str] = ()) -> Finding:
 
 
 def warning(
-    code: str, measured: str, *, expected: str | None = None, remedy: str, evidence: Sequence[str] = ()
+    code: str,
+    measured: str,
+    *,
+    expected: str | None = None,
+    remedy: str,
+    evidence: Sequence[str] = (),
+    repair: Sequence[str] = (),
 ) -> Finding:
-    return Finding(code, "warning", measured, expected, remedy, tuple(evidence))
+    return Finding(code, "warning", measured, expected, remedy, tuple(evidence), repair=tuple(repair))
 
 
 def failure(
-    code: str, measured: str, *, expected: str | None = None, remedy: str, evidence: Sequence[str] = ()
+    code: str,
+    measured: str,
+    *,
+    expected: str | None = None,
+    remedy: str,
+    evidence: Sequence[str] = (),
+    repair: Sequence[str] = (),
 ) -> Finding:
-    return Finding(code, "failure", measured, expected, remedy, tuple(evidence))
+    return Finding(code, "failure", measured, expected, remedy, tuple(evidence), repair=tuple(repair))
 
 
 def unknown(

@@ -61,11 +61,19 @@ def align(
     noise = expected_noise(one, other)
     if noise_runs:
         noise = measured_noise(one, [read_side(path) for path in noise_runs], noise)
-    comparison = compare(one, other, noise)
     with language.using(chosen):
+        comparison = compare(one, other, noise)
         sentence = verdict(comparison, one, other)
         if report:
             write_report(report, comparison, one, other)
+        if not as_json:
+            shown = as_text(
+                sentence,
+                comparison.findings,
+                columns=width(sys.stdout),
+                paint=lambda text, painted: colour(text, painted, sys.stdout),
+                everything=True,
+            )
     if as_json:
         facts: dict[str, Any] = {
             "verdict": sentence,
@@ -75,18 +83,10 @@ def align(
             "step": comparison.step,
             "place": place_as_json(comparison.dumps.place) if comparison.dumps.place else None,
             "mean_difference": comparison.mean_difference,
-            "noise": {"loss": noise.loss, "grad_norm": noise.grad_norm, "basis": noise.basis},
+            "noise": {"loss": noise.loss, "grad_norm": noise.grad_norm, "basis": str(noise.basis)},
             "stages": [each.as_json() for each in comparison.findings],
         }
         print(json.dumps(facts, indent=2, ensure_ascii=False))
     else:
-        print(
-            as_text(
-                sentence,
-                comparison.findings,
-                columns=width(sys.stdout),
-                paint=lambda text, painted: colour(text, painted, sys.stdout),
-                everything=True,
-            )
-        )
+        print(shown)
     raise typer.Exit(exit_code(comparison))

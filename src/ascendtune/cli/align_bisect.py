@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.options import AsJson
+from ascendtune.cli.options import AsJson, LanguageOption
 
 if TYPE_CHECKING:
     from ascendtune.check.align.bisect import Swap, TrainedRecipe, Trial
@@ -32,6 +32,7 @@ def bisect(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Train without asking.")] = False,
     as_json: AsJson = False,
+    lang: LanguageOption = None,
 ) -> int:
     """Find which ingredient of the recipe makes two runs part, by training again.
 
@@ -43,6 +44,19 @@ def bisect(
     reference at a time. If no ingredient alone makes it agree, all together are tried, then pairs. Shows first what
     will be trained, and asks. Neither run is changed. Exit code 0: the runs agree; 1: the cause is found; 4: it is not.
     """
+    import os
+
+    from ascendtune.core import language
+
+    # Programs that read JSON get English, unless they ask for something else.
+    with language.using(language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)):
+        return _bisected(reference, candidate, switch, directory, yes=yes, as_json=as_json)
+
+
+def _bisected(
+    reference: Path, candidate: Path, switch: str, directory: Path | None, *, yes: bool, as_json: bool
+) -> int:
+    """Print the result, and return the exit code."""
     from ascendtune.check.align.bisect import TrainedRecipe, find_guilty, findings_of, swaps_between
     from ascendtune.check.align.bisect import verdict as verdict_of
     from ascendtune.check.align.noise import expected_noise
@@ -140,6 +154,7 @@ class _Trainer:
 
     def _train(self, swapped: tuple[str, ...]) -> tuple[bool | None, str]:
         from ascendtune.check.align.bisect import trial_recipe
+        from ascendtune.check.align.language import say
         from ascendtune.cli.align_repeat import train_again
         from ascendtune.core import log
         from ascendtune.core.errors import RecipeError
@@ -150,9 +165,10 @@ class _Trainer:
         try:
             recipe = trial_recipe(*self.recipes, swapped, last_step=self.step, dump_steps=self.dump_steps, run_dir=run)
         except RecipeError as error:
-            return None, f"the recipe does not permit it: {error.what}"
+            return None, say("the recipe does not permit it: {why}", why=error.what)
         write_atomically(file, recipe.to_yaml().encode())
-        log.say(f"training up to step {self.step}: {' and '.join(swapped) or 'nothing'} swapped")
+        ingredients = say(" and ").join(swapped) or say("nothing")
+        log.say(say("training up to step {step}: {ingredients} swapped", step=self.step, ingredients=ingredients))
         exit_code = train_again(self.candidate.path, file, ranks=self.ranks, log=output)
         try:
             return self._judged(run, output, exit_code)
@@ -160,6 +176,7 @@ class _Trainer:
             _remove_weights(run)
 
     def _judged(self, run: Path, output: Path, exit_code: int) -> tuple[bool | None, str]:
+        from ascendtune.check.align.language import say
         from ascendtune.check.align.noise import expected_noise
         from ascendtune.check.align.side import read_side
         from ascendtune.check.align.stages import compare
@@ -172,11 +189,12 @@ class _Trainer:
         if cause and cause.get("code") == "loss-not-finite":
             return False, str(cause.get("what"))
         if exit_code:
-            return None, f"it could not be trained: {cause.get('what') if cause else error_in(output)}"
+            why = cause.get("what") if cause else error_in(output)
+            return None, say("it could not be trained: {why}", why=why)
         side = replace(read_side(run), name=self.candidate.name)
         dumped = side.dump is not None and self.step in side.dump.files
         if (record.last_step() or 0) < self.step and not dumped:
-            return None, f"its training ended before step {self.step}"
+            return None, say("its training ended before step {step}", step=self.step)
         comparison = compare(self.reference, side, expected_noise(self.reference, side))
         return comparison.parted is None, verdict(comparison, self.reference, side)
 
@@ -269,24 +287,33 @@ def _place(directory: Path | None, *sides: Side) -> Iterator[Path]:
 def _show_plan(sentence: str, trainer: _Trainer, swaps: Sequence[Swap], kept_at: Path | None) -> None:
     """Say on stderr what will be trained."""
     from ascendtune.check.align.bisect import most_trials
+    from ascendtune.check.align.language import say
     from ascendtune.cli.terminal import width
     from ascendtune.core.terminal_text import wrapped
-    from ascendtune.core.units import count_of
 
     possible = [each for each in swaps if not each.obstacle]
-    steps, least, most = count_of(trainer.step, "step"), 1 + len(possible), 1 + most_trials(len(possible))
-    times = f"{least} to {most} times" if most > least else f"{least} times"
-    at = f"kept in {kept_at}" if kept_at else f"in {trainer.directory}, which is removed at the end"
+    least, most = 1 + len(possible), 1 + most_trials(len(possible))
+    plan = say(
+        "{candidate} is trained again from its start; steps: {steps}, devices: {devices}, trainings: {times}",
+        candidate=trainer.candidate.name,
+        steps=trainer.step,
+        devices=trainer.ranks,
+        times=say("{least} to {most}", least=least, most=most) if most > least else least,
+    )
+    place = (
+        say("kept in {directory}", directory=kept_at)
+        if kept_at
+        else say("in {directory}, which is removed at the end", directory=trainer.directory)
+    )
     lines = [
         sentence,
-        f"{trainer.candidate.name} is trained again from its start, {steps} on {count_of(trainer.ranks, 'device')}, "
-        f"{times}, {at}:",
-        "  nothing swapped",
+        f"{plan}; {place}",
+        f"  {say('nothing swapped')}",
         *(f"  {each.name}: {each.text}" for each in possible),
-        *(f"not swapped: {each.name}: {each.obstacle}" for each in swaps if each.obstacle),
+        *(say("not swapped: {why}", why=f"{each.name}: {each.obstacle}") for each in swaps if each.obstacle),
     ]
     if most > least:
-        lines.append("if none of them explains it: all together, then pairs")
+        lines.append(say("if none of them explains it: all together, then pairs"))
     for line in lines:
         print(wrapped(line, width(sys.stderr)), file=sys.stderr)
     sys.stderr.flush()
@@ -294,13 +321,14 @@ def _show_plan(sentence: str, trainer: _Trainer, swaps: Sequence[Swap], kept_at:
 
 def _confirm(yes: bool) -> None:
     """Raise unless the user agrees."""
+    from ascendtune.check.align.language import say
     from ascendtune.core.errors import InputError
 
     if yes:
         return
     if not sys.stdin.isatty():
         raise InputError("nothing was trained", code="confirmation-needed", remedy="add --yes to train these")
-    typer.confirm("Train these?", abort=True, err=True)
+    typer.confirm(say("Train these?"), abort=True, err=True)
 
 
 def _remove_weights(run: Path) -> None:

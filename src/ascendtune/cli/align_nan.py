@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ascendtune.cli.options import LanguageOption
+
 if TYPE_CHECKING:
     from ascendtune.core.errors import CheckFailed
     from ascendtune.core.rundir import RunDir
@@ -18,6 +20,7 @@ _BEFORE_TRAINING = frozenset({"weights-not-finite", "logits-not-finite"})
 
 def nan(
     run: Annotated[Path, typer.Argument(help="Directory of a run whose loss was NaN.", show_default=False)],
+    lang: LanguageOption = None,
 ) -> int:
     """Name the module that made the first NaN or infinity of a run, what went into it, and the rows of its batch.
 
@@ -27,14 +30,18 @@ def nan(
     Reads the dump that `on_nan: dump` has written. Where there is none, the run is repeated from its last checkpoint,
     in the directory `replay` of the run, up to the step that failed. Exit code 1: found; 4: every number was finite.
     """
+    import os
     import sys
 
+    from ascendtune.check.align.language import say
     from ascendtune.check.align.nan import first_bad
     from ascendtune.check.table import as_text
     from ascendtune.cli.terminal import paint, width
+    from ascendtune.core import language
     from ascendtune.core.errors import NoVerdict
     from ascendtune.core.rundir import RunDir
 
+    chosen = language.choose(lang, os.environ, sys.stdout.encoding)
     directory = RunDir.open(run)
     found = first_bad(directory)
     if found is None:
@@ -47,10 +54,12 @@ def nan(
             remedy="repeat it on the same kind and number of devices; `ascendtune doctor --deep` finds a faulty device",
             where=run,
         )
-    finding = found.finding
     rows = _places(directory, found.rows)
-    print(as_text(finding.measured, [finding], columns=width(sys.stdout), paint=paint, everything=True))
-    print(f"rows of this step: {', '.join(rows)}" if rows else "the dump does not name the rows of this step")
+    with language.using(chosen):
+        finding = found.finding
+        print(as_text(finding.measured, [finding], columns=width(sys.stdout), paint=paint, everything=True))
+        unnamed = say("the dump does not name the rows of this step")
+        print(say("rows of this step: {rows}", rows=", ".join(rows)) if rows else unnamed)
     return 1
 
 

@@ -7,9 +7,6 @@ from typing import Annotated, Literal
 
 import typer
 
-_LAUNCHERS = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
-"""Modules that start the program that is named after their options, and take `-m` before it."""
-
 
 def record(
     command: Annotated[
@@ -27,12 +24,13 @@ def record(
     \b
     ascendtune align record -- python train.py --epochs 1
     ascendtune align record --to gpu -- torchrun --nproc-per-node 2 train.py
+    ascendtune align record --to gpu -- deepspeed train.py --deepspeed zero2.json
     ascendtune align gpu runs/npu
 
-    Works for loops of torch on one device, with DDP or FSDP2, and for the Trainer of transformers, in the Python that
-    has ascendtune installed. A step is one optimizer step of the first model that is trained. Models that torch.compile
-    has compiled run eagerly. Not recorded: training in processes that the script itself starts, DeepSpeed, FSDP1. Exit
-    code: that of the command.
+    Works for loops of torch on one device, with DDP, FSDP2 or DeepSpeed ZeRO, and for the Trainer of transformers, in
+    the Python that has ascendtune installed. A step is one optimizer step of the first model that is trained. Models
+    that torch.compile has compiled run eagerly. Processes that the command starts are followed: launchers, subprocess,
+    multiprocessing; not commands of a shell. Not recorded: FSDP1. Exit code: that of the command.
     """
     import os
 
@@ -40,23 +38,17 @@ def record(
     from ascendtune.core.errors import InputError
     from ascendtune.core.process import replace
     from ascendtune.job.command import program
-    from ascendtune.train.dump.request import PROGRAM, VARIABLE, RecordRequest
+    from ascendtune.train.dump.command import recorded_command
+    from ascendtune.train.dump.request import VARIABLE, RecordRequest
 
     log.set_up()
-    names = enumerate(zip(command, [*command[1:], ""], strict=True))
-    at = next((at for at, (word, following) in names if _begins_program(word, following)), None)
-    if not at:
+    argv = recorded_command(command)
+    if argv is None:
         raise InputError(
-            "the command starts no Python script",
+            "the command starts no Python program",
             code="not-a-program",
             remedy="give it as: ascendtune align record -- python train.py",
         )
     request = RecordRequest(str(directory.resolve()), steps, content)
     request.prepare()
-    argv = [program(command[0]), *command[1:at], "-m", PROGRAM, *command[at:]]
-    replace(argv, {**os.environ, VARIABLE: request.to_json()})
-
-
-def _begins_program(word: str, following: str) -> bool:
-    """Whether the Python program that trains begins with `word`: its file, or `-m` and its module."""
-    return word.endswith(".py") or (word == "-m" and following not in _LAUNCHERS)
+    replace([program(argv[0]), *argv[1:]], {**os.environ, VARIABLE: request.to_json()})

@@ -36,13 +36,14 @@ def train_again(run: Path, recipe: Path, *, ranks: int, log: Path) -> int:
         try:
             code = child.wait()
         except BaseException:
-            _end(child)
+            end_training(child)
             raise
     assert code is not None
     return code
 
 
-def _end(child: Child) -> None:
+def end_training(child: Child) -> None:
+    """End a training that this process has started, as Ctrl-C does."""
     # The first signal asks for a checkpoint, the second ends at once.
     for _ in range(2):
         child.signal(signal.SIGINT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -9,13 +10,14 @@ from typing import Annotated
 
 import typer
 
-from ascendtune.cli.options import AsJson
+from ascendtune.cli.options import AsJson, LanguageOption
 
 
 def tasks(
     reference: Annotated[Path, typer.Argument(help="Scores of the reference model: a file of lm-eval.")],
     candidate: Annotated[Path, typer.Argument(help="Scores of the model that is to be judged.")],
     as_json: AsJson = False,
+    lang: LanguageOption = None,
 ) -> None:
     """Say whether two models' benchmark scores are equal within sampling error.
 
@@ -27,30 +29,28 @@ def tasks(
     models the difference is paired (exact for right and wrong answers, else bootstrap); with totals alone its interval
     is wider. Exit code 0: equal; 1: not equal; 4: nothing to compare.
     """
-    from ascendtune.check.align.tasks import compare_tasks, findings_of, read_scores
+    from ascendtune.check.align.tasks import compare_tasks, findings_of, read_scores, verdict
     from ascendtune.check.finding import exit_code
     from ascendtune.check.table import as_json as findings_as_json
     from ascendtune.check.table import as_text
     from ascendtune.cli.terminal import colour, width
-    from ascendtune.core.units import count_of
+    from ascendtune.core import language
 
+    # Programs that read JSON get English, unless they ask for something else.
+    chosen = language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)
     compared = compare_tasks(read_scores(reference), read_scores(candidate))
-    findings = findings_of(compared)
-    unequal = [each.code for each in findings if each.status == "failure"]
-    counted = count_of(len(findings), "task")
-    verdict = f"{counted}: scores are equal within sampling error"
-    if unequal:
-        verdict = f"scores differ beyond sampling error in {len(unequal)} of {counted}: {unequal[0]}"
-    if as_json:
-        print(findings_as_json(verdict, findings, tasks=[asdict(each) for each in compared]))
-    else:
-        print(
-            as_text(
-                verdict,
-                findings,
-                columns=width(sys.stdout),
-                paint=lambda text, painted: colour(text, painted, sys.stdout),
-                everything=True,
+    with language.using(chosen):
+        findings = findings_of(compared)
+        if as_json:
+            print(findings_as_json(verdict(findings), findings, tasks=[asdict(each) for each in compared]))
+        else:
+            print(
+                as_text(
+                    verdict(findings),
+                    findings,
+                    columns=width(sys.stdout),
+                    paint=lambda text, painted: colour(text, painted, sys.stdout),
+                    everything=True,
+                )
             )
-        )
     raise typer.Exit(exit_code(findings))

@@ -16,11 +16,14 @@ class Entry(NamedTuple):
 
 GROUPS = {
     "align": "Compare two trainings; record what that needs.",
+    "code": "Clone repositories, merge upstream and pull requests.",
     "comm": "Test and measure the links between devices.",
     "data": "Look at the rows that a recipe trains on.",
+    "env": "Set up the software of this machine: CANN, mirrors, packages, caches.",
     "jobs": "List, watch and stop your jobs.",
     "recipe": "Check or convert a recipe, or print the schema.",
     "runs": "Look at run directories.",
+    "track": "Upload and import records of trainings; log in to trackers.",
     "migrate": "Move code written for CUDA to Ascend.",
 }
 
@@ -35,6 +38,9 @@ COMMANDS = {
     "fetch": Entry("ascendtune.cli.fetch:fetch", "Fetch models and data sets through mirrors; verify them."),
     "train": Entry("ascendtune.cli.train:train", "Train the model that a recipe describes."),
     "plan": Entry("ascendtune.cli.plan:plan", "Estimate a recipe's memory, and find changes that make it fit."),
+    "profile": Entry(
+        "ascendtune.cli.profile:profile", "Show where the time of a training step goes, and what to change."
+    ),
     "launch": Entry(
         "ascendtune.cli.launch:launch",
         "Start any program once per device, like a training job.",
@@ -46,6 +52,16 @@ COMMANDS = {
     "generate": Entry("ascendtune.cli.generate:generate", "Generate answers with a run's final weights, or any model."),
     "devices": Entry("ascendtune.cli.devices:devices", "Show the accelerators and the host; pick free ones."),
     "doctor": Entry("ascendtune.cli.doctor:doctor", "Find what keeps this machine from training, and how to fix it."),
+    "env export": Entry("ascendtune.cli.env:export", "Print the shell lines that load CANN and set defaults."),
+    "env mirrors": Entry("ascendtune.cli.env:mirrors", "Show, change or compare mirrors of pip, conda, hubs, git."),
+    "env install-plan": Entry("ascendtune.cli.env:install_plan", "Name the packages for this CANN; install them."),
+    "env conda": Entry("ascendtune.cli.env:conda", "Clone or rename a conda environment, and compare it."),
+    "env caches": Entry("ascendtune.cli.env_machine:caches", "List and remove what compilers and hubs have cached."),
+    "env mount": Entry("ascendtune.cli.env_machine:mount", "Check the mounts of directories, and measure them."),
+    "env permissions": Entry("ascendtune.cli.env_machine:permissions", "Check and repair who may open what."),
+    "code clone": Entry("ascendtune.cli.code:clone", "Clone a repository, through proxies where needed."),
+    "code sync-upstream": Entry("ascendtune.cli.code:sync_upstream", "Merge the official repository into your fork."),
+    "code merge-pr": Entry("ascendtune.cli.code:merge_pr", "Merge a pull request locally, and run your tests."),
     "comm test": Entry("ascendtune.cli.comm:test", "Run every collective, and compare every element."),
     "comm bench": Entry("ascendtune.cli.comm:bench", "Measure collectives and links, like nccl-tests."),
     "align compare": Entry("ascendtune.cli.align:align", "Compare two trainings, and find where they part."),
@@ -71,6 +87,9 @@ COMMANDS = {
     "runs list": Entry("ascendtune.cli.runs:list_runs", "List runs: state, step, loss, speed, age."),
     "runs show": Entry("ascendtune.cli.runs:show", "Show one run: data, versions, choices, checkpoints."),
     "runs compare": Entry("ascendtune.cli.runs_compare:compare", "Compare runs: losses, recipes, data."),
+    "track sync": Entry("ascendtune.cli.track:sync", "Upload offline runs of wandb."),
+    "track import": Entry("ascendtune.cli.track:import_events", "Import TensorBoard events as runs."),
+    "track login": Entry("ascendtune.cli.track:login", "Log in to wandb or swanlab with their own client."),
     "migrate check": Entry("ascendtune.cli.migrate:check", "List code that does not run on Ascend unchanged."),
     "migrate run": Entry("ascendtune.cli.migrate:run", "Run an unmodified CUDA script on NPUs.", starts_another=True),
 }

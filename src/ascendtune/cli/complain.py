@@ -11,7 +11,6 @@ from typer.exceptions import TyperException
 from ascendtune.cli.other_tools import option_remedy
 from ascendtune.cli.terminal import colour, width
 from ascendtune.core.errors import AscendtuneError
-from ascendtune.core.log import is_quiet, is_verbose
 from ascendtune.core.terminal_text import wrapped
 
 
@@ -33,7 +32,7 @@ def complain_about_usage(error: TyperException) -> None:
         return
     # Where pydantic converted a value, its message is for programmers.
     message = message.replace(": Value error, ", ": ").replace(": Input should", ": it should")
-    remedy = option_remedy(getattr(error, "option_name", None) or "") or f"`{command} --help` shows the options"
+    remedy = option_remedy(getattr(error, "option_name", None) or "") or f"see `{command} --help`"
     _print(message[:1].lower() + message[1:].rstrip("."), remedy, None, "usage")
 
 
@@ -54,6 +53,8 @@ def notice_ignored(sentences: Sequence[str], recipe: Path) -> None:
 
     Each sentence after --verbose, and none after --quiet.
     """
+    from ascendtune.core.log import is_verbose
+
     if len(sentences) > 1 and not is_verbose():
         notice(f"{len(sentences)} notes on keys without effect: `ascendtune recipe check {recipe}` lists them")
         return
@@ -63,12 +64,17 @@ def notice_ignored(sentences: Sequence[str], recipe: Path) -> None:
 
 def notice(message: str) -> None:
     """Print a notice; nothing after --quiet."""
+    # Imported here, as below: `logging` takes `--help` a twentieth of its time.
+    from ascendtune.core.log import is_quiet
+
     if not is_quiet():
         _say("notice", "dim", message)
 
 
 def suggest_next(command: str) -> None:
     """Print the command that most people give next, on stderr; nothing after --quiet, or without a terminal."""
+    from ascendtune.core.log import is_quiet
+
     if not is_quiet() and sys.stderr.isatty():
         print(f"next: {command}", file=sys.stderr)
 

@@ -81,7 +81,7 @@ def sample_lines(recipe: Recipe, path: Path, *, whole: bool) -> list[str]:
     row = next((each for each in rows if not each.problem), None)
     if row is None:
         return []
-    lines = [f"row {row.number} as it is trained on («labels»); `ascendtune data show {path}` shows more"]
+    lines = [f"row {row.number} as it is trained on, labels in «»; `ascendtune data show {path}` shows more"]
     for sequence in row.sequences:
         text = "".join(map(_labelled, sequence.segments)).replace("\n", "⏎")
         if not whole:
@@ -136,7 +136,7 @@ def _stats(recipe: Recipe, inspection: Inspection) -> dict[str, Any]:
 
 def _lines(rows: list[InspectedRow], most: int, with_tokens: bool) -> Iterator[str]:
     if not rows:
-        yield "the data has no row of this number"
+        yield "the data has no row with this number"
     for each in rows:
         yield f"row {each.number}, {each.place}, format {each.format}"
         for name, value in each.values.items():

@@ -48,9 +48,9 @@ def choose(visible: Visible, *, count: int | None, ids: str | None, cores: int) 
         warning, most = None, max(_MOST_ON_CPU, cores)
         if count is not None and count > most:
             raise MachineError(
-                f"{count:,} processes on {count_of(cores, 'core')} would exhaust its memory",
+                f"{count:,} processes on {count_of(cores, 'core')} would exhaust the memory of this machine",
                 code="too-many-processes",
-                remedy=f"use --devices {cores}; {most} is the most",
+                remedy=f"use --devices {cores}; the limit is {most}",
             )
         if count is not None and count > cores:
             warning = f"{count} processes share {count_of(cores, 'core')}: slower than {cores}"

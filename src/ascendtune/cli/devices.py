@@ -47,9 +47,9 @@ def devices(
 
     if sum((free is not None, topology, watch)) > 1 or (as_json and (free is not None or topology)):
         raise InputError(
-            "--free, --topology and --watch exclude each other; --json goes with --watch alone",
+            "--free, --topology and --watch exclude each other, and --json works with --watch only",
             code="conflicting-options",
-            remedy="keep one",
+            remedy="keep one of them",
         )
     # Programs that read JSON get English, unless they ask for something else.
     with language.using(language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)):

@@ -11,6 +11,7 @@ import typer
 from ascendtune.cli.options import AsJson, LanguageOption
 
 if TYPE_CHECKING:
+    from ascendtune.check.doctor.check import Examination
     from ascendtune.check.doctor.mend import Action, Plan
     from ascendtune.check.doctor.needs import Needs
 
@@ -66,13 +67,10 @@ def doctor(
     from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
     from ascendtune.check.doctor.bundle import collect
     from ascendtune.check.doctor.check import examine, verdict
-    from ascendtune.check.doctor.language import say
     from ascendtune.check.doctor.mend import plan
     from ascendtune.check.doctor.outside import Outside
     from ascendtune.check.finding import exit_code
     from ascendtune.check.table import as_json as findings_as_json
-    from ascendtune.check.table import as_text
-    from ascendtune.cli.terminal import paint, width
     from ascendtune.core import language
     from ascendtune.core.errors import InputError
     from ascendtune.core.files import require_place_for
@@ -117,19 +115,27 @@ def doctor(
             not_applicable = list(examination.not_applicable)
             print(findings_as_json(sentence, examination.findings, not_applicable=not_applicable, **further))
         else:
-            fine = [] if verbose or words else [each for each in examination.findings if each.status == "ok"]
-            shown = [each for each in examination.findings if each not in fine]
-            print(as_text(sentence, shown, columns=width(sys.stdout), paint=paint))
-            if fine:
-                print(say("{count} checks ok (--verbose lists them)", count=len(fine)))
-            if words and examination.not_applicable:
-                names = ", ".join(examination.not_applicable)
-                print(say("not applicable on this machine: {names}", names=names))
+            _show(sentence, examination, everything=verbose, chosen=bool(words))
             if todo:
                 fix(todo, yes=yes)
     if bundle is not None:
         _write_bundle(bundle, collect(sentence, examination, outside), yes=yes)
     return exit_code(examination.findings)
+
+
+def _show(sentence: str, examination: Examination, *, everything: bool, chosen: bool) -> None:
+    """Print the findings as a table; passed checks are only counted unless `everything`, or `chosen` by their codes."""
+    from ascendtune.check.doctor.language import say
+    from ascendtune.check.table import as_text
+    from ascendtune.cli.terminal import paint, width
+
+    fine = [] if everything or chosen else [each for each in examination.findings if each.status == "ok"]
+    shown = [each for each in examination.findings if each not in fine]
+    print(as_text(sentence, shown, columns=width(sys.stdout), paint=paint))
+    if fine:
+        print(say("{count} checks ok (--verbose lists them)", count=len(fine)))
+    if chosen and examination.not_applicable:
+        print(say("not applicable on this machine: {names}", names=", ".join(examination.not_applicable)))
 
 
 def _recipe_among(words: list[str]) -> tuple[Needs | None, list[str]]:
@@ -163,7 +169,7 @@ def _known(codes: list[str], *, has_nodes: bool) -> list[str]:
     for code in codes:
         if code not in known:
             near = closest(code, known)
-            remedy = "`ascendtune doctor --list` shows all" + (f"; did you mean {near}?" if near else "")
+            remedy = "`ascendtune doctor --list` shows the checks" + (f"; did you mean {near}?" if near else "")
             raise InputError(f"unknown check {code}", code="unknown-name", remedy=remedy)
         if code in NODE_CHECKS and not has_nodes:
             raise InputError(

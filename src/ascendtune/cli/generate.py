@@ -99,7 +99,7 @@ def _prompts(prompt: str | None, file: Path | None, system: str | None) -> list[
             )
         prompt = sys.stdin.read().rstrip("\n")
     if not prompt:
-        raise InputError("the prompt is empty", code="prompt-missing", remedy="give a text")
+        raise InputError("the prompt is empty", code="prompt-missing", remedy="give a PROMPT, or text on stdin")
     messages: list[Message] = [{"role": "user", "content": prompt}]
     if system:
         messages.insert(0, {"role": "system", "content": system})

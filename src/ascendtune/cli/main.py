@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pkgutil import resolve_name
@@ -46,8 +47,16 @@ def _run(words: list[str]) -> int:
     except TyperException as error:
         complain_about_usage(error)
         return error.exit_code
-    except (KeyboardInterrupt, Abort):
+    except KeyboardInterrupt:
         return 130
+    except Abort as abort:
+        # typer raises it for a refused prompt, and for every EOFError.
+        ended = abort.__cause__
+        if not isinstance(ended, EOFError):
+            return 130
+        damaged = _damaged_bytecode(ended)
+        complain(damaged) if damaged else complain_about_bug(ended)
+        return _after(ended, damaged.exit_code if damaged else 1)
     except BrokenPipeError:
         # The reader closed the pipe (`| head`); flushing at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -82,6 +91,22 @@ def _missing_extra(error: ModuleNotFoundError) -> MachineError | None:
         f"this command needs {module}, which is not installed",
         code="package-missing",
         remedy="install the extra `train`: pip install 'ascendtune[train]', or '.[train]' in a clone",
+    )
+
+
+def _damaged_bytecode(error: EOFError) -> MachineError | None:
+    """The error for a compiled module that was cut, as by a full disk; None for the end of another file."""
+    frame = error.__traceback__
+    while frame and frame.tb_next:
+        frame = frame.tb_next
+    path = frame.tb_frame.f_locals.get("bytecode_path") if frame else None
+    if not isinstance(path, str):
+        return None
+    return MachineError(
+        "a file that Python compiled is damaged",
+        code="bytecode-damaged",
+        remedy=f"rm {shlex.quote(path)}; Python writes it again. Check free space: a full disk cuts files",
+        where=path,
     )
 
 

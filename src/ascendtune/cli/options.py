@@ -11,6 +11,7 @@ from ascendtune.cli.run_names import complete_key
 
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only results, warnings and errors.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print notices in full.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 LanguageOption = Annotated[

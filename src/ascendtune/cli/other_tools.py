@@ -28,7 +28,6 @@ _COMMANDS = {
     "eval": _EVALUATE,
     "evaluate": _EVALUATE,
     "version": "ascendtune --version",
-    "env": "ascendtune doctor",
     "preprocess": "ascendtune train recipe.yaml --prepare",
     "pt": _TRAIN.format(" --stage pretrain"),
     "pretrain": _TRAIN.format(" --stage pretrain"),

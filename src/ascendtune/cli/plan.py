@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascendtune.cli.options import MOST_PROCESSES, AsJson
+from ascendtune.core.errors import InputError
 
 if TYPE_CHECKING:
     from ascendtune.train.plan.ask import Answer
     from ascendtune.train.plan.request import Target
+    from ascendtune.train.plan.time import TimeEstimate
 
 _TITLES = {
     "weights": "weights",
@@ -29,7 +31,9 @@ _TITLES = {
 
 
 def plan(
-    recipe: Annotated[Path, typer.Argument(help="The recipe, in native or LLaMA-Factory form.", show_default=False)],
+    recipe: Annotated[
+        Path | None, typer.Argument(help="The recipe, in native or LLaMA-Factory form.", show_default=False)
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Keys to change, as for `ascendtune train`."),
@@ -43,39 +47,78 @@ def plan(
     ] = None,
     devices: Annotated[int, typer.Option(metavar="N", min=1, max=MOST_PROCESSES, help="Devices of each node.")] = 1,
     nodes: Annotated[int, typer.Option(metavar="M", min=1, max=MOST_PROCESSES, help="Number of nodes.")] = 1,
+    tflops: Annotated[
+        float | None, typer.Option(metavar="N", help="Dense peak of a device in TFLOP/s, where the table has none.")
+    ] = None,
+    link: Annotated[
+        float | None, typer.Option(metavar="GB/S", help="From a device to the others of its node, one direction.")
+    ] = None,
+    network: Annotated[
+        float | None, typer.Option(metavar="GB/S", help="From a device to other nodes, one direction.")
+    ] = None,
+    past: Annotated[
+        bool, typer.Option("--history", help="Show past runs and how far predictions were off; needs no recipe.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Estimate a recipe's memory, and find changes that make it fit.
+    """Estimate a recipe's memory and time, and find changes that make it fit.
 
     \b
     ascendtune plan recipe.yaml
     ascendtune plan recipe.yaml --device 910b3 --devices 8
     ascendtune plan recipe.yaml method.tuner=lora --memory 32GiB
+    ascendtune plan --history
 
     Needs config.json, but neither weights nor the device: one training step is traced with fake tensors, which have
-    shapes but no data. Exit code 1: it does not fit.
+    shapes but no data. If the data are prepared, their rows are used. Exit code 1: it does not fit.
     """
     from dataclasses import replace
 
     from ascendtune.cli.complain import warn
+    from ascendtune.cli.plan_time import history_text, rate_of, time_lines
     from ascendtune.core import log
     from ascendtune.machine.visible import visible_devices
     from ascendtune.recipe.recipe import Recipe
-    from ascendtune.train.plan.ask import ask, target_here
-    from ascendtune.train.plan.device_table import bytes_of, named_target
+    from ascendtune.train.plan.ask import ask, cached_dataset, target_here
+    from ascendtune.train.plan.device_table import bytes_of, named_target, speed_of
+    from ascendtune.train.plan.history import read_history
+    from ascendtune.train.plan.time import estimate_time, features_of
 
     log.set_up()
+    history = read_history()
+    if past:
+        print(json.dumps([asdict(each) for each in history], indent=2) if as_json else history_text(history))
+        return
+    if recipe is None:
+        raise InputError("no recipe was given", code="recipe-missing", remedy="name one, or add --history")
     ranks = devices * nodes
     loaded, _ = Recipe.load_with_origins(recipe, overrides or [])
     target = named_target(device, ranks) if device else target_here(visible_devices(), devices)
     target = replace(target, devices=ranks, memory_bytes=bytes_of(memory) if memory else target.memory_bytes)
-    answer = ask(loaded, target)
+    answer = ask(loaded, target, dataset=cached_dataset(loaded))
     fits = answer.estimate.fits(target.memory_bytes)
+    time: TimeEstimate | str = "the work of a step cannot be counted for this model"
+    if answer.work is not None:
+        speed = speed_of(target.name, answer.work.compute)
+        speed = replace(
+            speed, flops=rate_of("--tflops", tflops, 1e12) or speed.flops,
+            link=rate_of("--link", link) or speed.link, link_is_mesh=speed.link_is_mesh and link is None,
+        )  # fmt: skip
+        features = features_of(answer.work, answer.steps, answer.recipe, target, answer.estimate.facts)
+        time = estimate_time(
+            answer.work, answer.steps, answer.recipe, target, speed, features, history,
+            nodes=nodes, network=rate_of("--network", network),
+        )  # fmt: skip
     if as_json:
         content = {"target": asdict(target), "fits": fits, "estimate": asdict(answer.estimate)}
-        print(json.dumps({**content, "changes": answer.changes}, indent=2, ensure_ascii=False))
+        said = {"why_not": time} if isinstance(time, str) else asdict(time)
+        print(json.dumps({**content, "changes": answer.changes, "time": said}, indent=2, ensure_ascii=False))
     else:
         print(_as_text(answer, target))
+        print()
+        print(f"time: {time}" if isinstance(time, str) else "\n".join(time_lines(time)))
+        for note in () if isinstance(time, str) else time.notes:
+            warn(note)
         for note in answer.estimate.notes:
             warn(note)
     sys.stdout.flush()
@@ -87,7 +130,7 @@ def _as_text(answer: Answer, target: Target) -> str:
     from ascendtune.cli.terminal import table
     from ascendtune.core.units import count_of, format_bytes, format_count
 
-    found, facts = answer.estimate, answer.estimate.facts
+    found, facts, batch = answer.estimate, answer.estimate.facts, answer.recipe.batch
     rows = [[_TITLES.get(name, name), format_bytes(size)] for name, size in found.at_peak.items()]
     rows.append(["framework and driver", format_bytes(found.context)])
     rows = [row for row in rows if row[1] != "0 B"]
@@ -95,8 +138,8 @@ def _as_text(answer: Answer, target: Target) -> str:
         f"{format_count(facts['trainable'])} of {format_count(facts['parameters'])} parameters train, "
         f"{facts['precision']}, weights {facts['weights']}, {facts['strategy']} on "
         f"{count_of(target.devices, 'device')}",
-        f"largest micro-batch: {facts['tokens']:,} tokens, {'packed' if facts['packed'] else 'padded'} "
-        f"({facts['how']})",
+        f"batch.per_device {batch.micro_batch}; largest micro-batch: {facts['tokens']:,} tokens, "
+        f"{'packed' if facts['packed'] else 'padded'} ({facts['how']})",
         "",
         table(["at the peak of one rank", "bytes"], rows, right=["bytes"]),
         "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import sys
 import time
@@ -28,11 +29,16 @@ if TYPE_CHECKING:
     from ascendtune.core.rundir import RunDir
 
 
+_SHOWN = 50
+"""Runs that `runs list` prints without --all."""
+
+
 def list_runs(
     directory: Annotated[Path, typer.Argument(help="Directory that contains run directories.")] = Path("runs"),
+    everything: Annotated[bool, typer.Option("--all", help=f"More than the newest {_SHOWN}.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List runs, the newest last.
+    """List runs, the newest last. JSON has all of them.
 
     \b
     ascendtune runs list
@@ -41,7 +47,8 @@ def list_runs(
     from ascendtune.cli.terminal import table
     from ascendtune.core.units import format_count, format_duration
 
-    summaries = [RunSummary.of(run) for run in find_runs(directory)]
+    found = find_runs(directory)
+    summaries = [RunSummary.of(run) for run in (found if everything or as_json else found[-_SHOWN:])]
     if as_json:
         print(json.dumps([asdict(each) for each in summaries], indent=2))
         return
@@ -61,6 +68,8 @@ def list_runs(
         for each in summaries
     ]
     print(table(header, rows, right=header[2:]))
+    if len(found) > len(summaries):
+        print(f"{len(found) - len(summaries):,} older: ascendtune runs list {shlex.quote(str(directory))} --all")
 
 
 def show(

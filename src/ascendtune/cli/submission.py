@@ -188,7 +188,7 @@ def _check(asked: SubmitOptions) -> None:
 def _require_name(option: str, name: str | None, pattern: str) -> None:
     if name is not None and not re.fullmatch(pattern, name):
         raise InputError(
-            f"{option}: '{name}' is not a valid Kubernetes name (lower-case letters, digits and '-')",
+            f"{option}: {name!r} is not a valid Kubernetes name (lower-case letters, digits and '-')",
             code="invalid-kubernetes-name",
             remedy="use lower-case letters, digits and '-', such as my-team",
         )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.complain import complain, notice_ignored, warn
+from ascendtune.cli.complain import complain, notice, notice_ignored, warn
 from ascendtune.cli.options import (
     Detach,
     DeviceCount,
@@ -24,6 +25,12 @@ from ascendtune.cli.options import (
     Verbose,
 )
 from ascendtune.cli.terminal import width
+
+if TYPE_CHECKING:
+    from ascendtune.cli.node_choice import ChosenNodes
+    from ascendtune.job.spec import JobSpec
+    from ascendtune.recipe.recipe import Recipe
+    from ascendtune.train.prepare import PreparedRun
 
 
 def train(
@@ -65,21 +72,17 @@ def train(
     Ctrl-C writes a checkpoint and stops; a second Ctrl-C stops at once. The same command resumes. The run directory
     contains the model, the metrics and a plot of the loss.
     """
-    from ascendtune.cli.data_show import sample_lines
-    from ascendtune.cli.job_start import show_command, stays_with_the_terminal
+    from ascendtune.cli.job_start import stays_with_the_terminal
     from ascendtune.cli.node_choice import choose_nodes, require_one_starter
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
     from ascendtune.core.errors import InputError
     from ascendtune.core.ownership import restrict_umask
     from ascendtune.core.rundir import RunDir
-    from ascendtune.core.terminal_text import wrapped
-    from ascendtune.data.report import lines
     from ascendtune.job.registry import require_writable_registry
     from ascendtune.job.spec import JobSpec
     from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.prepare import prepare_run
-    from ascendtune.train.run_choice import planned_run
 
     log.set_up(quiet=quiet, verbose=verbose)
     restrict_umask()
@@ -100,23 +103,23 @@ def train(
     if loaded.on_hang == "restart" and not max_restarts:
         warn("on_hang: restart stops a run that hangs; add --max-restarts N to restart it")
 
+    is_alone = chosen_nodes.hosts is None and chosen_nodes.place.is_alone
+    if loaded.batch.per_device == "auto" and is_alone and not prepare:
+        from ascendtune.train.plan.before_training import with_batch_size
+
+        loaded = with_batch_size(loaded, allow_change or [], trust_checkpoint, devices=chosen.count)
+        notice(f"batch.per_device: auto is {loaded.batch.micro_batch}")
+
     def job_spec(run: Path) -> JobSpec:
         # The worker rejects a run directory that another start has claimed since.
-        start = RunDir(run).read().get("start") if not dry_run else None
+        start = None if dry_run else ready.claim.start if ready.claim else RunDir(run).read().get("start")
         argv = (sys.executable, "-m", "ascendtune.train.worker", str(run), *((start,) if start else ()))
         return JobSpec(
             argv, run, chosen.count, chosen.kind, chosen.ids, max_restarts=max_restarts, on_hang=loaded.on_hang
         )
 
     if dry_run:
-        planned = planned_run(loaded, allow_change or [], trust_checkpoint)
-        for message in planned.messages:
-            print(f"# {message}")
-        if not planned.run.run_json.is_file():
-            print(
-                f"# {planned.run} does not exist yet: `ascendtune train` prepares it and the data before it runs this"
-            )
-        show_command(job_spec(planned.run.path), chosen_nodes)
+        _show_dry_run(loaded, allow_change or [], trust_checkpoint, chosen_nodes, job_spec)
         return
     if not prepare:
         require_writable_registry()
@@ -133,19 +136,17 @@ def train(
     for message in ready.prepared.warnings:
         warn(message)
     if not quiet:
-        shown = sample_lines(loaded, recipe, whole=verbose)
-        for line in (*lines(ready.prepared.report, width(sys.stderr) or 100), *shown, *ready.messages):
-            print(wrapped(line, width(sys.stderr)), file=sys.stderr)
+        _show_prepared(ready, loaded, recipe, verbose=verbose)
     if prepare:
         print(f"tokens: {ready.prepared.directory}")
         return
     with ready.claim or nullcontext():
-        if ready.run is not None and chosen_nodes.hosts is None and chosen_nodes.place.is_alone and not no_plan:
+        if ready.run is not None and is_alone and not no_plan:
             # Here: it imports numpy and pyarrow, which a wrong recipe need not wait for.
             from ascendtune.train.plan.before_training import require_fit
 
-            directory = Path(ready.run.read()["model_directory"])
-            ready.run.update(plan=require_fit(loaded, directory, ready.prepared, devices=chosen.count))
+            plan = require_fit(loaded, ready.model_directory, ready.prepared, devices=chosen.count)
+            ready.run.update(plan=plan)
         run = chosen_nodes.agree_on(ready.run, loaded.run_directory().parent, ready.prepared.fingerprint)
         spec = job_spec(run.path)
         if detach and stays_with_the_terminal(spec):
@@ -163,3 +164,34 @@ def train(
     if 0 < result.exit_code < 128:
         print(f"for details run `ascendtune explain {run}`", file=sys.stderr)
     raise typer.Exit(result.exit_code)
+
+
+def _show_dry_run(
+    recipe: Recipe,
+    allow_change: list[str],
+    trust_checkpoint: bool,
+    nodes: ChosenNodes,
+    job_spec: Callable[[Path], JobSpec],
+) -> None:
+    """Print the command that would start the job."""
+    from ascendtune.cli.job_start import show_command
+    from ascendtune.train.run_choice import planned_run
+
+    planned = planned_run(recipe, allow_change, trust_checkpoint)
+    for message in planned.messages:
+        print(f"# {message}")
+    if not planned.run.run_json.is_file():
+        print(f"# {planned.run} does not exist yet: `ascendtune train` prepares it and the data before it runs this")
+    show_command(job_spec(planned.run.path), nodes)
+
+
+def _show_prepared(ready: PreparedRun, recipe: Recipe, path: Path, *, verbose: bool) -> None:
+    """Print the data report, a sample row of the recipe at `path`, and which run directory was chosen."""
+    from ascendtune.cli.data_show import sample_lines
+    from ascendtune.core.terminal_text import wrapped
+    from ascendtune.data.report import lines
+
+    columns = width(sys.stderr)
+    shown = sample_lines(recipe, path, whole=verbose)
+    for line in (*lines(ready.prepared.report, columns or 100), *shown, *ready.messages):
+        print(wrapped(line, columns), file=sys.stderr)

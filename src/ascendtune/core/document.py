@@ -180,7 +180,9 @@ def parse_document(text: str, source: str, what: str = _RECIPE) -> Document:
         raise RecipeError(
             f"not valid {language}: {error.problem or error.context}",
             code="invalid-yaml",
-            remedy="check indentation, colons and quotes at this line",
+            remedy="indent with spaces, not with tabs"
+            if "'\\t'" in (error.problem or "")
+            else "check indentation, colons and quotes at this line",
             where=where,
         ) from error
     except yaml.YAMLError as error:

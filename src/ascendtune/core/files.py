@@ -80,10 +80,16 @@ def _not_a_file(path: Path, reason: str) -> NotRegular:
 # A failed writer leaves less free space than this.
 _PROBE_BYTES = 1 << 20
 _LONGEST_LINE = 64 << 20
+_MOST_DIGITS = 40
+"""Of an integer in a record: more than any that ascendtune writes."""
+_MANY_DIGITS = re.compile(rb"\d{%d}" % (_MOST_DIGITS + 1))
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes, *, mode: int | None = None) -> None:
     """Write, fsync, rename: a reader sees the old file or the new one, never a part.
+
+    Args:
+        mode: permission bits of the file (default: 0o666 without the umask).
 
     Raises:
         MachineError: the disk is full, read-only or not permitted.
@@ -96,8 +102,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with temporary.open("wb") as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            with os.fdopen(os.open(temporary, flags, 0o666 if mode is None else mode & 0o600), "wb") as file:
                 file.write(data)
+                if mode is not None:
+                    os.fchmod(file.fileno(), mode)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
@@ -278,7 +287,9 @@ def parsed_record(
         MachineError: it is damaged.
     """
     try:
-        record = json.loads(text)
+        has_many_digits = _MANY_DIGITS.search(text if isinstance(text, bytes) else text.encode(errors="replace"))
+        # A function for integers slows the parser down, and few records have so many digits.
+        record = json.loads(text, parse_int=_integer if has_many_digits else None)
         if not isinstance(record, dict):
             raise ValueError("not a JSON object")
     except ValueError as error:
@@ -286,6 +297,13 @@ def parsed_record(
     except RecursionError as error:
         raise _damaged(where, "it is nested too deeply", remedy) from error
     return record
+
+
+def _integer(digits: str) -> int:
+    """Raises ValueError for an integer that does not fit into a float."""
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"it has a number of {len(digits):,} digits")
+    return int(digits)
 
 
 def _damaged(where: str | Path, reason: str, remedy: str) -> MachineError:

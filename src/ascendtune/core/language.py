@@ -45,7 +45,7 @@ def choose(option: str | None, environment: Mapping[str, str], encoding: str | N
     if option is not None:
         asked = next((each for each in LANGUAGES if each == option), None)
         if asked is None:
-            raise InputError(f"--lang {option} is not possible", code="invalid-value", remedy="choose en or zh")
+            raise InputError(f"--lang {option} is not valid", code="invalid-value", remedy="choose en or zh")
         return asked
     locale = next(filter(None, map(environment.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
     return "zh" if locale.startswith("zh") and _can_write_chinese(encoding) else "en"

@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -119,6 +119,42 @@ def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
         raise MachineError(
             f"cannot start {argv[0]}: {error.strerror}", code="program-not-started", remedy="check that the file exists"
         ) from error
+
+
+@contextmanager
+def commands_changed(change: Callable[[list[str]], list[str] | None], added: Mapping[str, str]) -> Iterator[None]:
+    """Context in which commands that code of others starts by `subprocess` or `os.exec*` are passed through `change`.
+
+    Commands for a shell are left alone.
+
+    Args:
+        change: from a command to the one that is started instead; None leaves it as it is.
+        added: variables that the changed command gets, where it has an environment of its own.
+    """
+    start, exec_with, exec_alone = subprocess.Popen.__init__, os.execve, os.execv
+
+    def changed(command: Any) -> list[str] | None:
+        words = [command] if isinstance(command, str | os.PathLike) else list(command)
+        return change([os.fsdecode(each) for each in words])
+
+    def start_changed(process: Any, args: Any, *others: Any, **named: Any) -> None:
+        new = None if named.get("shell") or named.get("executable") or others else changed(args)
+        if new is not None and named.get("env") is not None:
+            named["env"] = {**named["env"], **added}
+        start(process, new or args, *others, **named)
+
+    def exec_changed(path: Any, args: Any, env: Any) -> NoReturn:
+        new = changed([path, *args[1:]])
+        if new is None:
+            exec_with(path, args, env)
+        exec_with(new[0], new, {**env, **added})
+
+    patched: Any = (start_changed, exec_changed, lambda path, args: exec_changed(path, args, os.environ))
+    subprocess.Popen.__init__, os.execve, os.execv = patched  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        subprocess.Popen.__init__, os.execve, os.execv = start, exec_with, exec_alone  # type: ignore[method-assign]
 
 
 def start_beside(argv: Sequence[str], env: Mapping[str, str]) -> None:

@@ -144,6 +144,11 @@ class RunDir:
         return self.path / "dump"
 
     @property
+    def profile(self) -> Path:
+        """Of the steps in the recipe's `profile.steps`: traces, `rank_N.trace.json.gz`, and what was made of them."""
+        return self.path / "profile"
+
+    @property
     def start_weights(self) -> Path:
         """Hashes of the weights before the first step: `{"hash", "ranks", "parameters": {name: hash}}`."""
         return self.path / "start_weights.json"
@@ -187,7 +192,7 @@ class RunDir:
         run = cls(path)
         if not run.run_json.is_file():
             raise InputError(
-                "not a run directory: run.json is missing",
+                "not a run directory: run.json is missing" if run.path.exists() else "no such run directory",
                 code="not-a-run-directory",
                 remedy="give the directory that `ascendtune train` printed; `ascendtune runs list` shows them",
                 where=run.path,
@@ -222,7 +227,7 @@ class RunDir:
         Raises:
             MachineError: the file is damaged.
         """
-        remedy = "start a new run with another name"
+        remedy = "restore run.json from a copy; to train again, start a new run with another name"
         record = parsed_record(read_record(self.run_json), self.run_json, remedy=remedy)
         state = record.get("state")
         if not isinstance(state, str) or len(state) > _LONGEST_STATE:
@@ -270,13 +275,15 @@ class RunDir:
                 where=self.path,
             )
 
-    def require_started_for(self, start: str) -> None:
+    def require_started_for(self, start: str, record: dict[str, Any]) -> None:
         """Raise unless recipe.yaml is the one that `start` wrote (see `Claim.start`).
+
+        Args:
+            record: run.json.
 
         Raises:
             MachineError: another start has rewritten it, or a user has edited it.
         """
-        record = self.read()
         if record.get("start") != start or record.get("recipe_hash") != hash_of_recipe(self.recipe.read_text("utf-8")):
             raise MachineError(
                 "recipe.yaml is not the recipe that this process was started for",
@@ -291,19 +298,24 @@ class RunDir:
 
     def begin_attempt(self, facts: dict[str, Any]) -> int:
         """Note a new attempt in run.json, state `running`; returns its number, from 1."""
-        attempts = self.read()["attempts"]
-        number = len(attempts) + 1
-        attempts.append({"attempt": number, "started": time.time(), "pid": os.getpid(), **facts})
-        self.update(state="running", attempts=attempts, exit_cause=None)
+        record = self.read()
+        number = len(record["attempts"]) + 1
+        record["attempts"].append({"attempt": number, "started": time.time(), "pid": os.getpid(), **facts})
+        write_json(self.run_json, {**record, "state": "running", "exit_cause": None})
         return number
 
-    def end_attempt(self, state: State, cause: dict[str, Any] | None = None) -> None:
-        """Close the newest attempt. `cause`: why it did not finish, see `exit_cause`."""
-        attempts = self.read()["attempts"]
-        if attempts:
+    def end_attempt(self, state: State, cause: dict[str, Any] | None = None, **changes: Any) -> None:
+        """Close the newest attempt.
+
+        Args:
+            cause: why it did not finish, see `exit_cause`.
+            changes: other top-level keys of run.json that change with it.
+        """
+        record = self.read()
+        if record["attempts"]:
             code = cause["exit_code"] if cause else 0
-            attempts[-1].update(ended=time.time(), state=state, exit_code=code, step=self.last_step())
-        self.update(state=state, attempts=attempts, exit_cause=cause)
+            record["attempts"][-1].update(ended=time.time(), state=state, exit_code=code, step=self.last_step())
+        write_json(self.run_json, {**record, **changes, "state": state, "exit_cause": cause})
 
     def last_metrics(self) -> dict[str, Any] | None:
         """The newest whole line of metrics.jsonl, without reading the rest.

@@ -258,7 +258,7 @@ def _refuse(outcome: Outcome, places: Places, section: DataSection) -> None:
             f"data.max_length ({section.max_length:,}) leaves no row with an answer: "
             f"the shortest row has {outcome.shortest:,} tokens, the longest {least}{outcome.longest:,}",
             code="no-answer-left",
-            remedy=f"set data.max_length to {least}{outcome.longest} or to what memory allows",
+            remedy=f"set data.max_length to {least}{outcome.longest}, or as high as memory allows",
         )
     if NO_ANSWER_SPAN in reasons:
         raise DataError(

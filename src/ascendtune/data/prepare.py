@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.directories import abandoned, building_of, cache_directory, lock_of
-from ascendtune.core.errors import MachineError, translated_disk_errors
+from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
 from ascendtune.core.files import (
     digest_of_file,
     expanded,
@@ -128,6 +128,27 @@ def prepare(
                 shutil.rmtree(building, ignore_errors=True)
                 raise
     return _read(entry, cached=False)
+
+
+def find_prepared(
+    section: DataSection,
+    model_directory: Path,
+    locations: Sequence[tuple[DatasetSpec, Path]],
+    *,
+    task: Task,
+    new_tokens: Sequence[str],
+    seed: int,
+) -> Prepared | None:
+    """What `prepare` would find in the cache for the same arguments; None where it would have to make it.
+
+    Args:
+        locations: every data set of the section, and where it lies on this machine.
+    """
+    try:
+        name = fingerprint(section, model_directory, locations, task=task, new_tokens=new_tokens, seed=seed)
+        return open_prepared(cache_directory() / "tokens" / name)
+    except (InputError, MachineError):
+        return None
 
 
 def cached_tokens(fingerprint: str) -> Path:

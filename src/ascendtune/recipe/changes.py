@@ -44,6 +44,7 @@ _FREE_TO_CHANGE = (
     "batch.",
     "on_hang",
     "align.",
+    "profile.",
 )
 
 
@@ -88,9 +89,13 @@ def require_same_recipe(run: RunDir, recipe: Recipe, allow_change: Sequence[str]
         )
 
 
-def require_same_data(run: RunDir, fingerprint: str, allow_change: Sequence[str]) -> None:
-    """Raise where the tokens are not those that the run was trained on."""
-    before = run.read().get("data_hash")
+def require_same_data(run: RunDir, record: dict[str, Any], fingerprint: str, allow_change: Sequence[str]) -> None:
+    """Raise where the tokens are not those that the run was trained on.
+
+    Args:
+        record: run.json.
+    """
+    before = record.get("data_hash")
     # A permitted change of a key of the data section permits other tokens.
     if before != fingerprint and not any(each.partition(".")[0] == "data" for each in allow_change):
         raise InputError(

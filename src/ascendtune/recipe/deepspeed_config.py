@@ -68,7 +68,7 @@ def zero_config(recipe: Recipe, *, compute: str | None, ranks: int | None, hidde
         # DeepSpeed's own messages and timers are not printed.
         "steps_per_print": 2**40,
         **config,
-        "train_micro_batch_size_per_gpu": recipe.batch.per_device,
+        "train_micro_batch_size_per_gpu": recipe.batch.micro_batch,
         # The loop says which micro-batch is the last; loss and gradients are divided by tokens, not by batches.
         "gradient_accumulation_steps": 1,
         "gradient_clipping": recipe.optim.max_grad_norm or 0.0,
@@ -134,10 +134,10 @@ class _Comparison:
         for section, part in _OURS.items():
             if self._document.values.get(section):
                 self._contradiction(section, f"replaces {part}")
-        self._same("train_micro_batch_size_per_gpu", batch.per_device, "batch.per_device")
+        self._same("train_micro_batch_size_per_gpu", batch.micro_batch, "batch.per_device")
         self._same("gradient_accumulation_steps", batch.accumulate, "batch.accumulate")
         if self._ranks is not None:
-            product = batch.per_device * batch.accumulate * self._ranks
+            product = batch.micro_batch * batch.accumulate * self._ranks
             self._same("train_batch_size", product, f"batch.per_device × batch.accumulate × {self._ranks} devices")
         self._same("gradient_clipping", optim.max_grad_norm or 0.0, "optim.max_grad_norm")
         if self._compute is not None:

@@ -30,6 +30,7 @@ from ascendtune.recipe.sections import (
     MemorySection,
     ModelSection,
     OptimSection,
+    ProfileSection,
     TrackSection,
 )
 from ascendtune.recipe.todo import require_decided
@@ -103,6 +104,7 @@ class Recipe(Section):
     checkpoint: CheckpointSection = CheckpointSection()
     track: TrackSection = TrackSection()
     align: AlignSection = AlignSection()
+    profile: ProfileSection = ProfileSection()
     seed: int = Field(default=42, ge=0, lt=2**32)
     """Decides the order of rows, held-out rows, drawn weights and dropout."""
     deterministic: bool = False

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from ascendtune.core.config import MOST, Contradiction, Section
+from ascendtune.core.errors import RecipeError
 
 
 class ModelSection(Section):
@@ -91,10 +93,26 @@ class OptimSection(Section):
 class BatchSection(Section):
     """Sequences per step: per_device × accumulate × devices."""
 
-    per_device: int = Field(default=1, ge=1, le=65_536)
-    """Sequences per micro-batch and device. With packing a sequence holds up to `data.max_length` tokens."""
+    per_device: Annotated[int, Field(ge=1, le=65_536)] | Literal["auto"] = 1
+    """Sequences per micro-batch and device. With packing a sequence holds up to `data.max_length` tokens. `auto`: the
+    largest power of two, up to 256, that `ascendtune plan` expects to fit into the memory of an accelerator."""
     accumulate: int = Field(default=1, ge=1, le=65_536)
     """Micro-batches whose gradients are added before the optimizer steps."""
+
+    @property
+    def micro_batch(self) -> int:
+        """`per_device` as a number.
+
+        Raises:
+            RecipeError: it is `auto`, and nothing has chosen a number yet.
+        """
+        if isinstance(self.per_device, int):
+            return self.per_device
+        raise RecipeError(
+            "batch.per_device: auto is chosen by `ascendtune train` on one machine and by `ascendtune plan` only",
+            code="batch-not-chosen",
+            remedy="set batch.per_device to the number that `ascendtune plan` shows",
+        )
 
 
 class MemorySection(Section):
@@ -186,8 +204,48 @@ class AlignSection(Section):
         return any(step in each for each in steps_in(self.dump_steps))
 
 
-def steps_in(text: int | str | None) -> list[range]:
+MOST_PROFILED_STEPS = 100
+"""A step of a large model writes some 10 MB of trace."""
+
+
+class ProfileSection(Section):
+    """Which steps are profiled, for `ascendtune profile`."""
+
+    steps: int | str | None = None
+    """Steps whose trace is written, one range such as `5-8` (default: none)."""
+    ranks: list[Annotated[int, Field(ge=0, le=MOST)]] | None = None
+    """Ranks that are profiled (default: all)."""
+    stacks: bool = False
+    """Also record the Python stack of every operator; slows the profiled steps down."""
+    memory: bool = False
+    """Also record every allocation; slows the profiled steps down."""
+
+    @field_validator("steps")
+    @classmethod
+    def _steps_are_one_range(cls, value: int | str | None) -> int | str | None:
+        ranges = steps_in(value, ("profile", "steps"))
+        if len(ranges) > 1 or any(len(each) > MOST_PROFILED_STEPS for each in ranges):
+            raise Contradiction(
+                f"'{value}' is not one range of at most {MOST_PROFILED_STEPS} steps",
+                code="invalid-value",
+                remedy="write one range, such as 5-8",
+                path=("profile", "steps"),
+            )
+        return value
+
+    def window(self) -> range:
+        """The steps, from 1; empty where none are profiled."""
+        return next(iter(steps_in(self.steps)), range(0))
+
+    def profiled_ranks(self, world_size: int) -> Collection[int]:
+        return range(world_size) if self.ranks is None else self.ranks
+
+
+def steps_in(text: int | str | None, path: tuple[str, ...] = ("align", "dump_steps")) -> list[range]:
     """The steps that `1-3,10` names; none for None.
+
+    Args:
+        path: the key that a message points at.
 
     Raises:
         Contradiction: it is not a list of steps and ranges.
@@ -201,7 +259,7 @@ def steps_in(text: int | str | None) -> list[range]:
                 f"'{part}' is not a step or a range of steps",
                 code="invalid-value",
                 remedy="write steps from 1 on and ranges, such as 1-3,10",
-                path=("align", "dump_steps"),
+                path=path,
             )
         found.append(range(first, last + 1))
     return found

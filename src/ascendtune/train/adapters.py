@@ -55,10 +55,14 @@ def find_adapters(section: MethodSection, base: Path | None = None) -> list[Adap
     return found
 
 
-def require_same_adapters(run: RunDir, adapters: list[Adapter]) -> None:
-    """Raise where an adapter that the run goes on from is another file than at its beginning."""
+def require_same_adapters(record: dict[str, Any], adapters: list[Adapter]) -> None:
+    """Raise where an adapter that the run goes on from is another file than at its beginning.
+
+    Args:
+        record: run.json.
+    """
     # Checkpoints hold what trains; the frozen adapters beside it are read from their files every time.
-    before = [Adapter.of(each) for each in run.read().get("adapters", [])]
+    before = [Adapter.of(each) for each in record.get("adapters", [])]
     for old, new in zip(before, adapters, strict=True):
         if old.digest != new.digest:
             raise RecipeError(

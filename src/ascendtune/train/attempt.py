@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,27 +25,29 @@ from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
+from ascendtune.train.plan.out_of_memory import describe_memory
+from ascendtune.train.plan.scoreboard import add_run
 from ascendtune.train.prepare import prepare_data
 from ascendtune.train.report.callback import Callback, RunFacts
 from ascendtune.train.report.picture import draw
 from ascendtune.train.report.progress import show_summary
 from ascendtune.train.report.summary import summary_lines
 from ascendtune.train.setup import set_up
-from ascendtune.train.strategy.base import Strategy, started_by_torchrun
+from ascendtune.train.strategy.base import started_by_torchrun
 from ascendtune.train.strategy.choose import make_strategy
 from ascendtune.train.supervision import Phases
 
 
-def train(run: RunDir, callbacks: Sequence[Callback] = ()) -> None:
+def train(run: RunDir, record: dict[str, Any], callbacks: Sequence[Callback] = ()) -> None:
     """Train in `run` until it is finished, stopped or failed; run.json notes which.
 
     Args:
+        record: run.json, as it was when this process claimed the run.
         callbacks: told of the run on the main rank, after those that every run has.
 
     Raises:
         AscendtuneError: with the exit code that the process should end with.
     """
-    record = run.read()
     # The recipe may name a checkpoint of a finished run by its path: then the run goes on.
     if record["state"] == "finished" and not record.get("resume_from"):
         log.say(f"{run} has finished; nothing to do")
@@ -114,8 +116,18 @@ def _train(
     try:
         for callback in loop.callbacks:
             callback.on_start(facts)
-        reason = loop.run()
-        _note_peak(run, strategy)
+        try:
+            reason = loop.run()
+        except torch.OutOfMemoryError as error:
+            # run.json may be unreadable by now, and must not hide this error.
+            with suppress(OSError, AscendtuneError):
+                error.add_note(describe_memory(loop))
+            raise
+        if strategy.is_main:
+            if planned := record.get("plan"):
+                # The peak of this attempt beside the one that was expected before it.
+                run.update(plan={**planned, "measured_bytes": strategy.device.memory_peak_bytes()})
+            add_run(loop)
         loop.checkpointer.wait()
         with phases.phase("export"):
             _finish(loop, prepared.chat_template, reason)
@@ -124,12 +136,6 @@ def _train(
             _close_callbacks(run, loop.callbacks)
     if strategy.is_main:
         show_summary(summary_lines(run))
-
-
-def _note_peak(run: RunDir, strategy: Strategy) -> None:
-    """Put the main rank's peak of this attempt beside the one that was expected before it."""
-    if strategy.is_main and (planned := run.read().get("plan")):
-        run.update(plan={**planned, "measured_bytes": strategy.device.memory_peak_bytes()})
 
 
 def _close_callbacks(run: RunDir, callbacks: list[Callback]) -> None:
@@ -174,8 +180,7 @@ def _finish(loop: Loop, chat_template: str, reason: str) -> None:
     if strategy.is_main:
         export_model(loop.model, loop.tokenizer, run.model, chat_template, new_tokens=new_tokens)
         exported_step = counters.step if best is None else best
-        run.update(ended_because=reason, exported_step=exported_step)
-        run.end_attempt("finished")
+        run.end_attempt("finished", ended_because=reason, exported_step=exported_step)
     strategy.barrier()
 
 
@@ -185,7 +190,9 @@ def _translated(error: BaseException) -> AscendtuneError | None:
         return error
     if isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error):
         return MachineError(
-            f"out of device memory: {str(error).strip().splitlines()[0]}",
+            "; ".join(
+                (f"out of device memory: {str(error).strip().splitlines()[0]}", *getattr(error, "__notes__", ()))
+            ),
             code=OUT_OF_MEMORY,
             remedy="set memory.gradient_checkpointing: true, lower batch.per_device (and raise batch.accumulate) or "
             "data.max_length, or use method.tuner: lora",

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.directories import cache_directory
+from ascendtune.core.errors import DataError
 from ascendtune.core.files import write_atomically
+from ascendtune.core.foreign_json import first_line
 from ascendtune.core.ownership import restricted_umask
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.spec import DatasetSpec
@@ -61,6 +63,7 @@ def fit(
 
     Raises:
         AscendtuneError: as the command line would report it; `exit_code` is the one it would return.
+        DataError: a row is not a dict, or holds a value that JSON does not have.
     """
     # Imported here: checking a recipe takes neither Arrow nor torch.
     from ascendtune.train.prepare import prepare_run
@@ -74,7 +77,7 @@ def fit(
         with start.claim:
             from ascendtune.train.attempt import train
 
-            train(start.run, callbacks)
+            train(start.run, start.run.read(), callbacks)
     last = list(start.run.read_metrics())[-1]
     evaluations = [record["loss"] for record in start.run.read_evaluations() if record["loss"] is not None]
     return FitResult(
@@ -87,12 +90,29 @@ def fit(
 
 
 def _written(rows: Iterable[Mapping[str, Any]]) -> Path:
-    text = "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows)
-    path = cache_directory() / "rows" / f"{hashlib.sha256(text.encode()).hexdigest()}.jsonl"
+    content = b"".join(_json_line(row, number) for number, row in enumerate(rows, 1))
+    path = cache_directory() / "rows" / f"{hashlib.sha256(content).hexdigest()}.jsonl"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text)
+        write_atomically(path, content)
     return path
+
+
+def _json_line(row: Mapping[str, Any], number: int) -> bytes:
+    if not isinstance(row, Mapping):
+        raise DataError(
+            f"row {number} of rows is of type {type(row).__name__}, not a dict",
+            code="row-not-an-object",
+            remedy='give dicts, such as {"prompt": "…", "completion": "…"}',
+        )
+    try:
+        return (json.dumps(dict(row), ensure_ascii=False) + "\n").encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError(
+            f"row {number} of rows cannot be written as JSON: {first_line(error)}",
+            code="row-not-json",
+            remedy="give texts, numbers, lists and dicts; an array: its tolist(), a date: its isoformat()",
+        ) from error
 
 
 def _table(records: Iterable[dict[str, Any]]) -> Any:

@@ -25,9 +25,11 @@ from ascendtune.train.checkpoint.checkpointer import Checkpointer
 from ascendtune.train.counters import Counters, StepMetrics
 from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.evaluate import evaluate
+from ascendtune.train.flops import TokenFlops
 from ascendtune.train.objective.base import Objective
 from ascendtune.train.optimizer import Schedule
 from ascendtune.train.precision import Precision
+from ascendtune.train.profile.step_profile import StepProfile
 from ascendtune.train.report.callback import Callback
 from ascendtune.train.strategy.base import RootModule, Strategy
 from ascendtune.train.supervision import Phases, StopRequest
@@ -57,13 +59,14 @@ class Loop:
     """Of the evaluation data."""
     activations: Callable[[], AbstractContextManager[Any]]
     """Makes the context of a forward pass that decides where its activations are kept."""
-    flops_per_token: float
+    flops: TokenFlops
     checkpointer: Checkpointer
     checkpoint_every: int
     """Steps between two checkpoints."""
     counters: Counters
     phases: Phases
     dumps: StepDumps
+    profile: StepProfile
     stop: StopRequest
     callbacks: list[Callback]
     """Of the main rank; empty on the others."""
@@ -93,6 +96,7 @@ class Loop:
             return reason
         last = min(self.schedule.total_steps, self.recipe.align.stop_after or self.schedule.total_steps)
         while counters.step < last:
+            self.profile.begin_step(counters.step + 1, last=last)
             with self.dumps.step(counters.step + 1):
                 self._step()
             counters.step += 1
@@ -103,6 +107,7 @@ class Loop:
             if self._should_save(counters.step):
                 self._save()
             self.checkpointer.poll()
+            self._metrics.begun += self.profile.end_step(counters.step)
         return "all steps done" if last == self.schedule.total_steps else f"align.stop_after is {last}"
 
     def _step(self) -> None:
@@ -222,7 +227,7 @@ class Loop:
         elapsed = time.perf_counter() - metrics.begun
         speed = metrics.tokens / elapsed
         device = self.strategy.device
-        peak = device.peak_flops
+        peak, useful = device.peak_flops, self.flops.useful_in(metrics.tokens, metrics.labelled)
         record = {
             "attempt": self.phases.attempt,
             "step": counters.step,
@@ -235,7 +240,7 @@ class Loop:
             "labelled_tokens": metrics.labelled,
             "tokens_seen": counters.tokens_seen,
             "tokens_per_second": speed,
-            "mfu": self.flops_per_token * speed / (peak * self.strategy.world_size) if peak else None,
+            "mfu": useful / elapsed / (peak * self.strategy.world_size) if peak else None,
             "memory_peak_bytes": device.memory_peak_bytes(),
             "batch_hash": self._hash(metrics.last_batch),
             "skipped_steps": counters.skipped_steps,

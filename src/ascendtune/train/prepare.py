@@ -38,6 +38,7 @@ class PreparedRun:
     run: RunDir | None
     """None with `only_data`."""
     prepared: Prepared
+    model_directory: Path
     messages: list[str] = field(default_factory=list)
     """Sentences for the user: what is resumed and why, which name was taken."""
     claim: Claim | None = None
@@ -80,15 +81,15 @@ def prepare_run(
     adapters = find_adapters(recipe.method, model_directory if recipe.model.init == "pretrained" else None)
     require_writable_place(cache_directory(), "XDG_CACHE_HOME")
     if only_data:
-        return PreparedRun(None, prepare_data(recipe, model_directory, progress))
+        return PreparedRun(None, prepare_data(recipe, model_directory, progress), model_directory)
     # Claimed before the data takes its time: nothing of the choice can change meanwhile.
     choice, claim = choose_run(recipe, allow_change, trust_checkpoint)
     try:
         prepared = prepare_data(recipe, model_directory, progress)
         require_rows_for_tokens(model_directory / "config.json", prepared.vocab_size, len(recipe.model.new_tokens))
         if choice.resumed is not None:
-            require_same_data(choice.run, prepared.fingerprint, allow_change)
-            require_same_adapters(choice.run, adapters)
+            require_same_data(choice.run, choice.record, prepared.fingerprint, allow_change)
+            require_same_adapters(choice.record, adapters)
         facts = {
             "start": claim.start,
             "argv": _argv(),
@@ -103,7 +104,7 @@ def prepare_run(
     except BaseException:
         claim.release()
         raise
-    return PreparedRun(choice.run, prepared, choice.messages, claim)
+    return PreparedRun(choice.run, prepared, model_directory, choice.messages, claim)
 
 
 def prepare_data(recipe: Recipe, model_directory: Path, progress: Progress | None = None) -> Prepared:

@@ -14,8 +14,9 @@ import hashlib
 import json
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,22 +51,23 @@ _KEEP_SECONDS = 30.0
 """Between two writes: the most that a crash costs."""
 
 
-def reference_log_probs(
-    path: Path,
+def add_reference(
     batches: Batches,
-    global_batches: Iterable[list[PackedSequence]],
+    steps: int,
+    path: Path,
     *,
     precision: Precision,
     reference: Callable[[], AbstractContextManager[LogProbs]],
     pulse: Callable[[], None],
     stop: StopRequest,
-) -> NDArray[np.float64]:
-    """(rows,) fp64, NaN where no batch has the row. Every rank calls it.
+) -> Batches:
+    """`batches` with the log-probabilities under the reference: (rows,) fp64. Every rank calls it.
 
     Args:
+        steps: the first global batches, whose rows get a value; the others get NaN. They are computed in the run's
+            order: the same rows meet in a micro-batch as in training, so that rounding is the same and the first loss
+            is the closed form of its kind.
         path: the file that keeps them; what it holds already is not computed again.
-        global_batches: the batches of the run, in its order: the same rows meet in a micro-batch as in training, so
-            that rounding is the same and the first loss is the closed form of its kind.
         reference: makes the reference model ready while the context lasts; entered only when something is missing.
         pulse: called before every global batch, as a sign of life.
         stop: checked after every global batch.
@@ -75,12 +77,12 @@ def reference_log_probs(
         Stopped: a signal came; the computed values are in the file.
     """
     dataset, strategy = batches.dataset, batches.strategy
-    wanted = list(global_batches)
+    wanted = [batches.plan.batch(step) for step in range(steps)]
     found = _read(path, len(dataset))
     strategy.barrier()
     missing = [each for each in wanted if np.isnan(found[_rows_of(each, dataset)]).any()]
     if not missing:
-        return found
+        return replace(batches, reference=found)
     if strategy.is_main and len(missing) < len(wanted):
         say(f"reference log-probabilities: {len(wanted) - len(missing):,} of {len(wanted):,} batches are there already")
     # The two parts of each sum.
@@ -107,7 +109,7 @@ def reference_log_probs(
                 last_said = now
                 left = format_duration((now - begun) / done * (len(missing) - done))
                 say(f"reference log-probabilities: {done:,} of {len(missing):,} batches, {left} left")
-    return found
+    return replace(batches, reference=found)
 
 
 def _agreed(signal_number: int, is_time: bool, strategy: Strategy) -> tuple[int, bool]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ascendtune.core.checkpoint_names import named_checkpoint, split_checkpoint_name
 from ascendtune.core.claim import Claim, is_unfinished_start
@@ -30,6 +31,8 @@ class Choice:
     foreign: Path | None
     """A checkpoint of another run to start from."""
     messages: list[str]
+    record: dict[str, Any] = field(default_factory=dict)
+    """run.json of the run to go on in, read after this start has claimed it."""
 
 
 def choose_run(recipe: Recipe, allow_change: Sequence[str], trust_checkpoint: bool) -> tuple[Choice, Claim]:
@@ -79,7 +82,8 @@ def _choose(recipe: Recipe, newest: RunDir, allow_change: Sequence[str], trust_c
         is_run = RunDir(wanted).run_json.is_file()
         taken = f"{wanted} exists" + ("" if is_run else " and is not a run")
         return Choice(newest, None, None, [] if newest.path == wanted else [f"starting {newest}: {taken}"])
-    state, steps = newest.read()["state"], newest.checkpoint_steps()
+    record, steps = newest.read(), newest.checkpoint_steps()
+    state = record["state"]
     if resume == "never":
         reason = "checkpoint.resume is never"
     elif state == "finished":
@@ -99,6 +103,7 @@ def _choose(recipe: Recipe, newest: RunDir, allow_change: Sequence[str], trust_c
             checkpoint,
             None,
             [f"resuming {newest} from step {steps[-1]}: it was {state} and has this checkpoint"],
+            record,
         )
     free = _next_of_series(wanted)
     return Choice(free, None, None, [f"starting {free}: {reason}"])
@@ -145,7 +150,7 @@ def _from_path(
     if own is not None and owner.run_json.is_file():
         require_same_recipe(owner, recipe, allow_change)
         _require_own(owner.checkpoints, checkpoint, trust_checkpoint)
-        return Choice(RunDir(own), checkpoint, None, [f"resuming {own} from {checkpoint}: as asked"])
+        return Choice(RunDir(own), checkpoint, None, [f"resuming {own} from {checkpoint}: as asked"], owner.read())
     if not trust_checkpoint:
         raise RecipeError(
             f"{_RESUME}: this checkpoint belongs to another run, whose owner may have changed it",

@@ -8,13 +8,14 @@ import math
 import platform
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ascendtune import __version__
-from ascendtune.core.errors import RecipeError
 from ascendtune.core.files import write_json
 from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
@@ -22,39 +23,33 @@ from ascendtune.core.units import format_count
 from ascendtune.data.plan import BatchPlan
 from ascendtune.data.prepare import Prepared
 from ascendtune.data.store import TokenDataset
-from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_checks
-from ascendtune.train.adapters import Adapter
-from ascendtune.train.attention.choice import AttentionChoice, choose_attention
-from ascendtune.train.attention.model_type import require_rows_alone
 from ascendtune.train.batch import Batches
 from ascendtune.train.checkpoint.checkpointer import Checkpointer, require_space_for_run
 from ascendtune.train.counters import Counters
 from ascendtune.train.dump.start_weights import hashes_of_weights
 from ascendtune.train.dump.step_dumps import StepDumps
-from ascendtune.train.kernel.install import KernelChoice, install_kernels
+from ascendtune.train.flops import TokenFlops
+from ascendtune.train.kernel.install import KernelChoice
 from ascendtune.train.loop import Loop
 from ascendtune.train.model import (
     activation_store,
-    apply_tuner,
-    flops_per_token,
-    load_model,
-    read_config,
-    recompute_activations,
-    set_single_score,
     trainable_share,
 )
+from ascendtune.train.model_flops import model_flops
+from ascendtune.train.model_setup import ModelSetup, check_head, may_pack, packs, set_up_model
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.optimizer import Schedule, make_optimizer, tables_of
-from ascendtune.train.precision import Precision, choose_precision, export_dtype
-from ascendtune.train.reference import attention_of_reference, reference_key, reference_log_probs, reference_model
+from ascendtune.train.precision import Precision, export_dtype
+from ascendtune.train.profile.step_profile import StepProfile
+from ascendtune.train.reference import add_reference, attention_of_reference, reference_key, reference_model
 from ascendtune.train.report.callback import Callback, MetricsWriter
 from ascendtune.train.report.progress import ProgressDisplay
-from ascendtune.train.strategy.base import RootModule, Strategy
+from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.supervision import Phases, StopRequest
 
 
@@ -79,34 +74,14 @@ def set_up(
         CheckFailed: packed documents would see each other.
         MachineError: the disk has no space for the run, or a checkpoint is damaged.
     """
-    device, directory = strategy.device, Path(record["model_directory"])
-    precision = choose_precision(recipe, device)
-    config = read_config(recipe.model, directory)
-    if recipe.method.stage == "reward":
-        set_single_score(config, prepared.pad_id)
-    attention = _choose_attention(recipe, config, strategy)
-    tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
-    # The seed decides random weights and adapters, alike on every rank.
-    model = load_model(
-        recipe.model, recipe.method.stage, directory, config,
-        precision=precision, implementation=attention.implementation(),
-        vocabulary=tokenizer.vocab_size, seed=recipe.seed,
-    )  # fmt: skip
-    if not strategy.divides_weights:
-        model.to(device.torch_device)
-    torch.manual_seed(recipe.seed)
-    tuned = apply_tuner(model, recipe.method, [Adapter.of(each).path for each in record.get("adapters", [])])
-    # After the tuner: it copies modules, and the copies must be of the model's own modules.
-    kernels = install_kernels(model, recipe.kernel, device, precision)
-    model_checks.warn_of_untrained_parts(model, recipe, config, attention, is_main=strategy.is_main)
-    recompute_activations(model, recipe.memory)
-    root = RootModule(model)
-    strategy.shard(root, precision)
+    device = strategy.device
+    setup = set_up_model(record, recipe, strategy, prepared)
+    root, model, precision, attention = setup.root, setup.root.model, setup.precision, setup.attention
     start_weights = hashes_of_weights(
         model, lambda sums: [json.loads(each) for each in strategy.gather(json.dumps(sums))]
     )
-    head_form = root.with_full_params(lambda: _check_head(model, recipe, strategy, precision))
-    packed = root.with_full_params(lambda: _packs(model, recipe, strategy, precision, attention))
+    head_form = root.with_full_params(lambda: check_head(model, recipe, strategy, precision))
+    packed = root.with_full_params(lambda: packs(model, recipe, strategy, precision, attention))
     objective = make_objective(model, recipe, head_form=head_form, mean_over_ranks=strategy.mean)
     # Dropout differs between ranks from here on.
     torch.manual_seed(recipe.seed + strategy.rank)
@@ -114,59 +89,36 @@ def set_up(
     reference_attention, masked = None, attention.is_own
     if reference_directory := record.get("reference_directory"):
         reference_attention = attention_of_reference(recipe, reference_directory, device)
-        packed = packed and _may_pack(recipe, reference_attention, is_main=strategy.is_main)
+        packed = packed and may_pack(recipe, reference_attention, is_main=strategy.is_main)
         masked = masked or reference_attention.is_own
     batches, held_out = _make_batches(recipe, strategy, prepared, record, packed=packed, masked=masked)
-    model_checks.warn_of_long_rows(config, int(batches.dataset.lengths.max()))
-    total_steps = recipe.optim.max_steps or math.ceil((recipe.optim.epochs or 1) * batches.plan.steps_per_epoch)
-    trainable, parameters = trainable_share(model)
+    model_checks.warn_of_long_rows(setup.config, int(batches.dataset.lengths.max()))
+    schedule = _make_schedule(recipe, batches.plan)
     resolved = {
-        **_resolved_by_device(strategy, precision, attention, kernels),
+        **_resolved(recipe, strategy, setup, batches.plan, schedule),
         "loss": _name_of_loss(recipe, head_form),
         "packing": packed,
         "weights_hash": start_weights["hash"],
-        "learning_rate": recipe.learning_rate,
-        "total_steps": total_steps,
-        "steps_per_epoch": batches.plan.steps_per_epoch,
-        "global_batch": batches.plan.global_batch,
-        "parameters": parameters,
-        "trainable": trainable,
-        "padding_ratio": batches.plan.padding_ratio(recipe.batch.per_device),
     }
     if strategy.is_main:
-        _say(resolved, kernels, recipe, strategy)
-    checkpoint_every = recipe.checkpoint.every_steps or max(20, total_steps // 10)
-    dtype = export_dtype(recipe, config)
-    require_space_for_run(run, recipe, model, dtype, checkpoints=(total_steps - 1) // checkpoint_every)
+        _say(resolved, setup.kernels, recipe, strategy)
+    checkpoint_every = recipe.checkpoint.every_steps or max(20, schedule.total_steps // 10)
+    dtype = export_dtype(recipe, setup.config)
+    require_space_for_run(run, recipe, model, dtype, checkpoints=(schedule.total_steps - 1) // checkpoint_every)
 
-    module, optimizer = strategy.prepare(
-        root,
-        precision,
-        lambda: make_optimizer(
-            recipe.optim, model.named_parameters(), recipe.learning_rate,
-            fused=device.fuses_optimizer(precision.compute), plus_ratio=recipe.method.lora.plus_ratio,
-            tables=tables_of(model),
-        ),
-    )  # fmt: skip
-    in_loop = strategy.loop_precision(precision)
-    stop = StopRequest()
+    module, optimizer = strategy.prepare(root, precision, lambda: _make_optimizer(recipe, device, model, precision))
+    in_loop, stop = strategy.loop_precision(precision), StopRequest()
     if recipe.method.needs_reference:
         assert isinstance(objective, PreferenceObjective)
+        vocabulary, key = setup.tokenizer.vocab_size, reference_key(recipe, record, precision, attention.name)
         reference = reference_model(
-            recipe, reference_directory, reference_attention, objective, root, strategy, precision, tokenizer.vocab_size
+            recipe, reference_directory, reference_attention, objective, root, strategy, precision, vocabulary
         )
-        key = reference_key(recipe, record, precision, attention.name)
-
-        def with_reference(part: str, without: Batches, steps: int) -> Batches:
-            found = reference_log_probs(
-                run.reference(part, key), without, map(without.plan.batch, range(steps)),
-                precision=in_loop, reference=reference, pulse=phases.pulse, stop=stop,
-            )  # fmt: skip
-            return replace(without, reference=found)
-
+        add = partial(add_reference, precision=in_loop, reference=reference, pulse=phases.pulse, stop=stop)
         with stop.listening("the reference answers so far"):
-            batches = with_reference("train", batches, min(total_steps, batches.plan.steps_per_epoch))
-            held_out = held_out and with_reference("eval", held_out, held_out.plan.steps_per_epoch)
+            steps = min(schedule.total_steps, batches.plan.steps_per_epoch)
+            batches = add(batches, steps, run.reference("train", key))
+            held_out = held_out and add(held_out, held_out.plan.steps_per_epoch, run.reference("eval", key))
 
     checkpointer = Checkpointer(run, strategy, strategy.content(model, optimizer), keep=recipe.checkpoint.keep)
     held.enter_context(stop.listening("a checkpoint"))
@@ -178,29 +130,19 @@ def set_up(
     scaler = in_loop.scaler(device)
     if scaler is not None and counters.scaler:
         scaler.load_state_dict(counters.scaler)
-    mean_length = float(batches.dataset.lengths.mean())
+    flops = _flops_per_token(recipe, model, head_form, batches)
+    profile = _step_profile(run, recipe, strategy, model, phases, resolved, flops, batches.dataset)
+    held.callback(profile.close)
     return Loop(
         run_directory=run, recipe=recipe, strategy=strategy, precision=in_loop,
-        root=root, module=module, objective=objective,
-        optimizer=optimizer, scaler=scaler, schedule=Schedule(recipe.optim, recipe.learning_rate, total_steps),
+        root=root, module=module, objective=objective, optimizer=optimizer, scaler=scaler, schedule=schedule,
         batches=batches, held_out=held_out, activations=activation_store(recipe.memory, device),
-        flops_per_token=flops_per_token(model, mean_length=mean_length, trains_all=trainable == parameters),
+        flops=flops,
         checkpointer=checkpointer, checkpoint_every=checkpoint_every, counters=counters,
-        phases=phases, dumps=_step_dumps(run, recipe, strategy, model, head_form),
+        phases=phases, dumps=_step_dumps(run, recipe, strategy, model, head_form), profile=profile,
         stop=stop, callbacks=_callbacks(run, recipe) if strategy.is_main else [],
-        model=tuned, tokenizer=tokenizer, export_dtype=dtype,
+        model=setup.tuned, tokenizer=setup.tokenizer, export_dtype=dtype,
     )  # fmt: skip
-
-
-def _choose_attention(recipe: Recipe, config: Any, strategy: Strategy) -> AttentionChoice:
-    attention = choose_attention(recipe.model, recipe.method.stage, config, strategy.device.attention)
-    if not attention.verdict.padded:
-        require_rows_alone(recipe, str(attention.verdict.why_padded))
-    if attention.is_own and strategy.is_main:
-        warn(f"attention is {attention.name}, the model's own, on padded rows; {attention.reason}")
-    elif attention.verdict.reason is not None and strategy.is_main:
-        say(f"attention is {attention.name}; {attention.reason}")
-    return attention
 
 
 def _make_batches(
@@ -216,10 +158,10 @@ def _make_batches(
         )  # fmt: skip
 
     dataset = TokenDataset.open(prepared.train)
-    at_once = recipe.batch.per_device * strategy.world_size
+    at_once = recipe.batch.micro_batch * strategy.world_size
     batches = Batches(
         dataset, plan(dataset, record.get("global_batch") or at_once * recipe.batch.accumulate, recipe.seed),
-        strategy, recipe.batch.per_device, packed=packed, pad_id=prepared.pad_id, masked=masked,
+        strategy, recipe.batch.micro_batch, packed=packed, pad_id=prepared.pad_id, masked=masked,
         mismatched=recipe.method.stage == "preference" and recipe.method.preference.loss == "kto",
     )  # fmt: skip
     if not prepared.eval:
@@ -228,11 +170,33 @@ def _make_batches(
     return batches, replace(batches, dataset=held_out, plan=plan(held_out, at_once, None))
 
 
-def _resolved_by_device(
-    strategy: Strategy, precision: Precision, attention: AttentionChoice, kernels: dict[str, KernelChoice]
+def _make_schedule(recipe: Recipe, plan: BatchPlan) -> Schedule:
+    total_steps = recipe.optim.max_steps or math.ceil((recipe.optim.epochs or 1) * plan.steps_per_epoch)
+    return Schedule(recipe.optim, recipe.learning_rate, total_steps)
+
+
+def _make_optimizer(recipe: Recipe, device: Device, model: Any, precision: Precision) -> torch.optim.Optimizer:
+    return make_optimizer(
+        recipe.optim, model.named_parameters(), recipe.learning_rate,
+        fused=device.fuses_optimizer(precision.compute), plus_ratio=recipe.method.lora.plus_ratio,
+        tables=tables_of(model),
+    )  # fmt: skip
+
+
+def _flops_per_token(recipe: Recipe, model: Any, head_form: HeadForm | None, batches: Batches) -> TokenFlops:
+    lengths, counts = np.unique(batches.dataset.lengths, return_counts=True)
+    return model_flops(model, recipe, head_is_fused=head_form is not None).per_token(
+        dict(zip(lengths.tolist(), counts.tolist(), strict=True)),
+        padding_ratio=batches.plan.padding_ratio(recipe.batch.micro_batch),
+    )
+
+
+def _resolved(
+    recipe: Recipe, strategy: Strategy, setup: ModelSetup, plan: BatchPlan, schedule: Schedule
 ) -> dict[str, Any]:
-    """What `auto` came to on this device, for run.json."""
-    device = strategy.device
+    """What `auto` came to, and the size of the training, for run.json."""
+    device, precision, attention = strategy.device, setup.precision, setup.attention
+    trainable, parameters = trainable_share(setup.root.model)
     return {
         "device": {
             "kind": device.kind,
@@ -242,14 +206,40 @@ def _resolved_by_device(
         },
         "precision": {"compute": precision.compute, "weights": precision.weights, "reason": precision.reason},
         "attention": {"name": attention.name, "reason": attention.reason},
-        "kernel": {part: choice.description for part, choice in kernels.items()},
+        "kernel": {part: choice.description for part, choice in setup.kernels.items()},
         "strategy": {"name": strategy.name, "reason": strategy.reason},
+        "learning_rate": recipe.learning_rate,
+        "total_steps": schedule.total_steps,
+        "steps_per_epoch": plan.steps_per_epoch,
+        "global_batch": plan.global_batch,
+        "per_device": recipe.batch.micro_batch,
+        "parameters": parameters,
+        "trainable": trainable,
+        "padding_ratio": plan.padding_ratio(recipe.batch.micro_batch),
     }
 
 
 def _step_dumps(run: RunDir, recipe: Recipe, strategy: Strategy, model: Any, head_form: HeadForm | None) -> StepDumps:
     head = model.get_output_embeddings() if head_form is not None else None
     return StepDumps(run.dumps, recipe.align, strategy, model, left_out=[] if head is None else [head])
+
+
+def _step_profile(
+    run: RunDir, recipe: Recipe, strategy: Strategy, model: Any, phases: Phases,
+    resolved: dict[str, Any], flops: TokenFlops, dataset: TokenDataset,
+) -> StepProfile:  # fmt: skip
+    tokens, labels = float(dataset.lengths.sum()), float(dataset.label_counts.sum())
+    facts = {
+        "device": {"kind": strategy.device.kind, "name": strategy.device.name},
+        "peak_flops": strategy.device.peak_flops,
+        "flops_per_token": flops.useful_in(tokens, labels) / tokens,
+        "world_size": strategy.world_size,
+        "accumulate": recipe.batch.accumulate,
+        "kernel": recipe.kernel if isinstance(recipe.kernel, str) else recipe.kernel.model_dump(),
+        "every_steps": recipe.track.every_steps,
+        "resolved": {key: resolved[key] for key in ("precision", "attention", "kernel", "strategy", "packing")},
+    }
+    return StepProfile(run.profile, recipe.profile, strategy, model, phases, facts)
 
 
 def _resume(
@@ -294,51 +284,6 @@ def _callbacks(run: RunDir, recipe: Recipe) -> list[Callback]:
     return callbacks
 
 
-def _check_head(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision) -> HeadForm | None:
-    device, vocabulary = strategy.device.torch_device, model.get_input_embeddings().weight.shape[0]
-    with precision.autocast():
-        if recipe.method.stage == "reward":
-            model_checks.require_one_score(model, device, vocabulary)
-            return None
-        return model_checks.fusible_head(model, device, vocabulary)
-
-
-def _packs(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision, attention: AttentionChoice) -> bool:
-    """Whether documents share sequences; shown on this device, with this model, where they do."""
-    if not _may_pack(recipe, attention, is_main=strategy.is_main):
-        return False
-    device, vocabulary = strategy.device.torch_device, model.get_input_embeddings().weight.shape[0]
-    try:
-        with precision.autocast():
-            model_checks.prove_isolation(model, device, vocabulary, attention=attention.name, compute=precision.compute)
-    except RecipeError as error:
-        if recipe.data.packing is True:
-            raise
-        if strategy.is_main:
-            warn(f"data.packing: auto pads: {error.what}")
-        return False
-    return True
-
-
-def _may_pack(recipe: Recipe, attention: AttentionChoice, *, is_main: bool) -> bool:
-    """Whether documents share sequences: where the recipe lets them, and the model keeps them apart.
-
-    Raises:
-        RecipeError: the recipe wants it, and the model does not keep them apart.
-    """
-    if recipe.data.packing is False:
-        return False
-    if attention.verdict.packed:
-        return True
-    why = f"this model does not support packed documents: {attention.verdict.why_padded}"
-    if recipe.data.packing is True:
-        raise RecipeError(why, code="packing-unsupported", remedy="set data.packing: auto or false")
-    # A model with its own attention has had a warning already.
-    if is_main and not attention.is_own:
-        warn(f"data.packing: auto pads: {why}")
-    return False
-
-
 def _name_of_loss(recipe: Recipe, form: HeadForm | None) -> str:
     how = "through the model's own logits"
     if form is not None:
@@ -366,7 +311,7 @@ def _say(resolved: dict[str, Any], kernels: dict[str, KernelChoice], recipe: Rec
     )
     if strategy.world_size > 1:
         say(f"{strategy.name}: {strategy.reason}")
-    of_this_start = recipe.batch.per_device * recipe.batch.accumulate * strategy.world_size
+    of_this_start = recipe.batch.micro_batch * recipe.batch.accumulate * strategy.world_size
     if resolved["global_batch"] != of_this_start:
         say(
             f"the global batch stays {resolved['global_batch']} sequences, as the run began, "

@@ -10,8 +10,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 
@@ -26,9 +26,9 @@ class Phases:
     """Adds up seconds per phase and keeps `heartbeat/rank_N.json` current.
 
     Phases are preparation (of the data), rendezvous and loading, then in each step data, forward, backward, collective
-    and optimizer, in between checkpoint and evaluation, and export. The heartbeat is one short write into an open file,
-    without fsync: it is read while the machine is up or not at all. Seconds are the host's: on an accelerator work that
-    was queued in one phase may run during the next.
+    and optimizer, in between checkpoint, evaluation and profile, and export. The heartbeat is one short write into an
+    open file, without fsync: it is read while the machine is up or not at all. Seconds are the host's: on an
+    accelerator work that was queued in one phase may run during the next.
 
     Args:
         heartbeat: the file; None keeps none.
@@ -48,6 +48,8 @@ class Phases:
             "host": socket.gethostname(),
         }
         self._seconds: dict[str, float] = {}
+        self.make_range: Callable[[str], AbstractContextManager[object]] | None = None
+        """Makes a range of the profiler's trace around each phase, in the steps that are profiled."""
         self.step = 0
         self.enter("preparation")
 
@@ -62,7 +64,8 @@ class Phases:
         self.enter(name)
         start = time.perf_counter()
         try:
-            yield
+            with self.make_range(name) if self.make_range else nullcontext():
+                yield
         finally:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
 

@@ -8,8 +8,9 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
 
 from ascendtune.core import log
 from ascendtune.core.claim import Claim
@@ -31,12 +32,12 @@ def main(arguments: list[str]) -> int:
         return 2
     run = RunDir(arguments[0])
     try:
-        with claimed(run, arguments[1] if len(arguments) > 1 else None):
+        with claimed(run, arguments[1] if len(arguments) > 1 else None) as record:
             dump_stacks_on_signal(run)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             # Imported here: torch and transformers take seconds, in which Ctrl-C must not end in a traceback.
             train = _import_attempt()
-            train(run)
+            train(run, record)
     except AscendtuneError as error:
         (log.say if isinstance(error, Stopped) else log.error)(str(error))
         if debug and not isinstance(error, Stopped):
@@ -55,8 +56,9 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def claimed(run: RunDir, start: str | None) -> AbstractContextManager[object]:
-    """Context in which no other start can write in `run`.
+@contextmanager
+def claimed(run: RunDir, start: str | None) -> Iterator[dict[str, Any]]:
+    """Context in which no other start can write in `run`; yields run.json.
 
     Args:
         start: the start that wrote the recipe and claimed `run`; None where a user has started this process in a run
@@ -70,11 +72,15 @@ def claimed(run: RunDir, start: str | None) -> AbstractContextManager[object]:
     require_own(run.path, run.recipe, run.run_json)
     if start is not None:
         claim = Claim.inherited(run.path, start)
-        run.require_started_for(start)
-        return claim or nullcontext()
-    if run.checkpoints.is_dir():
-        require_own(run.checkpoints, run.checkpoints)
-    return Claim.take(run.path) if os.environ.get("RANK", "0") == "0" else nullcontext()
+    else:
+        if run.checkpoints.is_dir():
+            require_own(run.checkpoints, run.checkpoints)
+        claim = Claim.take(run.path) if os.environ.get("RANK", "0") == "0" else None
+    with claim or nullcontext():
+        record = run.read()
+        if start is not None:
+            run.require_started_for(start, record)
+        yield record
 
 
 def dump_stacks_on_signal(run: RunDir) -> None:
@@ -89,7 +95,7 @@ def dump_stacks_on_signal(run: RunDir) -> None:
         faulthandler.register(STACKS_SIGNAL, file, chain=has_another)
 
 
-def _import_attempt() -> Callable[[RunDir], None]:
+def _import_attempt() -> Callable[[RunDir, dict[str, Any]], None]:
     """`attempt.train`, and the large modules that it needs, without garbage collection meanwhile.
 
     Imports make hundreds of thousands of objects and hardly any garbage; to traverse them again and again takes a fifth

@@ -160,7 +160,7 @@ def train(recipe: Callable[..., Recipe]) -> Train:
 
     def start(**changes: Any) -> Trained:
         run = _prepared(recipe(**changes))
-        attempt.train(run)
+        attempt.train(run, run.read())
         return Trained(run)
 
     return start
@@ -172,7 +172,7 @@ def train_on_ranks(recipe: Callable[..., Recipe], on_ranks: Callable[..., None])
 
     def start(world_size: int, **changes: Any) -> Trained:
         run = _prepared(recipe(**changes))
-        on_ranks(world_size, partial(attempt.train, run))
+        on_ranks(world_size, partial(attempt.train, run, run.read()))
         return Trained(run)
 
     return start

@@ -47,7 +47,7 @@ def test_a_run_goes_on_bit_by_bit(recipe: Callable[..., Recipe], train: Train, d
     again = prepare_run(recipe(**changes), {}).run
     assert again is not None and again.path == run.path
     torch.manual_seed(99)
-    attempt.train(again)
+    attempt.train(again, again.read())
     assert [[each[key] for key in EXACT] for each in again.read_metrics()] == [
         [each[key] for key in EXACT] for each in whole
     ]

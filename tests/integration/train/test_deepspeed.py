@@ -18,6 +18,7 @@ import pytest
 import torch
 from tests.integration.train.test_equivalence import SHORT, assert_same
 from tests.integration.train.test_fsdp import EXACT, go_on
+from tests.integration.train.test_reference import RowsInOrder, pad
 
 from ascendtune.check.align.noise import expected_noise
 from ascendtune.check.align.side import read_side
@@ -122,7 +123,7 @@ def test_the_best_checkpoint_is_exported(train: Train, train_on_ranks: Train, ot
         torch.testing.assert_close(weight, alone.weights()[name], rtol=1e-3, atol=1e-3)
 
 
-def test_one_process_in_bf16(train: Train, train_on_ranks: Train) -> None:
+def test_one_process_in_bf16_keeps_fp32_weights(train: Train, train_on_ranks: Train) -> None:
     optim = {**SHORT, "max_steps": 10}
     found = train_on_ranks(1, optim=optim, precision="bf16", parallel=deepspeed(stage=2))
     # Weights are rounded to bf16 as well, beside fp32 ones that learn.
@@ -209,3 +210,69 @@ def test_other_strategies_leave_it_alone(recipe: Callable[..., Recipe]) -> None:
     worker = [sys.executable, "-m", "ascendtune.train.worker", run.path]
     ended = subprocess.run(worker, capture_output=True, text=True, timeout=100, check=True)
     assert ended.stdout == "" and "DeepSpeed" not in ended.stderr and "accelerator" not in ended.stderr
+
+
+SCRIPT = """
+import json, sys
+import deepspeed, torch, torch.distributed as dist
+from transformers import AutoModelForCausalLM
+
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+path, stage, accumulate = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+deepspeed.init_distributed("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+groups = [{"params": [each for each in model.parameters() if (each.ndim > 1) == is_matrix], "weight_decay": decay}
+          for is_matrix, decay in ((True, 0.1), (False, 0.0))]
+engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(groups, lr=1e-3), config={
+    "train_micro_batch_size_per_gpu": 2 // accumulate, "gradient_accumulation_steps": accumulate,
+    "gradient_clipping": 1.0, "zero_optimization": {"stage": stage}, "zero_allow_untested_optimizer": True,
+    "zero_force_ds_cpu_optimizer": False,
+})
+for batch in json.load(open("batches.json")):
+    count = sum(each != -100 for row in batch["labels"] for each in row[1:])
+    own = {key: torch.tensor(rows).chunk(world)[rank] for key, rows in batch.items()}
+    for at in range(accumulate):
+        part = {key: rows.chunk(accumulate)[at] for key, rows in own.items()}
+        labels = part.pop("labels")[:, 1:].flatten()
+        logits = engine(**part).logits[:, :-1].flatten(0, 1)
+        engine.backward(torch.nn.functional.cross_entropy(logits, labels, reduction="sum") * world * accumulate / count)
+        engine.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("stage", "accumulate"),
+    [
+        pytest.param(0, 1, marks=pytest.mark.soak),
+        (2, 2),
+        pytest.param(3, 1, marks=pytest.mark.soak),
+    ],
+)
+def test_recorded_engine_is_aligned_with_ours(
+    train: Train, tiny_model: Path, tmp_path: Path, stage: int, accumulate: int
+) -> None:
+    optim = {"max_steps": 3, "learning_rate": 1e-3, "scheduler": "constant", "weight_decay": 0.1}
+    run = train(optim=optim, align={"dump_steps": "1-3"}).run
+    rows = RowsInOrder(run)
+    batches = [pad([rows[step * 4 + at] for at in range(4)]) for step in range(3)]
+    (tmp_path / "batches.json").write_text(
+        json.dumps([{key: each.tolist() for key, each in batch.items()} for batch in batches])
+    )
+    (tmp_path / "script.py").write_text(SCRIPT)
+    launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "script.py")
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "ascendtune", "align", "record", "--steps", "1-3", "--", sys.executable, "-m"),
+            *(*launcher, str(tiny_model), str(stage), str(accumulate)),
+        ],
+        cwd=tmp_path, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    one, other = read_side(run.path), read_side(tmp_path / "recorded")
+    found = compare(one, other, expected_noise(one, other))
+    assert found.parted is None, found.parted
+    assert found.dumps.steps == (1, 2, 3) and {"start", "backward", "update"} <= found.dumps.agreeing
+    phases = [row.key.phase for row in found.dumps.rows]
+    assert phases.count("gradient") == phases.count("parameter_after") == len(one.start_weights["parameters"])

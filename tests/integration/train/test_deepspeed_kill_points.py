@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from tests.integration.test_foreign_run import Attack, sign
-from tests.integration.train.kill_points import Fault, Kind
-from tests.integration.train.test_kill_points import Bench, spread
 
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
+from kills.points import Fault, Kind
+from kills.runs import Bench, spread
 
 pytest.importorskip("deepspeed", reason="DeepSpeed is shown to a process of its own (make deepspeed-tests)")
 
@@ -26,7 +26,7 @@ def bench(tmp_path: Path, recipe: Callable[..., Recipe]) -> Callable[[str], Benc
 @pytest.mark.parametrize("strategy", ["zero-2", "zero-3"])
 def test_fault_at_a_file_operation_loses_nothing(bench: Callable[[str], Bench], strategy: str) -> None:
     runs = bench(strategy)
-    for at in spread(runs.operations(0), 2):
+    for at in spread(len(runs.operations(0)), 2):
         runs.check(Fault("kill", at))
 
 
@@ -35,7 +35,7 @@ def test_fault_at_a_file_operation_loses_nothing(bench: Callable[[str], Bench], 
 @pytest.mark.parametrize("strategy", ["zero-2", "zero-3"])
 def test_fault_at_every_file_operation_loses_nothing(bench: Callable[[str], Bench], strategy: str, kind: Kind) -> None:
     runs = bench(strategy)
-    for at in range(1, runs.operations(0) + 1):
+    for at in range(1, len(runs.operations(0)) + 1):
         runs.check(Fault(kind, at))
 
 

@@ -70,7 +70,7 @@ def test_ranks_without_work_evaluate_and_train_along(train: Train, train_on_rank
     assert len(ours) == 2 and ours == pytest.approx(theirs, rel=1e-5)
 
 
-def test_bf16_with_frozen_weights_in_bf16(train: Train, train_on_ranks: Train) -> None:
+def test_bf16_with_frozen_bf16_weights_follows_one_device(train: Train, train_on_ranks: Train) -> None:
     """Adapters are fp32, the base is bf16, in one group; nothing is rounded more often than under autocast alone."""
     changes: dict[str, Any] = {**LORA, "precision": "bf16", "optim": {**SHORT, "max_steps": 10, "learning_rate": 0.01}}
     together = train_on_ranks(2, batch={"per_device": 2}, parallel=FSDP, **changes)

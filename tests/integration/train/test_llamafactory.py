@@ -62,7 +62,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else None,
 )
-def test_a_recipe_trains(
+def test_llamafactory_recipe_trains(
     changes: dict[str, Any], first_loss: float | None, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -80,7 +80,7 @@ def test_a_recipe_trains(
     assert start.run is not None and start.prepared.report.rows_kept == 12
     rows, tokenizer = TokenDataset.open(start.prepared.train), Tokenizer.from_file(str(tiny_model / "tokenizer.json"))
     assert not any("Unread" in tokenizer.decode(rows.row(number)[0].tolist()) for number in range(len(rows)))
-    attempt.train(start.run)
+    attempt.train(start.run, start.run.read())
     losses = [line["loss"] for line in start.run.read_metrics()]
     assert len(losses) == 2 and all(map(math.isfinite, losses))
     if first_loss is not None:

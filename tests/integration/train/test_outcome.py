@@ -141,7 +141,7 @@ def test_resume_keeps_the_best_checkpoint(
         run.remove_checkpoint(step)
     run.recipe.write_text(run.recipe.read_text().replace("keep: 9", "keep: 1"))
     run.update(state="running")
-    attempt.train(run)
+    attempt.train(run, run.read())
     assert [each["loss"] for each in trained.evaluations()] == list(losses.values())
     if lost:
         assert f"the checkpoint of step {best}, the best so far, is gone" in caplog.text
@@ -180,7 +180,7 @@ def test_a_step_without_learning_rate_changes_no_weight(train: Train, tiny_model
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_the_first_loss_of_a_model_that_knows_nothing(train: Train, variant: Callable[..., Path]) -> None:
+def test_first_loss_with_a_zero_head_is_the_log_of_the_vocabulary(train: Train, variant: Callable[..., Path]) -> None:
     from transformers import LlamaConfig
 
     config = LlamaConfig(
@@ -193,7 +193,9 @@ def test_the_first_loss_of_a_model_that_knows_nothing(train: Train, variant: Cal
 
 
 @pytest.mark.parametrize(("rslora", "scale"), [(False, 16 / 4), (True, 16 / 4**0.5)])
-def test_an_adapter(train: Train, tiny_model: Path, exported: list[Any], rslora: bool, scale: float) -> None:
+def test_exported_adapter_gives_the_logits_of_the_trained_model(
+    train: Train, tiny_model: Path, exported: list[Any], rslora: bool, scale: float
+) -> None:
     method = {"tuner": "lora", "lora": {**LORA["lora"], "rslora": rslora}}
     trained = train(method=method, optim={"max_steps": 4, "learning_rate": 0.01})
     base = load(tiny_model)

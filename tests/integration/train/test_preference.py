@@ -154,7 +154,7 @@ def _same(found: Trained, expected: Trained) -> None:
         assert curves[0] == pytest.approx(curves[1], rel=1e-5, abs=1e-6, nan_ok=True), key
 
 
-def test_another_model_as_the_reference(train: Train, asking: Asking, variant: Any, tiny_model: Path) -> None:
+def test_another_reference_model_changes_the_loss(train: Train, asking: Asking, variant: Any, tiny_model: Path) -> None:
     from transformers import AutoConfig
 
     other = variant(AutoConfig.from_pretrained(tiny_model), lambda model: model.lm_head.weight.mul_(1.5))
@@ -172,11 +172,11 @@ def test_a_resumed_run_keeps_its_reference(recipe: Callable[..., Recipe], train:
     short = {"learning_rate": 1e-3, "epochs": None, "max_steps": 6}
     run = prepare_run(recipe(**(changes | {"optim": short})), {}).run
     assert run is not None
-    attempt.train(run)
+    attempt.train(run, run.read())
     (kept,) = run.path.glob("reference_train_*.f64")
     before = kept.read_bytes()
     run.update(state="stopped", resume_from=str(run.checkpoint(4)))
-    attempt.train(run)
+    attempt.train(run, run.read())
     assert kept.read_bytes() == before
     assert [each["loss"] for each in RunDir(run.path).read_metrics()] == whole.losses()
 
@@ -211,13 +211,13 @@ def test_a_stop_keeps_what_is_computed_of_the_reference(
         assert run is not None
         interrupt(after)
         with pytest.raises(Stopped, match=r"stopped by SIGTERM before the first step.* batches are kept"):
-            attempt.train(run)
+            attempt.train(run, run.read())
         assert run.read()["state"] == "stopped" and run.read()["exit_cause"]["exit_code"] == 143
         assert (_known(run, "train"), _known(run, "eval")) == rows
     start = prepare_run(asked, {})
     assert start.run is not None and start.run.path == run.path and "starting over" in start.messages[0]
     times = interrupt(0)
-    attempt.train(run)
+    attempt.train(run, run.read())
     # Four of six evaluation batches, then six steps and an evaluation of six batches.
     assert times() == 4 + 6 + 6
     for part in ("train", "eval"):
@@ -240,7 +240,7 @@ def test_a_stop_of_one_rank_is_a_stop_of_all(
     assert run is not None
     on_ranks(2, partial(_train_until_rank_1_is_stopped, run))
     assert run.read()["state"] == "stopped" and _known(run, "train") == 16
-    on_ranks(2, partial(attempt.train, run))
+    on_ranks(2, partial(attempt.train, run, run.read()))
     whole = train(**asking("sigmoid", name="whole"))
     assert [each["loss"] for each in run.read_metrics()] == pytest.approx(whole.losses(), rel=1e-5)
 
@@ -249,7 +249,7 @@ def _train_until_rank_1_is_stopped(run: RunDir) -> None:
     if os.environ["RANK"] == "1":
         _interrupt(after=2, number=signal.SIGINT)
     with pytest.raises(Stopped, match="stopped by SIGINT"):
-        attempt.train(run)
+        attempt.train(run, run.read())
 
 
 def test_another_model_has_another_reference(
@@ -264,10 +264,10 @@ def test_another_model_has_another_reference(
     assert run is not None
     interrupt(4)
     with pytest.raises(Stopped):
-        attempt.train(run)
+        attempt.train(run, run.read())
     again = prepare_run(recipe(**changes, model={"path": str(other)}), {}).run
     assert again is not None and again.path == run.path
-    attempt.train(run)
+    attempt.train(run, run.read())
     assert next(run.read_metrics())["loss"] == pytest.approx(math.log(2), rel=1e-6)
 
 
@@ -281,12 +281,12 @@ def test_other_data_have_another_reference(
     asked = recipe(**changes)
     run = prepare_run(asked, {}).run
     assert run is not None
-    attempt.train(run)
+    attempt.train(run, run.read())
     (before,) = run.path.glob("reference_train_*.f64")
     rows.write_text(rows.read_text().replace("good", "diet"))
     run.update(state="stopped")
     assert prepare_run(asked, {}, allow_change=["data"]).run is not None
-    attempt.train(run)
+    attempt.train(run, run.read())
     after = next(path for path in run.path.glob("reference_train_*.f64") if path != before)
     assert after.stat().st_size == before.stat().st_size and after.read_bytes() != before.read_bytes()
 

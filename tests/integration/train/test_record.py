@@ -65,6 +65,11 @@ trainer.train()
 trainer.state.save_to_json("state.json")
 """
 
+LAUNCHER = """
+import subprocess, sys
+sys.exit(subprocess.run([sys.executable, *sys.argv[1:]]).returncode)
+"""
+
 
 def record(directory: Path, script: str, *words: str, launcher: tuple[str, ...] = (sys.executable,)) -> str:
     """Record `script` into `directory`/recorded; returns what it printed."""
@@ -113,8 +118,12 @@ def test_bare_loop_is_recorded(alone: Recorded, tiny_model: Path) -> None:
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_two_ranks_have_the_gradients_of_one(tmp_path: Path, alone: Recorded, tiny_model: Path, how: str) -> None:
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    record(tmp_path, LOOP, how, str(tiny_model), launcher=torchrun)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    if how == "ddp":
+        # A script that starts the launcher: the ranks are its grandchildren.
+        (tmp_path / "launcher.py").write_text(LAUNCHER)
+        torchrun = ("launcher.py", *torchrun)
+    record(tmp_path, LOOP, how, str(tiny_model), launcher=(sys.executable, *torchrun))
     expected = [each["loss"] for each in metrics(alone.directory)]
     assert [each["loss"] for each in metrics(tmp_path)] == pytest.approx(expected, rel=1e-4)
     one, two = rows_of(alone.directory), rows_of(tmp_path)

@@ -287,7 +287,7 @@ def test_a_run_does_not_go_on_with_another_adapter(train: Train) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_frozen_adapters_on_two_ranks(train: Train, train_on_ranks: Train, strategy: str) -> None:
+def test_frozen_adapters_on_two_ranks_train_as_on_one(train: Train, train_on_ranks: Train, strategy: str) -> None:
     """What stands beside the trained adapter is divided like everything else, and leaves whole."""
     earlier = [train(name=name, method=lora(target=["q_proj"]), optim=STEPS) for name in ("one", "two")]
     for name, keys in (

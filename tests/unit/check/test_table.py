@@ -39,7 +39,7 @@ def test_wide_table_puts_expectation_and_remedy_below_each_finding() -> None:
     ]
 
 
-def test_sixty_columns() -> None:
+def test_table_fits_sixty_columns() -> None:
     lines = _text(60).splitlines()
     assert lines[1:4] == [
         "failure  versions",

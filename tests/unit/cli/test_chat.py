@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_words_about_the_keys_fit_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_of_the_keys_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     def end_of_input(_: str) -> str:
         raise EOFError
 

@@ -26,7 +26,7 @@ def _choose(visible: Visible, count: int | None = None, ids: str | None = None) 
         (NPU, {"ids": "3,1"}, Devices("npu", 2, ("1", "3"))),
     ],
 )
-def test_chosen_devices(visible: Visible, given: dict[str, Any], chosen: Devices) -> None:
+def test_devices_are_chosen_by_count_and_ids(visible: Visible, given: dict[str, Any], chosen: Devices) -> None:
     assert _choose(visible, **given) == chosen
 
 

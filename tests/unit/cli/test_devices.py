@@ -123,7 +123,7 @@ def test_topology_prints_links_and_near_cores(ascendtune: Run, printing: Callabl
     assert lines[-2:] == ["UB: unified bus (950)", "SYS: between CPUs"]
 
 
-def test_a_machine_without_accelerators(ascendtune: Run) -> None:
+def test_devices_without_accelerators_succeeds_and_free_is_refused(ascendtune: Run) -> None:
     for words in ([], ["--json"], ["--topology"]):
         result = ascendtune("devices", *words, PATH="/usr/bin:/bin")
         assert result.returncode == 0 and result.stderr == "" and result.stdout
@@ -160,7 +160,7 @@ def test_watching_prints_one_json_a_line_until_it_is_stopped(printing: Callable[
 
 
 @pytest.mark.parametrize("words", [["--free", "1", "--json"], ["--watch", "--topology"], ["--free", "0"]])
-def test_options_that_exclude_each_other(ascendtune: Run, words: list[str]) -> None:
+def test_conflicting_options_are_refused(ascendtune: Run, words: list[str]) -> None:
     assert ascendtune("devices", *words).returncode == 2
 
 

@@ -17,7 +17,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 PLAIN = {"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"}
 
 
-def test_a_machine_without_accelerators(ascendtune: Run) -> None:
+def test_doctor_without_accelerators_names_the_cpu(ascendtune: Run) -> None:
     result = ascendtune("doctor", "accelerators", "limits", "npu_smi", **PLAIN)
     assert result.returncode == 0 and result.stderr == ""
     lines = result.stdout.splitlines()
@@ -33,7 +33,7 @@ def test_doctor_json_holds_verdict_findings_and_exit_code(ascendtune: Run) -> No
     assert {"accelerators", "disk", "network"} <= {each["code"] for each in told["findings"]}
 
 
-def test_a_bundle_beside_json(ascendtune: Run, tmp_path: Path) -> None:
+def test_bundle_is_written_beside_json(ascendtune: Run, tmp_path: Path) -> None:
     result = ascendtune("doctor", "limits", "--json", "--bundle", "report.tar.gz", **PLAIN)
     assert json.loads(result.stdout)["findings"] and "wrote report.tar.gz" in result.stderr
     assert result.stderr.startswith("report.tar.gz will contain:\n  doctor.json (") and "masked: " in result.stderr
@@ -47,7 +47,7 @@ def test_doctor_list_describes_every_check(ascendtune: Run) -> None:
     assert {"code", "what", "why", "fix"} == set(told[0]) and len(told) > 20
 
 
-def test_an_unknown_check(ascendtune: Run) -> None:
+def test_unknown_check_is_refused_with_the_nearest_name(ascendtune: Run) -> None:
     result = ascendtune("doctor", "version")
     assert result.returncode == 2 and "did you mean versions?" in result.stderr
 

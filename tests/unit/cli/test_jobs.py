@@ -56,7 +56,7 @@ def _job(tmp_path: Path, name: str, **changes: Any) -> Job:
     return job
 
 
-def test_without_jobs_a_sentence(called: Called) -> None:
+def test_list_without_jobs_says_so(called: Called) -> None:
     assert called("list") == (0, "no job runs\n", "")
     assert called("list", "--json") == (0, "[]\n", "")
 

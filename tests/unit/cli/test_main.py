@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import py_compile
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.exceptions import Abort
 
 from ascendtune import __version__
 from ascendtune.cli import main as entry
@@ -18,7 +20,7 @@ from ascendtune.core.errors import InputError, MachineError, RecipeError
 GOLDEN = Path(__file__).parents[2] / "golden"
 HEAVY = (
     *("torch", "transformers", "peft", "pydantic", "numpy", "pyarrow", "yaml", "rich", "matplotlib"),
-    *("psutil", "ctypes", "socket", "hashlib"),
+    *("psutil", "ctypes", "socket", "hashlib", "logging"),
 )
 
 
@@ -26,7 +28,7 @@ HEAVY = (
     "words",
     [
         *([], ["train"], ["submit"], ["launch"], ["runs"], ["init"], ["devices"], ["recipe", "check"]),
-        *(["comm", "test"], ["comm", "bench"], ["jobs", "stop"], ["jobs", "cleanup"]),
+        *(["comm", "test"], ["comm", "bench"], ["jobs", "stop"], ["jobs", "cleanup"], ["env", "mirrors"]),
     ],
     ids=" ".join,
 )
@@ -111,7 +113,6 @@ def test_a_wide_example_is_continued_with_a_backslash(
         (["export", "x.yaml"], "ascendtune merge RUN_OR_ADAPTER --to DIR"),
         (["webchat"], "ascendtune chat RUN_OR_MODEL"),
         (["dpo", "--model_name_or_path", "x"], "--stage preference, then ascendtune train recipe.yaml"),
-        (["env"], "ascendtune doctor"),
         (["train", "r.yaml", "--learning_rate", "3e-4"], "without dashes: optim.learning_rate=VALUE"),
         (["train", "r.yaml", "--stage", "sft"], "without dashes: method.stage=VALUE"),
         (["train", "r.yaml", "--optim.epochs", "2"], "without dashes: optim.epochs=VALUE"),
@@ -191,6 +192,24 @@ def test_a_missing_extra_is_named_and_a_missing_module_of_ours_is_a_bug(failing:
     assert code == 3 and "needs pyarrow" in said and "'ascendtune[train]'" in said
     code, said = failing(ModuleNotFoundError("No module named 'ascendtune.nothing'", name="ascendtune.nothing"))
     assert code == 1 and "bug" in said
+
+
+def test_end_of_a_file_is_a_bug_and_no_silent_abort(failing: Any) -> None:
+    code, said = failing(EOFError("3 bytes are missing"))
+    assert code == 1 and "bug in ascendtune: EOFError: 3 bytes are missing" in said
+    assert failing(Abort())[0] == 130
+
+
+def test_a_compiled_module_that_was_cut_is_named(failing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "module_to_cut.py"
+    source.write_text("VALUES = [1, 2, 3]\n")
+    compiled = Path(py_compile.compile(str(source), doraise=True) or "")
+    compiled.write_bytes(compiled.read_bytes()[:30])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(EOFError) as caught:
+        import_module("module_to_cut")
+    code, said = failing(caught.value)
+    assert code == 3 and "code: bytecode-damaged" in said and f"rm {compiled}" in said
 
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:

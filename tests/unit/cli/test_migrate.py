@@ -72,7 +72,9 @@ def test_run_hands_everything_behind_the_script_on(tmp_path: Path, started: list
     assert all(spec.variables == {"TORCH_TRANSFER_TO_NPU": "1"} and spec.kind == "npu" for spec in started)
 
 
-def test_run_refuses(tmp_path: Path, started: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_refuses_missing_scripts_directories_and_devices(
+    tmp_path: Path, started: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert migrate.run.__doc__
     assert _called("run", str(tmp_path / "gone.py")) == 2
     (tmp_path / "train.py").touch()

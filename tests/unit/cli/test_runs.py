@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.cli.runs import find_runs
+from ascendtune.cli.runs import find_runs, list_runs
 from ascendtune.core.rundir import RunDir
 from bad_files import BAD_FILES
 
@@ -56,6 +56,23 @@ def test_list_without_runs_says_so(ascendtune: Any, tmp_path: Path) -> None:
     assert result.returncode == 2 and "code: path-missing" in result.stderr
     (tmp_path / "runs").mkdir()
     assert ascendtune("runs", "list").stdout == "no runs in runs\n"
+
+
+def test_list_prints_the_newest_50_runs_and_names_the_option_for_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ascendtune.cli.runs._changed", lambda run: float(run.path.name))
+    for number in range(53):
+        (tmp_path / f"{number:02}").mkdir()
+        (tmp_path / f"{number:02}" / "run.json").write_text('{"state": "finished"}')
+    list_runs(tmp_path)
+    _, *shown, last = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in shown] == [f"{number:02}" for number in range(3, 53)]
+    assert last == f"3 older: ascendtune runs list {tmp_path} --all"
+    list_runs(tmp_path, everything=True)
+    assert len(capsys.readouterr().out.splitlines()) == 54
+    list_runs(tmp_path, as_json=True)
+    assert len(json.loads(capsys.readouterr().out)) == 53
 
 
 def test_runs_show_prints_state_and_last_metrics(ascendtune: Any, runs: Path) -> None:

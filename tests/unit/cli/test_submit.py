@@ -152,7 +152,7 @@ def test_impossible_submission_is_refused_before_anything_is_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["recipe.yaml", "rows.jsonl"]
 
 
-def test_no_recipe_and_no_image(ascendtune: Any, recipe: str) -> None:
+def test_submit_without_a_recipe_or_an_image_is_refused(ascendtune: Any, recipe: str) -> None:
     done = ascendtune("submit", "no.yaml", "--to", "slurm")
     assert (done.returncode, "no such recipe" in done.stderr) == (2, True)
     done = ascendtune("submit", recipe, "--to", "docker", "--accelerator", "cpu")

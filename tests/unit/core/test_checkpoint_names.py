@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.checkpoint_names import named_checkpoint, named_weights, split_checkpoint_name, weight_names
-from ascendtune.core.errors import InputError
+from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.rundir import RunDir
 
 
@@ -71,6 +71,13 @@ def test_best_needs_evaluations(run: RunDir) -> None:
     with pytest.raises(InputError) as caught:
         named_checkpoint(run, "best")
     assert caught.value.code == "checkpoint-missing"
+
+
+def test_best_of_a_loss_that_no_float_holds_is_a_damaged_record(run: RunDir) -> None:
+    run.evaluations.write_text(f'{{"step": 4, "loss": 1{"0" * 400}}}\n')
+    with pytest.raises(MachineError) as caught:
+        named_checkpoint(run, "best")
+    assert caught.value.code == "record-damaged"
 
 
 def test_a_run_without_checkpoints_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import MachineError
-from ascendtune.core.files import LineWriter, file_lock, is_endless, walk, write_json
+from ascendtune.core.files import LineWriter, file_lock, is_endless, parsed_record, walk, write_json
 
 
 def test_devices_and_named_pipes_may_never_end(tmp_path: Path) -> None:
@@ -44,7 +44,8 @@ def test_a_file_larger_than_the_limit_is_an_error_with_a_remedy(tmp_path: Path) 
         "try: write_atomically(Path('f'), 'x' * 5000)\n"
         "except MachineError as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    # -B: it would write compiled modules of ascendtune that end after 1000 bytes.
+    done = subprocess.run([sys.executable, "-B", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert "largest size that is allowed while writing a file" in done.stdout
     assert "ulimit -f" in done.stdout
 
@@ -123,3 +124,17 @@ def test_walk_has_no_depth_at_which_it_ends(tmp_path: Path) -> None:
         # pytest would remove them level by level, in calls of calls.
         for path in reversed(deep):
             path.rmdir()
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_record_with_a_number_that_no_float_holds_is_damaged(digits: int) -> None:
+    for text in ('{"loss": 1%s}', '{"loss": [-1%s]}'):
+        for record in (text % ("0" * digits), (text % ("0" * digits)).encode()):
+            with pytest.raises(MachineError) as caught:
+                parsed_record(record, "eval.jsonl:1")
+            assert caught.value.code == "record-damaged"
+
+
+def test_record_keeps_long_texts_of_digits_and_64_bits() -> None:
+    record = {"seed": 2**64 - 1, "text": "7" * 5000, "loss": 1e300}
+    assert parsed_record(json.dumps(record), "run.json") == record

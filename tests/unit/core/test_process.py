@@ -12,7 +12,7 @@ from ascendtune.core.process import Dialogue, run
 from ascendtune.core.procfs import stat_of
 
 
-def test_output_of_both_streams_and_the_exit_code() -> None:
+def test_run_returns_both_streams_and_the_exit_code() -> None:
     done = run(["sh", "-c", "printf out; printf err >&2; exit 3"])
     assert (done.exit_code, done.output, done.error, done.timed_out) == (3, "out", "err", False)
 

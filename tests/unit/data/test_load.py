@@ -39,7 +39,7 @@ def test_rows_keep_their_order_and_their_places(tmp_path: Path) -> None:
     assert [(each.rows_read, each.rows_kept, each.rows_used) for each in loaded.datasets] == [(3, 3, 3), (2, 2, 2)]
 
 
-def test_weights_thin_and_repeat(tmp_path: Path) -> None:
+def test_weights_thin_and_repeat_rows(tmp_path: Path) -> None:
     half, twice, more = (_write(tmp_path / f"{start}.jsonl", _numbered(100, start)) for start in (0, 100, 200))
     specs = [DatasetSpec(path=str(path), weight=weight) for path, weight in ((half, 0.5), (twice, 2), (more, 1.5))]
     loaded = _load(*specs)

@@ -75,7 +75,7 @@ def test_made_once_then_found(data: Path, model: Path, tmp_path: Path) -> None:
     assert made.report.length_histogram[-1][0] >= made.report.longest
 
 
-def test_the_usual_cache(data: Path, model: Path) -> None:
+def test_tokens_go_to_the_users_cache_by_default(data: Path, model: Path) -> None:
     home = Path(os.environ["XDG_CACHE_HOME"])
     assert prepare(section(data), model, seed=1).directory.is_relative_to(home / "ascendtune" / "tokens")
 
@@ -177,7 +177,8 @@ def test_contents_change_the_fingerprint(
     shutil.copytree(Path(fingerprints.__file__).parent, room)
     monkeypatch.setattr(fingerprints, "__file__", str(room / "fingerprint.py"))
     assert not is_new()
-    (room / "collate.py").write_text("")
+    for name in ("collate.py", "plan.py", "workers.py"):
+        (room / name).write_text("")
     assert not is_new()
     (room / "format" / "alpaca.py").write_text("")
     assert is_new()
@@ -236,7 +237,7 @@ def test_a_template_without_answers_is_named_as_the_cause(data: Path, model: Pat
     assert caught.value.code == "template-without-answer"
 
 
-def test_evaluation_data_of_its_own(data: Path, model: Path, tmp_path: Path) -> None:
+def test_separate_evaluation_data_is_not_taken_from_the_training_rows(data: Path, model: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other.jsonl", 3, first=100)
     prepared = prepare(section(data, eval=str(other)), model, seed=1, cache=tmp_path)
     assert prepared.eval and len(rows_of(prepared.eval)) == 3 and len(rows_of(prepared.train)) == 40
@@ -271,10 +272,11 @@ def test_a_damaged_entry_is_rebuilt(damage: str, data: Path, model: Path, tmp_pa
     assert not again.cached and rows_of(again.train) == good
 
 
-def test_max_length_shorter_than_every_row(data: Path, model: Path, tmp_path: Path) -> None:
+def test_max_length_shorter_than_every_row_is_refused(data: Path, model: Path, tmp_path: Path) -> None:
     for keys in ({}, {"on_long_row": "drop"}):
-        with pytest.raises(DataError, match=r"\(5\) leaves no row with an answer: the shortest row has \d+ tokens"):
+        with pytest.raises(DataError) as caught:
             prepare(section(data, max_length=5, **keys), model, seed=1, cache=tmp_path)
+        assert caught.value.code == "no-answer-left"
     assert not [each for each in tmp_path.iterdir() if each.is_dir()]
 
 
@@ -308,7 +310,7 @@ def test_refused_rows_fail_by_name_or_are_counted(data: Path, model: Path, tmp_p
     assert report.dropped["the chat template refuses it"].count == 4 and report.rows_kept == 36
 
 
-def test_no_template_in_the_model(data: Path, model: Path, tmp_path: Path) -> None:
+def test_model_without_a_template_is_refused(data: Path, model: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         prepare(section(data, template="auto"), model, seed=1, cache=tmp_path)
     assert caught.value.code == "template-missing"
@@ -396,7 +398,7 @@ def test_four_that_start_together_build_once(model: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_kill_9_half_way(processes: int, model: Path, tmp_path: Path) -> None:
+def test_preparation_killed_half_way_leaves_a_cache_that_works(processes: int, model: Path, tmp_path: Path) -> None:
     many = write(tmp_path / "many.jsonl", 8000)
     cache = tmp_path / "cache"
     drawn = random.Random(processes)

@@ -158,7 +158,7 @@ def test_earlier_thoughts_are_dropped_when_only_the_last_answer_is_trained_on(
     assert "<think>" not in template.render_prompt([*first, user("c")])
 
 
-def test_loss_on_all(make_model: Callable[..., Path]) -> None:
+def test_loss_on_all_trains_on_every_token(make_model: Callable[..., Path]) -> None:
     for name in ("chatml", "no_stop"):
         rendered = load(name, make_model, "all").render(Conversation([user("a"), says("b")]))
         assert rendered.spans == [(0, len(rendered.text))]

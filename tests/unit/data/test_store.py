@@ -30,7 +30,9 @@ rows_of_tokens = st.lists(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.boole
 
 @given(shards=st.lists(rows_of_tokens, min_size=1, max_size=3))
 @settings(max_examples=40, deadline=None)
-def test_token_dataset_round_trip(tmp_path_factory: pytest.TempPathFactory, shards: list[Rows]) -> None:
+def test_token_dataset_returns_the_rows_that_were_written(
+    tmp_path_factory: pytest.TempPathFactory, shards: list[Rows]
+) -> None:
     directory = tmp_path_factory.mktemp("tokens")
     for number, rows in enumerate(shards):
         write(directory / f"{number:05d}.arrow", rows)
@@ -93,6 +95,6 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage) -> None:  # type: ignor
     assert "00000.arrow" in str(caught.value) and "rebuilt" in caught.value.remedy
 
 
-def test_a_missing_data_set(tmp_path: Path) -> None:
+def test_missing_token_dataset_raises(tmp_path: Path) -> None:
     with pytest.raises(MachineError):
         TokenDataset.open(tmp_path / "nothing")

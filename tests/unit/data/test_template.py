@@ -91,7 +91,7 @@ def test_no_template_names_the_shipped_ones(make_model: Callable[..., Path]) -> 
     assert all(name in caught.value.remedy for name in NAMED)
 
 
-def test_a_template_from_a_path(make_model: Callable[..., Path], tmp_path: Path) -> None:
+def test_template_is_loaded_from_a_path(make_model: Callable[..., Path], tmp_path: Path) -> None:
     path = tmp_path / "mine.jinja"
     path.write_text("{{ messages[0].content }}!")
     assert ChatTemplate.load(str(path), Tokenizer.load(make_model())).render_prompt(HELLO) == " Hello \n!"
@@ -111,7 +111,7 @@ def test_a_template_that_is_none(
         ChatTemplate.load(str(path), Tokenizer.load(make_model()))
 
 
-def test_the_sandbox_holds(make_model: Callable[..., Path]) -> None:
+def test_template_that_reaches_into_python_is_refused(make_model: Callable[..., Path]) -> None:
     source = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
     template = ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=source)))
     with pytest.raises(Refused):

@@ -77,7 +77,7 @@ def test_special_tokens_from_the_older_files(make_model: Callable[..., Path]) ->
     assert "<late>" in tokenizer.special_tokens and "<later>" not in tokenizer.special_tokens
 
 
-def test_every_eos_of_the_generation_config(make_model: Callable[..., Path]) -> None:
+def test_every_eos_of_the_generation_config_is_taken(make_model: Callable[..., Path]) -> None:
     directory = make_model(eos_token="</s>")
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 2]}))
     assert Tokenizer.load(directory).eos_ids == (2, 5)

@@ -40,7 +40,7 @@ def _base(tmp_path: Path, name: str = "model.layers.0.q_proj.weight", shape: tup
     return tmp_path
 
 
-def test_adapter_fits_its_base(adapter: Path, tmp_path: Path) -> None:
+def test_adapter_that_fits_its_base_passes(adapter: Path, tmp_path: Path) -> None:
     check_adapter(adapter)
     check_adapter(adapter, _base(tmp_path))
     # A base that was saved without its head.

@@ -90,7 +90,7 @@ def test_unreachable_modelscope_raises_machine_error(hub: ThreadingHTTPServer, m
         fetch_model("org/there")
 
 
-def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_modelscope_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setenv("USE_MODELSCOPE_HUB", "1")

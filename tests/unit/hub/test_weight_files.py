@@ -76,7 +76,7 @@ _DAMAGES: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("damage", _DAMAGES)
-def test_contradiction_is_named(sharded: Path, damage: str) -> None:
+def test_contradicting_weight_files_are_refused_by_name(sharded: Path, damage: str) -> None:
     spoil, code, *named = _DAMAGES[damage]
     spoil(sharded)
     with pytest.raises(RecipeError) as caught:

@@ -42,7 +42,7 @@ def test_an_adapter_brings_its_base_and_its_own_tokenizer(
     assert found.tokenizer == (adapter if has_tokenizer else tiny_model)
 
 
-def test_a_model_stands_for_itself(tiny_model: Path) -> None:
+def test_model_directory_is_its_own_tokenizer(tiny_model: Path) -> None:
     found = find_weights(tiny_model)
     assert (found.model, found.adapter, found.tokenizer) == (tiny_model, None, tiny_model)
 

@@ -39,7 +39,7 @@ def test_each_rank_gets_the_allowed_cores_near_its_device(two_nodes: Path) -> No
     assert binding(_spec(), visible, near=_near, root=two_nodes) == {CORES: "4,6-7;0-3"}
 
 
-def test_no_binding_on_cpu_one_numa_node_or_with_user_binding(two_nodes: Path, tmp_path: Path) -> None:
+def test_nothing_is_bound_on_cpu_one_numa_node_or_with_user_binding(two_nodes: Path, tmp_path: Path) -> None:
     assert binding(_spec(kind="cpu"), {}, near=_near, root=two_nodes) == {}
     assert binding(_spec(), {"CPU_AFFINITY_CONF": "1"}, near=_near, root=two_nodes) == {}
     assert binding(_spec(), {}, near=_near, root=tmp_path / "one-node") == {}

@@ -36,7 +36,7 @@ def test_releases_in_the_vendors_order() -> None:
     ("version", "wanted", "answer"),
     [("9.1.0", "9.1.X", True), ("9.10.0", "9.1.X", False), ("8.1.rc1", "8.1.RC1", True), ("8.5.1", "8.5.0", False)],
 )
-def test_is_release(version: str, wanted: str, answer: bool) -> None:
+def test_release_matches_only_its_own_series(version: str, wanted: str, answer: bool) -> None:
     assert is_release(version, wanted) is answer
 
 

@@ -25,7 +25,7 @@ def test_caches_of_past_shapes_are_bounded(environment: pytest.MonkeyPatch) -> N
     assert [int(os.environ[name]) for name in CAPACITIES] == [64, 64]
 
 
-def test_the_users_bounds_stand(environment: pytest.MonkeyPatch) -> None:
+def test_bounds_that_the_user_set_are_kept(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("LRU_CACHE_CAPACITY", "512")
     CpuDevice(0).activate()
     assert os.environ["LRU_CACHE_CAPACITY"] == "512"

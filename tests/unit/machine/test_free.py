@@ -71,7 +71,7 @@ def test_only_what_this_shell_may_use() -> None:
     assert caught.value.code == "no-accelerator"
 
 
-def test_npus_before_gpus() -> None:
+def test_npus_are_picked_before_gpus() -> None:
     gpu = Accelerator("cuda", phy_id=0, logical_id=0, memory_used_bytes=0, memory_total_bytes=80 * GIB)
     assert [device.kind for device in pick_free([gpu, _npu(0)], 1, {})] == ["npu"]
     assert [device.kind for device in pick_free([gpu], 1, {})] == ["cuda"]

@@ -44,7 +44,7 @@ def from_json(directory: Path, config: object, **changes: Any) -> dict[str, Any]
     return zero_config(recipe({"config": str(path)}, **changes), compute="bf16", ranks=2, hidden_size=64)
 
 
-def test_keys_of_the_recipe() -> None:
+def test_recipe_keys_become_deepspeed_keys() -> None:
     section = {"stage": 3, "offload_optimizer": "nvme", "offload_param": "cpu", "nvme_path": "/fast"}
     config = zero_config(recipe(section, optim={"max_grad_norm": None}), compute="fp16", ranks=2, hidden_size=64)
     assert config["zero_optimization"] == {

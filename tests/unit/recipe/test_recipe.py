@@ -145,7 +145,8 @@ def test_a_value_of_several_kinds_is_complained_of_once(path):
     ("word", "remedy"),
     [
         ("data.packing=maybe", "choose one of: auto; or write true or false"),
-        ("batch.per_device=x", "write a whole number"),
+        ("batch.accumulate=x", "write a whole number"),
+        ("batch.per_device=x", "write a whole number; or choose one of: auto"),
         ("optim.learning_rate=fast", "write a number"),
         ("kernel={rms: 1}", "valid keys: rms_norm, rotary, swiglu, experts"),
         ("kernel=foo", "choose one of: auto, off; or it is a section: write its keys below it, or leave it out"),
@@ -214,3 +215,17 @@ def test_value_that_resembles_a_secret_is_accepted(path, word):
 def test_an_origin_does_not_repeat_what_may_be_a_secret(path):
     _, origins = Recipe.load_with_origins(path, ["name=key-sk-abcdefghijklmnop"])
     assert origins["name"] == "command line 'name=key-***'"
+
+
+@pytest.mark.parametrize("steps", ["8-5", "0-3", "1-3,5", "1-101", "x"])
+def test_profiled_steps_are_one_range_of_few_steps(path, steps):
+    with pytest.raises(RecipeError) as caught:
+        Recipe.load(path, [f"profile.steps='{steps}'"])
+    assert caught.value.code == "invalid-value"
+
+
+def test_profiled_steps_and_ranks_default_to_none_and_all(path):
+    assert not Recipe.load(path).profile.window()
+    asked = Recipe.load(path, ["profile.steps=5", "profile.ranks=[1]"]).profile
+    assert list(asked.window()) == [5]
+    assert list(asked.profiled_ranks(4)) == [1]

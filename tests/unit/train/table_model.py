@@ -22,10 +22,12 @@ from ascendtune.train.batch import Batches, DeviceBatch
 from ascendtune.train.checkpoint.checkpointer import Checkpointer
 from ascendtune.train.counters import Counters
 from ascendtune.train.dump.step_dumps import StepDumps
+from ascendtune.train.flops import TokenFlops
 from ascendtune.train.loop import Loop
 from ascendtune.train.objective.base import LossOutput, Objective
 from ascendtune.train.optimizer import Schedule, make_optimizer
 from ascendtune.train.precision import Precision
+from ascendtune.train.profile.step_profile import StepProfile
 from ascendtune.train.report.callback import Callback
 from ascendtune.train.strategy.base import RootModule, Strategy
 from ascendtune.train.supervision import Phases, StopRequest
@@ -102,9 +104,10 @@ def make_table_loop(
         root=root, module=root, objective=NextToken(root.model),
         optimizer=optimizer, scaler=None, schedule=Schedule(recipe.optim, 0.1, steps),
         batches=batches, held_out=replace(batches, plan=plan_of(dataset, strategy.world_size)),
-        activations=nullcontext, flops_per_token=1.0,
+        activations=nullcontext, flops=TokenFlops(1.0, 1.0, 0.0, 0.0),
         checkpointer=Checkpointer(run, strategy, strategy.content(root, optimizer), keep=1),
         checkpoint_every=recipe.checkpoint.every_steps or 1000, counters=Counters(), phases=Phases(None),
-        dumps=StepDumps(run.dumps, recipe.align, strategy, root.model), stop=StopRequest(),
+        dumps=StepDumps(run.dumps, recipe.align, strategy, root.model),
+        profile=StepProfile(run.profile, recipe.profile, strategy, root.model, Phases(None), {}), stop=StopRequest(),
         callbacks=[told], model=root.model, tokenizer=None, export_dtype=torch.float32,
     ), told  # fmt: skip

@@ -30,7 +30,7 @@ def found(*paths, tuner="lora"):
     return find_adapters(MethodSection(tuner=tuner, lora={"start_from": list(paths)}))
 
 
-def test_directories_and_runs(adapter, tmp_path):
+def test_adapters_are_found_in_directories_and_runs(adapter, tmp_path):
     one, of_run = adapter("one"), adapter("run/model")
     (tmp_path / "run/run.json").write_text("{}")
     adapters = found(one, str(tmp_path / "run"))
@@ -55,18 +55,23 @@ def test_the_last_of_several_may_hold_whole_modules(adapter):
 
 
 def test_directory_without_a_lora_adapter_is_refused(adapter, tmp_path):
-    with pytest.raises(RecipeError, match="did you mean"):
+    with pytest.raises(RecipeError) as caught:
         found(adapter("one") + "e")
-    with pytest.raises(RecipeError, match="is IA3, not LORA"):
+    assert caught.value.code == "path-missing" and "did you mean" in str(caught.value.remedy)
+    with pytest.raises(RecipeError) as caught:
         found(adapter("other", peft_type="IA3"))
+    assert caught.value.code == "adapter-not-lora"
     (tmp_path / "other/adapter_config.json").write_text("[]")
-    with pytest.raises(RecipeError, match="a list, not an object"):
+    with pytest.raises(RecipeError) as caught:
         found(str(tmp_path / "other"))
+    assert caught.value.code == "not-an-object"
     (tmp_path / "other/adapter_config.json").write_text('{"peft_type": "LORA"}')
     (tmp_path / "other/adapter_model.safetensors").unlink()
-    with pytest.raises(RecipeError, match="pickled weights are not loaded"):
+    with pytest.raises(RecipeError) as caught:
         found(str(tmp_path / "other"))
+    assert caught.value.code == "adapter-weights-missing"
     (tmp_path / "run").mkdir()
     (tmp_path / "run/run.json").write_text('{"state": "failed"}')
-    with pytest.raises(InputError, match="no final weights"):
+    with pytest.raises(InputError) as caught:
         found(str(tmp_path / "run"))
+    assert caught.value.code == "final-weights-missing"

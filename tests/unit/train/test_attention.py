@@ -73,5 +73,6 @@ def test_soft_capping_and_sinks_are_computed_or_refused():
     score = (inputs[0][0, 0, 0] * inputs[1][0, 0, 0]).sum() * DIMENSION**-0.5
     torch.testing.assert_close(sunk[0, 0, 0], inputs[2][0, 0, 0] * torch.sigmoid(score))
     for argument in ({"softcap": 0.5}, {"s_aux": sinks}):
-        with pytest.raises(RecipeError, match="attention"):
+        with pytest.raises(RecipeError) as caught:
             sdpa_attention(Layer(), *inputs, None, **argument)
+        assert caught.value.code == "attention-lacks-softcap"

@@ -57,6 +57,16 @@ def test_targets_are_the_tokens_after_their_positions(tmp_path: Path) -> None:
     assert len(batch.targets) == LENGTHS[0] - 1 + LENGTHS[4] - 1
 
 
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_model_with_masks_of_its_own_gets_a_mask_of_the_padding(tmp_path: Path, masked: bool) -> None:
+    batches = replace(batches_of(tmp_path, 0, 1, 3), masked=masked)
+    mask = batches.make([(0,), (4,)]).model_inputs().get("attention_mask")
+    longest = max(LENGTHS[0], LENGTHS[4])
+    rows = [[1] * LENGTHS[row] + [0] * (longest - LENGTHS[row]) for row in (0, 4)]
+    assert (mask is None) is not masked
+    assert mask is None or (LENGTHS[0] != LENGTHS[4] and mask.tolist() == rows)
+
+
 def test_packed_documents_have_positions_and_borders_of_their_own(tmp_path: Path) -> None:
     batch = batches_of(tmp_path, 0, 1, 3, packed=True).make([(0, 2), (4,)])
     borders = (0, LENGTHS[0], LENGTHS[0] + LENGTHS[2], LENGTHS[0] + LENGTHS[2] + LENGTHS[4])

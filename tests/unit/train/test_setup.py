@@ -71,7 +71,7 @@ def test_disk_without_space_for_the_run_is_told_before_the_first_step(
     start: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1, 1, 0))
-    with pytest.raises(MachineError, match="this run will write") as caught:
+    with pytest.raises(MachineError) as caught:
         start()
     assert caught.value.code == "disk-space-missing"
 

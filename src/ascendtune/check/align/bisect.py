@@ -14,6 +14,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, get_args
 
+from ascendtune.check.align.language import say
 from ascendtune.check.align.side import Side
 from ascendtune.check.finding import Finding, failure, ok, unknown
 from ascendtune.core.config import MOST
@@ -104,11 +105,15 @@ def _swap(name: str, keys: Sequence[str], reference: TrainedRecipe, candidate: T
     }
     obstacle = ""
     if name == "accumulate" and different and reference.ranks != candidate.ranks:
-        obstacle = f"{reference.ranks} and {candidate.ranks} ranks: the swap would change the global batch"
+        obstacle = say(
+            "{one} and {other} ranks: the swap would change the global batch",
+            one=reference.ranks,
+            other=candidate.ranks,
+        )
     elif name == "kernels" and not different and reference.kernels != candidate.kernels:
-        obstacle = "the recipes are the same, but the devices have other fused operators; compare with kernel: off"
+        obstacle = say("the recipes are the same, but the devices have other fused operators; compare with kernel: off")
     elif not different:
-        obstacle = "the same on both sides"
+        obstacle = say("the same on both sides")
     return Swap(name, different, obstacle)
 
 
@@ -199,13 +204,21 @@ def most_trials(count: int) -> int:
 
 def verdict(guilty: Sequence[tuple[str, ...]], step: int) -> str:
     """One sentence."""
-    names = [" and ".join(each) for each in guilty]
+    names = [say(" and ").join(each) for each in guilty]
     if not names:
-        return f"no ingredient explains why the runs part at step {step}"
+        return say("no ingredient explains why the runs part at step {step}", step=step)
     if len(guilty) > 1:
-        return f"{' or '.join(names)}: each alone explains why the runs part at step {step}"
-    how = {1: "", 2: ", only together,"}.get(len(guilty[0]), ", only all together,")
-    return f"{names[0]}{how} {'explains' if len(guilty[0]) == 1 else 'explain'} why the runs part at step {step}"
+        both = say(" or ").join(names)
+        return say("{names}: each alone explains why the runs part at step {step}", names=both, step=step)
+    if len(guilty[0]) == 1:
+        return say("{names} explains why the runs part at step {step}", names=names[0], step=step)
+    return say(
+        "{names}, only together, explain why the runs part at step {step}"
+        if len(guilty[0]) == 2
+        else "{names}, only all together, explain why the runs part at step {step}",
+        names=names[0],
+        step=step,
+    )
 
 
 def findings_of(trials: Sequence[Trial], swaps: Sequence[Swap], guilty: Collection[tuple[str, ...]]) -> list[Finding]:
@@ -219,12 +232,18 @@ def findings_of(trials: Sequence[Trial], swaps: Sequence[Swap], guilty: Collecti
         if trial.agrees is None:
             found.append(unknown(code, trial.said, evidence=evidence))
         elif trial.swapped in guilty:
-            remedy = f"train the candidate with {' '.join(each.overrides for each in swapped)}"
-            found.append(failure(code, f"swapped, the runs agree: {trial.said}", remedy=remedy, evidence=evidence))
+            keys = " ".join(each.overrides for each in swapped)
+            remedy = say("train the candidate with {keys}", keys=keys)
+            agreed = say("swapped, the runs agree: {verdict}", verdict=trial.said)
+            found.append(failure(code, agreed, remedy=remedy, evidence=evidence))
         else:
-            outcome = "the runs agree" if trial.agrees else "the runs still part"
-            found.append(ok(code, f"swapped, {outcome}: {trial.said}", evidence=evidence))
-    return [*found, *(unknown(each.name, f"not swapped: {each.obstacle}") for each in swaps if each.obstacle)]
+            outcome = say(
+                "swapped, the runs agree: {verdict}" if trial.agrees else "swapped, the runs still part: {verdict}",
+                verdict=trial.said,
+            )
+            found.append(ok(code, outcome, evidence=evidence))
+    left_out = (each for each in swaps if each.obstacle)
+    return [*found, *(unknown(each.name, say("not swapped: {why}", why=each.obstacle)) for each in left_out)]
 
 
 def _word(value: Any) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ascendtune.check.align.language import say
 from ascendtune.check.finding import Finding
 from ascendtune.core.files import read_json_lines
 from ascendtune.core.rundir import RunDir
@@ -27,14 +28,14 @@ class FirstBad:
 
     Attributes:
         row: its line in the dump.
-        evidence: ranges of what went in.
+        shown: lines of what went in.
         rows: numbers of the rows of the step's batch.
     """
 
     step: int
     rank: int
     row: dict[str, Any]
-    evidence: tuple[str, ...]
+    shown: tuple[dict[str, Any], ...]
     rows: tuple[int, ...]
 
     @property
@@ -42,14 +43,24 @@ class FirstBad:
         """With the ranges of the inputs as evidence."""
         row = self.row
         how = "input" if str(row.get("slot")).startswith("input") else str(row.get("phase"))
-        made = _MADE_BY.get(how, "{name}").format(name=row.get("name") or "the model", kind=row.get("kind"))
+        made = say(_MADE_BY.get(how, "{name}"), name=row.get("name") or say("the model"), kind=row.get("kind"))
         return Finding(
             "first-not-finite",
             "failure",
-            f"step {self.step}, rank {self.rank}: {made}; {_range(row)}",
-            remedy="look at the ranges and the rows: lower optim.learning_rate where weights or inputs are large, try "
-            "precision: fp32 or another attention or kernel where they are not, or correct the rows",
-            evidence=self.evidence,
+            say(
+                "step {step}, rank {rank}: {made}; {range}",
+                step=self.step,
+                rank=self.rank,
+                made=made,
+                range=_range(row),
+            ),
+            remedy=say(
+                "look at the ranges and the rows: lower optim.learning_rate where weights or inputs are large, try "
+                "precision: fp32 or another attention or kernel where they are not, or correct the rows"
+            ),
+            evidence=tuple(
+                f"{each.get('phase')} {each.get('name')} {each.get('slot')}: {_range(each)}" for each in self.shown
+            ),
         )
 
 
@@ -81,13 +92,13 @@ def _of_rank(file: Path) -> FirstBad | None:
         _number(header.get("step")),
         _number(header.get("rank")),
         first,
-        tuple(_evidence(first, rows)),
+        tuple(_before(first, rows)),
         tuple(each for each in flat if type(each) is int),
     )
 
 
-def _evidence(first: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
-    """Ranges of the inputs and the weights of the module; of what was computed before it where it has neither."""
+def _before(first: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Lines of the inputs and the weights of the module; of what was computed before it where it has neither."""
     name, number = first.get("name"), first.get("micro_batch")
     same = [row for row in rows if row.get("name") == name and row.get("micro_batch") == number and row is not first]
     inputs = [row for row in same if str(row.get("slot")).startswith("input")]
@@ -96,7 +107,7 @@ def _evidence(first: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
     if not inputs:
         at = rows.index(first)
         shown = [*rows[max(0, at - 2) : at], *shown][:_SHOWN]
-    return [f"{row.get('phase')} {row.get('name')} {row.get('slot')}: {_range(row)}" for row in shown]
+    return shown
 
 
 def _is_of(row: dict[str, Any], module: Any) -> bool:
@@ -105,10 +116,15 @@ def _is_of(row: dict[str, Any], module: Any) -> bool:
 
 def _range(row: dict[str, Any]) -> str:
     ends = [each if isinstance(each, int | float) else None for each in (row.get("min"), row.get("max"))]
-    finite = "no finite value" if None in ends else f"finite values from {ends[0]:.6g} to {ends[1]:.6g}"
+    has_range = None not in ends
+    finite = say(
+        "finite values from {low:.6g} to {high:.6g}" if has_range else "no finite value",
+        **({"low": ends[0], "high": ends[1]} if has_range else {}),
+    )
     nan, inf = _number(row.get("nan")), _number(row.get("inf"))
-    counts = f", {nan:,} NaN and {inf:,} infinite" if nan or inf else ""
-    return f"{finite}{counts} ({row.get('dtype')}, {row.get('shape')})"
+    if nan or inf:
+        finite = say("{finite}, {nan:,} NaN and {inf:,} infinite", finite=finite, nan=nan, inf=inf)
+    return f"{finite} ({row.get('dtype')}, {row.get('shape')})"
 
 
 def _number(value: Any) -> int:

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ascendtune.check.align.curve import Curve, Floats, paired
+from ascendtune.check.align.language import Sentence
 from ascendtune.check.align.side import Side
 from ascendtune.core.errors import NoVerdict
-from ascendtune.core.units import count_of
 
 _BITS = {"bf16": 8, "fp16": 11, "fp32": 24}
 _LAYERS = 32
@@ -47,13 +47,13 @@ class Noise:
     Attributes:
         loss: of the loss of one step whose weights are the same.
         grad_norm: of the gradient norm of the same step.
-        basis: where the limits come from, for the report.
+        basis: where the limits come from.
         measured: steps in ascending order, and the largest difference of repeated runs up to each.
     """
 
     loss: float
     grad_norm: float
-    basis: str
+    basis: Sentence
     measured: tuple[NDArray[np.int64], Floats] | None = None
 
     def band(self, steps: NDArray[np.int64]) -> Floats:
@@ -77,8 +77,14 @@ def expected_noise(reference: Side, candidate: Side) -> Noise:
     loss = _CERTAIN * sigma / math.sqrt(tokens) + sigma**2 + _SUM_ROUNDINGS * 2.0**-24
     loss += reference.curve.resolution + candidate.curve.resolution
     coarsest = max(precisions, key=lambda each: 2.0 ** -_BITS.get(each, 8))
-    assumed = "" if all(side.precision for side in (reference, candidate)) else ", assumed where a log does not say it"
-    basis = f"{coarsest}{assumed}, {layers} layers, {tokens:.0f} labelled tokens a step"
+    is_known = all(side.precision for side in (reference, candidate))
+    basis = Sentence(
+        "expected",
+        "{dtype}, {layers} layers, {tokens:.0f} labelled tokens a step"
+        if is_known
+        else "{dtype}, assumed where a log does not say it, {layers} layers, {tokens:.0f} labelled tokens a step",
+        {"dtype": coarsest, "layers": layers, "tokens": tokens},
+    )
     return Noise(loss, _CERTAIN * sigma, basis)
 
 
@@ -101,7 +107,10 @@ def measured_noise(reference: Side, repeats: Sequence[Side], expected: Noise) ->
     differences = np.nan_to_num(np.concatenate([pair.difference for pair in pairs]))
     order = np.argsort(steps, kind="stable")
     measured = steps[order], np.maximum.accumulate(differences[order])
-    return Noise(expected.loss, expected.grad_norm, count_of(len(repeats), "repeated run"), measured)
+    basis = Sentence(
+        "measured", "one repeated run" if len(repeats) == 1 else "{count} repeated runs", {"count": len(repeats)}
+    )
+    return Noise(expected.loss, expected.grad_norm, basis, measured)
 
 
 def _first_number(curves: Sequence[Curve]) -> float:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ascendtune.check.align.curve import Floats
-from ascendtune.check.align.dump import Dump, RankDump, read_values
-from ascendtune.check.align.tensor_rows import Row, replica_rows, rows_of
+from ascendtune.check.align.dump import Dump, Key, RankDump, read_values
+from ascendtune.check.align.language import Sentence
+from ascendtune.check.align.tensor_rows import Row, replica_rows, rows_of, rows_of_pair
 
 _MOST_STEPS = 64
 _BINS = 48
@@ -78,7 +79,7 @@ class DumpComparison:
         without_effect: the first forward tensor that parts although neither loss nor any gradient does.
         rows: of the last compared step in the order of execution, of the rank that parted first.
         agreeing: stages of which tensors were compared and none parts.
-        obstacle: why outputs of modules cannot be compared; empty where they can.
+        obstacle: why outputs of modules cannot be compared; None where they can.
         replicas: files of ranks whose replicas were compared with each other.
         compared: tensors that both sides have.
         histogram: of the first tensor that parts; None where it was not dumped whole.
@@ -90,7 +91,7 @@ class DumpComparison:
     without_effect: Row | None = None
     rows: tuple[Row, ...] = ()
     agreeing: frozenset[str] = frozenset()
-    obstacle: str = ""
+    obstacle: Sentence | None = None
     replicas: int = 0
     compared: int = 0
     histogram: Histogram | None = None
@@ -104,8 +105,9 @@ def compare_dumps(reference: Dump, candidate: Dump) -> DumpComparison:
     """
     steps = sorted(reference.files.keys() & candidate.files.keys())[:_MOST_STEPS]
     so_far = DumpComparison()
+    weights = _LastWeights()
     for number, step in enumerate(steps, 1):
-        found = _compare_step(step, reference, candidate)
+        found = _compare_step(step, reference, candidate, weights)
         so_far = replace(
             found,
             steps=tuple(steps[:number]),
@@ -120,7 +122,45 @@ def compare_dumps(reference: Dump, candidate: Dump) -> DumpComparison:
     return so_far
 
 
-def _compare_step(step: int, reference: Dump, candidate: Dump) -> DumpComparison:
+class _LastWeights:
+    """The weights after the last compared step: on each side the next one must begin with the same bits."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._digests: list[dict[tuple[int, str], str]] = [{}, {}]
+
+    def changed(self, step: int, sides: Sequence[Mapping[int, RankDump]]) -> Row | None:
+        """The first parameter, of any shape, that one side alone has changed between its last update and `step`."""
+        changed: list[dict[tuple[int, str], Key]] = []
+        for before, side in zip(self._digests, sides, strict=True):
+            now = _digests(side, "parameter_before") if step == self._step + 1 else {}
+            changed.append({at: key for at, (key, digest) in now.items() if before.get(at, digest) != digest})
+        for at, key in {**changed[0], **changed[1]}.items():
+            pair = [side[at[0]].tensors.get(key) if at[0] in side else None for side in sides]
+            if (at in changed[0]) != (at in changed[1]) and pair[0] is not None and pair[1] is not None:
+                (row,) = rows_of_pair(step, at[0], key, pair[0], pair[1])
+                if row.is_parted:
+                    return row
+        return None
+
+    def remember(self, step: int, sides: Sequence[Mapping[int, RankDump]]) -> None:
+        self._step = step
+        self._digests = [
+            {at: digest for at, (_, digest) in _digests(side, "parameter_after").items()} for side in sides
+        ]
+
+
+def _digests(side: Mapping[int, RankDump], phase: str) -> dict[tuple[int, str], tuple[Key, str]]:
+    """(rank, name) -> key and hash of the tensors of `phase` that have one."""
+    return {
+        (rank, key.name): (key, tensor.digest)
+        for rank, dump in side.items()
+        for key, tensor in dump.tensors.items()
+        if key.phase == phase and tensor.digest
+    }
+
+
+def _compare_step(step: int, reference: Dump, candidate: Dump, weights: _LastWeights) -> DumpComparison:
     sides = [
         {rank: side.read(path) for rank, path in sorted(side.files[step].items())} for side in (reference, candidate)
     ]
@@ -133,7 +173,13 @@ def _compare_step(step: int, reference: Dump, candidate: Dump) -> DumpComparison
     rows = {rank: rows_of(step, rank, one[rank], other[rank], with_modules=not obstacle) for rank in ranks}
     every = [row for of_rank in rows.values() for row in of_rank]
     apart = [_apart(step, side) for side in sides]
+    changed = weights.changed(step, sides)
+    weights.remember(step, sides)
     place, without_effect = _first(step, rows, obstacle, apart)
+    if changed is not None and (place is None or place.stage != "ranks"):
+        # Before anything that the step has computed.
+        place, without_effect = Place(step, changed.stage, changed, (changed.rank,)), None
+        rows.setdefault(changed.rank, []).insert(0, changed)
     shown = place.row.rank if place is not None and place.row.rank in rows else min(rows, default=0)
     return DumpComparison(
         ranks=tuple(ranks),
@@ -161,28 +207,36 @@ def _histogram(place: Place, one: Mapping[int, RankDump], other: Mapping[int, Ra
     return Histogram(edges, reference, candidate)
 
 
-def _obstacle(one: Mapping[int, RankDump], other: Mapping[int, RankDump], ranks: Sequence[int]) -> str:
-    """Why the outputs of modules are those of other rows; empty where they can be compared."""
+def _obstacle(one: Mapping[int, RankDump], other: Mapping[int, RankDump], ranks: Sequence[int]) -> Sentence | None:
+    """Why the outputs of modules are those of other rows; None where they can be compared."""
     sizes = [max((each.world_size for each in side.values()), default=1) for side in (one, other)]
     if sizes[0] != sizes[1]:
-        return f"{sizes[0]} and {sizes[1]} ranks compute other rows"
+        return Sentence("ranks", "{one} and {other} ranks compute other rows", _numbers(sizes))
     for rank in ranks:
         batches = [{key.micro_batch for key in side[rank].tensors if key.phase == "forward"} for side in (one, other)]
         if all(batches) and len(batches[0]) != len(batches[1]):
-            return f"a step has {len(batches[0])} and {len(batches[1])} micro-batches"
+            return Sentence("batches", "a step has {one} and {other} micro-batches", _numbers(list(map(len, batches))))
         for key, tensor in one[rank].tensors.items():
             if key.phase == "forward" and (found := other[rank].tensors.get(key)):
                 if found.shape != tensor.shape:
-                    shapes = " and ".join("×".join(map(str, each.shape)) for each in (tensor, found))
-                    return f"{key.name or 'the model'} ({key.slot}) has the shapes {shapes}"
+                    one_shape, other_shape = ("×".join(map(str, each.shape)) for each in (tensor, found))
+                    where = {"slot": key.slot, "one": one_shape, "other": other_shape}
+                    if not key.name:
+                        return Sentence("shapes", "the model ({slot}) has the shapes {one} and {other}", where)
+                    named = {"name": key.name, **where}
+                    return Sentence("shapes", "{name} ({slot}) has the shapes {one} and {other}", named)
                 break
-    return ""
+    return None
+
+
+def _numbers(both: Sequence[int]) -> dict[str, int]:
+    return {"one": both[0], "other": both[1]}
 
 
 def _first(
     step: int,
     rows: Mapping[int, Sequence[Row]],
-    obstacle: str,
+    obstacle: Sentence | None,
     apart: Sequence[Mapping[str, Row]],
 ) -> tuple[Place | None, Row | None]:
     """The place at which the step parts, and a forward tensor that parts without effect."""
@@ -206,7 +260,7 @@ def _first(
         if stage in ("start", "data", "forward") and not shows:
             harmless = harmless or row
             continue
-        if stage == "backward" and "shapes" in obstacle:
+        if stage == "backward" and obstacle is not None and obstacle.code == "shapes":
             stage = "data"
         ratio = _ratio(rows[rank], "gradient" if row.stage == "backward" else row.key.phase)
         return Place(step, stage, row, tuple(sorted(parted)), _agreeing(rows[rank], row), ratio), harmless

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ascendtune.check.align.curve import Floats
+from ascendtune.check.align.language import say
 from ascendtune.check.align.side import Side
-from ascendtune.check.align.stages import Comparison
-from ascendtune.check.align.tensor_table import both, tensors_as_html
+from ascendtune.check.align.stages import Comparison, compare
+from ascendtune.check.align.tensor_table import both, in_both, tensors_as_html
 from ascendtune.check.align.verdict import verdict
 from ascendtune.check.finding import Finding
 from ascendtune.core import language
@@ -43,10 +44,11 @@ def write_report(path: Path, comparison: Comparison, reference: Side, candidate:
         MachineError: the file cannot be written.
     """
     template = Template((files("ascendtune.check.align") / "report.html").read_text(encoding="utf-8"))
-    sentences = []
+    findings = []
     for each in language.LANGUAGES:
         with language.using(each):
-            sentences.append(html.escape(verdict(comparison, reference, candidate)))
+            # Tensors are not compared again: only the words are new.
+            findings.append(compare(reference, candidate, comparison.noise, comparison.dumps))
     pair = comparison.pair
     limit = comparison.noise.band(pair.steps)
     page = template.substitute(
@@ -54,29 +56,36 @@ def write_report(path: Path, comparison: Comparison, reference: Side, candidate:
         english="checked" if language.current() == "en" else "",
         chinese="checked" if language.current() == "zh" else "",
         outcome="parted" if comparison.parted else "aligned",
-        verdict=both(*sentences),
+        verdict=in_both(lambda: verdict(findings[language.current() == "zh"], reference, candidate)),
         reference=html.escape(f"{reference.path} ({reference.kind})"),
         candidate=html.escape(f"{candidate.path} ({candidate.kind})"),
         curves="" if len(pair.steps) else "hidden",
         losses=_chart(pair.steps, {"reference": pair.reference, "candidate": pair.candidate}, at=comparison.step),
         differences=_chart(pair.steps, {"difference": pair.difference}, area=limit, log=True, at=comparison.step),
-        stages="\n".join(map(_row, comparison.findings)),
+        stages="\n".join(map(_row, *(each.findings for each in findings))),
         tensors=tensors_as_html(comparison.dumps),
-        basis=html.escape(comparison.noise.basis),
+        basis=in_both(lambda: say("Limits: {basis}.", basis=comparison.noise.basis)),
     )
     write_atomically(path, page.encode())
 
 
-def _row(finding: Finding) -> str:
+def _row(english: Finding, chinese: Finding) -> str:
+    """One stage, in both languages."""
+    stage = both(english.code, _CHINESE[english.code])
+    result = both(english.status, _RESULTS[english.status])
+    words = both(
+        _words(english, "expected: {expected}", "do: {remedy}"), _words(chinese, "应为：{expected}", "建议：{remedy}")
+    )
+    return f'<tr><td>{stage}<td class="{english.status}">{result}<td>{words}'
+
+
+def _words(finding: Finding, expected: str, remedy: str) -> str:
     notes = [
-        *([f"expected: {finding.expected}"] if finding.expected else []),
-        *([f"do: {finding.remedy}"] if finding.remedy and finding.status != "ok" else []),
+        *([expected.format(expected=finding.expected)] if finding.expected else []),
+        *([remedy.format(remedy=finding.remedy)] if finding.remedy and finding.status != "ok" else []),
         *finding.evidence,
     ]
-    small = "".join(f"<small>{html.escape(note)}</small>" for note in notes)
-    stage = f'<span class="en">{finding.code}</span><span class="zh">{_CHINESE[finding.code]}</span>'
-    result = f'<span class="en">{finding.status}</span><span class="zh">{_RESULTS[finding.status]}</span>'
-    return f'<tr><td>{stage}<td class="{finding.status}">{result}<td>{html.escape(finding.measured)}{small}'
+    return html.escape(finding.measured) + "".join(f"<small>{html.escape(note)}</small>" for note in notes)
 
 
 def _chart(

@@ -36,6 +36,7 @@ _NAMES = {
 _EVENTS = "events.out.tfevents"
 _MOST_DIRECTORIES = 10_000
 """That are searched for events."""
+_COARSEST_FIRST = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _RECORDED = "recorded.json"
 """Facts of another trainer's run, that `ascendtune align record` wrote."""
 _MOST_BYTES = 512 << 20
@@ -217,7 +218,17 @@ def _read_recorded(path: Path) -> Side:
     metrics, dump = path / "metrics.jsonl", find_dump(RunDir(path).dumps)
     curve = _metrics(metrics) if metrics.is_file() or dump is None else Curve.empty()
     facts = read_json_object(path / _RECORDED)
-    return Side(path.name, path, "recorded", curve, run=facts, dump=dump, start_weights=_start_weights(RunDir(path)))
+    precision = _computed_in(dump) if dump is not None else None
+    weights = _start_weights(RunDir(path))
+    return Side(path.name, path, "recorded", curve, run=facts, precision=precision, dump=dump, start_weights=weights)
+
+
+def _computed_in(dump: Dump) -> str | None:
+    """The coarsest type of the outputs of modules in the first dumped step: under autocast not that of the weights."""
+    ranks = dump.files[min(dump.files)]
+    tensors = dump.read(ranks[min(ranks)]).tensors
+    found = {each.dtype for key, each in tensors.items() if key.phase == "forward" and key.slot.startswith("output")}
+    return next((name for dtype, name in _COARSEST_FIRST.items() if dtype in found), None)
 
 
 def _metrics(path: Path) -> Curve:
@@ -316,13 +327,18 @@ def _table(path: Path) -> Side:
     names = _names_of([each for each in (rows[0] if rows else {}) if each], path)
     # Where semicolons part the columns, a comma may part the decimal places.
     decimal = "," if dialect.delimiter == ";" else "."
-    records = ({key: _cell(row.get(key), decimal) for key in names.values()} for row in rows)
+    cells = ({key: _cell(row.get(key), decimal) for key in names.values()} for row in rows)
+    # An empty cell is not NaN: exports of several runs or several metrics have gaps.
+    records = ({key: value for key, value in row.items() if value is not None} for row in cells)
     return _foreign(path, "CSV", records, names, rounded=True)
 
 
 def _cell(text: str | None, decimal: str) -> float | None:
+    """The number in a cell, such as 1234.5, `1,234.5` or, with a decimal comma, `1.234,5`; None where it has none."""
     try:
-        return float(text.replace(decimal, ".")) if text else None
+        if text and decimal in text:
+            text = text.replace({",": ".", ".": ","}[decimal], "").replace(decimal, ".")
+        return float(text) if text else None
     except ValueError:
         return None
 

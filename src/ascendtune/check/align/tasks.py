@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ascendtune.check.align.language import say
 from ascendtune.check.align.score_intervals import paired_interval
 from ascendtune.check.finding import Finding, failure, ok
 from ascendtune.core.errors import DataError, NoVerdict
@@ -241,24 +242,42 @@ def findings_of(compared: list[TaskComparison]) -> list[Finding]:
     return [_finding(each) for each in compared]
 
 
+def verdict(findings: Sequence[Finding]) -> str:
+    """One sentence."""
+    unequal = [each.code for each in findings if each.status == "failure"]
+    if not unequal:
+        return say("tasks: {count}; scores are equal within sampling error", count=len(findings))
+    return say(
+        "scores differ beyond sampling error in {unequal} of {count} tasks: {first}",
+        unequal=len(unequal),
+        count=len(findings),
+        first=unequal[0],
+    )
+
+
 def _finding(found: TaskComparison) -> Finding:
-    how = f"paired by {found.paired:,} items" if found.paired else "from totals alone, not paired"
+    how = say("paired by {count:,} items" if found.paired else "from totals alone, not paired", count=found.paired)
+    scores: dict[str, object] = {"metric": found.metric, "one": found.reference, "other": found.candidate}
     if not math.isfinite(found.low):
         return Finding(
             found.task,
             "unknown",
-            f"{found.metric}: {found.reference:.4f} and {found.candidate:.4f}; neither items nor errors are known",
-            remedy="score with lm_eval --log_samples",
+            say("{metric}: {one:.4f} and {other:.4f}; neither items nor errors are known", **scores),
+            remedy=say("score with lm_eval --log_samples"),
         )
-    said = (
-        f"{found.metric}: {found.reference:.4f} and {found.candidate:.4f}, difference {found.difference:+.4f} "
-        f"({found.low:+.4f} to {found.high:+.4f}, {how})"
+    said = say(
+        "{metric}: {one:.4f} and {other:.4f}, difference {difference:+.4f} ({low:+.4f} to {high:+.4f}, {how})",
+        difference=found.difference,
+        low=found.low,
+        high=found.high,
+        how=how,
+        **scores,
     )
     if found.is_equal:
         return ok(found.task, said)
     return failure(
         found.task,
         said,
-        expected="an interval that contains 0",
-        remedy="compare the trainings with `ascendtune align`, and how both were scored: prompts, shots, template",
+        expected=say("an interval that contains 0"),
+        remedy=say("compare the trainings with `ascendtune align`, and how both were scored: prompts, shots, template"),
     )

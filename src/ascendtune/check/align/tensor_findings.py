@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from ascendtune.check.align.dump import Tensor
+from ascendtune.check.align.language import say
 from ascendtune.check.align.parting import DumpComparison, Place
 from ascendtune.check.align.tensor_rows import Row
 from ascendtune.check.finding import Finding, failure, ok, warning
-from ascendtune.core.units import count_of
 
 _PHASES = {
     "parameter_before": "parameter before the step",
@@ -37,9 +37,12 @@ _CAUSES = (
     ("head", "the head's weights: tied or not, and its scaling"),
 )
 _UPDATES = (
-    "the optimizer: learning rate of this step, betas, epsilon, weight decay, bias correction, and the dtype that "
+    "the optimizer: learning rate of this step, betas, epsilon, weight decay, bias correction, and the dtype that its "
+    "state and the parameters have"
 )
 _SHOWN_SAMPLES = 4
+_MOST_RANKS = 4
+"""That are named one by one."""
 
 
 def refined(findings: tuple[Finding, ...], dumps: DumpComparison) -> tuple[Finding, ...]:
@@ -57,24 +60,29 @@ def _refined(finding: Finding, dumps: DumpComparison) -> Finding:
         return _harmless(dumps.without_effect)
     if stage == "ranks" and dumps.replicas and finding.status != "failure":
         return replace(
-            finding, evidence=(*finding.evidence, "replicas of parameters and gradients agree between ranks")
+            finding, evidence=(*finding.evidence, say("replicas of parameters and gradients agree between ranks"))
         )
     if stage in dumps.agreeing and finding.status in ("ok", "unknown"):
-        steps = f"step {dumps.steps[0]}" if len(dumps.steps) == 1 else f"steps {dumps.steps[0]} to {dumps.steps[-1]}"
-        said = f"dumped tensors of {steps} agree"
-        return ok(
-            stage, said if finding.status == "unknown" else f"{finding.measured}; {said}", evidence=finding.evidence
+        is_one = len(dumps.steps) == 1
+        said = say(
+            "dumped tensors of step {first} agree" if is_one else "dumped tensors of steps {first} to {last} agree",
+            first=dumps.steps[0],
+            last=dumps.steps[-1],
         )
+        if finding.status == "ok":
+            said = say("{measured}; {further}", measured=finding.measured, further=said)
+        return ok(stage, said, evidence=finding.evidence)
     if stage == "forward" and dumps.obstacle:
-        return replace(finding, evidence=(*finding.evidence, f"modules were not compared: {dumps.obstacle}"))
+        return replace(
+            finding, evidence=(*finding.evidence, say("modules were not compared: {why}", why=dumps.obstacle))
+        )
     return finding
 
 
 def place_text(place: Place) -> str:
     """`step 3, forward, model.layers.0.self_attn, rank 1`."""
-    ranks = count_of(len(place.ranks), "rank") if len(place.ranks) > 4 else _ranks(place)
-    words = (f"step {place.step}", _PHASES[place.row.key.phase], place.module, ranks)
-    return ", ".join(word for word in words if word)
+    words = (say("step {step}", step=place.step), say(_PHASES[place.row.key.phase]), place.module, _ranks(place))
+    return say(", ").join(word for word in words if word)
 
 
 def place_as_json(place: Place) -> dict[str, Any]:
@@ -107,16 +115,19 @@ def tensor_as_json(tensor: Tensor) -> dict[str, Any]:
 
 def _of_place(place: Place) -> Finding:
     row = place.row
-    size = f"{row.difference:.2g} apart" if math.isfinite(row.difference) else _not_finite(row)
-    notes = [_side("reference", row.reference), _side("candidate", row.candidate)]
+    is_finite = math.isfinite(row.difference)
+    size = say("{difference:.2g} apart", difference=row.difference) if is_finite else _not_finite(row)
+    notes = list(_sides(row))
     if place.agreeing:
-        notes.insert(0, f"agrees until {place.agreeing}")
+        notes.insert(0, say("agrees until {name}", name=place.agreeing))
     if place.ratio is not None:
-        notes.insert(0, f"every tensor of this phase that parts is {place.ratio:.4g} times the reference's")
+        notes.insert(
+            0, say("every tensor of this phase that parts is {ratio:.4g} times the reference's", ratio=place.ratio)
+        )
     return failure(
         place.stage,
-        f"{place_text(place)}: {size}",
-        expected=f"at most {row.limit:.2g} from rounding" if row.limit else "equal",
+        say("{place}: {size}", place=place_text(place), size=size),
+        expected=say("at most {limit:.2g} from rounding", limit=row.limit) if row.limit else say("equal"),
         remedy=_remedy(place),
         evidence=notes,
     )
@@ -127,17 +138,26 @@ def _harmless(row: Row) -> Finding:
     if row.key.phase == "parameter_before":
         return warning(
             row.stage,
-            f"{row.key.name} differs before step {row.step} by {row.difference:.2g}, but losses and gradients agree "
-            "within rounding",
-            remedy="compare the dtypes of the weights: DeepSpeed rounds them to bf16 at the start",
-            evidence=(_side("reference", row.reference), _side("candidate", row.candidate)),
+            say(
+                "{name} differs before step {step} by {difference:.2g}, but losses and gradients agree within rounding",
+                name=row.key.name,
+                step=row.step,
+                difference=row.difference,
+            ),
+            remedy=say("compare the dtypes of the weights: DeepSpeed rounds them to bf16 at the start"),
+            evidence=_sides(row),
         )
     return warning(
         row.stage,
-        f"{name} differs in step {row.step} by {row.difference:.2g}, but no loss and no gradient of an output "
-        "does: only positions differ that are not trained on, such as padding",
-        remedy="nothing, unless these positions should count",
-        evidence=(_side("reference", row.reference), _side("candidate", row.candidate)),
+        say(
+            "{name} differs in step {step} by {difference:.2g}, but no loss and no gradient of an output does: only "
+            "positions differ that are not trained on, such as padding",
+            name=name,
+            step=row.step,
+            difference=row.difference,
+        ),
+        remedy=say("nothing, unless these positions should count"),
+        evidence=_sides(row),
     )
 
 
@@ -145,50 +165,87 @@ def _remedy(place: Place) -> str:
     row, phase = place.row, place.row.key.phase
     if place.stage == "ranks":
         if phase == "gradient":
-            return "gradients are not reduced over ranks, or not on every rank: check DDP's no_sync and hooks"
-        return f"rank {row.rank} holds other parameters than the others: check what loads and broadcasts the weights"
+            return say("gradients are not reduced over ranks, or not on every rank: check DDP's no_sync and hooks")
+        return say(
+            "rank {rank} holds other parameters than the others: check what loads and broadcasts the weights",
+            rank=row.rank,
+        )
     if place.stage == "start":
-        return (
+        return say(
             "the weights differ before training: compare the model's files (sha256), and what changes weights at load"
         )
     if place.stage == "data":
-        return "compare the data: files, order, seed, template, max_length, packing"
+        return say("compare the data: files, order, seed, template, max_length, packing")
+    if phase == "parameter_before":
+        return say(
+            "the weights changed between the last update and this step: check callbacks, weight averaging, and what "
+            "loads or clips weights"
+        )
     if phase == "parameter_after":
         if row.reference.dtype != row.candidate.dtype:
-            return (
-                f"parameters are kept in {row.reference.dtype} and {row.candidate.dtype}: the coarser dtype loses "
-                "small updates; keep master weights in float32"
+            return say(
+                "parameters are kept in {one} and {other}: the coarser dtype loses small updates; keep master weights "
+                "in float32",
+                one=row.reference.dtype,
+                other=row.candidate.dtype,
             )
-        return _UPDATES + "its state and the parameters have"
+        return say(_UPDATES)
     if place.ratio is not None or phase == "loss":
-        return (
+        return say(
             "compare what the loss is a mean over: its divisor under accumulation and over ranks, tokens or sequences, "
             "and which positions have labels"
         )
     if math.isinf(row.difference):
-        return f"look at what {place.module} computes from its inputs: an overflow, a division by 0, or a bad weight"
+        return say(
+            "look at what {module} computes from its inputs: an overflow, a division by 0, or a bad weight",
+            module=place.module,
+        )
     words = f"{place.module} {row.candidate.kind} {row.key.name}".lower()
     cause = next(
         (cause for word, cause in _CAUSES if word in words.rpartition("layers.")[2]), "what this module computes"
     )
     if phase == "gradient":
-        return (
-            f"only the gradient of this parameter parts: check hooks, freezing, clipping, and the backward of {cause}"
+        return say(
+            "only the gradient of this parameter parts: check hooks, freezing, clipping, and the backward of {cause}",
+            cause=say(cause),
         )
-    return f"compare {cause}"
+    return say("compare {cause}", cause=say(cause))
 
 
 def _not_finite(row: Row) -> str:
-    counts = [f"{each.nan:,} NaN and {each.inf:,} infinite elements" for each in (row.reference, row.candidate)]
-    return " against ".join(counts)
+    one, other = row.reference, row.candidate
+    return say(
+        "{nan:,} NaN and {inf:,} infinite elements against {other_nan:,} NaN and {other_inf:,} infinite elements",
+        nan=one.nan,
+        inf=one.inf,
+        other_nan=other.nan,
+        other_inf=other.inf,
+    )
 
 
 def _ranks(place: Place) -> str:
-    return f"rank{'s' if len(place.ranks) > 1 else ''} {', '.join(map(str, place.ranks))}"
+    if len(place.ranks) > _MOST_RANKS:
+        return say("{count} ranks", count=len(place.ranks))
+    is_one = len(place.ranks) == 1
+    return say("rank {ranks}" if is_one else "ranks {ranks}", ranks=", ".join(map(str, place.ranks)))
 
 
-def _side(name: str, tensor: Tensor) -> str:
-    shape = "×".join(map(str, tensor.shape)) or "scalar"
-    numbers = f"L2 {tensor.l2:.9g}, mean {tensor.mean:.6g}, from {tensor.lowest:.6g} to {tensor.highest:.6g}"
-    samples = ", ".join(f"{each:.6g}" for each in tensor.samples[:_SHOWN_SAMPLES])
-    return f"{name}: {tensor.dtype} {shape}, {numbers}, samples {samples}"
+def _sides(row: Row) -> tuple[str, str]:
+    """The numbers of the reference, and of the candidate."""
+    return (
+        say("reference: {numbers}", numbers=_numbers(row.reference)),
+        say("candidate: {numbers}", numbers=_numbers(row.candidate)),
+    )
+
+
+def _numbers(tensor: Tensor) -> str:
+    return say(
+        "{dtype} {shape}, L2 {l2:.9g}, mean {mean:.6g}, from {lowest:.6g} to {highest:.6g}, samples {samples}",
+        dtype=tensor.dtype,
+        shape="×".join(map(str, tensor.shape)) or say("scalar"),
+        l2=tensor.l2,
+        mean=tensor.mean,
+        lowest=tensor.lowest,
+        highest=tensor.highest,
+        samples=", ".join(f"{each:.6g}" for each in tensor.samples[:_SHOWN_SAMPLES]),
+    )

@@ -60,6 +60,9 @@ class Row:
         Whole numbers that go into the model are its data, and so is what the embedding makes of them: its weights are
         compared as parameters.
         """
+        if self.key.phase == "parameter_before" and self.step > 1:
+            # The updates before it are what made it.
+            return "update"
         if self.key.phase == "forward" and (not is_float(self.reference) or self.reference.kind in _EMBEDDINGS):
             return "data"
         return _STAGES[self.key.phase]
@@ -122,6 +125,12 @@ def _drift(groups: Mapping[tuple[str, int | None], Mapping[Key, tuple[Tensor, Te
     matrices = [pair for pair in groups.get(("parameter_before", None), {}).values() if len(pair[0].shape) > 1]
     found = differences(matrices)
     return float(found[np.isfinite(found)].max(initial=0.0))
+
+
+def rows_of_pair(step: int, rank: int, key: Key, reference: Tensor, candidate: Tensor) -> list[Row]:
+    """The row of a tensor, of any shape, that must be equal."""
+    pairs = [(reference, candidate)]
+    return _rows(step, rank, [key], pairs, differences(pairs), np.zeros(1))
 
 
 def replica_rows(step: int, key: Key, common: Tensor, odd: Mapping[int, Tensor]) -> list[Row]:

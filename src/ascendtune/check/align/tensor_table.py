@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import html
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from ascendtune.check.align.dump import Tensor
+from ascendtune.check.align.language import say
 from ascendtune.check.align.parting import DumpComparison, Histogram, Place
 from ascendtune.check.align.tensor_rows import Row
+from ascendtune.core import language
 
 _MOST_ROWS = 4000
 _WIDTH, _HEIGHT = 420, 90
@@ -29,6 +33,15 @@ def both(english: str, chinese: str) -> str:
     return f'<span class="en">{english}</span><span class="zh">{chinese}</span>'
 
 
+def in_both(sentence: Callable[[], object]) -> str:
+    """What `sentence` returns in each language, as HTML."""
+    found = []
+    for each in language.LANGUAGES:
+        with language.using(each):
+            found.append(html.escape(str(sentence())))
+    return both(*found)
+
+
 def tensors_as_html(dumps: DumpComparison) -> str:
     """The section of the report; empty where no tensors were compared."""
     if not dumps.rows:
@@ -42,8 +55,7 @@ def tensors_as_html(dumps: DumpComparison) -> str:
     if dumps.place is not None:
         parts.append(_first(dumps.place, dumps.histogram))
     if dumps.obstacle:
-        why = html.escape(dumps.obstacle)
-        parts.append(f"<p>{both(f'Modules were not compared: {why}.', f'未比较各模块的输出：{why}。')}</p>")
+        parts.append(f"<p>{in_both(partial(say, 'modules were not compared: {why}', why=dumps.obstacle))}</p>")
     rows = sorted(dumps.rows, key=lambda row: (row.key.micro_batch or 0, _ORDER.index(row.key.phase)))
     if len(rows) > _MOST_ROWS:
         kept = set(map(id, sorted(rows, key=lambda row: -row.excess)[:_MOST_ROWS]))

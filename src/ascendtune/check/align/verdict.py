@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from ascendtune.check.align.parting import Place
+from ascendtune.check.align.language import say
 from ascendtune.check.align.side import Side
 from ascendtune.check.align.stages import Comparison
-from ascendtune.core.language import Phrases, current
-
-say = Phrases(__package__)
 
 
 def verdict(comparison: Comparison, reference: Side, candidate: Side) -> str:
-    """One sentence; the Chinese one leaves details to the findings."""
+    """One sentence."""
     sides = {"candidate": candidate.name, "reference": reference.name}
     parted, dumps = comparison.parted, comparison.dumps
     if parted is not None and dumps.place is not None and dumps.place.stage == parted.code:
-        place = _place_in_chinese(dumps.place) if current() == "zh" else parted.measured
-        return say("{candidate} and {reference} part at {place}", place=place, **sides)
+        return say("{candidate} and {reference} part at {place}", place=parted.measured, **sides)
     if parted is not None:
         return say(
             "{candidate} and {reference} part at step {step}, {stage}: {reason}",
@@ -45,16 +39,4 @@ def verdict(comparison: Comparison, reference: Side, candidate: Side) -> str:
         )
     return say(
         "{candidate} and {reference} are aligned within the noise of {basis}", basis=comparison.noise.basis, **sides
-    )
-
-
-def _place_in_chinese(place: Place) -> str:
-    difference = place.row.difference
-    return say(
-        "step {step}, {phase}, {module}, rank {ranks}: {size}",
-        step=place.step,
-        phase=say(place.row.key.phase),
-        module=place.module or say("the whole model"),
-        ranks=", ".join(map(str, place.ranks)),
-        size=say("{difference:.2g} apart", difference=difference) if math.isfinite(difference) else say("NaN or Inf"),
     )

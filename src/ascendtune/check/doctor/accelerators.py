@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.permissions import join_vendor_group
 from ascendtune.check.doctor.requirements import advice_for
 from ascendtune.check.finding import Finding, failure, ok, warning
 from ascendtune.core.units import count_of
@@ -124,6 +125,7 @@ def _look_at_device_nodes(outside: Outside) -> Iterator[Finding]:
             say("this user may not read and write {names}", names=", ".join(f"/dev/{name}" for name in closed)),
             expected=say("read and write for this user, by the group HwHiAiUser"),
             remedy=say("sudo usermod -aG HwHiAiUser $USER, then log in again"),
+            repair=join_vendor_group(outside),
         )
     if not missing and not closed:
         yield ok(

@@ -53,6 +53,7 @@ def _vendor(outside: Outside) -> Iterator[Finding]:
             expected=say("readable by the group HwHiAiUser, or by everyone (install with --install-for-all)"),
             remedy="sudo usermod -aG HwHiAiUser $USER, then log in again",
             evidence=tuple(f"{name}: {outside.owner(outside.path(name))}" for name in closed),
+            repair=join_vendor_group(outside),
         )
 
 
@@ -64,6 +65,7 @@ def _environment(outside: Outside) -> Iterator[Finding]:
             PERMISSIONS,
             say("this user may not read the Python environment {path} ({owner})", path=site, owner=outside.owner(site)),
             remedy=say("sudo chmod -R a+rX {path}", path=site),
+            repair=("sudo", "chmod", "-R", "a+rX", "--", str(site)),
         )
         return
     if not outside.may_access(site, os.W_OK):
@@ -84,6 +86,7 @@ def _environment(outside: Outside) -> Iterator[Finding]:
             ),
             expected=say("one owner: a pip with sudo left files of root, and the next pip fails half-way"),
             remedy=f"sudo chown -R $USER {site}",
+            repair=_as_user(outside, "sudo", "chown", "-R", "{user}", "--", str(site)),
         )
 
 
@@ -101,6 +104,7 @@ def _written(outside: Outside) -> Iterator[Finding]:
                 say("the {name} {path} is not writable ({owner})", name=name, path=there, owner=outside.owner(there)),
                 expected=say("this user, or a group of this user, as owner"),
                 remedy=_remedy(path, there, outside),
+                repair=_repair(path, there, outside),
             )
 
 
@@ -110,6 +114,25 @@ def _remedy(path: Path, there: Path, outside: Outside) -> str:
         return say("change to a directory of your own")
     place = shlex.quote(str(path))
     return f"sudo chown $USER {place}" if there == path else f"sudo install -d -o $USER {place}"
+
+
+def _repair(path: Path, there: Path, outside: Outside) -> tuple[str, ...]:
+    """The command of `_remedy`; empty where the user changes to another directory."""
+    if path == outside.cwd:
+        return ()
+    if there == path:
+        return _as_user(outside, "sudo", "chown", "{user}", "--", str(path))
+    return _as_user(outside, "sudo", "install", "-d", "-o", "{user}", "--", str(path))
+
+
+def join_vendor_group(outside: Outside) -> tuple[str, ...]:
+    """The command that adds this user to HwHiAiUser; empty where the system knows no name for the user."""
+    return _as_user(outside, "sudo", "usermod", "-aG", "HwHiAiUser", "{user}")
+
+
+def _as_user(outside: Outside, *argv: str) -> tuple[str, ...]:
+    name = outside.user_name()
+    return tuple(name if word == "{user}" else word for word in argv) if name else ()
 
 
 PERMISSIONS_CHECK = Check(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, requires
@@ -29,8 +29,8 @@ _OLDEST_TORCH = release_key("2.6")
 """The oldest torch that ascendtune supports; older wheels are not recommended."""
 NUMPY_2_FROM_CANN = "9.0.0"
 """The release notes of CANN 9.0.0 list numpy 2 as supported; earlier releases were built for numpy 1."""
-_NUMPY_1 = "1.26.4"
-_NO_NUMPY_1_FROM_PYTHON = release_key("3.13")
+NUMPY_1 = "1.26.4"
+NO_NUMPY_1_FROM_PYTHON = release_key("3.13")
 """numpy 1 has no wheels for this Python and later ones."""
 _PAIR = ("torch", "torch-npu")
 
@@ -104,8 +104,8 @@ def is_within(version: str, bounds: str) -> bool:
     return all(answers[sign](release_key(want)) for sign, want in _BOUND.findall(bounds))
 
 
-def supported_ranges() -> dict[str, str]:
-    """Name -> ">=2.6,<2.14", for the base install and the extras for training.
+def supported_ranges(extras: Sequence[str] = ("train", "npu", "cuda", "deepspeed")) -> dict[str, str]:
+    """Name -> ">=2.6,<2.14", for the base install and these extras.
 
     Raises:
         PackageNotFoundError: ascendtune is not installed as a package.
@@ -113,7 +113,8 @@ def supported_ranges() -> dict[str, str]:
     found = {}
     for line in requires("ascendtune") or []:
         name, _, marker = line.partition(";")
-        if "extra" in marker and not re.search(r"extra == ['\"](train|npu|cuda|deepspeed)['\"]", marker):
+        extra = re.search(r"extra == ['\"]([\w-]+)['\"]", marker)
+        if ("extra" in marker and (extra is None or extra[1] not in extras)) or "ascendtune" in name:
             continue
         if parts := re.match(r"\s*([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*\(?([^)]*)", name):
             bounds = sorted(parts[2].replace(" ", "").split(","), key=lambda bound: not bound.startswith(">"))
@@ -167,8 +168,8 @@ def _advise(outside: Outside) -> Advice:
     is_new_cann = wheel is not None and (cann is None or not wheel.takes_cann(cann))
     release = wheel.cann if wheel and is_new_cann else cann
     packages |= dict(_out_of_range(outside, is_pair))
-    if needs_numpy_1(outside.package("numpy"), release) and release_key(outside.python) < _NO_NUMPY_1_FROM_PYTHON:
-        packages["numpy"] = f"=={_NUMPY_1}"
+    if needs_numpy_1(outside.package("numpy"), release) and release_key(outside.python) < NO_NUMPY_1_FROM_PYTHON:
+        packages["numpy"] = f"=={NUMPY_1}"
     for _ in known_combinations():
         versions = {name: _lowest(outside, packages, name) for each in known_combinations() for name in each.when}
         broken = next((each for each in known_combinations() if each.applies(versions)), None)

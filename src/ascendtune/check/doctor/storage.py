@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,15 +30,24 @@ class _Directory:
     """A directory that a job reads or writes."""
 
     name: str
-    """The kind of its content: checkpoints, data or downloads."""
+    """The kind of its content: checkpoints, data or downloads; or just a directory."""
     path: Path
     written: bool
 
 
 def _look(outside: Outside) -> Iterator[Finding]:
+    return _findings(outside, _places(outside))
+
+
+def storage_of(outside: Outside, directories: Iterable[Path]) -> Iterator[Finding]:
+    """What the check finds of these directories instead of those of a job."""
+    return _findings(outside, [_Directory(say("directory"), path, written=True) for path in directories])
+
+
+def _findings(outside: Outside, places: Iterable[_Directory]) -> Iterator[Finding]:
     told, found = [], []
     measured: dict[tuple[str, int], tuple[float, float] | None] = {}
-    for place in _places(outside):
+    for place in places:
         there = existing_parent(place.path)
         mount = outside.mount(there)
         found += [*_options(place, mount), *_read_only(place, mount)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.event import CODE, Event
 from ascendtune.check.explain.facts import Facts, satisfied
 from ascendtune.check.explain.missing import Missing, find_missing
 from ascendtune.check.explain.scan import Scan
@@ -57,7 +57,9 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     fatal = [event for event in grave if not event.weak]
     if all(event.trace is not None and not event.trace.type for event in fatal):
         # Nothing at all, or a traceback that lacks its exception.
-        fatal = [event for event in grave if event.weak and _in_vain(event, lengths)] or fatal
+        fatal = [
+            event for event in grave if event.weak and (_in_vain(event, lengths) or _precedes(event, fatal))
+        ] or fatal
     else:
         fatal = _with_warnings(grave, fatal)
     if not fatal:
@@ -126,6 +128,13 @@ def _in_vain(event: Event, lengths: dict[str, int]) -> bool:
     return event.trace is not None or (is_known and (event.in_a_row >= _IN_VAIN or is_excerpt))
 
 
+def _precedes(event: Event, cut_off: list[Event]) -> bool:
+    """Whether a known cause was said, as a warning, shortly before a traceback without its exception."""
+    ends = [trace.trace.first_line for trace in cut_off if trace.trace is not None and trace.source == event.source]
+    is_near = any(0 < end - event.last <= _MESSAGE_LINES for end in ends)
+    return is_near and event.hit.entry.kind == "cause"
+
+
 def _first_cause(fatal: list[Event]) -> Event:
     """The earliest of those that explain most; an exception that led to a known one gives way to it."""
     overruled = set()
@@ -140,7 +149,7 @@ def _first_cause(fatal: list[Event]) -> Event:
         for event in fatal
         if not (_echoes(event, ids) or (event.says_little and id(event.trace) in overruled) or _ends(event, fatal))
     ] or fatal
-    first = min(candidates, key=lambda event: event.weight)
+    first = min(candidates, key=lambda event: (event.weight, event.is_quoted and event.hit.entry.family == CODE))
     if first.is_quoted:
         first = next((event for event in candidates if event.hit.entry is first.hit.entry and event.is_raised), first)
     if first.says_little:
@@ -165,12 +174,19 @@ def _ends(event: Event, fatal: list[Event]) -> bool:
 
 def _better_known(first: Event, candidates: list[Event]) -> Event:
     """An unknown exception is explained by a known cause near it or below it, and by the rest of its own message."""
-    for event in candidates:
-        if event.is_known and not event.says_little and (event.source, event.speaker) == (first.source, first.speaker):
-            below = event.number - first.number
-            is_near = abs(below) <= _NEAR_LINES or (below > 0 and event.hit.entry.id != _INTERRUPTED)
-            if (event.weight == 0 and is_near) or (event.weight == 1 and _touches(event, first)):
-                return event
+    same_speaker = [
+        event
+        for event in candidates
+        if event.is_known and not event.says_little and (event.source, event.speaker) == (first.source, first.speaker)
+    ]
+    for event in same_speaker:
+        below = event.number - first.number
+        is_near = abs(below) <= _NEAR_LINES or (below > 0 and event.hit.entry.id != _INTERRUPTED)
+        if event.weight == 0 and is_near:
+            return event
+    for event in same_speaker:
+        if event.weight == 1 and _touches(event, first):
+            return event
     return _more_specific(first, candidates) if first.is_vague else first
 
 

@@ -9,7 +9,7 @@ from ascendtune.check.explain.knowledge import KINDS, words_of
 from ascendtune.check.explain.matcher import Hit, filled
 from ascendtune.check.explain.trace import Trace
 
-_CODE = "python-code"
+CODE = "python-code"
 """The family of plain mistakes."""
 _SPECIFIC = re.compile(r"[\d\"`=:/_()\[\]{}<>]|(?<!\w)'\w")
 _STAMP = re.compile(r"\[PID: ?[\d.]+\] ?(?:\d{4}-\d\d-\d\d-[\d:.]+ ?)?|(?<=: )\d{4}-\d\d-\d\d-[\d:.]+ ")
@@ -91,7 +91,7 @@ class Event:
     @property
     def says_little(self) -> bool:
         """An exception whose place says more than its kind: unknown, or a plain mistake of some code."""
-        return self.trace is not None and (not self.is_known or self.hit.entry.family == _CODE)
+        return self.trace is not None and (not self.is_known or self.hit.entry.family == CODE)
 
     @property
     def is_vague(self) -> bool:

@@ -51,7 +51,9 @@ _DTYPES = (
 )
 _SIZE = r"\d+(?:\.\d+)? ?(?:[KMGT]i?B|bytes)\b"
 _MESSAGE = {
-    "shape": re.compile(r"torch\.Size\(\[(\d[\d, ]*)\]\)|\b((?!0x)\d+x\d+(?:x\d+)*)\b|\[(\d+(?:, ?\d+)+)\]"),
+    "shape": re.compile(
+        r"torch\.Size\(\[(\d[\d, ]*)\]\)|\b((?!0x)\d+x\d+(?:x\d+)*)\b|(?<!block: )(?<!thread: )\[(\d+(?:, ?\d+)+)\]"
+    ),
     "size_of": re.compile(r"tensor [ab] \(\d+\)|dimension \d+|batch_size \(\d+\)|input of size \d+"),
     "dtype": re.compile(rf"\b(?:torch\.|c10::)?({_DTYPES})\b(?=[ ,.;:)\]'\"]|$)|\bfor (DT_\w+)"),
     "size": re.compile(_SIZE),

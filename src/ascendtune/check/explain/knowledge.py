@@ -14,7 +14,8 @@ An entry looks like this:
     source = "https://…"
     checks = ["npu_network"]            # doctor checks that look at the same thing
     below = "do: "                      # optional; counts only if one of the next lines holds this
-    frame = "configuration_auto"        # optional; only for exceptions whose traceback passed such a file
+    frame = ["trainer.py in evaluate"]   # optional; only for exceptions whose traceback passed one of these: parts of
+                                        # "FILE in FUNCTION"; a single one may stand without brackets
     requires = { world_size = "^1$" }    # optional; counts only if the log's facts match (facts.py); may name parts
     specific = true                      # optional; goes before general entries that know the same line
     lasting = true                      # optional; counts only if it is repeated at the log's end: the job may recover
@@ -59,6 +60,8 @@ from ascendtune.core import language
 Kind = Literal["cause", "symptom", "detail", "wrapper", "unknown", "consequence", "notice"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 GAP = " … "
+IMPORTER = "importer"
+"""A name that every entry may use: the installed package whose code an exception ended."""
 _NUMBER = "error code is "
 
 
@@ -79,8 +82,8 @@ class KnownFailure:
     capture: re.Pattern[str] | None = None
     """Names what it finds, anywhere in the line, if it does."""
     checks: tuple[str, ...] = ()
-    frame: str = ""
-    """The exception counts only if its traceback passed a file with this in its path."""
+    frame: tuple[str, ...] = ()
+    """The exception counts only if a frame of its traceback, as "FILE in FUNCTION", holds one of these."""
     requires: dict[str, re.Pattern[str]] = field(default_factory=dict)
     """Facts of the logs, each with a pattern that one of its values matches."""
     below: str = ""
@@ -99,7 +102,7 @@ class KnownFailure:
     def captured(self) -> frozenset[str]:
         """The names that its sentences may use."""
         patterns = (*filter(None, (self.pattern, self.capture)), *self.requires.values())
-        return frozenset(name for pattern in patterns for name in pattern.groupindex)
+        return frozenset([IMPORTER, *(name for pattern in patterns for name in pattern.groupindex)])
 
     @property
     def conditions(self) -> int:
@@ -156,7 +159,7 @@ def entries() -> tuple[KnownFailure, ...]:
 
 
 def _entry(content: dict[str, Any], family: str) -> KnownFailure:
-    pattern, capture = content.get("pattern"), content.get("capture")
+    pattern, capture, frame = content.get("pattern"), content.get("capture"), content.get("frame", ())
     return KnownFailure(
         id=content["id"],
         kind=content["kind"],
@@ -174,7 +177,7 @@ def _entry(content: dict[str, Any], family: str) -> KnownFailure:
         pattern=re.compile(pattern) if pattern else None,
         capture=re.compile(capture) if capture else None,
         checks=tuple(content.get("checks", ())),
-        frame=content.get("frame", ""),
+        frame=(frame,) if isinstance(frame, str) else tuple(frame),
         requires={name: re.compile(pattern) for name, pattern in content.get("requires", {}).items()},
         below=content.get("below", ""),
         echo_of=tuple(content.get("echo_of", ())),

@@ -36,10 +36,9 @@ _ACTOR_RANK = re.compile(r"\b(?:rank|TP)\s?[=:]?\s?(\d+)")
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[_-]?(\d+)|(?:^|[^a-z])worker[_-](\d+)", re.IGNORECASE)
 _TIME = re.compile(r"\b20\d\d[-/](\d\d)[-/](\d\d)[-T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 _GLOG_TIME = re.compile(r"\b[EWIF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
-_ASCEND = re.compile(
-    r"(?<![a-z])(?:ascend(?!ing|ant|tune)|npu(?!t)|cann(?![a-z]))|hccl|aclnn|\bE(?:[A-Z]\d{4}: |RR\d{5} )",
-    re.IGNORECASE,
-)
+_ASCEND_WORDS = ("ascend", "npu", "cann", "hccl", "aclnn")
+_ASCEND = re.compile(r"(?<![a-z])(?:ascend(?!ing|ant|tune)|npu(?!t)|cann(?![a-z]))|hccl|aclnn")
+_ASCEND_CODE = re.compile(r"\bE(?:[A-Z]\d{4}: |RR\d{5} )")
 _LONGEST_PREFIXES = 4
 _DISTRIBUTED_LOGS = re.compile(r"/(\d+)/std(?:err|out)\.log$")
 """torchrun --log-dir: attempt_0/RANK/stderr.log"""
@@ -111,7 +110,9 @@ def device_in(text: str) -> int | None:
 
 def speaks_of_ascend(text: str) -> bool:
     """Whether a line names the chip, its software, or one of its error codes; our own name does not count."""
-    return _ASCEND.search(text) is not None
+    lower = text.lower()
+    named = any(map(lower.__contains__, _ASCEND_WORDS)) and _ASCEND.search(lower) is not None
+    return named or _ASCEND_CODE.search(text) is not None
 
 
 def time_of(text: str) -> float | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ascendtune.check.explain import level, torchrun_summary
 from ascendtune.check.explain import line as lines_of
 from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.knowledge import IMPORTER
 from ascendtune.check.explain.ledger import Ledger, kind_of
 from ascendtune.check.explain.line import InnerPrefixes, Line
 from ascendtune.check.explain.matcher import Hit, Matcher
@@ -167,6 +168,9 @@ class Scan:
             self._note_trace(line, heading, named)
         else:
             self._inner.learn(heading)
+            if heading.strip() and any(hit.entry.kind == "cause" for hit in self._matcher.hits(heading)):
+                # "Exception in worker: MESSAGE, Traceback …" names the exception before its frames.
+                self._note_line(line, text, heading, number, [])
         self._ledger.mark_heading(line.speaker, number)
         if (unfinished := self._traces.settle(line.speaker)) is not None:
             self._note_trace(line, unfinished.text, unfinished)
@@ -181,6 +185,8 @@ class Scan:
         hits = [hit for hit in self._matcher.hits(said) if not hit.entry.frame or trace.passed(hit.entry.frame)]
         known = [hit for hit in hits if hit.entry.kind != "unknown"]
         for hit in known[:_HITS_KEPT] or hits[:1] or [unknown_exception(trace)]:
+            if trace.package:
+                hit.names.setdefault(IMPORTER, trace.package)
             self._note(line, said, said, trace.last_line or trace.first_line, hit, trace, weak=trace.weak)
 
     def _note_cut_off(self, line: Line, trace: Trace) -> None:

@@ -38,6 +38,9 @@ class Sieve:
             self._read[shape] = read + 1
             if read < _REPEATS_READ:
                 chosen.append(index)
+            else:
+                # From now on it is passed over like lines without words of trouble, which costs less.
+                self._boring.add(shape)
         if len(self._read) > _SHAPES_KEPT:
             self._read.clear()
         return chosen

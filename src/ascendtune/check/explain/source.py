@@ -70,7 +70,7 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
         raise
     except OSError as error:
         raise InputError(
-            f"cannot be read: {error.strerror}",
+            f"the log cannot be read: {error.strerror}",
             code="file-unreadable",
             remedy="give a log file, a run directory, or - for stdin",
             where=name,

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 HEADER = "Traceback (most recent call last)"
 _FRAME = re.compile(r'\s*(?:[|>]\s*)?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _NOTEBOOK_FRAME = re.compile(r"File (?P<file>[^\s:\"]+\.pyx?):(?P<line>\d+)(?:, in (?P<function>[\w.<>]+).*)?\s*$")
-_NOTEBOOK_CODE = re.compile(r"-{2,}> ?\d+ (?P<code>\S.*)")
+_LINKED_FRAME = re.compile(r"\[?(?P<file>[~/][^\s\])]*\.pyx?)(?:\]\([^\s)]*\))? in (?P<function>[\w.<>]+)\(.*\)?$")
+"""A frame of IPython before version 8 and of Colab; the line stands below it, beside the code."""
+_NOTEBOOK_CODE = re.compile(r"-{2,}> ?(?P<line>\d+) +(?P<code>\S.*)")
 _BRACKET = re.compile(r"\[[^\]\s]{1,16}\] ?: ?")
 """A prefix of a launcher that was garbled when the log was copied."""
 _EXCEPTION = re.compile(
@@ -26,6 +28,7 @@ _INSIDE = " \t|+│╭╰❱"
 """How the lines of a traceback begin, those of rich and of exception groups among them."""
 _STANDARD_LIBRARY = re.compile(r"/lib/python3[.\d]*/(?!(?:site|dist)-packages/)|^<")
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
+_PACKAGE = re.compile(r".*/(?:site|dist)-packages/([A-Za-z]\w*)")
 _NOT_OURS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "<string>", "<__array_function__")
 _ENDINGS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Timeout", "Failure", "Expired")
 _ANYBODYS = ("Error", "Exception", "Failure", "Timeout")
@@ -89,9 +92,15 @@ class Trace:
         file, line, function = frames[-1]
         return _PACKAGES.sub("", file), line, function
 
-    def passed(self, part: str) -> bool:
-        """Whether the path of some frame has `part` in it."""
-        return any(part in file for file, _, _ in self.frames)
+    @property
+    def package(self) -> str:
+        """The installed package of the innermost frame; empty if the frame is not in one."""
+        match = _PACKAGE.match(self.frames[-1][0]) if self.frames else None
+        return match[1] if match else ""
+
+    def passed(self, parts: tuple[str, ...]) -> bool:
+        """Whether some frame, as "FILE in FUNCTION", has one of `parts` in it."""
+        return any(part in f"{file} in {function}" for file, _, function in self.frames for part in parts)
 
     @property
     def text(self) -> str:
@@ -130,7 +139,7 @@ class Traces:
 
     @staticmethod
     def is_frame(text: str) -> bool:
-        return (_FRAME.match(text) or _NOTEBOOK_FRAME.match(text)) is not None
+        return _frame(text) is not None
 
     def begin(
         self, speaker: str, number: int, *, ignored: bool = False, weak: bool = False, rank: int | None = None
@@ -156,10 +165,10 @@ class Traces:
             return False, None
         if trace.type:
             return self._goes_on(speaker, trace, text, number)
-        if frame := _FRAME.match(text) or _NOTEBOOK_FRAME.match(text):
+        if frame := _frame(text):
             if len(trace.frames) > 60:
                 del trace.frames[30]
-            trace.frames.append((frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
+            trace.frames.append(frame)
             trace.indent = len(text) - len(text.lstrip(" "))
             trace.code, trace.end = "", number
             return True, None
@@ -168,6 +177,9 @@ class Traces:
             trace.code, trace.end = trace.code or text.strip(), number
             return True, None
         if code := _NOTEBOOK_CODE.match(text):
+            if trace.frames and not trace.frames[-1][1]:
+                file, _, function = trace.frames[-1]
+                trace.frames[-1] = (file, int(code["line"]), function)
             trace.code, trace.end, trace.is_of_notebook = code["code"].strip(), number, True
             return True, None
         match = _EXCEPTION.match(_BRACKET.sub("", text.strip(), count=1))
@@ -224,6 +236,15 @@ class Traces:
         """The exception that a line of code raises, for a log that ends with this line."""
         match = _RAISED.match(text)
         return Trace(number, match["type"], match["message"].strip(), last_line=number) if match else None
+
+
+def _frame(text: str) -> tuple[str, int, str] | None:
+    """(file, line, function) of a line that names a frame; line 0 where the line stands beside the code below it."""
+    if match := _FRAME.match(text) or _NOTEBOOK_FRAME.match(text):
+        return match["file"], int(match["line"]), (match["function"] or "").strip()
+    if match := _LINKED_FRAME.match(text):
+        return match["file"], 0, match["function"]
+    return None
 
 
 def _is_indented_exception(text: str, trace: Trace) -> bool:

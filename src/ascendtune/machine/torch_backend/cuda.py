@@ -70,6 +70,9 @@ class CudaDevice(Device):
     def supports_fp16(self) -> bool:
         return True
 
+    def profiled_activities(self) -> list[torch.profiler.ProfilerActivity]:
+        return [*super().profiled_activities(), torch.profiler.ProfilerActivity.CUDA]
+
     @property
     def peak_flops(self) -> float | None:
         return next((flops for chip, flops in _PEAK_FLOPS.items() if chip in self.name), None)

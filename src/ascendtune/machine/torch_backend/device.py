@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import gzip
+import os
+import shutil
 from abc import ABC, abstractmethod
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Protocol
 
 import torch
 
 from ascendtune.core.errors import MachineError
 from ascendtune.machine.visible import Kind
+
+
+class StepProfiler(Protocol):
+    """torch.profiler.profile, as much of it as torch_npu.profiler has too."""
+
+    def start(self) -> None: ...
+
+    def step(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def add_metadata_json(self, key: str, value: str) -> None: ...
 
 
 class Device(ABC):
@@ -119,6 +135,40 @@ class Device(ABC):
     def settings(self) -> dict[str, str]:
         """What is set for this process beside torch's own defaults and decides speed or memory, for run.json."""
         return {}
+
+    def profiler(self, directory: Path, name: str, *, steps: int, stacks: bool, memory: bool) -> StepProfiler:
+        """A profiler that warms up in the step in which it is started, then records `steps` steps.
+
+        It writes `NAME.trace.json.gz`, in Chrome's format, to `directory` when it stops.
+
+        Args:
+            stacks: record the Python stack of every operator.
+            memory: record every allocation.
+        """
+
+        # Kineto prints each start and stop to stderr, otherwise.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
+        def write(profiler: torch.profiler.profile) -> None:
+            plain, packed = directory / f".{name}.part.json", directory / f".{name}.part.gz"
+            profiler.export_chrome_trace(str(plain))
+            # torch would compress with the highest level, which takes five times as long.
+            with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=1) as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+            plain.unlink()
+            packed.replace(directory / f"{name}.trace.json.gz")
+
+        return torch.profiler.profile(
+            activities=self.profiled_activities(),
+            schedule=torch.profiler.schedule(wait=0, warmup=1, active=steps, repeat=1),
+            on_trace_ready=write,
+            with_stack=stacks,
+            profile_memory=memory,
+        )
+
+    def profiled_activities(self) -> list[torch.profiler.ProfilerActivity]:
+        """What torch's own profiler records here."""
+        return [torch.profiler.ProfilerActivity.CPU]
 
     def best_precision(self) -> Literal["bf16", "fp16", "fp32"]:
         """What `precision: auto` means."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from pathlib import Path
 
 import torch
 
 from ascendtune.core.errors import MachineError
-from ascendtune.machine.torch_backend.device import Device, require_index
+from ascendtune.machine.torch_backend.device import Device, StepProfiler, require_index
 
 # Dense bf16 FLOP/s per chip. 354e12 is what verl, MindSpeed-LLM and ms-swift take for the 910B (their flops counters).
 _PEAK_FLOPS = {"Ascend910B": 354e12}
@@ -114,6 +115,24 @@ class NpuDevice(Device):
         # cannot see an overflow on chips that saturate instead of giving an infinity.
         scaler: torch.amp.GradScaler = self._npu.amp.GradScaler()
         return scaler
+
+    def profiler(self, directory: Path, name: str, *, steps: int, stacks: bool, memory: bool) -> StepProfiler:
+        """torch_npu's own, whose files are in `DIRECTORY/NAME_…_ascend_pt/ASCEND_PROFILER_OUTPUT`."""
+        import torch_npu.profiler as vendor
+
+        # Level 1: with the communication operators, and how long each of them waited.
+        level = vendor._ExperimentalConfig(
+            export_type=[vendor.ExportType.Text], profiler_level=vendor.ProfilerLevel.Level1
+        )
+        profiler: StepProfiler = vendor.profile(
+            activities=[vendor.ProfilerActivity.CPU, vendor.ProfilerActivity.NPU],
+            schedule=vendor.schedule(wait=0, warmup=1, active=steps, repeat=1),
+            on_trace_ready=vendor.tensorboard_trace_handler(str(directory), worker_name=name),
+            with_stack=stacks,
+            profile_memory=memory,
+            experimental_config=level,
+        )
+        return profiler
 
     @property
     def peak_flops(self) -> float | None:

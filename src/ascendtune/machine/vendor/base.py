@@ -72,7 +72,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class Planned:
-    """What an estimate of memory assumes of a device that need not be here; the vendor's device answers so, too."""
+    """What an estimate of memory and time assumes of a device that need not be here; its vendor answers so, too."""
 
     attention: str
     kernels: str | None = None
@@ -81,6 +81,8 @@ class Planned:
     spread: tuple[float, float] = (0.85, 1.2)
     """The low and the high estimate, as factors of the expected one: on CPU as measured (docs/plan.md); elsewhere the
     allocator reserves more than tensors take, and nothing has been measured yet."""
+    flops_share: tuple[float, float, float] = (0.2, 0.4, 0.6)
+    """Share of the dense peak that computation reaches, low, expected and high, where nothing has been measured."""
     has_modelled_operators: bool = False
     """Whether `train/plan/modelled_kernels.py` knows what its fused operators keep."""
     supports_fp16: bool = True

@@ -140,7 +140,7 @@ def _put_held_out(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if size >= 1 and not float(size).is_integer():
         recipe.complain(
             "val_size",
-            f"'val_size: {size}' is not possible",
+            f"'val_size: {size}' is not valid",
             "give a share below 1, or a number of rows",
             code="invalid-value",
         )

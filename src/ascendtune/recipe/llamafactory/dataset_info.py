@@ -124,12 +124,12 @@ class Entry:
             if value is not None and (expected := _mismatch(key, value)):
                 self._complain(
                     (key,),
-                    f"'{self.name}.{key}: {value}' is not possible",
+                    f"'{self.name}.{key}: {value}' is not valid",
                     f"write {expected}",
                     code="invalid-value",
                 )
         if self.formatting not in _FORMATTING:
-            what = f"'{self.name}.formatting: {self.formatting}' is not possible"
+            what = f"'{self.name}.formatting: {self.formatting}' is not valid"
             self._complain(("formatting",), what, _suggestion(str(self.formatting), _FORMATTING), code="invalid-value")
 
     def _require_a_source(self, modelscope: bool) -> None:

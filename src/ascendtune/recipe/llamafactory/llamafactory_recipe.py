@@ -162,7 +162,7 @@ class LlamaFactoryRecipe:
             remedy = f"{did_you_mean(str(value), offered)} choose one of: {', '.join(offered)}".lstrip()
         else:
             remedy = f"it should be {_EXPECTED[kind]}"
-        self.complain(key, f"'{written}: {value}' is not possible", remedy, code="invalid-value")
+        self.complain(key, f"'{written}: {value}' is not valid", remedy, code="invalid-value")
 
     def _refuse_unless_default(self, key: str, value: Any) -> None:
         default, what, remedy = self._dialect.refused[key]

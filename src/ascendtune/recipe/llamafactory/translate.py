@@ -119,7 +119,7 @@ def _put_schedule(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     elif steps >= 1 and not float(steps).is_integer():
         recipe.complain(
             name,
-            f"'{name}: {steps}' is not possible",
+            f"'{name}: {steps}' is not valid",
             "give a whole number, or a share below 1",
             code="invalid-value",
         )
@@ -199,7 +199,7 @@ def _require_whole_steps(recipe: LlamaFactoryRecipe, name: str) -> bool:
         return True
     recipe.complain(
         name,
-        f"'{name}: {value}' is not possible",
+        f"'{name}: {value}' is not valid",
         "give a number of steps; a fraction of the run is not supported in this version",
         code="invalid-value",
     )

@@ -83,7 +83,7 @@ def require_rows_alone(recipe: Recipe, why: str) -> None:
             code="pairs-need-padding",
             remedy="choose another model, or train on single answers: stage sft, or preference with loss kto",
         )
-    if recipe.batch.per_device > 1:
+    if recipe.batch.micro_batch > 1:
         raise RecipeError(
             sentence,
             code="rows-need-padding",

@@ -1,13 +1,15 @@
-"""Records a training loop that ascendtune did not write: any loop of torch on one device, DDP or FSDP2.
+"""Records a training loop that ascendtune did not write: any loop of torch on one device, DDP, FSDP2 or DeepSpeed.
 
 Hooks of torch tell when a step is made: its losses are the scalars that `backward` is called on, its end is the step
-of the optimizer that trains the model, or of a GradScaler that skips it. The steps that are named get dumps like those
-of `align.dump_steps`. Compiled models run eagerly while they are recorded: hooks are not part of compiled code.
+of the optimizer that trains the model, of DeepSpeed's engine, or of a GradScaler that skips it. The steps that are
+named get dumps like those of `align.dump_steps`. Compiled models run eagerly while they are recorded: hooks are not
+part of compiled code.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -24,7 +26,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ascendtune.core.errors import InputError
 from ascendtune.core.files import LineWriter, write_json
 from ascendtune.core.log import warn
 from ascendtune.machine.torch_backend.find import supports_fp64
@@ -33,10 +34,10 @@ from ascendtune.train.dump.names import plain_modules, plain_parameters
 from ascendtune.train.dump.record import FORMAT, StepRecord, header_of
 from ascendtune.train.dump.request import RecordRequest
 from ascendtune.train.dump.start_weights import hashes_of_weights
+from ascendtune.train.dump.whole_tensors import WholeTensors, is_engine, whole_tensors_of
 
 WRITER = "ascendtune.align.record"
-_FLATTENING = ("deepspeed.runtime.", "torch.distributed.fsdp.fully_sharded_data_parallel")
-"""Modules of the classes that flatten parameters."""
+_METRICS = "metrics.jsonl"
 
 
 class Recording:
@@ -44,6 +45,8 @@ class Recording:
 
     Args:
         command: what was started, for recorded.json.
+
+    A directory holds one training: a second one, of this process or of another, is not recorded.
     """
 
     def __init__(self, request: RecordRequest, command: list[str]) -> None:
@@ -51,8 +54,12 @@ class Recording:
         self._steps = request.ranges()
         self._keeps_tensors = request.content == "tensors"
         self._command = command
+        self._is_child = request.is_child
         self._model: nn.Module | None = None
         self._trained: set[nn.Parameter] = set()
+        self._whole = WholeTensors()
+        self._engine: Any = None
+        """DeepSpeed's, if it makes the updates."""
         self._step = 1
         self._losses: list[torch.Tensor] = []
         self._norm: torch.Tensor | None = None
@@ -123,12 +130,22 @@ class Recording:
             eager.__exit__(None, None, None)
             for handle in handles:
                 handle.remove()
+            if self._engine is not None:
+                del self._engine._take_model_step
             if self._hooks is not None:
                 self._hooks.remove()
             if self._metrics is not None:
                 self._metrics.close()
-            if self._step == 1 and _rank() == 0:
-                warn("no step of an optimizer was recorded: the loop that trains ran in another process, or not at all")
+            self._warn_of_nothing()
+
+    def _warn_of_nothing(self) -> None:
+        """A process that starts others warns for them."""
+        file = self._directory / _METRICS
+        is_empty = not file.stat().st_size if file.exists() else not (self._directory / "dump").exists()
+        if is_empty and not self._is_child and _rank() == 0:
+            warn(
+                "no step of an optimizer was recorded: nothing was trained, or only in processes that are not followed"
+            )
 
     def _look_for_model(self, module: nn.Module, _inputs: Any) -> None:
         """The outermost module of the first forward pass with gradients is the model."""
@@ -142,17 +159,55 @@ class Recording:
             self._hooks.enter(module)
 
     def _attach(self, model: nn.Module) -> None:
-        _require_recordable(model)
-        self._model = model
-        self._trained = set(plain_parameters(model).values())
+        whole = whole_tensors_of(model)
         first = next(model.parameters())
         self._device = first.device
         self._wide = torch.float64 if supports_fp64(first.device) else torch.float32
-        start = hashes_of_weights(model, partial(_gather, dtype=torch.int64, device=self._device))
+        if not self._is_first():
+            return
+        self._model, self._whole = model, whole
+        self._trained = set(plain_parameters(model).values())
+        if is_engine(model):
+            self._follow_updates(model)
+        gather = partial(_gather, dtype=torch.int64, device=self._device)
+        start = hashes_of_weights(model, gather, whole.parameter if self._engine is not None else None)
         if _rank() == 0:
             write_json(self._directory / "start_weights.json", start)
-            self._metrics = LineWriter(self._directory / "metrics.jsonl")
+            self._metrics = LineWriter(self._directory / _METRICS)
         self._begin_step()
+
+    def _is_first(self) -> bool:
+        """Whether the directory holds no training yet. Every rank must call it."""
+        is_free = True
+        if _rank() == 0:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            try:
+                (self._directory / _METRICS).open("xb").close()
+            except FileExistsError:
+                is_free = False
+                warn(f"a second training is not recorded: {self._directory} holds one")
+        return bool(_gather([int(is_free)], dtype=torch.int64, device=self._device)[0][0])
+
+    def _follow_updates(self, engine: Any) -> None:
+        """The engine clips gradients and updates parameters in one method, whatever its optimizer."""
+        self._engine = engine
+        update = engine._take_model_step
+
+        def take_step(*arguments: Any, **named: Any) -> Any:
+            self._add_gradients()
+            self._add_parameters("parameter_before")
+            skipped, norm = engine.skipped_steps, _norm_of(self._trained)
+            result = update(*arguments, **named)
+            known = engine.get_global_grad_norm()
+            self._norm = norm if known is None else torch.as_tensor(float(known))
+            if engine.skipped_steps > skipped:
+                self._end_step(engine.optimizer, norm=math.nan)
+            else:
+                self._add_parameters("parameter_after")
+                self._end_step(engine.optimizer)
+            return result
+
+        engine._take_model_step = take_step
 
     def _begin_step(self) -> None:
         assert self._model is not None
@@ -178,12 +233,20 @@ class Recording:
         for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
             # A scalar within a backward pass is that of a checkpoint.
             if tensor.numel() == 1 and torch._C._current_graph_task_id() == -1 and self._model is not None:
-                loss, factor = self._unscaled.get(tensor, (tensor.detach(), None))
+                loss, factor = self._unscaled.get(tensor) or self._unscaled_by_engine(tensor.detach())
                 self._losses.append(loss.reshape(()))
                 if self._record is not None:
                     self._record.gradient_scale = factor
                     number = self._record.micro_batch
                     self._record.add("loss", "", "loss", "", loss.float(), micro_batch=number)
+
+    def _unscaled_by_engine(self, loss: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As the scaler's: the loss, (), and the factor, () fp32, by which the gradients of outputs are too large."""
+        scale = self._whole.loss_scale
+        if self._engine is not None and not getattr(self._engine, "_running_engine_backward", True):
+            # `loss.backward()` instead of `engine.backward(loss)`: a hook on the output divides its gradient.
+            loss = loss / self._engine.gradient_accumulation_steps()
+        return (loss, None) if scale == 1 else (loss / scale, torch.tensor(scale))
 
     def _before_update(self, optimizer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         if not self._trains_model(optimizer):
@@ -238,6 +301,9 @@ class Recording:
         self._begin_step()
 
     def _trains_model(self, optimizer: Any) -> bool:
+        """Whether its step is the end of a step. Within DeepSpeed's engine it is not: the engine's update is."""
+        if self._engine is not None:
+            return False
         return any(not self._trained.isdisjoint(group["params"]) for group in optimizer.param_groups)
 
     def _add_gradients(self) -> None:
@@ -247,22 +313,21 @@ class Recording:
         self._has_gradients = True
         assert self._model is not None
         for name, parameter in plain_parameters(self._model).items():
-            if parameter.grad is not None:
-                self._add_whole("gradient", name, "gradient", parameter.grad)
+            gradient = self._whole.gradient(parameter)
+            if gradient is not None and self._writes(parameter):
+                self._record.add("gradient", name, "gradient", "", gradient)
 
     def _add_parameters(self, phase: str) -> None:
-        if self._record is not None and self._model is not None:
-            for name, parameter in plain_parameters(self._model).items():
-                self._add_whole(phase, name, "parameter", parameter.detach())
+        if self._record is None or self._model is None:
+            return
+        for name, parameter in plain_parameters(self._model).items():
+            whole = self._whole.parameter(parameter)
+            if self._writes(parameter):
+                self._record.add(phase, name, "parameter", "", whole)
 
-    def _add_whole(self, phase: str, name: str, slot: str, tensor: torch.Tensor) -> None:
+    def _writes(self, parameter: nn.Parameter) -> bool:
         """Divided tensors are gathered by all ranks, and recorded by rank 0."""
-        assert self._record is not None
-        if isinstance(tensor, DTensor):
-            tensor = tensor.full_tensor()
-            if _rank() != 0:
-                return
-        self._record.add(phase, name, slot, "", tensor)
+        return _rank() == 0 or not self._whole.is_divided(parameter)
 
     def _write_metrics(self, optimizer: Any) -> None:
         """The mean over ranks of the step's loss, gradient norm and learning rate: one synchronisation."""
@@ -291,22 +356,6 @@ class Recording:
         self._metrics.write({key: value if math.isfinite(value) else None for key, value in record.items()})
 
 
-def _require_recordable(model: nn.Module) -> None:
-    """Raise if gradients and parameters of `model` are not where its modules keep them.
-
-    Raises:
-        InputError: the model is DeepSpeed's engine, or wrapped in FSDP1.
-    """
-    kinds = {type(each).__name__ for each in model.modules() if type(each).__module__.startswith(_FLATTENING)}
-    if kinds:
-        raise InputError(
-            f"the model is a {min(kinds)}, which keeps parameters and gradients in flat buffers; it cannot be recorded",
-            code="model-not-recordable",
-            remedy="record the script with DDP, FSDP2 (fully_shard) or one device, or compare its log with "
-            "`ascendtune align`",
-        )
-
-
 def _norm_of(parameters: set[nn.Parameter]) -> torch.Tensor:
     gradients = [each.grad for each in parameters if each.grad is not None]
     return torch.nn.utils.get_total_norm(gradients)
@@ -327,4 +376,17 @@ def _gather(values: list[Any], *, dtype: torch.dtype, device: torch.device) -> l
     own = torch.tensor(values, dtype=dtype, device=device)
     parts = [torch.empty_like(own) for _ in range(_world_size())]
     dist.all_gather(parts, own)
+    _wait_for_release([own, *parts])
     return [each.tolist() for each in parts]
+
+
+def _wait_for_release(tensors: list[torch.Tensor]) -> None:
+    """Until the process group has dropped its references to `tensors`, on the host, of any shape; a second at most.
+
+    Gloo's thread drops them after the operation is complete, and takes the interpreter's lock for it. A group that is
+    destroyed meanwhile, by DDP's destructor with the lock held, would wait for that thread forever (torch 2.13).
+    """
+    until = time.monotonic() + 1
+    counted: Any = [each for each in tensors if each.is_cpu]
+    while any(each._use_count() > 1 for each in counted) and time.monotonic() < until:
+        time.sleep(0.001)

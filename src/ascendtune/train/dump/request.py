@@ -22,11 +22,13 @@ class RecordRequest:
     Attributes:
         steps: such as "1-3,10".
         content: "statistics" or "tensors".
+        is_child: a process is recorded that a recorded process has started.
     """
 
     directory: str
     steps: str
     content: str
+    is_child: bool = False
 
     def prepare(self) -> None:
         """Make the directory.

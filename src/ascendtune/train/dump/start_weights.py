@@ -15,7 +15,11 @@ from ascendtune.train.dump.checksum import as_hex, checksum
 from ascendtune.train.dump.names import plain_name
 
 
-def hashes_of_weights(model: nn.Module, gather: Callable[[list[int]], list[list[int]]]) -> dict[str, Any]:
+def hashes_of_weights(
+    model: nn.Module,
+    gather: Callable[[list[int]], list[list[int]]],
+    whole: Callable[[nn.Parameter], torch.Tensor] | None = None,
+) -> dict[str, Any]:
     """`weights` of start_weights.json: a hash for each parameter by plain name, and one over all. Every rank calls it.
 
     They depend neither on the storage type nor on how parameters are divided among ranks. Whole parameters may differ
@@ -23,9 +27,11 @@ def hashes_of_weights(model: nn.Module, gather: Callable[[list[int]], list[list[
 
     Args:
         gather: from numbers of this rank, signed with 64 bits, to those of every rank.
+        whole: makes the whole of a parameter that is divided otherwise than as a DTensor: any shape.
     """
     parameters = {plain_name(name): each for name, each in model.named_parameters()}
-    by_rank = gather(torch.stack([_own_part(each) for each in parameters.values()]).tolist())
+    own_parts = (_own_part(each) if whole is None else checksum(whole(each)) for each in parameters.values())
+    by_rank = gather(torch.stack(list(own_parts)).tolist())
     divided = [isinstance(each, DTensor) for each in parameters.values()]
     ranks = [
         {name: as_hex(value) for name, value in zip(parameters, _whole(own, by_rank, divided), strict=True)}

@@ -14,12 +14,17 @@ import psutil
 
 from ascendtune.core import process
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError, NoVerdict
+from ascendtune.data.prepare import find_prepared
+from ascendtune.data.store import TokenDataset
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.download import fetch_model, find_local
 from ascendtune.machine.snapshot import take_snapshot
 from ascendtune.machine.visible import Visible
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.plan.request import Document, Estimate, Request, Target
+from ascendtune.train.plan.changes import Change, changed
+from ascendtune.train.plan.request import Estimate, Request, Target
+from ascendtune.train.plan.rows import full_rows, largest_micro_batch, steps_of_data, steps_of_full_rows
+from ascendtune.train.plan.work import Steps, Work
 
 _TIMEOUT_SECONDS = 300.0
 _ERRORS = {2: InputError, 3: MachineError}
@@ -30,15 +35,18 @@ class Answer:
     estimate: Estimate
     changes: list[dict[str, Any]]
     """Where the recipe does not fit: `keys` that do, `why`, and their `expected` and `high` bytes."""
+    work: Work | None
+    """Of a step; None where it cannot be counted."""
+    steps: Steps
+    recipe: Recipe
+    """With a number for `batch.per_device: auto`."""
 
 
-def ask(
-    recipe: Recipe, target: Target, *, documents: tuple[Document, ...] | None = None, search: bool = True
-) -> Answer:
+def ask(recipe: Recipe, target: Target, *, dataset: TokenDataset | None = None, search: bool = True) -> Answer:
     """The estimate for `recipe` on `target`.
 
     Args:
-        documents: of the largest micro-batch, where the data are known.
+        dataset: the tokens, where they are known.
         search: look for changes that fit, where it does not.
 
     Raises:
@@ -52,6 +60,10 @@ def ask(
     if (directory / "tokenizer.json").is_file():
         tokenizer = Tokenizer.load(directory, section.new_tokens)
         vocabulary, pad = tokenizer.vocab_size, tokenizer.pad_id
+    packed = recipe.data.packing is not False
+    documents = None
+    if dataset is not None and recipe.batch.per_device != "auto":
+        documents = largest_micro_batch(dataset, recipe, packed=packed, ranks=target.devices)
     request = Request(recipe.model_dump(mode="json"), str(directory.resolve()), target, documents, vocabulary, pad)
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "request.json"
@@ -73,14 +85,37 @@ def ask(
     if refusal := content.get("refusal"):
         kind: type[AscendtuneError] = _ERRORS.get(content["exit_code"], AscendtuneError)
         raise kind(refusal["what"], code=refusal["code"], remedy=refusal["remedy"], where=refusal["where"])
-    return Answer(Estimate.of(content["estimate"]), content["changes"])
+    estimate, work = Estimate.of(content["estimate"]), content["work"]
+    recipe = changed(recipe, Change({"batch.per_device": content["per_device"]}, 0, ""))
+    if dataset is not None:
+        steps = steps_of_data(dataset, recipe, packed=bool(estimate.facts["packed"]), ranks=target.devices)
+    else:
+        steps = steps_of_full_rows(recipe, full_rows(recipe), target.devices)
+    return Answer(estimate, content["changes"], Work.of(work) if work else None, steps, recipe)
+
+
+def cached_dataset(recipe: Recipe) -> TokenDataset | None:
+    """The recipe's training tokens, where they are in the cache; nothing is downloaded."""
+    try:
+        directory = find_local(recipe.model.path, "model")
+        places = [(spec, find_local(spec.path, "dataset")) for spec in (*recipe.data.train, *recipe.data.eval)]
+    except InputError:
+        return None
+    locations = [(spec, path) for spec, path in places if path is not None]
+    if directory is None or len(locations) < len(places):
+        return None
+    prepared = find_prepared(
+        recipe.data, directory.resolve(), locations,
+        task=recipe.method.task, new_tokens=recipe.model.new_tokens, seed=recipe.seed,
+    )  # fmt: skip
+    return TokenDataset.open(prepared.train) if prepared else None
 
 
 def target_here(visible: Visible, devices: int) -> Target:
     """The devices of this machine; ranks on a CPU share its memory."""
     if not visible.vendor.is_accelerator:
         total = psutil.virtual_memory().total
-        return Target("cpu", "CPU", total // devices, devices)
+        return Target("cpu", take_snapshot().host.cpu_name or "CPU", total // devices, devices)
     memory = [(each.name or visible.kind, each.memory_total_bytes) for each in take_snapshot().devices]
     known = [(name, size) for name, size in memory if size]
     if not known:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import MachineError, NoVerdict
+from ascendtune.core.errors import MachineError, NoVerdict, RecipeError
 from ascendtune.core.log import warn
 from ascendtune.core.units import format_bytes
 from ascendtune.data.prepare import Prepared
@@ -13,8 +14,9 @@ from ascendtune.data.store import TokenDataset
 from ascendtune.machine.visible import visible_devices
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.ask import ask, target_here
+from ascendtune.train.plan.changes import Change, changed
 from ascendtune.train.plan.request import Target
-from ascendtune.train.plan.rows import largest_micro_batch
+from ascendtune.train.run_choice import planned_run
 
 _WORTH_ASKING = 0.25
 """Share of the memory from which on the estimate, some seconds, is worth its time."""
@@ -22,6 +24,39 @@ _FILE_BYTES = 2
 """Of a parameter in the files of weights; only a first guess depends on it."""
 _BYTES = {"full": 16, "freeze": 4, "lora": 2}
 """Of a parameter on the device, by tuner: AdamW over fp32 weights, frozen fp32 weights, frozen 16-bit weights."""
+
+
+def with_batch_size(recipe: Recipe, allow_change: Sequence[str], trust_checkpoint: bool, *, devices: int) -> Recipe:
+    """The recipe with a number for `batch.per_device: auto`: of the run that is resumed, else the largest that fits.
+
+    Full rows are assumed, so that the choice depends on recipe and device only.
+
+    Args:
+        devices: of this machine, on which all ranks run.
+
+    Raises:
+        RecipeError: this machine has no accelerator.
+        MachineError: not even one sequence fits.
+    """
+    if recipe.batch.per_device != "auto":
+        return recipe
+    choice = planned_run(recipe, allow_change, trust_checkpoint)
+    if choice.resumed is not None and choice.run.recipe.is_file():
+        kept = Recipe.load(choice.run.recipe).batch.micro_batch
+        return changed(recipe, Change({"batch.per_device": kept}, 0, ""))
+    visible = visible_devices()
+    if not visible.vendor.is_accelerator:
+        raise RecipeError(
+            "batch.per_device: auto needs an accelerator: how much memory a run on the CPU may take is not known",
+            code="device-memory-unknown",
+            remedy="set a number; `ascendtune plan RECIPE --memory SIZE` finds the largest for a size",
+        )
+    target = target_here(visible, devices)
+    answer = ask(recipe, target)
+    found = answer.estimate
+    if found.fits(target.memory_bytes) is False:
+        raise does_not_fit(target, found.low + found.context, found.expected + found.context, answer.changes)
+    return answer.recipe
 
 
 def require_fit(recipe: Recipe, model_directory: Path, prepared: Prepared, *, devices: int) -> dict[str, Any] | None:
@@ -40,9 +75,8 @@ def require_fit(recipe: Recipe, model_directory: Path, prepared: Prepared, *, de
     if first_guess(recipe, model_directory) < _WORTH_ASKING * target.memory_bytes:
         return None
     dataset = TokenDataset.open(prepared.train)
-    documents = largest_micro_batch(dataset, recipe, packed=recipe.data.packing is not False, ranks=devices)
     try:
-        answer = ask(recipe, target, documents=documents)
+        answer = ask(recipe, target, dataset=dataset)
     except NoVerdict as error:
         warn(f"memory was not estimated: {error.what}")
         return None
@@ -51,7 +85,7 @@ def require_fit(recipe: Recipe, model_directory: Path, prepared: Prepared, *, de
         raise does_not_fit(target, found.low + found.context, found.expected + found.context, answer.changes)
     return {
         "expected_bytes": found.expected, "low_bytes": found.low, "high_bytes": found.high,
-        "context_bytes": found.context, "moment": found.moment, "how": found.facts["how"],
+        "context_bytes": found.context, "moment": found.moment, "how": found.facts["how"], "at_peak": found.at_peak,
     }  # fmt: skip
 
 

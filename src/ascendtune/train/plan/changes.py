@@ -35,8 +35,8 @@ def single_changes(recipe: Recipe, *, ranks: int, on_host: bool) -> list[Change]
         on_host: whether the device computes in host memory, so that offloading gains nothing.
     """
     batch, found = recipe.batch, []
-    if batch.per_device > 1:
-        keys = {"batch.per_device": 1, "batch.accumulate": batch.accumulate * batch.per_device}
+    if batch.micro_batch > 1:
+        keys = {"batch.per_device": 1, "batch.accumulate": batch.accumulate * batch.micro_batch}
         found.append(Change(keys, 0.05, "smaller micro-batches, the same global batch"))
     strategy = recipe.parallel.strategy
     if ranks > 1 and strategy in ("auto", "ddp") and recipe.optim.optimizer not in NEEDS_WHOLE_MATRICES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -42,6 +43,51 @@ def named_target(name: str, devices: int) -> Target:
         code="unknown-device",
         remedy=did_you_mean(name, known, f"choose from: {', '.join(known)}; or give --memory, as in --memory 64GiB"),
     )
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Published figures of one device; None where there is none."""
+
+    flops: float | None = None
+    """Dense FLOP/s in the type that a run computes in."""
+    memory: float | None = None
+    """Bytes per second of its own memory."""
+    link: float | None = None
+    """Bytes per second to the other devices of its node, in one direction; in a mesh to each of them."""
+    link_is_mesh: bool = False
+    power: float | None = None
+    """Watts, the limit of the board."""
+
+    def link_among(self, devices: int) -> float | None:
+        """Bytes per second in one direction to `devices` - 1 others."""
+        return self.link * (devices - 1) if self.link is not None and self.link_is_mesh else self.link
+
+
+def known_name(name: str) -> str:
+    """The title of the table's device that driver and torch report under this name; other names stay."""
+    entry = _entry(name)
+    return name if entry is None else str(entry["title"])
+
+
+def _entry(name: str) -> dict[str, Any] | None:
+    def is_meant(entry: dict[str, Any]) -> bool:
+        return name == entry["title"] or re.search(entry["reports"], name) is not None
+
+    return next((entry for entry in table().values() if is_meant(entry)), None)
+
+
+def speed_of(name: str, compute: str) -> Speed:
+    """Figures of the device with this name, as the table has it or as driver and torch report it.
+
+    Args:
+        compute: bf16, fp16 or fp32.
+    """
+    found = (_entry(name) or {}).get("speed", {})
+    return Speed(
+        found.get("flops", {}).get(compute), found.get("memory_bytes_per_second"),
+        found.get("link_bytes_per_second"), found.get("link_is_mesh", False), found.get("power_watts"),
+    )  # fmt: skip
 
 
 def bytes_of(text: str) -> int:

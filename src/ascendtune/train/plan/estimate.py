@@ -24,18 +24,22 @@ from ascendtune.core.foreign_json import first_line
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.arithmetic import compute_step
-from ascendtune.train.plan.changes import changed, changes
+from ascendtune.train.plan.changes import Change, changed, changes
+from ascendtune.train.plan.count_work import count_work
 from ascendtune.train.plan.live_bytes import Bytes, StepMemory
 from ascendtune.train.plan.planned_device import PlannedDevice
 from ascendtune.train.plan.request import Document, Estimate, Request, Target
 from ascendtune.train.plan.rows import full_rows
 from ascendtune.train.plan.setting import Setting
 from ascendtune.train.plan.traced_step import trace_step
+from ascendtune.train.plan.work import Work
 
 _ARITHMETIC_SPREAD = (0.65, 1.5)
 """Low and high as factors of what is expected, where no step was traced."""
 _TORCH, _OURS = Path(torch.__file__).parent, Path(ascendtune.__file__).parent
 _ENOUGH = 3
+_LARGEST_BATCH = 256
+"""Sequences; above it a device gains nothing, and a search takes long."""
 _SEARCH_SECONDS = 40.0
 
 
@@ -58,9 +62,37 @@ def answer(request: Request, *, search: bool) -> dict[str, Any]:
         AscendtuneError: training would refuse this recipe.
     """
     recipe = Recipe.check(request.recipe)
+    if recipe.batch.per_device == "auto":
+        recipe = largest_batch(recipe, request)
     found = estimate(recipe, request)
+    work = _work(recipe, request)
     fitting = _fitting(recipe, request) if search and found.fits(request.target.memory_bytes) is not True else []
-    return {"estimate": asdict(found), "changes": fitting}
+    return {
+        "estimate": asdict(found), "changes": fitting, "work": asdict(work) if work else None,
+        "per_device": recipe.batch.micro_batch,
+    }  # fmt: skip
+
+
+def largest_batch(recipe: Recipe, request: Request) -> Recipe:
+    """The recipe with the largest power of two as `batch.per_device` that fits for certain; 1 where none does."""
+    best = changed(recipe, Change({"batch.per_device": 1}, 0, ""))
+    size = 1
+    while size <= _LARGEST_BATCH:
+        candidate = changed(recipe, Change({"batch.per_device": size}, 0, ""))
+        if estimate(candidate, request).fits(request.target.memory_bytes) is not True:
+            break
+        best, size = candidate, 2 * size
+    return best
+
+
+def _work(recipe: Recipe, request: Request) -> Work | None:
+    """What a step computes and sends; None where the model's class cannot be made without weights."""
+    try:
+        return count_work(_setting(recipe, request))
+    except Exception as error:
+        if not _is_of_the_model(error, recipe):
+            raise
+        return None
 
 
 def _fitting(recipe: Recipe, request: Request) -> list[dict[str, Any]]:

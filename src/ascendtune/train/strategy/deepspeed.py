@@ -36,6 +36,7 @@ from ascendtune.recipe.deepspeed_config import (
 from ascendtune.recipe.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.checkpoint.content import CheckpointContent, damaged_checkpoint
+from ascendtune.train.dump.whole_tensors import EngineTensors
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import GroupStrategy, MakeOptimizer, RootModule
 from ascendtune.train.strategy.deepspeed_disk import SwappedState, fit_buffers, require_disk, swap_directories
@@ -88,6 +89,7 @@ class DeepSpeedStrategy(GroupStrategy):
         engine, *_ = self._deepspeed.initialize(
             model=root, optimizer=make_optimizer(), config=config, dist_init_required=False
         )
+        self._tensors = EngineTensors(engine)
         if self._stage == 3:
             # The loss multiplies with the head's weight itself, without calling the head.
             for weight in _head_weights(root):
@@ -117,21 +119,10 @@ class DeepSpeedStrategy(GroupStrategy):
 
     def full_param(self, parameter: nn.Parameter) -> torch.Tensor:
         """The whole of a parameter, any shape, in fp32 where it is trained."""
-        from deepspeed.utils import safe_get_full_fp32_param
-
-        if self._stage > 0 and parameter.requires_grad:
-            found: torch.Tensor = safe_get_full_fp32_param(parameter)
-            return found.detach().clone()
-        with self._deepspeed.zero.GatheredParameters([parameter], enabled=self._stage == 3):
-            return parameter.detach().clone()
+        return self._tensors.parameter(parameter)
 
     def full_gradient(self, parameter: nn.Parameter) -> torch.Tensor | None:
-        from deepspeed.utils import safe_get_full_grad
-
-        if self._stage == 0:
-            return super().full_gradient(parameter)
-        found: torch.Tensor | None = safe_get_full_grad(parameter)
-        return found
+        return self._tensors.gradient(parameter)
 
     def content(self, model: nn.Module, optimizer: Optimizer) -> CheckpointContent:
         assert isinstance(optimizer, EngineOptimizer)

@@ -76,7 +76,9 @@ def test_equals_peft_bit_for_bit(
         assert torch.equal(ours(ids).logits, theirs(ids).logits)
 
 
-def test_several_weighted_adapters(make_base: Any, make_adapter: Any, peft_merged: Any, tmp_path: Path) -> None:
+def test_several_weighted_adapters_merge_as_peft_merges_them(
+    make_base: Any, make_adapter: Any, peft_merged: Any, tmp_path: Path
+) -> None:
     base = make_base()
     one = make_adapter(base, "one")
     two = make_adapter(base, "two=1", r=2, target_modules=["q_proj", "o_proj"], use_rslora=True)
@@ -156,7 +158,7 @@ def test_tied_embeddings_part_when_the_adapter_parts_them(
 
 
 @pytest.mark.parametrize("tie", [True, False])
-def test_embeddings_of_new_tokens(tie: bool, make_base: Any, make_adapter: Any, tmp_path: Path) -> None:
+def test_merge_keeps_the_embeddings_of_new_tokens(tie: bool, make_base: Any, make_adapter: Any, tmp_path: Path) -> None:
     adapter = make_adapter(make_base(tie=tie), save_embedding_layers=True)
     merged = merge([str(adapter)], tmp_path / "merged")
     assert merged.verification is not None and merged.verification.difference < 1e-5
@@ -232,7 +234,9 @@ def test_a_change_that_rounding_takes_is_told(
     assert merged.verification is not None and math.isfinite(merged.verification.difference)
 
 
-def test_transposed_matrices(tmp_path: Path, make_adapter: Any, peft_merged: Any, tiny_model: Path) -> None:
+def test_adapters_of_transposed_matrices_are_merged(
+    tmp_path: Path, make_adapter: Any, peft_merged: Any, tiny_model: Path
+) -> None:
     """GPT-2 keeps (in, out), also in square matrices, and its files may lack the prefix of its modules."""
     config = GPT2Config(vocab_size=512, n_embd=32, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=2)
     base = tmp_path / "gpt2"

@@ -92,7 +92,7 @@ def train(path: Any) -> None:
 
     log.set_up()
     attempt.draw = lambda run: None  # type: ignore[assignment]
-    attempt.train(RunDir(path))
+    attempt.train(RunDir(path), RunDir(path).read())
 
 
 __all__ = ["Ended"]

@@ -67,7 +67,9 @@ def test_fused_experts_follow_the_models_own_in_bf16(
     assert fused.losses() == pytest.approx(own.losses(), rel=5e-3)
 
 
-def test_two_ranks_that_divide_the_weights(train_on_npus: Train, train: Train, mixture: Callable[..., Path]) -> None:
+def test_experts_divided_over_two_npus_give_the_losses_of_the_cpu(
+    train_on_npus: Train, train: Train, mixture: Callable[..., Path]
+) -> None:
     model = {"path": str(mixture())}
     both = train_on_npus(2, **{**SHORT, "batch": {"per_device": 1}}, model=model, parallel={"strategy": "fsdp"})
     assert both.run.read()["resolved"]["kernel"]["experts"] == "2 of 2 modules, npu_grouped_matmul"

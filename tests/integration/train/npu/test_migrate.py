@@ -35,7 +35,7 @@ main(sys.argv[1:])
 """
 
 
-def test_two_ranks_of_a_cuda_script(node: Node, tmp_path: Path) -> None:
+def test_cuda_script_runs_on_two_npus(node: Node, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(_SCRIPT)
     ended = subprocess.run(
         [sys.executable, "-c", _MAIN, "migrate", "run", "--devices", "2", "train.py", "--lr", "1"],

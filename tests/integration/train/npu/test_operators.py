@@ -258,7 +258,7 @@ def train_with(path: Path, spoilt: str) -> tuple[list[float], list[str]]:
 
     os.environ["SIMULATED_NPU_SPOIL"] = spoilt
     attempt.draw = lambda run: None  # type: ignore[assignment]
-    attempt.train(RunDir(path))
+    attempt.train(RunDir(path), RunDir(path).read())
     run = RunDir(path)
     return [record[key] for record in run.read_metrics() for key in ("loss", "grad_norm")], operators_that_ran()
 

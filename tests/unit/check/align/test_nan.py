@@ -59,10 +59,10 @@ def test_evidence_is_the_range_of_what_went_in(tmp_path: Path) -> None:
     ]  # fmt: skip
     write(run, rows)
     found = first_bad(run)
-    assert found is not None and [line.split(":")[0] for line in found.evidence] == [
+    assert found is not None and [line.split(":")[0] for line in found.finding.evidence] == [
         "forward b input.0", "parameter_before b.weight parameter",
     ]  # fmt: skip
-    assert "finite values from -1.5 to 2" in found.evidence[0]
+    assert "finite values from -1.5 to 2" in found.finding.evidence[0]
 
 
 def test_rank_that_made_it_first_and_the_newest_step_count(tmp_path: Path) -> None:

@@ -183,3 +183,15 @@ def test_empty_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_side(tmp_path)
     assert caught.value.code == "unknown-training-record"
+
+
+def test_gap_of_an_export_is_not_nan(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('"Step","npu - train/loss"\n"1","2.5"\n"2",""\n"3","NaN"\n"4","n/a"\n"5","2"\n')
+    curve = read_side(tmp_path / "a.csv").curve
+    assert curve.steps.tolist() == [1, 3, 5] and np.isnan(curve.losses[1])
+
+
+@pytest.mark.parametrize("text", ["1;1.234,5\n2;12,25\n", "1;1234,5\n2;12.25\n", '1;"1.234,5"\n2;12,25\n'])
+def test_groups_of_thousands_are_read(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.csv").write_text("step;loss\n" + text)
+    assert read_side(tmp_path / "a.csv").curve.losses.tolist() == [1234.5, 12.25]

@@ -31,10 +31,12 @@ def test_learning_rates_that_part_before_the_losses_give_the_step() -> None:
 
 def test_verdict_is_chinese_where_it_is_asked_for() -> None:
     one, other = side("one", [1e-3] * 8), side("other", [1e-3] * 6 + [5e-4] * 2)
-    found = compare(one, other, expected_noise(one, other))
-    same = compare(one, one, expected_noise(one, one))
     with language.using("zh"):
-        assert verdict(found, one, other) == "other 与 one 在第 7 步的“参数更新”阶段出现差异"
+        found = compare(one, other, expected_noise(one, other))
+        same = compare(one, one, expected_noise(one, one))
+        assert verdict(found, one, other) == (
+            "other 与 one 在第 7 步的“参数更新”阶段出现差异：第 7 步的学习率：0.001 与 0.0005"
+        )
         assert verdict(same, one, one) == "one 与 one 一致：8 个损失逐位相同"
 
 

@@ -56,7 +56,7 @@ def test_difference_of_a_scaled_tensor_is_the_scale() -> None:
     [(lambda each: each, 0.0), (lambda each: np.where(each > 2, np.nan, each), math.inf)],
     ids=["same", "NaN on one side"],
 )
-def test_difference_of_the_same_and_of_nan(change: object, expected: float) -> None:
+def test_difference_of_equal_tensors_is_zero_and_of_nan_is_infinite(change: object, expected: float) -> None:
     values = np.random.default_rng(0).normal(size=(40, 50))
     assert differences([(tensor_of(values), tensor_of(change(values)))]).tolist() == [expected]  # type: ignore[operator]
 

@@ -19,7 +19,7 @@ from ascendtune.check.comm.collective import COLLECTIVES
         ("send_recv", (1.0, 1.0, 1.0)),
     ],
 )
-def test_bus_bandwidth_of_2_4_and_8_ranks(name: str, factors: tuple[float, ...]) -> None:
+def test_bus_bandwidth_has_the_factor_of_nccl_tests(name: str, factors: tuple[float, ...]) -> None:
     # One GB in a second.
     found = [COLLECTIVES[name].bandwidths(10**9, 1.0, ranks) for ranks in (2, 4, 8)]
     assert found == [(1e9, factor * 1e9) for factor in factors]

@@ -119,7 +119,7 @@ def test_invalid_expected_bandwidth_is_refused(text: str) -> None:
     assert caught.value.code == "invalid-option-value"
 
 
-def test_measured_against_expected() -> None:
+def test_bandwidth_below_the_expected_one_fails() -> None:
     assert against_figure(100e9, 90e9).status == "ok"
     assert against_figure(80e9, 100e9).status == "failure" and "80%" in against_figure(80e9, 100e9).measured
     peak = Peak(56e9, "HCCS")
@@ -128,7 +128,7 @@ def test_measured_against_expected() -> None:
     assert against_peak(5.6e9, Peak(None, "nobody knows")).status == "unknown"
 
 
-def test_pictures_are_written(tmp_path: Path) -> None:
+def test_plots_are_png_files(tmp_path: Path) -> None:
     draw_rows(tmp_path / "rows.png", "all_reduce", [row(8, 1e6), row(1 << 20, 6e9)])
     draw_links(tmp_path / "links.png", "links", links(3), 3)
     for name in ("rows.png", "links.png"):

@@ -28,7 +28,7 @@ def test_doctor_on_a_simulated_node_reports_its_old_driver() -> None:
     assert "SIMULATED" in result.stderr
 
 
-def test_the_vendors_tools_there() -> None:
+def test_simulated_node_answers_as_the_vendors_tools() -> None:
     assert "SIMULATED" in _on("healthy-910b4", "npu-smi", "info").stdout
     result = _on("link-down", "hccn_tool", "-i", "0", "-link", "-g")
     assert result.stdout.splitlines()[1:] == ["link status: DOWN"] and "SIMULATED" in result.stdout
@@ -39,6 +39,6 @@ def test_devices_on_a_simulated_node_lists_its_leftover_process() -> None:
     assert result.returncode == 0 and "NPU 0: python3.11, pid 472206, 22.8 GiB" in result.stdout
 
 
-def test_an_unknown_machine() -> None:
+def test_unknown_machine_is_refused_with_the_known_names() -> None:
     result = _on("no-such")
     assert result.returncode == 2 and "healthy-910b4" in result.stderr

@@ -43,7 +43,7 @@ def test_bundle_holds_logs_and_facts_without_secrets(lay: Callable[..., Outside]
     assert not [word for word in ("wanglei", "10.20.0.11", "hf_abc") if word in everything]
 
 
-def test_a_bundle_that_cannot_be_written(lay: Callable[..., Outside], tmp_path: Path) -> None:
+def test_bundle_that_cannot_be_written_raises(lay: Callable[..., Outside], tmp_path: Path) -> None:
     outside = lay("healthy-910b4")
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError):

@@ -15,7 +15,7 @@ Lay = Callable[..., Outside]
 RIGHT = {"name": "910B4", "memory_total_bytes": 1, "errors": {"fp32": 1e-6, "bf16": 2e-3}, "allocated_bytes": 1 << 30}
 
 
-def test_this_machine_computes() -> None:
+def test_compute_agrees_with_the_cpu_on_this_machine() -> None:
     (found,) = examine(
         Outside(env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}, package=package_version), ["compute"]
     ).findings
@@ -60,7 +60,7 @@ def test_what_the_process_says(lay: Lay, body: str, status: str, said: str) -> N
     assert found.status == status and said in found.measured
 
 
-def test_without_torch(lay: Lay) -> None:
+def test_compute_without_torch_is_unknown(lay: Lay) -> None:
     outside = lay("healthy-910b4")
     outside.package = lambda name: None
     assert [each.status for each in examine(outside, ["compute"]).findings] == ["unknown"]

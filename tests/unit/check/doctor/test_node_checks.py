@@ -24,7 +24,7 @@ def _clocks(*clocks: tuple[float, float]) -> list[Finding]:
     return _answers("clock_skew", {f"node{number}": _answer(*clock) for number, clock in enumerate(clocks, 1)})
 
 
-def test_clocks_that_agree() -> None:
+def test_clocks_that_agree_are_ok() -> None:
     (found,) = _clocks((0.002, 0.001), (-0.004, 0.002))
     assert found.status == "ok" and "2 nodes are within 6.0 ms" in found.measured
 

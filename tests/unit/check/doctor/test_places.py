@@ -93,7 +93,7 @@ def test_environment_with_two_owners_is_a_warning_and_one_kept_by_root_is_not(la
         ({"inodes": lambda path: (900, 10_000_000)}, "has room for 900 more files"),
     ],
 )
-def test_no_room_for_logs_and_kernels(lay: Lay, change: dict[str, object], said: str) -> None:
+def test_log_directory_without_space_is_a_warning(lay: Lay, change: dict[str, object], said: str) -> None:
     found = _found(replace(lay(HEALTHY), **change), "log_directories")
     assert found and all(each.status == "warning" and said in each.measured for each in found)
 

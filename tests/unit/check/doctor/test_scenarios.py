@@ -181,7 +181,7 @@ def test_versions_that_do_not_fit_are_found_with_a_remedy(
     )
 
 
-def test_a_torch_npu_that_no_table_knows(lay: Lay) -> None:
+def test_torch_npu_that_no_table_lists_is_unknown(lay: Lay) -> None:
     node = replace(HEALTHY, packages={"torch": "2.6.0", "torch-npu": "2.6.0.dev20250101"})
     assert [each.status for each in _answers(lay(node), "versions")] == ["unknown"]
 
@@ -214,7 +214,9 @@ def test_library_path_with_stubs_or_two_canns_is_found(lay: Lay, path: str, stat
         ("npu:0", "failure", "'npu:0' is not an id", "0,1,2,3,4,5,6,7"),
     ],
 )
-def test_visible_devices(lay: Lay, value: str, status: str, sees: str, remedy: str | None) -> None:
+def test_invalid_visible_devices_are_found_with_a_value_that_works(
+    lay: Lay, value: str, status: str, sees: str, remedy: str | None
+) -> None:
     (found,) = _answers(lay(HEALTHY, ASCEND_RT_VISIBLE_DEVICES=value), "visible_devices")
     assert found.status == status and sees in found.measured
     assert remedy is None or found.remedy == f"export ASCEND_RT_VISIBLE_DEVICES={remedy}"
@@ -283,7 +285,7 @@ def test_little_free_space_is_a_warning(lay: Lay, code: str, free: int) -> None:
     ("kind", "status"),
     [("nfs4 server:/x rw,vers=4.1", "warning"), ("fuse.dpc dpc rw", "warning"), ("ext4 /dev/a rw", "ok")],
 )
-def test_cache_on_a_file_system_of_another_machine(lay: Lay, kind: str, status: str) -> None:
+def test_cache_on_a_network_file_system_is_found(lay: Lay, kind: str, status: str) -> None:
     outside = lay(HEALTHY)
     mounts = outside.path("/proc/self/mountinfo")
     mounts.write_text(f"1 0 8:1 / / rw - xfs /dev/sda rw\n2 1 0:9 / {outside.cache} rw - {kind}\n")
@@ -418,7 +420,7 @@ def test_ports_of_the_job_that_another_program_holds(lay: Lay) -> None:
     assert found.status == "warning" and "ports 29500, 60001 of torchrun or HCCL" in found.measured
 
 
-def test_user_without_name(lay: Lay) -> None:
+def test_user_without_name_is_a_warning(lay: Lay) -> None:
     outside = lay(HEALTHY)
     outside.user_name = lambda: None
     outside.env = {name: value for name, value in outside.env.items() if name not in ("USER", "LOGNAME")}
@@ -475,7 +477,7 @@ def test_whitelist_that_cannot_be_read(lay: Lay, tmp_path: Path) -> None:
     assert [each.status for each in _answers(lay(HEALTHY, **env), "environment")] == ["ok"]
 
 
-def test_container_lacks_the_tools_of_the_vendor(lay: Lay) -> None:
+def test_container_without_the_vendors_tools_is_a_warning_with_the_mounts(lay: Lay) -> None:
     found = _answers(lay(replace(HEALTHY, container=True, npu_smi="absent", hccn_tool="absent")), "container")
     (warned,) = found
     assert warned.status == "warning" and "npu-smi" in warned.measured and "hccn_tool" in warned.measured

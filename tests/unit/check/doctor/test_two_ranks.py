@@ -17,7 +17,7 @@ Lay = Callable[..., Outside]
 RIGHT = {"backend": "hccl", "wrong_elements": 0, "bytes_per_second": 1 << 30}
 
 
-def test_two_ranks_of_this_machine() -> None:
+def test_all_reduce_sums_over_two_ranks_of_this_machine() -> None:
     outside = Outside(env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}, package=package_version)
     (found,) = examine(outside, ["all_reduce"]).findings
     assert found.status == "ok" and "gloo sums over 2 ranks on the CPU" in found.measured
@@ -94,7 +94,7 @@ def test_what_a_script_for_cuda_says(two_npus: Outside, body: str, status: str, 
 
 
 @pytest.mark.parametrize("code", ["all_reduce", "transfer_to_npu"])
-def test_without_torch(lay: Lay, code: str) -> None:
+def test_checks_of_two_ranks_without_torch_are_unknown(lay: Lay, code: str) -> None:
     outside = lay("healthy-910b4")
     outside.package = lambda name: None
     assert _only(outside, code).status == "unknown"

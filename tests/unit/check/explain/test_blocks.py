@@ -124,7 +124,7 @@ def test_a_complaint_that_never_ends_is_what_the_job_hangs_on(explained: Explain
 
 
 @pytest.mark.parametrize("thrown", ["terminate called after throwing an instance of 'moon::Error'\n", ""])
-def test_the_words_of_an_exception_in_cpp(explained: Explained, thrown: str) -> None:
+def test_message_of_a_cpp_exception_is_the_first_cause(explained: Explained, thrown: str) -> None:
     first = _first(explained(f"step 1\n{thrown}  what():  the moon is full\nAborted (core dumped)\n"))
 
     assert "the moon is full" in first.text

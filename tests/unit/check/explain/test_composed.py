@@ -87,7 +87,9 @@ def test_a_truncated_log_is_explained_as_well(entry: KnownFailure, explained: Ca
 
 
 @pytest.mark.parametrize("entry", _EXPLAINING[::11], ids=lambda entry: entry.id)
-def test_ranks_in_files_of_their_own(entry: KnownFailure, explained: Callable[..., Explanation]) -> None:
+def test_first_rank_is_found_by_the_times_in_separate_files(
+    entry: KnownFailure, explained: Callable[..., Explanation]
+) -> None:
     """Files are given in an order that says nothing; the times in the lines do."""
     failure = "2025-11-20 10:00:05,000 - trainer - going on\n" + entry.test.strip()
     echo = "2025-11-20 10:30:06,000 - trainer - going on\n" + _ECHOES[1]

@@ -37,7 +37,7 @@ def test_healthy_logs_are_at_least_twelve() -> None:
 
 @pytest.mark.parametrize("frame", _FRAMES)
 @pytest.mark.parametrize("log", _LOGS, ids=lambda log: str(log.stem))
-def test_explain_is_silent(explained: Callable[..., Explanation], log: Path, frame: str) -> None:
+def test_explain_finds_nothing_in_a_healthy_log(explained: Callable[..., Explanation], log: Path, frame: str) -> None:
     text = "\n".join(frame + line for line in _read(log).split("\n"))
 
     assert explained(text).is_healthy, explained(text).verdict.first

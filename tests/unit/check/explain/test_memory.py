@@ -7,7 +7,7 @@ from ascendtune.check.explain.memory import sums_in
 _GIB = 1 << 30
 
 
-def test_old_form_of_npu_and_cuda() -> None:
+def test_old_out_of_memory_message_is_read() -> None:
     sums = sums_in(
         "NPU out of memory. Tried to allocate 20.00 GiB (NPU 3; 60.96 GiB total capacity; 49.47 GiB already allocated; "
         "49.47 GiB current active; 1.32 GiB free; 57.55 GiB reserved in total by PyTorch)"
@@ -46,7 +46,7 @@ def test_memory_of_other_processes_is_the_conclusion() -> None:
     assert "outside of this process" in sums.conclusion
 
 
-def test_one_tensor_larger_than_the_device() -> None:
+def test_tensor_larger_than_the_device_is_concluded() -> None:
     sums = sums_in("Tried to allocate 900.00 GiB (GPU 0; 24.00 GiB total capacity; 1.00 GiB free)")
 
     assert sums is not None

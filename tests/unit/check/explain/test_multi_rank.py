@@ -15,7 +15,7 @@ _DIRECTORIES = 40
 
 
 @pytest.mark.parametrize("seed", range(_DIRECTORIES))
-def test_first_rank_and_cause_of_a_directory(tmp_path: Path, seed: int) -> None:
+def test_first_rank_and_its_cause_are_found_in_a_directory(tmp_path: Path, seed: int) -> None:
     expected = write(tmp_path, seed)
 
     explanation = explain([str(tmp_path)])

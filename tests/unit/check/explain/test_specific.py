@@ -106,7 +106,7 @@ def test_the_words_of_nccl_go_before_the_kind_of_call_that_failed(explained: Exp
         "CMake Error: the moon is required",
     ],
 )
-def test_what_calls_itself_an_error_in_its_own_manner(explained: Explained, line: str) -> None:
+def test_unusual_error_prefix_is_recognised(explained: Explained, line: str) -> None:
     assert "the moon is required" in _line(explained(f"step 1\n{line}\nstep 2\n"))
 
 

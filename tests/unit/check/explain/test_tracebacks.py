@@ -110,7 +110,7 @@ def test_code_in_a_panel_is_not_the_exception(explained: Explained) -> None:
     ).startswith("odd.OddError")
 
 
-def test_an_exception_of_a_notebook(explained: Explained) -> None:
+def test_exception_of_a_notebook_is_found(explained: Explained) -> None:
     assert (
         _line(
             explained(
@@ -137,7 +137,7 @@ def test_what_a_helper_process_said_goes_before_that_it_failed(explained: Explai
     assert _line(explanation) == _TRACEBACK[-1]
 
 
-def test_an_exception_of_a_group(explained: Explained) -> None:
+def test_exception_of_a_group_is_found(explained: Explained) -> None:
     assert "the moon is full" in _line(
         explained(
             "  + Exception Group Traceback (most recent call last):\n"
@@ -174,7 +174,7 @@ def test_a_traceback_that_was_indented_by_hand(explained: Explained, indents: tu
     assert explanation.headline() == "Python failed with OddError: the moon is full"
 
 
-def test_an_exception_before_the_head_of_its_traceback(explained: Explained) -> None:
+def test_exception_before_its_traceback_is_found(explained: Explained) -> None:
     """Two streams that were written into one, and no exception below the frames."""
     log = "RuntimeError: the moon is full" + "\n".join(_TRACEBACK[:-1])
 
@@ -199,7 +199,7 @@ def test_a_bare_assertion_says_what_was_not_so(explained: Explained, prefix: str
     assert explanation.headline() == "Python failed with AssertionError: assert moon.phase < 7"
 
 
-def test_a_message_below_a_line_of_ornament(explained: Explained) -> None:
+def test_message_below_a_decorated_line_is_found(explained: Explained) -> None:
     log = "\n".join((*_TRACEBACK[:-1], "odd.OddError: ", "///----[MOON]----", "[Rise] met an error:", "tide 7", "////"))
 
     assert _line(explained(log)) == "odd.OddError: [Rise] met an error: tide 7"

@@ -136,7 +136,7 @@ def _tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def test_a_tree(tmp_path: Path) -> None:
+def test_scan_finds_cuda_code_in_scripts_and_notebooks(tmp_path: Path) -> None:
     notebook = {"cells": [{"cell_type": "code", "source": ["%pip install x\n", "import xformers\n"]}]}
     root = _tree(
         tmp_path,

@@ -30,7 +30,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "bad_agent.py"
 
 
-def test_this_machine_twice() -> None:
+def test_two_connections_to_this_machine_give_equal_facts() -> None:
     nodes = ask([HERE, ALSO_HERE], LOOK, limit_seconds=20)
     assert list(nodes.answers) == ["localhost", socket.gethostname()] and not nodes.silent
     answer, also = nodes.answers.values()
@@ -103,6 +103,6 @@ def test_the_code_says_why_a_host_has_no_answer(agent: Path, program: str, code:
     assert nodes.silent["localhost"].exit_code == 3
 
 
-def test_a_host_without_ascendtune() -> None:
+def test_host_without_ascendtune_is_named_with_a_remedy() -> None:
     error = ask([HERE], LOOK, limit_seconds=10, agent="no_such_agent").silent["localhost"]
     assert "No module named no_such_agent" in error.what and "install ascendtune there" in error.remedy

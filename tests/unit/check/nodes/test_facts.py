@@ -23,7 +23,7 @@ def _look(node: Node, root: Path, **env: str) -> Answer:
     return Answer(*said, examination.findings, examination.not_applicable, told, Clock(0, 0.001))
 
 
-def test_facts_of_a_healthy_server(tmp_path: Path) -> None:
+def test_facts_of_a_healthy_server_are_listed(tmp_path: Path) -> None:
     told = _look(HEALTHY, tmp_path, HCCL_BUFFSIZE="400", HCCL_IF_IP="10.0.0.1", HF_TOKEN="s").facts
     expected = {
         "torch": "2.6.0",
@@ -69,7 +69,7 @@ def test_the_node_that_was_installed_on_another_day(tmp_path: Path) -> None:
     assert comparison.differences[0].in_words() == ("node3 differs: torch_npu 2.6.0.post3 there, 2.6.0 on the other 3")
 
 
-def test_the_mtu_of_the_way_to_another_machine(tmp_path: Path) -> None:
+def test_mtu_is_that_of_the_interface_towards_the_peer(tmp_path: Path) -> None:
     outside = outside_of(HEALTHY, tmp_path)
     assert mtu_towards(outside, "127.0.0.1") is None, "nothing is known of an interface without a file"
     (tmp_path / "sys/class/net/lo").mkdir(parents=True)

@@ -48,7 +48,7 @@ def test_system_and_history_come_first() -> None:
         ({"instruction": "q", "output": "a", "history": "x"}, "unreadable history", None),
     ],
 )
-def test_bad_rows(row: dict[str, Any], reason: str, detail: str | None) -> None:
+def test_bad_alpaca_row_is_named_with_its_reason(row: dict[str, Any], reason: str, detail: str | None) -> None:
     made = convert(row)
     assert isinstance(made, BadRow)
     assert made.reason == reason

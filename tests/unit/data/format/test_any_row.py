@@ -44,12 +44,16 @@ _GOOD_ROWS: dict[str, dict[str, Any]] = {
 }
 TASKS: dict[str, Task] = {"preference": "pairs", "unpaired": "singles"}
 # JSON can escape half a surrogate pair; Parquet can hold bytes.
-_values = st.recursive(
+_leaves = (
     st.none()
     | st.booleans()
     | st.integers()
     | st.floats()
-    | st.sampled_from(["", " ", "x", "[", "[]", "{}", "\ud800", b"x"]),
+    | st.sampled_from(["", " ", "x", "[", "[]", "{}", "\ud800", b"x"])
+)
+# Leaves alone, too: otherwise nearly all values are lists and objects, and a row of two texts never stays good.
+_values = _leaves | st.recursive(
+    _leaves,
     lambda inner: (
         st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["name", "type", "role"]), inner, max_size=2)
     ),
@@ -66,7 +70,7 @@ def _slots(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_good_row_with_anything_in_any_place(name: str) -> None:
+def test_good_row_with_any_value_anywhere_never_raises(name: str) -> None:
     convert = resolve_name(f"{FORMATS[name]}:convert")
     outcomes: Counter[type] = Counter()
 

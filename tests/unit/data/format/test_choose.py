@@ -103,7 +103,9 @@ def test_a_format_that_is_named_is_taken() -> None:
         ),
     ],
 )  # fmt: skip
-def test_data_of_another_kind(task: Task, found: list[str], keys: dict[str, Any], what: str, remedy: str) -> None:
+def test_data_for_another_task_are_refused(
+    task: Task, found: list[str], keys: dict[str, Any], what: str, remedy: str
+) -> None:
     with pytest.raises(DataError) as raised:
         _choose(found, task, **keys)
     assert what in raised.value.what

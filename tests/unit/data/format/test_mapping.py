@@ -29,7 +29,7 @@ def test_null_leaves_a_column_unread() -> None:
     assert caught.value.code == "data-format-mismatch"
 
 
-def test_turns_in_other_words() -> None:
+def test_mapped_tags_become_roles() -> None:
     made = _made(
         {"talk": [{"speaker": "S", "text": "Be brief."}, *TURNS]}, columns={"conversations": "talk"}, tags=TAGS
     )

@@ -130,7 +130,7 @@ def _assistant(**keys: Any) -> list[Any]:
         (_assistant(weight=0), "no label", "weight 0"),
     ],
 )
-def test_bad_rows(messages: Any, reason: str, detail: str) -> None:
+def test_bad_messages_row_is_named_with_its_reason(messages: Any, reason: str, detail: str) -> None:
     made = convert({"messages": messages})
     assert isinstance(made, BadRow), made
     assert made.reason == reason
@@ -138,7 +138,7 @@ def test_bad_rows(messages: Any, reason: str, detail: str) -> None:
 
 
 @pytest.mark.parametrize("tools", ["not json", [1], [{"type": "function"}], {"parameters": {}}])
-def test_unreadable_tools(tools: Any) -> None:
+def test_unreadable_tools_make_a_bad_row(tools: Any) -> None:
     made = convert({"messages": [_USER, _ANSWER], "tools": tools})
     assert isinstance(made, BadRow) and made.reason == "unreadable tools"
 

@@ -102,7 +102,7 @@ def test_margin_is_a_number_and_0_when_absent(value: object, margin: float) -> N
         ({"margin": float("nan")}, "margin is not a number"),
     ],
 )
-def test_bad_rows(changes: dict[str, Any], reason: str) -> None:
+def test_bad_preference_row_is_named_with_its_reason(changes: dict[str, Any], reason: str) -> None:
     made = convert({"prompt": "q", "chosen": "good", "rejected": "poor", **changes})
     assert isinstance(made, BadRow) and made.reason == reason
 

@@ -34,7 +34,7 @@ def test_answers_inside_the_prompt_are_not_learnt() -> None:
         ({"prompt": [_USER], "completion": [_USER]}, "ends without an assistant turn"),
     ],
 )
-def test_bad_rows(row: dict[str, Any], reason: str) -> None:
+def test_bad_prompt_completion_row_is_named_with_its_reason(row: dict[str, Any], reason: str) -> None:
     made = convert(row)
     assert isinstance(made, BadRow)
     assert made.reason == reason

@@ -61,7 +61,7 @@ def test_a_function_call_becomes_a_tool_call_with_an_object(listed: bool) -> Non
         (_turns(("human", "q"), ("gpt", {"a": 1})), "not text"),
     ],
 )
-def test_bad_rows(turns: Any, reason: str) -> None:
+def test_bad_sharegpt_row_is_named_with_its_reason(turns: Any, reason: str) -> None:
     made = convert({"conversations": turns})
     assert isinstance(made, BadRow), made
     assert made.reason == reason

@@ -32,7 +32,7 @@ def test_every_form_is_the_same_answer(name: str) -> None:
     assert convert(row) == Single(Conversation([*prompt, ANSWER]), desirable=True)
 
 
-def test_an_undesirable_answer() -> None:
+def test_false_label_makes_an_undesirable_answer() -> None:
     assert convert({"prompt": "q", "completion": "a", "label": False}) == Single(
         Conversation([USER, ANSWER]), desirable=False
     )
@@ -50,6 +50,6 @@ def test_an_undesirable_answer() -> None:
         ({"completion": [{**ANSWER, "weight": 0}]}, "no label"),
     ],
 )
-def test_bad_rows(changes: dict[str, Any], reason: str) -> None:
+def test_bad_unpaired_row_is_named_with_its_reason(changes: dict[str, Any], reason: str) -> None:
     made = convert({"prompt": "q", "completion": "a", "label": True, **changes})
     assert isinstance(made, BadRow) and made.reason == reason

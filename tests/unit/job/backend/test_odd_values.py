@@ -10,6 +10,7 @@ import re
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,15 +112,26 @@ def _interpolated(value: Any) -> Any:
     return re.sub(r"\$(\$|\w+|\{[^}]*\})", lambda found: "$" if found[1] == "$" else "WRONG", value)
 
 
+@pytest.mark.parametrize("kind", kubernetes.KINDS)
+@_few
 @given(folder=_FOLDERS.filter(lambda text: ":" not in text), word=_WORDS)
-def test_kubernetes_reads_odd_paths_and_words_unchanged(folder: str, word: str) -> None:
+def test_kubernetes_reads_odd_paths_and_words_unchanged(kind: str, folder: str, word: str) -> None:
     asked = submissions.in_a_cluster(_submission(Path("/srv"), folder, word))
-    _, job = yaml.safe_load_all(kubernetes.write(asked, "job", f"name: {word!r}\n"))
-    pod = job["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    assert [_expanded(text) for text in container["args"]] == list(asked.argv)
-    assert container["workingDir"] == str(asked.directory)
-    assert {str(mount.path) for mount in asked.mounts} <= {each["mountPath"] for each in container["volumeMounts"]}
+    documents = list(yaml.safe_load_all(kubernetes.write(asked, kind, f"name: {word!r}\n")))
+    containers = list(_containers(documents))
+    assert containers
+    for container in containers:
+        assert [_expanded(text) for text in container["args"]] == list(asked.argv)
+        assert container["workingDir"] == str(asked.directory)
+        assert {str(mount.path) for mount in asked.mounts} <= {each["mountPath"] for each in container["volumeMounts"]}
+
+
+def _containers(value: Any) -> Iterator[dict[str, Any]]:
+    """Those of all pods in a manifest."""
+    if isinstance(value, dict):
+        yield from value.get("containers", ())
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _containers(inner)
 
 
 def _expanded(text: str) -> str:

@@ -138,7 +138,7 @@ def _shellcheck() -> str:
     return program or pytest.skip("no shellcheck")
 
 
-def test_scripts_are_clean(tmp_path: Path) -> None:
+def test_shellcheck_finds_nothing_in_written_scripts(tmp_path: Path) -> None:
     program = _shellcheck()
     scripts = {name: WRITTEN[name] for name in SCRIPTS}
     for name in MANIFESTS:

@@ -32,7 +32,7 @@ def _write(run: Path, rank: int, **changes: Any) -> None:
     (run / "heartbeat" / f"rank_{rank}.json").write_text(json.dumps({**whole, **changes}))
 
 
-def test_heartbeat_round_trip(run: Path) -> None:
+def test_heartbeat_is_read_as_it_was_written(run: Path) -> None:
     phases = Phases(run / "heartbeat" / "rank_3.json", attempt=2)
     (beat,) = newest_beats(run)
     assert (beat.rank, beat.phase, beat.step, beat.attempt, beat.pid) == (3, "preparation", 0, 2, os.getpid())

@@ -71,7 +71,7 @@ def test_health_has_one_name_in_all_generations(transcript: Text, name: str, npu
     ]
 
 
-def test_ecc_and_memory(transcript: Text) -> None:
+def test_ecc_and_memory_facts_are_read(transcript: Text) -> None:
     (ecc,) = read_facts(transcript("ecc_910"))
     assert (ecc.npu_id, ecc.chip_id) == (1, 0) and len(ecc.facts) == 12 and set(ecc.facts.values()) == {0}
     (later,) = read_facts(transcript("ecc_950"))

@@ -9,7 +9,7 @@ from ascendtune.machine.npu.hccn import Address, LinkHistory, Tls, UdpSource
 Text = Callable[[str], str]
 
 
-def test_a_port_of_the_910(transcript: Text) -> None:
+def test_port_of_the_910_is_read(transcript: Text) -> None:
     text = transcript("hccn_910")
     assert hccn.read_health(text) == "Init" and hccn.read_link(text) == "UP"
     assert hccn.read_tls(text) == Tls(enabled=False, alarm_days=60)
@@ -26,7 +26,7 @@ def test_a_port_of_the_910(transcript: Text) -> None:
     )
 
 
-def test_ports_of_the_950(transcript: Text) -> None:
+def test_ports_of_the_950_are_read(transcript: Text) -> None:
     text = transcript("hccn_link_950")
     assert hccn.read_link(text) == "PARTIAL LINK"
     assert hccn.read_tls(transcript("hccn_tls_950")) == Tls(enabled=False, alarm_days=60)
@@ -59,7 +59,7 @@ def test_recorded_hccn_captures_are_read(shared: Path) -> None:
     assert hccn.read_health(before) == "Socket failed"
 
 
-def test_the_udp_port_that_roce_sends_from() -> None:
+def test_udp_source_port_of_roce_is_read() -> None:
     assert hccn.read_udp_source("status:auto\nudp_port:4791\n") == UdpSource("auto", 4791)
     assert hccn.read_udp_source("status: custom, udp port: 5000") == UdpSource("custom", 5000)
     assert hccn.read_udp_source("status:code(nslb_dp)") == UdpSource("code(nslb_dp)", None)

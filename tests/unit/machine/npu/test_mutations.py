@@ -227,7 +227,7 @@ def test_shuffled_columns_are_read_by_name(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_several_things_happen_at_once(name: str) -> None:
+def test_two_mutations_at_once_invent_no_device(name: str) -> None:
     for seed in range(10):
         dice = random.Random(f"{name} {seed}")
         first, second = dice.sample([*HARMLESS.values(), *HARMFUL.values()], 2)

@@ -116,7 +116,7 @@ def test_npu_smi_topology_is_read(install: Install, transcript: Text) -> None:
     assert topology is not None and topology.links[0, 1] == "UB"
 
 
-def test_errors_are_troubles(install: Install, transcript: Text) -> None:
+def test_errors_of_npu_smi_become_troubles(install: Install, transcript: Text) -> None:
     install({}, otherwise=transcript("err_dcmi_-8005"), exit_code=255)
     smi = NpuSmi()
     assert smi.info().devices == ()

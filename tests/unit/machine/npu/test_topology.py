@@ -25,7 +25,7 @@ def test_full_mesh_has_a_link_for_every_pair(transcript: Text) -> None:
     }
 
 
-def test_links_of_several_kinds(transcript: Text) -> None:
+def test_links_of_several_kinds_are_read(transcript: Text) -> None:
     found = read_topology(transcript("topo_950_ub"))
     assert found is not None
     assert {pair for pair, link in found.links.items() if link == "UB" and pair[0] < pair[1]} == {
@@ -54,7 +54,7 @@ def test_text_without_a_matrix_has_no_topology(text: str) -> None:
     assert read_topology(text) is None
 
 
-def test_no_matrix_in_the_table(transcript: Text) -> None:
+def test_table_without_a_matrix_gives_none(transcript: Text) -> None:
     assert read_topology(transcript("info_910b4_25.2.0_process")) is None
 
 

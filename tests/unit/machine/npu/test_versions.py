@@ -34,7 +34,7 @@ def test_driver_and_firmware_say_what_goes_with_them(transcript: Text) -> None:
     assert read_list(firmware["compatible_version_drv"]) == ["23.0.rc3,23.0.rc3.", "23.0.0,23.0.0."]
 
 
-def test_an_installation(tmp_path: Path, transcript: Text) -> None:
+def test_versions_of_an_installation_are_read(tmp_path: Path, transcript: Text) -> None:
     ascend = tmp_path / "usr/local/Ascend"
     _write(tmp_path / "etc/ascend_install.info", transcript("etc_ascend_install.info"))
     _write(ascend / "driver/version.info", transcript("version_info_driver_23.0.7"))

@@ -31,7 +31,9 @@ def smi(tmp_path: Path) -> Callable[[str, str], NpuSmi]:
     return make
 
 
-def test_hccs_between_910b(smi: Callable[[str, str], NpuSmi], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_peak_of_hccs_between_910b_is_known(
+    smi: Callable[[str, str], NpuSmi], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     peak = NpuVendor().link_peak(("0", "7"), smi=smi("info_910b1_23.0.rc2_elided", "topo_910b1_hccs"))
     assert peak.bytes_per_second == 56e9 and "HCCS" in peak.what

@@ -179,7 +179,7 @@ def _refusals(path: Path) -> list[RecipeError]:
     ("theirs", "said", "remedy"),
     [
         ({"lora_rnk": 8}, "LLaMA-Factory has no key 'lora_rnk'", "did you mean 'lora_rank'?"),
-        ({"lora_rank": "eight"}, "'lora_rank: eight' is not possible", "a whole number"),
+        ({"lora_rank": "eight"}, "'lora_rank: eight' is not valid", "a whole number"),
         ({"lora_rank": 8.5}, "'lora_rank: 8.5'", "a whole number"),
         ({"bf16": 1}, "'bf16: 1'", "true or false"),
         ({"stage": "sfft"}, "'stage: sfft'", "did you mean 'sft'?"),
@@ -214,7 +214,7 @@ def _refusals(path: Path) -> list[RecipeError]:
             "preserve_thinking with stage: dpo", "remove it",
         ),
         ({"model_name_or_path": ""}, "names no model", "a directory or a hub id"),
-        ({"model_name_or_path": 7}, "'model_name_or_path: 7' is not possible", "text"),
+        ({"model_name_or_path": 7}, "'model_name_or_path: 7' is not valid", "text"),
         ({"adapter_name_or_path": "a", "finetuning_type": "full"}, "cannot continue adapters", "merge"),
         ({"dataset": None}, "dataset is missing", "dataset_info.json"),
         ({"do_train": None}, "would not train", "add do_train: true"),

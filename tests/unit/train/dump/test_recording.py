@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ from torch import nn
 from torch.nn.utils import clip_grad, clip_grad_norm_
 
 import ascendtune.align
+from ascendtune.check.align.noise import expected_noise
+from ascendtune.check.align.side import read_side
+from ascendtune.check.align.stages import compare
 from ascendtune.core.errors import InputError
+from ascendtune.train.dump.recording import Recording
+from ascendtune.train.dump.request import RecordRequest
 
 
 class Net(nn.Module):
@@ -237,8 +243,125 @@ def test_compiled_model_is_recorded_eagerly(tmp_path: Path) -> None:
     assert [row["name"] for row in rows if row["phase"] == "forward" and row["slot"] == "output"] == ["up", "down", ""]
 
 
-def test_model_of_flat_buffers_is_refused(tmp_path: Path) -> None:
-    engine = type("DeepSpeedEngine", (Net,), {"__module__": "deepspeed.runtime.engine"})()
-    with pytest.raises(InputError) as caught, ascendtune.align.record(engine, directory=tmp_path):
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("deepspeed.runtime.pipe.engine", "PipelineEngine"),
+        ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel"),
+    ],
+)
+def test_model_of_flat_buffers_is_refused(tmp_path: Path, module: str, name: str) -> None:
+    wrapper = type(name, (Net,), {"__module__": module})()
+    with pytest.raises(InputError) as caught, ascendtune.align.record(wrapper, directory=tmp_path):
         pass
     assert caught.value.code == "model-not-recordable"
+
+
+def test_model_inside_an_engine_is_refused(tmp_path: Path) -> None:
+    model = Net()
+    model.up.weight.ds_id = 0  # type: ignore[attr-defined]
+    with pytest.raises(InputError) as caught, ascendtune.align.record(model, directory=tmp_path):
+        pass
+    assert caught.value.code == "model-not-recordable" and "record(engine)" in caught.value.remedy
+
+
+class FakeEngine(Net):
+    """What recordings use of DeepSpeed's engine, at ZeRO 0: it clips, updates and skips in one method."""
+
+    def __init__(self, accumulate: int = 1, scale: float = 1.0) -> None:
+        super().__init__()
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        self.skipped_steps, self.accumulate = 0, accumulate
+        self.optimizer.loss_scale = scale  # type: ignore[attr-defined]
+        self._running_engine_backward = False
+
+    def gradient_accumulation_steps(self) -> int:
+        return self.accumulate
+
+    def get_global_grad_norm(self) -> float | None:
+        return None
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self._running_engine_backward = True
+        (loss / self.accumulate * self.optimizer.loss_scale).backward()  # type: ignore[attr-defined]
+        self._running_engine_backward = False
+
+    def _take_model_step(self) -> None:
+        if any(not each.grad.isfinite().all() for each in self.parameters() if each.grad is not None):
+            self.skipped_steps += 1
+        else:
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+FakeEngine.__module__, FakeEngine.__name__ = "deepspeed.runtime.engine", "DeepSpeedEngine"
+
+
+def test_update_of_an_engine_ends_the_step_once(tmp_path: Path) -> None:
+    engine = FakeEngine(accumulate=2)
+    with ascendtune.align.record(engine, steps="1-2", directory=tmp_path):
+        for step in range(3):
+            for at in range(2):
+                loss = (engine(torch.full((2, 4), float(step + at))) - 1).square().mean()
+                if step == 1:
+                    loss = loss * math.inf
+                engine.backward(loss) if step else loss.backward()
+            engine._take_model_step()
+    assert "_take_model_step" not in vars(engine)
+    metrics = lines(tmp_path / "metrics.jsonl")
+    assert [each["step"] for each in metrics] == [1, 2, 3]
+    assert metrics[1]["grad_norm"] is None and metrics[2]["grad_norm"] is not None
+    plain = Net()
+    expected = sum((plain(torch.full((2, 4), float(at))) - 1).square().mean().item() for at in range(2)) / 2
+    assert metrics[0]["loss"] == pytest.approx(expected, rel=1e-6)
+    phases = [
+        {row["phase"] for row in lines(tmp_path / "dump" / f"step-000000{step}" / "rank_0.jsonl")[1:]}
+        for step in (1, 2)
+    ]
+    assert "parameter_after" in phases[0] and "parameter_after" not in phases[1]
+
+
+def test_second_training_is_not_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recording = Recording(RecordRequest(str(tmp_path), "1", "statistics"), [])
+    with recording.active():
+        train(Net(), 2)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    with Recording(RecordRequest(str(tmp_path), "1", "statistics"), []).active():
+        train(Net(), 1)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    assert "second training is not recorded" in caplog.text
+
+
+@pytest.mark.parametrize(("is_autocast", "precision"), [(True, "bf16"), (False, "fp32")])
+def test_precision_of_a_recording_is_that_of_its_outputs(tmp_path: Path, is_autocast: bool, precision: str) -> None:
+    model = Net()
+    with (
+        ascendtune.align.record(model, steps="1", directory=tmp_path),
+        torch.autocast("cpu", torch.bfloat16, enabled=is_autocast),
+    ):
+        train(model, 1)
+    assert read_side(tmp_path).precision == precision
+
+
+def test_weights_that_change_between_two_steps_are_named(tmp_path: Path) -> None:
+    """By as little as no loss shows."""
+    sides = []
+    for name, factor in (("reference", 1.0), ("candidate", 1.0 + 1e-6)):
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with ascendtune.align.record(model, steps="1-4", directory=tmp_path / name):
+            for step in range(1, 5):
+                (model(torch.full((2, 4), float(step))) - 1).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                if step == 2:
+                    with torch.no_grad():
+                        model.down.weight.mul_(factor)
+        sides.append(read_side(tmp_path / name))
+    found = compare(*sides, expected_noise(*sides))
+    assert found.parted is not None and found.dumps.place is not None
+    place = found.dumps.place
+    assert (place.stage, place.step, place.module) == ("update", 3, "down.weight")
+    assert found.parted.remedy is not None and "between the last update" in found.parted.remedy
+    same = compare(sides[1], sides[1], expected_noise(sides[1], sides[1]))
+    assert same.parted is None

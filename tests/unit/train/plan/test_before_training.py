@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from ascendtune.core.errors import MachineError, NoVerdict
+from ascendtune.core.errors import MachineError, NoVerdict, RecipeError
+from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan import before_training
 from ascendtune.train.plan.ask import Answer
-from ascendtune.train.plan.before_training import require_fit
+from ascendtune.train.plan.before_training import require_fit, with_batch_size
 from ascendtune.train.plan.request import Estimate, Target
+from ascendtune.train.plan.work import Steps
 
 _GIB = 2**30
 
@@ -43,13 +45,22 @@ def _given(monkeypatch: pytest.MonkeyPatch, memory_gib: int, answer: Any) -> lis
     target = Target("npu", "Ascend910B4", memory_gib * _GIB, 1)
     monkeypatch.setattr(before_training, "target_here", lambda *_: target)
     monkeypatch.setattr(before_training.TokenDataset, "open", lambda _: None)
-    monkeypatch.setattr(before_training, "largest_micro_batch", lambda *_, **__: ())
     monkeypatch.setattr(before_training, "ask", ask)
     return asked
 
 
 def _estimate(low: int, expected: int, high: int) -> Estimate:
     return Estimate(expected, low, high, "loss", {"weights": expected}, {}, 0, 0, 0, {"how": "traced"})
+
+
+def _answer(estimate: Estimate, changes: Any = ()) -> Answer:
+    steps, recipe = Steps(None, 1, 1, {1: 1}, 0, 1, is_measured=False), _with_batch(Path(), 8)
+    return Answer(estimate, list(changes), None, steps, recipe)
+
+
+def _with_batch(model: Path, size: int | str) -> Recipe:
+    values = _recipe(model).model_dump(mode="json")
+    return Recipe.check({**values, "run_dir": str(model / "runs"), "batch": {"per_device": size}})
 
 
 _PREPARED: Any = SimpleNamespace(train=Path())
@@ -59,7 +70,7 @@ def test_a_run_that_cannot_fit_is_refused_with_the_cheapest_change(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change = {"keys": {"memory.gradient_checkpointing": True}, "why": "", "expected": 1, "high": 1}
-    _given(monkeypatch, 8, Answer(_estimate(9 * _GIB, 10 * _GIB, 11 * _GIB), [change]))
+    _given(monkeypatch, 8, _answer(_estimate(9 * _GIB, 10 * _GIB, 11 * _GIB), [change]))
     with pytest.raises(MachineError) as caught:
         require_fit(_recipe(model), model, _PREPARED, devices=1)
     assert caught.value.code == "run-does-not-fit"
@@ -67,14 +78,14 @@ def test_a_run_that_cannot_fit_is_refused_with_the_cheapest_change(
 
 
 def test_a_run_that_may_fit_starts_and_its_prediction_is_recorded(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _given(monkeypatch, 8, Answer(_estimate(7 * _GIB, 8 * _GIB, 9 * _GIB), []))
+    _given(monkeypatch, 8, _answer(_estimate(7 * _GIB, 8 * _GIB, 9 * _GIB)))
     found = require_fit(_recipe(model), model, _PREPARED, devices=1)
     assert found is not None and found["expected_bytes"] == 8 * _GIB
 
 
 def test_small_models_are_not_estimated(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # 16 bytes for each of the half billion parameters of the file; adapters need 2.
-    asked = _given(monkeypatch, 40, Answer(_estimate(0, 0, 0), []))
+    asked = _given(monkeypatch, 40, _answer(_estimate(0, 0, 0)))
     assert require_fit(_recipe(model), model, _PREPARED, devices=1) is None
     assert require_fit(_recipe(model, "lora"), model, _PREPARED, devices=1) is None
     assert not asked
@@ -85,3 +96,35 @@ def test_a_failed_estimate_does_not_stop_the_run(
 ) -> None:
     _given(monkeypatch, 8, NoVerdict("it broke", code="estimate-failed", remedy="none"))
     assert require_fit(_recipe(model), model, _PREPARED, devices=1) is None
+
+
+def test_auto_batch_is_refused_without_an_accelerator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(before_training, "visible_devices", lambda: SimpleNamespace(vendor=vendor_of("cpu")))
+    with pytest.raises(RecipeError) as caught:
+        with_batch_size(_with_batch(tmp_path, "auto"), [], False, devices=1)
+    assert caught.value.code == "device-memory-unknown"
+
+
+def test_auto_batch_becomes_the_number_of_the_estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(before_training, "visible_devices", lambda: SimpleNamespace(vendor=vendor_of("npu")))
+    asked = _given(monkeypatch, 8, _answer(_estimate(1, 2, 3)))
+    found = with_batch_size(_with_batch(tmp_path, "auto"), [], False, devices=1)
+    assert found.batch.per_device == 8 and len(asked) == 1
+    given = _with_batch(tmp_path, 3)
+    assert with_batch_size(given, [], False, devices=1) is given
+
+
+def test_a_resumed_run_keeps_its_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _given(monkeypatch, 8, _answer(_estimate(1, 2, 3)))
+    run = SimpleNamespace(recipe=tmp_path / "recipe.yaml")
+    run.recipe.write_text(_with_batch(tmp_path, 5).to_yaml())
+    choice = SimpleNamespace(run=run, resumed=tmp_path)
+    monkeypatch.setattr(before_training, "planned_run", lambda *_: choice)
+    found = with_batch_size(_with_batch(tmp_path, "auto"), [], False, devices=1)
+    assert found.batch.per_device == 5 and not asked
+
+
+def test_an_auto_batch_that_nothing_chose_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        _ = _with_batch(tmp_path, "auto").batch.micro_batch
+    assert caught.value.code == "batch-not-chosen"

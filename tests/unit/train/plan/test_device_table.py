@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from ascendtune.core.errors import InputError
-from ascendtune.train.plan.device_table import bytes_of, named_target, table
+from ascendtune.train.plan.device_table import bytes_of, known_name, named_target, speed_of, table
 
 
 def test_names_are_unique_and_every_figure_has_a_source() -> None:
@@ -41,3 +41,34 @@ def test_what_is_not_a_size_is_refused(text: str) -> None:
     with pytest.raises(InputError) as caught:
         bytes_of(text)
     assert caught.value.code == "invalid-value"
+
+
+def test_every_figure_of_speed_has_a_source_and_a_unit() -> None:
+    for entry in table().values():
+        speed = entry.get("speed", {"sources": "https://"})
+        assert "https://" in speed["sources"]
+        assert all(1e13 < each < 1e16 for each in speed.get("flops", {}).values())
+        assert 1e11 < speed.get("memory_bytes_per_second", 1e12) < 1e13
+        assert 1e10 < speed.get("link_bytes_per_second", 1e11) < 1e12
+        assert 50 < speed.get("power_watts", 100) < 2000
+
+
+@pytest.mark.parametrize(
+    ("reported", "title"),
+    [
+        ("NVIDIA H100 80GB HBM3", "NVIDIA H100 80 GB"), ("NVIDIA H100 PCIe", "NVIDIA H100 PCIe"),
+        ("NVIDIA A100-SXM4-40GB", "NVIDIA A100 40 GB"), ("NVIDIA A800-SXM4-80GB", "NVIDIA A800 80 GB"),
+        ("Ascend910B4-1", "Ascend 910B4-1 (Atlas A2)"), ("Ascend910B4", "Ascend 910B4 (Atlas A2)"),
+        ("Ascend910_9392", "one die of Ascend 910C (Atlas A3)"), ("910B3", "Ascend 910B3 (Atlas A2)"),
+        ("NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 4090 D"), ("Ascend910ProB", "Ascend910ProB"),
+    ],
+)  # fmt: skip
+def test_a_reported_name_leads_to_the_device_of_the_table(reported: str, title: str) -> None:
+    assert known_name(reported) == title
+
+
+def test_an_unpublished_figure_is_none() -> None:
+    assert speed_of("NVIDIA H200", "bf16").flops == 989e12
+    assert speed_of("Ascend910B4", "bf16").flops is None
+    mesh = speed_of("Ascend910B3", "bf16")
+    assert mesh.memory is None and mesh.link_among(8) == 7 * 28e9

@@ -122,3 +122,21 @@ def test_a_recipe_that_training_refuses_is_refused(request_of: Any, tmp_path: Pa
 def _written(directory: Path, request: Request) -> Path:
     (directory / "request.json").write_text(request.to_json())
     return directory / "request.json"
+
+
+def test_auto_batch_is_the_largest_power_of_two_that_fits(request_of: Any) -> None:
+    keys = {"data": {"train": [{"path": "x.jsonl"}], "max_length": 64}}
+    sizes = {
+        size: Estimate.of(estimate.answer(request_of(batch={"per_device": size}, **keys), search=False)["estimate"])
+        for size in (4, 8)
+    }
+    memory = (sizes[4].high + sizes[8].high) // 2
+    found = estimate.answer(request_of(memory=memory, batch={"per_device": "auto"}, **keys), search=False)
+    assert found["per_device"] == 4
+    assert Estimate.of(found["estimate"]) == sizes[4]
+
+
+def test_auto_batch_is_one_where_nothing_fits(request_of: Any) -> None:
+    found = estimate.answer(request_of(memory=1000, batch={"per_device": "auto"}), search=False)
+    assert found["per_device"] == 1
+    assert Estimate.of(found["estimate"]).fits(1000) is False

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -28,8 +30,9 @@ from ascendtune.train.strategy import deepspeed_disk
 def test_damaged_group_is_a_damaged_checkpoint(tmp_path: Path, damage: Callable[[Path], object], why: str) -> None:
     file = tmp_path / "group_0.safetensors"
     damage(file)
-    with pytest.raises(MachineError, match="the checkpoint is damaged") as refused:
+    with pytest.raises(MachineError) as refused:
         deepspeed_disk._load_group(file, tmp_path)
+    assert refused.value.code == "checkpoint-damaged"
     assert why in refused.value.what and refused.value.where == str(tmp_path)
 
 
@@ -42,3 +45,66 @@ def test_fault_of_the_program_is_not_taken_for_a_damaged_checkpoint(
     monkeypatch.setattr(deepspeed_disk, "load_file", fail)
     with pytest.raises(TypeError):
         deepspeed_disk._load_group(tmp_path, tmp_path)
+
+
+class Zero:
+    """ZeRO's optimizer as `SwappedState` uses it: two groups of weights, the second on a disk between its uses."""
+
+    def __init__(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.fp32_partitioned_groups_flat = [torch.nn.Parameter(torch.randn(length)) for length in (5, 3)]
+        self.fp16_partitioned_groups_flat_numel = [5, 3]
+        self.loss_scaler = SimpleNamespace(cur_scale=2.0**seed, name="dynamic")
+        self.optimizer = torch.optim.AdamW(self.fp32_partitioned_groups_flat)
+        for flat in self.fp32_partitioned_groups_flat:
+            flat.grad = torch.randn_like(flat)
+        self.optimizer.step()
+        self._optimizer_states_and_gradient_swap_out(1)
+
+    def _swappable_optimizer_subgroup(self, number: int) -> bool:
+        return number == 1
+
+    def _optimizer_states_and_gradient_swap_out(self, number: int) -> None:
+        flat = self.fp32_partitioned_groups_flat[number]
+        self.on_disk = flat.detach().clone(), self.optimizer.state[flat]
+        self._release_swap_buffers(number)
+
+    def _release_swap_buffers(self, number: int) -> None:
+        flat = self.fp32_partitioned_groups_flat[number]
+        flat.data.zero_()
+        self.optimizer.state[flat] = {}
+
+    def _optimizer_states_and_gradient_swap_in(self, number: int) -> None:
+        flat = self.fp32_partitioned_groups_flat[number]
+        weights, self.optimizer.state[flat] = self.on_disk
+        flat.data.copy_(weights)
+
+    def _reassign_or_swap_out_partitioned_parameters(self, number: int) -> None:
+        assert self.fp32_partitioned_groups_flat[number].any(), "weights of the model are made of these"
+
+    def checkpoint_event_prologue(self) -> None: ...
+
+    def checkpoint_event_epilogue(self) -> None: ...
+
+    def everything(self) -> list[torch.Tensor]:
+        first, _ = self.fp32_partitioned_groups_flat
+        groups = ((first.detach(), self.optimizer.state[first]), self.on_disk)
+        return [each for weights, state in groups for each in (weights, *(state[key] for key in sorted(state)))]
+
+
+def test_weights_and_moments_of_groups_on_disk_are_those_that_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deepspeed_disk.dist, "get_rank", lambda: 1)
+    zero, other = Zero(1), Zero(2)
+
+    def state_of(optimizer: Any) -> deepspeed_disk.SwappedState:
+        return deepspeed_disk.SwappedState(SimpleNamespace(optimizer=optimizer), 0, lambda: None)
+
+    expected = zero.everything()
+    state_of(zero).write(tmp_path).result()
+    assert not zero.fp32_partitioned_groups_flat[1].any(), "the second group is on the disk again"
+    state_of(other).read(tmp_path)
+    assert len(expected) == 8
+    assert all(torch.equal(one, two) for one, two in zip(other.everything(), expected, strict=True))
+    assert other.loss_scaler.cur_scale == 2.0

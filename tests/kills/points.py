@@ -7,6 +7,8 @@ them in the program. Operations of the libraries that write by themselves (safet
 from __future__ import annotations
 
 import errno
+import importlib
+import json
 import multiprocessing
 import os
 import signal
@@ -14,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,11 +24,12 @@ from typing import Any, Literal
 from ascendtune.core import log
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import attempt
-from ascendtune.train.prepare import prepare_run
+from ascendtune.train.prepare import PreparedRun, prepare_run
 
 Kind = Literal["kill", "stop", "full"]
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
+_LIBRARIES = {"torch", "transformers", "peft", "safetensors", "pyarrow", "tokenizers", "deepspeed", "numpy", "jinja2"}
 _PATIENCE_SECONDS = 120
 
 
@@ -42,7 +46,7 @@ class Fault:
 class _Counter:
     def __init__(self, below: Path, fault: Fault, count: Path) -> None:
         self._below, self._fault, self._count = below, fault, count
-        self._seen = 0
+        self._seen: list[str] = []
         self._pid = os.getpid()
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -59,7 +63,7 @@ class _Counter:
 
     def close(self) -> None:
         seen, self._pid = self._seen, 0
-        self._count.write_text(str(seen))
+        self._count.write_text(json.dumps({"operations": seen, "modules": list(sys.modules)}))
 
     def _note(self, what: Any) -> None:
         if os.getpid() != self._pid:
@@ -70,11 +74,26 @@ class _Counter:
             return
         if not path.is_relative_to(self._below):
             return
-        self._seen += 1
-        if self._fault.kind == "full" and self._fault.at and self._seen >= self._fault.at:
+        self._seen.append(str(path.relative_to(self._below)))
+        if self._fault.kind == "full" and self._fault.at and len(self._seen) >= self._fault.at:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        if self._seen == self._fault.at:
+        if len(self._seen) == self._fault.at:
             os.kill(os.getpid(), signal.SIGKILL if self._fault.kind == "kill" else signal.SIGTERM)
+
+
+def seen_operations(count: Path) -> list[str]:
+    """The paths of a whole run's operations, in order. This process imports what that one has imported.
+
+    The processes that are forked later are spared the time.
+    """
+    content = json.loads(count.read_text())
+    for name in content["modules"]:
+        if name.partition(".")[0] in _LIBRARIES and name not in sys.modules:
+            # Some stand for parts of others, under names that cannot be imported.
+            with suppress(ImportError):
+                importlib.import_module(name)
+    operations: list[str] = content["operations"]
+    return operations
 
 
 def forked(action: Callable[[], None], below: Path, fault: Fault, count: Path) -> int:
@@ -114,20 +133,27 @@ def train(recipe: Recipe, ranks: int, fault: Fault, count: Path) -> int:
     """One start, as `ascendtune train` makes it; returns the exit code of the process in which the fault happens."""
     below = recipe.run_directory().parent
     if ranks == 1:
-        return forked(lambda: _train_alone(recipe), below, fault, count)
+        return forked(lambda: _train_alone(recipe, count), below, fault, count)
     return forked(lambda: _launch(recipe, ranks, fault, count), below, Fault("kill", 0), count.with_name("launcher"))
 
 
-def _train_alone(recipe: Recipe) -> None:
-    start = prepare_run(recipe, {})
+def _train_alone(recipe: Recipe, count: Path) -> None:
+    start = _prepared(recipe, count)
     assert start.run is not None and start.claim is not None
     with start.claim:
-        attempt.train(start.run)
+        attempt.train(start.run, start.run.read())
+
+
+def _prepared(recipe: Recipe, count: Path) -> PreparedRun:
+    start = prepare_run(recipe, {})
+    assert start.run is not None
+    count.with_name("resumed").write_text(str(start.run.read().get("resume_from")))
+    return start
 
 
 def _launch(recipe: Recipe, ranks: int, fault: Fault, count: Path) -> None:
     """As torchrun does: when a rank has ended otherwise than well, the others are killed."""
-    start = prepare_run(recipe, {})
+    start = _prepared(recipe, count)
     run = start.run
     assert run is not None and start.claim is not None
     with start.claim, socket.socket() as probe:
@@ -140,7 +166,9 @@ def _launch(recipe: Recipe, ranks: int, fault: Fault, count: Path) -> None:
         for rank in range(ranks):
             os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             at = count if rank == fault.rank else count.with_name(f"rank_{rank}")
-            processes.append(context.Process(target=_be_child, args=(lambda: attempt.train(run), run.path, fault, at)))
+            processes.append(
+                context.Process(target=_be_child, args=(lambda: attempt.train(run, run.read()), run.path, fault, at))
+            )
             processes[-1].start()
         deadline = time.monotonic() + _PATIENCE_SECONDS - 10
         while any(each.exitcode is None for each in processes):

@@ -1,0 +1,27 @@
+"""The sentences of `ascendtune align`, in English or Chinese."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ascendtune.core.language import Phrases
+
+say = Phrases(__package__)
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence that is put into words where it is shown, in the language of that moment.
+
+    Attributes:
+        code: what it is about, for code that asks.
+        english: its template.
+    """
+
+    code: str
+    english: str
+    values: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return say(self.english, **self.values)

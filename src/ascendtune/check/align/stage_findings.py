@@ -1,0 +1,303 @@
+"""What the records of two trainings show in each stage, without their dumps: a finding for each."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ascendtune.check.align.curve import Pair
+from ascendtune.check.align.language import say
+from ascendtune.check.align.noise import Noise
+from ascendtune.check.align.side import Side
+from ascendtune.check.finding import Finding, ok, unknown
+
+# Keys that decide where things go and how they are computed, not what is computed.
+_FREE = (
+    *("name", "run_dir", "track.", "checkpoint.", "eval.", "memory.", "parallel.", "kernel", "align.", "on_nan"),
+    *("on_hang", "deterministic", "batch.", "precision", "model.attention", "model.path", "data.processes"),
+)
+# Decided by hashes where both sides have them: the same files may lie elsewhere.
+_DATA = ("data.train", "data.eval")
+_SHOWN = 5
+VERL_LIMIT = 0.02
+"""Mean relative difference of losses that verl accepts between NPU and GPU."""
+ASCEND_LIMIT = 0.05
+"""The same in the acceptance rule of the Ascend community (verl-ascend-recipe, issue 74)."""
+
+
+def question(reference: Side, candidate: Side) -> Finding:
+    """1: were both asked for the same?"""
+    if reference.recipe is None or candidate.recipe is None:
+        which = reference if reference.recipe is None else candidate
+        return unknown(
+            "question", say("{name} ({kind}) records no recipe that can be compared", name=which.name, kind=which.kind)
+        )
+    keys = sorted(reference.recipe.keys() | candidate.recipe.keys())
+    different = [
+        key
+        for key in keys
+        if reference.recipe.get(key) != candidate.recipe.get(key) and not key.startswith((*_FREE, *_DATA))
+    ]
+    batches = [side.run.get("global_batch") for side in (reference, candidate)]
+    lines = [
+        say("{key}: {one} and {other}", key=key, one=reference.recipe.get(key), other=candidate.recipe.get(key))
+        for key in different
+    ]
+    if None not in batches and batches[0] != batches[1]:
+        batch = say("global batch: {one} and {other} sequences a step", one=batches[0], other=batches[1])
+        lines.insert(0, batch)
+    if not lines:
+        return ok("question", say("the recipes ask for the same"))
+    return Finding(
+        "question",
+        "failure",
+        say("the recipes differ in keys that decide the result ({count}): {first}", count=len(lines), first=lines[0]),
+        remedy=say("train the candidate with the reference's recipe.yaml"),
+        evidence=tuple(lines[:_SHOWN]),
+    )
+
+
+def data(reference: Side, candidate: Side) -> Finding:
+    """2: did both see the same rows, step by step?"""
+    by_step = dict(zip(candidate.curve.steps.tolist(), candidate.curve.batch_hashes, strict=True))
+    common = [
+        (step, ours, by_step[step])
+        for step, ours in zip(reference.curve.steps.tolist(), reference.curve.batch_hashes, strict=True)
+        if ours and by_step.get(step)
+    ]
+    if common:
+        parted = [each for each in common if each[1] != each[2]]
+        if not parted:
+            return ok("data", say("the batches of {count:,} steps are the same", count=len(common)))
+        return Finding(
+            "data",
+            "failure",
+            say("the batch of step {step} holds other rows or other tokens", step=parted[0][0]),
+            remedy=say(
+                "compare data.json and recipe.yaml of both: seed, order of files, template, max_length, packing"
+            ),
+            evidence=tuple(
+                say("step {step}: {one} and {other}", step=step, one=ours, other=other)
+                for step, ours, other in parted[:_SHOWN]
+            ),
+        )
+    hashes = [side.run.get("data_hash") for side in (reference, candidate)]
+    if all(hashes) and hashes[0] == hashes[1]:
+        return ok("data", say("the tokens are the same (data_hash); batches were not recorded"))
+    return unknown(
+        "data",
+        say("a side has not recorded its batches"),
+        remedy=say("train with align.batch_hash: true on both sides"),
+    )
+
+
+def start(reference: Side, candidate: Side) -> Finding:
+    """3: did both start from the same weights?"""
+    hashes = [_hashes(side) for side in (reference, candidate)]
+    if all(hashes):
+        common = [name for name in hashes[0] if name in hashes[1]]
+        other = [name for name in common if hashes[0][name] != hashes[1][name]]
+        if not common:
+            return unknown("start", say("the weights of the sides have no name in common"))
+        if not other:
+            return ok("start", say("both started from the same weights: {count:,} parameters", count=len(common)))
+        return Finding(
+            "start",
+            "failure",
+            say(
+                "{count:,} of {total:,} parameters differ before the first step: {first}",
+                count=len(other),
+                total=len(common),
+                first=other[0],
+            ),
+            remedy=say(
+                "compare the models' files (sha256), the seed of new weights such as adapters, and what changes "
+                "weights at load"
+            ),
+            evidence=tuple(
+                say("{key}: {one} and {other}", key=name, one=hashes[0][name], other=hashes[1][name])
+                for name in other[:_SHOWN]
+            ),
+        )
+    first, second = ((side.run.get("weights_hash"), side.adapters) for side in (reference, candidate))
+    if first[0] and first == second:
+        return ok("start", say("both started from the same files of weights"))
+    if first[1] != second[1] and first[0] and second[0]:
+        return Finding(
+            "start",
+            "failure",
+            say("the adapters that training went on from are different files"),
+            remedy=say("give both the same adapters in method.lora.start_from"),
+        )
+    return unknown("start", say("the files of weights lie on different disks, and their content was not recorded"))
+
+
+def _hashes(side: Side) -> dict[str, str]:
+    found = side.start_weights.get("parameters")
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def forward(pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
+    """4: does the same model give the same loss before any update?"""
+    if not len(pair.steps) or pair.steps[0] != 1:
+        return unknown(
+            "forward",
+            say("the first step recorded by both is {step}", step=pair.steps[0])
+            if len(pair.steps)
+            else say("no step has both losses"),
+            remedy=say("record step 1: track.every_steps: 1, or logging_first_step: true in the other trainer"),
+        )
+    if np.isnan(pair.reference[0]) and np.isnan(pair.candidate[0]):
+        return unknown("forward", say("the loss of step 1 is not a number on either side"))
+    difference, limit = float(pair.difference[0]), noise.loss
+    said = say("loss of step 1: {one:.9g} and {other:.9g}", one=pair.reference[0], other=pair.candidate[0])
+    if np.isfinite(difference):
+        said = say("{measured}, {difference:.2g} apart", measured=said, difference=difference)
+    if exceeding != 1:
+        return ok("forward", say("{measured} (limit {limit:.2g})", measured=said, limit=limit))
+    return Finding(
+        "forward",
+        "failure",
+        said,
+        expected=say("at most {limit:.2g} from rounding ({basis})", limit=limit, basis=noise.basis),
+        remedy=say(
+            "weights or forward pass differ: compare the models' files (sha256), dtype, attention, template, and "
+            "what the loss is a mean over"
+        ),
+    )
+
+
+def backward(reference: Side, candidate: Side, noise: Noise) -> Finding:
+    """5: does the same loss give the same gradient?"""
+    curves = reference.curve, candidate.curve
+    norms = [float(each.grad_norms[0]) if 1 in each.steps[:1] else np.nan for each in curves]
+    if not np.isfinite(norms).all():
+        return unknown("backward", say("the gradient norm of step 1 was not recorded by both sides"))
+    difference = abs(norms[1] - norms[0]) / max(abs(norms[0]), 1e-12)
+    said = say(
+        "gradient norm of step 1: {one:.9g} and {other:.9g}, {difference:.2g} apart",
+        one=norms[0],
+        other=norms[1],
+        difference=difference,
+    )
+    limit = noise.grad_norm + (1e-3 if reference.is_foreign or candidate.is_foreign else 0)
+    if difference <= limit:
+        return ok("backward", say("{measured} (limit {limit:.2g})", measured=said, limit=limit))
+    return Finding(
+        "backward",
+        "failure",
+        said,
+        expected=say("at most {limit:.2g} from rounding ({basis})", limit=limit, basis=noise.basis),
+        remedy=say(
+            "the backward pass, or the mean over ranks and accumulation, differs: compare with one device and "
+            "batch.accumulate: 1"
+        ),
+    )
+
+
+def update(other_rate: tuple[int, float, float] | None, pair: Pair, exceeding: int | None) -> Finding:
+    """6: does the same gradient make the same update?"""
+    if other_rate is not None:
+        step, one, other = other_rate
+        return Finding(
+            "update",
+            "failure",
+            say("learning rate of step {step}: {one:.6g} and {other:.6g}", step=step, one=one, other=other),
+            remedy=say("compare optim.learning_rate, scheduler, warm-up and the number of steps"),
+        )
+    # The first update shows in the loss of the step after it, with warm-up one later.
+    early = pair.steps[(pair.steps > 1) & (pair.steps <= 3)]
+    if exceeding is not None and exceeding in early:
+        return Finding(
+            "update",
+            "failure",
+            say("the losses part at step {step}, right after the first updates", step=exceeding),
+            remedy=say(
+                "the optimizer differs: compare betas, epsilon, weight decay, clipping, and the dtype of its state"
+            ),
+        )
+    if not len(early):
+        return unknown("update", say("steps 2 and 3 were not recorded by both sides"))
+    return ok("update", say("the losses right after the first updates agree"))
+
+
+def later(pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
+    """7: do the curves stay together?"""
+    relative = pair.relative
+    if not np.isfinite(relative).any():
+        return unknown("later", say("no step has a number on both sides"))
+    mean, largest = float(np.nanmean(relative)), float(np.nanmax(relative))
+    at = int(pair.steps[int(np.nanargmax(relative))])
+    said = say(
+        "{count:,} losses differ by {mean:.2%} on average, at most {largest:.2%} at step {step}",
+        count=len(pair.steps),
+        mean=mean,
+        largest=largest,
+        step=at,
+    )
+    accepted = [
+        say(
+            "verl's limit for the mean, {limit:.0%}: kept"
+            if mean < VERL_LIMIT
+            else "verl's limit for the mean, {limit:.0%}: exceeded",
+            limit=VERL_LIMIT,
+        ),
+        say(
+            "the Ascend community's limit, {limit:.0%}: kept"
+            if mean < ASCEND_LIMIT
+            else "the Ascend community's limit, {limit:.0%}: exceeded",
+            limit=ASCEND_LIMIT,
+        ),
+    ]
+    if exceeding is None and (pair.difference > noise.band(pair.steps)).any():
+        return Finding(
+            "later",
+            "warning",
+            say(
+                "{measured}; the difference begins as rounding and grows with every step: this training amplifies it",
+                measured=said,
+            ),
+            remedy=say(
+                "lower the learning rate, or give repeated reference runs with --noise-runs to measure the noise"
+            ),
+            evidence=tuple(accepted),
+        )
+    if exceeding is None:
+        return ok("later", said, evidence=accepted)
+    return Finding(
+        "later",
+        "failure",
+        say("{measured}; beyond rounding from step {step} on", measured=said, step=exceeding),
+        expected=say("within the noise of {basis}", basis=noise.basis),
+        remedy=say("repeat the reference twice and give both runs with --noise-runs: then the band is measured"),
+        evidence=tuple(accepted),
+    )
+
+
+def ranks(reference: Side, candidate: Side, exceeding: int | None) -> Finding:
+    """8: does the number of ranks make a difference, and did all begin with the same weights?"""
+    for side in (candidate, reference):
+        of_rank = side.start_weights.get("ranks")
+        if isinstance(of_rank, list) and len(set(map(str, of_rank))) > 1:
+            return Finding(
+                "ranks",
+                "failure",
+                say("the ranks of {name} began with different weights", name=side.name),
+                remedy=say("check what loads and broadcasts the weights, and whether every rank reads the same files"),
+                evidence=tuple(
+                    say("rank {rank}: {value}", rank=rank, value=each)
+                    for rank, each in enumerate(of_rank[: 2 * _SHOWN])
+                ),
+            )
+    sizes = [side.world_size for side in (reference, candidate)]
+    if None in sizes:
+        return unknown("ranks", say("a side does not record its number of ranks"))
+    if sizes[0] == sizes[1]:
+        return ok("ranks", say("both with 1 rank" if sizes[0] == 1 else "both with {count} ranks", count=sizes[0]))
+    both: dict[str, object] = {"one": sizes[0], "other": sizes[1]}
+    if exceeding is None:
+        return ok("ranks", say("{one} and {other} ranks, and the losses agree", **both))
+    return unknown(
+        "ranks",
+        say("{one} and {other} ranks", **both),
+        remedy=say("train the candidate with as many ranks: it tells reduction from computation"),
+    )

@@ -1,0 +1,119 @@
+"""`ascendtune env install-plan`: the packages to install on this machine, with the reason of each, as one pip command.
+
+The versions come from the doctor's solver (requirements.py), so that the plan and the remedies of the checks agree.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PackageNotFoundError
+from typing import Any
+
+from ascendtune.check.doctor.cann import loaded_toolkit
+from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.requirements import (
+    NO_NUMPY_1_FROM_PYTHON,
+    NUMPY_1,
+    Advice,
+    advice_for,
+    needs_numpy_1,
+    supported_ranges,
+)
+from ascendtune.machine.compatibility import find_wheel, release_key
+
+
+@dataclass(frozen=True)
+class PlannedPackage:
+    """`bounds`: "==2.6.0" or a range; `installed`: the version now, None where it is missing."""
+
+    name: str
+    bounds: str
+    installed: str | None
+    why: str
+
+    @property
+    def requirement(self) -> str:
+        return f"{self.name}{self.bounds}"
+
+
+@dataclass(frozen=True)
+class InstallPlan:
+    """`before`: what pip cannot install and comes first. `is_possible`: whether any published torch_npu fits."""
+
+    python: str
+    driver: str | None
+    cann: str | None
+    before: tuple[str, ...]
+    packages: tuple[PlannedPackage, ...]
+    is_possible: bool
+
+    def command(self, program: str) -> list[str]:
+        """The argv of pip; `program` is the Python whose packages are changed."""
+        return [program, "-m", "pip", "install", *(each.requirement for each in self.packages)]
+
+    def as_json(self, program: str) -> dict[str, Any]:
+        content = asdict(self)
+        content["command"] = shlex.join(self.command(program)) if self.packages else None
+        return content
+
+
+def make_install_plan(outside: Outside) -> InstallPlan:
+    """The packages that are missing or wrong for training on this machine, with this Python, CANN and driver.
+
+    Where no toolkit is loaded the plan is for the newest that is installed: the one that `env export` loads.
+    """
+    kit = loaded_toolkit(outside)
+    if kit is None and outside.versions.toolkits:
+        kit = max(outside.versions.toolkits, key=lambda each: release_key(each.version or ""))
+        outside = replace(outside, env={**outside.env, "ASCEND_HOME_PATH": kit.path}, _answers={}, _locks={})
+    cann = kit.version if kit else None
+    advice = advice_for(outside)
+    wanted = dict(advice.packages)
+    release = advice.cann or cann
+    if advice.is_possible:
+        for name, bounds in _missing(outside):
+            wanted.setdefault(name, bounds)
+        is_old_python = release_key(outside.python) < NO_NUMPY_1_FROM_PYTHON
+        if outside.package("numpy") is None and needs_numpy_1("2", release) and is_old_python:
+            wanted["numpy"] = f"=={NUMPY_1}"
+    packages = tuple(
+        PlannedPackage(name, bounds, outside.package(name), _why(name, bounds, release, outside))
+        for name, bounds in wanted.items()
+    )
+    return InstallPlan(outside.python, outside.driver_version, cann, _before(advice), packages, advice.is_possible)
+
+
+def _missing(outside: Outside) -> list[tuple[str, str]]:
+    try:
+        wanted = supported_ranges(("train",))
+    except PackageNotFoundError:
+        return []
+    return [(name, bounds) for name, bounds in wanted.items() if outside.package(name) is None]
+
+
+def _before(advice: Advice) -> tuple[str, ...]:
+    if not advice.is_possible:
+        return ("Python 3.11: no torch_npu that ascendtune supports is published for this Python",)
+    found = []
+    if advice.driver:
+        found.append(f"driver and firmware {advice.driver}, then restart")
+    if advice.cann:
+        found.append(
+            f"CANN {advice.cann}: the toolkit, and the kernels (8.5 and later: ops) package of the chip; then "
+            'eval "$(ascendtune env export)"'
+        )
+    return tuple(found)
+
+
+def _why(name: str, bounds: str, cann: str | None, outside: Outside) -> str:
+    have = outside.package(name)
+    if name == "torch-npu" and (wheel := find_wheel(bounds.lstrip("="))):
+        return f"made for torch {wheel.torch}, CANN {wheel.cann}, Python {', '.join(wheel.python)}: {wheel.source}"
+    if name == "torch" and bounds.startswith("=="):
+        return "torch-npu needs exactly this torch"
+    if name == "numpy" and bounds.startswith("=="):
+        return f"CANN {cann} was built for numpy 1; CANN 9.0.0 is the first release for numpy 2"
+    if have is None:
+        return "training needs it, and it is missing"
+    return f"{have} is outside of what ascendtune supports, or does not work with another package here"

@@ -1,0 +1,244 @@
+"""What to change, the most certain and the largest gain first."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from ascendtune.check.profile.kinds import kind_of_module
+from ascendtune.check.profile.profile import RankProfile
+from ascendtune.check.profile.split import Split
+
+_LEAST_SHARE = 0.02
+"""Of a step: smaller gains are not worth a line."""
+_LEAST_LATE = 0.05
+"""Of a step, in every step: the ranks are never quite equally fast."""
+_METRICS_PHASE = "collective"
+"""The phase in which the loop reads the metrics: one wait for each recorded step is expected."""
+_MANY_COLLECTIVES = 8
+"""Calls of one collective in a step, of which few bytes each would be many."""
+_FUSED_PASSES = 2
+"""A fused operator reads its input and writes its output; an unfused one does so for each of its operators."""
+_FEW_BLOCKS = 4
+_KERNEL_KEYS = {"norm": "kernel.rms_norm", "rotary": "kernel.rotary", "activation": "kernel.swiglu"}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to change.
+
+    Attributes:
+        code: the stable name of the cause.
+        gain: seconds of a step that the change saves at most, as an estimate.
+        is_defect: the time buys nothing; else it is a trade, or needs something that may not be there.
+        keys: recipe keys that make the change, where there are such; `--try` measures them.
+    """
+
+    code: str
+    what: str
+    remedy: str
+    gain: float
+    is_defect: bool = False
+    keys: dict[str, Any] = field(default_factory=dict)
+
+
+def advice_for(ranks: list[RankProfile]) -> list[Advice]:
+    """Defects before options, each by gain; of the first rank, and of what differs between the ranks."""
+    first = ranks[0]
+    found = [*_slow_rank(ranks), *_of_rank(first)]
+    found = [each for each in found if each.is_defect or each.gain >= _LEAST_SHARE * first.step_seconds]
+    return sorted(found, key=lambda each: (not each.is_defect, -each.gain))
+
+
+def _of_rank(rank: RankProfile) -> Iterator[Advice]:
+    split, step = rank.split, rank.step_seconds
+    yield from _host_syncs(split, step)
+    # In each step, by itself: a busy host interrupts now this phase and now another.
+    if min(split.data_seconds, default=0.0) >= _LEAST_LATE * step and split.data / split.steps >= _LEAST_LATE * step:
+        yield Advice(
+            "slow-data",
+            f"the batches take {_milliseconds(split.data / split.steps)} of each step, and nothing else runs meanwhile",
+            "put the token cache (XDG_CACHE_HOME) on a local disk; look whether other programs load the host",
+            split.data / split.steps,
+            is_defect=True,
+        )
+    yield from _copies(split, step)
+    yield from _small_collectives(split, step)
+    yield from _unfused(split, rank.facts)
+    yield from _options(rank)
+
+
+def _host_syncs(split: Split, step: float) -> Iterator[Advice]:
+    calls: dict[str, int] = defaultdict(int)
+    for (place, phase), count in split.sync_calls.items():
+        if phase in ("data", "forward", "backward", "optimizer", ""):
+            calls[place] += count
+    if calls:
+        most = max(calls, key=lambda place: (calls[place], place))
+        each_step = sum(calls.values()) / split.steps
+        gain = sum(split.sync.get(place, 0.0) for place in calls) / split.steps
+        yield Advice(
+            "host-sync",
+            f"the host waits for the device {each_step:.3g} times in each step, most often at {most}",
+            "keep the value on the device (no .item(), .tolist() or `if tensor`), and read it once per recorded step",
+            min(gain, step),
+            is_defect=True,
+        )
+    metrics = sum(split.sync.get(place, 0.0) for place, phase in split.sync_calls if phase == _METRICS_PHASE)
+    if split.on_device and metrics / split.steps >= _LEAST_SHARE * step:
+        yield Advice(
+            "metrics-sync",
+            f"recording the metrics costs {_milliseconds(metrics / split.steps)} of each step",
+            "set track.every_steps: 10",
+            metrics / split.steps,
+            keys={"track.every_steps": 10},
+        )
+
+
+def _slow_rank(ranks: list[RankProfile]) -> Iterator[Advice]:
+    """The rank that the others wait for: it has the least wait inside collectives."""
+    if len(ranks) < 2:
+        return
+    slowest = min(ranks, key=lambda each: each.waited_seconds)
+    others = [each for each in ranks if each is not slowest]
+    # In each step, by itself: on a busy host now one rank is late and now another.
+    waits = [
+        median(each.split.exposed_seconds[step] for each in others) - mine
+        for step, mine in enumerate(slowest.split.exposed_seconds)
+        if all(step < len(each.split.exposed_seconds) for each in others)
+    ]
+    if not waits or min(waits) < _LEAST_LATE * slowest.step_seconds:
+        return
+    waited = median(waits)
+    excess = {
+        name: seconds / slowest.split.steps
+        - median(_by_group(each.split).get(name, 0.0) / each.split.steps for each in others)
+        for name, seconds in _by_group(slowest.split).items()
+    }
+    reason = max(excess, key=lambda name: excess[name])
+    yield Advice(
+        "slow-rank",
+        f"the other ranks wait {_milliseconds(waited)} of each step for rank {slowest.rank}, "
+        f"which spends {_milliseconds(max(0.0, excess[reason]))} more than they on {reason}",
+        "look at the clock, temperature and neighbours of that rank's device with `ascendtune doctor`; even out the "
+        "lengths of rows with data.packing: true",
+        waited,
+        is_defect=True,
+    )
+
+
+def _by_group(split: Split) -> dict[str, float]:
+    """Seconds of everything but communication, by a name for people."""
+    return {
+        **{f"computing ({kind})": seconds for kind, seconds in split.compute.items()},
+        "the data": split.data,
+        "waiting for its device": sum(split.sync.values()),
+        "launching operators": split.launch,
+        "copies": sum(split.copies.values()),
+        **split.aside,
+    }
+
+
+def _copies(split: Split, step: float) -> Iterator[Advice]:
+    total = sum(split.copies.values()) / split.steps
+    if total < _LEAST_SHARE * step:
+        return
+    most = max(split.copies, key=lambda name: split.copies[name])
+    yield Advice(
+        "copies",
+        f"copies take {_milliseconds(total)} of each step, most of it {most}",
+        "keep tensors where and in the type in which they are used; copy what does not change once, before the loop",
+        total,
+        is_defect=True,
+    )
+
+
+def _small_collectives(split: Split, step: float) -> Iterator[Advice]:
+    for name, calls in split.collectives.items():
+        each_step = len(calls) / split.steps
+        exposed = split.communication.get(name, 0.0) / split.steps
+        # What the shortest of them takes, all of them take before the first byte.
+        latency = min(calls) * (each_step - _FEW_BLOCKS)
+        gain = max(0.0, min(exposed, latency))
+        if name == "all-reduce" and each_step >= _MANY_COLLECTIVES and exposed >= _LEAST_SHARE * step:
+            yield Advice(
+                "small-buckets",
+                f"each step has {each_step:.0f} calls of {name}, with {_milliseconds(exposed)} exposed",
+                "make buckets larger (DDP's bucket_cap_mb is 25 by default): each call costs a latency",
+                gain,
+                is_defect=True,
+            )
+
+
+def _unfused(split: Split, facts: dict[str, Any]) -> Iterator[Advice]:
+    """Modules that run as many operators where one kernel would do."""
+    for name, counted in split.modules.items():
+        part = {"in_mlp": "activation"}.get(kind := kind_of_module(name), kind)
+        if part != "norm" or not counted.calls:
+            continue
+        operators = counted.operators / counted.calls
+        seconds = split.compute.get(part, 0.0) / split.steps
+        if operators <= _FUSED_PASSES:
+            continue
+        yield Advice(
+            "unfused-norm",
+            f"{name} runs as {operators:.0f} operators and takes {_milliseconds(seconds)} of each step",
+            f"set {_KERNEL_KEYS[part]}: true{_why_not(facts, 'rms_norm')}",
+            seconds * (1 - _FUSED_PASSES / operators),
+            keys=_fused(facts),
+        )
+
+
+def _why_not(facts: dict[str, Any], part: str) -> str:
+    resolved = facts.get("resolved")
+    kernels = resolved.get("kernel") if isinstance(resolved, dict) else None
+    reason = kernels.get(part) if isinstance(kernels, dict) else None
+    return f" (this run: {reason})" if isinstance(reason, str) else ""
+
+
+def _options(rank: RankProfile) -> Iterator[Advice]:
+    split, step = rank.split, rank.step_seconds
+    recomputed = sum(each.recomputed for name, each in split.modules.items() if kind_of_module(name) != "in_attention")
+    if recomputed:
+        seconds = recomputed * 1e-6 / split.steps
+        yield Advice(
+            "recomputation",
+            f"activation checkpointing computes {_milliseconds(seconds)} of each step a second time",
+            "set memory.gradient_checkpointing: false where `ascendtune plan` says that it fits",
+            seconds,
+            keys={"memory.gradient_checkpointing": False},
+        )
+    exposed = rank.waited_seconds
+    if exposed >= 0.2 * step:
+        name = max(split.communication, key=lambda each: split.communication[each])
+        yield Advice(
+            "exposed-communication",
+            f"communication takes {_milliseconds(exposed)} of each step that nothing hides, most of it {name}",
+            "raise batch.accumulate or batch.per_device: fewer exchanges for as many tokens",
+            exposed / 2,
+            keys={"batch.accumulate": 2 * _whole(rank.facts.get("accumulate"))},
+        )
+    if split.on_device and split.launch / split.steps >= 0.1 * step:
+        yield Advice(
+            "launch-bound",
+            f"the device waits {_milliseconds(split.launch / split.steps)} of each step for the host to launch work",
+            "give each launch more to do: raise batch.per_device, use fused operators (kernel: auto)",
+            split.launch / split.steps / 2,
+            keys=_fused(rank.facts),
+        )
+
+
+def _fused(facts: dict[str, Any]) -> dict[str, Any]:
+    """The key that allows every fused operator; none where the recipe allows them already, or is not known."""
+    return {"kernel": "auto"} if facts.get("kernel", "auto") != "auto" else {}
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and 1 <= value <= 1 << 16 else 1
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"

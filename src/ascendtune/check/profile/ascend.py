@@ -1,0 +1,197 @@
+"""What torch_npu's profiler has made of its records: the folder ASCEND_PROFILER_OUTPUT of a rank.
+
+step_trace_time.csv has the parts of each step, in microseconds: Computing + Communication(Not Overlapped) + Free is
+the Stage. kernel_details.csv has a line for each kernel, with its step. communication.json has the elapsed, transit and
+wait time of each collective, in milliseconds. Which columns there are differs between versions; their names do not.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from ascendtune.check.profile.intervals import Interval, merged, uncovered, union
+from ascendtune.check.profile.kinds import kind_of_collective, kind_of_operator
+from ascendtune.check.profile.split import Split
+from ascendtune.check.profile.trace import MOST_EVENTS
+from ascendtune.core.errors import InputError
+from ascendtune.core.foreign_json import open_foreign, read_json_object
+
+OUTPUT = "ASCEND_PROFILER_OUTPUT"
+_STEPS, _KERNELS, _COMMUNICATION = "step_trace_time.csv", "kernel_details.csv", "communication.json"
+_MICRO, _MILLI = 1e-6, 1e-3
+_MOST_JSON_BYTES = 256 << 20
+_LONGEST = 1e12
+"""Microseconds: longer than any step."""
+_NUMBER = re.compile(r"[0-9]{1,18}(\.[0-9]{1,9})?")
+_LONGEST_NAME = 300
+
+
+def ascend_outputs(directory: Path) -> list[Path]:
+    """The output folders of ranks in `directory`: itself, its own, or those of the `…_ascend_pt` folders in it."""
+    if directory.name == OUTPUT:
+        return [directory]
+    found = [directory / OUTPUT, *directory.glob(f"*_ascend_pt/{OUTPUT}")]
+    return sorted(each for each in found if each.is_dir())
+
+
+def read_ascend(output: Path) -> Split:
+    """The time of the profiled steps of one rank.
+
+    Raises:
+        InputError: the folder holds neither of the tables, or they cannot be read.
+        RecipeError: communication.json is damaged.
+    """
+    parts = {str(row.get("Step", "")): row for row in _rows(output / _STEPS)}
+    kernels = _kernels(output / _KERNELS)
+    if not parts and not kernels:
+        raise InputError(
+            f"{OUTPUT} holds neither {_STEPS} nor {_KERNELS} with a kernel",
+            code="no-profile",
+            remedy="let torch_npu.profiler analyse its records: torch_npu.profiler.profiler.analyse(PATH)",
+            where=output,
+        )
+    steps = sorted(parts or kernels, key=lambda step: (len(step), step))
+    split = Split([], on_device=True)
+    for step in steps:
+        split.step_seconds.append(_add_step(split, kernels.get(step, []), parts.get(step)))
+    path = output / _COMMUNICATION
+    if path.is_file():
+        _name_collectives(split, read_json_object(path, _MOST_JSON_BYTES))
+    return split
+
+
+def _add_step(split: Split, kernels: list[Interval], parts: dict[str, str] | None) -> float:
+    """Add a step to `split`; returns its seconds.
+
+    The totals are those of the vendor where it has made them. They say how much is computed; the kernels say what.
+    """
+    lanes: dict[str, list[Interval]] = defaultdict(list)
+    for kernel in kernels:
+        kind = kind_of_operator(kernel.label)
+        split.note(kernel.label, kind, 1, (kernel.end - kernel.start) * _MICRO)
+        lanes[kind if kind in ("collective", "copy") else "compute"].append(kernel)
+    compute: dict[str, float] = defaultdict(float)
+    for each in (computing := uncovered(sorted(lanes["compute"]))):
+        compute[kind_of_operator(each.label)] += (each.end - each.start) * _MICRO
+    exposed = uncovered(sorted(lanes["collective"]), union(computing))
+    covered = merged(union(computing), union(exposed))
+    copying = uncovered(sorted(lanes["copy"]), covered)
+    computed, communicated, free = sum(compute.values()), _length(exposed), 0.0
+    hidden = _length(uncovered(sorted(lanes["collective"]))) - communicated
+    copied = _length(copying)
+    if parts is not None:
+        named = _seconds(parts, "Computing")
+        # Without a table of kernels, or where it lacks some, the rest has no kind.
+        compute = _scaled(compute, named)
+        computed, communicated = named, _seconds(parts, "Communication(Not Overlapped)")
+        hidden, free = _seconds(parts, "Overlapped"), _seconds(parts, "Free")
+        copied = min(copied, free)
+        free -= copied
+    elif kernels:
+        whole = max(each.end for each in kernels) - min(each.start for each in kernels)
+        free = max(0.0, whole * _MICRO - computed - communicated - copied)
+    for kind, seconds in compute.items():
+        split.compute[kind] += seconds
+    split.communication["collectives"] += communicated
+    split.hidden["collectives"] += hidden
+    split.exposed_seconds.append(communicated)
+    if copied:
+        split.copies["copies of the device"] += copied
+    split.gaps += free
+    return computed + communicated + copied + free
+
+
+def _scaled(values: dict[str, float], total: float) -> dict[str, float]:
+    """`values` with `total` as their sum; all of it is "other" where there are none."""
+    present = sum(values.values())
+    return {kind: seconds * total / present for kind, seconds in values.items()} if present else {"other": total}
+
+
+def _kernels(path: Path) -> dict[str, list[Interval]]:
+    """The kernels of each step, labelled by type, in microseconds since the first one; "" without steps."""
+    found: dict[str, list[Interval]] = defaultdict(list)
+    origin: Decimal | None = None
+    for row in _rows(path):
+        begin, lasts = (_NUMBER.fullmatch((row.get(key) or "").strip()) for key in ("Start Time(us)", "Duration(us)"))
+        if begin is None or lasts is None:
+            continue
+        # A timestamp has 16 digits before the point: a float would round it to a quarter of a microsecond.
+        start, duration = Decimal(begin[0]), float(lasts[0])
+        origin = start if origin is None else origin
+        since = float(start - origin)
+        if max(abs(since), duration) < _LONGEST:
+            # Some versions write the type as N/A.
+            label = next((word for key in ("Type", "Name") if (word := row.get(key)) and word != "N/A"), "")
+            found[row.get("Step Id") or ""].append(Interval(since, since + duration, label[:_LONGEST_NAME]))
+    return dict(found)
+
+
+def _name_collectives(split: Split, content: dict[str, Any]) -> None:
+    """Divide the communication by collective, as their elapsed times are."""
+    elapsed: dict[str, float] = defaultdict(float)
+    for step in content.values():
+        groups = step.get("collective") if isinstance(step, dict) else None
+        for name, facts in groups.items() if isinstance(groups, dict) else ():
+            times = facts.get("Communication Time Info") if isinstance(facts, dict) else None
+            seconds = _number(times.get("Elapse Time(ms)")) * _MILLI if isinstance(times, dict) else 0.0
+            if seconds and not name.lower().startswith("total"):
+                kind = kind_of_collective(name)
+                elapsed[kind] += seconds
+                split.collectives[kind].append(seconds)
+    for table in (split.communication, split.hidden):
+        if elapsed and (total := table.pop("collectives", 0.0)):
+            table.update(_scaled(elapsed, total))
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    """The lines of a table by their headers; none where the file is absent.
+
+    Raises:
+        InputError: it is not a table, or has too many lines.
+    """
+    if not path.is_file():
+        return
+    with open_foreign(path) as file:
+        table = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline=""))
+        try:
+            for number, row in enumerate(table):
+                if number >= MOST_EVENTS:
+                    raise InputError(
+                        f"{path.name} has more than {MOST_EVENTS:,} lines",
+                        code="trace-too-large",
+                        remedy="record fewer steps",
+                        where=path,
+                    )
+                yield {key: value for key, value in row.items() if isinstance(key, str) and isinstance(value, str)}
+        except csv.Error as error:
+            raise InputError(
+                f"{path.name} is not a table: {error}",
+                code="invalid-trace",
+                remedy="copy the folder again, or record the profile again",
+                where=path,
+            ) from error
+
+
+def _seconds(row: dict[str, str], column: str) -> float:
+    try:
+        value = float(row.get(column) or 0.0)
+    except ValueError:
+        return 0.0
+    return value * _MICRO if 0 <= value < _LONGEST else 0.0
+
+
+def _number(value: Any) -> float:
+    is_time = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_time and 0 <= value < _LONGEST else 0.0
+
+
+def _length(intervals: list[Interval]) -> float:
+    return sum(each.end - each.start for each in intervals) * _MICRO

@@ -1,0 +1,283 @@
+"""What the threads of the host did: operators and ranges lie inside each other, each with its own share of the time."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ascendtune.check.profile.intervals import Interval
+from ascendtune.check.profile.kinds import KINDS, is_view, kind_in_module, kind_of_module, kind_of_operator, waits
+from ascendtune.check.profile.trace import LAUNCH, OP, RANGE, Trace
+
+_OURS = "ascendtune:"
+_STEP = re.compile(r"ProfilerStep#(\d{1,18})")
+_BACKWARD = re.compile(r"^autograd::engine::evaluate_function: |Backward\d*$")
+_LOADER = "enumerate(DataLoader)#"
+_WAITING_OPERATORS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero"})
+STRONG = frozenset({"attention", "loss", "optimizer", "clip", "collective", "norm", "rotary", "gradients"})
+"""Kinds that an operator passes on to those inside it; products of matrices stay what they are."""
+_DEEPEST = 10_000
+
+KIND_NUMBERS = {kind: number for number, kind in enumerate((*KINDS, "collective", "copy"))}
+
+
+class Wait(NamedTuple):
+    """A call in which the host waits for the device."""
+
+    start: float
+    """Microseconds."""
+    place: str
+    phase: str
+
+
+class ModuleCalls:
+    """What was counted for a class of modules."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.operators = 0
+        """Inside all calls, without views and without those inside other operators."""
+        self.recomputed = 0.0
+        """Microseconds of calls in the backward pass: activation checkpointing."""
+
+
+class Host:
+    """The host's side of a trace. `segments` of the main thread must be read before those of others.
+
+    Attributes:
+        main: the thread that trains.
+        kind: (events,) int8 index into `KIND_NUMBERS` of each operator, -1 for others; known after `segments`.
+        modules: by class name, known after `segments`.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._by_thread: dict[int, list[int]] = defaultdict(list)
+        for event in range(len(trace)):
+            if trace.category[event] in (OP, RANGE, LAUNCH):
+                self._by_thread[trace.thread[event]].append(event)
+        self.kind = array("b", [-1]) * len(trace)
+        self.modules: dict[str, ModuleCalls] = defaultdict(ModuleCalls)
+        self.waits: list[Wait] = []
+        """Calls of a driver in which the host waited for the device; known after `segments`."""
+        self.named_waits: list[Wait] = []
+        """Ranges `ascendtune:sync PLACE`: calls that wait for a device, where there is one."""
+        self.data_ranges: list[Interval] = []
+        """In which batches are made; known after `segments`."""
+        self._of_sequence: dict[int, tuple[str, str]] = {}
+        self._facts: dict[int, _Facts] = {}
+        self._kinds: dict[tuple[int, str, str, bool], tuple[str, str]] = {}
+        steps = [event for events in self._by_thread.values() for event in events if self.step_of(event) is not None]
+        self.main = self._main_thread(steps)
+        self.windows = sorted(
+            (trace.start[event], trace.start[event] + trace.duration[event])
+            for event in steps
+            if trace.thread[event] == self.main
+        )
+        """Start and end of each profiled step, in microseconds; empty where the trace names no steps."""
+
+    def step_of(self, event: int) -> int | None:
+        """The number in `ProfilerStep#3`, the range that torch puts around a step."""
+        match = _STEP.fullmatch(self._trace.name_of(event)) if self._trace.category[event] == RANGE else None
+        return int(match[1]) if match else None
+
+    def threads(self) -> list[int]:
+        """The threads, the main one first."""
+        return sorted(self._by_thread, key=lambda thread: thread != self.main)
+
+    def ranges_of_collectives(self) -> list[Interval]:
+        """Ranges that a communication library's own threads recorded (gloo's), sorted."""
+        trace = self._trace
+        return sorted(
+            Interval(trace.start[event], trace.start[event] + trace.duration[event], trace.name_of(event), event)
+            for thread, events in self._by_thread.items()
+            if thread != self.main
+            for event in events
+            if trace.category[event] == RANGE and kind_of_operator(trace.name_of(event)) == "collective"
+        )
+
+    def _main_thread(self, steps: list[int]) -> int:
+        if steps:
+            return self._trace.thread[steps[0]]
+        most = max(
+            self._by_thread.items(),
+            key=lambda item: sum(self._trace.duration[event] for event in item[1]),
+            default=(0, []),
+        )
+        return most[0]
+
+    def segments(self, thread: int, windows: list[tuple[float, float]]) -> Iterator[tuple[float, float, OpenEvent]]:
+        """What is innermost in `thread` during the windows: start, end, and the event; in order, without gaps.
+
+        Of events that overlap without one containing the other, the later one is cut at the end of the earlier one.
+        """
+        position = 0
+        for start, end, event in self._all_segments(thread):
+            while position < len(windows) and windows[position][1] <= start:
+                position += 1
+            if position == len(windows):
+                # Goes on: events behind the windows still tell which module an operator belongs to.
+                continue
+            first, last = windows[position]
+            if first <= start and end <= last:
+                yield start, end, event
+                continue
+            for first, last in windows[position:]:
+                if first >= end:
+                    break
+                yield max(first, start), min(last, end), event
+
+    def _all_segments(self, thread: int) -> Iterator[tuple[float, float, OpenEvent]]:
+        trace = self._trace
+        start, duration = trace.start, trace.duration
+        events = sorted(self._by_thread[thread], key=lambda event: (start[event], -duration[event]))
+        stack: list[OpenEvent] = []
+        outside = OpenEvent(-1, -1, float("inf"), "", "", "", -1)
+        cursor = start[events[0]] if events else 0.0
+        for event in events:
+            begin = start[event]
+            while stack and stack[-1].end <= begin:
+                done = stack.pop()
+                if done.end > cursor:
+                    yield cursor, done.end, done
+                    cursor = done.end
+            above = stack[-1] if stack else outside
+            if begin > cursor:
+                yield cursor, begin, above
+                cursor = begin
+            if len(stack) < _DEEPEST:
+                stack.append(self._opened(event, min(begin + duration[event], above.end), above))
+        while stack:
+            done = stack.pop()
+            if done.end > cursor:
+                yield cursor, done.end, done
+                cursor = done.end
+
+    def _opened(self, event: int, end: float, above: OpenEvent) -> OpenEvent:
+        trace = self._trace
+        number, category = trace.name[event], trace.category[event]
+        if category != OP:
+            name = trace.names[number]
+            if category == RANGE:
+                return self._opened_range(event, name, end, above)
+            place = above.place
+            if waits(name):
+                place = number if place < 0 else place
+                self.waits.append(Wait(trace.start[event], trace.names[place], above.phase))
+            return OpenEvent(event, number, end, above.module, above.strong, above.phase, place, above.kind)
+        module, strong, direct = above.module, above.strong, above.direct
+        facts = self._facts.get(number) or self._facts_of(number)
+        sequence = trace.sequence[event]
+        if sequence >= 0:
+            if facts.is_backward:
+                module, strong = self._of_sequence.get(sequence, (module, strong))
+            else:
+                # What is innermost has it last: the operator that autograd knows.
+                self._of_sequence[sequence] = (module, strong)
+        key = number, module, strong, above.kind == "copy"
+        found = self._kinds.get(key)
+        if found is None:
+            found = self._kinds[key] = _kind_of(facts.own, trace.names[number], module, strong, key[3])
+        kind, strong = found
+        if direct and not facts.is_view:
+            self.modules[direct].operators += 1
+            direct = ""
+        self.kind[event] = KIND_NUMBERS[kind]
+        place = number if facts.is_wait and above.place < 0 else above.place
+        return OpenEvent(event, number, end, module, strong, above.phase, place, kind, direct)
+
+    def _facts_of(self, number: int) -> _Facts:
+        name = self._trace.names[number]
+        found = self._facts[number] = _Facts(
+            kind_of_operator(name), bool(_BACKWARD.search(name)), is_view(name), name in _WAITING_OPERATORS
+        )
+        return found
+
+    def _opened_range(self, event: int, name: str, end: float, above: OpenEvent) -> OpenEvent:
+        module, strong, phase, place, direct = above.module, above.strong, above.phase, above.place, ""
+        number = self._trace.name[event]
+        if name.startswith(_OURS):
+            what, _, rest = name.removeprefix(_OURS).partition(" ")
+            if what == "phase":
+                phase = rest
+                strong = "clip" if rest == "optimizer" else strong
+            elif what == "sync":
+                place = number
+                self.named_waits.append(Wait(self._trace.start[event], rest, phase))
+            elif what == "module" and (found := kind_of_module(rest)):
+                module, direct = found, rest
+                self.modules[rest].calls += 1
+                if above.phase == "backward":
+                    self.modules[rest].recomputed += self._trace.duration[event]
+        elif name.startswith("Optimizer.step#"):
+            strong = "optimizer"
+        elif name.startswith(_LOADER):
+            phase = "data"
+        if phase == "data" != above.phase:
+            self.data_ranges.append(Interval(self._trace.start[event], end))
+        return OpenEvent(event, number, end, module, strong, phase, place, "", direct)
+
+
+class _Facts(NamedTuple):
+    """What the name of an operator tells."""
+
+    own: str
+    is_backward: bool
+    is_view: bool
+    is_wait: bool
+
+
+def _kind_of(own: str, name: str, module: str, strong: str, in_copy: bool) -> tuple[str, str]:
+    """The kind of an operator, and the kind that it passes on to those inside it ("": none)."""
+    kind = kind_in_module(module, own, name)
+    if strong == "clip" and kind == "copy":
+        # Between backward pass and optimizer; clipping itself copies nothing.
+        return kind, strong
+    if strong and kind not in ("matmul", "collective"):
+        return strong, strong
+    if kind in STRONG:
+        return kind, kind
+    return "copy" if in_copy and own == "other" else kind, strong
+
+
+class OpenEvent:
+    """An event that has begun, and what it passes on to those inside it.
+
+    Attributes:
+        event: -1 for the time outside all events.
+        name: index of its name; -1 likewise.
+        end: microseconds.
+        module: as `kinds.kind_of_module` says of the module around it.
+        strong: the kind that everything inside it has, but for matrix products.
+        phase: of the training loop, such as "data" or "forward"; "" outside.
+        place: index of the name of the call in which the host waits for the device; -1 where it does not.
+        kind: of an operator, see `kinds.KINDS`; "" for ranges.
+        direct: the class of modules whose range this is, or that contains only views of it; "" for other events.
+    """
+
+    __slots__ = ("direct", "end", "event", "kind", "module", "name", "phase", "place", "strong")
+
+    def __init__(
+        self,
+        event: int,
+        name: int,
+        end: float,
+        module: str,
+        strong: str,
+        phase: str,
+        place: int,
+        kind: str = "",
+        direct: str = "",
+    ) -> None:
+        self.event = event
+        self.name = name
+        self.end = end
+        self.module = module
+        self.strong = strong
+        self.phase = phase
+        self.place = place
+        self.kind = kind
+        self.direct = direct

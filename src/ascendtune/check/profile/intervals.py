@@ -1,0 +1,85 @@
+"""Arithmetic of time intervals. All lists are sorted by start; microseconds throughout."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class Interval(NamedTuple):
+    """A half-open interval [start, end) with what happens in it."""
+
+    start: float
+    end: float
+    label: str = ""
+    event: int = -1
+
+
+def uncovered(intervals: Iterable[Interval], covered: Sequence[tuple[float, float]] = ()) -> list[Interval]:
+    """The parts of `intervals` outside `covered`, each moment once: where two overlap, the first one has it.
+
+    Args:
+        covered: disjoint.
+    """
+    found: list[Interval] = []
+    position, reached = 0, float("-inf")
+    for interval in intervals:
+        start = max(interval.start, reached)
+        reached = max(reached, interval.end)
+        while position < len(covered) and covered[position][1] <= start:
+            position += 1
+        at = position
+        while start < interval.end:
+            if at == len(covered) or covered[at][0] >= interval.end:
+                found.append(Interval(start, interval.end, interval.label, interval.event))
+                break
+            if covered[at][0] > start:
+                found.append(Interval(start, covered[at][0], interval.label, interval.event))
+            start = max(start, covered[at][1])
+            at += 1
+    return found
+
+
+def union(intervals: Iterable[Interval | tuple[float, float]]) -> list[tuple[float, float]]:
+    """Disjoint intervals that cover the same moments."""
+    found: list[tuple[float, float]] = []
+    for interval in intervals:
+        start, end = interval[0], interval[1]
+        if found and start <= found[-1][1]:
+            if end > found[-1][1]:
+                found[-1] = (found[-1][0], end)
+        elif end > start:
+            found.append((start, end))
+    return found
+
+
+def merged(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The union of two lists of disjoint intervals."""
+    return union(sorted([*one, *other]))
+
+
+def clipped(intervals: Iterable[Interval], start: float, end: float) -> list[Interval]:
+    """The parts of `intervals` between `start` and `end`."""
+    return [
+        Interval(max(each.start, start), min(each.end, end), each.label, each.event)
+        for each in intervals
+        if each.end > start and each.start < end
+    ]
+
+
+class Index:
+    """Intervals that do not overlap, to be asked for those that touch a moment or a span."""
+
+    def __init__(self, intervals: Sequence[Interval]) -> None:
+        self._intervals = uncovered(sorted(intervals))
+        self._ends = [each.end for each in self._intervals]
+
+    def within(self, start: float, end: float) -> list[Interval]:
+        """The parts between `start` and `end`."""
+        found = []
+        for at in range(bisect_left(self._ends, start), len(self._ends)):
+            if self._intervals[at].start >= end:
+                break
+            found.append(self._intervals[at])
+        return clipped(found, start, end)

@@ -1,0 +1,135 @@
+"""What was profiled: the traces of a run, a directory or a file, one rank each, with the facts beside them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ascendtune.check.profile.ascend import ascend_outputs, read_ascend
+from ascendtune.check.profile.split import Split, split_of
+from ascendtune.check.profile.trace import read_trace
+from ascendtune.core.errors import InputError
+from ascendtune.core.foreign_json import is_number, read_json_object
+from ascendtune.core.rundir import RunDir
+
+_TRACE = re.compile(r"(.*?)(\.pt)?(\.trace)?\.json(\.gz)?")
+_RANK = re.compile(r"rank[_-]?(\d{1,6})")
+_INFO = re.compile(r"profiler_info_(\d{1,6})\.json")
+MOST_RANKS = 1024
+_MOST_RATIO = 1e30
+
+
+@dataclass(frozen=True)
+class RankProfile:
+    """One rank.
+
+    Attributes:
+        facts: what `train` noted beside the trace; empty for a trace of another program.
+    """
+
+    rank: int
+    path: Path
+    split: Split
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def step_seconds(self) -> float:
+        """Mean time of a step."""
+        return self.split.total / self.split.steps
+
+    @property
+    def waited_seconds(self) -> float:
+        """Exposed communication of a step: the rank that the others wait for has least of it."""
+        return sum(self.split.communication.values()) / self.split.steps
+
+    def model_flops(self) -> float | None:
+        """FLOP/s of the model that this rank achieved, recomputation not counted; None where it is not known."""
+        tokens, per_token = self.facts.get("tokens_per_step"), self.facts.get("flops_per_token")
+        if not is_number(tokens, 1, _MOST_RATIO) or not is_number(per_token, 1, _MOST_RATIO):
+            return None
+        world_size = self.facts.get("world_size")
+        ranks = world_size if isinstance(world_size, int) and world_size > 0 else 1
+        return float(tokens) * float(per_token) / ranks / self.step_seconds  # type: ignore[arg-type]
+
+    def utilisation(self) -> float | None:
+        """`model_flops` as a share of the peak of the data sheet (MFU); None where either is not known."""
+        achieved, peak = self.model_flops(), self.facts.get("peak_flops")
+        return achieved / peak if achieved is not None and is_number(peak, 1, _MOST_RATIO) else None  # type: ignore[operator]
+
+
+def read_profile(path: Path) -> list[RankProfile]:
+    """The profile in a run directory, in a directory of traces, or in one trace; by rank.
+
+    Raises:
+        InputError: there is none, or a trace cannot be read.
+    """
+    if path.is_file():
+        return [_read_rank(path, 0, {})]
+    run = RunDir(path) if (path / "run.json").is_file() else None
+    directory = run.profile if run is not None else path
+    if outputs := ascend_outputs(directory):
+        return sorted((_read_ascend_rank(each, at) for at, each in enumerate(outputs)), key=lambda each: each.rank)
+    files = sorted(each for each in directory.glob("*.json*") if _is_trace(each)) if directory.is_dir() else []
+    if not files:
+        raise InputError(
+            "this directory holds no profile",
+            code="no-profile",
+            remedy="record one: `ascendtune profile RECIPE`, or train with profile.steps=5-8",
+            where=directory,
+        )
+    if len(files) > MOST_RANKS:
+        raise InputError(
+            f"the directory holds {len(files):,} traces, more than {MOST_RANKS:,}",
+            code="too-many-files",
+            remedy="give the directory of one profile",
+            where=directory,
+        )
+    tokens = _tokens_by_step(run) if run is not None else {}
+    ranks = []
+    for position, file in enumerate(files):
+        match = _RANK.search(file.name)
+        ranks.append(_read_rank(file, int(match[1]) if match else position, tokens))
+    return sorted(ranks, key=lambda each: each.rank)
+
+
+def _read_ascend_rank(output: Path, position: int) -> RankProfile:
+    """A rank in a folder of torch_npu's profiler; the folder around it is named after the worker."""
+    folder = output.parent
+    match = _RANK.search(folder.name)
+    # torch_npu writes the rank into the name of its own facts.
+    noted = [int(each[1]) for path in folder.glob("profiler_info_*.json") if (each := _INFO.fullmatch(path.name))]
+    rank = int(match[1]) if match else noted[0] if noted else position
+    beside = folder.with_name(f"rank_{rank}.json")
+    return RankProfile(rank, output, read_ascend(output), read_json_object(beside) if beside.is_file() else {})
+
+
+def _is_trace(path: Path) -> bool:
+    """Whether the name is that of a trace: not of a report of ours or of the facts beside a trace."""
+    return bool(_TRACE.fullmatch(path.name)) and not re.fullmatch(r"\..*|rank_\d+\.json|summary\.json", path.name)
+
+
+def _read_rank(file: Path, rank: int, tokens: dict[int, float]) -> RankProfile:
+    trace = read_trace(file)
+    beside = file.with_name(f"rank_{rank}.json")
+    found = trace.values.get("ascendtune")
+    facts = found if isinstance(found, dict) else read_json_object(beside) if beside.is_file() else {}
+    split = split_of(trace)
+    first = facts.get("first_step")
+    if isinstance(first, int) and tokens:
+        counted = [tokens[step] for step in range(first, first + split.steps) if step in tokens]
+        if counted:
+            facts = {**facts, "tokens_per_step": sum(counted) / len(counted)}
+    return RankProfile(rank, file, split, facts)
+
+
+def _tokens_by_step(run: RunDir) -> dict[int, float]:
+    """Tokens of all ranks in each recorded step, where every step was recorded."""
+    found, before = {}, 0
+    for record in run.read_metrics():
+        step, count = record.get("step"), record.get("tokens")
+        if isinstance(step, int) and is_number(count, 1, _MOST_RATIO):
+            found[step] = float(count) / max(1, step - before)  # type: ignore[arg-type]
+            before = step
+    return found

@@ -1,0 +1,344 @@
+"""The time of a step, divided so that every moment counts once: the parts add up to the step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from ascendtune.check.profile.host import KIND_NUMBERS, Host, ModuleCalls, OpenEvent
+from ascendtune.check.profile.intervals import Index, Interval, clipped, merged, uncovered, union
+from ascendtune.check.profile.kinds import kind_of_collective, kind_of_operator
+from ascendtune.check.profile.trace import COPY, KERNEL, LAUNCH, OP, Trace
+
+ASIDE = ("evaluation", "checkpoint", "profile")
+"""Phases of the loop that belong to no step."""
+_KIND_NAMES = tuple(KIND_NUMBERS)
+_MICRO = 1e-6
+_SAME_MOMENT = 1e-3
+"""Microseconds: traces are written to this."""
+
+
+@dataclass
+class Operator:
+    """One operator or kernel: calls and seconds of all profiled steps together."""
+
+    calls: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Split:
+    """Seconds of all profiled steps together; the parts without `hidden` add up to `total`."""
+
+    step_seconds: list[float]
+    """Of each step."""
+    on_device: bool
+    """Whether kernels of a device were timed; else operators on the host."""
+    compute: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """By kind, see `kinds.KINDS`."""
+    communication: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Exposed: nothing was computed meanwhile. By collective."""
+    exposed_seconds: list[float] = field(default_factory=list)
+    """Exposed communication of each step."""
+    hidden: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Communication behind computing. By collective."""
+    collectives: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Seconds of each call. By collective."""
+    copies: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """By name, with the phase."""
+    data: float = 0.0
+    data_seconds: list[float] = field(default_factory=list)
+    """In which the host made the batches of each step, whether the device waited for them or not."""
+    sync: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """The device waits because the host waited for it. By the place of that call."""
+    launch: float = 0.0
+    """The host has not given the device the next work yet."""
+    gaps: float = 0.0
+    """The device had its next work and did not begin it."""
+    aside: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """By phase, see `ASIDE`."""
+    sync_calls: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+    """(place, phase) -> calls in which the host waited for the device."""
+    operators: dict[tuple[str, str], Operator] = field(default_factory=lambda: defaultdict(Operator))
+    """By name and kind: a product of elements may be part of a norm or of an activation."""
+    modules: dict[str, ModuleCalls] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> int:
+        return len(self.step_seconds)
+
+    @property
+    def total(self) -> float:
+        """Seconds of all steps."""
+        return sum(self.step_seconds)
+
+    def idle(self) -> float:
+        return self.data + sum(self.sync.values()) + self.launch + self.gaps
+
+    def parts(self) -> float:
+        """The sum of all parts, in seconds."""
+        groups = (self.compute, self.communication, self.copies, self.aside)
+        return sum(sum(group.values()) for group in groups) + self.idle()
+
+    def note(self, name: str, kind: str, calls: int, seconds: float) -> None:
+        """Add to the table of operators."""
+        entry = self.operators[name, kind]
+        entry.calls += calls
+        entry.seconds += seconds
+
+
+def split_of(trace: Trace) -> Split:
+    """Divide the time of the profiled steps of one rank."""
+    host = Host(trace)
+    windows = host.windows or [_whole(trace)]
+    split = Split([(end - start) * _MICRO for start, end in windows], trace.has_device())
+    if split.on_device:
+        _split_device(split, trace, host, windows)
+    else:
+        _split_host(split, trace, host, windows)
+    split.modules = dict(host.modules)
+    data = Index(host.data_ranges)
+    split.data_seconds = [sum(each.end - each.start for each in data.within(*window)) * _MICRO for window in windows]
+    return split
+
+
+def _whole(trace: Trace) -> tuple[float, float]:
+    timed = [event for event in range(len(trace)) if trace.category[event] != LAUNCH]
+    return (
+        min(trace.start[event] for event in timed),
+        max(trace.start[event] + trace.duration[event] for event in timed),
+    )
+
+
+def _split_host(split: Split, trace: Trace, host: Host, windows: list[tuple[float, float]]) -> None:
+    """Operators compute on the main thread, one at a time; a library's own threads communicate beside it."""
+    waiting: list[Interval] = []
+    busy: list[tuple[float, float]] = []
+    sums: dict[tuple[int, str, str, int], float] = defaultdict(float)
+    calls: dict[tuple[int, str], int] = defaultdict(int)
+    seen = bytearray(len(trace))
+    for start, end, inner in host.segments(host.main, windows):
+        kind = inner.kind
+        if not kind or kind == "collective":
+            waiting.append(Interval(start, end, _cause(inner, trace), inner.event))
+            continue
+        if busy and busy[-1][1] == start:
+            busy[-1] = busy[-1][0], end
+        else:
+            busy.append((start, end))
+        sums[inner.name, kind, inner.phase, inner.place] += end - start
+        if not seen[inner.event]:
+            seen[inner.event] = 1
+            calls[inner.name, kind] += 1
+    for (name, kind, phase, place), microseconds in sums.items():
+        _count(split, trace.names[name], kind, phase, trace.names[place] if place >= 0 else "", microseconds * _MICRO)
+    for (name, kind), count in calls.items():
+        split.note(trace.names[name], kind, count, 0.0)
+    _add_sync_calls(split, host, windows)
+    # Before the first event of the thread and behind its last.
+    around = uncovered((Interval(*window, "launch") for window in windows), merged(union(busy), union(waiting)))
+    waiting = sorted([*waiting, *around])
+    _split_waiting(split, host, windows, waiting, busy)
+
+
+def _split_waiting(
+    split: Split,
+    host: Host,
+    windows: list[tuple[float, float]],
+    waiting: list[Interval],
+    busy: list[tuple[float, float]],
+) -> None:
+    """Divide the time in which the main thread computes nothing."""
+    ranges = host.ranges_of_collectives()
+    communicating = uncovered(ranges, merged(union(busy), _gaps_between(windows)))
+    exposed = uncovered(sorted(_overlap(waiting, communicating)))
+    _add_collectives(split, ranges, windows, exposed)
+    for each in uncovered(waiting, union(exposed)):
+        seconds = (each.end - each.start) * _MICRO
+        cause, _, detail = each.label.partition(" ")
+        if cause == "collective":
+            split.communication[kind_of_collective(detail)] += seconds
+        elif cause == "aside":
+            split.aside[detail] += seconds
+        elif cause == "sync":
+            split.sync[detail] += seconds
+        elif cause == "data":
+            split.data += seconds
+        else:
+            split.launch += seconds
+
+
+def _overlap(waiting: list[Interval], communicating: list[Interval]) -> list[Interval]:
+    """The moments in which the host waits and a collective runs, named by the collective."""
+    index = Index(communicating)
+    found = []
+    for each in waiting:
+        # While it evaluates or saves, the collectives belong to that.
+        if not each.label.startswith("aside"):
+            found += index.within(each.start, each.end)
+    return found
+
+
+def _cause(inner: OpenEvent, trace: Trace) -> str:
+    """Why nothing is computed while `inner` is the innermost event of the main thread."""
+    if inner.phase in ASIDE:
+        return f"aside {inner.phase}"
+    if inner.kind == "collective":
+        return f"collective {trace.names[inner.name]}"
+    if inner.place >= 0:
+        return f"sync {shown_place(trace.names[inner.place])}"
+    return "data" if inner.phase == "data" else "launch"
+
+
+def _count(split: Split, name: str, kind: str, phase: str, place: str, seconds: float) -> None:
+    """Add the time of an operator on the host."""
+    split.note(name, kind, 0, seconds)
+    if phase in ASIDE:
+        split.aside[phase] += seconds
+    elif phase == "data":
+        split.data += seconds
+    elif place:
+        split.sync[shown_place(place)] += seconds
+    elif kind == "copy":
+        split.copies[f"{name} in {phase or 'the step'}"] += seconds
+    else:
+        split.compute[kind] += seconds
+
+
+def _split_device(split: Split, trace: Trace, host: Host, windows: list[tuple[float, float]]) -> None:
+    """Kernels compute and communicate on streams of the device; the host explains what happens between them."""
+    # First: it finds which module each operator belongs to.
+    causes = _host_causes(trace, host, windows)
+    _add_sync_calls(split, host, windows)
+    computes, collectives, copies = _lanes(split, trace, host, windows)
+    covered = _gaps_between(windows)
+    for each in (found := uncovered(computes, covered)):
+        split.compute[each.label] += (each.end - each.start) * _MICRO
+    covered = merged(union(found), covered)
+    _add_collectives(split, collectives, windows, found := uncovered(collectives, covered))
+    covered = merged(union(found), covered)
+    for each in (found := uncovered(copies, covered)):
+        split.copies[each.label] += (each.end - each.start) * _MICRO
+    covered = merged(union(found), covered)
+    launched = _launches(trace)
+    work = sorted([*computes, *collectives, *copies])
+    position = 0
+    for gap in uncovered((Interval(*window) for window in windows), covered):
+        while position < len(work) and work[position].start < gap.end - _SAME_MOMENT:
+            position += 1
+        launch = gap.end
+        if position < len(work):
+            launch = launched.get(trace.correlation[work[position].event], gap.end)
+        _explain_gap(split, gap, min(max(launch, gap.start), gap.end), causes)
+
+
+def _lanes(
+    split: Split, trace: Trace, host: Host, windows: list[tuple[float, float]]
+) -> tuple[list[Interval], list[Interval], list[Interval]]:
+    """Kernels that compute (by kind), collectives (by name) and copies (by name), each sorted."""
+    operator_of = {
+        trace.external[event]: event
+        for event in range(len(trace))
+        if trace.category[event] == OP and trace.external[event] >= 0
+    }
+    lanes: dict[str, list[Interval]] = {"compute": [], "collective": [], "copy": []}
+    for event in range(len(trace)):
+        category = trace.category[event]
+        if category not in (KERNEL, COPY):
+            continue
+        name = trace.name_of(event)
+        kind = "copy" if category == COPY else kind_of_operator(name)
+        operator = operator_of.get(trace.external[event], -1)
+        if kind not in lanes and operator >= 0 and host.kind[operator] >= 0:
+            # The module around the operator knows better than the name of the kernel.
+            of_operator = _KIND_NAMES[host.kind[operator]]
+            kind = kind if of_operator in ("other", "copy", "collective") else of_operator
+        begin, end = trace.start[event], trace.start[event] + trace.duration[event]
+        lanes[kind if kind in lanes else "compute"].append(Interval(begin, end, name if kind in lanes else kind, event))
+        if any(start <= begin < last for start, last in windows):
+            split.note(name, kind, 1, (end - begin) * _MICRO)
+    return sorted(lanes["compute"]), sorted(lanes["collective"]), sorted(lanes["copy"])
+
+
+def _explain_gap(split: Split, gap: Interval, launch: float, causes: dict[str, Index]) -> None:
+    """Divide a span in which the device does nothing.
+
+    Args:
+        launch: when the host launched the work that ends it, within the gap.
+    """
+    rest = [(gap.start, gap.end)]
+    for name in ("aside", "data"):
+        for start, end in list(rest):
+            taken = causes[name].within(start, end)
+            for each in taken:
+                if name == "aside":
+                    split.aside[each.label] += (each.end - each.start) * _MICRO
+                else:
+                    split.data += (each.end - each.start) * _MICRO
+            rest.remove((start, end))
+            rest += [(a, b) for a, b, *_ in uncovered([Interval(start, end)], union(taken))]
+    for start, end in rest:
+        late = max(0.0, min(end, launch) - start)
+        split.gaps += (end - start - late) * _MICRO
+        # Once the host has waited for the device, nothing is queued: it begins anew, and the device waits for that.
+        found = causes["sync"].within(start, start + late) if late else []
+        if found:
+            split.sync[found[0].label] += late * _MICRO
+        else:
+            split.launch += late * _MICRO
+
+
+def _host_causes(trace: Trace, host: Host, windows: list[tuple[float, float]]) -> dict[str, Index]:
+    found: dict[str, list[Interval]] = {"aside": [], "data": [], "sync": []}
+    for thread in host.threads():
+        for start, end, inner in host.segments(thread, windows):
+            if inner.phase in ASIDE:
+                found["aside"].append(Interval(start, end, inner.phase))
+            elif inner.phase == "data":
+                found["data"].append(Interval(start, end))
+            elif inner.place >= 0:
+                found["sync"].append(Interval(start, end, shown_place(trace.names[inner.place])))
+    return {name: Index(intervals) for name, intervals in found.items()}
+
+
+def _add_sync_calls(split: Split, host: Host, windows: list[tuple[float, float]]) -> None:
+    """Count the calls that wait: of a driver; on a host without a device those that would wait on one."""
+    for wait in host.waits if split.on_device else host.named_waits:
+        if any(start <= wait.start < end for start, end in windows):
+            split.sync_calls[shown_place(wait.place), wait.phase] += 1
+
+
+def shown_place(name: str) -> str:
+    """The place in the name of a range `ascendtune:sync PLACE`; other names as they are."""
+    return name.removeprefix("ascendtune:sync ")
+
+
+def _add_collectives(
+    split: Split, calls: list[Interval], windows: list[tuple[float, float]], exposed: list[Interval]
+) -> None:
+    for each in exposed:
+        split.communication[kind_of_collective(each.label)] += (each.end - each.start) * _MICRO
+    index = Index(exposed)
+    split.exposed_seconds = [
+        sum(each.end - each.start for each in index.within(*window)) * _MICRO for window in windows
+    ]
+    in_windows = [part for start, end in windows for part in clipped(calls, start, end)]
+    for each in in_windows:
+        split.collectives[kind_of_collective(each.label)].append((each.end - each.start) * _MICRO)
+    for each in uncovered(sorted(in_windows), union(sorted(exposed))):
+        split.hidden[kind_of_collective(each.label)] += (each.end - each.start) * _MICRO
+
+
+def _gaps_between(windows: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """All that is outside the windows."""
+    edges = [float("-inf"), *(edge for window in windows for edge in window), float("inf")]
+    return [(edges[at], edges[at + 1]) for at in range(0, len(edges), 2)]
+
+
+def _launches(trace: Trace) -> dict[int, float]:
+    """Correlation id -> when the host began to launch that work, in microseconds."""
+    return {
+        trace.correlation[event]: trace.start[event]
+        for event in range(len(trace))
+        if trace.category[event] == LAUNCH and trace.correlation[event] >= 0
+    }

@@ -1,0 +1,168 @@
+"""A trace in memory: columns of numbers, because a Python object per event would take ten times the space."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from ascendtune.check.profile.trace_file import TraceFile
+from ascendtune.core.errors import InputError
+
+OP, RANGE, KERNEL, COPY, LAUNCH = range(5)
+"""Categories: an operator on the host; a named range on the host; a kernel; a copy or fill by the device; a call of the
+driver that launches work or waits for it."""
+
+_CATEGORIES = {
+    "cpu_op": OP,
+    "user_annotation": RANGE,
+    "kernel": KERNEL,
+    "gpu_memcpy": COPY,
+    "gpu_memset": COPY,
+    "cuda_runtime": LAUNCH,
+    "cuda_driver": LAUNCH,
+    "privateuse1_runtime": LAUNCH,
+    "privateuse1_driver": LAUNCH,
+}
+MOST_EVENTS = 20_000_000
+_MOST_NAMES = 1_000_000
+_LONGEST_NAME = 300
+_LARGEST_NUMBER = 1 << 62
+_LONGEST_MICROSECONDS = 1e15
+
+
+class Trace:
+    """The events of one rank that matter for its time. Position i of every column belongs to one event.
+
+    Attributes:
+        names: each name once.
+        category: (events,) int8, one of the constants above.
+        name: (events,) int32 index into `names`.
+        thread: (events,) int32, 0 is the first thread or stream that occurs.
+        start: (events,) fp64 microseconds since the first event of the file.
+        duration: (events,) fp64 microseconds.
+        external: (events,) int64: the same for an operator and the kernels that it launched; -1 without.
+        correlation: (events,) int64: the same for a launch and its kernel; -1 without.
+        sequence: (events,) int64: the same for an operator of the forward pass and its backward pass; -1 without.
+        values: what stands beside the events in the file.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.category, self.name, self.thread = array("b"), array("i"), array("i")
+        self.start, self.duration = array("d"), array("d")
+        self.external, self.correlation, self.sequence = array("q"), array("q"), array("q")
+        self.values: dict[str, Any] = {}
+        self._ids: dict[str, int] = {}
+        self._threads: dict[tuple[Any, Any], int] = {}
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def name_of(self, event: int) -> str:
+        return self.names[self.name[event]]
+
+    def has_device(self) -> bool:
+        """Whether kernels of a device are in it; without, operators compute on the host."""
+        return KERNEL in self.category
+
+    def add(
+        self,
+        category: int,
+        name: str,
+        thread: tuple[Any, Any],
+        start: float,
+        duration: float,
+        external: int = -1,
+        correlation: int = -1,
+        sequence: int = -1,
+    ) -> None:
+        """Append an event; start and duration in microseconds."""
+        number = self._ids.get(name)
+        if number is None:
+            if len(self.names) >= _MOST_NAMES:
+                raise _too_many("different names", _MOST_NAMES)
+            number = self._ids[name] = len(self.names)
+            self.names.append(name[:_LONGEST_NAME])
+        lane = self._threads.get(thread)
+        if lane is None:
+            lane = self._threads[thread] = len(self._threads)
+        if len(self.start) >= MOST_EVENTS:
+            raise _too_many("events", MOST_EVENTS)
+        self.category.append(category)
+        self.name.append(number)
+        self.thread.append(lane)
+        self.start.append(start)
+        self.duration.append(duration)
+        self.external.append(external)
+        self.correlation.append(correlation)
+        self.sequence.append(sequence)
+
+
+def read_trace(path: Path) -> Trace:
+    """The trace in a file of torch.profiler, `.json` or `.json.gz`.
+
+    Raises:
+        InputError: see `TraceFile.events`; or it has no event with a duration.
+        RecipeError: the file is not a regular file, or cannot be read.
+    """
+    trace, file = Trace(), TraceFile(path)
+    origin: float | None = None
+    known, add = _CATEGORIES.get, trace.add
+    for event in file.events():
+        category = event.get("cat")
+        kind = known(category) if type(category) is str else None
+        if kind is None or event.get("ph") != "X":
+            continue
+        name, start, duration = event.get("name"), event.get("ts"), event.get("dur")
+        if type(name) is not str or not (_is_time(start) and _is_time(duration)) or duration < 0:
+            continue
+        if origin is None:
+            origin = start
+        arguments = event.get("args")
+        if type(arguments) is not dict:
+            arguments = {}
+        add(
+            kind,
+            name,
+            (_plain(event.get("pid")), _plain(event.get("tid"))),
+            start - origin,
+            duration,
+            _number(arguments.get("External id")),
+            _number(arguments.get("correlation")),
+            _number(arguments.get("Sequence number")),
+        )
+    trace.values = file.values
+    if not len(trace):
+        raise InputError(
+            f"{path.name} holds no operator and no kernel",
+            code="invalid-trace",
+            remedy="give a trace that torch.profiler has written with activities=[ProfilerActivity.CPU, …]",
+            where=path,
+        )
+    return trace
+
+
+def _is_time(value: Any) -> TypeGuard[float]:
+    kind = type(value)
+    return (kind is float or kind is int) and -_LONGEST_MICROSECONDS < value < _LONGEST_MICROSECONDS
+
+
+def _number(value: Any) -> int:
+    return value if type(value) is int and -_LARGEST_NUMBER < value < _LARGEST_NUMBER else -1
+
+
+def _plain(value: Any) -> Any:
+    """A process or thread id, which is a number or a text."""
+    if type(value) is str:
+        return value[:_LONGEST_NAME]
+    return value if type(value) is int or (type(value) is float and math.isfinite(value)) else None
+
+
+def _too_many(what: str, limit: int) -> InputError:
+    return InputError(
+        f"the trace has more than {limit:,} {what}",
+        code="trace-too-large",
+        remedy="record fewer steps",
+    )

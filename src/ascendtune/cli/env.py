@@ -1,0 +1,300 @@
+"""`ascendtune env export`, `mirrors`, `install-plan` and `conda`: the software that training runs on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ascendtune.cli.complain import notice, suggest_next
+from ascendtune.cli.confirm import agreed
+from ascendtune.cli.options import AsJson, Yes
+from ascendtune.core.errors import CheckFailed, InputError, MachineError
+
+if TYPE_CHECKING:
+    from ascendtune.check.doctor.install_plan import InstallPlan
+    from ascendtune.machine.environment.user_files import FileChange
+
+
+def export(
+    cann: Annotated[
+        str | None, typer.Option(metavar="RELEASE", help="CANN release to load, e.g. 8.1.RC1 (default: the newest).")
+    ] = None,
+) -> None:
+    """Print the shell lines that load CANN and nnal, and set what training sets by default.
+
+    \b
+    eval "$(ascendtune env export)"
+    eval "$(ascendtune env export --cann 8.1.RC1)"
+
+    What this shell has already is left out, and so are variables that you have set. Prints nothing but shell.
+    """
+    from ascendtune.check.doctor.outside import Outside
+    from ascendtune.machine.environment.shell import export_lines
+
+    print("\n".join(export_lines(os.environ, release=cann, has_npus=Outside().has_npus)))
+
+
+class MirrorAction(StrEnum):
+    """What `env mirrors` does."""
+
+    SHOW = "show"
+    USE = "use"
+    UNDO = "undo"
+    TEST = "test"
+
+
+def mirrors(
+    action: Annotated[MirrorAction, typer.Argument(metavar="show|use|undo|test", help="What to do.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="[tuna|aliyun|official]", help="For use: the mirror.", show_default=False)
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="TOOLS", help="Only these of pip,conda,huggingface,github.")
+    ] = None,
+    github_proxy: Annotated[
+        str | None, typer.Option(metavar="URL", help="Also fetch from github.com through this proxy; pushes do not.")
+    ] = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show, change or compare the mirrors of pip, conda, huggingface_hub and git.
+
+    \b
+    ascendtune env mirrors show
+    ascendtune env mirrors use tuna
+    ascendtune env mirrors use aliyun --only pip
+    ascendtune env mirrors use tuna --github-proxy https://gh-proxy.com
+    ascendtune env mirrors undo
+    ascendtune env mirrors test
+
+    `use` shows the changes, asks, and keeps the earlier files; `undo` puts them back. `test` fetches one small page
+    from each site.
+    """
+    from ascendtune.machine.environment import user_files
+    from ascendtune.machine.environment.mirrors import MIRRORS, TOOLS, changes_for, settings
+
+    if action is not MirrorAction.USE and (name or only or github_proxy):
+        raise InputError(
+            f"`mirrors {action.value}` takes neither a mirror nor --only nor --github-proxy",
+            code="conflicting-options",
+            remedy="they belong to: ascendtune env mirrors use NAME",
+        )
+    if action is MirrorAction.SHOW:
+        found = settings(os.environ)
+        if as_json:
+            print(json.dumps([each.__dict__ for each in found], indent=2, ensure_ascii=False))
+        else:
+            print("\n".join(f"{each.tool:12} {each.address}  ({each.source or 'default'})" for each in found))
+    elif action is MirrorAction.TEST:
+        _compare(as_json=as_json)
+    elif action is MirrorAction.UNDO:
+        print("\n".join(f"restored {path}" for path in user_files.undo()))
+    else:
+        if name not in MIRRORS:
+            raise InputError(
+                f"no mirror {name}" if name else "no mirror is named",
+                code="unknown-name",
+                remedy=f"name one of {', '.join(MIRRORS)}",
+            )
+        tools = tuple(only.split(",")) if only else TOOLS
+        if unknown := [each for each in tools if each not in TOOLS]:
+            raise InputError(
+                f"--only {unknown[0]} is not a tool", code="invalid-option-value", remedy=f"one of {', '.join(TOOLS)}"
+            )
+        _use(changes_for(name, os.environ, tools=tools, github_proxy=github_proxy), yes=yes)
+
+
+def _use(changes: list[FileChange], *, yes: bool) -> None:
+    import difflib
+
+    from ascendtune.core.mask import without_secrets
+    from ascendtune.machine.environment import user_files
+
+    if not changes:
+        print("nothing to change")
+        return
+    for each in changes:
+        before, after = ((text or "").splitlines() for text in (each.before, each.after))
+        lines = difflib.unified_diff(before, after, str(each.path), "new", lineterm="", n=1)
+        print(without_secrets("\n".join(lines)))
+    if agreed("Write these files?", yes=yes):
+        for each in user_files.apply(changes):
+            print(f"wrote {each.path}")
+        notice("`ascendtune env mirrors undo` puts the earlier files back")
+        suggest_next('eval "$(ascendtune env export)"')
+
+
+def _compare(*, as_json: bool) -> None:
+    from ascendtune.hub.supply.http import Fault
+    from ascendtune.machine.environment.mirrors import PROBES
+
+    results = []
+    for name, url in PROBES.items():
+        seconds, fault = None, None
+        try:
+            seconds = _seconds_for(url)
+        except Fault as error:
+            fault = error.what
+        results.append({"name": name, "url": url, "seconds": seconds, "error": fault})
+        if not as_json:
+            print(f"{name:24} " + (f"{seconds:.2f} s" if seconds is not None else f"no answer: {fault}"), flush=True)
+    if as_json:
+        print(json.dumps(results, indent=2, ensure_ascii=False))
+    if all(each["error"] for each in results):
+        raise MachineError(
+            "no mirror answers",
+            code="hub-unreachable",
+            remedy="set https_proxy, or fetch on a machine with a network and copy",
+        )
+
+
+def _seconds_for(url: str) -> float:
+    """Seconds until the first page of `url` is here, 1 MiB at most.
+
+    Raises:
+        Fault: no answer, or an error status.
+    """
+    import time
+
+    from ascendtune.hub.supply.http import open_url, translated
+
+    began = time.monotonic()
+    with open_url(url, {}) as answer:
+        try:
+            answer.read(1 << 20)
+        except OSError as error:
+            raise translated(error) from error
+    return time.monotonic() - began
+
+
+def install_plan(
+    apply: Annotated[bool, typer.Option("--apply", help="Show the plan, ask, and let pip install it.")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> int:
+    """Name the versions of torch, torch_npu, numpy and others for this machine's CANN, driver and Python, and why.
+
+    \b
+    ascendtune env install-plan
+    ascendtune env install-plan --apply
+
+    Exit code 1: there is something to install; 3: no published torch_npu fits.
+    """
+    from ascendtune.check.doctor.install_plan import make_install_plan
+    from ascendtune.check.doctor.outside import Outside
+
+    outside = Outside()
+    plan = make_install_plan(outside)
+    if as_json:
+        print(json.dumps(plan.as_json(outside.program), indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(_plan_lines(plan, outside.program)))
+    if not plan.is_possible:
+        return 3
+    if not apply or not plan.packages:
+        return 1 if plan.packages or plan.before else 0
+    if plan.before:
+        raise InputError(
+            f"not yet: install {plan.before[0]}",
+            code="cann-missing",
+            remedy="then run this again; the packages may be others then",
+        )
+    if not agreed("Install these packages?", yes=yes):
+        return 1
+    _install(plan, outside.program)
+    if left := make_install_plan(Outside()).packages:
+        raise CheckFailed(
+            f"pip ended without an error, and these are still not as planned: {', '.join(each.name for each in left)}",
+            code="package-missing",
+            remedy="`pip check` may name the package that demands another version",
+        )
+    print("installed as planned", file=sys.stderr)
+    return 0
+
+
+def _plan_lines(plan: InstallPlan, program: str) -> list[str]:
+    facts = f"Python {plan.python}, CANN {plan.cann or 'none'}, driver {plan.driver or 'none'}"
+    if not plan.packages and not plan.before:
+        return [f"{facts}: nothing to install"]
+    lines = [facts]
+    lines += [f"first, by hand: {each}" for each in plan.before]
+    lines += [
+        f"  {each.requirement:32} {'installed ' + each.installed if each.installed else 'missing':20} {each.why}"
+        for each in plan.packages
+    ]
+    return lines + ([shlex.join(plan.command(program))] if plan.packages else [])
+
+
+def _install(plan: InstallPlan, program: str) -> None:
+    from ascendtune.core.directories import state_directory
+    from ascendtune.core.errors import translated_disk_errors
+    from ascendtune.core.files import write_atomically
+    from ascendtune.core.process import Child, run
+
+    frozen = run([program, "-m", "pip", "freeze"], timeout_seconds=120)
+    if frozen.exit_code != 0:
+        raise MachineError(
+            "this Python has no pip",
+            code="program-missing",
+            remedy=f"{shlex.quote(program)} -m ensurepip, or install the packages with the tool that made it",
+        )
+    before = state_directory() / "packages_before_install.txt"
+    with translated_disk_errors(before, "writing the list of packages"):
+        before.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(before, frozen.output)
+    print(f"to go back: {shlex.quote(program)} -m pip install -r {shlex.quote(str(before))}", file=sys.stderr)
+    # pip's own progress, on stderr: stdout may be JSON.
+    child = Child(plan.command(program), os.environ, stdout=2)
+    if code := child.wait():
+        raise MachineError(
+            f"pip ended with code {code}",
+            code="pip-failed",
+            remedy="look at its last lines above; `ascendtune env mirrors test` compares mirrors",
+        )
+
+
+class CondaAction(StrEnum):
+    """What `env conda` does."""
+
+    RENAME = "rename"
+    CLONE = "clone"
+
+
+def conda(
+    action: Annotated[CondaAction, typer.Argument(metavar="rename|clone", help="What to do.")],
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Name or path of the environment.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Name or path of the copy.")],
+    yes: Yes = False,
+) -> None:
+    """Copy a conda environment and compare both package lists; `rename` then removes the old one.
+
+    \b
+    ascendtune env conda clone rlhf rlhf-try
+    ascendtune env conda rename old_env_name new_env_name
+    ascendtune env conda clone openRLHF /data/miniconda3/envs/rlhf
+
+    The old environment is removed only after the copy has the same packages, versions and builds.
+    """
+    from ascendtune.core.units import count_of
+    from ascendtune.machine.environment.conda import Conda
+
+    program = Conda.find(os.environ)
+    removes = action is CondaAction.RENAME
+    prefix = program.environments().get(old)
+    for command in program.commands(old, new, then_remove=removes):
+        print(shlex.join(command))
+    assert prefix is not None
+    if not agreed("Run this?", yes=yes):
+        return
+    count = program.clone(old, new)
+    print(f"{new} has the {count_of(count, 'package')} of {old}, with the same versions and builds")
+    if removes:
+        program.remove(prefix)
+        print(f"removed {prefix}")
+    suggest_next(f"conda activate {shlex.quote(new)}")

@@ -1,0 +1,191 @@
+"""`ascendtune env caches`, `mount` and `permissions`: the machine that training runs on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ascendtune.cli.confirm import agreed
+from ascendtune.cli.options import AsJson, LanguageOption, Yes
+from ascendtune.core.errors import CheckFailed, InputError
+
+if TYPE_CHECKING:
+    from ascendtune.check.finding import Finding
+    from ascendtune.machine.environment.caches import CacheEntry
+
+_HOUR = 3600
+
+
+def caches(
+    clean: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Remove entries of these caches, e.g. torch_extensions,triton."),
+    ] = None,
+    older_than: Annotated[
+        float, typer.Option(metavar="HOURS", min=0, help="Only entries without a change for so long.")
+    ] = 1.0,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """List what compilers and downloads have left on this machine: place, size, age. Remove it on request.
+
+    \b
+    ascendtune env caches
+    ascendtune env caches --clean torch_extensions,kernel_meta
+    ascendtune env caches --clean huggingface --older-than 720
+
+    Only directories with the names that these programs give are listed and removed; links are not followed.
+    """
+    from ascendtune.core.units import format_bytes
+    from ascendtune.machine.environment.caches import NAMES, find_entries, remove
+
+    names = clean.split(",") if clean else list(NAMES)
+    if unknown := [each for each in names if each not in NAMES]:
+        raise InputError(f"no cache {unknown[0]}", code="unknown-name", remedy=f"there are {', '.join(NAMES)}")
+    found = find_entries(os.environ, Path.cwd(), names)
+    chosen = [each for each in found if each.is_own and each.age_seconds >= older_than * _HOUR] if clean else []
+    if as_json:
+        entries = [{**each.__dict__, "path": str(each.path), "chosen": each in chosen} for each in found]
+        print(json.dumps(entries, indent=2, ensure_ascii=False))
+    else:
+        print(_cache_table(chosen if clean else found) or "nothing found")
+    if clean and not as_json and len(chosen) < len(found):
+        print(f"kept: {len(found) - len(chosen)} newer than {older_than:g} h, or of other users", file=sys.stderr)
+    if chosen:
+        size = sum(each.size_bytes for each in chosen)
+        if agreed(f"Remove these {len(chosen)} ({format_bytes(size)})?", yes=yes):
+            for each in chosen:
+                remove(each)
+            print(f"removed {format_bytes(size)}", file=sys.stderr)
+
+
+def _cache_table(entries: list[CacheEntry]) -> str:
+    from ascendtune.cli.terminal import table
+    from ascendtune.core.units import format_bytes
+    from ascendtune.machine.environment.caches import describe
+
+    if not entries:
+        return ""
+    rows = [
+        [str(each.path), each.cache, format_bytes(each.size_bytes), _age(each.age_seconds), describe(each.cache)]
+        for each in entries
+    ]
+    header = ["path", "cache", "size", "age", "content"]
+    return table(header, rows, right=["size", "age"], spare=["content", "age"])
+
+
+def _age(seconds: float) -> str:
+    return f"{seconds / 86400:.0f} d" if seconds >= 2 * 86400 else f"{seconds / 3600:.0f} h"
+
+
+class MountAction(StrEnum):
+    """What `env mount` does."""
+
+    CHECK = "check"
+
+
+def mount(
+    action: Annotated[MountAction, typer.Argument(metavar="check", help="What to do.")],
+    directories: Annotated[
+        list[Path] | None, typer.Argument(metavar="[DIR]...", help="Directories (default: here).", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+    lang: LanguageOption = None,
+) -> int:
+    """Show file system, mount options and measured speed of directories, and what to change.
+
+    \b
+    ascendtune env mount check /llmdir
+    ascendtune env mount check /data/models /data/runs --json
+
+    Writes a nameless file of 32 MiB at most to each, for a second, and reads it back.
+    """
+    from ascendtune.check.doctor.outside import Outside
+    from ascendtune.check.doctor.storage import storage_of
+
+    for each in directories or []:
+        if not each.is_dir():
+            raise InputError(
+                "not a directory", code="not-a-directory", remedy="mount it, or check the path", where=each
+            )
+    places = [each.resolve() for each in directories or [Path.cwd()]]
+    return _tell(lambda: list(storage_of(Outside(), places)), lang, as_json=as_json)
+
+
+def permissions(
+    mend: Annotated[bool, typer.Option("--fix", help="Show the commands that repair it, ask, and run them.")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    lang: LanguageOption = None,
+) -> int:
+    """Check who may open the NPUs, CANN, the Python environment and the caches; repair it on request.
+
+    \b
+    ascendtune env permissions
+    ascendtune env permissions --fix
+
+    These are `permissions` and `device_nodes` of `ascendtune doctor`. --fix runs the commands with `sudo -n`: where
+    sudo asks for a password, run them yourself. Exit code 1: a failure was found.
+    """
+    from ascendtune.check.doctor.check import examine
+    from ascendtune.check.doctor.outside import Outside
+
+    found: list[Finding] = []
+
+    def look() -> list[Finding]:
+        found.extend(examine(Outside(), ["permissions", "device_nodes"]).findings)
+        return found
+
+    code = _tell(look, lang, as_json=as_json)
+    repairs = list(dict.fromkeys(each.repair for each in found if each.repair))
+    if not mend or not repairs:
+        return code
+    print(*(shlex.join(each) for each in repairs), sep="\n", file=sys.stderr)
+    if agreed("Run these commands?", yes=yes):
+        _repair(repairs)
+        return 0
+    return code
+
+
+def _repair(repairs: list[tuple[str, ...]]) -> None:
+    from ascendtune.core.process import run
+
+    for argv in repairs:
+        done = run(["sudo", "-n", *argv[1:]], timeout_seconds=600)
+        if done.exit_code != 0:
+            said = " ".join((done.error or done.output).split())[:300]
+            raise CheckFailed(
+                f"{shlex.join(argv)} ended with code {done.exit_code}: {said}",
+                code="repair-failed",
+                remedy="run it yourself, in a shell where sudo may ask for the password",
+            )
+        print(f"done: {shlex.join(argv)}", file=sys.stderr)
+    print("a new group counts from the next log-in on", file=sys.stderr)
+
+
+def _tell(look: Callable[[], list[Finding]], lang: str | None, *, as_json: bool) -> int:
+    """Print what `look` finds, in the language of the user; the exit code."""
+    from ascendtune.check.finding import exit_code
+    from ascendtune.check.table import as_json as findings_as_json
+    from ascendtune.check.table import as_text
+    from ascendtune.cli.terminal import paint, width
+    from ascendtune.core import language
+    from ascendtune.core.units import count_of
+
+    with language.using(language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)):
+        findings = look()
+        wrong = sum(each.status in ("failure", "warning") for each in findings)
+        headline = f"{count_of(wrong, 'problem')} found" if wrong else "no problem found"
+        if as_json:
+            print(findings_as_json(headline, findings))
+        else:
+            print(as_text(headline, findings, columns=width(sys.stdout), paint=paint))
+    return exit_code(findings)

@@ -1,0 +1,107 @@
+"""What `ascendtune plan` prints about time, and about past runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ascendtune.core.errors import InputError
+
+if TYPE_CHECKING:
+    from ascendtune.train.plan.history import Errors, PastRun
+    from ascendtune.train.plan.time import Range, TimeEstimate
+
+_GIGA = 1e9
+
+
+def rate_of(option: str, value: float | None, unit: float = _GIGA) -> float | None:
+    """The value of an option in base units.
+
+    Raises:
+        InputError: not a number above 0.
+    """
+    if value is not None and not 0 < value < math.inf:
+        raise InputError(
+            f"{option} {value:g} is not a speed", code="invalid-option-value", remedy="give a number above 0"
+        )
+    return None if value is None else value * unit
+
+
+def time_lines(found: TimeEstimate) -> list[str]:
+    """Of the whole run, and of a step."""
+    from ascendtune.core.units import format_bytes, format_count, format_duration
+
+    lines = [f"a step: {_range(found.step_seconds)}, {found.tokens_per_second:,.0f} tokens/s, from {found.basis}"]
+    parts = found.parts
+    if "update" in parts:
+        spent = [f"computation {_seconds(parts['compute'])}", f"update {_seconds(parts['update'])}"]
+        if "communication" in parts:
+            spent.append(
+                f"communication {_seconds(parts['communication'])}, of which {_seconds(parts['exposed'])} is not hidden"
+            )
+        lines.append(f"  {', '.join(spent)}")
+    if found.mfu is not None:
+        lines.append(f"  model FLOPs utilisation (MFU): {found.mfu:.1%}")
+    if found.steps is not None and found.seconds is not None and found.tokens is not None:
+        low, high = format_duration(found.seconds.low), format_duration(found.seconds.high)
+        lines.append(
+            f"the run: {found.steps:,} steps, {format_count(found.tokens)} tokens, "
+            f"{format_duration(found.seconds.expected)} ({low} to {high}), without loading, evaluation and checkpoints"
+        )
+    else:
+        lines.append(
+            "the run: the number of steps is not known; prepare the data with `ascendtune train RECIPE --prepare`, or "
+            "set optim.max_steps"
+        )
+    if found.energy_joules is not None:
+        lines.append(f"energy: at most {found.energy_joules / 3.6e6:.3g} kWh, the limit of the devices without hosts")
+    lines.append(f"disk: {format_bytes(found.disk_bytes)} for checkpoints and model")
+    return lines
+
+
+def history_text(runs: Sequence[PastRun]) -> str:
+    """Past runs, the newest first, and how far predictions were off."""
+    from ascendtune.cli.terminal import table
+    from ascendtune.core.units import format_bytes, format_count
+    from ascendtune.train.plan.history import errors_of
+
+    if not runs:
+        return "no run has been recorded yet: `ascendtune train` adds each run of three recorded steps or more"
+    rows = [
+        [
+            each.device, f"{each.features.model_type} {format_count(each.features.parameters)}",
+            f"{each.features.stage} {each.features.tuner}", each.features.precision,
+            f"{each.features.ranks} × {each.features.strategy}", _seconds(each.step_seconds),
+            _off(each.predicted_seconds, each.step_seconds),
+            format_bytes(each.peak_bytes) if each.peak_bytes else "-", _off(each.predicted_bytes, each.peak_bytes),
+        ]
+        for each in reversed(runs[-20:])
+    ]  # fmt: skip
+    heads = ["device", "model", "method", "precision", "ranks", "step", "error", "peak", "error of peak"]
+    lines = [table(heads, rows, right=["step", "error", "peak", "error of peak"])]
+    time = errors_of([(each.predicted_seconds, each.step_seconds) for each in runs])
+    memory = errors_of([(each.predicted_bytes, each.peak_bytes) for each in runs])
+    lines += [f"{what}: {_said(errors)}" for what, errors in (("step time", time), ("memory", memory))]
+    return "\n".join(lines)
+
+
+def _said(errors: Errors | None) -> str:
+    if errors is None:
+        return "no prediction to compare yet"
+    return (
+        f"{errors.runs} predicted, |error| median {errors.median:.1%}, worst {errors.worst:.1%}, "
+        f"lowest {errors.low:+.1%}"
+    )
+
+
+def _off(predicted: float | None, measured: float | None) -> str:
+    return f"{predicted / measured - 1:+.1%}" if predicted and measured else "-"
+
+
+def _range(found: Range) -> str:
+    return f"{_seconds(found.expected)} expected ({_seconds(found.low)} to {_seconds(found.high)})"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"

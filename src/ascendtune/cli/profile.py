@@ -1,0 +1,187 @@
+"""`ascendtune profile`"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ascendtune.cli.options import AsJson, DeviceCount, DeviceIds, Overrides
+
+_PLAIN_COLUMNS = 100
+_SNIFFED_BYTES = 1 << 16
+
+
+def profile(
+    target: Annotated[
+        Path,
+        typer.Argument(help="A recipe to profile; or a run, a directory or a trace to show.", show_default=False),
+    ],
+    overrides: Overrides = None,
+    steps: Annotated[
+        str | None, typer.Option(metavar="STEPS", help="Steps to profile, e.g. 5-8 (default: 5-8): profile.steps.")
+    ] = None,
+    ranks: Annotated[
+        str | None, typer.Option(metavar="0,1", help="Ranks to profile (default: all): profile.ranks.")
+    ] = None,
+    devices: DeviceCount = None,
+    device_ids: DeviceIds = None,
+    against: Annotated[
+        Path | None, typer.Option(metavar="OTHER", help="Compare with this run, directory or trace, by operator.")
+    ] = None,
+    tries: Annotated[
+        bool, typer.Option("--try", help="Also measure the first three changes that recipe keys can make.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Also write the page with bars and tables to this file.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where the time of a training step goes, and what to change.
+
+    \b
+    ascendtune profile recipe.yaml
+    ascendtune profile recipe.yaml --steps 10-12 --devices 2
+    ascendtune profile recipe.yaml --try
+    ascendtune profile runs/my-run
+    ascendtune profile trace.json.gz
+    ascendtune profile runs/new --against runs/old
+
+    A recipe is trained for its first steps in a run directory of its own, NAME-profile. A run is shown if its recipe
+    has profile.steps; summary.json and report.html are written beside its traces. Reads traces of torch.profiler,
+    compressed or not, and the tables of torch_npu.profiler.
+    """
+    from ascendtune.check.profile.advice import advice_for
+    from ascendtune.check.profile.against import comparison_as_plain, comparison_as_text
+    from ascendtune.check.profile.page import write_page
+    from ascendtune.check.profile.profile import read_profile
+    from ascendtune.check.profile.show import as_plain, as_text
+    from ascendtune.cli.profile_trial import trials_as_text, try_changes
+    from ascendtune.cli.run_names import run_named
+    from ascendtune.cli.terminal import width
+    from ascendtune.core import language, log
+    from ascendtune.core.files import require_place_for, write_json
+
+    log.set_up()
+    if report:
+        require_place_for(report)
+    place = Path(run_named(target))
+    before = read_profile(Path(run_named(against))) if against else None
+    record = partial(_record, place, overrides or [], steps=steps, ranks=ranks, devices=devices, device_ids=device_ids)
+    is_recipe = _is_recipe(place)
+    if is_recipe:
+        place = record([], "")
+    else:
+        _require_no_options(overrides, steps, ranks, devices, device_ids, "yes" if tries else None)
+    found = read_profile(place)
+    advice = advice_for(found)
+    content = as_plain(found, advice)
+    trials = try_changes(advice, found[0], record) if tries else []
+    if tries:
+        content |= {"trials": [each.as_plain() for each in trials]}
+    pages = [report] if report else []
+    if (place / "run.json").is_file() and os.access(place / "profile", os.W_OK):
+        write_json(place / "profile" / "summary.json", content)
+        pages.append(place / "profile" / "report.html")
+    with language.using(language.choose(None, os.environ, "utf-8")):
+        for page in pages:
+            write_page(page, found, advice)
+    if before is not None:
+        content |= {"against": comparison_as_plain(found, before)}
+    if as_json:
+        print(json.dumps(content, indent=2, ensure_ascii=False))
+    else:
+        print(as_text(found, advice, width(sys.stdout) or _PLAIN_COLUMNS))
+        if before is not None:
+            print("\n" + comparison_as_text(found, before))
+        if tries:
+            print("\n" + trials_as_text(trials))
+
+
+def _is_recipe(path: Path) -> bool:
+    """Whether `path` is a recipe: a file that is not a trace. LLaMA-Factory's recipes may be JSON, as traces are."""
+    from ascendtune.core.foreign_json import open_foreign
+
+    if path.is_dir() or path.suffix == ".gz":
+        return False
+    if path.suffix != ".json":
+        return True
+    with open_foreign(path) as file:
+        start = file.read(_SNIFFED_BYTES)
+    return b'"traceEvents"' not in start and not start.lstrip().startswith(b"[") and b'"schemaVersion"' not in start
+
+
+def _require_no_options(*options: object) -> None:
+    from ascendtune.core.errors import InputError
+
+    if any(options):
+        raise InputError(
+            "keys, --steps, --ranks, --try and devices are for recording, and this was recorded already",
+            code="conflicting-options",
+            remedy="give the recipe to record anew, or leave them out",
+        )
+
+
+def _record(
+    recipe: Path,
+    overrides: list[str],
+    changes: list[str],
+    ending: str,
+    *,
+    steps: str | None,
+    ranks: str | None,
+    devices: int | None,
+    device_ids: str | None,
+) -> Path:
+    """Train the first steps of `recipe`; returns the run directory.
+
+    Args:
+        changes: overrides behind those of the user.
+        ending: of the name of the run; "" for the recipe as it is.
+
+    Raises:
+        CheckFailed: the training failed; it has said why.
+    """
+    from ascendtune.cli.align_repeat import end_training
+    from ascendtune.core.errors import CheckFailed
+    from ascendtune.core.process import Child
+    from ascendtune.recipe.recipe import Recipe
+
+    overrides = [*overrides, *changes]
+    chosen = [f"profile.steps={steps}"] if steps else []
+    chosen += [f"profile.ranks=[{ranks}]"] if ranks else []
+    asked = Recipe.load(recipe, [*overrides, *chosen])
+    chosen += [] if asked.profile.steps else ["profile.steps=5-8"]
+    asked = Recipe.load(recipe, [*overrides, *chosen])
+    last = asked.profile.window()[-1]
+    name = f"{asked.name}-profile" + (f"-{ending}" if ending else "")
+    words = [
+        *("train", str(recipe), "-q", *overrides, *chosen, f"name={name}", f"align.stop_after={last}"),
+        # No checkpoint, no evaluation on the way, no event files.
+        *("checkpoint.resume=never", f"checkpoint.every_steps={last + 1}", "track.tensorboard=false"),
+        *(("--devices", str(devices)) if devices else ()),
+        *(("--device-ids", device_ids) if device_ids else ()),
+    ]
+    parent = asked.run_directory().parent
+    series = asked.run_directory().name.replace(asked.name, name) if "{name}" in asked.run_dir else name
+    earlier = set(parent.glob(f"{series}*/run.json"))
+    child = Child([sys.executable, "-m", "ascendtune", *words], os.environ, stdout=sys.stderr.fileno())
+    try:
+        code = child.wait()
+    except BaseException:
+        end_training(child)
+        raise
+    made = sorted(set(parent.glob(f"{series}*/run.json")) - earlier)
+    if code or not made:
+        raise CheckFailed(
+            "the steps to profile could not be trained",
+            code="profile-failed",
+            remedy="look at the error above; `ascendtune train` with the same recipe shows it too",
+            where=made[0].parent if made else None,
+        )
+    return made[0].parent

@@ -1,0 +1,75 @@
+"""`ascendtune profile --try`: measure changes that the report proposes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ascendtune.check.profile.advice import Advice
+    from ascendtune.check.profile.profile import RankProfile
+
+_MOST_TRIALS = 3
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One change, measured."""
+
+    code: str
+    keys: dict[str, Any]
+    expected_gain: float
+    """Share of the step that the report expected to save at most."""
+    gain: float | None
+    """Share of the step that was saved, below 0 where the step became slower; None where it could not be trained."""
+    run: str
+
+    def as_plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def try_changes(advice: list[Advice], first: RankProfile, record: Callable[[list[str], str], Path]) -> list[Trial]:
+    """Profile again with each of the first changes that recipe keys can make, one at a time.
+
+    Args:
+        record: trains with these overrides and this end of the name; returns the run directory.
+    """
+    from ascendtune.check.profile.profile import read_profile
+    from ascendtune.core import log
+    from ascendtune.core.errors import CheckFailed
+
+    trials = []
+    for each in [one for one in advice if one.keys][:_MOST_TRIALS]:
+        words = [f"{key}={json.dumps(value)}" for key, value in each.keys.items()]
+        log.say(f"trying {' '.join(words)} ({each.code})")
+        expected = each.gain / first.step_seconds
+        try:
+            run = record(words, each.code)
+        except CheckFailed as error:
+            trials.append(Trial(each.code, each.keys, expected, None, error.where or ""))
+            continue
+        found = read_profile(run)[0]
+        # A change may put other tokens into a step.
+        seconds = found.step_seconds * _tokens(first.facts) / _tokens(found.facts)
+        trials.append(Trial(each.code, each.keys, expected, 1 - seconds / first.step_seconds, str(run)))
+    return trials
+
+
+def trials_as_text(trials: list[Trial]) -> str:
+    if not trials:
+        return "no change on the list is one that a recipe key makes: nothing was tried"
+    lines = ["tried, each alone, by time per token:"]
+    for each in trials:
+        keys = " ".join(f"{key}={json.dumps(value)}" for key, value in each.keys.items())
+        measured = f"{-100 * each.gain:+.1f} %" if each.gain is not None else "could not be trained"
+        lines.append(f"  {measured:>9}  {keys} (at most {-100 * each.expected_gain:+.1f} % expected)  {each.run}")
+    return "\n".join(lines)
+
+
+def _tokens(facts: dict[str, Any]) -> float:
+    """Tokens of a step; 1 where they are not known, on both sides then."""
+    value = facts.get("tokens_per_step")
+    return float(value) if isinstance(value, int | float) and value > 0 else 1.0

@@ -1,0 +1,170 @@
+"""Copying and renaming conda environments: clone, compare the package lists, and only then remove the old one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import CheckFailed, InputError, MachineError
+from ascendtune.core.process import Finished, run
+
+_CLONE_SECONDS = 4 * 3600.0
+_LIST_SECONDS = 300.0
+_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,127}")
+
+
+@dataclass(frozen=True)
+class Conda:
+    """A conda program. `environment`: the variables that it is started with."""
+
+    program: str
+    environment: Mapping[str, str]
+
+    @classmethod
+    def find(cls, env: Mapping[str, str]) -> Conda:
+        """CONDA_EXE, or conda or mamba on the PATH.
+
+        Raises:
+            MachineError: there is none.
+        """
+        given = env.get("CONDA_EXE", "")
+        path = env.get("PATH")
+        program = given if given and Path(given).is_file() else shutil.which("conda", path=path)
+        program = program or shutil.which("mamba", path=path)
+        if program is None:
+            raise MachineError(
+                "conda was not found: no CONDA_EXE, and neither conda nor mamba on the PATH",
+                code="program-missing",
+                remedy="source miniconda's etc/profile.d/conda.sh, or add its bin directory to PATH",
+            )
+        return cls(program, env)
+
+    def environments(self) -> dict[str, Path]:
+        """Name -> directory of each environment; one outside of conda's own directory has its path as its name."""
+        answer = self._json(["env", "list", "--json"])
+        paths = [Path(str(each)) for each in answer.get("envs", [])] if isinstance(answer, dict) else []
+        return {_name_of(each): each for each in paths}
+
+    def packages(self, prefix: Path) -> set[tuple[str, str, str, str]]:
+        """Name, version, build and channel of each package; packages of pip have the channel `pypi`."""
+        answer = self._json(["list", "--prefix", str(prefix), "--json"])
+        rows = answer if isinstance(answer, list) else []
+        keys = ("name", "version", "build_string", "channel")
+        return {tuple(str(row.get(key, "")) for key in keys) for row in rows if isinstance(row, dict)}  # type: ignore[misc]
+
+    def commands(self, old: str, new: str, *, then_remove: bool) -> list[list[str]]:
+        """What `clone` and `remove` run, to be shown before.
+
+        Raises:
+            InputError: a name is not valid, the old environment does not exist or is in use, or the new one exists.
+        """
+        there = self.environments()
+        for name in (old, new):
+            if not (_NAME.fullmatch(name) or name.startswith("/")):
+                raise InputError(
+                    f"not a name of a conda environment: {name}",
+                    code="invalid-value",
+                    remedy="letters, digits, '.', '_' and '-'; or an absolute path",
+                )
+        if old not in there:
+            raise InputError(
+                f"no conda environment {old}",
+                code="unknown-name",
+                remedy=f"there are: {', '.join(sorted(there)) or 'none'}",
+            )
+        if new in there or (new.startswith("/") and Path(new).exists()):
+            raise InputError(
+                f"the environment {new} exists",
+                code="path-exists",
+                remedy=f"choose another name; if an interrupted clone left it: conda remove {_select(new)} --all",
+            )
+        if then_remove and (old == "base" or self._is_active(there[old])):
+            raise InputError(
+                f"{old} is the active or the base environment, which conda does not remove",
+                code="target-in-use",
+                remedy="conda deactivate, then run this from another environment",
+            )
+        clone = [self.program, "create", "--yes", *_select(new).split(" ", 1), "--clone", str(there[old])]
+        removal = [self.program, "remove", "--yes", "--prefix", str(there[old]), "--all"]
+        return [clone, removal] if then_remove else [clone]
+
+    def clone(self, old: str, new: str) -> int:
+        """Clone, and compare both package lists; returns the number of packages.
+
+        Raises:
+            MachineError: conda failed.
+            CheckFailed: the copy has other packages; both environments stay.
+        """
+        before = self.environments()
+        _require_success(self._run(self.commands(old, new, then_remove=False)[0][1:], _CLONE_SECONDS), "clone")
+        after = self.environments()
+        if new not in after:
+            raise MachineError(
+                f"conda reports success, but {new} is not in its list",
+                code="clone-differs",
+                remedy="look at `conda env list`; nothing was removed",
+            )
+        wanted, copied = self.packages(before[old]), self.packages(after[new])
+        if wanted != copied or not wanted:
+            missing = sorted(f"{name} {version}" for name, version, *_ in wanted - copied)
+            added = sorted(f"{name} {version}" for name, version, *_ in copied - wanted)
+            raise CheckFailed(
+                f"the copy {new} differs: missing {', '.join(missing[:5]) or 'nothing'}; "
+                f"additional {', '.join(added[:5]) or 'nothing'}",
+                code="clone-differs",
+                remedy=f"{old} was not removed; look at `conda list` of both, then: conda remove {_select(new)} --all",
+            )
+        return len(wanted)
+
+    def remove(self, prefix: Path) -> None:
+        """Remove an environment.
+
+        Raises:
+            MachineError: conda failed.
+        """
+        done = self._run(["remove", "--yes", "--prefix", str(prefix), "--all"], _CLONE_SECONDS)
+        _require_success(done, "remove")
+
+    def _is_active(self, prefix: Path) -> bool:
+        active = self.environment.get("CONDA_PREFIX", "")
+        return bool(active) and Path(active).resolve() == prefix.resolve()
+
+    def _json(self, words: list[str]) -> Any:
+        done = self._run(words, _LIST_SECONDS)
+        _require_success(done, " ".join(words[:2]))
+        try:
+            return json.loads(done.output)
+        except (ValueError, RecursionError) as error:
+            raise MachineError(
+                f"conda {words[0]} printed something else than JSON",
+                code="invalid-json",
+                remedy="run it by hand; a shell start-up file may print, too",
+            ) from error
+
+    def _run(self, words: list[str], seconds: float) -> Finished:
+        return run([self.program, *words], timeout_seconds=seconds, env=self.environment)
+
+
+def _name_of(prefix: Path) -> str:
+    if (prefix / "condabin").is_dir():
+        return "base"
+    return prefix.name if prefix.parent.name == "envs" else str(prefix)
+
+
+def _select(name: str) -> str:
+    return f"--prefix {name}" if name.startswith("/") else f"--name {name}"
+
+
+def _require_success(done: Finished, what: str) -> None:
+    if done.exit_code != 0:
+        lines = [line for line in (done.error or done.output).splitlines() if line.strip()]
+        raise MachineError(
+            f"conda {what} ended with code {done.exit_code}: {' '.join(lines[-3:])[:500]}",
+            code="conda-failed",
+            remedy="run the command by hand; nothing was removed",
+        )

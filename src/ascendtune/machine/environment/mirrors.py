@@ -1,0 +1,285 @@
+"""Mirrors of package indexes and hubs: what pip, conda, huggingface_hub and git are configured to use, and changing it.
+
+pip and conda get the mirror in their own configuration files. huggingface_hub reads HF_ENDPOINT from the environment
+only: it is noted in the state directory, and `ascendtune env export` prints it. git gets `url.….insteadOf` for
+fetches; pushes keep going to github.com itself, so that no password reaches a proxy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from ascendtune.core.directories import state_directory
+from ascendtune.core.errors import InputError, MachineError
+from ascendtune.core.files import parsed_record, read_record
+from ascendtune.core.process import run
+from ascendtune.machine.environment.user_files import FileChange, read_user_file
+
+TOOLS = ("pip", "conda", "huggingface", "github")
+_GITHUB = "https://github.com/"
+_INDEX = re.compile(r"^index[-_]url[ \t]*[=:][ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_SECTION = re.compile(r"^\[(.+?)\]", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """Addresses of one mirror site; None where the tool uses its own default there."""
+
+    pip: str | None = None
+    conda: str | None = None
+    """The directory of pkgs/ and cloud/."""
+    huggingface: str | None = None
+
+
+MIRRORS = {
+    "tuna": Mirror(
+        "https://pypi.tuna.tsinghua.edu.cn/simple",
+        "https://mirrors.tuna.tsinghua.edu.cn/anaconda",
+        "https://hf-mirror.com",
+    ),
+    "aliyun": Mirror(
+        "https://mirrors.aliyun.com/pypi/simple/", "https://mirrors.aliyun.com/anaconda", "https://hf-mirror.com"
+    ),
+    "official": Mirror(),
+}
+"""Neither university nor cloud serves a Hugging Face mirror: hf-mirror.com does."""
+PROBES = {
+    "pip official": "https://pypi.org/simple/pip/",
+    "pip tuna": "https://pypi.tuna.tsinghua.edu.cn/simple/pip/",
+    "pip aliyun": "https://mirrors.aliyun.com/pypi/simple/pip/",
+    "huggingface official": "https://huggingface.co/api/models/gpt2",
+    "huggingface hf-mirror": "https://hf-mirror.com/api/models/gpt2",
+}
+"""Small documents, by which `mirrors test` compares sites."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a tool uses. `source`: the variable or the file that says so; None for the tool's default."""
+
+    tool: str
+    address: str
+    source: str | None
+
+
+def settings(env: Mapping[str, str]) -> list[Setting]:
+    """What each tool is configured to use now; a variable of the environment wins over a file, as in the tools.
+
+    Raises:
+        MachineError: a configuration file cannot be read.
+    """
+    pip, conda = _pip_file(env), _conda_file(env)
+    index = _global_index(read_user_file(pip) or "")
+    channels = _conda_settings(conda).get("default_channels")
+    noted = shell_variables().get("HF_ENDPOINT")
+    github = _git_proxy(env)
+    return [
+        Setting("pip", env["PIP_INDEX_URL"], "PIP_INDEX_URL") if env.get("PIP_INDEX_URL")
+        else Setting("pip", index or "https://pypi.org/simple", str(pip) if index else None),
+        Setting("conda", ", ".join(map(str, channels)), str(conda)) if isinstance(channels, list) and channels
+        else Setting("conda", "https://repo.anaconda.com/pkgs", None),
+        Setting("huggingface", env["HF_ENDPOINT"], "HF_ENDPOINT") if env.get("HF_ENDPOINT")
+        else Setting("huggingface", noted or "https://huggingface.co", "ascendtune env export" if noted else None),
+        Setting("github", github or _GITHUB, str(_git_file(env)) if github else None),
+    ]  # fmt: skip
+
+
+def changes_for(
+    name: str, env: Mapping[str, str], *, tools: tuple[str, ...] = TOOLS, github_proxy: str | None = None
+) -> list[FileChange]:
+    """The changes that configure a mirror; changes nothing itself.
+
+    Args:
+        tools: which of TOOLS to change. git is changed where a proxy is given, and for `official`.
+        github_proxy: the address that is put before https://github.com/….
+
+    Raises:
+        InputError: the proxy's address is not http or https.
+        MachineError: a configuration file cannot be read.
+    """
+    mirror, found = MIRRORS[name], []
+    if "pip" in tools:
+        path = _pip_file(env)
+        text = read_user_file(path)
+        found.append(FileChange(path, text, _with_index(text, mirror.pip)))
+    if "conda" in tools:
+        path = _conda_file(env)
+        text = read_user_file(path)
+        found.append(FileChange(path, text, _with_channels(text, _conda_settings(path), mirror.conda)))
+    if "huggingface" in tools:
+        path = _noted_file()
+        noted = {key: value for key, value in shell_variables().items() if key != "HF_ENDPOINT"}
+        noted |= {"HF_ENDPOINT": mirror.huggingface} if mirror.huggingface else {}
+        text = read_user_file(path)
+        found.append(FileChange(path, text, json.dumps(noted, indent=2) + "\n" if noted or text is not None else None))
+    if "github" in tools and (github_proxy or name == "official"):
+        found.append(_git_change(env, github_proxy))
+    return [each for each in found if each.before != each.after]
+
+
+def shell_variables() -> dict[str, str]:
+    """The variables that a mirror needs in each shell, as they were noted; empty where none were.
+
+    Raises:
+        MachineError: the note is damaged, or belongs to another user.
+    """
+    path = _noted_file()
+    if not path.exists():
+        return {}
+    record = parsed_record(read_record(path, own=True), path)
+    return {name: value for name, value in record.items() if name == "HF_ENDPOINT" and isinstance(value, str)}
+
+
+def _noted_file() -> Path:
+    return state_directory() / "mirrors.json"
+
+
+def _home(env: Mapping[str, str]) -> Path:
+    home = env.get("HOME", "")
+    if not home.startswith("/"):
+        raise MachineError("HOME is not set", code="path-missing", remedy="export HOME=<your home directory>")
+    return Path(home)
+
+
+def _config_home(env: Mapping[str, str]) -> Path:
+    given = env.get("XDG_CONFIG_HOME", "")
+    return Path(given) if given.startswith("/") else _home(env) / ".config"
+
+
+def _pip_file(env: Mapping[str, str]) -> Path:
+    """The user's file that pip reads: PIP_CONFIG_FILE, the old place where a file is there, or the new one."""
+    given = env.get("PIP_CONFIG_FILE", "")
+    if given and given != os.devnull:
+        return Path(given)
+    old = _home(env) / ".pip/pip.conf"
+    new = _config_home(env) / "pip/pip.conf"
+    return old if old.exists() and not new.exists() else new
+
+
+def _global_index(text: str) -> str | None:
+    place = _of_global(text)
+    found = _INDEX.search(text, *place) if place else None
+    return found[1] if found else None
+
+
+def _of_global(text: str) -> tuple[int, int] | None:
+    """Where the lines of [global] begin and end."""
+    sections = list(_SECTION.finditer(text))
+    for number, section in enumerate(sections):
+        if section[1].strip() == "global":
+            end = sections[number + 1].start() if number + 1 < len(sections) else len(text)
+            return section.end(), end
+    return None
+
+
+def _with_index(text: str | None, index: str | None) -> str | None:
+    """pip.conf with another index-url in [global]; everything else stays as it is, comments too."""
+    place = _of_global(text or "")
+    found = _INDEX.search(text or "", *place) if place else None
+    line = f"index-url = {index}" if index else ""
+    if text is not None and found:
+        end = found.end() if index else found.end() + text.startswith("\n", found.end())
+        return text[: found.start()] + line + text[end:]
+    if index is None:
+        return text
+    if text is None:
+        return f"[global]\n{line}\n"
+    if place:
+        return f"{text[: place[0]]}\n{line}{text[place[0] :]}"
+    gap = "\n" if text and not text.endswith("\n") else ""
+    return f"{text}{gap}[global]\n{line}\n"
+
+
+def _conda_file(env: Mapping[str, str]) -> Path:
+    given = env.get("CONDARC", "")
+    return Path(given) if given else _home(env) / ".condarc"
+
+
+def _conda_settings(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(read_user_file(path) or "")
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise MachineError("not valid YAML", code="invalid-yaml", remedy="correct or remove it", where=path) from error
+    return content if isinstance(content, dict) else {}
+
+
+def _with_channels(text: str | None, now: dict[str, Any], site: str | None) -> str | None:
+    """.condarc with the channels of a site; the keys that name no site stay."""
+    kept = {key: value for key, value in now.items() if key not in ("default_channels", "custom_channels")}
+    others = now.get("custom_channels")
+    custom = {key: value for key, value in others.items() if key != "conda-forge"} if isinstance(others, dict) else {}
+    if site is None and "default_channels" not in now and not isinstance(others, dict):
+        return text
+    if site is not None:
+        kept["default_channels"] = [f"{site}/pkgs/main", f"{site}/pkgs/r"]
+        custom["conda-forge"] = f"{site}/cloud"
+    if custom:
+        kept["custom_channels"] = custom
+    return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True) if kept else ""
+
+
+def _git_file(env: Mapping[str, str]) -> Path:
+    given = env.get("GIT_CONFIG_GLOBAL", "")
+    plain, other = _home(env) / ".gitconfig", _config_home(env) / "git/config"
+    return Path(given) if given else other if other.exists() and not plain.exists() else plain
+
+
+def _git_proxies(path: Path) -> list[str]:
+    """The addresses that stand for https://github.com/ in a git configuration."""
+    asked = run(["git", "config", "--file", str(path), "--get-regexp", r"^url\..*\.insteadof$"])
+    pairs = (line.rpartition(" ") for line in asked.output.splitlines())
+    return [name[len("url.") : -len(".insteadof")] for name, _, value in pairs if value == _GITHUB]
+
+
+def _git_proxy(env: Mapping[str, str]) -> str | None:
+    path = _git_file(env)
+    return next(iter(_git_proxies(path)), None) if path.is_file() else None
+
+
+def _git_change(env: Mapping[str, str], proxy: str | None) -> FileChange:
+    """git's own command line changes a copy, so that the syntax is git's."""
+    path = _git_file(env)
+    text = read_user_file(path)
+    with tempfile.TemporaryDirectory() as place:
+        copy = Path(place) / "gitconfig"
+        copy.write_bytes((text or "").encode(errors="surrogateescape"))
+        for old in _git_proxies(copy):
+            _git(copy, "--unset-all", f"url.{old}.insteadOf")
+            if proxy is None:
+                _git(copy, "--unset-all", f"url.{_GITHUB}.pushInsteadOf")
+        if proxy is not None:
+            _git(copy, f"url.{proxied(_GITHUB, proxy)}.insteadOf", _GITHUB)
+            _git(copy, f"url.{_GITHUB}.pushInsteadOf", _GITHUB)
+        after = copy.read_bytes().decode(errors="surrogateescape")
+    return FileChange(path, text, after if after or text is not None else None)
+
+
+def _git(file: Path, *words: str) -> None:
+    if run(["git", "config", "--file", str(file), *words]).exit_code == 127:
+        raise MachineError("git is not installed", code="program-missing", remedy="install git")
+
+
+def proxied(url: str, proxy: str) -> str:
+    """The address of `url` behind a proxy that takes whole addresses: https://proxy/https://github.com/….
+
+    Raises:
+        InputError: the proxy is not an http or https address, or holds a password.
+    """
+    parts = urlsplit(proxy)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or re.search(r"\s", proxy):
+        raise InputError(
+            f"not the address of a proxy: {proxy}",
+            code="invalid-option-value",
+            remedy="give one like https://gh-proxy.com",
+        )
+    return f"{proxy.rstrip('/')}/{url}"

@@ -1,0 +1,126 @@
+"""Shell lines that load CANN and nnal and set a job's defaults, for `eval "$(ascendtune env export)"`."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from ascendtune.core.errors import InputError, MachineError
+from ascendtune.machine.compatibility import is_release, release_key
+from ascendtune.machine.environment.mirrors import shell_variables
+from ascendtune.machine.npu.versions import Toolkit, installed_versions
+from ascendtune.machine.vendor.find import vendor_of
+
+_HOME = Path("usr/local/Ascend")
+_VENDOR_USER = "HwHiAiUser"
+"""The account that CANN's installer uses."""
+
+
+def export_lines(
+    env: Mapping[str, str], *, root: Path = Path("/"), release: str | None = None, has_npus: bool = False
+) -> list[str]:
+    """Shell lines, each closed with ';' so that they also work where `$(…)` is not quoted.
+
+    What the environment has already is left out: a loaded toolkit, and variables that the user has set.
+
+    Args:
+        release: the CANN release to load, such as 8.1.RC1 (default: the newest).
+        has_npus: whether a missing toolkit is an error.
+
+    Raises:
+        InputError: `release` is not installed, or another release is loaded.
+        MachineError: no toolkit on a machine with NPUs, or other users may change a script.
+    """
+    scripts = [*_cann(env, root, release, has_npus=has_npus)]
+    atb = root / _HOME / "nnal/atb/set_env.sh"
+    if atb.is_file() and not env.get("ATB_HOME_PATH") and (scripts or _loaded(env, root)):
+        scripts.append(atb)
+    for script in scripts:
+        _require_safe(script)
+    variables = shell_variables()
+    if has_npus:
+        variables |= vendor_of("npu").environment(env)
+    lines = [f". {shlex.quote(str(script))};" for script in scripts]
+    return lines + [f"export {name}={shlex.quote(value)};" for name, value in variables.items() if name not in env]
+
+
+def _cann(env: Mapping[str, str], root: Path, release: str | None, *, has_npus: bool) -> Iterator[Path]:
+    kits = installed_versions(root, env).toolkits
+    if (loaded := _loaded(env, root)) is not None:
+        if release is not None and not is_release(loaded.version or "", release):
+            raise InputError(
+                f"this shell has loaded CANN {loaded.version}; two releases in one environment do not work",
+                code="conflicting-options",
+                remedy="open a new shell, and load the other release there",
+                where=loaded.path,
+            )
+        return
+    fitting = [kit for kit in kits if release is None or is_release(kit.version or "", release)]
+    if release is not None and not fitting:
+        raise InputError(
+            f"CANN {release} is not installed",
+            code="unknown-name",
+            remedy=f"installed: {', '.join(kit.version or kit.path for kit in kits) or 'none'}",
+        )
+    if not fitting:
+        if has_npus:
+            raise MachineError(
+                "no CANN toolkit in /usr/local/Ascend or at ASCEND_HOME_PATH",
+                code="cann-missing",
+                remedy="install Ascend-cann-toolkit and the kernels (8.5 and later: ops) package of the chip; "
+                "`ascendtune env install-plan` names the release",
+            )
+        return
+    kit = max(fitting, key=lambda each: release_key(each.version or ""))
+    script = next((path for path in _scripts(kit, kits) if path.is_file()), None)
+    if script is None:
+        raise MachineError(
+            f"CANN {kit.version} has no set_env.sh",
+            code="cann-missing",
+            remedy="install the toolkit again",
+            where=kit.path,
+        )
+    yield script
+
+
+def _loaded(env: Mapping[str, str], root: Path) -> Toolkit | None:
+    return next((kit for kit in installed_versions(root, env).toolkits if kit.in_use), None)
+
+
+def _scripts(kit: Toolkit, kits: tuple[Toolkit, ...]) -> Iterator[Path]:
+    """Where releases have their script; `ascend-toolkit/set_env.sh` loads the release that `latest` leads to."""
+    path = Path(kit.path)
+    yield path / "set_env.sh"
+    latest = path.parent / "latest"
+    is_latest = latest.exists() and (latest.resolve() == path or (latest / "runtime").resolve().parent == path)
+    if is_latest or sum(Path(each.path).parent == path.parent for each in kits) == 1:
+        yield path.parent / "set_env.sh"
+    yield path / "bin/setenv.bash"
+
+
+def _require_safe(script: Path) -> None:
+    """Raise where another user than root, this one or the vendor's may change a script that the shell runs."""
+    owners = {0, os.geteuid()}
+    with suppress(KeyError):
+        owners.add(pwd.getpwnam(_VENDOR_USER).pw_uid)
+    for path in (script, script.parent):
+        facts = path.stat()
+        if facts.st_uid not in owners:
+            raise MachineError(
+                f"this belongs to another user (uid {facts.st_uid}), and the shell would run it",
+                code="owned-by-another-user",
+                remedy="load the toolkit by hand if you trust that user",
+                where=path,
+            )
+        if facts.st_mode & stat.S_IWOTH:
+            raise MachineError(
+                "every user may write this, and the shell would run it",
+                code="writable-by-others",
+                remedy=f"sudo chmod o-w {shlex.quote(str(path))}",
+                where=path,
+            )

@@ -1,0 +1,114 @@
+"""Changes of a user's configuration files: shown first, applied as one step, undone as one step.
+
+Before the first file changes, the old and the new content of all of them are written to the state directory (mode 0600:
+they may hold passwords). An interrupted step can be undone, too.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ascendtune.core.directories import state_directory
+from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
+from ascendtune.core.files import open_regular, parsed_record, read_record, write_atomically
+
+_MOST_BYTES = 1 << 20
+_STEP = "step_{:04d}.json"
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """`before`, `after`: the content; None where the file does not exist."""
+
+    path: Path
+    before: str | None
+    after: str | None
+
+
+def read_user_file(path: Path) -> str | None:
+    """The content of a small file; None where there is none. Bytes that are not UTF-8 are kept as surrogates.
+
+    Raises:
+        MachineError: it is not a regular file, too large, or cannot be read.
+    """
+    try:
+        with translated_disk_errors(path, "reading a configuration file"), open_regular(path) as file:
+            content = file.read(_MOST_BYTES + 1)
+    except MachineError as error:
+        if error.code == "path-missing":
+            return None
+        raise
+    if len(content) > _MOST_BYTES:
+        raise MachineError(
+            f"larger than {_MOST_BYTES >> 20} MiB: not a configuration file",
+            code="document-too-large",
+            remedy="look at the file, and move it away",
+            where=path,
+        )
+    return content.decode(errors="surrogateescape")
+
+
+def apply(changes: Sequence[FileChange]) -> list[FileChange]:
+    """Record the step, then write each file that differs; returns those. A link is followed: its target is written.
+
+    Raises:
+        MachineError: a file cannot be written.
+    """
+    real = [FileChange(each.path.resolve(), each.before, each.after) for each in changes if each.before != each.after]
+    if real:
+        directory = _history()
+        number = max((int(path.stem[5:]) for path in directory.glob("step_????.json")), default=0) + 1
+        record = {"files": [{"path": str(each.path), "before": each.before, "after": each.after} for each in real]}
+        # ASCII: bytes that are not UTF-8 are surrogates here.
+        write_atomically(directory / _STEP.format(number), json.dumps(record, indent=1), mode=0o600)
+    for each in real:
+        _put(each.path, each.after)
+    return real
+
+
+def undo() -> list[Path]:
+    """Put back what the last step found; returns the files. Nothing is changed unless all can be put back.
+
+    Raises:
+        InputError: there is no step, or a file was changed since.
+        MachineError: a file cannot be written.
+    """
+    steps = sorted(_history().glob("step_????.json"))
+    if not steps:
+        raise InputError("nothing to undo", code="nothing-to-undo", remedy="`ascendtune env mirrors show` shows all")
+    record = parsed_record(read_record(steps[-1], own=True), steps[-1])
+    files = [FileChange(Path(each["path"]), each["before"], each["after"]) for each in record["files"]]
+    for each in files:
+        if read_user_file(each.path) not in (each.before, each.after):
+            raise InputError(
+                "this file was changed since, by hand or by another program",
+                code="file-differs",
+                remedy=f"change it by hand; its earlier content is in {steps[-1]}",
+                where=each.path,
+            )
+    for each in files:
+        _put(each.path, each.before)
+    steps[-1].unlink()
+    return [each.path for each in files]
+
+
+def _history() -> Path:
+    directory = state_directory() / "mirrors"
+    with translated_disk_errors(directory, "making a directory"):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return directory
+
+
+def _put(path: Path, content: str | None) -> None:
+    if content is None:
+        with translated_disk_errors(path, "removing a file"):
+            path.unlink(missing_ok=True)
+        return
+    with translated_disk_errors(path, "writing a configuration file"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644
+    write_atomically(path, content.encode(errors="surrogateescape"), mode=mode)

@@ -1,0 +1,42 @@
+"""Processes that a recorded program starts, such as ranks of a launcher, are recorded in the same way. Free of torch.
+
+Followed are commands of the same Python (`subprocess`, `os.exec*`), and processes of `multiprocessing`: forked ones
+have the hooks, spawned ones install them. The request is in the environment, which children inherit.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import spawn
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.process import commands_changed
+from ascendtune.train.dump.command import recorded_command
+from ascendtune.train.dump.request import VARIABLE
+
+_SPAWNED = "from multiprocessing.spawn import spawn_main; spawn_main("
+_RECORDED = "from ascendtune.train.dump.script import record_spawned; record_spawned("
+
+
+@contextmanager
+def followed_children() -> Iterator[None]:
+    """Context in which processes that this one starts are recorded."""
+    change = partial(recorded_command, directory=Path(sys.executable).absolute().parent)
+    command_line: Any = spawn.get_command_line
+
+    def recorded_line(**numbers: Any) -> list[Any]:
+        return [
+            word.replace(_SPAWNED, _RECORDED) if isinstance(word, str) else word for word in command_line(**numbers)
+        ]
+
+    spawn.get_command_line = recorded_line
+    try:
+        with commands_changed(change, {VARIABLE: os.environ[VARIABLE]}):
+            yield
+    finally:
+        spawn.get_command_line = command_line

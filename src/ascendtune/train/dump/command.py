@@ -1,0 +1,83 @@
+"""Commands that train, changed such that the training is recorded. Free of torch."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from ascendtune.train.dump.request import PROGRAM
+
+_PREFIXES = frozenset(
+    {"chrt", "env", "ionice", "nice", "nohup", "numactl", "setsid", "stdbuf", "taskset", "time", "timeout"}
+)
+"""Programs that become the command which follows their options."""
+_INTERPRETER = re.compile(r"python(\d(\.\d+)?)?")
+_TAKES_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+"""Options of Python with a value in a word of its own."""
+
+
+def recorded_command(command: Sequence[str], directory: Path | None = None) -> list[str] | None:
+    """`command` such that its Python program is run by `train.dump.script`; None where it starts none.
+
+    The program may be a script, `-m` and a module, or a console script of Python such as torchrun or deepspeed.
+
+    Args:
+        directory: where the interpreter or the console script must be; without it they may be any, and any launcher may
+            be before them, such as srun.
+    """
+    if not command or PROGRAM in command:
+        return None
+    has_prefix = directory is None or Path(command[0]).name in _PREFIXES
+    for at, word in enumerate(command if has_prefix else command[:1]):
+        if _INTERPRETER.fullmatch(Path(word).name):
+            program = _program_after(command, at + 1)
+            if program is None or not _is_in(directory, word):
+                return None
+            return [*command[:program], "-m", PROGRAM, *command[program:]]
+        script = _python_script(word)
+        if script is not None:
+            found, interpreter = script
+            if not _is_in(directory, str(found)):
+                return None
+            return [*command[:at], interpreter, "-m", PROGRAM, str(found), *command[at + 1 :]]
+    files = (at for at, word in enumerate(command) if at and word.endswith(".py"))
+    first = next(files, None) if directory is None else None
+    return None if first is None else [*command[:first], "-m", PROGRAM, *command[first:]]
+
+
+def _program_after(command: Sequence[str], at: int) -> int | None:
+    """Where the program begins after an interpreter: its file, or `-m`."""
+    while at < len(command):
+        word = command[at]
+        if not word.startswith("-") or word == "-m":
+            return at
+        if word == "-" or re.fullmatch("-[A-Za-z]*[cm]", word):
+            return None
+        at += 2 if word in _TAKES_VALUE else 1
+    return None
+
+
+def _is_in(directory: Path | None, program: str) -> bool:
+    found = shutil.which(program)
+    return directory is None or (found is not None and Path(found).absolute().parent == directory)
+
+
+def _python_script(word: str) -> tuple[Path, str] | None:
+    """The file of a console script that Python runs, and its interpreter."""
+    path = shutil.which(word)
+    if path is None:
+        return None
+    try:
+        with Path(path).open("rb") as file:
+            begin = file.read(400).split(b"\n")
+    except OSError:
+        return None
+    if not begin[0].startswith(b"#!") or not any(b"python" in line for line in begin[:2]):
+        return None
+    interpreter = Path(begin[0][2:].decode(errors="replace").strip())
+    if not _INTERPRETER.fullmatch(interpreter.name) or not interpreter.is_file():
+        # `#!/usr/bin/env python3`, or the shell where the path is too long for the first line.
+        interpreter = Path(path).with_name("python")
+    return (Path(path), str(interpreter)) if interpreter.is_file() else None

@@ -1,0 +1,110 @@
+"""Whole gradients and parameters of a model that another loop trains: on one device, in DDP, FSDP2 or DeepSpeed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from ascendtune.core.errors import InputError
+
+_ENGINE = ("deepspeed.runtime.engine", "DeepSpeedEngine")
+_FLATTENING = ("deepspeed.runtime.pipe.", "torch.distributed.fsdp.fully_sharded_data_parallel")
+"""Modules of the classes that flatten or distribute parameters such that they cannot be read by name."""
+
+
+class WholeTensors:
+    """Of a model on one device, in DDP, or divided by `fully_shard`.
+
+    Methods that return tensors must be called on every rank: divided tensors are gathered.
+    """
+
+    loss_scale = 1.0
+    """The factor by which losses and gradients are scaled outside of a GradScaler."""
+
+    def is_divided(self, parameter: nn.Parameter) -> bool:
+        """Whether each rank holds a part: then rank 0 alone records the whole."""
+        return isinstance(parameter, DTensor)
+
+    def parameter(self, parameter: nn.Parameter) -> torch.Tensor:
+        """The whole of a parameter, any shape."""
+        return _whole(parameter.detach())
+
+    def gradient(self, parameter: nn.Parameter) -> torch.Tensor | None:
+        """The whole gradient of a parameter, any shape, before it is clipped."""
+        return None if parameter.grad is None else _whole(parameter.grad)
+
+
+class EngineTensors(WholeTensors):
+    """Of DeepSpeed's engine, with ZeRO 0 to 3: in fp32 where the optimizer keeps fp32 weights."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    @property
+    def loss_scale(self) -> float:  # type: ignore[override]
+        return float(getattr(self._engine.optimizer, "loss_scale", None) or 1.0)
+
+    def is_divided(self, parameter: nn.Parameter) -> bool:
+        return _is_linked(parameter)
+
+    def parameter(self, parameter: nn.Parameter) -> torch.Tensor:
+        if not _is_linked(parameter):
+            return parameter.detach().clone()
+        import deepspeed
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        if parameter.requires_grad:
+            found: torch.Tensor = safe_get_full_fp32_param(parameter)
+            return found.detach().clone()
+        with deepspeed.zero.GatheredParameters([parameter], enabled=hasattr(parameter, "ds_id")):
+            return parameter.detach().clone()
+
+    def gradient(self, parameter: nn.Parameter) -> torch.Tensor | None:
+        found = parameter.grad
+        if _is_linked(parameter):
+            from deepspeed.utils import safe_get_full_grad
+
+            found = safe_get_full_grad(parameter)
+        return found if found is None or self.loss_scale == 1 else found.float() / self.loss_scale
+
+
+def is_engine(model: nn.Module) -> bool:
+    """Whether `model` is DeepSpeed's engine, which makes the updates itself."""
+    return any((each.__module__, each.__name__) == _ENGINE for each in type(model).__mro__)
+
+
+def whole_tensors_of(model: nn.Module) -> WholeTensors:
+    """What reads the gradients and parameters of `model`.
+
+    Raises:
+        InputError: they are in flat buffers, or in an engine that was not given.
+    """
+    kinds = {type(each).__name__ for each in model.modules() if type(each).__module__.startswith(_FLATTENING)}
+    if kinds:
+        raise InputError(
+            f"the model is a {min(kinds)}, which keeps parameters and gradients in flat buffers; it cannot be recorded",
+            code="model-not-recordable",
+            remedy="record the script with DDP, FSDP2 (fully_shard), DeepSpeed ZeRO or one device, or compare its log "
+            "with `ascendtune align`",
+        )
+    if is_engine(model):
+        return EngineTensors(model)
+    if any(_is_linked(each) for each in model.parameters()):
+        raise InputError(
+            "DeepSpeed trains this model: its engine has the gradients and makes the updates",
+            code="model-not-recordable",
+            remedy="give the engine that deepspeed.initialize returned: record(engine)",
+        )
+    return WholeTensors()
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _is_linked(parameter: nn.Parameter) -> bool:
+    """Whether DeepSpeed keeps gradient, fp32 weights or parts of `parameter` elsewhere; the same on every rank."""
+    return hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping")

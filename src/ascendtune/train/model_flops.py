@@ -1,0 +1,171 @@
+"""The FLOPs of a model under a recipe, in closed form from its matrices.
+
+For a matrix (in × out) and n rows: forward 2·n·in·out, the gradient of the rows as many, the gradient of the matrix as
+many (Chowdhery et al. 2022, PaLM, arXiv 2204.02311, appendix B). A frozen matrix has no gradient of its own, and rows
+below the first trained weight have none either. Of experts only those count that a token is sent to.
+
+Attention of a query and a key: 2·heads·(size of a key + size of a value), backward twice that (the scores that fused
+attention computes again are not counted). A document of L tokens has L·(L + 1) / 2 such pairs, fewer in a window.
+
+The head counts the positions that it is applied to, with the fused loss the labelled ones. Look-ups, norms,
+activations, DoRA's norms, adapters of stacked experts and recurrences of linear attention are not counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from ascendtune.core.errors import AscendtuneError
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.flops import ModelFlops, Passes
+from ascendtune.train.tuner.freeze import decoder_blocks
+
+_EXPERT = re.compile(r"\bexperts\.\d+\.")
+_TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "num_selected_experts", "top_k")
+_ATTENDING = ("full_attention", "sliding_attention", "chunked_attention")
+
+
+def model_flops(model: nn.Module, recipe: Recipe, *, head_is_fused: bool) -> ModelFlops:
+    """Count the matrices of `model`, which has its adapters and no shards yet; it may be on the meta device.
+
+    Args:
+        head_is_fused: the head is applied to labelled positions only.
+    """
+    config: Any = model.config
+    text = config.get_text_config()
+    head, table = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
+    in_head = set() if head is None else set(head.modules())
+    try:
+        blocks = list(decoder_blocks(model)[1])
+    except AscendtuneError:
+        # All matrices count as if they were outside of blocks.
+        blocks = []
+    in_blocks = {module for block in blocks for module in block.modules()}
+    body, attention = Passes(), dict[int | None, Passes]()
+    checkpointing = recipe.memory.gradient_checkpointing
+    # With checkpointing transformers lets what is looked up have a gradient, needed or not.
+    reached = checkpointing or any(each.requires_grad for each in table.parameters())
+    for number, block in enumerate(blocks):
+        of_block, attends_backward = _of_block(block, text, reached)
+        forward = sum(each.forward for each in of_block)
+        block_passes = sum(of_block, Passes())
+        reached = reached or any(each.requires_grad for each in block.parameters())
+        window, per_pair = _attention_of(text, number, len(blocks))
+        again = checkpointing and reached
+        if again:
+            # torch stops to compute again once it has all that the backward pass needs: before the last product.
+            last = 0.0 if _has_experts(block) else of_block[-1].forward
+            block_passes += Passes(again=forward - last)
+        body += block_passes
+        attention[window] = attention.get(window, Passes()) + Passes(
+            per_pair, 2 * per_pair if attends_backward else 0.0, per_pair if again else 0.0
+        )
+    for _, module in model.named_modules():
+        if module not in in_blocks and module not in in_head and (matrix := _matrix(module)) is not None:
+            body += _passes(matrix[0], reached, matrix[1])
+            reached = reached or matrix[1]
+    of_head = Passes()
+    for module in in_head:
+        if (matrix := _matrix(module)) is not None:
+            of_head += _passes(matrix[0], reached, matrix[1])
+    # Preference losses weigh each answer by all its tokens, and heads with adapters are recomputed chunk by chunk.
+    if head is not None and head_is_fused and (recipe.method.stage == "preference" or type(head) is not nn.Linear):
+        of_head += Passes(again=of_head.forward)
+    if recipe.method.task == "singles":
+        # kto: each answer is computed a second time with another one's prompt, without gradients.
+        body, of_head = (each + Passes(again=each.forward) for each in (body, of_head))
+        attention = {window: each + Passes(again=each.forward) for window, each in attention.items()}
+    kinds = tuple((window, each) for window, each in attention.items() if each.forward)
+    return ModelFlops(body, of_head, kinds, head_is_fused)
+
+
+def _of_block(block: nn.Module, config: Any, reached: bool) -> tuple[list[Passes], bool]:
+    """FLOPs of the products of a block in their order, and whether its attention has a backward pass.
+
+    Args:
+        reached: what goes into the block has a gradient.
+    """
+    norms = any(
+        each.requires_grad for child in block.children() for each in child.parameters(recurse=False) if each.ndim == 1
+    )
+    reached, attends, found = reached or norms, False, list[Passes]()
+    for position, child in enumerate(each for each in block.children() if any(_matrices(each, config))):
+        products = list(_matrices(child, config))
+        # All but the last read what goes into the child, or what another of them made.
+        last = _last_group(products)
+        for group in (products[:last], products[last:]):
+            trains = any(trained for _, _, trained in group)
+            for name, size, trained in group:
+                inside = ".lora_B" in name or ".lora_embedding_B" in name
+                found.append(_passes(size, reached or (inside and trains), trained))
+            reached = reached or trains
+            if position == 0 and group is not products[last:]:
+                attends = reached
+    return found, attends
+
+
+def _last_group(products: list[tuple[str, float, bool]]) -> int:
+    """Index of the first product of the last matrix: that with adapters is several products."""
+    last = products[-1][0].partition(".lora_")[0].removesuffix(".base_layer")
+    return next(index for index, (name, _, _) in enumerate(products) if name == last or name.startswith(f"{last}."))
+
+
+def _matrices(part: nn.Module, config: Any) -> Iterator[tuple[str, float, bool]]:
+    """Name, elements that a token is multiplied with, and whether it trains, of each matrix in `part`."""
+    for name, module in part.named_modules():
+        if (matrix := _matrix(module)) is not None:
+            listed = _EXPERT.search(f"{name}.")
+            share = 1.0
+            if listed:
+                count = len(part.get_submodule(f"{name}."[: listed.start()] + "experts"))  # type: ignore[arg-type]
+                share = _top_k(config) / count
+            yield name, matrix[0] * share, matrix[1]
+        for key, parameter in module.named_parameters(recurse=False):
+            if parameter.ndim == 3:
+                each = parameter.numel() / parameter.shape[0]
+                yield f"{name}.{key}", each * _top_k(config), parameter.requires_grad
+
+
+def _matrix(module: nn.Module) -> tuple[float, bool] | None:
+    """Elements of the matrix of a module that multiplies with one, and whether it trains."""
+    weight = module._parameters.get("weight")
+    if weight is None or weight.ndim != 2 or isinstance(module, nn.Embedding):
+        return None
+    return float(weight.numel()), weight.requires_grad
+
+
+def _passes(size: float, reached: bool, trained: bool) -> Passes:
+    return Passes(2 * size, 2 * size * (int(reached) + int(trained)))
+
+
+def _has_experts(block: nn.Module) -> bool:
+    return any(each.ndim == 3 for each in block.parameters())
+
+
+def _top_k(config: Any) -> int:
+    return next((int(found) for name in _TOP_K if (found := getattr(config, name, None))), 1)
+
+
+def _attention_of(config: Any, layer: int, layers: int) -> tuple[int | None, float]:
+    """Window of a layer, and FLOPs of its forward pass for each pair of query and key."""
+    types = getattr(config, "layer_types", None)
+    kind = types[layer] if isinstance(types, list) and len(types) == layers else None
+    window = getattr(config, "sliding_window", None)
+    if kind is None and not getattr(config, "use_sliding_window", True):
+        window = None
+    elif kind == "chunked_attention":
+        window = getattr(config, "attention_chunk_size", None)
+    elif kind not in (None, "sliding_attention"):
+        window = None
+    heads = int(getattr(config, "num_attention_heads", None) or 0)
+    if heads == 0 or (kind is not None and kind not in _ATTENDING):
+        return None, 0.0
+    size = getattr(config, "head_dim", None) or int(config.hidden_size) // heads
+    # Multi-head latent attention has a size of keys and one of values.
+    key = (getattr(config, "qk_nope_head_dim", None) or 0) + (getattr(config, "qk_rope_head_dim", None) or 0) or size
+    value = getattr(config, "v_head_dim", None) or size
+    return window, 2.0 * heads * (key + value)

@@ -1,0 +1,129 @@
+"""The model as it trains: loaded, with attention, tuner and kernels, divided among the ranks; and what it can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.core.log import say, warn
+from ascendtune.data.prepare import Prepared
+from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train import model_checks
+from ascendtune.train.adapters import Adapter
+from ascendtune.train.attention.choice import AttentionChoice, choose_attention
+from ascendtune.train.attention.model_type import require_rows_alone
+from ascendtune.train.kernel.install import KernelChoice, install_kernels
+from ascendtune.train.model import (
+    apply_tuner,
+    load_model,
+    read_config,
+    recompute_activations,
+    set_single_score,
+)
+from ascendtune.train.objective.head import HeadForm
+from ascendtune.train.precision import Precision, choose_precision
+from ascendtune.train.strategy.base import RootModule, Strategy
+
+
+@dataclass(frozen=True)
+class ModelSetup:
+    """The model as it trains, and what was chosen for it."""
+
+    config: Any
+    precision: Precision
+    attention: AttentionChoice
+    kernels: dict[str, KernelChoice]
+    tokenizer: Tokenizer
+    root: RootModule
+    """Around the model, divided among the ranks where the strategy does so."""
+    tuned: Any
+    """The model, or PEFT's around it: what is exported."""
+
+
+def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, prepared: Prepared) -> ModelSetup:
+    """Load the model, put what is trained into it, and divide it as the strategy does."""
+    device, directory = strategy.device, Path(record["model_directory"])
+    precision = choose_precision(recipe, device)
+    config = read_config(recipe.model, directory)
+    if recipe.method.stage == "reward":
+        set_single_score(config, prepared.pad_id)
+    attention = _choose_attention(recipe, config, strategy)
+    tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
+    # The seed decides random weights and adapters, alike on every rank.
+    model = load_model(
+        recipe.model, recipe.method.stage, directory, config,
+        precision=precision, implementation=attention.implementation(),
+        vocabulary=tokenizer.vocab_size, seed=recipe.seed,
+    )  # fmt: skip
+    if not strategy.divides_weights:
+        model.to(device.torch_device)
+    torch.manual_seed(recipe.seed)
+    tuned = apply_tuner(model, recipe.method, [Adapter.of(each).path for each in record.get("adapters", [])])
+    # After the tuner: it copies modules, and the copies must be of the model's own modules.
+    kernels = install_kernels(model, recipe.kernel, device, precision)
+    model_checks.warn_of_untrained_parts(model, recipe, config, attention, is_main=strategy.is_main)
+    recompute_activations(model, recipe.memory)
+    root = RootModule(model)
+    strategy.shard(root, precision)
+    return ModelSetup(config, precision, attention, kernels, tokenizer, root, tuned)
+
+
+def _choose_attention(recipe: Recipe, config: Any, strategy: Strategy) -> AttentionChoice:
+    attention = choose_attention(recipe.model, recipe.method.stage, config, strategy.device.attention)
+    if not attention.verdict.padded:
+        require_rows_alone(recipe, str(attention.verdict.why_padded))
+    if attention.is_own and strategy.is_main:
+        warn(f"attention is {attention.name}, the model's own, on padded rows; {attention.reason}")
+    elif attention.verdict.reason is not None and strategy.is_main:
+        say(f"attention is {attention.name}; {attention.reason}")
+    return attention
+
+
+def check_head(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision) -> HeadForm | None:
+    device, vocabulary = strategy.device.torch_device, model.get_input_embeddings().weight.shape[0]
+    with precision.autocast():
+        if recipe.method.stage == "reward":
+            model_checks.require_one_score(model, device, vocabulary)
+            return None
+        return model_checks.fusible_head(model, device, vocabulary)
+
+
+def packs(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision, attention: AttentionChoice) -> bool:
+    """Whether documents share sequences; shown on this device, with this model, where they do."""
+    if not may_pack(recipe, attention, is_main=strategy.is_main):
+        return False
+    device, vocabulary = strategy.device.torch_device, model.get_input_embeddings().weight.shape[0]
+    try:
+        with precision.autocast():
+            model_checks.prove_isolation(model, device, vocabulary, attention=attention.name, compute=precision.compute)
+    except RecipeError as error:
+        if recipe.data.packing is True:
+            raise
+        if strategy.is_main:
+            warn(f"data.packing: auto pads: {error.what}")
+        return False
+    return True
+
+
+def may_pack(recipe: Recipe, attention: AttentionChoice, *, is_main: bool) -> bool:
+    """Whether documents share sequences: where the recipe lets them, and the model keeps them apart.
+
+    Raises:
+        RecipeError: the recipe wants it, and the model does not keep them apart.
+    """
+    if recipe.data.packing is False:
+        return False
+    if attention.verdict.packed:
+        return True
+    why = f"this model does not support packed documents: {attention.verdict.why_padded}"
+    if recipe.data.packing is True:
+        raise RecipeError(why, code="packing-unsupported", remedy="set data.packing: auto or false")
+    # A model with its own attention has had a warning already.
+    if is_main and not attention.is_own:
+        warn(f"data.packing: auto pads: {why}")
+    return False

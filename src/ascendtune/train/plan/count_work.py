@@ -1,0 +1,86 @@
+"""The work of a step, counted on the recipe's own model without content."""
+
+from __future__ import annotations
+
+import torch
+
+from ascendtune.recipe.deepspeed_config import stage_of, zero_config
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings
+from ascendtune.train.model_flops import model_flops
+from ascendtune.train.optimizer import states_per_parameter
+from ascendtune.train.plan.setting import Setting
+from ascendtune.train.plan.work import Transfer, Work
+from ascendtune.train.precision import DTYPES, export_dtype
+from ascendtune.train.strategy.choose import ParameterCounts, count_weights
+
+
+def count_work(setting: Setting) -> Work:
+    """Of one rank of `setting`.
+
+    Raises:
+        Exception: the model class cannot be made from its config.
+    """
+    recipe, ranks = setting.recipe, setting.ranks
+    with torch.device("meta"):
+        model = auto_class(recipe.method.stage).from_config(
+            setting.config, dtype=DTYPES[setting.precision.weights], trust_remote_code=recipe.model.trust_remote_code
+        )
+        grow_embeddings(model, setting.vocabulary)
+        weights = count_weights(model, recipe.method, setting.precision)
+        lora = recipe.method.lora.model_copy(update={"init": "zero", "start_from": []})
+        apply_tuner(model, recipe.method.model_copy(update={"lora": lora}))
+    states, trained = states_per_parameter(recipe.optim), weights.trained * weights.trained_bytes
+    # Read: gradient, weight, states; written: weight, states. Clipping reads gradients twice and writes them once.
+    passes = 3 + 2 * states + (3 if recipe.optim.max_grad_norm is not None else 0)
+    stage = _zero_stage(recipe) if setting.strategy == "deepspeed" else 0
+    divided = ranks if setting.strategy == "fsdp" or stage >= 1 else 1
+    exported = trained if recipe.method.tuner == "lora" else weights.all * export_dtype(recipe, setting.config).itemsize
+    return Work(
+        flops=model_flops(model, recipe, head_is_fused=setting.head_form is not None),
+        transfers=_transfers(setting, weights, stage) if ranks > 1 else (),
+        updated_bytes=passes * trained // divided,
+        checkpoint_bytes=trained * (1 + states),
+        model_bytes=exported,
+        compute=setting.precision.compute,
+        model_type=str(getattr(setting.config, "model_type", "")),
+    )
+
+
+def _zero_stage(recipe: Recipe) -> int:
+    return stage_of(zero_config(recipe, compute=None, ranks=None, hidden_size=None))
+
+
+def _transfers(setting: Setting, weights: ParameterCounts, stage: int) -> tuple[Transfer, ...]:
+    """DDP: Li et al. 2020, arXiv 2006.15704; FSDP: Zhao et al. 2023, 2304.11277; ZeRO: 1910.02054, section 7."""
+    gradients = weights.trained * weights.trained_bytes
+    gathered = weights.all * weights.computed_bytes
+    match setting.strategy:
+        case "ddp":
+            return (Transfer("all_reduce", gradients, of_micro_batch=False, in_forward=False),)
+        case "fsdp":
+            in_blocks = (weights.all - weights.outside) * weights.computed_bytes
+            outside = weights.outside * (
+                weights.trained_bytes if setting.recipe.method.tuner == "full" else weights.frozen_bytes
+            )
+            times = 2 if setting.recipe.parallel.fsdp.reshard else 1
+            return (
+                Transfer("all_gather", times * in_blocks + outside, of_micro_batch=True, in_forward=True),
+                # Gradients are summed in fp32.
+                Transfer("reduce_scatter", 4 * weights.trained, of_micro_batch=True, in_forward=False),
+            )
+        case "deepspeed" if stage == 3:
+            return (
+                Transfer("all_gather", 2 * gathered, of_micro_batch=True, in_forward=True),
+                Transfer(
+                    "reduce_scatter", weights.trained * weights.computed_bytes, of_micro_batch=True, in_forward=False
+                ),
+            )
+        case "deepspeed":
+            sent = weights.trained * weights.computed_bytes
+            return (
+                Transfer("reduce_scatter", sent, of_micro_batch=stage == 2, in_forward=False),
+                Transfer("all_gather", sent, of_micro_batch=False, in_forward=False),
+            )
+        case _:
+            return ()

@@ -1,0 +1,198 @@
+"""The scoreboard: how fast past runs were and what they took, beside what was predicted. No torch.
+
+One line a run in `plan_history.jsonl` of the state directory: sizes, settings, name of the device, predictions and
+measurements. No path, no name of a run, no host.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.directories import state_directory
+from ascendtune.core.errors import MachineError
+from ascendtune.core.files import file_lock, read_record, write_atomically
+
+_FILE, _LOCK = "plan_history.jsonl", ".plan_history.lock"
+_MOST_RUNS = 1000
+_LONGEST_LINE = 4096
+_WORD = re.compile(r"[^A-Za-z0-9 ()@.,:/+×_-]")
+_MOST_BYTES = 1 << 62
+
+
+@dataclass(frozen=True)
+class Features:
+    """What decides how well a run uses its device."""
+
+    model_type: str
+    parameters: int
+    trainable: int
+    stage: str
+    tuner: str
+    precision: str
+    strategy: str
+    checkpointing: bool
+    positions: int
+    """Of a micro-batch, padding among them."""
+    ranks: int
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """A line of the file; None is what was not predicted or not measured."""
+
+    written: float
+    """Seconds since 1970."""
+    device: str
+    kind: str
+    features: Features
+    flops_per_second: float
+    """Of one rank: computed FLOPs of whole steps, the median over the recorded ones."""
+    step_seconds: float
+    predicted_seconds: float | None
+    """Of a step, from the runs before this one or from the table of devices."""
+    peak_bytes: int | None
+    predicted_bytes: int | None
+
+
+def word(text: str) -> str:
+    """A name from config.json or a driver, as it may stand in the file and on a terminal."""
+    return _WORD.sub("", text)[:80]
+
+
+def read_history(directory: Path | None = None) -> list[PastRun]:
+    """Past runs, the oldest first; lines that are damaged, or of another version, are left out.
+
+    Args:
+        directory: default is the state directory.
+    """
+    try:
+        content = read_record((directory or state_directory()) / _FILE, own=True)
+    except (OSError, MachineError):
+        return []
+    return [found for line in content.splitlines() if (found := _parsed(line)) is not None]
+
+
+def add_to_history(run: PastRun, directory: Path | None = None) -> None:
+    """Append a run; the oldest ones leave once there are more than a thousand.
+
+    Raises:
+        MachineError: the file cannot be written.
+        OSError: the directory cannot be made.
+    """
+    directory = directory or state_directory()
+    directory.mkdir(parents=True, exist_ok=True)
+    with file_lock(directory / _LOCK, wait=True):
+        kept = [*read_history(directory), run][-_MOST_RUNS:]
+        write_atomically(directory / _FILE, "".join(json.dumps(asdict(each)) + "\n" for each in kept))
+        (directory / _FILE).chmod(0o600)
+
+
+@dataclass(frozen=True)
+class PastSpeed:
+    """FLOP/s of one rank that past runs lead to expect."""
+
+    low: float
+    expected: float
+    high: float
+    runs: int
+
+
+_NEAREST = 5
+_FARTHEST = 3.0
+
+
+def past_speed(device: str, features: Features, history: Sequence[PastRun]) -> PastSpeed | None:
+    """The speed of the runs that are most alike on this device, None where there are none.
+
+    The mean is geometric; a run counts half as much for each step of `distance`. The interval has all of these runs,
+    and at least a tenth, and 15 % more for each step that the nearest one is away.
+    """
+    near = [(distance(features, each.features), number, each) for number, each in enumerate(history)]
+    near = [each for each in near if each[2].device == device and each[0] <= _FARTHEST]
+    # Of runs that are equally alike the newest.
+    near = sorted(near, key=lambda each: (each[0], -each[1]))[:_NEAREST]
+    if not near:
+        return None
+    weights = [2.0**-away for away, *_ in near]
+    speeds = [each.flops_per_second for *_, each in near]
+    logs = sum(weight * math.log(speed) for weight, speed in zip(weights, speeds, strict=True))
+    expected = math.exp(logs / sum(weights))
+    margin = 1.1 + 0.15 * near[0][0]
+    return PastSpeed(min(*speeds, expected) / margin, expected, max(*speeds, expected) * margin, len(near))
+
+
+def distance(one: Features, other: Features) -> float:
+    """How unlike two runs are in what decides their speed; a guess that only ranks. Infinite: not comparable."""
+    if (one.precision, one.ranks, one.strategy) != (other.precision, other.ranks, other.strategy):
+        return math.inf
+    apart = abs(math.log2(max(1, one.parameters) / max(1, other.parameters)))
+    apart += 0.5 * abs(math.log2(max(1, one.positions) / max(1, other.positions)))
+    apart += 1.0 * (one.tuner != other.tuner) + 0.5 * (one.stage != other.stage)
+    return apart + 0.25 * (one.checkpointing != other.checkpointing) + 0.25 * (one.model_type != other.model_type)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Predicted ÷ measured - 1 of past runs."""
+
+    runs: int
+    median: float
+    worst: float
+    low: float
+
+
+def errors_of(pairs: Sequence[tuple[float | None, float | None]]) -> Errors | None:
+    """Of (predicted, measured), None where there are none with both."""
+    found = [one / other - 1 for one, other in pairs if one and other]
+    if not found:
+        return None
+    absolute = [abs(each) for each in found]
+    return Errors(len(found), statistics.median(absolute), max(absolute), min(found))
+
+
+def new_run(device: str, kind: str, features: Features, **measured: Any) -> PastRun:
+    """A run that ends now."""
+    return PastRun(time.time(), word(device), kind, features, **measured)
+
+
+def _parsed(line: bytes) -> PastRun | None:
+    if len(line) > _LONGEST_LINE:
+        return None
+    try:
+        values = json.loads(line)
+        features = _checked(Features, values.pop("features"))
+        run: PastRun = _checked(PastRun, {**values, "features": features})
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
+        return None
+    return run if run.flops_per_second > 0 and run.step_seconds > 0 else None
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,), "int": (int,), "bool": (bool,), "float": (int, float), "Features": (Features,),
+    "float | None": (int, float, type(None)), "int | None": (int, type(None)),
+}  # fmt: skip
+
+
+def _checked(kind: Any, values: Any) -> Any:
+    """An object of `kind`, whose values have its types.
+
+    Raises:
+        ValueError: another type, or a number that is not finite or too large.
+    """
+    for each in fields(kind):
+        value = values[each.name]
+        if not isinstance(value, _TYPES[str(each.type)]) or (isinstance(value, bool) and each.type != "bool"):
+            raise ValueError(each.name)
+        if isinstance(value, str) and value != word(value):
+            raise ValueError(each.name)
+        if isinstance(value, int | float) and not 0 <= value < _MOST_BYTES:
+            raise ValueError(each.name)
+    return kind(**{each.name: values[each.name] for each in fields(kind)})

@@ -1,0 +1,72 @@
+"""Adds a run that has ended to the past runs that predictions are made from."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.log import warn
+from ascendtune.train.loop import Loop
+from ascendtune.train.plan.device_table import known_name
+from ascendtune.train.plan.history import Features, add_to_history, new_run, past_speed, read_history, word
+
+_LEAST_RECORDS = 3
+"""The first one is left out: it has compiling, reading and the first allocations in it."""
+
+
+def add_run(loop: Loop) -> None:
+    """Append this attempt; nothing where too few steps were recorded. Called on the main rank only."""
+    record, strategy = loop.run_directory.read(), loop.strategy
+    steps = [each for each in loop.run_directory.read_metrics() if each["attempt"] == loop.phases.attempt]
+    if len(steps) < _LEAST_RECORDS:
+        return
+    device, planned = strategy.device, record.get("plan") or {}
+    measured = _measured(steps, loop)
+    if measured is None:
+        return
+    features, name = _features(loop, record["resolved"]), word(known_name(device.name))
+    history = read_history()
+    past = past_speed(name, features, history)
+    predicted = planned.get("step_seconds")
+    if past is not None:
+        predicted = measured["flops_per_second"] * measured["step_seconds"] / past.expected
+    # The resident set of a CPU's process is not what an estimate counts.
+    is_comparable = not device.shares_host_memory and "expected_bytes" in planned
+    try:
+        add_to_history(
+            new_run(
+                name, device.kind, features, **measured, predicted_seconds=predicted,
+                peak_bytes=device.memory_peak_bytes(),
+                predicted_bytes=planned["expected_bytes"] if is_comparable else None,
+            )
+        )  # fmt: skip
+    except (OSError, AscendtuneError) as error:
+        warn(f"this run is not among the past runs of `ascendtune plan --history`: {error}")
+
+
+def _measured(steps: list[dict[str, Any]], loop: Loop) -> dict[str, float] | None:
+    """`flops_per_second` of one rank, the median over records, and `step_seconds` at that speed."""
+    ranks = loop.strategy.world_size
+    flops = [loop.flops.computed_in(each["tokens"], each["labelled_tokens"]) / ranks for each in steps[1:]]
+    seconds = [each["seconds"]["step"] for each in steps[1:]]
+    if min(seconds) <= 0 or min(flops) <= 0:
+        return None
+    speed = statistics.median(each / took for each, took in zip(flops, seconds, strict=True))
+    taken = steps[-1]["step"] - steps[0]["step"]
+    return {"flops_per_second": speed, "step_seconds": sum(flops) / taken / speed}
+
+
+def _features(loop: Loop, resolved: dict[str, Any]) -> Features:
+    """As `time.features_of` has them before the run."""
+    recipe, strategy = loop.recipe, loop.strategy
+    tokens = float(loop.batches.dataset.lengths.sum()) / loop.batches.plan.steps_per_epoch
+    micro_batches = recipe.batch.accumulate * strategy.world_size
+    config: Any = loop.model.config
+    return Features(
+        model_type=word(str(getattr(config, "model_type", ""))),
+        parameters=resolved["parameters"], trainable=resolved["trainable"],
+        stage=recipe.method.stage, tuner=recipe.method.tuner, precision=resolved["precision"]["compute"],
+        strategy=strategy.name, checkpointing=recipe.memory.gradient_checkpointing,
+        positions=round(tokens / (1 - resolved["padding_ratio"]) / micro_batches), ranks=strategy.world_size,
+    )  # fmt: skip

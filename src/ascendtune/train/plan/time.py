@@ -1,0 +1,219 @@
+"""How long a run takes: its work over the speed of past runs, or over published figures and an assumed share. No torch.
+
+A step is  computation + update + communication that computation does not hide.
+
+From past runs: computed FLOPs over the FLOP/s of runs that are alike (`history.past_speed`); update and communication
+are in that speed. From the table of devices: computation is FLOPs over the peak times an assumed share, the update is
+its bytes over the bandwidth of memory, communication is its bytes over the bandwidth of the links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from ascendtune.machine.vendor.find import vendor_of
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.plan.device_table import Speed, known_name
+from ascendtune.train.plan.history import Features, PastRun, past_speed, word
+from ascendtune.train.plan.request import Target
+from ascendtune.train.plan.work import Steps, Work
+
+_MEMORY_SHARE = 0.8
+_LINK_SHARE = 0.7
+"""Of the published bandwidth: all-gather of 2 to 8 devices measures 0.57 to 0.78 (docs/plan.md)."""
+_HIDING_SHARE = 0.9
+"""Of the computation that runs beside a collective, hides it: the first and the last call run alone."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Low, expected and high."""
+
+    low: float
+    expected: float
+    high: float
+
+    def times(self, factor: float) -> Range:
+        return Range(self.low * factor, self.expected * factor, self.high * factor)
+
+    def plus(self, value: float) -> Range:
+        return Range(self.low + value, self.expected + value, self.high + value)
+
+
+@dataclass(frozen=True)
+class TimeEstimate:
+    """Of a run."""
+
+    step_seconds: Range
+    parts: dict[str, float]
+    """Seconds of the expected step: `compute`, `update`, `communication` in all, `exposed` what is not hidden; only
+    `compute` with the speed of past runs."""
+    tokens_per_second: float
+    """Of all ranks."""
+    mfu: float | None
+    """Useful FLOP/s over the peak; None where the peak is not known."""
+    steps: int | None
+    tokens: float | None
+    """Of the whole run."""
+    seconds: Range | None
+    """Of the whole run: its steps, and before them the answers of the reference model."""
+    energy_joules: float | None
+    """At the limit of the boards, hosts not counted."""
+    disk_bytes: int
+    """Of the checkpoints that are kept, and the exported model."""
+    basis: str
+    """What the speed is from."""
+    notes: tuple[str, ...] = field(default=())
+
+
+def features_of(work: Work, steps: Steps, recipe: Recipe, target: Target, facts: dict[str, object]) -> Features:
+    """What past runs are compared by."""
+    micro_batches = recipe.batch.accumulate * target.devices
+    return Features(
+        model_type=word(work.model_type),
+        parameters=int(str(facts["parameters"])), trainable=int(str(facts["trainable"])),
+        stage=recipe.method.stage, tuner=recipe.method.tuner, precision=work.compute, strategy=str(facts["strategy"]),
+        checkpointing=recipe.memory.gradient_checkpointing,
+        positions=round(steps.tokens / (1 - steps.padding_ratio) / micro_batches), ranks=target.devices,
+    )  # fmt: skip
+
+
+def estimate_time(
+    work: Work,
+    steps: Steps,
+    recipe: Recipe,
+    target: Target,
+    speed: Speed,
+    features: Features,
+    history: Sequence[PastRun] = (),
+    *,
+    nodes: int = 1,
+    network: float | None = None,
+) -> TimeEstimate | str:
+    """The time of a run, or why it cannot be said.
+
+    Args:
+        speed: published figures of the device.
+        network: bytes per second of one device to other nodes, in one direction.
+    """
+    name = word(known_name(target.name))
+    mean = work.flops.per_token(steps.lengths, padding_ratio=steps.padding_ratio)
+    computed, useful = (each / target.devices for each in (
+        mean.computed_in(steps.tokens, steps.labels), mean.useful_in(steps.tokens, steps.labels)
+    ))  # fmt: skip
+    past = past_speed(name, features, history)
+    alone = None
+    if past is None and target.devices > 1:
+        alone = past_speed(name, replace(features, ranks=1, strategy="single"), history)
+    known = past or alone
+    notes = []
+    if known is not None:
+        step = Range(computed / known.high, computed / known.expected, computed / known.low)
+        parts = {"compute": step.expected}
+        basis = f"the speed of {known.runs} past run{'s' if known.runs > 1 else ''} on this device"
+    elif speed.flops is not None:
+        shares = vendor_of(target.kind).planned.flops_share
+        low, expected, high = (share * speed.flops for share in shares)
+        update = work.updated_bytes / (speed.memory * _MEMORY_SHARE) if speed.memory else 0.0
+        if not speed.memory:
+            notes.append("the bandwidth of the device's memory is not public: the update counts as nothing")
+        step = Range(computed / high, computed / expected, computed / low).plus(update)
+        parts = {"compute": computed / expected, "update": update}
+        basis = (
+            f"an assumption: {shares[1]:.0%} of the published {speed.flops / 1e12:.0f} TFLOP/s "
+            f"({shares[0]:.0%} to {shares[2]:.0%})"
+        )
+    else:
+        return "the device's speed is neither public nor known from past runs: train once on it, or give --tflops"
+    if past is None and work.transfers:
+        sent = communication(work, recipe, target.devices, speed, nodes=nodes, network=network)
+        if sent is None:
+            notes.append(_why_no_link(nodes, network))
+        else:
+            hidden = _hidden(work, recipe, parts["compute"], target.devices, sent)
+            step = Range(step.low, step.expected + sent.total - hidden, step.high + sent.total)
+            parts |= {"communication": sent.total, "exposed": sent.total - hidden}
+    return _of_run(work, steps, recipe, target, speed, step, parts, basis, useful, tuple(notes))
+
+
+@dataclass(frozen=True)
+class Communication:
+    """Seconds of a step."""
+
+    in_backward: float
+    """Beside the backward pass only."""
+    in_both: float
+    """Beside forward and backward."""
+
+    @property
+    def total(self) -> float:
+        return self.in_backward + self.in_both
+
+
+def communication(
+    work: Work, recipe: Recipe, ranks: int, speed: Speed, *, nodes: int = 1, network: float | None = None
+) -> Communication | None:
+    """Seconds of a step's collectives over the slowest link, None where its bandwidth is not known."""
+    link = speed.link_among(ranks // nodes) if ranks > nodes else None
+    if nodes > 1:
+        link = None if network is None or (ranks > nodes and link is None) else min(network, link or network)
+    if link is None:
+        return None
+    seconds = {True: 0.0, False: 0.0}
+    for each in work.transfers:
+        times = recipe.batch.accumulate if each.of_micro_batch else 1
+        seconds[each.in_forward] += times * each.bus_bytes(ranks) / (link * _LINK_SHARE)
+    return Communication(in_backward=seconds[False], in_both=seconds[True])
+
+
+def _hidden(work: Work, recipe: Recipe, compute: float, ranks: int, sent: Communication) -> float:
+    """Seconds of communication that run beside computation."""
+    body = work.flops.body
+    backward = compute * (body.backward + body.again) / body.computed
+    # DDP sends in the backward pass of the last micro-batch only.
+    of_step = all(not each.of_micro_batch for each in work.transfers)
+    share = 1 / recipe.batch.accumulate if of_step else 1.0
+    beside_backward = min(sent.in_backward, _HIDING_SHARE * backward * share)
+    return beside_backward + min(sent.in_both, _HIDING_SHARE * compute - beside_backward)
+
+
+def _why_no_link(nodes: int, network: float | None) -> str:
+    if nodes > 1 and network is None:
+        return "the bandwidth between the nodes is not known: communication counts as nothing; give --network GB/s"
+    return "the bandwidth between the devices is not public: communication counts as nothing; give --link GB/s"
+
+
+def _of_run(
+    work: Work,
+    steps: Steps,
+    recipe: Recipe,
+    target: Target,
+    speed: Speed,
+    step: Range,
+    parts: dict[str, float],
+    basis: str,
+    useful: float,
+    notes: tuple[str, ...],
+) -> TimeEstimate:
+    seconds = energy = None
+    if steps.steps is not None:
+        seconds = step.times(steps.steps)
+        if recipe.method.needs_reference:
+            # One forward pass over the rows of the first epoch.
+            flops = work.flops
+            forward = flops.body.forward + sum(each.forward for _, each in flops.attention)
+            share = forward / (flops.body.computed + sum(each.computed for _, each in flops.attention))
+            seconds = seconds.plus(step.expected * share * steps.steps * steps.first_epoch)
+        if speed.power is not None:
+            energy = speed.power * target.devices * seconds.expected
+    kept = recipe.checkpoint.keep + (1 if recipe.checkpoint.best else 0)
+    if steps.steps is not None:
+        every = recipe.checkpoint.every_steps or max(20, steps.steps // 10)
+        kept = min(kept, (steps.steps - 1) // every)
+    return TimeEstimate(
+        step_seconds=step, parts=parts, tokens_per_second=steps.tokens / step.expected,
+        mfu=useful / step.expected / speed.flops if speed.flops else None,
+        steps=steps.steps, tokens=None if steps.steps is None else steps.steps * steps.tokens, seconds=seconds,
+        energy_joules=energy, disk_bytes=kept * work.checkpoint_bytes + work.model_bytes, basis=basis, notes=notes,
+    )  # fmt: skip

@@ -1,0 +1,115 @@
+"""The profile of a few steps of a training: what the recipe's `profile.steps` asks for."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ascendtune.core.files import write_json
+from ascendtune.core.log import say
+from ascendtune.machine.torch_backend.device import StepProfiler
+from ascendtune.recipe.sections import ProfileSection
+from ascendtune.train.profile.ranges import host_sync_ranges, module_ranges, named_range
+from ascendtune.train.strategy.base import Strategy
+from ascendtune.train.supervision import Phases
+
+
+class StepProfile:
+    """Runs the device's profiler in the steps of `section`; in all other steps nothing is installed.
+
+    Args:
+        directory: of the profiles of the run.
+        model: the model that is trained; its norms, attention and feed-forward modules get ranges of their own.
+        facts: of the run, for the report: what the trace itself does not tell.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        section: ProfileSection,
+        strategy: Strategy,
+        model: nn.Module,
+        phases: Phases,
+        facts: dict[str, Any],
+    ) -> None:
+        self._directory = directory
+        self._section = section
+        self._strategy = strategy
+        self._model = model
+        self._phases = phases
+        self._facts = facts
+        self._steps = section.window() if strategy.rank in section.profiled_ranks(strategy.world_size) else range(0)
+        self._profiler: StepProfiler | None = None
+        self._ranges = ExitStack()
+
+    def begin_step(self, number: int, *, last: int) -> None:
+        """Called before step `number` of `last`: starts the profiler a step early, because its start takes time."""
+        if not self._steps or number > self._steps[-1]:
+            return
+        if self._profiler is None and number >= self._steps[0] - 1:
+            first = max(number, self._steps[0])
+            self._steps = range(first, min(self._steps[-1], last) + 1)
+            if self._steps:
+                self._start()
+        if self._profiler is not None and number >= self._steps[0]:
+            self._profiler.step()
+            if number == self._steps[0]:
+                # Before the recording has begun, torch drops it.
+                self._profiler.add_metadata_json("ascendtune", json.dumps(self._of_rank()))
+                self._ranges.enter_context(self._named())
+
+    def end_step(self, number: int) -> float:
+        """Called after step `number`, with its metrics, evaluation and checkpoint; writes the profile after the last.
+
+        Returns:
+            The seconds that this took; they do not belong to the training.
+        """
+        if self._profiler is None or number < self._steps[-1]:
+            return 0.0
+        begun = time.perf_counter()
+        self.close()
+        return time.perf_counter() - begun
+
+    def close(self) -> None:
+        """End a profile that is being recorded, and write it."""
+        profiler, self._profiler = self._profiler, None
+        self._ranges.close()
+        if profiler is None:
+            return
+        self._phases.enter("profile")
+        profiler.stop()
+        self._steps = range(0)
+        if self._strategy.is_main:
+            say(f"the profile is in {self._directory}; `ascendtune profile {self._directory.parent}` shows it")
+
+    def _start(self) -> None:
+        self._directory.mkdir(exist_ok=True)
+        rank = self._strategy.rank
+        self._profiler = self._strategy.device.profiler(
+            self._directory,
+            f"rank_{rank}",
+            steps=len(self._steps),
+            stacks=self._section.stacks,
+            memory=self._section.memory,
+        )
+        write_json(self._directory / f"rank_{rank}.json", self._of_rank())
+        self._profiler.start()
+
+    def _of_rank(self) -> dict[str, Any]:
+        return {**self._facts, "rank": self._strategy.rank, "first_step": self._steps[0]}
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Give names to what happens in the steps: phases, modules, and places where the host waits."""
+        self._phases.make_range = lambda name: named_range("phase", name)
+        try:
+            with module_ranges(self._model), host_sync_ranges():
+                yield
+        finally:
+            self._phases.make_range = None

@@ -1,0 +1,261 @@
+"""TensorBoard events of any program, imported as runs of ours: run.json, metrics.jsonl and eval.jsonl.
+
+The record format is TFRecord's: length (8 bytes, little-endian), masked CRC-32C of the length, an Event, masked CRC-32C
+of the Event. A record that the file ends in is still being written, or its writer was killed; that is not damage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
+from ascendtune.core.files import open_regular, walk, write_atomically, write_json
+from ascendtune.core.rundir import SCHEMA_VERSION, RunDir
+
+_PATTERN = "events.out.tfevents."
+_MOST_RECORD_BYTES = 64 << 20
+"""A summary with pictures; a longer length is damage."""
+_MOST_POINTS = 5_000_000
+"""Of one run: they are held in memory, about 400 bytes each."""
+_MOST_RUNS = 1000
+_FLOAT, _DOUBLE = 1, 2
+"""DT_FLOAT and DT_DOUBLE of a tensor."""
+_OURS = {
+    "loss": "loss", "learning_rate": "learning_rate", "learning-rate": "learning_rate", "lr": "learning_rate",
+    "grad_norm": "grad_norm", "grad-norm": "grad_norm", "epoch": "epoch",
+}  # fmt: skip
+_EVALUATION = ("eval", "evaluation", "val", "valid", "validation", "test")
+_RESERVED = ("attempt", "step", "time")
+
+
+@cache
+def _tables() -> tuple[list[int], list[int]]:
+    """CRC-32C (Castagnoli) of one byte, and of two bytes at once, which takes half the time."""
+    one = []
+    for number in range(256):
+        for _ in range(8):
+            number = (number >> 1) ^ (0x82F63B78 if number & 1 else 0)
+        one.append(number)
+    return one, [one[one[word & 0xFF] & 0xFF ^ word >> 8] ^ one[word & 0xFF] >> 8 for word in range(1 << 16)]
+
+
+@dataclass
+class ImportedRun:
+    """One directory with event files.
+
+    Attributes:
+        points: scalars read. A step that a later file repeats replaces the earlier one, as after a resume.
+        damaged: of each damaged file its name and the byte at which reading stopped.
+        unfinished: files that end within a record.
+    """
+
+    source: Path
+    points: int = 0
+    damaged: dict[str, int] = field(default_factory=dict)
+    unfinished: list[str] = field(default_factory=list)
+    training: dict[int, dict[str, Any]] = field(default_factory=dict)
+    evaluation: dict[int, dict[str, Any]] = field(default_factory=dict)
+    names: dict[str, tuple[bool, str]] = field(default_factory=dict)
+    """Tag -> whether it is an evaluation's, and the name in our records."""
+
+    def add(self, step: int, wall_time: float, tag: str, value: float) -> None:
+        is_evaluation, name = self.names.get(tag) or self._named(tag)
+        records = self.evaluation if is_evaluation else self.training
+        record = records.get(step)
+        if record is None:
+            records[step] = record = {"attempt": 1, "step": step, "time": wall_time}
+        record[name] = value
+        self.points += 1
+
+    def _named(self, tag: str) -> tuple[bool, str]:
+        head, _, last = tag.lower().replace("\\", "/").rpartition("/")
+        is_evaluation = any(part in _EVALUATION for part in head.split("/"))
+        if not is_evaluation and "_" in last and last.partition("_")[0] in _EVALUATION:
+            is_evaluation, last = True, last.partition("_")[2]
+        name = _OURS.get(last, tag)
+        taken = {found for group, found in self.names.values() if group == is_evaluation}
+        if name in taken or name in _RESERVED:
+            name = f"tag/{tag}"
+        self.names[tag] = is_evaluation, name
+        return self.names[tag]
+
+
+def find_event_directories(log_directory: Path) -> list[Path]:
+    """The directories at or below `log_directory` that hold event files, sorted.
+
+    Raises:
+        InputError: there are none, or too many.
+    """
+    found = sorted(
+        place for place, _, others in walk(log_directory) if any(name.startswith(_PATTERN) for name in others)
+    )
+    if not found:
+        raise InputError(
+            f"no TensorBoard events ({_PATTERN}*)",
+            code="no-training-records",
+            remedy="give the directory that `tensorboard --logdir` gets",
+            where=log_directory,
+        )
+    if len(found) > _MOST_RUNS:
+        raise InputError(
+            f"{len(found)} directories with events",
+            code="too-many-directories",
+            remedy=f"import {_MOST_RUNS} at a time",
+            where=log_directory,
+        )
+    return found
+
+
+def read_events(directory: Path) -> ImportedRun:
+    """All scalars of the event files in a directory.
+
+    Raises:
+        InputError: too many points for the memory.
+        MachineError: a file cannot be read.
+        ModuleNotFoundError: tensorboard is not installed.
+    """
+    found = ImportedRun(directory)
+    for file in sorted(directory.iterdir()):
+        if file.name.startswith(_PATTERN):
+            try:
+                with open_regular(file) as stream:
+                    _read_file(found, file.name, stream)
+            except MachineError as error:
+                if error.code != "not-a-regular-file":
+                    raise
+                found.damaged[file.name] = 0
+    return found
+
+
+def write_run(found: ImportedRun, target: Path) -> RunDir:
+    """Write the run; one that was imported from the same directory before is replaced.
+
+    Raises:
+        InputError: another run, or something else, is at `target`.
+        MachineError: it cannot be written.
+    """
+    run = RunDir(target)
+    source = str(found.source.resolve())
+    if target.exists():
+        before = run.read().get("imported") if run.run_json.is_file() else None
+        if not isinstance(before, dict) or before.get("from") != source:
+            raise InputError(
+                "this exists, and was not imported from the same events",
+                code="path-exists",
+                remedy="give another --to",
+                where=target,
+            )
+    with translated_disk_errors(target, "creating the run directory"):
+        target.mkdir(parents=True, exist_ok=True)
+    for path, records in ((run.metrics, found.training), (run.evaluations, found.evaluation)):
+        if records or path.exists():
+            lines = (json.dumps(records[step], ensure_ascii=False) for step in sorted(records))
+            write_atomically(path, "".join(f"{line}\n" for line in lines))
+    times = [record["time"] for records in (found.training, found.evaluation) for record in records.values()]
+    began, ended = min(times, default=None), max(times, default=None)
+    write_json(
+        run.run_json,
+        {
+            "schema_version": SCHEMA_VERSION,
+            "state": "imported",
+            "imported": {"from": source, "points": found.points, "at": time.time(), "damaged": found.damaged,
+                         "unfinished": found.unfinished, "tags": {tag: name for tag, (_, name) in found.names.items()}},
+            "attempts": [{"attempt": 1, "started": began, "ended": ended}],
+            "created": began,
+        },
+    )  # fmt: skip
+    return run
+
+
+def _read_file(found: ImportedRun, name: str, stream: BinaryIO) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    parse, add = Event.FromString, found.add
+    size = os.fstat(stream.fileno()).st_size
+    for offset, data in _records(stream, size):
+        if data is None and offset < 0:
+            found.unfinished.append(name)
+            return
+        if data is None:
+            found.damaged[name] = offset
+            return
+        try:
+            event = parse(data)
+        except Exception:  # noqa: BLE001  # protobuf's own error class differs between its implementations
+            found.damaged[name] = offset
+            return
+        for value in event.summary.value:
+            number = value.simple_value if value.HasField("simple_value") else _scalar(value.tensor)
+            if number is not None:
+                add(event.step, event.wall_time, value.tag, number)
+        if found.points > _MOST_POINTS:
+            raise InputError(
+                f"more than {_MOST_POINTS:,} points",
+                code="file-too-large",
+                remedy="import its directories one at a time",
+                where=found.source,
+            )
+
+
+def _records(stream: BinaryIO, size: int) -> Iterator[tuple[int, bytes | None]]:
+    """Offset and content of each record. The content is None where reading ends: damage at this offset; offset -1: the
+    file ends within a record."""
+    offset = 0
+    while header := stream.read(12):
+        if len(header) < 12:
+            yield -1, None
+            return
+        (length, check) = struct.unpack("<QI", header)
+        if not _is_length(header[:8], check) or length > _MOST_RECORD_BYTES:
+            yield offset, None
+            return
+        if offset + 16 + length > size:
+            yield -1, None
+            return
+        body = stream.read(length + 4)
+        data = body[:length]
+        if len(body) < length + 4:
+            yield -1, None
+            return
+        if _masked(data) != int.from_bytes(body[length:], "little"):
+            yield offset, None
+            return
+        yield offset, data
+        offset += 16 + length
+
+
+def _masked(data: bytes) -> int:
+    """The masked CRC-32C of TFRecord."""
+    one, two = _tables()
+    crc = 0xFFFFFFFF
+    for word in struct.unpack(f"<{len(data) // 2}H", data[: len(data) & ~1]):
+        crc = two[(crc ^ word) & 0xFFFF] ^ (crc >> 16)
+    for byte in data[-1:] if len(data) & 1 else b"":
+        crc = one[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@lru_cache(maxsize=4096)
+def _is_length(header: bytes, check: int) -> bool:
+    return _masked(header) == check
+
+
+def _scalar(tensor: Any) -> float | None:
+    """The number of a tensor without dimensions, as TensorFlow 2 writes scalars; None for others."""
+    if any(each.size != 1 for each in tensor.tensor_shape.dim):
+        return None
+    values = list(tensor.float_val) or list(tensor.double_val)
+    if len(values) == 1:
+        return float(values[0])
+    kinds = {(_FLOAT, 4): "<f", (_DOUBLE, 8): "<d"}
+    kind = kinds.get((tensor.dtype, len(tensor.tensor_content)))
+    return float(struct.unpack(kind, tensor.tensor_content)[0]) if kind else None

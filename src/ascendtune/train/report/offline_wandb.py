@@ -1,0 +1,168 @@
+"""wandb's offline runs on this machine: which are new, in flight, damaged or uploaded, and uploading them.
+
+`run-ID.wandb` is a LevelDB log: a header of 7 bytes (":W&B", magic, version), then blocks of 32 KiB with records of
+CRC-32 (of type and data), length, type, data. The data of a record of type FULL, or FIRST, MIDDLE… and LAST, is a
+protobuf message; its field 18 is the exit of the run. wandb leaves `run-ID.wandb.synced` beside an uploaded run.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ascendtune.core.errors import MachineError
+from ascendtune.core.files import open_regular
+from ascendtune.core.mask import without_secrets
+from ascendtune.core.process import run
+
+State = Literal["new", "in_flight", "damaged", "uploaded"]
+
+_HEADER = b":W&B\xe1\xbe"
+_BLOCK, _RECORD_HEADER = 32 << 10, 7
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_EXIT_TAG = (18 << 3) | 2
+"""Field 18, length-delimited."""
+_ACTIVE_SECONDS = 300.0
+"""wandb writes system metrics every 15 s: a file without a change for so long is not being written."""
+_MOST_BYTES = 2 << 30
+"""A larger file is not inspected."""
+_UPLOAD_SECONDS = 6 * 3600.0
+
+
+@dataclass(frozen=True)
+class OfflineRun:
+    """`note`: what is unusual about it, such as the byte at which a damaged file stops."""
+
+    directory: Path
+    run_id: str
+    state: State
+    size_bytes: int
+    records: int
+    note: str | None = None
+
+
+def find_offline_runs(directories: list[Path]) -> list[OfflineRun]:
+    """The offline runs at these paths: run directories of wandb, `wandb` directories, or run directories of ours that
+    hold one. Sorted by name, which begins with the time.
+    """
+    found = set[Path]()
+    for directory in directories:
+        for pattern in ("run-*.wandb", "offline-run-*/run-*.wandb", "wandb/offline-run-*/run-*.wandb"):
+            found |= {path for path in directory.glob(pattern) if not path.parent.is_symlink()}
+    return [_inspected(path) for path in sorted(found)]
+
+
+def upload(found: OfflineRun, env: Mapping[str, str]) -> None:
+    """Let wandb's own client upload a run. Repeating it is safe: a run keeps its id.
+
+    Raises:
+        MachineError: wandb is not installed, or could not upload it.
+    """
+    done = run([sys.executable, "-m", "wandb", "sync", str(found.directory)], timeout_seconds=_UPLOAD_SECONDS, env=env)
+    if done.exit_code == 0 and _marker(found).exists():
+        return
+    lines = [line for line in f"{done.output}\n{done.error}".splitlines() if line.strip()]
+    if "No module named" in done.error:
+        raise MachineError("wandb is not installed", code="package-missing", remedy="pip install 'ascendtune[track]'")
+    raise MachineError(
+        f"{found.directory.name} was not uploaded: {without_secrets(' '.join(lines[-2:]))[:400]}",
+        code="upload-failed",
+        remedy="check the network and `ascendtune track login`, then run this again: what is uploaded is passed over",
+        where=found.directory,
+    )
+
+
+def _marker(found: OfflineRun) -> Path:
+    return found.directory / f"run-{found.run_id}.wandb.synced"
+
+
+def _inspected(path: Path) -> OfflineRun:
+    run_id = path.name[len("run-") : -len(".wandb")]
+    try:
+        with open_regular(path, follow_links=False) as file:
+            facts = path.stat()
+            if facts.st_size > _MOST_BYTES:
+                return OfflineRun(path.parent, run_id, "damaged", facts.st_size, 0, f"over {_MOST_BYTES >> 30} GiB")
+            content = file.read(facts.st_size)
+    except (OSError, MachineError) as error:
+        return OfflineRun(path.parent, run_id, "damaged", 0, 0, f"cannot be read: {error}")
+    count, ended, end, damage = 0, False, len(_HEADER), None
+    if not content.startswith(_HEADER):
+        damage = "not a file of wandb" if content else "empty"
+    else:
+        for message, position in _messages(content):
+            if message is None:
+                damage = f"damaged at byte {position:,}"
+                break
+            count, end = count + 1, position
+            ended = ended or _is_exit(message)
+    size, is_old = len(content), time.time() - facts.st_mtime > _ACTIVE_SECONDS
+    marker = path.with_name(f"{path.name}.synced")
+    if marker.exists() and marker.stat().st_mtime >= facts.st_mtime:
+        return OfflineRun(path.parent, run_id, "uploaded", size, count)
+    if damage is not None:
+        return OfflineRun(path.parent, run_id, "damaged", size, count, damage)
+    if ended:
+        return OfflineRun(path.parent, run_id, "new", size, count)
+    if not is_old:
+        return OfflineRun(path.parent, run_id, "in_flight", size, count, "it may still be written")
+    if count == 0:
+        return OfflineRun(path.parent, run_id, "damaged", size, count, "nothing was recorded")
+    return OfflineRun(path.parent, run_id, "new", size, count, f"killed: it ends without an exit, at byte {end:,}")
+
+
+def _messages(content: bytes) -> Iterator[tuple[bytes | None, int]]:
+    """Each message and the position after it; None with the position of damage. A cut tail ends the iteration."""
+    position, parts = _RECORD_HEADER, list[bytes]()
+    while position + _RECORD_HEADER <= len(content):
+        left = _BLOCK - position % _BLOCK
+        if left < _RECORD_HEADER:
+            position += left
+            continue
+        check = int.from_bytes(content[position : position + 4], "little")
+        length = int.from_bytes(content[position + 4 : position + 6], "little")
+        kind = content[position + 6]
+        begin, end = position + _RECORD_HEADER, position + _RECORD_HEADER + length
+        if end > len(content):
+            return
+        data = content[begin:end]
+        if kind not in (_FULL, _FIRST, _MIDDLE, _LAST) or zlib.crc32(data, zlib.crc32(bytes([kind]))) != check:
+            yield None, position
+            return
+        parts = [data] if kind in (_FULL, _FIRST) else [*parts, data]
+        position = end
+        if kind in (_FULL, _LAST):
+            yield b"".join(parts), position
+
+
+def _is_exit(message: bytes) -> bool:
+    """Whether a protobuf message has the field of a run's exit."""
+    position = 0
+    while position < len(message):
+        tag, position = _varint(message, position)
+        if tag == _EXIT_TAG:
+            return True
+        kind = tag & 7
+        if kind == 2:
+            length, position = _varint(message, position)
+            position += length
+        elif kind == 0:
+            _, position = _varint(message, position)
+        else:
+            position += {1: 8, 5: 4}.get(kind, len(message))
+    return False
+
+
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while position < len(message) and shift < 64:
+        byte = message[position]
+        value, shift, position = value | (byte & 127) << shift, shift + 7, position + 1
+        if byte < 128:
+            break
+    return value, position

@@ -1,0 +1,43 @@
+"""`ascendtune profile` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Workshop
+
+
+def test_a_recipe_is_trained_shown_and_shown_again(workshop: Workshop, tiny_model: Path) -> None:
+    workshop.write_small_run(tiny_model, batch={"per_device": 2}, precision="fp32")
+    recorded = workshop.run("profile", "recipe.yaml", "--steps", "2-3")
+    assert recorded.code == 0, recorded.err
+    assert "2 steps" in recorded.out and "matmul" in recorded.out and "top operators" in recorded.out
+    run = workshop.directory / "runs" / "run-profile"
+    assert sorted(each.name for each in (run / "profile").iterdir()) == [
+        "rank_0.json", "rank_0.trace.json.gz", "report.html", "summary.json",
+    ]  # fmt: skip
+    # It ends behind the last profiled step, and keeps no checkpoint.
+    assert json.loads((run / "run.json").read_text())["attempts"][0]["step"] == 3
+    assert not list((run / "checkpoints").iterdir())
+    again = workshop.run("profile", "run-profile", "--json")
+    assert again.code == 0, again.err
+    (rank,) = json.loads(again.out)["ranks"]
+    idle = rank["idle"]
+    parts = [
+        *(sum(rank[name].values()) for name in ("compute", "exposed_communication", "copies", "aside")),
+        *(idle["data"], sum(idle["synchronisation"].values()), idle["launch"], idle["gaps"]),
+    ]
+    assert sum(parts) == pytest.approx(rank["mean_step_seconds"], rel=0.01)
+    assert rank["model_flops"] > 0 and rank["mfu"] is None
+
+
+def test_a_recipe_that_cannot_be_trained_ends_with_its_error(workshop: Workshop) -> None:
+    workshop.write_small_run(workshop.directory / "missing-model")
+    ended = workshop.run("profile", "recipe.yaml")
+    assert ended.code == 1
+    assert "error:" in ended.err and "profile-failed" in ended.err

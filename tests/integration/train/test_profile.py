@@ -1,0 +1,155 @@
+"""Profiles of real trainings on CPU: faults put into them are the first thing that the report names."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from ascendtune.check.profile.advice import Advice, advice_for
+from ascendtune.check.profile.profile import RankProfile, read_profile
+from ascendtune.core.rundir import RunDir
+from ascendtune.data.collate import collate
+from ascendtune.train import batch as batch_module
+from ascendtune.train.loop import Loop
+from ascendtune.train.strategy.base import Strategy
+
+TWO_STEPS = {
+    "optim": {"max_steps": 4},
+    "batch": {"per_device": 2, "accumulate": 2},
+    "profile": {"steps": "2-3"},
+}
+
+
+def seen(run: RunDir) -> tuple[list[RankProfile], list[Advice]]:
+    ranks = read_profile(run.path)
+    for each in ranks:
+        assert each.split.parts() == pytest.approx(each.split.total, rel=0.01)
+    return ranks, advice_for(ranks)
+
+
+def codes(advice: list[Advice]) -> list[str]:
+    return [each.code for each in advice if each.is_defect]
+
+
+def test_a_healthy_run_has_no_defects_and_trains_as_without_a_profile(train: Any) -> None:
+    plain = train(**{**TWO_STEPS, "profile": {}})
+    profiled = train(**TWO_STEPS)
+    assert profiled.losses() == plain.losses()
+    assert not plain.run.profile.exists()
+    (rank,), advice = seen(profiled.run)
+    assert codes(advice) == []
+    split = rank.split
+    assert split.steps == 2 and not split.on_device
+    assert rank.facts["first_step"] == 2
+    assert {"matmul", "attention", "norm", "optimizer", "clip", "loss"} <= split.compute.keys()
+    # Two steps of two micro-batches, five norms each: two blocks of two, and the last.
+    assert split.modules["Qwen2RMSNorm"].calls == 2 * 2 * 5
+    assert split.modules["Qwen2RMSNorm"].operators == 6 * split.modules["Qwen2RMSNorm"].calls
+    # Only the metrics are read.
+    assert [phase for _, phase in split.sync_calls] == ["collective"]
+    assert sum(split.sync_calls.values()) == 2
+    # The phases of the loop measured the same with a clock of their own.
+    recorded = {record["step"]: record["seconds"] for record in profiled.run.read_metrics()}
+    assert sum(recorded[step]["step"] for step in (2, 3)) == pytest.approx(split.total, rel=0.5)
+    # Nothing stays installed.
+    assert not {"item", "tolist", "__bool__"} & set(vars(torch.Tensor))
+
+
+def test_a_value_read_in_each_micro_batch_is_named_first(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    backward = Strategy.backward
+
+    def reads_the_loss(self: Strategy, module: Any, loss: torch.Tensor) -> None:
+        loss.item()
+        backward(self, module, loss)
+
+    monkeypatch.setattr(Strategy, "backward", reads_the_loss)
+    _, advice = seen(train(**TWO_STEPS).run)
+    assert codes(advice) == ["host-sync"] and advice[0].code == "host-sync"
+    assert "2 times in each step" in advice[0].what
+    assert "train/test_profile.py:" in advice[0].what
+
+
+def test_slow_batches_are_named_first(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*arguments: Any, **named: Any) -> Any:
+        time.sleep(0.05)
+        return collate(*arguments, **named)
+
+    monkeypatch.setattr(batch_module, "collate", slow)
+    (rank,), advice = seen(train(**TWO_STEPS).run)
+    assert advice[0].code == "slow-data"
+    # Two micro-batches of 50 ms in each of the two steps.
+    assert rank.split.data >= 0.2
+    assert advice[0].gain == pytest.approx(rank.split.data / 2)
+
+
+def test_a_copy_in_each_step_is_named_first(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = torch.zeros(30_000_000)
+    step = Loop._update
+
+    def copies(self: Loop) -> None:
+        large.clone()
+        step(self)
+
+    monkeypatch.setattr(Loop, "_update", copies)
+    (rank,), advice = seen(train(**TWO_STEPS).run)
+    assert advice[0].code == "copies"
+    assert "clone" in advice[0].what or "copy_" in advice[0].what
+    assert rank.split.operators["aten::clone", "copy"].calls >= 1
+
+
+def test_a_norm_of_many_operators_is_named_first(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
+
+    forward = Qwen2RMSNorm.forward
+
+    def slow(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+        for _ in range(40):
+            hidden_states = hidden_states * 1.0
+        return forward(self, hidden_states)
+
+    monkeypatch.setattr(Qwen2RMSNorm, "forward", slow)
+    _, advice = seen(train(**TWO_STEPS).run)
+    assert advice[0].code == "unfused-norm"
+    assert "46 operators" in advice[0].what
+
+
+def on_two_ranks(train_on_ranks: Any) -> tuple[list[RankProfile], list[Advice]]:
+    return seen(train_on_ranks(2, parallel={"strategy": "ddp"}, **TWO_STEPS).run)
+
+
+def test_a_slow_rank_is_named_first(train_on_ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward_backward = Loop._forward_backward
+
+    def slow(self: Loop) -> Any:
+        if self.strategy.rank == 1:
+            time.sleep(0.3)
+        return forward_backward(self)
+
+    monkeypatch.setattr(Loop, "_forward_backward", slow)
+    ranks, advice = on_two_ranks(train_on_ranks)
+    assert [each.rank for each in ranks] == [0, 1]
+    assert advice[0].code == "slow-rank"
+    assert "for rank 1," in advice[0].what and "launching operators" in advice[0].what
+    assert all(seconds >= 0.2 for seconds in ranks[0].split.exposed_seconds)
+
+
+def test_small_buckets_are_named_first(train_on_ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = DistributedDataParallel.__init__
+
+    def small(self: Any, *arguments: Any, **named: Any) -> None:
+        begin(self, *arguments, **named, bucket_cap_mb=0.001)
+
+    monkeypatch.setattr(DistributedDataParallel, "__init__", small)
+    ranks, advice = on_two_ranks(train_on_ranks)
+    assert advice[0].code == "small-buckets"
+    assert len(ranks[0].split.collectives["all-reduce"]) / 2 > 8
+
+
+def test_a_profile_ends_with_the_run(train: Any, tmp_path: Path) -> None:
+    (rank,), _ = seen(train(**{**TWO_STEPS, "profile": {"steps": "3-9"}}).run)
+    assert rank.split.steps == 2

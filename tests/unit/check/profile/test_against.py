@@ -1,0 +1,38 @@
+"""Two profiles beside each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.unit.check.profile.traces import op, step, write
+
+from ascendtune.check.profile.against import compare, comparison_as_plain, comparison_as_text
+from ascendtune.check.profile.profile import RankProfile, read_profile
+
+
+def profile(path: Path, product: float, extra: str) -> list[RankProfile]:
+    return read_profile(
+        write(
+            path,
+            [
+                step(1, 0, 1000), op("aten::mm", 0, product), op(extra, 600, 50),
+                step(2, 1000, 1000), op("aten::mm", 1000, product), op("aten::mm", 1500, 20),
+            ],
+        )
+    )  # fmt: skip
+
+
+def test_operators_are_compared_per_step_by_name_and_kind(tmp_path: Path) -> None:
+    before = profile(tmp_path / "before.json", 100, "aten::silu")
+    now = profile(tmp_path / "now.json", 300, "aten::gelu")
+    rows = {row.name: row for row in compare(now, before)}
+    assert [row.name for row in compare(now, before)] == ["aten::mm", "aten::gelu", "aten::silu"]
+    assert rows["aten::mm"].difference == pytest.approx(200e-6)
+    assert rows["aten::mm"].calls == rows["aten::mm"].before_calls == 1.5
+    assert (rows["aten::silu"].calls, rows["aten::silu"].before_calls) == (0, 0.5)
+    text = comparison_as_text(now, before)
+    assert "+0.20" in text and "step 1 ms -> 1 ms" in text
+    plain = comparison_as_plain(now, before)
+    for side in ("before", "now"):
+        assert sum(plain[side]["parts"].values()) == pytest.approx(plain[side]["step_seconds"])

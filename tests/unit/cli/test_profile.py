@@ -1,0 +1,80 @@
+"""`ascendtune profile`: what is given to it, and changes that it tries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.check.profile.traces import op, step, write
+
+from ascendtune.check.profile.advice import Advice
+from ascendtune.check.profile.profile import RankProfile, read_profile
+from ascendtune.cli.profile import profile
+from ascendtune.cli.profile_trial import trials_as_text, try_changes
+from ascendtune.core.errors import AscendtuneError, CheckFailed
+
+
+def rank(directory: Path, microseconds: float, tokens: float) -> RankProfile:
+    directory.mkdir(exist_ok=True)
+    write(directory / "rank_0.trace.json.gz", [step(1, 0, microseconds), op("aten::mm", 0, 10)])
+    (directory / "rank_0.json").write_text(json.dumps({"tokens_per_step": tokens}))
+    (first,) = read_profile(directory)
+    return first
+
+
+def test_changes_that_keys_make_are_measured_per_token(tmp_path: Path) -> None:
+    first = rank(tmp_path / "first", 1000, tokens=100)
+    tried: list[tuple[list[str], str]] = []
+
+    def record(words: list[str], ending: str) -> Path:
+        tried.append((words, ending))
+        if ending == "fails":
+            raise CheckFailed("no", code="profile-failed", remedy="look")
+        # Twice the tokens in one and a half times the time.
+        return rank(tmp_path / ending, 1500, tokens=200).path.parent
+
+    advice = [
+        Advice("no-key", "", "", 5e-4),
+        Advice("larger", "", "", 3e-4, keys={"batch.accumulate": 2}),
+        Advice("fails", "", "", 1e-4, keys={"memory.gradient_checkpointing": False}),
+        Advice("third", "", "", 1e-4, keys={"kernel": "auto"}),
+        Advice("fourth", "", "", 1e-4, keys={"track.every_steps": 10}),
+    ]
+    trials = try_changes(advice, first, record)
+    assert tried == [
+        (["batch.accumulate=2"], "larger"),
+        (["memory.gradient_checkpointing=false"], "fails"),
+        (['kernel="auto"'], "third"),
+    ]
+    assert [each.code for each in trials] == ["larger", "fails", "third"]
+    assert trials[0].gain == pytest.approx(0.25) and trials[0].expected_gain == pytest.approx(0.3)
+    assert trials[1].gain is None
+    text = trials_as_text(trials)
+    assert "-25.0 %" in text and "could not be trained" in text
+
+
+@pytest.mark.parametrize(
+    "options", [{"tries": True}, {"steps": "3"}, {"overrides": ["optim.max_steps=3"]}, {"devices": 2}, {"ranks": "0"}]
+)
+def test_options_of_recording_are_refused_for_a_trace(tmp_path: Path, options: dict[str, Any]) -> None:
+    trace = write(tmp_path / "trace.json", [op("aten::mm", 0, 10)])
+    with pytest.raises(AscendtuneError) as caught:
+        profile(trace, **options)
+    assert caught.value.code == "conflicting-options"
+
+
+def test_a_directory_without_traces_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AscendtuneError) as caught:
+        profile(tmp_path)
+    assert caught.value.code == "no-profile"
+
+
+def test_a_trace_is_shown_as_json_beside_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = (write(tmp_path / name, [op("aten::mm", 0, 10)]) for name in ("one.json", "other.json.gz"))
+    profile(one, against=other, report=tmp_path / "page.html", as_json=True)
+    content = json.loads(capsys.readouterr().out)
+    assert content["ranks"][0]["compute"] == {"matmul": pytest.approx(1e-5)}
+    assert content["against"]["now"]["parts"] == content["against"]["before"]["parts"]
+    assert (tmp_path / "page.html").is_file()

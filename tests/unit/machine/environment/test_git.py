@@ -1,0 +1,242 @@
+"""Clones and merges in real repositories."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from ascendtune.core.errors import AscendtuneError
+from ascendtune.machine.environment.git import MergeConflicts, Repository, checked_url, clone
+
+
+@pytest.fixture(autouse=True)
+def _identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "A")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@example.org")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    (tmp_path / "gitconfig").write_text("[init]\n\tdefaultBranch = main\n")
+
+
+def git(place: Path, *words: str) -> str:
+    return subprocess.run(["git", "-C", str(place), *words], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit(place: Path, **files: str) -> str:
+    for name, content in files.items():
+        (place / f"{name}.txt").write_text(content)
+    git(place, "add", "-A")
+    git(place, "commit", "-qm", " ".join(files))
+    return git(place, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    """`upstream`, a fork `origin` with a commit of its own, and a checkout `work` of the fork."""
+    upstream = tmp_path / "upstream"
+    upstream.mkdir()
+    git(upstream, "init", "-q")
+    commit(upstream, a="one\ntwo\nthree\n", b="b\n")
+    git(tmp_path, "clone", "-q", "--bare", str(upstream), "origin")
+    git(tmp_path, "clone", "-q", str(tmp_path / "origin"), "work")
+    commit(tmp_path / "work", mine="mine\n")
+    git(tmp_path / "work", "push", "-q", "origin", "main")
+    return tmp_path
+
+
+def _tree(place: Path) -> tuple[str, str, str]:
+    return git(place, "status", "--porcelain"), git(place, "rev-parse", "HEAD"), git(place, "branch", "-v")
+
+
+def test_upstream_is_merged_on_a_branch_of_its_own_and_main_stays(world: Path) -> None:
+    work = world / "work"
+    main = git(work, "rev-parse", "main")
+    news = commit(world / "upstream", c="new\n")
+    merged = Repository.find(work).sync_upstream(str(world / "upstream"))
+    assert (merged.branch, merged.was_at, merged.commits) == ("sync/upstream-main", "main", 1)
+    assert git(work, "rev-parse", "main") == main and git(work, "remote", "get-url", "upstream")
+    assert git(work, "merge-base", "--is-ancestor", news, "HEAD") == ""
+    assert git(world / "origin", "rev-parse", "main") == main, "nothing is pushed"
+    assert Repository.find(work).sync_upstream().commits == 0
+
+
+def test_conflicts_are_listed_and_the_same_call_continues(world: Path) -> None:
+    work = world / "work"
+    commit(work, a="one\nours\nthree\n", b="ours\n")
+    git(work, "push", "-q", "origin", "main")
+    commit(world / "upstream", a="one\ntheirs\nthree\n")
+    (world / "upstream/b.txt").unlink()
+    git(world / "upstream", "commit", "-qam", "without b")
+    repository = Repository.find(work)
+    for _ in range(2):
+        with pytest.raises(MergeConflicts) as caught:
+            repository.sync_upstream(str(world / "upstream"))
+        assert caught.value.code == "merge-conflicts"
+        found = {each.path: each for each in caught.value.conflicts}
+        assert found["b.txt"].kind == "changed here, deleted there" and found["b.txt"].hunks == ()
+        (hunk,) = found["a.txt"].hunks
+        assert (hunk.line, hunk.ours, hunk.theirs) == (2, ("ours",), ("theirs",))
+    git(work, "add", "-A")
+    with pytest.raises(AscendtuneError) as refused:
+        repository.sync_upstream()
+    assert refused.value.code == "merge-markers-left"
+    (work / "a.txt").write_text("one\nboth\nthree\n")
+    git(work, "add", "a.txt")
+    assert repository.sync_upstream().commits == 2
+    assert git(work, "status", "--porcelain") == "" and (work / "a.txt").read_text() == "one\nboth\nthree\n"
+
+
+def test_abort_returns_to_the_commit_before(world: Path) -> None:
+    work = world / "work"
+    commit(work, a="ours\n")
+    git(work, "push", "-q", "origin", "main")
+    git(work, "checkout", "-q", "--detach")
+    at = git(work, "rev-parse", "HEAD")
+    commit(world / "upstream", a="theirs\n")
+    with pytest.raises(MergeConflicts):
+        Repository.find(work).sync_upstream(str(world / "upstream"))
+    Repository.find(work).abort()
+    assert git(work, "rev-parse", "HEAD") == at and git(work, "status", "--porcelain") == ""
+    with pytest.raises(AscendtuneError) as caught:
+        Repository.find(work).abort()
+    assert caught.value.code == "nothing-to-merge"
+
+
+@pytest.mark.parametrize("kind", ["changed", "staged", "merging"])
+def test_tree_with_changes_is_left_as_it_is(world: Path, kind: str) -> None:
+    work = world / "work"
+    if kind == "merging":
+        git(work, "branch", "other", "HEAD~1")
+        commit(work, a="x\n")
+        git(work, "checkout", "-q", "other")
+        commit(work, a="y\n")
+        subprocess.run(["git", "-C", str(work), "merge", "main"], check=False, capture_output=True)
+    else:
+        (work / "a.txt").write_text("precious\n")
+        if kind == "staged":
+            git(work, "add", "a.txt")
+    before = _tree(work)
+    for call in (
+        partial(Repository.find(work).sync_upstream, str(world / "upstream")),
+        partial(Repository.find(work).merge_pull_request, 1),
+    ):
+        with pytest.raises(AscendtuneError) as caught:
+            call()
+        assert caught.value.code == "tree-not-clean"
+    assert _tree(work) == before
+
+
+def test_detached_head_is_named_and_can_be_returned_to(world: Path) -> None:
+    work = world / "work"
+    git(work, "checkout", "-q", "--detach", "HEAD~1")
+    commit(world / "upstream", c="new\n")
+    merged = Repository.find(work).sync_upstream(str(world / "upstream"))
+    assert merged.was_at == git(work, "rev-parse", "--short", "main~1") and merged.commits == 1
+
+
+@pytest.mark.parametrize("ref", ["refs/pull/7/head", "refs/merge-requests/7/head"])
+def test_pull_request_is_merged_on_a_branch_of_its_own(world: Path, ref: str) -> None:
+    work, origin = world / "work", world / "origin"
+    git(work, "checkout", "-q", "-b", "feature")
+    head = commit(work, feature="f\n")
+    git(work, "push", "-q", "origin", f"HEAD:{ref}")
+    git(work, "checkout", "-q", "main")
+    git(work, "branch", "-D", "feature")
+    merged = Repository.find(work).merge_pull_request(7)
+    assert (merged.branch, merged.was_at, merged.commits) == ("merge/pr-7", "main", 1)
+    assert git(work, "rev-parse", "HEAD^2") == head
+    assert Repository.find(work).merge_pull_request(7).commits == 0
+    git(work, "checkout", "-q", "main")
+    assert Repository.find(work).merge_pull_request(7).was_at == "main"
+    assert "merge/pr-7" not in git(origin, "branch")
+    with pytest.raises(AscendtuneError) as caught:
+        Repository.find(work).merge_pull_request(8)
+    assert caught.value.code == "hub-revision-missing"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ({}, "option-missing"),
+        ({"upstream": "nowhere"}, "unknown-name"),
+        ({"upstream": "ext::sh -c x/y"}, "invalid-value"),
+        ({"upstream": "origin", "branch": "--exec=x"}, "invalid-value"),
+        ({"upstream": "origin", "branch": "absent"}, "unknown-name"),
+        ({"upstream": "https://127.0.0.1:9/x.git"}, "hub-unreachable"),
+    ],
+)
+def test_wrong_names_are_told_and_nothing_is_changed(world: Path, words: dict[str, str], code: str) -> None:
+    before = _tree(world / "work")
+    with pytest.raises(AscendtuneError) as caught:
+        Repository.find(world / "work").sync_upstream(**words)
+    assert caught.value.code == code and _tree(world / "work") == before
+
+
+def test_directory_without_a_checkout_is_told(tmp_path: Path) -> None:
+    with pytest.raises(AscendtuneError) as caught:
+        Repository.find(tmp_path)
+    assert caught.value.code == "not-a-git-checkout"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "--upload-pack=touch x", "-u", "ext::sh -c 'touch x'", "fd::3", "https://", "ssh://-oProxyCommand=x/y",
+        "git@-oProxyCommand=x:y", "-oProxyCommand=x@y:z", "relative/path", "https://a b", "ftp://x/y", "http::https://x",
+        "javascript:x", "",
+    ],
+)  # fmt: skip
+def test_address_that_is_an_option_or_a_helper_is_refused(url: str, tmp_path: Path) -> None:
+    with pytest.raises(AscendtuneError) as caught:
+        clone(url, tmp_path / "x")
+    assert caught.value.code == "invalid-value" and not (tmp_path / "x").exists()
+
+
+def test_usual_addresses_are_taken() -> None:
+    for url in ("https://github.com/a/b.git", "git@github.com:a/b.git", "ssh://git@h:22/a", "/srv/a", "file:///srv/a"):
+        assert checked_url(url) == url
+
+
+class _Behind(SimpleHTTPRequestHandler):
+    """Serves DIRECTORY/NAME.git for /https://HOST/NAME.git, as a proxy of whole addresses does."""
+
+    def translate_path(self, path: str) -> str:
+        return super().translate_path("/" + path.partition("127.0.0.1:9/")[2])
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def proxy(world: Path) -> Iterator[str]:
+    git(world, "clone", "-q", "--bare", "upstream", "repo.git")
+    git(world / "repo.git", "update-server-info")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Behind, directory=str(world))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_clone_falls_back_through_proxies_and_origin_is_the_repository(world: Path, proxy: str) -> None:
+    url = "https://127.0.0.1:9/repo.git"
+    address, is_same = clone(url, world / "got", proxies=["http://127.0.0.1:9", proxy])
+    assert address == f"{proxy}/{url}" and is_same is None, "the repository itself does not answer"
+    assert git(world / "got", "remote", "get-url", "origin") == url
+    assert git(world / "got", "rev-parse", "HEAD") == git(world / "upstream", "rev-parse", "HEAD")
+    with pytest.raises(AscendtuneError) as caught:
+        clone(url, world / "got")
+    assert caught.value.code == "path-exists"
+    with pytest.raises(AscendtuneError) as caught:
+        clone(url, world / "none")
+    assert caught.value.code == "hub-unreachable" and not (world / "none").exists()
+
+
+def test_clone_of_a_path_needs_no_proxy(world: Path) -> None:
+    assert clone(str(world / "upstream"), world / "got") == (str(world / "upstream"), True)

@@ -1,0 +1,157 @@
+"""Mirrors in the configuration files of pip, conda, huggingface_hub and git: written, read, put back."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ascendtune.core.errors import AscendtuneError
+from ascendtune.machine.environment import user_files
+from ascendtune.machine.environment.mirrors import MIRRORS, changes_for, proxied, settings, shell_variables
+
+_TUNA = MIRRORS["tuna"]
+
+
+@pytest.fixture
+def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return {"HOME": str(tmp_path / "home")}
+
+
+def _files(env: dict[str, str]) -> dict[str, bytes]:
+    home = Path(env["HOME"])
+    return {str(path.relative_to(home)): path.read_bytes() for path in home.rglob("*") if path.is_file()}
+
+
+def _addresses(env: dict[str, str]) -> dict[str, str]:
+    return {each.tool: each.address for each in settings(env)}
+
+
+def test_use_writes_every_tool_and_official_takes_it_back(env: dict[str, str]) -> None:
+    default = _addresses(env)
+    user_files.apply(changes_for("tuna", env, github_proxy="https://gh-proxy.com"))
+    assert _addresses(env) == {
+        "pip": _TUNA.pip,
+        "conda": f"{_TUNA.conda}/pkgs/main, {_TUNA.conda}/pkgs/r",
+        "huggingface": "https://hf-mirror.com",
+        "github": "https://gh-proxy.com/https://github.com/",
+    }
+    assert shell_variables() == {"HF_ENDPOINT": "https://hf-mirror.com"}
+    user_files.apply(changes_for("official", env))
+    assert _addresses(env) == default and shell_variables() == {}
+    assert changes_for("official", env) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("# mine\n[install]\nuser = yes\n", "# mine\n[install]\nuser = yes\n[global]\nindex-url = {}\n"),
+        ("[global]\ntimeout = 9\nindex-url = https://a:b@c/ # x\n[list]\nindex-url=no\n",
+         "[global]\ntimeout = 9\nindex-url = {}\n[list]\nindex-url=no\n"),
+        ("[global]\ntimeout = 9", "[global]\nindex-url = {}\ntimeout = 9"),
+        ("[list]\nindex-url=no", "[list]\nindex-url=no\n[global]\nindex-url = {}\n"),
+        ("", "[global]\nindex-url = {}\n"),
+    ],
+)  # fmt: skip
+def test_pip_conf_keeps_all_other_lines(env: dict[str, str], before: str, after: str) -> None:
+    path = Path(env["HOME"]) / ".config/pip/pip.conf"
+    path.parent.mkdir(parents=True)
+    path.write_text(before)
+    (change,) = changes_for("tuna", env, tools=("pip",))
+    assert change.after == after.format(_TUNA.pip)
+
+
+def test_condarc_keeps_other_keys_and_own_channels(env: dict[str, str]) -> None:
+    path = Path(env["HOME"]) / ".condarc"
+    path.parent.mkdir()
+    path.write_text("channels: [mine]\ncustom_channels: {mine: https://example.org}\n")
+    (change,) = changes_for("aliyun", env, tools=("conda",))
+    assert change.after is not None
+    content = yaml.safe_load(change.after)
+    assert content["channels"] == ["mine"]
+    assert content["custom_channels"] == {
+        "mine": "https://example.org",
+        "conda-forge": f"{MIRRORS['aliyun'].conda}/cloud",
+    }
+    path.write_text("channels: [a\n")
+    with pytest.raises(AscendtuneError) as caught:
+        changes_for("tuna", env, tools=("conda",))
+    assert caught.value.code == "invalid-yaml"
+
+
+def test_variables_of_the_environment_win_over_files(env: dict[str, str]) -> None:
+    user_files.apply(changes_for("tuna", env))
+    found = {
+        each.tool: each for each in settings({**env, "PIP_INDEX_URL": "https://x/simple", "HF_ENDPOINT": "https://y"})
+    }
+    assert (found["pip"].address, found["pip"].source) == ("https://x/simple", "PIP_INDEX_URL")
+    assert (found["huggingface"].address, found["huggingface"].source) == ("https://y", "HF_ENDPOINT")
+
+
+def test_undo_restores_bytes_and_permissions_step_by_step(env: dict[str, str]) -> None:
+    path = Path(env["HOME"]) / ".config/pip/pip.conf"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"[global]\n# \xff\nindex-url = https://user:secret@corp/simple\n")
+    path.chmod(0o600)
+    before = _files(env)
+    user_files.apply(changes_for("tuna", env))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    first = _files(env)
+    user_files.apply(changes_for("aliyun", env))
+    history = next((Path(os.environ["XDG_STATE_HOME"])).rglob("step_0001.json"))
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600, "it holds a password"
+    user_files.undo()
+    assert _files(env) == first
+    user_files.undo()
+    assert _files(env) == before
+    with pytest.raises(AscendtuneError) as caught:
+        user_files.undo()
+    assert caught.value.code == "nothing-to-undo"
+
+
+def test_undo_changes_nothing_where_one_file_was_edited_since(env: dict[str, str]) -> None:
+    user_files.apply(changes_for("tuna", env))
+    (Path(env["HOME"]) / ".condarc").write_text("channels: []\n")
+    held = _files(env)
+    with pytest.raises(AscendtuneError) as caught:
+        user_files.undo()
+    assert caught.value.code == "file-differs" and _files(env) == held
+
+
+def test_interrupted_step_can_be_undone(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = changes_for("tuna", env)
+    put = user_files._put
+
+    def killed(path: Path, content: str | None) -> None:
+        if path.name == ".condarc":
+            raise KeyboardInterrupt
+        put(path, content)
+
+    monkeypatch.setattr(user_files, "_put", killed)
+    with pytest.raises(KeyboardInterrupt):
+        user_files.apply(changes)
+    monkeypatch.setattr(user_files, "_put", put)
+    assert "pip.conf" in str(_files(env))
+    user_files.undo()
+    assert _files(env) == {}
+
+
+def test_link_to_a_configuration_file_stays_a_link(env: dict[str, str], tmp_path: Path) -> None:
+    dotfiles = tmp_path / "dotfiles"
+    dotfiles.write_text("channels: []\n")
+    link = Path(env["HOME"]) / ".condarc"
+    link.parent.mkdir()
+    link.symlink_to(dotfiles)
+    user_files.apply(changes_for("tuna", env, tools=("conda",)))
+    assert link.is_symlink() and "tuna" in dotfiles.read_text()
+
+
+@pytest.mark.parametrize("proxy", ["ftp://x", "gh-proxy.com", "https://me:key@x", "--upload-pack=x", "https://x y"])
+def test_proxy_that_is_no_plain_address_is_refused(proxy: str) -> None:
+    with pytest.raises(AscendtuneError) as caught:
+        proxied("https://github.com/", proxy)
+    assert caught.value.code == "invalid-option-value"

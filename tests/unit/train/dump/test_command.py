@@ -1,0 +1,93 @@
+"""Which commands are recorded, and how they are changed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from multiprocessing import spawn
+from pathlib import Path
+
+import pytest
+
+from ascendtune.train.dump.children import followed_children
+from ascendtune.train.dump.command import recorded_command
+from ascendtune.train.dump.request import PROGRAM, VARIABLE
+
+RUN = ["-m", PROGRAM]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("python train.py --lr 1", ["python", *RUN, "train.py", "--lr", "1"]),
+        ("python3.11 -u -X dev train.py", ["python3.11", "-u", "-X", "dev", *RUN, "train.py"]),
+        ("python -m torch.distributed.run a.py", ["python", *RUN, "-m", "torch.distributed.run", "a.py"]),
+        ("srun -N 2 python train.py", ["srun", "-N", "2", "python", *RUN, "train.py"]),
+        ("uv run train.py", ["uv", "run", *RUN, "train.py"]),
+        ("python -c 0 train.py", None),
+        ("python -", None),
+        ("python", None),
+        ("ls", None),
+        ("git commit -m python", None),
+        (f"python -m {PROGRAM} train.py", None),
+    ],
+)
+def test_program_is_run_by_the_recorder(command: str, expected: list[str] | None) -> None:
+    assert recorded_command(command.split()) == expected
+
+
+def console_script(directory: Path, first: str) -> Path:
+    file = directory / "launcher"
+    file.write_text(f"{first}\nprint()\n")
+    file.chmod(0o755)
+    return file
+
+
+def test_console_script_is_run_by_its_interpreter(tmp_path: Path) -> None:
+    file = console_script(tmp_path, f"#!{sys.executable}")
+    assert recorded_command([str(file), "x"]) == [sys.executable, *RUN, str(file), "x"]
+    console_script(tmp_path, "#!/usr/bin/env python3")
+    assert recorded_command([str(file), "x"]) is None
+    (tmp_path / "python").symlink_to(sys.executable)
+    assert recorded_command([str(file), "x"]) == [str(tmp_path / "python"), *RUN, str(file), "x"]
+    console_script(tmp_path, "#!/bin/sh")
+    assert recorded_command([str(file), "x"]) is None
+
+
+def test_children_of_another_python_are_left_alone(tmp_path: Path) -> None:
+    own = Path(sys.executable).absolute().parent
+    words = [sys.executable, "train.py"]
+    assert recorded_command(words, own) == [sys.executable, *RUN, "train.py"]
+    assert recorded_command(["nice", "-n", "5", *words], own) == ["nice", "-n", "5", sys.executable, *RUN, "train.py"]
+    assert recorded_command(words, tmp_path) is None
+    assert recorded_command(["git", "add", sys.executable, "train.py"], own) is None
+    assert recorded_command([str(console_script(tmp_path, f"#!{sys.executable}"))], own) is None
+
+
+def test_started_commands_are_changed_and_restored_after_the_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "request")
+    # A stand-in for the recorder, which says what it was started with.
+    package = tmp_path / "ascendtune" / "train" / "dump"
+    package.mkdir(parents=True)
+    for each in (package, *package.parents[:2]):
+        (each / "__init__.py").touch()
+    (package / "script.py").write_text(f"import os, sys; print(sys.argv[1:], os.environ.get({VARIABLE!r}))")
+    (tmp_path / "train.py").write_text("print('not recorded')")
+    command = [sys.executable, "train.py", "x"]
+
+    def said(env: dict[str, str] | None = None) -> str:
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True).stdout.strip()
+
+    before = subprocess.Popen.__init__, os.execv, os.execve, spawn.get_command_line
+    with followed_children():
+        assert said() == "['train.py', 'x'] request"
+        assert said({"PATH": "/bin"}) == "['train.py', 'x'] request"
+        line = subprocess.run(f"{sys.executable} train.py", shell=True, cwd=tmp_path, capture_output=True, text=True)
+        assert line.stdout == "not recorded\n"
+        spawned = [str(word) for word in spawn.get_command_line(tracker_fd=3, pipe_handle=4)]
+        assert any("record_spawned(tracker_fd=3, pipe_handle=4)" in word for word in spawned)
+    assert before == (subprocess.Popen.__init__, os.execv, os.execve, spawn.get_command_line)
+    assert said() == "not recorded"

@@ -1,0 +1,204 @@
+"""The time of a run, against written-out sums."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.machine.torch_backend.cpu import CpuDevice
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.flops import ModelFlops, Passes
+from ascendtune.train.plan.count_work import count_work
+from ascendtune.train.plan.device_table import Speed
+from ascendtune.train.plan.history import Features, PastRun, new_run
+from ascendtune.train.plan.request import Document, Target
+from ascendtune.train.plan.rows import steps_of_full_rows
+from ascendtune.train.plan.setting import Setting
+from ascendtune.train.plan.time import Range, TimeEstimate, communication, estimate_time, features_of
+from ascendtune.train.plan.work import Steps, Transfer, Work
+
+_FLOPS = ModelFlops(Passes(2e6, 4e6, 2e6), Passes(1e6, 2e6), ((None, Passes(10.0, 20.0, 10.0)),), True)
+_WORK = Work(_FLOPS, (), 8_000_000, 300, 100, "bf16", "llama")
+_STEPS = Steps(100, 4000.0, 1000.0, {100: 40}, 0.2, 0.5, is_measured=True)
+_SPEED = Speed(flops=1e12, memory=1e9, link=1e9, power=100.0)
+_FEATURES = Features("llama", 1_000_000, 1_000_000, "sft", "full", "bf16", "single", False, 5000, 1)
+_TARGET = Target("cuda", "card", 2**30, 1)
+_PAIRS = 40 * 100 * 101 / 2
+_COMPUTED = 8e6 * 5000 + 3e6 * 1000 + 40 * _PAIRS
+_USEFUL = 6e6 * 4000 + 3e6 * 1000 + 30 * _PAIRS
+
+
+def _recipe(**keys: Any) -> Recipe:
+    return Recipe.check({"model": {"path": "x"}, "data": {"train": [{"path": "x.jsonl"}]}, **keys})
+
+
+def _estimate(
+    work: Work = _WORK,
+    target: Target = _TARGET,
+    speed: Speed = _SPEED,
+    features: Features = _FEATURES,
+    history: Sequence[PastRun] = (),
+    *,
+    steps: Steps = _STEPS,
+    nodes: int = 1,
+    network: float | None = None,
+    **keys: Any,
+) -> TimeEstimate:
+    found = estimate_time(
+        work, steps, _recipe(**keys), target, speed, features, history, nodes=nodes, network=network
+    )  # fmt: skip
+    assert isinstance(found, TimeEstimate), found
+    return found
+
+
+def test_step_is_computation_at_the_assumed_share_and_the_update() -> None:
+    found = _estimate()
+    update = 8e6 / (1e9 * 0.8)
+    assert found.step_seconds.expected == pytest.approx(_COMPUTED / (0.4 * 1e12) + update)
+    assert found.step_seconds.low == pytest.approx(_COMPUTED / (0.5 * 1e12) + update)
+    assert found.step_seconds.high == pytest.approx(_COMPUTED / (0.3 * 1e12) + update)
+    assert found.mfu == pytest.approx(_USEFUL / found.step_seconds.expected / 1e12)
+    assert found.tokens_per_second == pytest.approx(4000 / found.step_seconds.expected)
+    assert "assumption" in found.basis
+
+
+def test_run_is_its_steps_with_energy_and_disk() -> None:
+    found = _estimate(checkpoint={"keep": 3})
+    assert found.seconds is not None
+    assert found.seconds.expected == pytest.approx(100 * found.step_seconds.expected)
+    assert found.energy_joules == pytest.approx(100 * found.seconds.expected)
+    # One after every 20 of 100 steps but the last: four, of which three stay.
+    assert found.disk_bytes == 3 * 300 + 100
+    assert _estimate(checkpoint={"every_steps": 60}).disk_bytes == 300 + 100
+
+
+def test_the_reference_model_answers_once_before_the_steps() -> None:
+    found, without = _estimate(method={"stage": "preference"}), _estimate()
+    assert found.seconds is not None and without.seconds is not None
+    forward = (2e6 + 10.0) / (8e6 + 40.0) * 0.5 * 100 * without.step_seconds.expected
+    assert found.seconds.expected - without.seconds.expected == pytest.approx(forward)
+
+
+def test_past_runs_replace_the_assumption() -> None:
+    past = new_run(
+        "card", "cuda", _FEATURES, flops_per_second=2e11, step_seconds=1.0, predicted_seconds=None, peak_bytes=None,
+        predicted_bytes=None,
+    )  # fmt: skip
+    found = _estimate(history=[past])
+    assert found.step_seconds.expected == pytest.approx(_COMPUTED / 2e11)
+    assert "1 past run" in found.basis and found.parts == {"compute": found.step_seconds.expected}
+
+
+def test_an_unknown_device_gives_a_reason_and_no_time() -> None:
+    found = estimate_time(_WORK, _STEPS, _recipe(), _TARGET, Speed(), _FEATURES)
+    assert isinstance(found, str) and "--tflops" in found
+
+
+def test_time_of_a_run_is_unknown_without_its_steps() -> None:
+    found = _estimate(steps=replace(_STEPS, steps=None))
+    assert (found.seconds, found.energy_joules, found.tokens) == (None, None, None)
+
+
+_ALL_REDUCE = Transfer("all_reduce", 8_000_000, of_micro_batch=False, in_forward=False)
+_GATHER = Transfer("all_gather", 4_000_000, of_micro_batch=True, in_forward=True)
+
+
+def test_bytes_on_the_link_are_those_of_nccl_tests() -> None:
+    assert _ALL_REDUCE.bus_bytes(4) == 2 * 3 / 4 * 8_000_000
+    assert _GATHER.bus_bytes(4) == 3 / 4 * 4_000_000
+
+
+def test_gathering_is_done_for_each_micro_batch_and_reducing_once_a_step() -> None:
+    work = replace(_WORK, transfers=(_ALL_REDUCE, _GATHER))
+    found = communication(work, _recipe(batch={"accumulate": 3}), 4, _SPEED)
+    assert found is not None
+    assert found.in_backward == pytest.approx(12e6 / 0.7e9)
+    assert found.in_both == pytest.approx(3 * 3e6 / 0.7e9)
+
+
+def test_a_mesh_sends_to_all_others_at_once_and_nodes_over_the_network() -> None:
+    work, recipe = replace(_WORK, transfers=(_ALL_REDUCE,)), _recipe()
+    mesh = communication(work, recipe, 4, replace(_SPEED, link_is_mesh=True))
+    alone = communication(work, recipe, 4, _SPEED)
+    nodes = communication(work, recipe, 4, _SPEED, nodes=2, network=1e8)
+    assert mesh is not None and alone is not None and nodes is not None
+    assert mesh.total == pytest.approx(alone.total / 3)
+    assert nodes.total == pytest.approx(10 * alone.total)
+    assert communication(work, recipe, 4, _SPEED, nodes=2) is None
+    assert communication(work, recipe, 4, replace(_SPEED, link=None)) is None
+
+
+def test_expected_time_hides_what_fits_beside_computation_and_the_high_one_nothing() -> None:
+    target, features = replace(_TARGET, devices=2), replace(_FEATURES, ranks=2, strategy="ddp")
+    without = _estimate(target=target, features=features)
+    small = replace(_WORK, transfers=(replace(_ALL_REDUCE, size_bytes=1000),))
+    found = _estimate(work=small, target=target, features=features)
+    assert found.parts["exposed"] == 0
+    assert found.step_seconds.expected == pytest.approx(without.step_seconds.expected)
+    assert found.step_seconds.high - without.step_seconds.high == pytest.approx(found.parts["communication"])
+    large = replace(_WORK, transfers=(replace(_ALL_REDUCE, size_bytes=10**9),))
+    found = _estimate(work=large, target=target, features=features)
+    backward = (4e6 + 2e6) / 8e6 * found.parts["compute"]
+    assert found.parts["communication"] - found.parts["exposed"] == pytest.approx(0.9 * backward)
+
+
+def test_communication_over_unknown_links_is_said_not_to_count() -> None:
+    work, target = replace(_WORK, transfers=(_ALL_REDUCE,)), replace(_TARGET, devices=2)
+    found = _estimate(work=work, target=target, speed=replace(_SPEED, link=None, memory=None))
+    assert len(found.notes) == 2 and "--link" in found.notes[1]
+    found = _estimate(work=work, target=target, nodes=2)
+    assert "--network" in found.notes[0]
+
+
+_MODEL = {
+    "model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False, "pad_token_id": 0,
+}  # fmt: skip
+_BLOCKS = 3 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 176 + 2 * 64)
+_ALL = 2 * 512 * 64 + _BLOCKS + 64
+
+
+def _work(directory: Path, ranks: int = 1, **keys: Any) -> Work:
+    (directory / "config.json").write_text(json.dumps(_MODEL))
+    recipe = _recipe(**{"precision": "fp32", **keys, "model": {"path": str(directory)}})
+    return count_work(Setting.of(recipe, directory, CpuDevice(), ranks=ranks, vocabulary=0, pad_id=0))
+
+
+def test_adamw_moves_each_trained_weight_ten_times(tmp_path: Path) -> None:
+    assert _work(tmp_path).updated_bytes == 10 * 4 * _ALL
+    assert _work(tmp_path, optim={"optimizer": "sgd", "max_grad_norm": None}).updated_bytes == 3 * 4 * _ALL
+    assert _work(tmp_path).checkpoint_bytes == 3 * 4 * _ALL
+
+
+def test_strategies_send_gradients_or_gather_weights(tmp_path: Path) -> None:
+    (reduced,) = _work(tmp_path, 2, parallel={"strategy": "ddp"}).transfers
+    assert (reduced.name, reduced.size_bytes, reduced.of_micro_batch) == ("all_reduce", 4 * _ALL, False)
+    gathered, scattered = _work(tmp_path, 2, parallel={"strategy": "fsdp"}).transfers
+    assert (gathered.name, gathered.size_bytes) == ("all_gather", 4 * (2 * _BLOCKS + _ALL - _BLOCKS))
+    assert (scattered.name, scattered.size_bytes) == ("reduce_scatter", 4 * _ALL)
+    kept, _ = _work(tmp_path, 2, parallel={"strategy": "fsdp", "fsdp": {"reshard": False}}).transfers
+    assert kept.size_bytes == 4 * _ALL
+
+
+def test_work_survives_json(tmp_path: Path) -> None:
+    work = _work(tmp_path, 2, parallel={"strategy": "fsdp"})
+    assert Work.of(json.loads(json.dumps(asdict(work)))) == work
+
+
+def test_full_rows_stand_for_data_that_are_not_known() -> None:
+    recipe = _recipe(batch={"accumulate": 3}, optim={"max_steps": 7})
+    found = steps_of_full_rows(recipe, (Document(10, 9), Document(10, 9)), 2)
+    assert (found.steps, found.tokens, found.labels, found.lengths) == (7, 120, 108, {10: 2})
+    features = features_of(
+        _WORK, found, recipe, replace(_TARGET, devices=2), {"parameters": 5, "trainable": 5, "strategy": "ddp"}
+    )
+    assert (features.positions, features.ranks) == (20, 2)
+
+
+def test_a_range_keeps_its_order() -> None:
+    assert Range(1, 2, 3).times(2).plus(1) == Range(3, 5, 7)
