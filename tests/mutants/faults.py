@@ -130,7 +130,7 @@ FAULTS = [
     ),
     Fault(
         LOOP,
-        "        self.optimizer.zero_grad(set_to_none=True)",
+        "        self.optimizer.zero_grad(set_to_none=not self.strategy.keeps_gradients)",
         "        pass",
         "gradients of all steps add up",
         _LINEAR,

@@ -79,6 +79,7 @@ class Loop:
     def __post_init__(self) -> None:
         self._parameters = [each for each in self.objective.parameters() if each.requires_grad]
         self._metrics = StepMetrics(time.perf_counter())
+        self._shares_casts = self.strategy.shares_casts(self.recipe.batch.accumulate)
 
     def run(self) -> str:
         """Train; returns why it ended: "all steps done" or "no improvement …".
@@ -132,16 +133,17 @@ class Loop:
         sums: dict[str, torch.Tensor] = {}
         with self.phases.phase("forward"), self.precision.autocast():
             self.objective.begin(self.batches.micro_batches(sequences, mismatched=True), self.root)
-        for batch in self.batches.micro_batches(sequences, context=partial(self.phases.phase, "data")):
-            with nullcontext() if batch.is_last else self.strategy.no_sync(self.module):
-                with self.phases.phase("forward"), self.activations(), self.precision.autocast():
-                    loss, extras = self.module(self.objective, batch)
-                with self.phases.phase("backward"):
-                    scaled = loss * scale
-                    self.dumps.loss(scaled, self.scaler)
-                    self.strategy.backward(self.module, self.scaler.scale(scaled) if self.scaler else scaled)
-            for name, value in (("loss", loss.detach()), *extras.items()):
-                sums[name] = sums[name] + value if name in sums else value
+        with self.precision.shared_casts() if self._shares_casts else nullcontext():
+            for batch in self.batches.micro_batches(sequences, context=partial(self.phases.phase, "data")):
+                with nullcontext() if batch.is_last else self.strategy.no_sync(self.module):
+                    with self.phases.phase("forward"), self.activations(), self.precision.autocast():
+                        loss, extras = self.module(self.objective, batch)
+                    with self.phases.phase("backward"):
+                        scaled = loss * scale
+                        self.dumps.loss(scaled, self.scaler)
+                        self.strategy.backward(self.module, self.scaler.scale(scaled) if self.scaler else scaled)
+                for name, value in (("loss", loss.detach()), *extras.items()):
+                    sums[name] = sums[name] + value if name in sums else value
         return sequences, sums, units, labelled
 
     def _update(self) -> None:
@@ -172,7 +174,7 @@ class Loop:
                 self.optimizer.step()
         if self.scaler is not None:
             self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=not self.strategy.keeps_gradients)
 
     def _should_check_finite(self) -> bool:
         # A check costs a synchronisation, which a recorded step pays anyway. Scalers check on the device.

@@ -34,6 +34,14 @@ class Precision:
             return nullcontext()
         return torch.autocast(self.device_type, DTYPES[self.compute])
 
+    def shared_casts(self) -> AbstractContextManager[object]:
+        """Context of several micro-batches, forward and backward: autocast casts each trained weight once in it.
+
+        Autocast keeps its casts until the outermost context ends. This one computes nothing in another type. Passes
+        without gradients must stay outside: what they cast has no gradient.
+        """
+        return nullcontext() if self.compute == "fp32" else torch.autocast(self.device_type, enabled=False)
+
     def scaler(self, device: Device) -> torch.amp.GradScaler | None:
         """fp16 gradients need scaling; bf16 has fp32's range."""
         return device.gradient_scaler() if self.compute == "fp16" else None

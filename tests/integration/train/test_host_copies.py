@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.integration.train.pairs import write_pairs, write_singles
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -58,3 +59,27 @@ def test_unrecorded_step_copies_only_its_batch(
     with Watch() as watch:
         loop._step()
     assert not watch.waits and watch.copies == {"batch.py"}
+
+
+class WeightCasts(TorchDispatchMode):
+    """Notes the weights that are cast, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cast: list[int] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        if function is torch.ops.aten._to_copy.default and isinstance(args[0], torch.nn.Parameter):
+            self.cast.append(id(args[0]))
+        return function(*args, **named)
+
+
+def test_micro_batches_of_a_step_share_the_casts_of_blocks(make_loop: Callable[..., Any]) -> None:
+    batch = {"per_device": 1, "accumulate": 3}
+    loop = make_loop(precision="bf16", batch=batch, track={"every_steps": 100}, optim={"max_steps": 9})
+    loop.module.train()
+    with WeightCasts() as watch:
+        loop._step()
+    blocks = {id(each) for name, each in loop.root.named_parameters() if "_proj.weight" in name}
+    assert blocks and {each: watch.cast.count(each) for each in blocks} == dict.fromkeys(blocks, 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any
@@ -179,9 +179,10 @@ class _Steps:
         self._count_weights()
         live.enter(FIRST_UPDATE, "gradients")
         for weight in trained:
-            weight.grad = torch.empty_like(weight)
+            if weight.grad is None:
+                weight.grad = torch.empty_like(weight)
         self._update(strategy, module, optimizer, trained)
-        if recipe.batch.accumulate > 1:
+        if recipe.batch.accumulate > 1 and not strategy.keeps_gradients:
             # All micro-batches but the first add to gradients that are there.
             live.enter("accumulating", "gradients")
             for weight in trained:
@@ -191,10 +192,13 @@ class _Steps:
             live.enter(FORWARD, "activations")
             with precision.autocast():
                 objective.begin([batch] if recipe.method.task == "singles" else [], root)
-                loss, _ = module(objective, batch)
-            live.enter("backward begins", "backward")
-            (loss * 1.0).backward()
-            del loss
+            shared = strategy.shares_casts(recipe.batch.accumulate)
+            with precision.shared_casts() if shared else nullcontext():
+                with precision.autocast():
+                    loss, _ = module(objective, batch)
+                live.enter("backward begins", "backward")
+                (loss * 1.0).backward()
+                del loss
         live.enter(UPDATE, "optimizer")
         self._update(strategy, module, optimizer, trained)
         live.enter("resting")
@@ -211,7 +215,7 @@ class _Steps:
         if (limit := self._setting.recipe.optim.max_grad_norm) is not None:
             strategy.clip(trained, limit, norm)
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=not strategy.keeps_gradients)
 
     @contextmanager
     def _watched(self, trained: list[nn.Parameter]) -> Iterator[None]:
@@ -254,13 +258,22 @@ class _Single(Strategy):
 
 
 class _Ddp(_Single):
-    """Gradients end as views of buckets that stay, as DistributedDataParallel with `gradient_as_bucket_view` has it."""
+    """Gradients end as views of buckets that stay, as DistributedDataParallel with `gradient_as_bucket_view` has it.
+
+    With several micro-batches they are views from the beginning on, as in `DdpStrategy`.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.keeps_gradients = setting.recipe.batch.accumulate > 1
 
     def prepare(
         self, root: RootModule, precision: Precision, make_optimizer: MakeOptimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
         for weight in root.parameters():
-            if weight.requires_grad:
+            if weight.requires_grad and self.keeps_gradients:
+                weight.grad = torch.empty_like(weight)
+            elif weight.requires_grad:
                 weight.register_post_accumulate_grad_hook(partial(_into_bucket, torch.empty_like(weight)))
         return root, make_optimizer()
 

@@ -65,6 +65,8 @@ class Strategy:
     """Whether `shard` brings weights to the device piece by piece, so that no rank ever holds the whole model there."""
     is_sharded = False
     """Whether a rank holds only its part of a gradient or a trained weight."""
+    keeps_gradients = False
+    """Whether gradients are set to zero after a step, and their memory stays: else it is given back."""
     clips_in_step = False
     """Whether the optimizer clips in its own step, and skips a step whose gradients are not finite."""
 
@@ -96,6 +98,13 @@ class Strategy:
     def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
         """Context for all but the last micro-batch of a step."""
         return nullcontext()
+
+    def shares_casts(self, micro_batches: int) -> bool:
+        """Whether the micro-batches of a step use one cast of each weight; with one it would only live longer.
+
+        Divided weights are gathered for each micro-batch, in the type that they are computed in.
+        """
+        return micro_batches > 1 and not self.divides_weights
 
     def loop_precision(self, precision: Precision) -> Precision:
         """What the loop does around the objective: autocast, and scaling of fp16 losses."""

@@ -24,6 +24,9 @@ class DdpStrategy(GroupStrategy):
         # Buffers (rotary frequencies) never change, so nothing is sent for them. torch 2.13 renamed the argument.
         renamed = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
         options: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
+        # Gradients stay views of DDP's buckets. Where they were given back, those of the first micro-batches would lie
+        # beside the buckets until the last one.
+        self.keeps_gradients = self.recipe.batch.accumulate > 1
         module = DistributedDataParallel(root, device_ids=ids, gradient_as_bucket_view=True, **options)
         return module, make_optimizer()
 
