@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ascendtune.check.align.noise import expected_noise
+from ascendtune.check.align.parting import BatchComparison
 from ascendtune.check.align.side import read_side
 from ascendtune.check.align.stages import Comparison, compare
 from bare_loop import Bare, Rows, model_of, rows_of
@@ -218,6 +219,19 @@ def test_planted_fault_is_named(
     place = named(found)
     assert place is not None and place[:3] == expected[:3], place
     assert expected[3] in place[3], place
+
+
+@pytest.mark.parametrize(
+    ("case", "common", "is_reordered"), [("shuffled data", 8, True), ("one changed row", 7, False)]
+)
+def test_batch_of_the_same_rows_is_told_from_one_of_other_rows(
+    run: Run, case: str, common: int, is_reordered: bool
+) -> None:
+    reference, candidate, _ = FAULTS[case]
+    found = align(run(reference), run(candidate))
+    assert found.dumps.place is not None
+    assert found.dumps.place.batch == BatchComparison(rows=8, common=common, is_reordered=is_reordered)
+    assert found.parted is not None and found.parted.measured.endswith("in another order") == is_reordered
 
 
 def test_softmax_in_bf16_is_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from ascendtune.check.align.dump import Tensor
@@ -100,6 +100,7 @@ def place_as_json(place: Place) -> dict[str, Any]:
         "difference": row.difference if math.isfinite(row.difference) else None,
         "limit": row.limit,
         "ratio": place.ratio,
+        "batch": asdict(place.batch) if place.batch is not None else None,
         "agreeing": place.agreeing or None,
         "reference": tensor_as_json(row.reference),
         "candidate": tensor_as_json(row.candidate),
@@ -118,6 +119,12 @@ def _of_place(place: Place) -> Finding:
     is_finite = math.isfinite(row.difference)
     size = say("{difference:.2g} apart", difference=row.difference) if is_finite else _not_finite(row)
     notes = list(_sides(row))
+    if place.batch is not None and place.batch.is_reordered:
+        size = say("the {rows:,} rows of the batch are the same, in another order", rows=place.batch.rows)
+        notes.insert(0, say("the gradients of all parameters agree within rounding"))
+    elif place.batch is not None:
+        counts = {"common": place.batch.common, "rows": place.batch.rows}
+        notes.insert(0, say("{common:,} of {rows:,} rows of the batch are in both", **counts))
     if place.agreeing:
         notes.insert(0, say("agrees until {name}", name=place.agreeing))
     if place.ratio is not None:
@@ -173,6 +180,11 @@ def _remedy(place: Place) -> str:
     if place.stage == "start":
         return say(
             "the weights differ before training: compare the model's files (sha256), and what changes weights at load"
+        )
+    if place.stage == "data" and place.batch is not None and place.batch.is_reordered:
+        return say(
+            "the order of rows within a batch does not change what is trained; to compare modules, use the same "
+            "sampler, seed and sorting by length on both sides"
         )
     if place.stage == "data":
         return say("compare the data: files, order, seed, template, max_length, packing")
