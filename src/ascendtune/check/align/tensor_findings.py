@@ -31,7 +31,7 @@ _CAUSES = (
         "attention",
         "the mask (causal, padding, documents), the dtype of the softmax, the scale and the attention kernel",
     ),
-    ("embed", "token ids and the embedding's weights"),
+    ("embed", "token ids, the embedding's weights, and whether the head shares them"),
     ("act", "the activation function and its approximation (tanh or erf)"),
     ("mlp", "the activation function, and a fused kernel against the plain modules"),
     ("head", "the head's weights: tied or not, and its scaling"),
