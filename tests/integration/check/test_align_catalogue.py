@@ -286,6 +286,13 @@ def test_batch_of_the_same_rows_is_told_from_one_of_other_rows(
     assert found.parted is not None and found.parted.measured.endswith("in another order") == is_reordered
 
 
+@pytest.mark.parametrize(("case", "word"), [("LoRA instead of DoRA", "DoRA"), ("logits not capped", "logits")])
+def test_remedy_names_what_the_module_computes(run: Run, case: str, word: str) -> None:
+    reference, candidate, _ = FAULTS[case]
+    parted = align(run(reference), run(candidate)).parted
+    assert parted is not None and word in parted.remedy
+
+
 def test_softmax_in_bf16_is_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = run(PLAIN)
     softmax = nn.functional.softmax

@@ -20,12 +20,13 @@ _PHASES = {
     "gradient": "gradient",
     "parameter_after": "update",
 }
+_LORA = "LoRA's rank, alpha, scaling and kind (DoRA or plain)"
 # The first word that occurs in the module's path, class or slot decides.
 _CAUSES = (
     ("rotary", "RoPE's base and scaling (rope_theta, rope_scaling) and the position ids"),
     ("norm", "the epsilon of the norm and the dtype in which it computes"),
     ("dropout", "dropout: it must be 0, or off, on both sides"),
-    ("lora", "LoRA's rank, alpha and scaling"),
+    ("lora", _LORA),
     ("attn", "the mask (causal, padding, documents), the dtype of the softmax, the scale and the attention kernel"),
     (
         "attention",
@@ -212,6 +213,10 @@ def _remedy(place: Place) -> str:
             "look at what {module} computes from its inputs: an overflow, a division by 0, or a bad weight",
             module=place.module,
         )
+    if not place.module:
+        return say("compare what the model computes after its last module, such as caps or scales of the logits")
+    if place.agreeing.startswith(f"{place.module}.lora_"):
+        return say("compare {cause}", cause=say(_LORA))
     words = f"{place.module} {row.candidate.kind} {row.key.name}".lower()
     cause = next(
         (cause for word, cause in _CAUSES if word in words.rpartition("layers.")[2]), "what this module computes"
