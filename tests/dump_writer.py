@@ -48,6 +48,7 @@ class DumpWriter:
         self.lines: list[dict[str, Any]] = []
         self.kept: dict[str, torch.Tensor] | None = {} if tensors else None
         self.micro_batch: int | None = 0
+        self.row_hashes: list[str] = []
 
     def add(self, phase: str, name: str, slot: str, kind: str, tensor: torch.Tensor) -> None:
         if not tensor.is_floating_point():
@@ -83,6 +84,7 @@ class DumpWriter:
         place = directory / "dump" / f"step-{self.step:07d}"
         place.mkdir(parents=True, exist_ok=True)
         header = {"format": 1, "writer": "test", "step": self.step, "rank": self.rank, "world_size": self.world_size}
+        header["row_hashes"] = self.row_hashes
         content = "statistics" if self.kept is None else "tensors"
         lines = [{**header, "level": "module", "content": content, "complete": True}, *self.lines]
         (place / f"rank_{self.rank}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
@@ -94,6 +96,9 @@ class DumpWriter:
     def _before(self, name: str) -> Callable[..., None]:
         def note(module: nn.Module, inputs: tuple[Any, ...]) -> None:
             for number, each in enumerate(inputs):
+                if isinstance(module, nn.Embedding):
+                    rows = each.tolist()
+                    self.row_hashes += [hashlib.blake2b(str(row).encode(), digest_size=8).hexdigest() for row in rows]
                 if isinstance(each, torch.Tensor):
                     self.add("forward", name, f"input.{number}", type(module).__name__, each)
 

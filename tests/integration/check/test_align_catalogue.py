@@ -1,4 +1,4 @@
-"""Twenty planted faults are named by stage, step and module from dumps alone; honest pairs are aligned."""
+"""Planted faults are named by stage, step and module from dumps alone; honest pairs are aligned."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 from ascendtune.check.align.noise import expected_noise
+from ascendtune.check.align.parting import BatchComparison
 from ascendtune.check.align.side import read_side
 from ascendtune.check.align.stages import Comparison, compare
-from bare_loop import Bare, Rows, model_of, rows_of
+from bare_loop import VOCABULARY, Bare, Rows, model_of, rows_of
 
 Run = Callable[[Bare], Path]
 
@@ -61,19 +62,54 @@ HALF = Bare(autocast=torch.bfloat16)
 WARMING = Bare(rate=lambda step: 1e-3 * step / 10)
 
 
-def _lora(alpha: int) -> Callable[[], nn.Module]:
+def _lora(alpha: int, **options: Any) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         from peft import LoraConfig, get_peft_model
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            wanted = LoraConfig(r=4, lora_alpha=alpha, target_modules=["q_proj", "down_proj"])
+            wanted = LoraConfig(r=4, lora_alpha=alpha, target_modules=["q_proj", "down_proj"], **options)
             return get_peft_model(model_of(), wanted).train()
 
     return make
 
 
+def _untied() -> nn.Module:
+    model: Any = model_of(tie_word_embeddings=True)
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    return model  # type: ignore[no-any-return]
+
+
+def _capped(**config: Any) -> nn.Module:
+    """A Gemma 2 whose attention scores and logits reach the caps."""
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    settings = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 48,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 12,
+        "query_pre_attn_scalar": 12,
+        "sliding_window": 8,
+        "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 1.0,
+        "attn_implementation": "eager",
+    }
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model = Gemma2ForCausalLM(Gemma2Config(**{**settings, **config}))
+        for parameter in model.parameters():
+            parameter.mul_(4)
+    return model.train()
+
+
 ADAPTED = Bare(model=_lora(8))
+DECOMPOSED = Bare(model=_lora(8, use_dora=True))
+TIED = Bare(model=lambda: model_of(tie_word_embeddings=True))
+CAPPED = Bare(model=_capped)
 
 
 def _one_row_changed(step: int) -> Rows:
@@ -142,6 +178,23 @@ FAULTS: dict[str, tuple[Bare, Bare, tuple[str, int, str, str]]] = {
         ("data", 1, "gradient", ""),
     ),
     "LoRA scale": (ADAPTED, replace(ADAPTED, model=_lora(16)), ("backward", 1, "backward", "lora_B")),
+    "LoRA instead of DoRA": (
+        DECOMPOSED,
+        replace(DECOMPOSED, model=_lora(8)),
+        # While lora_B is 0 both compute the same.
+        ("forward", 2, "forward", f"{LAYER}.self_attn.q_proj"),
+    ),
+    "untied head": (TIED, replace(TIED, model=_untied), ("backward", 1, "gradient", "model.embed_tokens.weight")),
+    "attention not capped": (
+        CAPPED,
+        replace(CAPPED, model=lambda: _capped(attn_logit_softcapping=None)),
+        ("forward", 1, "forward", f"{LAYER}.self_attn"),
+    ),
+    "logits not capped": (
+        CAPPED,
+        replace(CAPPED, model=lambda: _capped(final_logit_softcapping=None)),
+        ("forward", 1, "forward", ""),
+    ),
     "dropout": (
         PLAIN,
         replace(PLAIN, model=lambda: model_of(attention_dropout=0.1)),
@@ -220,6 +273,26 @@ def test_planted_fault_is_named(
     assert expected[3] in place[3], place
 
 
+@pytest.mark.parametrize(
+    ("case", "common", "is_reordered"), [("shuffled data", 8, True), ("one changed row", 7, False)]
+)
+def test_batch_of_the_same_rows_is_told_from_one_of_other_rows(
+    run: Run, case: str, common: int, is_reordered: bool
+) -> None:
+    reference, candidate, _ = FAULTS[case]
+    found = align(run(reference), run(candidate))
+    assert found.dumps.place is not None
+    assert found.dumps.place.batch == BatchComparison(rows=8, common=common, is_reordered=is_reordered)
+    assert found.parted is not None and found.parted.measured.endswith("in another order") == is_reordered
+
+
+@pytest.mark.parametrize(("case", "word"), [("LoRA instead of DoRA", "DoRA"), ("logits not capped", "logits")])
+def test_remedy_names_what_the_module_computes(run: Run, case: str, word: str) -> None:
+    reference, candidate, _ = FAULTS[case]
+    parted = align(run(reference), run(candidate)).parted
+    assert parted is not None and word in parted.remedy
+
+
 def test_softmax_in_bf16_is_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = run(PLAIN)
     softmax = nn.functional.softmax
@@ -249,6 +322,9 @@ HONEST: dict[str, tuple[Bare, Bare]] = {
     "more steps": (Bare(steps=8), Bare(steps=8, model=lambda: model_of("sdpa"))),
     "foreach optimizer": (PLAIN, Bare(optimizer=_adam(foreach=True))),
     "LoRA": (ADAPTED, replace(ADAPTED, ranks=2)),
+    "DoRA": (DECOMPOSED, replace(DECOMPOSED, ranks=2)),
+    "tied head": (TIED, replace(TIED, ranks=2)),
+    "capped logits": (CAPPED, replace(CAPPED, accumulate=2)),
 }
 
 

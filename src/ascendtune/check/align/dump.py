@@ -31,6 +31,8 @@ _MOST_BYTES = 512 << 20
 _MOST_FILES = 1 << 16
 _LONGEST_TEXT = 512
 _MOST_DIMENSIONS = 16
+_MOST_ROWS = 1 << 20
+"""Of the batch of a step."""
 _MOST_SAMPLES = 64
 _LARGEST_SIZE = 1 << 48
 _MOST_VALUES = 1 << 26
@@ -105,12 +107,14 @@ class RankDump:
     Attributes:
         tensors: in the order of execution.
         values: safetensors file with the whole tensors by order; None where only statistics were written.
+        row_hashes: one for each row of token ids, in the order of the micro-batches; empty where they were not written.
     """
 
     path: Path
     world_size: int
     tensors: Mapping[Key, Tensor]
     values: Path | None = None
+    row_hashes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,7 +174,17 @@ def read_rank(path: Path) -> RankDump:
             add_tensor(tensors, seen, key, tensor)
     world_size = header.get("world_size")
     values = path.with_suffix(".safetensors") if header.get("content") == "tensors" else None
-    return RankDump(path, world_size if type(world_size) is int else 1, tensors, values)
+    hashes = _row_hashes(header.get("row_hashes", []), path)
+    return RankDump(path, world_size if type(world_size) is int else 1, tensors, values, hashes)
+
+
+def _row_hashes(value: Any, path: Path) -> tuple[str, ...]:
+    if type(value) is not list or len(value) > _MOST_ROWS:
+        raise damaged(f"{path}:1", "its row_hashes are not a list of texts")
+    try:
+        return tuple(map(text, value))
+    except TypeError as error:
+        raise damaged(f"{path}:1", "its row_hashes are not a list of texts") from error
 
 
 def add_tensor(tensors: dict[Key, Tensor], seen: Counter[Key], key: Key, tensor: Tensor) -> None:

@@ -6,6 +6,7 @@ that hold replicas are compared with each other, too.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,21 @@ _SAME_RATIO = 0.01
 
 
 @dataclass(frozen=True)
+class BatchComparison:
+    """The rows of token ids of a step, of all ranks and micro-batches that both sides dumped.
+
+    Attributes:
+        rows: how many the reference has.
+        common: how many of them the candidate has, too, wherever they are in its batch.
+        is_reordered: both have the same rows, and the gradients of all parameters agree.
+    """
+
+    rows: int
+    common: int
+    is_reordered: bool
+
+
+@dataclass(frozen=True)
 class Place:
     """Where two trainings part first.
 
@@ -34,6 +50,7 @@ class Place:
         ranks: those on which the stage parts in this step.
         agreeing: name of the last tensor before it that agrees; empty where there is none.
         ratio: candidate over reference, where all gradients or all updates differ by the same factor.
+        batch: how the rows of the step's batch differ, in the stage `data`; None where a side has no hashes of rows.
     """
 
     step: int
@@ -42,6 +59,7 @@ class Place:
     ranks: tuple[int, ...]
     agreeing: str = ""
     ratio: float | None = None
+    batch: BatchComparison | None = None
 
     @property
     def module(self) -> str:
@@ -180,6 +198,8 @@ def _compare_step(step: int, reference: Dump, candidate: Dump, weights: _LastWei
         # Before anything that the step has computed.
         place, without_effect = Place(step, changed.stage, changed, (changed.rank,)), None
         rows.setdefault(changed.rank, []).insert(0, changed)
+    if place is not None and place.stage == "data" and place.row.key.phase == "forward":
+        place = replace(place, batch=_batches(one, other, every))
     shown = place.row.rank if place is not None and place.row.rank in rows else min(rows, default=0)
     return DumpComparison(
         ranks=tuple(ranks),
@@ -192,6 +212,18 @@ def _compare_step(step: int, reference: Dump, candidate: Dump, weights: _LastWei
         compared=len(every),
         histogram=_histogram(place, one, other) if place is not None else None,
     )
+
+
+def _batches(
+    one: Mapping[int, RankDump], other: Mapping[int, RankDump], every: Sequence[Row]
+) -> BatchComparison | None:
+    """Compare the rows by their hashes; None where a side has fewer than two, such as a packed batch."""
+    first, second = (Counter(each for dump in side.values() for each in dump.row_hashes) for side in (one, other))
+    if min(first.total(), second.total()) < 2:
+        return None
+    gradients = [row for row in every if row.key.phase == "gradient"]
+    is_same = first == second and bool(gradients) and not any(row.is_parted for row in gradients)
+    return BatchComparison(first.total(), (first & second).total(), is_same)
 
 
 def _histogram(place: Place, one: Mapping[int, RankDump], other: Mapping[int, RankDump]) -> Histogram | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ascendtune.check.align.curve import Pair
@@ -98,8 +100,10 @@ def start(reference: Side, candidate: Side) -> Finding:
         other = [name for name in common if hashes[0][name] != hashes[1][name]]
         if not common:
             return unknown("start", say("the weights of the sides have no name in common"))
+        alone = (*_only_in(reference.name, *hashes), *_only_in(candidate.name, *reversed(hashes)))
         if not other:
-            return ok("start", say("both started from the same weights: {count:,} parameters", count=len(common)))
+            said = say("both started from the same weights: {count:,} parameters", count=len(common))
+            return ok("start", said, evidence=alone)
         return Finding(
             "start",
             "failure",
@@ -113,9 +117,12 @@ def start(reference: Side, candidate: Side) -> Finding:
                 "compare the models' files (sha256), the seed of new weights such as adapters, and what changes "
                 "weights at load"
             ),
-            evidence=tuple(
-                say("{key}: {one} and {other}", key=name, one=hashes[0][name], other=hashes[1][name])
-                for name in other[:_SHOWN]
+            evidence=(
+                *(
+                    say("{key}: {one} and {other}", key=name, one=hashes[0][name], other=hashes[1][name])
+                    for name in other[:_SHOWN]
+                ),
+                *alone,
             ),
         )
     first, second = ((side.run.get("weights_hash"), side.adapters) for side in (reference, candidate))
@@ -129,6 +136,13 @@ def start(reference: Side, candidate: Side) -> Finding:
             remedy=say("give both the same adapters in method.lora.start_from"),
         )
     return unknown("start", say("the files of weights lie on different disks, and their content was not recorded"))
+
+
+def _only_in(name: str, parameters: Mapping[str, str], others: Mapping[str, str]) -> tuple[str, ...]:
+    """The parameters, of any shape, that the side `name` alone has, in a sentence; empty where there are none."""
+    found = [each for each in parameters if each not in others]
+    listed = ", ".join(found[:_SHOWN])
+    return (say("only in {name} ({count:,}): {first}", name=name, count=len(found), first=listed),) if found else ()
 
 
 def _hashes(side: Side) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from ascendtune.check.align.dump import Tensor
@@ -20,18 +20,19 @@ _PHASES = {
     "gradient": "gradient",
     "parameter_after": "update",
 }
+_LORA = "LoRA's rank, alpha, scaling and kind (DoRA or plain)"
 # The first word that occurs in the module's path, class or slot decides.
 _CAUSES = (
     ("rotary", "RoPE's base and scaling (rope_theta, rope_scaling) and the position ids"),
     ("norm", "the epsilon of the norm and the dtype in which it computes"),
     ("dropout", "dropout: it must be 0, or off, on both sides"),
-    ("lora", "LoRA's rank, alpha and scaling"),
+    ("lora", _LORA),
     ("attn", "the mask (causal, padding, documents), the dtype of the softmax, the scale and the attention kernel"),
     (
         "attention",
         "the mask (causal, padding, documents), the dtype of the softmax, the scale and the attention kernel",
     ),
-    ("embed", "token ids and the embedding's weights"),
+    ("embed", "token ids, the embedding's weights, and whether the head shares them"),
     ("act", "the activation function and its approximation (tanh or erf)"),
     ("mlp", "the activation function, and a fused kernel against the plain modules"),
     ("head", "the head's weights: tied or not, and its scaling"),
@@ -100,6 +101,7 @@ def place_as_json(place: Place) -> dict[str, Any]:
         "difference": row.difference if math.isfinite(row.difference) else None,
         "limit": row.limit,
         "ratio": place.ratio,
+        "batch": asdict(place.batch) if place.batch is not None else None,
         "agreeing": place.agreeing or None,
         "reference": tensor_as_json(row.reference),
         "candidate": tensor_as_json(row.candidate),
@@ -118,6 +120,12 @@ def _of_place(place: Place) -> Finding:
     is_finite = math.isfinite(row.difference)
     size = say("{difference:.2g} apart", difference=row.difference) if is_finite else _not_finite(row)
     notes = list(_sides(row))
+    if place.batch is not None and place.batch.is_reordered:
+        size = say("the {rows:,} rows of the batch are the same, in another order", rows=place.batch.rows)
+        notes.insert(0, say("the gradients of all parameters agree within rounding"))
+    elif place.batch is not None:
+        counts = {"common": place.batch.common, "rows": place.batch.rows}
+        notes.insert(0, say("{common:,} of {rows:,} rows of the batch are in both", **counts))
     if place.agreeing:
         notes.insert(0, say("agrees until {name}", name=place.agreeing))
     if place.ratio is not None:
@@ -174,6 +182,11 @@ def _remedy(place: Place) -> str:
         return say(
             "the weights differ before training: compare the model's files (sha256), and what changes weights at load"
         )
+    if place.stage == "data" and place.batch is not None and place.batch.is_reordered:
+        return say(
+            "the order of rows within a batch does not change what is trained; to compare modules, use the same "
+            "sampler, seed and sorting by length on both sides"
+        )
     if place.stage == "data":
         return say("compare the data: files, order, seed, template, max_length, packing")
     if phase == "parameter_before":
@@ -200,6 +213,10 @@ def _remedy(place: Place) -> str:
             "look at what {module} computes from its inputs: an overflow, a division by 0, or a bad weight",
             module=place.module,
         )
+    if not place.module:
+        return say("compare what the model computes after its last module, such as caps or scales of the logits")
+    if place.agreeing.startswith(f"{place.module}.lora_"):
+        return say("compare {cause}", cause=say(_LORA))
     words = f"{place.module} {row.candidate.kind} {row.key.name}".lower()
     cause = next(
         (cause for word, cause in _CAUSES if word in words.rpartition("layers.")[2]), "what this module computes"

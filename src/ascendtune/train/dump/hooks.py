@@ -72,12 +72,15 @@ class ModuleHooks:
         return hook
 
     def _after(self, name: str, kind: str, *, is_leaf: bool) -> Callable[..., None]:
-        def hook(_module: nn.Module, inputs: Any, named: Mapping[str, Any], output: Any) -> None:
+        def hook(module: nn.Module, inputs: Any, named: Mapping[str, Any], output: Any) -> None:
             repeated = _is_in_backward()
             if not repeated:
                 self._calls.pop()
                 if self._is_ignored:
                     return
+            if isinstance(module, nn.Embedding) and not repeated:
+                for _, ids in tensors_in((inputs, named), "input"):
+                    self._record.add_token_ids(ids)
             if is_leaf and not repeated:
                 self._add("forward", name, kind, "input", inputs)
                 self._add("forward", name, kind, "input", named)

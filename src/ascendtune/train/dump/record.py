@@ -18,11 +18,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.files import sync_directory, write_atomically
+from ascendtune.train.dump.checksum import as_hex, row_checksums
 from ascendtune.train.dump.statistics import Pending, measure, read
 
 FORMAT = 1
 _DEEPEST = 4
 """Of nested outputs."""
+_BATCH = 2
+"""Dimensions of a batch of token ids."""
 
 
 @dataclass
@@ -49,6 +52,13 @@ class StepRecord:
     _tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     _known: Any = field(default_factory=WeakIdKeyDictionary)
     """Tensor -> (version, place in `_measured`): one that several modules return is measured once."""
+    _batches: dict[int, torch.Tensor] = field(default_factory=dict)
+    """Micro-batch -> (rows,) int64: checksums of its rows of token ids."""
+
+    def add_token_ids(self, ids: torch.Tensor) -> None:
+        """Note checksums of the rows of a micro-batch, once for each micro-batch: (rows, tokens) integers."""
+        if self.micro_batch not in self._batches and ids.ndim == _BATCH and not isinstance(ids, DTensor):
+            self._batches[self.micro_batch] = row_checksums(ids)
 
     def add(
         self, phase: str, name: str, slot: str, kind: str, tensor: torch.Tensor, *, micro_batch: int | None = None
@@ -93,7 +103,9 @@ class StepRecord:
             file.parent.mkdir(parents=True, exist_ok=True)
         if self.keeps_tensors:
             _write_tensors(file.with_suffix(".safetensors"), self._tensors)
-        write_atomically(file, "".join(json.dumps(each) + "\n" for each in (self.header, *self.rows())))
+        hashes = [as_hex(each) for rows in self._batches.values() for each in rows.tolist()]
+        header = {**self.header, "row_hashes": hashes} if hashes else self.header
+        write_atomically(file, "".join(json.dumps(each) + "\n" for each in (header, *self.rows())))
         return file
 
     def rows(self) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from multiprocessing import forkserver
 from multiprocessing.spawn import spawn_main
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,12 @@ def record_spawned(**numbers: Any) -> None:
     """What a process that `multiprocessing` spawns runs instead of its `spawn_main`, with the same arguments."""
     with _recorded(["multiprocessing", f"process {os.getpid()}"]):
         spawn_main(**numbers)
+
+
+def record_fork_server(*numbers: Any, **named: Any) -> None:
+    """What the fork server of `multiprocessing` runs instead of its `main`: the processes that it forks have hooks."""
+    with _recorded(["multiprocessing", f"process {os.getpid()}"]):
+        forkserver.main(*numbers, **named)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,3 +56,12 @@ def test_jump_of_the_losses_is_not_amplified_rounding() -> None:
     one, other = (Side(name, Path(name), "CSV", curve) for name, curve in zip(("one", "other"), curves, strict=True))
     found = compare(one, other, expected_noise(one, other))
     assert found.parted is not None and (found.parted.code, found.step) == ("later", 6)
+
+
+def test_parameters_that_one_side_alone_has_are_evidence_of_the_start() -> None:
+    one, other = (
+        replace(side(name, [1e-3] * 3), start_weights={"parameters": dict.fromkeys(parameters, "0")})
+        for name, parameters in (("tied", ["embed", "norm"]), ("untied", ["embed", "head", "norm"]))
+    )
+    start = next(each for each in compare(one, other, expected_noise(one, other)).findings if each.code == "start")
+    assert start.status == "ok" and start.evidence == ("only in untied (1): head",)

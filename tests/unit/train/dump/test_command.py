@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from multiprocessing import spawn
+from multiprocessing import forkserver, spawn, util
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,7 +82,10 @@ def test_started_commands_are_changed_and_restored_after_the_context(
     def said(env: dict[str, str] | None = None) -> str:
         return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True).stdout.strip()
 
-    before = subprocess.Popen.__init__, os.execv, os.execve, spawn.get_command_line
+    def hooked() -> tuple[object, ...]:
+        return subprocess.Popen.__init__, os.execv, os.execve, spawn.get_command_line, util.spawnv_passfds
+
+    before = hooked()
     with followed_children():
         assert said() == "['train.py', 'x'] request"
         assert said({"PATH": "/bin"}) == "['train.py', 'x'] request"
@@ -89,5 +93,20 @@ def test_started_commands_are_changed_and_restored_after_the_context(
         assert line.stdout == "not recorded\n"
         spawned = [str(word) for word in spawn.get_command_line(tracker_fd=3, pipe_handle=4)]
         assert any("record_spawned(tracker_fd=3, pipe_handle=4)" in word for word in spawned)
-    assert before == (subprocess.Popen.__init__, os.execv, os.execve, spawn.get_command_line)
+    assert before == hooked()
     assert said() == "not recorded"
+
+
+def test_fork_server_is_started_with_the_recorder_and_the_resource_tracker_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(VARIABLE, "request")
+    started: list[Any] = []
+    monkeypatch.setattr(util, "spawnv_passfds", lambda path, words, descriptors: started.append(words[-1]) or 1)
+    monkeypatch.setattr(forkserver, "_forkserver", forkserver.ForkServer())
+    monkeypatch.setattr("multiprocessing.resource_tracker.ensure_running", lambda: None)
+    with followed_children():
+        forkserver._forkserver.ensure_running()  # type: ignore[attr-defined]
+        util.spawnv_passfds(sys.executable, [sys.executable, "-c", "from x import main;main(3)"], [])  # type: ignore[attr-defined]
+    assert "; record_fork_server(" in started[0]
+    assert started[1] == "from x import main;main(3)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,3 +136,20 @@ def test_operators_are_watched_during_the_step_only() -> None:
 
     recorded(Net(), level="op")
     assert _get_current_dispatch_mode() is None
+
+
+def test_rows_of_token_ids_are_known_by_their_hashes_whatever_their_order(tmp_path: Path) -> None:
+    def hashes(*batches: torch.Tensor) -> list[str]:
+        model, record = nn.Sequential(nn.Embedding(50, 4), nn.Linear(4, 4)), new_record()
+        hooks = ModuleHooks(model, record)
+        for ids in batches:
+            model(ids).sum().backward()
+        hooks.remove()
+        header = json.loads(record.write(tmp_path).read_text().splitlines()[0])
+        return [str(each) for each in header["row_hashes"]]
+
+    ids = torch.arange(12).view(4, 3)
+    together = hashes(ids)
+    assert len(set(together)) == 4
+    assert hashes(ids[:2], ids[2:]) == together and hashes(ids.flip(0)) == together[::-1]
+    assert hashes(ids.flip(1)) != together

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ascendtune.train.dump import statistics
-from ascendtune.train.dump.checksum import as_hex, checksum
+from ascendtune.train.dump.checksum import as_hex, checksum, row_checksums
 from ascendtune.train.dump.statistics import measure, read
 
 
@@ -112,6 +112,12 @@ def by_definition(values: torch.Tensor) -> int:
 def test_checksum_follows_its_definition(count: int) -> None:
     values = torch.randn(count, generator=torch.Generator().manual_seed(count))
     assert as_hex(int(checksum(values))) == f"{by_definition(values):016x}"
+
+
+def test_checksums_of_rows_follow_their_definition() -> None:
+    ids = torch.randint(0, 200_000, (3, (1 << 16) + 5), generator=torch.Generator().manual_seed(1))
+    expected = [f"{by_definition(row.int()):016x}" for row in ids]
+    assert [as_hex(each) for each in row_checksums(ids).tolist()] == expected
 
 
 def test_checksum_does_not_depend_on_shape_and_storage_type() -> None:
