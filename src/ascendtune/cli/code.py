@@ -16,7 +16,7 @@ from ascendtune.core.errors import CheckFailed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ascendtune.machine.environment.git import MergeConflicts, Merged, Repository
+    from ascendtune.machine.environment.checkout import MergeConflicts, Merged, Repository
 
 Checkout = Annotated[Path, typer.Option("--repo", metavar="DIR", help="The checkout.")]
 Abort = Annotated[bool, typer.Option("--abort", help="Give up the merge that has conflicts, and go back.")]
@@ -41,8 +41,9 @@ def clone(
 
     After a proxy, HEAD is compared with the one that URL itself names, if it answers within 20 s.
     """
-    from ascendtune.machine.environment.git import PROXIES, checked_url
-    from ascendtune.machine.environment.git import clone as clone_repository
+    from ascendtune.machine.environment.clone import PROXIES
+    from ascendtune.machine.environment.clone import clone as clone_repository
+    from ascendtune.machine.environment.git import checked_url
 
     name = checked_url(url).rstrip("/").rpartition("/")[2].rpartition(":")[2].removesuffix(".git")
     target = directory or Path(name)
@@ -77,7 +78,7 @@ def sync_upstream(
     Fetches origin and upstream, makes the branch sync/upstream-BRANCH from origin's, and merges. After conflicts are
     resolved and added, the same command continues. A tree with uncommitted changes is refused. Exit code 1: conflicts.
     """
-    from ascendtune.machine.environment.git import Repository
+    from ascendtune.machine.environment.checkout import Repository
 
     repository = Repository.find(repo)
     if abort:
@@ -109,7 +110,7 @@ def merge_pr(
 
     GitHub, Gitee and GitLab. Exit code 1: conflicts, or the tests failed.
     """
-    from ascendtune.machine.environment.git import Repository
+    from ascendtune.machine.environment.checkout import Repository
 
     repository = Repository.find(repo)
     if abort:
@@ -136,7 +137,7 @@ def _require_passing(command: str, directory: Path) -> None:
 
 
 def _listing_conflicts(merge: Callable[[], Merged]) -> Merged:
-    from ascendtune.machine.environment.git import MergeConflicts
+    from ascendtune.machine.environment.checkout import MergeConflicts
 
     try:
         return merge()

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import AscendtuneError
-from ascendtune.machine.environment.git import MergeConflicts, Repository, checked_url, clone
+from ascendtune.machine.environment.checkout import MergeConflicts, Repository
+from ascendtune.machine.environment.clone import clone
+from ascendtune.machine.environment.git import checked_url
 
 
 @pytest.fixture(autouse=True)
