@@ -27,6 +27,10 @@ from ascendtune.machine.environment.git import (
 _REF = re.compile(r"(?!-)(?!.*\.\.)(?!.*@\{)[\w./+@-]{1,200}")
 _PULL_REFS = ("refs/pull/{}/head", "refs/merge-requests/{}/head")
 """GitHub and Gitee; GitLab."""
+_REMOTES = "refs/remotes"
+"""In full: a tag of somebody else, called origin/main, wins over the short name."""
+_NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
+"""Where core.hooksPath lies in the tree, a merge brings in hooks of the request, and git runs them."""
 _UPSTREAMS = ("upstream", "online")
 _MOST_BYTES, _MOST_HUNKS = 4 << 20, 20
 _KINDS = {
@@ -83,7 +87,10 @@ class Repository:
         done = start_git(["git", "-C", str(directory), "rev-parse", "--show-toplevel"], QUICK_SECONDS)
         if done.exit_code != 0:
             raise InputError(
-                "not a git checkout", code="not-a-git-checkout", remedy="change to one, or give --repo", where=directory
+                f"not a git checkout: {last_line(done)}",
+                code="not-a-git-checkout",
+                remedy="change to one, or give --repo",
+                where=directory,
             )
         return cls(Path(done.output.rstrip("\n")))
 
@@ -108,7 +115,9 @@ class Repository:
         self._require_clean()
         for each in ("origin", remote):
             self._fetch(each)
-        return self._merge(work, f"origin/{branch}", f"{remote}/{branch}", f"Merge {remote}/{branch}")
+        return self._merge(
+            work, f"{_REMOTES}/origin/{branch}", f"{_REMOTES}/{remote}/{branch}", f"Merge {remote}/{branch}"
+        )
 
     def merge_pull_request(self, number: int, remote: str | None = None, base: str | None = None) -> Merged:
         """Merge the head of a pull request into the work branch `merge/pr-NUMBER`, made from `base`.
@@ -163,7 +172,7 @@ class Repository:
     def conflicts(self) -> tuple[Conflict, ...]:
         """The files in conflict, with their hunks."""
         found = []
-        for entry in self.git("status", "--porcelain=v1", "-z", "--untracked-files=no").split("\0"):
+        for entry in self.git("status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=no").split("\0"):
             if entry[:2] in _KINDS:
                 found.append(Conflict(entry[3:], _KINDS[entry[:2]], self._hunks(entry[3:])))
         return tuple(found)
@@ -185,12 +194,16 @@ class Repository:
         return done.output
 
     def _run(self, words: Sequence[str], seconds: float = QUICK_SECONDS) -> Finished:
-        return start_git(["git", "-C", str(self.directory), *words], seconds, self.environment)
+        return start_git(["git", "-C", str(self.directory), *_NO_HOOKS, *words], seconds, self.environment)
 
     def _merge(self, work: str, base: str, head: str, message: str) -> Merged:
         for each in (base, head):
             if self._run(["rev-parse", "--verify", "--quiet", f"{each}^{{commit}}"]).exit_code != 0:
-                raise _unknown("branch", each, self.git("branch", "-r", "--format=%(refname:short)").split())
+                raise _unknown(
+                    "branch",
+                    each.removeprefix(f"{_REMOTES}/"),
+                    self.git("branch", "-r", "--format=%(refname:short)").split(),
+                )
         was_at = self._place()
         if was_at != work:
             self._switch(work, base)
@@ -213,7 +226,7 @@ class Repository:
         there = self._run(["rev-parse", "--verify", "--quiet", f"refs/heads/{work}"]).exit_code == 0
         if not there:
             self.git("switch", "--quiet", "--no-track", "-c", work, base)
-        elif self._run(["merge-base", "--is-ancestor", work, base]).exit_code == 0:
+        elif self._run(["merge-base", "--is-ancestor", f"refs/heads/{work}", base]).exit_code == 0:
             self.git("switch", "--quiet", "--no-track", "-C", work, base)
         else:
             self.git("switch", "--quiet", work)
@@ -251,14 +264,16 @@ class Repository:
                 lines = file.read(_MOST_BYTES).decode(errors="replace").splitlines()
         except (OSError, MachineError):
             return ()
-        found, begin, middle = list[Hunk](), None, None
+        found, begin, base, middle = list[Hunk](), None, None, None
         for number, line in enumerate(lines, 1):
             if line.startswith("<<<<<<< "):
-                begin, middle = number, None
+                begin, base, middle = number, None, None
+            elif line.startswith("||||||| ") and begin and not middle:
+                base = number
             elif line == "=======" and begin:
                 middle = number
             elif line.startswith(">>>>>>> ") and begin and middle:
-                ours = [each for each in lines[begin : middle - 1] if not each.startswith("||||||| ")]
+                ours = lines[begin : (base or middle) - 1]
                 found.append(Hunk(begin, tuple(ours), tuple(lines[middle : number - 1])))
                 begin = None
         return tuple(found[:_MOST_HUNKS])
@@ -293,8 +308,9 @@ class Repository:
 
     def _place(self) -> str:
         """The branch that is checked out; the commit where HEAD is detached."""
-        named = self._run(["symbolic-ref", "--quiet", "--short", "HEAD"])
-        return named.output.strip() if named.exit_code == 0 else self.git("rev-parse", "--short", "HEAD").strip()
+        named = self._run(["symbolic-ref", "--quiet", "HEAD"])
+        branch = named.output.strip().removeprefix("refs/heads/")
+        return branch if named.exit_code == 0 else self.git("rev-parse", "--short", "HEAD").strip()
 
     def _remotes(self) -> list[str]:
         return self.git("remote").split()
@@ -329,11 +345,11 @@ class Repository:
         return "upstream"
 
     def _default_branch(self) -> str:
-        named = self._run(["symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD"])
+        named = self._run(["symbolic-ref", "--quiet", f"{_REMOTES}/origin/HEAD"])
         if named.exit_code == 0:
-            return named.output.strip().partition("/")[2]
+            return named.output.strip().removeprefix(f"{_REMOTES}/origin/")
         for each in ("main", "master"):
-            if self._run(["rev-parse", "--verify", "--quiet", f"refs/remotes/origin/{each}"]).exit_code == 0:
+            if self._run(["rev-parse", "--verify", "--quiet", f"{_REMOTES}/origin/{each}"]).exit_code == 0:
                 return each
         raise InputError(
             "origin has neither main nor master", code="option-missing", remedy="give --branch", where=self.directory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.mask import without_secrets
@@ -19,6 +20,8 @@ _COMPARE_SECONDS = 20.0
 def clone(url: str, directory: Path, *, proxies: Sequence[str] = ()) -> tuple[str, bool | None]:
     """Clone, from `url` itself, then through each proxy; the remote `origin` is `url` in any case.
 
+    An address with a user name or a password is not sent to a proxy.
+
     Returns:
         The address that worked, and whether HEAD is what `url` itself names; None where it does not answer.
 
@@ -28,8 +31,14 @@ def clone(url: str, directory: Path, *, proxies: Sequence[str] = ()) -> tuple[st
     """
     checked_url(url)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise InputError("this exists", code="path-exists", remedy="choose another directory", where=directory)
-    addresses = [url, *(proxied(url, each) for each in proxies if url.startswith("https://"))]
+        raise InputError(
+            "this exists",
+            code="path-exists",
+            remedy="choose another directory; if an interrupted clone left this one, remove it",
+            where=directory,
+        )
+    may_use_proxy = url.startswith("https://") and "@" not in urlsplit(url).netloc
+    addresses = [url, *(proxied(url, each) for each in proxies if may_use_proxy)]
     failures = []
     for address in addresses:
         argv = ["git", *GIVE_UP_SLOW, "clone", "--no-recurse-submodules", "--", address, str(directory)]
@@ -37,6 +46,8 @@ def clone(url: str, directory: Path, *, proxies: Sequence[str] = ()) -> tuple[st
         if done.exit_code == 0:
             break
         failures.append(f"{without_secrets(address)}: {last_line(done)}")
+        if proxies and not may_use_proxy:
+            failures.append("proxies are used for https addresses without a user name and a password only")
     else:
         raise MachineError(
             f"cannot clone: {'; '.join(failures)}",

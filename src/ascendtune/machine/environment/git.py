@@ -13,6 +13,8 @@ from ascendtune.core.process import Finished, run
 NETWORK_SECONDS, QUICK_SECONDS = 3600.0, 60.0
 GIVE_UP_SLOW = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=30")
 """A server that sends less than 1000 bytes a second for 30 s is given up."""
+_OF_ANOTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY")
+"""A hook of git has these variables in its environment: they win over the directory that a command names."""
 _URL = re.compile(
     r"(https?|ssh|git|file)://[^\s\x00-\x1f]+|\w[\w.-]*@\w[\w.-]*:[^\s\x00-\x1f:][^\s\x00-\x1f]*|/[^\x00-\x1f]+"
 )
@@ -36,6 +38,8 @@ def checked_url(url: str) -> str:
 def start_git(argv: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None) -> Finished:
     """Run git: without questions, in English, and with no helper that a URL could name."""
     env = dict(os.environ if environment is None else environment)
+    for name in _OF_ANOTHER_REPOSITORY:
+        env.pop(name, None)
     env |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file"}
     done = run(argv, timeout_seconds=seconds, env=env)
     if done.exit_code == 127:
