@@ -7,6 +7,7 @@ they may hold passwords). An interrupted step can be undone, too.
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,9 +57,11 @@ def apply(changes: Sequence[FileChange]) -> list[FileChange]:
     """Record the step, then write each file that differs; returns those. A link is followed: its target is written.
 
     Raises:
-        MachineError: a file cannot be written.
+        MachineError: a file belongs to another user, or cannot be written.
     """
     real = [FileChange(each.path.resolve(), each.before, each.after) for each in changes if each.before != each.after]
+    for each in real:
+        _require_own(each.path)
     if real:
         directory = _history()
         number = max((int(path.stem[5:]) for path in directory.glob("step_????.json")), default=0) + 1
@@ -101,6 +104,19 @@ def _history() -> Path:
     with translated_disk_errors(directory, "making a directory"):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     return directory
+
+
+def _require_own(path: Path) -> None:
+    """Raise for another user's file: the new file would be this user's, and the other could no longer read it."""
+    with translated_disk_errors(path, "looking at a configuration file"):
+        owner = path.stat().st_uid if path.exists() else os.geteuid()
+    if owner != os.geteuid():
+        raise MachineError(
+            f"this file belongs to another user (uid {owner}); nothing was changed",
+            code="owned-by-another-user",
+            remedy="run this as that user; with sudo, HOME may be another user's",
+            where=path,
+        )
 
 
 def _put(path: Path, content: str | None) -> None:
