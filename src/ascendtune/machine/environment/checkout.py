@@ -32,6 +32,7 @@ _REMOTES = "refs/remotes"
 _NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
 """Where core.hooksPath lies in the tree, a merge brings in hooks of the request, and git runs them."""
 _UPSTREAMS = ("upstream", "online")
+_LOCKED = "if no git is running there (one was killed), remove that file, and run this again"
 _MOST_BYTES, _MOST_HUNKS = 4 << 20, 20
 _KINDS = {
     "UU": "both changed it", "AA": "both added it", "DD": "both deleted it", "DU": "deleted here, changed there",
@@ -188,7 +189,7 @@ class Repository:
             raise MachineError(
                 f"git {words[0]} failed: {last_line(done)}",
                 code="git-failed",
-                remedy="run it by hand; nothing else was changed",
+                remedy=_LOCKED if "index.lock" in done.error else "run it by hand; nothing else was changed",
                 where=self.directory,
             )
         return done.output
@@ -216,7 +217,9 @@ class Repository:
             raise MachineError(
                 f"git merge failed: {last_line(merged)}",
                 code="git-failed",
-                remedy=f"you are on {work}; `git switch {was_at}` goes back",
+                remedy=_LOCKED
+                if "index.lock" in merged.error
+                else f"you are on {work}; `git switch {was_at}` goes back",
                 where=self.directory,
             )
         return Merged(work, was_at, count)

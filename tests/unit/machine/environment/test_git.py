@@ -313,3 +313,15 @@ def test_base_of_a_diff3_conflict_is_not_shown_as_ours(world: Path) -> None:
         Repository.find(work).sync_upstream(str(world / "upstream"))
     (hunk,) = caught.value.conflicts[0].hunks
     assert (hunk.ours, hunk.theirs) == (("ours",), ("theirs",))
+
+
+def test_lock_of_a_killed_git_is_named_with_its_remedy(world: Path) -> None:
+    commit(world / "upstream", c="new\n")
+    lock = world / "work/.git/index.lock"
+    lock.touch()
+    for _ in range(2):
+        with pytest.raises(AscendtuneError) as caught:
+            Repository.find(world / "work").sync_upstream(str(world / "upstream"))
+        assert caught.value.code == "git-failed" and "remove that file" in str(caught.value.remedy)
+    lock.unlink()
+    assert Repository.find(world / "work").sync_upstream().commits == 1

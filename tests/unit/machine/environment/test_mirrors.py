@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -222,3 +223,17 @@ def test_passwords_in_addresses_are_not_shown(env: dict[str, str], capsys: pytes
             mirrors(MirrorAction.SHOW, None, only=None, github_proxy=None, as_json=as_json)
     shown = capsys.readouterr().out
     assert "sekret" not in shown and "***@x/simple" in shown
+
+
+@pytest.mark.parametrize(
+    "record", [{}, {"files": [{"path": 5, "before": None, "after": None}]}, {"files": [{"path": "/x", "before": 1}]}]
+)
+def test_damaged_record_of_a_step_is_an_error(env: dict[str, str], tmp_path: Path, record: dict[str, object]) -> None:
+    history = tmp_path / "state/ascendtune/mirrors"
+    history.mkdir(parents=True)
+    (history / "step_copy.json").write_text("{}")
+    user_files.apply(changes_for("tuna", env, tools=("pip",)))
+    (history / "step_0001.json").write_text(json.dumps(record))
+    with pytest.raises(AscendtuneError) as caught:
+        user_files.undo()
+    assert caught.value.code == "record-damaged"

@@ -166,3 +166,13 @@ def test_module_in_the_working_directory_is_not_run(
     (found,) = find_offline_runs([Path()])
     upload(found, os.environ)
     assert not (tmp_path / "ran").exists() and (found.directory / "run-1new.wandb.synced").exists()
+
+
+def test_newline_in_a_directory_name_makes_no_line_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ascendtune.cli.track import sync
+
+    _run(tmp_path, "1new", _REAL.read_bytes()).rename(tmp_path / "wandb/offline-run-x\nerror: fake")
+    sync([tmp_path], dry_run=True)
+    assert r"offline-run-x\nerror: fake" in capsys.readouterr().out
