@@ -74,16 +74,11 @@ class NamedTensors(CheckpointContent):
 
     def write(self, directory: Path) -> Future[Any]:
         from torch.distributed.checkpoint import async_save
-        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
         from ascendtune.train.checkpoint.tensor_index import IndexedWriter
 
         tensors = self._tensors()
-        if self._staging is None:
-            # Its host memory is used again by the next checkpoint: new pages cost more than the copy. torch pins it by
-            # a call of CUDA.
-            pinned = any(tensor.is_cuda for tensor in tensors.values())
-            self._staging = DefaultStager(StagingOptions(pinned, False, False, False))
+        self._staging = self._staging or _reused_staging(tensors)
         pending = async_save(
             dict(tensors),
             storage_writer=IndexedWriter(directory, single_file_per_rank=True, sync_files=True, thread_count=1),
@@ -214,6 +209,20 @@ def causes_of(error: BaseException) -> list[BaseException]:
     if isinstance(failures, dict):
         found += [each[0] for each in failures.values()]
     return found
+
+
+def _reused_staging(tensors: Tensors) -> Any:
+    """Host memory that one checkpoint after the other is copied to: new pages cost more than the copy.
+
+    None before torch 2.8, which has no such class: each checkpoint gets memory of its own there.
+    """
+    try:
+        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+    except ImportError:
+        return None
+    # torch pins it by a call of CUDA.
+    pinned = any(tensor.is_cuda for tensor in tensors.values())
+    return DefaultStager(StagingOptions(pinned, False, False, False))
 
 
 def _host_group() -> dist.ProcessGroup:

@@ -103,6 +103,15 @@ def test_staging_is_used_again_and_holds_the_newest_values(tmp_path: Path) -> No
     assert not torch.equal(first["model.weight"], second["model.weight"])
 
 
+def test_checkpoints_are_written_by_a_torch_that_cannot_reuse_staging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("torch.distributed.checkpoint.staging.DefaultStager")
+    content = NamedTensors(*trained_model(), alone=True)
+    found = written(content, tmp_path / "step")
+    assert all(torch.equal(found[name], tensor) for name, tensor in content._tensors().items())
+
+
 def test_a_digested_file_cannot_be_written_out_of_order(tmp_path: Path) -> None:
     with DigestedFile(io.FileIO(tmp_path / "x.distcp", "wb")) as file:
         file.write(b"abc")
