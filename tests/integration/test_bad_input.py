@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from ascendtune.core.config import keys_of
 from ascendtune.core.errors import MachineError
-from ascendtune.core.files import file_lock
+from ascendtune.core.locks import file_lock
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import worker

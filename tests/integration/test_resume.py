@@ -19,7 +19,7 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 
 from ascendtune.core.errors import AscendtuneError, InputError, RecipeError
-from ascendtune.core.files import file_lock
+from ascendtune.core.locks import file_lock
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import worker

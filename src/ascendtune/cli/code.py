@@ -16,7 +16,7 @@ from ascendtune.core.errors import CheckFailed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ascendtune.machine.environment.git import MergeConflicts, Merged, Repository
+    from ascendtune.machine.environment.checkout import MergeConflicts, Merged, Repository
 
 Checkout = Annotated[Path, typer.Option("--repo", metavar="DIR", help="The checkout.")]
 Abort = Annotated[bool, typer.Option("--abort", help="Give up the merge that has conflicts, and go back.")]
@@ -41,13 +41,16 @@ def clone(
 
     After a proxy, HEAD is compared with the one that URL itself names, if it answers within 20 s.
     """
-    from ascendtune.machine.environment.git import PROXIES, checked_url
-    from ascendtune.machine.environment.git import clone as clone_repository
+    from ascendtune.core.mask import without_secrets
+    from ascendtune.machine.environment.clone import PROXIES
+    from ascendtune.machine.environment.clone import clone as clone_repository
+    from ascendtune.machine.environment.git import checked_url
 
     name = checked_url(url).rstrip("/").rpartition("/")[2].rpartition(":")[2].removesuffix(".git")
     target = directory or Path(name)
     address, is_same = clone_repository(url, target, proxies=[*(via or []), *(PROXIES if proxy else ())])
-    print(f"{target}: cloned from {address}" + ("" if address == url else f"; origin is {url}"))
+    origin = "" if address == url else f"; origin is {without_secrets(url)}"
+    print(f"{target}: cloned from {without_secrets(address)}{origin}")
     if is_same is None:
         warn("the repository itself does not answer: what the proxy sent was not compared with it")
     elif not is_same:
@@ -77,7 +80,7 @@ def sync_upstream(
     Fetches origin and upstream, makes the branch sync/upstream-BRANCH from origin's, and merges. After conflicts are
     resolved and added, the same command continues. A tree with uncommitted changes is refused. Exit code 1: conflicts.
     """
-    from ascendtune.machine.environment.git import Repository
+    from ascendtune.machine.environment.checkout import Repository
 
     repository = Repository.find(repo)
     if abort:
@@ -109,7 +112,7 @@ def merge_pr(
 
     GitHub, Gitee and GitLab. Exit code 1: conflicts, or the tests failed.
     """
-    from ascendtune.machine.environment.git import Repository
+    from ascendtune.machine.environment.checkout import Repository
 
     repository = Repository.find(repo)
     if abort:
@@ -136,7 +139,7 @@ def _require_passing(command: str, directory: Path) -> None:
 
 
 def _listing_conflicts(merge: Callable[[], Merged]) -> Merged:
-    from ascendtune.machine.environment.git import MergeConflicts
+    from ascendtune.machine.environment.checkout import MergeConflicts
 
     try:
         return merge()

@@ -76,6 +76,9 @@ def mirrors(
     `use` shows the changes, asks, and keeps the earlier files; `undo` puts them back. `test` fetches one small page
     from each site.
     """
+    from dataclasses import replace
+
+    from ascendtune.core.mask import without_secrets
     from ascendtune.machine.environment import user_files
     from ascendtune.machine.environment.mirrors import MIRRORS, TOOLS, changes_for, settings
 
@@ -86,7 +89,7 @@ def mirrors(
             remedy="they belong to: ascendtune env mirrors use NAME",
         )
     if action is MirrorAction.SHOW:
-        found = settings(os.environ)
+        found = [replace(each, address=without_secrets(each.address)) for each in settings(os.environ)]
         if as_json:
             print(json.dumps([each.__dict__ for each in found], indent=2, ensure_ascii=False))
         else:

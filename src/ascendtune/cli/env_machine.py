@@ -54,6 +54,8 @@ def caches(
     chosen = [each for each in found if each.is_own and each.age_seconds >= older_than * _HOUR] if clean else []
     if as_json:
         entries = [{**each.__dict__, "path": str(each.path), "chosen": each in chosen} for each in found]
+        for entry in entries:
+            del entry["identity"]
         print(json.dumps(entries, indent=2, ensure_ascii=False))
     else:
         print(_cache_table(chosen if clean else found) or "nothing found")

@@ -39,7 +39,9 @@ def table(
         spare: headers of columns that are dropped, in this order, until the others fit on the terminal, which are then
             never cut. Without `spare` the first column is shortened.
     """
-    columns = list(zip(header, *rows, strict=True))
+    # A file name may hold a newline: its second half would pass for a line of its own.
+    one_line = [[cell.replace("\n", "\\n") for cell in row] for row in rows]
+    columns = list(zip(header, *one_line, strict=True))
     limit = width(sys.stdout)
     for name in spare:
         if limit is None or _columns_needed(columns) <= limit:

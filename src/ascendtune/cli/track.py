@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ascendtune.train.report.event_import import ImportedRun
     from ascendtune.train.report.offline_wandb import OfflineRun
 
+_LONGEST_NAME_BYTES = 200
+
 
 def sync(
     runs: Annotated[
@@ -115,9 +117,10 @@ def import_events(
     if not log_directory.is_dir():
         raise InputError("no such directory", code="path-missing", remedy="check the path", where=log_directory)
     results, damaged = [], 0
-    for directory in find_event_directories(log_directory):
+    directories = find_event_directories(log_directory)
+    for directory, name in zip(directories, _run_names(directories, log_directory), strict=True):
         found = read_events(directory)
-        run = write_run(found, to / _name_of(directory, log_directory))
+        run = write_run(found, to / name)
         _warn_of(found)
         damaged += len(found.damaged)
         results.append(
@@ -137,9 +140,22 @@ def import_events(
     suggest_next(f"ascendtune runs list {to}")
 
 
-def _name_of(directory: Path, log_directory: Path) -> str:
-    parts = directory.relative_to(log_directory).parts
-    return "-".join((log_directory.resolve().name, *parts)).replace(" ", "_").lstrip(".-") or "imported"
+def _run_names(directories: list[Path], log_directory: Path) -> list[str]:
+    """A name of a run directory for each directory with events, all different."""
+    import hashlib
+
+    names = list[str]()
+    for directory in directories:
+        parts = directory.relative_to(log_directory).parts
+        joined = "-".join((log_directory.resolve().name, *parts))
+        name = "".join(each if each.isprintable() and not each.isspace() else "_" for each in joined)
+        name = name.lstrip(".-") or "imported"
+        if name in names or len(name.encode()) > _LONGEST_NAME_BYTES:
+            # a/b and a-b have the same name, and file systems take 255 bytes.
+            digest = hashlib.sha256("/".join(parts).encode(errors="surrogateescape")).hexdigest()[:8]
+            name = f"{name.encode()[:_LONGEST_NAME_BYTES].decode(errors='ignore')}-{digest}"
+        names.append(name)
+    return names
 
 
 def _warn_of(found: ImportedRun) -> None:

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from ascendtune.core import procfs
 from ascendtune.core.errors import MachineError, translated_disk_errors
-from ascendtune.core.files import is_opened_from, try_lock
+from ascendtune.core.locks import is_opened_from, try_lock
 from ascendtune.core.log import say
 
 CLAIM_FILE = ".claim"

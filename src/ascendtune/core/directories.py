@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ascendtune.core.errors import MachineError, translated_disk_errors
-from ascendtune.core.files import file_lock, require_writable
+from ascendtune.core.files import require_writable
+from ascendtune.core.locks import file_lock
 from ascendtune.core.units import format_bytes
 
 

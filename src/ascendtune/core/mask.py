@@ -12,7 +12,10 @@ _SECRET_NAME = (
 # A name begins where no name is before it: tried at each of its letters, a long word takes the square of its length.
 _ASSIGNED = re.compile(rf"""(?i)(["']?(?<![\w.-]){_SECRET_NAME}["']?\s*[=:]\s*)(["']?)[^\s"',;}}]+\2""")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
-_IN_URL = re.compile(r"(://)[^/\s:@]+(?::[^/\s@]*)?@")
+# A password may hold '@': the last one before the path ends it.
+_IN_URL = re.compile(r"""(://)[^/\s:@]*(?::[^/\s"'<>]*)?@""")
+_IN_PATH = re.compile(r"(://[^/\s]+/t/)[^/\s]+(?=/)")
+"""The token of a conda channel."""
 _KEY = re.compile(r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|AKIA|xox[bp]-|ms-)[A-Za-z0-9_-]{12,}")
 _V4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]*\d)")
 _V6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?![\w:])")
@@ -28,6 +31,7 @@ _TOO_COMMON = ("root", "localhost", "user", "admin", "ubuntu", "node", "master",
 def without_secrets(text: str) -> str:
     """The text with *** in place of everything that looks like a password, a token or a key."""
     text = _IN_URL.sub(r"\1***@", text)
+    text = _IN_PATH.sub(r"\1***", text)
     text = _ASSIGNED.sub(r"\1***", text)
     text = _BEARER.sub(r"\1 ***", text)
     return _KEY.sub("***", text)

@@ -21,15 +21,8 @@ from typing import Any
 
 from ascendtune.core.directories import abandoned, building_of, cache_directory, lock_of
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import (
-    digest_of_file,
-    expanded,
-    file_lock,
-    read_record,
-    sync_directory,
-    sync_tree,
-    write_json,
-)
+from ascendtune.core.files import digest_of_file, expanded, read_record, sync_directory, sync_tree, write_json
+from ascendtune.core.locks import file_lock
 from ascendtune.core.ownership import require_own
 from ascendtune.data.fingerprint import fingerprint
 from ascendtune.data.report import DataReport

@@ -18,7 +18,8 @@ from typing import Any
 
 from ascendtune.core import process, procfs
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
-from ascendtune.core.files import file_lock, read_record
+from ascendtune.core.files import read_record
+from ascendtune.core.locks import file_lock
 from ascendtune.core.units import count_of
 from ascendtune.job import registry
 from ascendtune.job.device_memory_holders import Held, held_after

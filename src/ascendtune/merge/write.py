@@ -12,7 +12,8 @@ from typing import IO, TYPE_CHECKING
 
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import InputError, translated_disk_errors
-from ascendtune.core.files import file_lock, removed_on_failure, require_writable, sync_directory, sync_tree, write_json
+from ascendtune.core.files import removed_on_failure, require_writable, sync_directory, sync_tree, write_json
+from ascendtune.core.locks import file_lock
 from ascendtune.core.units import format_bytes
 from ascendtune.hub.weight_files import INDEX
 from ascendtune.merge.output import MergePlan, Output, Progress

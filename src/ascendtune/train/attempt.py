@@ -17,7 +17,7 @@ import torch
 
 from ascendtune.core import log
 from ascendtune.core.errors import AscendtuneError, CheckFailed, MachineError, Stopped, disk_fault
-from ascendtune.core.files import file_lock
+from ascendtune.core.locks import file_lock
 from ascendtune.core.rundir import OUT_OF_MEMORY, RunDir, State, exit_cause_of_worker
 from ascendtune.data.prepare import Prepared, cached_tokens, open_prepared
 from ascendtune.machine.torch_backend.device import Device

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from ascendtune.core.errors import InputError, MachineError
-from ascendtune.core.files import file_lock, read_record
+from ascendtune.core.files import read_record
+from ascendtune.core.locks import file_lock
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import cached_tokens, open_prepared
 from ascendtune.data.template import template_source

@@ -12,7 +12,8 @@ from typing import Any
 from ascendtune.core.checkpoint_names import named_checkpoint, split_checkpoint_name
 from ascendtune.core.claim import Claim, is_unfinished_start
 from ascendtune.core.errors import MachineError, RecipeError
-from ascendtune.core.files import file_lock, require_writable
+from ascendtune.core.files import require_writable
+from ascendtune.core.locks import file_lock
 from ascendtune.core.ownership import require_own
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.changes import require_same_recipe

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from ascendtune.core.files import file_lock
+from ascendtune.core.locks import file_lock
 
 SOURCES = Path(__file__).parent / "source"
 PLACE = Path(__file__).resolve().parents[3] / ".venv-npu"

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import MachineError
-from ascendtune.core.files import LineWriter, file_lock, is_endless, parsed_record, walk, write_json
+from ascendtune.core.files import LineWriter, is_endless, parsed_record, walk, write_json
+from ascendtune.core.locks import file_lock
 
 
 def test_devices_and_named_pipes_may_never_end(tmp_path: Path) -> None:

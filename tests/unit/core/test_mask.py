@@ -11,6 +11,8 @@ from ascendtune.core.mask import Mask, command_without_secrets
         ("HF_TOKEN=hf_abcdefghijklmnop", "HF_TOKEN=***"),
         ('"api_key": "0123456789"', '"api_key": ***'),
         ("https://me:pass@mirror.example/x", "https://***@mirror.example/x"),
+        ("https://me:p@ss@h/x and http://h:80/a@b", "https://***@h/x and http://h:80/a@b"),
+        ("https://conda.example/t/tk-1/chan", "https://conda.example/t/***/chan"),
         ("Authorization: Bearer abcdefghijk", "Authorization: Bearer ***"),
         ("rank 3 at 10.20.0.11:60000, then 10.20.0.12, 10.20.0.11", "rank 3 at <ip-1>:60000, then <ip-2>, <ip-1>"),
         ("fe80::1ff:fe23:4567:890a via 52:54:00:ab:cd:ef", "<ip-1> via <mac-1>"),

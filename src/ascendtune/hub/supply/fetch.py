@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import AscendtuneError, MachineError, translated_disk_errors
-from ascendtune.core.files import file_lock, require_writable
+from ascendtune.core.files import require_writable
+from ascendtune.core.locks import file_lock
 from ascendtune.core.log import say, warn
 from ascendtune.core.units import count_of, format_bytes
 from ascendtune.hub.modelscope import Kind, input_error, noun

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, CheckFailed
-from ascendtune.core.files import file_lock
+from ascendtune.core.locks import file_lock
 from ascendtune.core.log import say, warn
 from ascendtune.core.procfs import Stat
 from ascendtune.core.rundir import RunDir, exit_cause

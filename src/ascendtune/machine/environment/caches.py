@@ -1,11 +1,13 @@
 """The caches that training leaves on a machine: where they are, how large and how old, and removing their entries.
 
-Only entries of a known layout are listed and removed: a variable that names a home directory by mistake empties
-nothing. Links are never followed, and entries of other users are never removed.
+Only entries of a known layout are listed and removed, and none of a home directory or a directory above it, which a
+variable may name by mistake. Links of other users are never followed, nor links below an entry, and entries of other
+users are never removed.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -48,6 +50,7 @@ class CacheEntry:
         size_bytes: occupied on the disk; a file with several names counts once.
         age_seconds: since the newest change below it.
         is_own: whether it belongs to this user.
+        identity: device and inode, by which `remove` knows the directory again.
     """
 
     cache: str
@@ -55,14 +58,16 @@ class CacheEntry:
     size_bytes: int
     age_seconds: float
     is_own: bool
+    identity: tuple[int, int]
 
 
 def find_entries(env: Mapping[str, str], cwd: Path, names: Sequence[str] = NAMES) -> list[CacheEntry]:
     """The entries of all known caches, largest first."""
     found: list[CacheEntry] = []
     for layout in _LAYOUTS:
-        for directory in dict.fromkeys(_places(layout.name, env, cwd)) if layout.name in names else ():
-            found += _entries(layout, directory)
+        place = _place(layout.name, env, cwd) if layout.name in names else None
+        if place is not None and _may_be_listed(place, env, is_cwd=layout.name == "kernel_meta"):
+            found += _entries(layout, place.resolve())
     return sorted(found, key=lambda each: each.size_bytes, reverse=True)
 
 
@@ -78,13 +83,31 @@ def remove(entry: CacheEntry) -> None:
         MachineError: it cannot be removed, or it is no longer a directory of this user.
     """
     with translated_disk_errors(entry.path, "removing a cache entry"):
-        facts = entry.path.lstat()
-        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
-            raise PermissionError(1, "not a directory of this user", str(entry.path))
-        shutil.rmtree(entry.path)
+        parent = os.open(entry.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            facts = os.stat(entry.path.name, dir_fd=parent, follow_symlinks=False)
+            is_same = (facts.st_dev, facts.st_ino) == entry.identity
+            if not is_same or not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
+                raise PermissionError(errno.EPERM, "not the directory of this user that was listed", str(entry.path))
+            shutil.rmtree(entry.path.name, dir_fd=parent)
+        finally:
+            os.close(parent)
 
 
-def _places(name: str, env: Mapping[str, str], cwd: Path) -> Iterator[Path]:
+def _may_be_listed(directory: Path, env: Mapping[str, str], *, is_cwd: bool) -> bool:
+    """False for another user's link, and, except the working directory, for a home directory and those above it."""
+    try:
+        facts, real = directory.lstat(), directory.resolve()
+        home = Path(env.get("HOME", "/")).resolve()
+    except (OSError, RuntimeError):
+        return False
+    if stat.S_ISLNK(facts.st_mode) and facts.st_uid not in (0, os.geteuid()):
+        # In /tmp anybody can make a link to a directory of this user.
+        return False
+    return is_cwd or not home.is_relative_to(real)
+
+
+def _place(name: str, env: Mapping[str, str], cwd: Path) -> Path | None:
     home = env.get("HOME", "")
     caches = env.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else "")
     hub = env.get("HF_HOME") or (f"{caches}/huggingface" if caches else "")
@@ -99,8 +122,7 @@ def _places(name: str, env: Mapping[str, str], cwd: Path) -> Iterator[Path]:
         "pip": env.get("PIP_CACHE_DIR") or (f"{caches}/pip" if caches else ""),
         "huggingface": env.get("HF_HUB_CACHE") or (f"{hub}/hub" if hub else ""),
     }[name]
-    if given.startswith("/"):
-        yield Path(given)
+    return Path(given) if given.startswith("/") else None
 
 
 def _entries(layout: _Layout, directory: Path) -> Iterator[CacheEntry]:
@@ -110,11 +132,12 @@ def _entries(layout: _Layout, directory: Path) -> Iterator[CacheEntry]:
     except OSError:
         return
     for name in names:
-        if layout.entry.fullmatch(name):
-            yield _measured(layout.name, directory / name)
+        if layout.entry.fullmatch(name) and (entry := _measured(layout.name, directory / name)) is not None:
+            yield entry
 
 
-def _measured(cache: str, path: Path) -> CacheEntry:
+def _measured(cache: str, path: Path) -> CacheEntry | None:
+    """The entry; None where another program removed it meanwhile."""
     size, newest, counted = 0, 0.0, set[tuple[int, int]]()
     for place, _, others in walk(path):
         for name in ("", *others):
@@ -126,4 +149,9 @@ def _measured(cache: str, path: Path) -> CacheEntry:
             if (facts.st_dev, facts.st_ino) not in counted:
                 counted.add((facts.st_dev, facts.st_ino))
                 size += facts.st_blocks * 512
-    return CacheEntry(cache, path, size, max(0.0, time.time() - newest), path.lstat().st_uid == os.geteuid())
+    try:
+        facts = path.lstat()
+    except OSError:
+        return None
+    age = max(0.0, time.time() - newest)
+    return CacheEntry(cache, path, size, age, facts.st_uid == os.geteuid(), (facts.st_dev, facts.st_ino))

@@ -1,71 +1,23 @@
-"""git for `ascendtune code`: clone through proxies, merge upstream or a pull request on a branch of its own.
-
-Nothing is pushed, and a tree with changes that are not committed is never touched. A merge with conflicts stays as git
-leaves it; the same command continues it once the conflicts are resolved.
-"""
+"""Running git: without questions, without the helpers that an address could name, and its errors in one line."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 
-from ascendtune.core.errors import CheckFailed, InputError, MachineError
-from ascendtune.core.files import open_regular
+from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.process import Finished, run
-from ascendtune.machine.environment.mirrors import proxied
 
-PROXIES = ("https://gh-proxy.com",)
-"""Services that fetch a whole address that is put behind theirs."""
+NETWORK_SECONDS, QUICK_SECONDS = 3600.0, 60.0
+GIVE_UP_SLOW = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=30")
+"""A server that sends less than 1000 bytes a second for 30 s is given up."""
+_OF_ANOTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY")
+"""A hook of git has these variables in its environment: they win over the directory that a command names."""
 _URL = re.compile(
     r"(https?|ssh|git|file)://[^\s\x00-\x1f]+|\w[\w.-]*@\w[\w.-]*:[^\s\x00-\x1f:][^\s\x00-\x1f]*|/[^\x00-\x1f]+"
 )
-_REF = re.compile(r"(?!-)(?!.*\.\.)(?!.*@\{)[\w./+@-]{1,200}")
-_QUICK_SECONDS, _NETWORK_SECONDS, _COMPARE_SECONDS = 60.0, 3600.0, 20.0
-_SLOW = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=30")
-"""A server that sends less than 1000 bytes a second for 30 s is given up."""
-_PULL_REFS = ("refs/pull/{}/head", "refs/merge-requests/{}/head")
-"""GitHub and Gitee; GitLab."""
-_UPSTREAMS = ("upstream", "online")
-_MOST_BYTES, _MOST_HUNKS = 4 << 20, 20
-_KINDS = {
-    "UU": "both changed it", "AA": "both added it", "DD": "both deleted it", "DU": "deleted here, changed there",
-    "UD": "changed here, deleted there", "AU": "added here", "UA": "added there",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Hunk:
-    """A part of a file in conflict; `line` counts from 1."""
-
-    line: int
-    ours: tuple[str, ...]
-    theirs: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Conflict:
-    path: str
-    kind: str
-    hunks: tuple[Hunk, ...]
-
-
-@dataclass(frozen=True)
-class Merged:
-    """`was_at`: branch or commit before. `commits`: how many came in; 0 where everything was there already."""
-
-    branch: str
-    was_at: str
-    commits: int
-
-
-class MergeConflicts(CheckFailed):
-    """The merge stopped; `conflicts` are to be resolved."""
-
-    conflicts: tuple[Conflict, ...] = ()
 
 
 def checked_url(url: str) -> str:
@@ -83,339 +35,11 @@ def checked_url(url: str) -> str:
     return url
 
 
-def clone(url: str, directory: Path, *, proxies: Sequence[str] = ()) -> tuple[str, bool | None]:
-    """Clone, from `url` itself, then through each proxy; the remote `origin` is `url` in any case.
-
-    Returns:
-        The address that worked, and whether HEAD is what `url` itself names; None where it does not answer.
-
-    Raises:
-        InputError: the URL, or a directory with content.
-        MachineError: no address works.
-    """
-    checked_url(url)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise InputError("this exists", code="path-exists", remedy="choose another directory", where=directory)
-    addresses = [url, *(proxied(url, each) for each in proxies if url.startswith("https://"))]
-    failures = []
-    for address in addresses:
-        argv = ["git", *_SLOW, "clone", "--no-recurse-submodules", "--", address, str(directory)]
-        done = _start(argv, _NETWORK_SECONDS)
-        if done.exit_code == 0:
-            break
-        failures.append(f"{without_secrets(address)}: {_last_line(done)}")
-    else:
-        raise MachineError(
-            f"cannot clone: {'; '.join(failures)}",
-            code="hub-unreachable",
-            remedy="check the address; --proxy or --via URL tries a proxy; `ascendtune env mirrors test`",
-        )
-    repository = Repository(directory)
-    repository.git("remote", "set-url", "--", "origin", url)
-    if (found := repository.git("config", "--get", "remote.origin.url").strip()) != url:
-        raise MachineError(
-            f"origin is {without_secrets(found)}", code="file-differs", remedy="git remote set-url origin URL"
-        )
-    if address == url:
-        return address, True
-    named = _start(["git", *_SLOW, "ls-remote", "--", url, "HEAD"], _COMPARE_SECONDS)
-    head = repository.git("rev-parse", "HEAD").strip()
-    return address, named.output.startswith(head) if named.exit_code == 0 and named.output else None
-
-
-@dataclass(frozen=True)
-class Repository:
-    """A checkout. `environment`: the variables that git is started with."""
-
-    directory: Path
-    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-
-    @classmethod
-    def find(cls, directory: Path) -> Repository:
-        """The checkout that `directory` lies in.
-
-        Raises:
-            InputError: it lies in none.
-        """
-        done = _start(["git", "-C", str(directory), "rev-parse", "--show-toplevel"], _QUICK_SECONDS)
-        if done.exit_code != 0:
-            raise InputError(
-                "not a git checkout", code="not-a-git-checkout", remedy="change to one, or give --repo", where=directory
-            )
-        return cls(Path(done.output.rstrip("\n")))
-
-    def sync_upstream(self, upstream: str | None = None, branch: str | None = None) -> Merged:
-        """Merge a branch of the upstream remote into the work branch `sync/upstream-BRANCH`, made from origin's.
-
-        Args:
-            upstream: a remote, or a URL, which becomes the remote `upstream` (default: upstream or online).
-            branch: default: origin's default branch.
-
-        Raises:
-            InputError: no such remote or branch, or another merge is in progress.
-            MachineError: git failed.
-            MergeConflicts: to be resolved; the same call continues.
-        """
-        remote = self._upstream(upstream)
-        branch = branch or self._default_branch()
-        self._require_ref(branch)
-        work = f"sync/upstream-{branch}"
-        if self._is_merging(work):
-            return self._continue(work)
-        self._require_clean()
-        for each in ("origin", remote):
-            self._fetch(each)
-        return self._merge(work, f"origin/{branch}", f"{remote}/{branch}", f"Merge {remote}/{branch}")
-
-    def merge_pull_request(self, number: int, remote: str | None = None, base: str | None = None) -> Merged:
-        """Merge the head of a pull request into the work branch `merge/pr-NUMBER`, made from `base`.
-
-        Args:
-            remote: default: upstream or online where there is one, else origin.
-            base: default: the branch or commit that is checked out.
-
-        Raises:
-            InputError, MachineError, MergeConflicts: as `sync_upstream`.
-        """
-        remotes = self._remotes()
-        remote = remote or next((each for each in _UPSTREAMS if each in remotes), "origin")
-        work = f"merge/pr-{number}"
-        if self._is_merging(work):
-            return self._continue(work)
-        if remote not in remotes:
-            raise _unknown("remote", remote, remotes)
-        self._require_clean()
-        for pattern in _PULL_REFS:
-            ref = f"refs/ascendtune/pr-{number}"
-            fetched = self._run([*_SLOW, "fetch", "--", remote, f"+{pattern.format(number)}:{ref}"], _NETWORK_SECONDS)
-            if fetched.exit_code == 0:
-                if self._place() == work:
-                    base = work
-                return self._merge(work, base or "HEAD", ref, f"Merge PR #{number}")
-        raise MachineError(
-            f"{remote} has no pull request {number}: {_last_line(fetched)}",
-            code="hub-revision-missing",
-            remedy="check the number and --remote",
-        )
-
-    def abort(self) -> str:
-        """Give up a merge that this program began, and return to where the checkout was; returns that place.
-
-        Raises:
-            InputError: no such merge is in progress.
-        """
-        place = self._place()
-        if not place.startswith(("sync/upstream-", "merge/pr-")) or not self._is_merging(place):
-            raise InputError(
-                "no merge of `ascendtune code` is in progress", code="nothing-to-merge", remedy="look at git status"
-            )
-        self.git("merge", "--abort")
-        if self._run(["switch", "-"]).exit_code != 0:
-            # HEAD was detached before.
-            self.git("switch", "--detach", "@{-1}")
-        return self._place()
-
-    def conflicts(self) -> tuple[Conflict, ...]:
-        """The files in conflict, with their hunks."""
-        found = []
-        for entry in self.git("status", "--porcelain=v1", "-z", "--untracked-files=no").split("\0"):
-            if entry[:2] in _KINDS:
-                found.append(Conflict(entry[3:], _KINDS[entry[:2]], self._hunks(entry[3:])))
-        return tuple(found)
-
-    def git(self, *words: str) -> str:
-        """The output of a git command.
-
-        Raises:
-            MachineError: it failed.
-        """
-        done = self._run(words)
-        if done.exit_code != 0:
-            raise MachineError(
-                f"git {words[0]} failed: {_last_line(done)}",
-                code="git-failed",
-                remedy="run it by hand; nothing else was changed",
-                where=self.directory,
-            )
-        return done.output
-
-    def _run(self, words: Sequence[str], seconds: float = _QUICK_SECONDS) -> Finished:
-        return _start(["git", "-C", str(self.directory), *words], seconds, self.environment)
-
-    def _merge(self, work: str, base: str, head: str, message: str) -> Merged:
-        for each in (base, head):
-            if self._run(["rev-parse", "--verify", "--quiet", f"{each}^{{commit}}"]).exit_code != 0:
-                raise _unknown("branch", each, self.git("branch", "-r", "--format=%(refname:short)").split())
-        was_at = self._place()
-        if was_at != work:
-            self._switch(work, base)
-        before = self.git("rev-parse", "HEAD").strip()
-        count = int(self.git("rev-list", "--count", f"{before}..{head}"))
-        merged = self._run(["merge", "--no-ff", "--no-edit", "-m", message, head], _NETWORK_SECONDS)
-        if merged.exit_code != 0:
-            if self.conflicts():
-                raise self._stopped(work)
-            raise MachineError(
-                f"git merge failed: {_last_line(merged)}",
-                code="git-failed",
-                remedy=f"you are on {work}; `git switch {was_at}` goes back",
-                where=self.directory,
-            )
-        return Merged(work, was_at, count)
-
-    def _switch(self, work: str, base: str) -> None:
-        """To the work branch; one of an earlier time that adds nothing to `base` begins again at `base`."""
-        there = self._run(["rev-parse", "--verify", "--quiet", f"refs/heads/{work}"]).exit_code == 0
-        if not there:
-            self.git("switch", "--quiet", "--no-track", "-c", work, base)
-        elif self._run(["merge-base", "--is-ancestor", work, base]).exit_code == 0:
-            self.git("switch", "--quiet", "--no-track", "-C", work, base)
-        else:
-            self.git("switch", "--quiet", work)
-
-    def _continue(self, work: str) -> Merged:
-        if self.conflicts():
-            raise self._stopped(work)
-        marked = [
-            path for path in self.git("diff", "--name-only", "-z", "HEAD").split("\0") if path and self._hunks(path)
-        ]
-        if marked:
-            raise InputError(
-                f"conflict markers are left in {', '.join(marked[:5])}",
-                code="merge-markers-left",
-                remedy="edit these files, then git add them, and run this again",
-            )
-        count = int(self.git("rev-list", "--count", "HEAD..MERGE_HEAD"))
-        self.git("commit", "--no-edit")
-        return Merged(work, work, count)
-
-    def _stopped(self, work: str) -> MergeConflicts:
-        conflicts = self.conflicts()
-        error = MergeConflicts(
-            f"{len(conflicts)} files are in conflict: {', '.join(each.path for each in conflicts[:5])}",
-            code="merge-conflicts",
-            remedy="edit them, git add them, and run the same command again; or add --abort",
-            where=f"{self.directory}, branch {work}",
-        )
-        error.conflicts = conflicts
-        return error
-
-    def _hunks(self, path: str) -> tuple[Hunk, ...]:
-        try:
-            with open_regular(self.directory / path, follow_links=False) as file:
-                lines = file.read(_MOST_BYTES).decode(errors="replace").splitlines()
-        except (OSError, MachineError):
-            return ()
-        found, begin, middle = list[Hunk](), None, None
-        for number, line in enumerate(lines, 1):
-            if line.startswith("<<<<<<< "):
-                begin, middle = number, None
-            elif line == "=======" and begin:
-                middle = number
-            elif line.startswith(">>>>>>> ") and begin and middle:
-                ours = [each for each in lines[begin : middle - 1] if not each.startswith("||||||| ")]
-                found.append(Hunk(begin, tuple(ours), tuple(lines[middle : number - 1])))
-                begin = None
-        return tuple(found[:_MOST_HUNKS])
-
-    def _is_merging(self, work: str) -> bool:
-        """Whether a merge on this work branch is in progress.
-
-        Raises:
-            InputError: another merge is in progress.
-        """
-        if self._run(["rev-parse", "--verify", "--quiet", "MERGE_HEAD"]).exit_code != 0:
-            return False
-        if self._place() != work:
-            raise InputError(
-                f"another merge is in progress on {self._place()}",
-                code="tree-not-clean",
-                remedy="finish it with git commit, or give it up with git merge --abort",
-                where=self.directory,
-            )
-        return True
-
-    def _require_clean(self) -> None:
-        changed = self.git("status", "--porcelain=v1", "--untracked-files=no").splitlines()
-        if changed:
-            raise InputError(
-                f"{len(changed)} files have changes that are not committed: "
-                + ", ".join(line[3:] for line in changed[:5]),
-                code="tree-not-clean",
-                remedy="git commit or git stash them; nothing was changed",
-                where=self.directory,
-            )
-
-    def _place(self) -> str:
-        """The branch that is checked out; the commit where HEAD is detached."""
-        named = self._run(["symbolic-ref", "--quiet", "--short", "HEAD"])
-        return named.output.strip() if named.exit_code == 0 else self.git("rev-parse", "--short", "HEAD").strip()
-
-    def _remotes(self) -> list[str]:
-        return self.git("remote").split()
-
-    def _upstream(self, given: str | None) -> str:
-        remotes = self._remotes()
-        if given is None:
-            found = next((each for each in _UPSTREAMS if each in remotes), None)
-            if found is None:
-                raise InputError(
-                    "there is no remote called upstream",
-                    code="option-missing",
-                    remedy="give --upstream URL; it is added under that name",
-                    where=self.directory,
-                )
-            return found
-        if given in remotes:
-            return given
-        if not re.search(r"[:/]", given):
-            raise _unknown("remote", given, remotes)
-        checked_url(given)
-        if "upstream" in remotes:
-            if self.git("config", "--get", "remote.upstream.url").strip() != given:
-                raise InputError(
-                    "the remote upstream has another address",
-                    code="conflicting-options",
-                    remedy="leave --upstream out, or: git remote set-url upstream URL",
-                    where=self.directory,
-                )
-        else:
-            self.git("remote", "add", "--", "upstream", given)
-        return "upstream"
-
-    def _default_branch(self) -> str:
-        named = self._run(["symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD"])
-        if named.exit_code == 0:
-            return named.output.strip().partition("/")[2]
-        for each in ("main", "master"):
-            if self._run(["rev-parse", "--verify", "--quiet", f"refs/remotes/origin/{each}"]).exit_code == 0:
-                return each
-        raise InputError(
-            "origin has neither main nor master", code="option-missing", remedy="give --branch", where=self.directory
-        )
-
-    def _require_ref(self, name: str) -> None:
-        if not _REF.fullmatch(name):
-            raise InputError(f"not the name of a branch: {name}", code="invalid-value", remedy="check --branch")
-
-    def _fetch(self, remote: str) -> None:
-        done = self._run([*_SLOW, "fetch", "--prune", "--", remote], _NETWORK_SECONDS)
-        if done.exit_code != 0:
-            raise MachineError(
-                f"cannot fetch {remote}: {_last_line(done)}",
-                code="hub-unreachable",
-                remedy="run this again; `ascendtune env mirrors use NAME --github-proxy URL` fetches through a proxy",
-                where=self.directory,
-            )
-
-
-def _unknown(kind: str, name: str, known: Sequence[str]) -> InputError:
-    return InputError(f"no {kind} {name}", code="unknown-name", remedy=f"there are: {', '.join(known[:20]) or 'none'}")
-
-
-def _start(argv: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None) -> Finished:
+def start_git(argv: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None) -> Finished:
     """Run git: without questions, in English, and with no helper that a URL could name."""
     env = dict(os.environ if environment is None else environment)
+    for name in _OF_ANOTHER_REPOSITORY:
+        env.pop(name, None)
     env |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file"}
     done = run(argv, timeout_seconds=seconds, env=env)
     if done.exit_code == 127:
@@ -423,7 +47,7 @@ def _start(argv: Sequence[str], seconds: float, environment: Mapping[str, str] |
     return done
 
 
-def _last_line(done: Finished) -> str:
+def last_line(done: Finished) -> str:
     lines = [line for line in (done.error or done.output).splitlines() if line.strip()]
     named = [line for line in lines if line.startswith(("fatal:", "error:"))] or lines
     return without_secrets(named[0][:300]) if named else f"exit code {done.exit_code}"

@@ -7,9 +7,11 @@ fetches; pushes keep going to github.com itself, so that no password reaches a p
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import re
+import shlex
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +29,10 @@ from ascendtune.machine.environment.user_files import FileChange, read_user_file
 
 TOOLS = ("pip", "conda", "huggingface", "github")
 _GITHUB = "https://github.com/"
-_INDEX = re.compile(r"^index[-_]url[ \t]*[=:][ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_INDEX = re.compile(r"^([ \t]*)index[-_]url[ \t]*[=:].*$", re.MULTILINE | re.IGNORECASE)
+_ONLY_GITHUB = r"^https://github\.com/$"
+_NOTHING_TO_UNSET = 5
+"""Exit code of `git config --unset-all`."""
 _SECTION = re.compile(r"^\[(.+?)\]", re.MULTILINE)
 
 
@@ -79,7 +84,7 @@ def settings(env: Mapping[str, str]) -> list[Setting]:
         MachineError: a configuration file cannot be read.
     """
     pip, conda = _pip_file(env), _conda_file(env)
-    index = _global_index(read_user_file(pip) or "")
+    index = _pip_settings(read_user_file(pip) or "", pip).get("global", {}).get("index-url")
     channels = _conda_settings(conda).get("default_channels")
     noted = shell_variables().get("HF_ENDPOINT")
     github = _git_proxy(env)
@@ -111,7 +116,7 @@ def changes_for(
     if "pip" in tools:
         path = _pip_file(env)
         text = read_user_file(path)
-        found.append(FileChange(path, text, _with_index(text, mirror.pip)))
+        found.append(FileChange(path, text, _with_index(text, mirror.pip, path)))
     if "conda" in tools:
         path = _conda_file(env)
         text = read_user_file(path)
@@ -166,10 +171,22 @@ def _pip_file(env: Mapping[str, str]) -> Path:
     return old if old.exists() and not new.exists() else new
 
 
-def _global_index(text: str) -> str | None:
-    place = _of_global(text)
-    found = _INDEX.search(text, *place) if place else None
-    return found[1] if found else None
+def _pip_settings(text: str, path: Path) -> dict[str, dict[str, str]]:
+    """Section -> option -> value, read as pip reads its file."""
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read_string(text)
+    except configparser.Error as error:
+        raise MachineError(
+            f"pip cannot read its configuration: {error.message.splitlines()[0]}",
+            code="invalid-ini",
+            remedy="correct or remove it",
+            where=path,
+        ) from error
+    return {
+        section: {name.replace("_", "-"): value for name, value in parser.items(section)}
+        for section in parser.sections()
+    }
 
 
 def _of_global(text: str) -> tuple[int, int] | None:
@@ -182,20 +199,43 @@ def _of_global(text: str) -> tuple[int, int] | None:
     return None
 
 
-def _with_index(text: str | None, index: str | None) -> str | None:
-    """pip.conf with another index-url in [global]; everything else stays as it is, comments too."""
+def _with_index(text: str | None, index: str | None, path: Path) -> str | None:
+    """pip.conf with another index-url in [global]; everything else stays as it is, comments too.
+
+    Raises:
+        MachineError: pip cannot read the file, or would read the changed file in another way.
+    """
+    wanted = _pip_settings(text or "", path)
+    if index is not None:
+        wanted.setdefault("global", {})["index-url"] = index
+    else:
+        wanted.get("global", {}).pop("index-url", None)
+    after = _with_index_line(text, index)
+    if _pip_settings(after or "", path) != wanted:
+        raise MachineError(
+            "index-url in this file has a form that is not changed here",
+            code="invalid-ini",
+            remedy=f"write it by hand, on one line below [global]: index-url = {index or '…'}",
+            where=path,
+        )
+    return after
+
+
+def _with_index_line(text: str | None, index: str | None) -> str | None:
     place = _of_global(text or "")
     found = _INDEX.search(text or "", *place) if place else None
     line = f"index-url = {index}" if index else ""
     if text is not None and found:
         end = found.end() if index else found.end() + text.startswith("\n", found.end())
-        return text[: found.start()] + line + text[end:]
+        return text[: found.start()] + (found[1] + line if index else "") + text[end:]
     if index is None:
         return text
     if text is None:
         return f"[global]\n{line}\n"
     if place:
-        return f"{text[: place[0]]}\n{line}{text[place[0] :]}"
+        # A line that is indented more than the option above it would continue that option's value.
+        following = re.compile(r"\n([ \t]*)[^\s#;\[]").search(text, *place)
+        return f"{text[: place[0]]}\n{following[1] if following else ''}{line}{text[place[0] :]}"
     gap = "\n" if text and not text.endswith("\n") else ""
     return f"{text}{gap}[global]\n{line}\n"
 
@@ -210,7 +250,14 @@ def _conda_settings(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(read_user_file(path) or "")
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise MachineError("not valid YAML", code="invalid-yaml", remedy="correct or remove it", where=path) from error
-    return content if isinstance(content, dict) else {}
+    if content is not None and not isinstance(content, dict):
+        raise MachineError(
+            "conda needs a mapping here, with keys such as channels",
+            code="not-a-mapping",
+            remedy="correct or remove it",
+            where=path,
+        )
+    return content or {}
 
 
 def _with_channels(text: str | None, now: dict[str, Any], site: str | None) -> str | None:
@@ -254,19 +301,32 @@ def _git_change(env: Mapping[str, str], proxy: str | None) -> FileChange:
         copy = Path(place) / "gitconfig"
         copy.write_bytes((text or "").encode(errors="surrogateescape"))
         for old in _git_proxies(copy):
-            _git(copy, "--unset-all", f"url.{old}.insteadOf")
+            _git(copy, path, "--unset-all", f"url.{old}.insteadOf", _ONLY_GITHUB)
             if proxy is None:
-                _git(copy, "--unset-all", f"url.{_GITHUB}.pushInsteadOf")
+                _git(copy, path, "--unset-all", f"url.{_GITHUB}.pushInsteadOf", _ONLY_GITHUB)
         if proxy is not None:
-            _git(copy, f"url.{proxied(_GITHUB, proxy)}.insteadOf", _GITHUB)
-            _git(copy, f"url.{_GITHUB}.pushInsteadOf", _GITHUB)
+            _git(copy, path, "--add", f"url.{proxied(_GITHUB, proxy)}.insteadOf", _GITHUB)
+            _git(copy, path, "--replace-all", f"url.{_GITHUB}.pushInsteadOf", _GITHUB, _ONLY_GITHUB)
         after = copy.read_bytes().decode(errors="surrogateescape")
     return FileChange(path, text, after if after or text is not None else None)
 
 
-def _git(file: Path, *words: str) -> None:
-    if run(["git", "config", "--file", str(file), *words]).exit_code == 127:
+def _git(copy: Path, path: Path, *words: str) -> None:
+    """Change a copy of the configuration at `path`.
+
+    Raises:
+        MachineError: git is not installed, or cannot read the file.
+    """
+    done = run(["git", "config", "--file", str(copy), *words])
+    if done.exit_code == 127:
         raise MachineError("git is not installed", code="program-missing", remedy="install git")
+    if done.exit_code not in (0, _NOTHING_TO_UNSET):
+        raise MachineError(
+            f"git cannot read or change its configuration (exit code {done.exit_code})",
+            code="git-failed",
+            remedy=f"correct it; git config --file {shlex.quote(str(path))} --list names the line",
+            where=path,
+        )
 
 
 def proxied(url: str, proxy: str) -> str:

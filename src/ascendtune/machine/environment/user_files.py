@@ -7,6 +7,7 @@ they may hold passwords). An interrupted step can be undone, too.
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from ascendtune.core.errors import InputError, MachineError, translated_disk_err
 from ascendtune.core.files import open_regular, parsed_record, read_record, write_atomically
 
 _MOST_BYTES = 1 << 20
-_STEP = "step_{:04d}.json"
+_TEXT = (str, type(None))
+_STEP, _STEPS = "step_{:04d}.json", "step_[0-9][0-9][0-9][0-9].json"
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,14 @@ def apply(changes: Sequence[FileChange]) -> list[FileChange]:
     """Record the step, then write each file that differs; returns those. A link is followed: its target is written.
 
     Raises:
-        MachineError: a file cannot be written.
+        MachineError: a file belongs to another user, or cannot be written.
     """
     real = [FileChange(each.path.resolve(), each.before, each.after) for each in changes if each.before != each.after]
+    for each in real:
+        _require_own(each.path)
     if real:
         directory = _history()
-        number = max((int(path.stem[5:]) for path in directory.glob("step_????.json")), default=0) + 1
+        number = max((int(path.stem[5:]) for path in directory.glob(_STEPS)), default=0) + 1
         record = {"files": [{"path": str(each.path), "before": each.before, "after": each.after} for each in real]}
         # ASCII: bytes that are not UTF-8 are surrogates here.
         write_atomically(directory / _STEP.format(number), json.dumps(record, indent=1), mode=0o600)
@@ -75,13 +79,12 @@ def undo() -> list[Path]:
 
     Raises:
         InputError: there is no step, or a file was changed since.
-        MachineError: a file cannot be written.
+        MachineError: the record of the step is damaged, or a file cannot be written.
     """
-    steps = sorted(_history().glob("step_????.json"))
+    steps = sorted(_history().glob(_STEPS))
     if not steps:
         raise InputError("nothing to undo", code="nothing-to-undo", remedy="`ascendtune env mirrors show` shows all")
-    record = parsed_record(read_record(steps[-1], own=True), steps[-1])
-    files = [FileChange(Path(each["path"]), each["before"], each["after"]) for each in record["files"]]
+    files = _recorded(steps[-1])
     for each in files:
         if read_user_file(each.path) not in (each.before, each.after):
             raise InputError(
@@ -96,11 +99,42 @@ def undo() -> list[Path]:
     return [each.path for each in files]
 
 
+def _recorded(step: Path) -> list[FileChange]:
+    record = parsed_record(read_record(step, own=True), step)
+    try:
+        files = [(each["path"], each["before"], each["after"]) for each in record["files"]]
+        if not all(
+            isinstance(path, str) and isinstance(old, _TEXT) and isinstance(new, _TEXT) for path, old, new in files
+        ):
+            raise TypeError("a path or a content is not text")
+    except (KeyError, TypeError) as error:
+        raise MachineError(
+            f"{step.name} is damaged: {error!r}",
+            code="record-damaged",
+            remedy="remove it, and change the configuration files by hand",
+            where=step,
+        ) from error
+    return [FileChange(Path(path).resolve(), old, new) for path, old, new in files]
+
+
 def _history() -> Path:
     directory = state_directory() / "mirrors"
     with translated_disk_errors(directory, "making a directory"):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     return directory
+
+
+def _require_own(path: Path) -> None:
+    """Raise for another user's file: the new file would be this user's, and the other could no longer read it."""
+    with translated_disk_errors(path, "looking at a configuration file"):
+        owner = path.stat().st_uid if path.exists() else os.geteuid()
+    if owner != os.geteuid():
+        raise MachineError(
+            f"this file belongs to another user (uid {owner}); nothing was changed",
+            code="owned-by-another-user",
+            remedy="run this as that user; with sudo, HOME may be another user's",
+            where=path,
+        )
 
 
 def _put(path: Path, content: str | None) -> None:

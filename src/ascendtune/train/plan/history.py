@@ -18,7 +18,8 @@ from typing import Any
 
 from ascendtune.core.directories import state_directory
 from ascendtune.core.errors import MachineError
-from ascendtune.core.files import file_lock, read_record, write_atomically
+from ascendtune.core.files import read_record, write_atomically
+from ascendtune.core.locks import file_lock
 
 _FILE, _LOCK = "plan_history.jsonl", ".plan_history.lock"
 _MOST_RUNS = 1000

@@ -26,6 +26,9 @@ _MOST_RECORD_BYTES = 64 << 20
 _MOST_POINTS = 5_000_000
 """Of one run: they are held in memory, about 400 bytes each."""
 _MOST_RUNS = 1000
+_LONGEST_TAG = 1000
+_TIMES = range(253402300800)
+"""Seconds since 1970 that a date has, up to the year 9999; another time of an event is recorded as 0."""
 _FLOAT, _DOUBLE = 1, 2
 """DT_FLOAT and DT_DOUBLE of a tensor."""
 _OURS = {
@@ -65,13 +68,16 @@ class ImportedRun:
     evaluation: dict[int, dict[str, Any]] = field(default_factory=dict)
     names: dict[str, tuple[bool, str]] = field(default_factory=dict)
     """Tag -> whether it is an evaluation's, and the name in our records."""
+    _taken: set[tuple[bool, str]] = field(default_factory=set)
+    """The values of `names`."""
 
     def add(self, step: int, wall_time: float, tag: str, value: float) -> None:
         is_evaluation, name = self.names.get(tag) or self._named(tag)
         records = self.evaluation if is_evaluation else self.training
         record = records.get(step)
         if record is None:
-            records[step] = record = {"attempt": 1, "step": step, "time": wall_time}
+            is_date = _TIMES.start <= wall_time < _TIMES.stop
+            records[step] = record = {"attempt": 1, "step": step, "time": wall_time if is_date else 0.0}
         record[name] = value
         self.points += 1
 
@@ -81,9 +87,11 @@ class ImportedRun:
         if not is_evaluation and "_" in last and last.partition("_")[0] in _EVALUATION:
             is_evaluation, last = True, last.partition("_")[2]
         name = _OURS.get(last, tag)
-        taken = {found for group, found in self.names.values() if group == is_evaluation}
-        if name in taken or name in _RESERVED:
+        if (is_evaluation, name) in self._taken or name in _RESERVED:
             name = f"tag/{tag}"
+        while (is_evaluation, name) in self._taken:
+            name = f"tag/{name}"
+        self._taken.add((is_evaluation, name))
         self.names[tag] = is_evaluation, name
         return self.names[tag]
 
@@ -132,6 +140,9 @@ def read_events(directory: Path) -> ImportedRun:
                 if error.code != "not-a-regular-file":
                     raise
                 found.damaged[file.name] = 0
+            except FileNotFoundError:
+                # Rotated away since the directory was listed.
+                continue
     return found
 
 
@@ -159,7 +170,8 @@ def write_run(found: ImportedRun, target: Path) -> RunDir:
         if records or path.exists():
             lines = (json.dumps(records[step], ensure_ascii=False) for step in sorted(records))
             write_atomically(path, "".join(f"{line}\n" for line in lines))
-    times = [record["time"] for records in (found.training, found.evaluation) for record in records.values()]
+    records_of_both = (*found.training.values(), *found.evaluation.values())
+    times = [record["time"] for record in records_of_both if record["time"]]
     began, ended = min(times, default=None), max(times, default=None)
     write_json(
         run.run_json,
@@ -190,6 +202,9 @@ def _read_file(found: ImportedRun, name: str, stream: BinaryIO) -> None:
         try:
             event = parse(data)
         except Exception:  # noqa: BLE001  # protobuf's own error class differs between its implementations
+            found.damaged[name] = offset
+            return
+        if any(len(value.tag) > _LONGEST_TAG for value in event.summary.value):
             found.damaged[name] = offset
             return
         for value in event.summary.value:

@@ -63,8 +63,10 @@ def upload(found: OfflineRun, env: Mapping[str, str]) -> None:
     Raises:
         MachineError: wandb is not installed, or could not upload it.
     """
-    done = run([sys.executable, "-m", "wandb", "sync", str(found.directory)], timeout_seconds=_UPLOAD_SECONDS, env=env)
-    if done.exit_code == 0 and _marker(found).exists():
+    # -P: a wandb.py in the working directory is not run; an absolute path is not an option.
+    argv = [sys.executable, "-P", "-m", "wandb", "sync", str(found.directory.absolute())]
+    done = run(argv, timeout_seconds=_UPLOAD_SECONDS, env=env)
+    if done.exit_code == 0 and _is_uploaded(found.directory / f"run-{found.run_id}.wandb"):
         return
     lines = [line for line in f"{done.output}\n{done.error}".splitlines() if line.strip()]
     if "No module named" in done.error:
@@ -77,8 +79,12 @@ def upload(found: OfflineRun, env: Mapping[str, str]) -> None:
     )
 
 
-def _marker(found: OfflineRun) -> Path:
-    return found.directory / f"run-{found.run_id}.wandb.synced"
+def _is_uploaded(path: Path) -> bool:
+    """Whether wandb's mark is beside the file, and not older than it."""
+    try:
+        return path.with_name(f"{path.name}.synced").stat().st_mtime >= path.stat().st_mtime
+    except OSError:
+        return False
 
 
 def _inspected(path: Path) -> OfflineRun:
@@ -102,8 +108,7 @@ def _inspected(path: Path) -> OfflineRun:
             count, end = count + 1, position
             ended = ended or _is_exit(message)
     size, is_old = len(content), time.time() - facts.st_mtime > _ACTIVE_SECONDS
-    marker = path.with_name(f"{path.name}.synced")
-    if marker.exists() and marker.stat().st_mtime >= facts.st_mtime:
+    if _is_uploaded(path):
         return OfflineRun(path.parent, run_id, "uploaded", size, count)
     if damage is not None:
         return OfflineRun(path.parent, run_id, "damaged", size, count, damage)
@@ -134,7 +139,9 @@ def _messages(content: bytes) -> Iterator[tuple[bytes | None, int]]:
         if kind not in (_FULL, _FIRST, _MIDDLE, _LAST) or zlib.crc32(data, zlib.crc32(bytes([kind]))) != check:
             yield None, position
             return
-        parts = [data] if kind in (_FULL, _FIRST) else [*parts, data]
+        if kind in (_FULL, _FIRST):
+            parts = []
+        parts.append(data)
         position = end
         if kind in (_FULL, _LAST):
             yield b"".join(parts), position

@@ -18,7 +18,7 @@ from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.mend import Plan, plan
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.core.directories import building_of, lock_of
-from ascendtune.core.files import file_lock
+from ascendtune.core.locks import file_lock
 
 Lay = Callable[..., Outside]
 

@@ -192,7 +192,7 @@ def test_a_full_disk_is_found_before_the_first_byte(hub: Hub, tmp_path: Path, mo
 
 
 def test_two_fetches_into_one_directory_exclude_each_other(hub: Hub, tmp_path: Path) -> None:
-    from ascendtune.core.files import file_lock
+    from ascendtune.core.locks import file_lock
 
     (tmp_path / transfer.STATE).mkdir()
     with file_lock(tmp_path / transfer.STATE / "lock", wait=False), pytest.raises(MachineError) as caught:

@@ -84,3 +84,48 @@ def test_file_with_two_names_counts_once(home: Path) -> None:
     os.link(blobs / "weights", blobs / "again")
     (after,) = find_entries(_env(home), home, ["huggingface"])
     assert after.size_bytes - before.size_bytes < 8192
+
+
+def test_two_letter_directories_of_a_home_directory_are_not_a_cache(home: Path) -> None:
+    _make(home / "go/src/main.go")
+    _make(home / "wheels/a.whl")
+    for place in (home, home.parent, Path("/")):
+        env = _env(home) | {"TORCHINDUCTOR_CACHE_DIR": str(place), "PIP_CACHE_DIR": str(place)}
+        assert find_entries(env, home, ["inductor", "pip"]) == []
+
+
+def test_link_of_another_user_in_place_of_a_cache_is_not_listed(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _make(home / "project/go/main.go")
+    planted = tmp_path / "torchinductor"
+    planted.symlink_to(home / "project")
+    env = _env(home) | {"TORCHINDUCTOR_CACHE_DIR": str(planted)}
+    assert [each.path for each in find_entries(env, home, ["inductor"])] == [home / "project/go"], "a link of one's own"
+    owner = planted.lstat().st_uid
+    monkeypatch.setattr("os.geteuid", lambda: owner + 1)
+    if owner:
+        assert find_entries(env, home, ["inductor"]) == []
+    else:
+        os.lchown(planted, 12345, 12345)
+        assert find_entries(env, home, ["inductor"]) == []
+
+
+def test_directory_that_took_an_entrys_place_is_not_removed(home: Path, tmp_path: Path) -> None:
+    (found,) = find_entries(_env(home), home, ["torch_extensions"])
+    found.path.parent.rename(tmp_path / "elsewhere")
+    precious = _make(found.path / "thesis.tex")
+    with pytest.raises(AscendtuneError) as caught:
+        remove(found)
+    assert caught.value.code == "operation-not-permitted" and precious.exists()
+
+
+def test_entry_that_vanishes_while_it_is_measured_is_passed_over(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = home / ".cache/torch_extensions/py310_cpu"
+
+    def vanishing(path: Path) -> list[tuple[Path, list[str], list[str]]]:
+        entry.rename(home / "gone")
+        return [(path, [], ["fused_adam.so"])]
+
+    monkeypatch.setattr("ascendtune.machine.environment.caches.walk", vanishing)
+    assert find_entries(_env(home), home, ["torch_extensions"]) == []

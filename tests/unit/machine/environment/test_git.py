@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import AscendtuneError
-from ascendtune.machine.environment.git import MergeConflicts, Repository, checked_url, clone
+from ascendtune.machine.environment.checkout import MergeConflicts, Repository
+from ascendtune.machine.environment.clone import clone
+from ascendtune.machine.environment.git import checked_url
 
 
 @pytest.fixture(autouse=True)
@@ -240,3 +242,86 @@ def test_clone_falls_back_through_proxies_and_origin_is_the_repository(world: Pa
 
 def test_clone_of_a_path_needs_no_proxy(world: Path) -> None:
     assert clone(str(world / "upstream"), world / "got") == (str(world / "upstream"), True)
+
+
+def test_password_in_an_address_reaches_no_proxy(world: Path) -> None:
+    asked = list[str]()
+
+    class Recording(_Behind):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Recording) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(AscendtuneError) as caught:
+            clone(
+                "https://me:sekret@127.0.0.1:9/repo.git",
+                world / "got",
+                proxies=[f"http://127.0.0.1:{server.server_port}"],
+            )
+        server.shutdown()
+    assert asked == [] and caught.value.code == "hub-unreachable"
+    assert "sekret" not in str(caught.value) and "without a user name" in str(caught.value)
+
+
+def test_tags_named_like_branches_do_not_change_what_is_merged(world: Path) -> None:
+    work = world / "work"
+    for name in ("origin/main", "upstream/main", "sync/upstream-main", "main"):
+        git(work, "tag", name, "HEAD~1")
+    news = commit(world / "upstream", c="new\n")
+    merged = Repository.find(work).sync_upstream(str(world / "upstream"))
+    assert (merged.branch, merged.was_at, merged.commits) == ("sync/upstream-main", "main", 1)
+    assert git(work, "merge-base", "--is-ancestor", news, "HEAD") == "" and (work / "mine.txt").exists()
+    assert Repository.find(work).sync_upstream().commits == 0
+
+
+def test_hooks_that_a_pull_request_brings_do_not_run(world: Path) -> None:
+    work = world / "work"
+    git(work, "config", "core.hooksPath", "hooks")
+    (world / "upstream/hooks").mkdir()
+    for name in ("post-merge", "post-checkout", "commit-msg"):
+        hook = world / "upstream/hooks" / name
+        hook.write_text(f"#!/bin/sh\ntouch {world}/ran\n")
+        hook.chmod(0o755)
+    commit(world / "upstream", c="new\n")
+    git(world / "upstream", "update-ref", "refs/pull/7/head", "HEAD")
+    git(work, "remote", "add", "upstream", str(world / "upstream"))
+    assert Repository.find(work).merge_pull_request(7).commits == 1
+    assert (work / "hooks/post-merge").exists() and not (world / "ran").exists()
+
+
+def test_variables_of_another_repository_are_ignored(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(world / "upstream", c="new\n")
+    before = git(world / "upstream", "branch", "-v")
+    monkeypatch.setenv("GIT_DIR", str(world / "upstream/.git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(world / "upstream"))
+    repository = Repository.find(world / "work")
+    assert repository.directory == world / "work"
+    assert repository.sync_upstream(str(world / "upstream")).commits == 1
+    monkeypatch.undo()
+    assert git(world / "upstream", "branch", "-v") == before
+
+
+def test_base_of_a_diff3_conflict_is_not_shown_as_ours(world: Path) -> None:
+    work = world / "work"
+    git(work, "config", "merge.conflictStyle", "diff3")
+    commit(work, a="one\nours\nthree\n")
+    git(work, "push", "-q", "origin", "main")
+    commit(world / "upstream", a="one\ntheirs\nthree\n")
+    with pytest.raises(MergeConflicts) as caught:
+        Repository.find(work).sync_upstream(str(world / "upstream"))
+    (hunk,) = caught.value.conflicts[0].hunks
+    assert (hunk.ours, hunk.theirs) == (("ours",), ("theirs",))
+
+
+def test_lock_of_a_killed_git_is_named_with_its_remedy(world: Path) -> None:
+    commit(world / "upstream", c="new\n")
+    lock = world / "work/.git/index.lock"
+    lock.touch()
+    for _ in range(2):
+        with pytest.raises(AscendtuneError) as caught:
+            Repository.find(world / "work").sync_upstream(str(world / "upstream"))
+        assert caught.value.code == "git-failed" and "remove that file" in str(caught.value.remedy)
+    lock.unlink()
+    assert Repository.find(world / "work").sync_upstream().commits == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -55,6 +56,8 @@ def test_use_writes_every_tool_and_official_takes_it_back(env: dict[str, str]) -
         ("[global]\ntimeout = 9", "[global]\nindex-url = {}\ntimeout = 9"),
         ("[list]\nindex-url=no", "[list]\nindex-url=no\n[global]\nindex-url = {}\n"),
         ("", "[global]\nindex-url = {}\n"),
+        ("[global]\n  Index_URL = x\n  timeout = 9\n", "[global]\n  index-url = {}\n  timeout = 9\n"),
+        ("[global]\n# c\n  timeout = 9\n", "[global]\n  index-url = {}\n# c\n  timeout = 9\n"),
     ],
 )  # fmt: skip
 def test_pip_conf_keeps_all_other_lines(env: dict[str, str], before: str, after: str) -> None:
@@ -155,3 +158,82 @@ def test_proxy_that_is_no_plain_address_is_refused(proxy: str) -> None:
     with pytest.raises(AscendtuneError) as caught:
         proxied("https://github.com/", proxy)
     assert caught.value.code == "invalid-option-value"
+
+
+@pytest.mark.parametrize("content", ["[global\nx = 1\n", "[global]\nindex-url =\n  https://x/simple\n", "[a]\n[a]\n"])
+def test_pip_conf_that_cannot_be_changed_safely_is_refused(env: dict[str, str], content: str) -> None:
+    path = Path(env["HOME"]) / ".config/pip/pip.conf"
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    with pytest.raises(AscendtuneError) as caught:
+        changes_for("tuna", env, tools=("pip",))
+    assert caught.value.code == "invalid-ini"
+
+
+def test_condarc_that_is_a_list_is_not_overwritten(env: dict[str, str]) -> None:
+    path = Path(env["HOME"]) / ".condarc"
+    path.parent.mkdir()
+    path.write_text("- mine\n")
+    with pytest.raises(AscendtuneError) as caught:
+        changes_for("tuna", env, tools=("conda",))
+    assert caught.value.code == "not-a-mapping"
+
+
+def test_gitconfig_that_git_cannot_read_is_an_error(env: dict[str, str]) -> None:
+    path = Path(env["HOME"]) / ".gitconfig"
+    path.parent.mkdir()
+    path.write_text("[user\nbroken")
+    with pytest.raises(AscendtuneError) as caught:
+        changes_for("tuna", env, tools=("github",), github_proxy="https://gh-proxy.com")
+    assert caught.value.code == "git-failed"
+
+
+def test_github_proxy_leaves_other_rules_of_git(env: dict[str, str]) -> None:
+    path = Path(env["HOME"]) / ".gitconfig"
+    path.parent.mkdir()
+    rules = '[url "https://github.com/"]\n\tinsteadOf = gh:\n\tpushInsteadOf = gh:\n\tpushInsteadOf = hub:\n'
+    path.write_text(rules)
+    user_files.apply(changes_for("tuna", env, tools=("github",), github_proxy="https://gh-proxy.com"))
+    assert _addresses(env)["github"] == "https://gh-proxy.com/https://github.com/"
+    assert path.read_text().startswith(rules) and "pushInsteadOf = https://github.com/" in path.read_text()
+    user_files.apply(changes_for("official", env, tools=("github",)))
+    assert path.read_text() == rules
+
+
+def test_file_of_another_user_is_not_replaced(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(env["HOME"]) / ".condarc"
+    path.parent.mkdir()
+    path.write_text("channels: []\n")
+    changes = changes_for("tuna", env, tools=("conda", "huggingface"))
+    monkeypatch.setattr("os.geteuid", lambda: path.stat().st_uid + 1)
+    with pytest.raises(AscendtuneError) as caught:
+        user_files.apply(changes)
+    assert caught.value.code == "owned-by-another-user"
+    assert path.read_text() == "channels: []\n" and _addresses(env)["huggingface"] == "https://huggingface.co"
+
+
+def test_passwords_in_addresses_are_not_shown(env: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    from ascendtune.cli.env import MirrorAction, mirrors
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", env["HOME"])
+        patch.setenv("PIP_INDEX_URL", "https://me:sekret@x/simple")
+        patch.setenv("HF_ENDPOINT", "https://conda.example.org/t/sekret/channel")
+        for as_json in (False, True):
+            mirrors(MirrorAction.SHOW, None, only=None, github_proxy=None, as_json=as_json)
+    shown = capsys.readouterr().out
+    assert "sekret" not in shown and "***@x/simple" in shown
+
+
+@pytest.mark.parametrize(
+    "record", [{}, {"files": [{"path": 5, "before": None, "after": None}]}, {"files": [{"path": "/x", "before": 1}]}]
+)
+def test_damaged_record_of_a_step_is_an_error(env: dict[str, str], tmp_path: Path, record: dict[str, object]) -> None:
+    history = tmp_path / "state/ascendtune/mirrors"
+    history.mkdir(parents=True)
+    (history / "step_copy.json").write_text("{}")
+    user_files.apply(changes_for("tuna", env, tools=("pip",)))
+    (history / "step_0001.json").write_text(json.dumps(record))
+    with pytest.raises(AscendtuneError) as caught:
+        user_files.undo()
+    assert caught.value.code == "record-damaged"

@@ -116,3 +116,39 @@ def test_directory_without_events_is_told(tmp_path: Path) -> None:
     with pytest.raises(AscendtuneError) as caught:
         find_event_directories(tmp_path)
     assert caught.value.code == "no-training-records"
+
+
+def test_times_that_are_no_date_are_recorded_as_zero(tmp_path: Path) -> None:
+    events = [_event(step, _simple("loss", 1.0)) for step in range(3)]
+    for event, time in zip(events, (float("nan"), 1e300, 5.0), strict=True):
+        event.wall_time = time
+    _write(tmp_path / "log", *events)
+    found = read_events(tmp_path / "log")
+    assert [found.training[step]["time"] for step in range(3)] == [0.0, 0.0, 5.0]
+    run = write_run(found, tmp_path / "run")
+    assert run.read()["created"] == 5.0
+
+
+def test_many_tags_get_different_names_and_a_long_tag_is_damage(tmp_path: Path) -> None:
+    tags = ["tag/x/loss", "tag/tag/x/loss", "loss", "x/loss", "step", "tag/step", *map(str, range(3000))]
+    _write(tmp_path / "log", _event(1, *(_simple(tag, 1.0) for tag in tags)), _event(2, _simple("t" * 1001, 1.0)))
+    found = read_events(tmp_path / "log")
+    assert len({name for _, name in found.names.values()}) == len(tags) == len(found.names)
+    assert len(found.damaged) == 1 and found.points == len(tags)
+
+
+def test_directories_with_the_same_or_a_long_name_become_runs_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ascendtune.cli.track import import_events
+
+    log = tmp_path / "log"
+    places = [log / "a/b", log / "a-b", log.joinpath(*["x" * 60] * 6), log / "c\x1b[31m\nd"]
+    for number, place in enumerate(places):
+        _write(place, _event(number, _simple("loss", 1.0)))
+    for _ in range(2):
+        import_events(log, to=tmp_path / "runs", as_json=True)
+        results = json.loads(capsys.readouterr().out)
+        assert {each["from"] for each in results} == set(map(str, places))
+    names = [path.name for path in (tmp_path / "runs").iterdir()]
+    assert len(names) == 4 and "log-c_[31m_d" in names and max(map(len, names)) < 220

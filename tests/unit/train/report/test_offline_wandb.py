@@ -143,3 +143,36 @@ def test_missing_client_is_named(tmp_path: Path) -> None:
     with pytest.raises(AscendtuneError) as caught:
         upload(found, os.environ)
     assert caught.value.code == "package-missing"
+
+
+def test_endless_message_of_empty_parts_is_read_in_linear_time(tmp_path: Path) -> None:
+    # 700 KiB; a list that is copied for each part takes the square of 100,000.
+    part = struct.pack("<IHB", zlib.crc32(b"\x03"), 0, 3)
+    blocks = (part * 4681 + b"\0") * 22
+    _run(tmp_path, "1long", b":W&B\xe1\xbe\x00" + blocks[7:], age_seconds=3600)
+    (found,) = find_offline_runs([tmp_path])
+    assert (found.state, found.records) == ("damaged", 0)
+
+
+def test_module_in_the_working_directory_is_not_run(
+    tmp_path: Path, client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "-project"
+    (place / "wandb").mkdir(parents=True)
+    (place / "wandb/__init__.py").touch()
+    (place / "wandb/__main__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(place)
+    _run(Path(), "1new", _REAL.read_bytes())
+    (found,) = find_offline_runs([Path()])
+    upload(found, os.environ)
+    assert not (tmp_path / "ran").exists() and (found.directory / "run-1new.wandb.synced").exists()
+
+
+def test_newline_in_a_directory_name_makes_no_line_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ascendtune.cli.track import sync
+
+    _run(tmp_path, "1new", _REAL.read_bytes()).rename(tmp_path / "wandb/offline-run-x\nerror: fake")
+    sync([tmp_path], dry_run=True)
+    assert r"offline-run-x\nerror: fake" in capsys.readouterr().out

@@ -1,0 +1,64 @@
+"""Locks on files, which end with their process."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ascendtune.core.errors import MachineError, translated_disk_errors
+
+
+@contextmanager
+def file_lock(path: Path, *, wait: bool) -> Iterator[bool]:
+    """Hold an exclusive lock on `path`; the kernel releases it when the process ends, for whatever reason.
+
+    Args:
+        path: the lock file; it is created, in a directory that exists, and stays.
+        wait: block until the lock is free; otherwise yield False at once if another process holds it.
+    """
+    while True:
+        with translated_disk_errors(path, "taking a lock"):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        try:
+            is_ours = try_lock(descriptor, path, wait=wait)
+            # The previous holder may have removed the file: then other processes lock a new one.
+            if not is_ours or is_opened_from(path, descriptor):
+                yield is_ours
+                return
+        finally:
+            os.close(descriptor)
+
+
+def is_opened_from(path: Path, descriptor: int) -> bool:
+    """Whether the file of `descriptor` still is the one at `path`."""
+    try:
+        opened, named = os.fstat(descriptor), path.stat()
+    except OSError:
+        return False
+    return (opened.st_dev, opened.st_ino) == (named.st_dev, named.st_ino)
+
+
+def try_lock(descriptor: int, path: Path, *, wait: bool = False) -> bool:
+    """Lock an open file for this open file description; False where another one has the lock.
+
+    Raises:
+        MachineError: the file system of `path` has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        raise MachineError(
+            f"the file system has no locks: {error.strerror}",
+            code="file-locks-unsupported",
+            remedy="mount it with locks (NFS 4; Lustre with -o flock), or use a directory on another file system",
+            where=path,
+        ) from error
+    return True
