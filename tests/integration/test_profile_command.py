@@ -23,8 +23,11 @@ def test_a_recipe_is_trained_shown_and_shown_again(workshop: Workshop, tiny_mode
     assert sorted(each.name for each in (run / "profile").iterdir()) == [
         "rank_0.json", "rank_0.trace.json.gz", "report.html", "summary.json",
     ]  # fmt: skip
-    # It ends behind the last profiled step, and keeps no checkpoint.
-    assert json.loads((run / "run.json").read_text())["attempts"][0]["step"] == 3
+    assert "2 steps (2 to 3)" in recorded.out and str(Path("run-profile", "profile", "report.html")) in recorded.out
+    # It ends behind the last profiled step, and keeps neither checkpoint nor model.
+    record = json.loads((run / "run.json").read_text())
+    assert record["attempts"][0]["step"] == 3 and record["state"] == "finished"
+    assert not (run / "model").exists()
     assert not list((run / "checkpoints").iterdir())
     again = workshop.run("profile", "run-profile", "--json")
     assert again.code == 0, again.err

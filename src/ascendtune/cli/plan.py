@@ -92,6 +92,9 @@ def plan(
     if recipe is None:
         raise InputError("no recipe was given", code="recipe-missing", remedy="name one, or add --history")
     ranks = devices * nodes
+    # Checked before the step is traced, which takes seconds.
+    given = {"flops": rate_of("--tflops", tflops, 1e12), "link": rate_of("--link", link)}
+    between_nodes = rate_of("--network", network)
     loaded, _ = Recipe.load_with_origins(recipe, overrides or [])
     target = named_target(device, ranks) if device else target_here(visible_devices(), devices)
     target = replace(target, devices=ranks, memory_bytes=bytes_of(memory) if memory else target.memory_bytes)
@@ -101,13 +104,13 @@ def plan(
     if answer.work is not None:
         speed = speed_of(target.name, answer.work.compute)
         speed = replace(
-            speed, flops=rate_of("--tflops", tflops, 1e12) or speed.flops,
-            link=rate_of("--link", link) or speed.link, link_is_mesh=speed.link_is_mesh and link is None,
+            speed, flops=given["flops"] or speed.flops,
+            link=given["link"] or speed.link, link_is_mesh=speed.link_is_mesh and link is None,
         )  # fmt: skip
         features = features_of(answer.work, answer.steps, answer.recipe, target, answer.estimate.facts)
         time = estimate_time(
             answer.work, answer.steps, answer.recipe, target, speed, features, history,
-            nodes=nodes, network=rate_of("--network", network),
+            nodes=nodes, network=between_nodes,
         )  # fmt: skip
     if as_json:
         content = {"target": asdict(target), "fits": fits, "estimate": asdict(answer.estimate)}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -66,6 +69,7 @@ def profile(
     from ascendtune.cli.terminal import width
     from ascendtune.core import language, log
     from ascendtune.core.files import require_place_for, write_json
+    from ascendtune.core.terminal_text import safe
 
     log.set_up()
     if report:
@@ -97,6 +101,7 @@ def profile(
         print(json.dumps(content, indent=2, ensure_ascii=False))
     else:
         print(as_text(found, advice, width(sys.stdout) or _PLAIN_COLUMNS))
+        print("\n" + "\n".join([f"profile: {safe(str(place))}", *(f"report: {safe(str(page))}" for page in pages)]))
         if before is not None:
             print("\n" + comparison_as_text(found, before))
         if tries:
@@ -157,31 +162,44 @@ def _record(
     chosen += [f"profile.ranks=[{ranks}]"] if ranks else []
     asked = Recipe.load(recipe, [*overrides, *chosen])
     chosen += [] if asked.profile.steps else ["profile.steps=5-8"]
-    asked = Recipe.load(recipe, [*overrides, *chosen])
-    last = asked.profile.window()[-1]
     name = f"{asked.name}-profile" + (f"-{ending}" if ending else "")
     words = [
-        *("train", str(recipe), "-q", *overrides, *chosen, f"name={name}", f"align.stop_after={last}"),
-        # No checkpoint, no evaluation on the way, no event files.
-        *("checkpoint.resume=never", f"checkpoint.every_steps={last + 1}", "track.tensorboard=false"),
+        *("train", str(recipe), "-q", *overrides, *chosen, f"name={name}"),
+        *("profile.only=true", "checkpoint.resume=never", "track.tensorboard=false"),
         *(("--devices", str(devices)) if devices else ()),
         *(("--device-ids", device_ids) if device_ids else ()),
     ]
-    parent = asked.run_directory().parent
-    series = asked.run_directory().name.replace(asked.name, name) if "{name}" in asked.run_dir else name
-    earlier = set(parent.glob(f"{series}*/run.json"))
+    parent = Recipe.load(recipe, [*overrides, *chosen, f"name={name}"]).run_directory().parent
+    earlier = set(parent.glob("*/run.json"))
     child = Child([sys.executable, "-m", "ascendtune", *words], os.environ, stdout=sys.stderr.fileno())
     try:
         code = child.wait()
     except BaseException:
         end_training(child)
         raise
-    made = sorted(set(parent.glob(f"{series}*/run.json")) - earlier)
-    if code or not made:
+    run = run_started_by(child.pid, set(parent.glob("*/run.json")) - earlier)
+    if code or run is None:
         raise CheckFailed(
             "the steps to profile could not be trained",
             code="profile-failed",
             remedy="look at the error above; `ascendtune train` with the same recipe shows it too",
-            where=made[0].parent if made else None,
+            where=run,
         )
-    return made[0].parent
+    return run
+
+
+def run_started_by(pid: int, records: Iterable[Path]) -> Path | None:
+    """The run that this process of this host has made; others may start runs of the same name at the same time.
+
+    Args:
+        records: run.json of the runs that are new.
+    """
+    from ascendtune.core.errors import AscendtuneError
+    from ascendtune.core.rundir import RunDir
+
+    for path in records:
+        with suppress(AscendtuneError, OSError):
+            record = RunDir(path.parent).read()
+            if (record.get("started_by"), record.get("host")) == (pid, socket.gethostname()):
+                return path.parent
+    return None

@@ -215,6 +215,8 @@ class ProfileSection(Section):
     """Steps whose trace is written, one range such as `5-8` (default: none)."""
     ranks: list[Annotated[int, Field(ge=0, le=MOST)]] | None = None
     """Ranks that are profiled (default: all)."""
+    only: bool = False
+    """End the run after the last profiled step, without evaluation, checkpoint and model; for `ascendtune profile`."""
     stacks: bool = False
     """Also record the Python stack of every operator; slows the profiled steps down."""
     memory: bool = False
@@ -232,6 +234,17 @@ class ProfileSection(Section):
                 path=("profile", "steps"),
             )
         return value
+
+    @model_validator(mode="after")
+    def _only_needs_steps(self) -> ProfileSection:
+        if self.only and self.steps is None:
+            raise Contradiction(
+                "profile.only needs profile.steps",
+                code="conflicting-keys",
+                remedy="set profile.steps, such as 5-8, or remove profile.only",
+                path=("profile", "only"),
+            )
+        return self
 
     def window(self) -> range:
         """The steps, from 1; empty where none are profiled."""

@@ -166,9 +166,14 @@ def _open_data(recipe: Recipe, data_hash: str, model_directory: Path, phases: Ph
 
 
 def _finish(loop: Loop, chat_template: str, reason: str) -> None:
-    """Export the model, and note the end."""
+    """Export the model (not with `profile.only`), and note the end."""
     run, strategy, counters = loop.run_directory, loop.strategy, loop.counters
     run.require_present()
+    if loop.recipe.profile.only:
+        if strategy.is_main:
+            run.end_attempt("finished", ended_because=reason)
+        strategy.barrier()
+        return
     best = counters.best_step if loop.recipe.checkpoint.best else None
     if best is not None and best != counters.step:
         loop.checkpointer.load(run.checkpoint(best))

@@ -94,7 +94,7 @@ class Loop:
         missed = self._should_evaluate(counters.step) and counters.evaluated_step < counters.step
         if missed and (reason := self._evaluate()):
             return reason
-        last = min(self.schedule.total_steps, self.recipe.align.stop_after or self.schedule.total_steps)
+        last, ended_because = self._last_step()
         while counters.step < last:
             self.profile.begin_step(counters.step + 1, last=last)
             with self.dumps.step(counters.step + 1):
@@ -108,7 +108,17 @@ class Loop:
                 self._save()
             self.checkpointer.poll()
             self._metrics.begun += self.profile.end_step(counters.step)
-        return "all steps done" if last == self.schedule.total_steps else f"align.stop_after is {last}"
+        return ended_because
+
+    def _last_step(self) -> tuple[int, str]:
+        """The step after which the run ends, and why it ends there."""
+        profile = self.recipe.profile
+        ends = [(self.schedule.total_steps, "all steps done")]
+        if step := self.recipe.align.stop_after:
+            ends.append((step, f"align.stop_after is {step}"))
+        if profile.only:
+            ends.append((profile.window()[-1], "the last profiled step is done (profile.only)"))
+        return min(ends, key=lambda end: end[0])
 
     def _step(self) -> None:
         """One optimizer step over one global batch."""

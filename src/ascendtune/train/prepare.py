@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -160,6 +161,7 @@ def _write(
             "name": recipe.name,
             "directory": str(Path.cwd()),
             "host": socket.gethostname(),
+            "started_by": os.getpid(),
             "git_commit": git.output.strip() if git.exit_code == 0 else None,
             "seed": recipe.seed,
             **facts,

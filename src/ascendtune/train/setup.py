@@ -45,7 +45,7 @@ from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.optimizer import Schedule, make_optimizer, tables_of
 from ascendtune.train.precision import Precision, export_dtype
-from ascendtune.train.profile.step_profile import StepProfile
+from ascendtune.train.profile.step_profile import StepProfile, require_profiled_steps
 from ascendtune.train.reference import add_reference, attention_of_reference, reference_key, reference_model
 from ascendtune.train.report.callback import Callback, MetricsWriter
 from ascendtune.train.report.progress import ProgressDisplay
@@ -70,7 +70,7 @@ def set_up(
         held: closed when the attempt ends; signals are noted until then.
 
     Raises:
-        RecipeError: the model or a name in the recipe does not fit.
+        RecipeError: the model or a name in the recipe does not fit, or nothing would be profiled.
         CheckFailed: packed documents would see each other.
         MachineError: the disk has no space for the run, or a checkpoint is damaged.
     """
@@ -94,6 +94,7 @@ def set_up(
     batches, held_out = _make_batches(recipe, strategy, prepared, record, packed=packed, masked=masked)
     model_checks.warn_of_long_rows(setup.config, int(batches.dataset.lengths.max()))
     schedule = _make_schedule(recipe, batches.plan)
+    require_profiled_steps(recipe.profile, schedule.total_steps, strategy)
     resolved = {
         **_resolved(recipe, strategy, setup, batches.plan, schedule),
         "loss": _name_of_loss(recipe, head_form),
@@ -104,7 +105,10 @@ def set_up(
         _say(resolved, setup.kernels, recipe, strategy)
     checkpoint_every = recipe.checkpoint.every_steps or max(20, schedule.total_steps // 10)
     dtype = export_dtype(recipe, setup.config)
-    require_space_for_run(run, recipe, model, dtype, checkpoints=(schedule.total_steps - 1) // checkpoint_every)
+    if recipe.profile.only:
+        held_out, checkpoint_every = None, schedule.total_steps
+    else:
+        require_space_for_run(run, recipe, model, dtype, checkpoints=(schedule.total_steps - 1) // checkpoint_every)
 
     module, optimizer = strategy.prepare(root, precision, lambda: _make_optimizer(recipe, device, model, precision))
     in_loop, stop = strategy.loop_precision(precision), StopRequest()
@@ -116,7 +120,8 @@ def set_up(
         )
         add = partial(add_reference, precision=in_loop, reference=reference, pulse=phases.pulse, stop=stop)
         with stop.listening("the reference answers so far"):
-            steps = min(schedule.total_steps, batches.plan.steps_per_epoch)
+            last = recipe.profile.window()[-1] if recipe.profile.only else schedule.total_steps
+            steps = min(last, schedule.total_steps, batches.plan.steps_per_epoch)
             batches = add(batches, steps, run.reference("train", key))
             held_out = held_out and add(held_out, held_out.plan.steps_per_epoch, run.reference("eval", key))
 

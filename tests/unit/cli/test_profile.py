@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from tests.unit.check.profile.traces import op, step, write
 
 from ascendtune.check.profile.advice import Advice
 from ascendtune.check.profile.profile import RankProfile, read_profile
-from ascendtune.cli.profile import profile
+from ascendtune.cli.profile import profile, run_started_by
 from ascendtune.cli.profile_trial import trials_as_text, try_changes
 from ascendtune.core.errors import AscendtuneError, CheckFailed
+from ascendtune.core.rundir import RunDir
 
 
 def rank(directory: Path, microseconds: float, tokens: float) -> RankProfile:
@@ -78,3 +80,15 @@ def test_a_trace_is_shown_as_json_beside_another(tmp_path: Path, capsys: pytest.
     assert content["ranks"][0]["compute"] == {"matmul": pytest.approx(1e-5)}
     assert content["against"]["now"]["parts"] == content["against"]["before"]["parts"]
     assert (tmp_path / "page.html").is_file()
+
+
+def test_the_run_of_a_start_is_told_from_others_of_its_name(tmp_path: Path) -> None:
+    starts = [(11, "elsewhere"), (11, socket.gethostname()), (12, socket.gethostname())]
+    for number, (pid, host) in enumerate(starts):
+        RunDir(tmp_path / f"run-{number}").create("", {}, {"started_by": pid, "host": host})
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.json").write_text("{")
+    records = sorted(tmp_path.glob("*/run.json"))
+    assert run_started_by(11, records) == tmp_path / "run-1"
+    assert run_started_by(12, records) == tmp_path / "run-2"
+    assert run_started_by(13, records) is None

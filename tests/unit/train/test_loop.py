@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -16,9 +16,12 @@ from tests.unit.train.table_model import LENGTHS, FirstOfTwo, MakeLoop, make_tab
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from ascendtune.core.errors import CheckFailed, Stopped
+from ascendtune.core.errors import CheckFailed, RecipeError, Stopped
 from ascendtune.machine.torch_backend.find import find_device
+from ascendtune.recipe.sections import ProfileSection
 from ascendtune.train.counters import Counters
+from ascendtune.train.profile import step_profile
+from ascendtune.train.profile.step_profile import require_profiled_steps
 from ascendtune.train.strategy.base import Strategy
 
 
@@ -258,3 +261,32 @@ def test_loss_of_an_evaluation_is_the_mean_over_all_labelled_tokens(make_loop: M
     ids = [torch.from_numpy(dataset.row(row)[0].astype(np.int64)) for row in range(len(LENGTHS))]
     losses = torch.cat([cross_entropy(scores[row[:-1]], row[1:], reduction="none") for row in ids])
     assert told.evaluations[-1]["loss"] == pytest.approx(float(losses.mean()), rel=1e-6)
+
+
+def test_a_run_for_its_profile_ends_after_the_last_profiled_step(make_loop: MakeLoop) -> None:
+    # Of another rank: this one records nothing.
+    loop, told = make_loop(profile={"steps": "2-3", "ranks": [7], "only": True})
+    assert loop.run() == "the last profiled step is done (profile.only)"
+    assert [each["step"] for each in told.steps] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("section", "is_reached"),
+    [
+        ({"steps": "6-9"}, True),
+        ({"steps": "7-9"}, False),
+        ({"steps": 2, "ranks": [1, 5]}, True),
+        ({"steps": 2, "ranks": [2]}, False),
+    ],
+)
+def test_a_profile_without_a_step_or_rank_of_the_run_is_an_error(section: dict[str, Any], is_reached: bool) -> None:
+    with nullcontext() if is_reached else pytest.raises(RecipeError) as caught:
+        require_profiled_steps(ProfileSection(**section, only=True), 6, FirstOfTwo())
+    assert is_reached or caught.value.code == "nothing-to-profile"
+
+
+def test_a_training_whose_profile_is_not_reached_goes_on_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr(step_profile, "warn", warnings.append)
+    require_profiled_steps(ProfileSection(steps=7), 6, FirstOfTwo())
+    assert len(warnings) == 1

@@ -132,7 +132,7 @@ def _split_lines(rank: RankProfile, world_size: int) -> list[str]:
     split = rank.split
     head = [f"step {milliseconds(rank.step_seconds)}"]
     if split.steps > 1:
-        head.append(f"{split.steps} steps, {milliseconds(min(split.step_seconds))} to "
+        head.append(f"{split.steps} steps{_numbers(rank)}, {milliseconds(min(split.step_seconds))} to "
                     f"{milliseconds(max(split.step_seconds))}")  # fmt: skip
     if world_size > 1:
         head.append(f"rank {rank.rank} of {world_size}")
@@ -145,6 +145,12 @@ def _split_lines(rank: RankProfile, world_size: int) -> list[str]:
         if seconds or title in ("compute", "idle"):
             rows.append(f"  {title:<24}{_share(seconds, split.total):>5} %   {safe(detail)}".rstrip())
     return rows
+
+
+def _numbers(rank: RankProfile) -> str:
+    """The numbers of the profiled steps, where the trace has them."""
+    first = rank.facts.get("first_step")
+    return f" ({first} to {first + rank.split.steps - 1})" if isinstance(first, int) else ""
 
 
 def _rank_lines(ranks: list[RankProfile]) -> list[str]:

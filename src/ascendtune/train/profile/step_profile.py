@@ -11,13 +11,39 @@ from typing import Any
 
 from torch import nn
 
+from ascendtune.core.errors import RecipeError
 from ascendtune.core.files import write_json
-from ascendtune.core.log import say
+from ascendtune.core.log import say, warn
+from ascendtune.core.units import count_of
 from ascendtune.machine.torch_backend.device import StepProfiler
 from ascendtune.recipe.sections import ProfileSection
 from ascendtune.train.profile.ranges import host_sync_ranges, module_ranges, named_range
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.supervision import Phases
+
+
+def require_profiled_steps(section: ProfileSection, total_steps: int, strategy: Strategy) -> None:
+    """Check that the run has a step and a rank that `section` names; warn where it has none.
+
+    Raises:
+        RecipeError: it has none, and the run would be trained for its profile only.
+    """
+    if not (steps := section.window()):
+        return
+    if steps[0] > total_steps:
+        what = f"profile.steps begins with step {steps[0]}, but the run has {count_of(total_steps, 'step')}"
+        remedy = (
+            f"profile earlier steps, such as profile.steps={max(1, total_steps - 3)}-{total_steps}, or train longer"
+        )
+    elif not any(rank in range(strategy.world_size) for rank in section.profiled_ranks(strategy.world_size)):
+        what = f"profile.ranks names no rank of this run, which has {count_of(strategy.world_size, 'rank')}"
+        remedy = f"name ranks from 0 to {strategy.world_size - 1}, or leave profile.ranks out"
+    else:
+        return
+    if section.only:
+        raise RecipeError(what, code="nothing-to-profile", remedy=remedy)
+    if strategy.is_main:
+        warn(f"{what}: nothing is profiled; {remedy}")
 
 
 class StepProfile:
