@@ -18,7 +18,7 @@ from ascendtune.check.explain.language import say
 from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.memory import Sums, sums_in
 from ascendtune.check.explain.now import on_this_machine, this_machine
-from ascendtune.check.explain.own_words import explains_itself, own_sentence
+from ascendtune.check.explain.own_words import explains_itself, innermost_reason, own_sentence
 from ascendtune.check.explain.run import Newest, newest_attempt
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.source import STDIN, logs_in
@@ -82,6 +82,8 @@ class Explanation:
             return say("these two: no clock in the logs says which was first")
         if found.missing is not None:
             return say("likely: the ranks without a time-out are those that the others waited for")
+        if first is not None and first.hit.entry.general and first.hit.names.get("detail", first.message):
+            return say("likely: this kind of failure has several causes, and the message itself says most")
         is_cut_off = first is not None and first.trace is not None and not first.trace.type
         if found.certainty == "symptom" or (is_cut_off and found.certainty == "cause"):
             return say("likely: this is what broke, and no line is known to say why")
@@ -146,6 +148,9 @@ class Explanation:
         entry = first.hit.entry
         if not first.is_known or entry.specific or "{" in entry.what:
             return ""
+        if entry.general:
+            reason = innermost_reason(first)
+            return "" if reason in first.meaning else reason
         quoted = own_sentence(first) if len(entry.anchors) >= _GENERAL_ANCHORS else ""
         return quoted or facts_of.told(facts_of.of_message(first.message), first.meaning)
 

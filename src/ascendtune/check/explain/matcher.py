@@ -79,8 +79,8 @@ class Matcher:
         return [longest] if longest and longest.entry.kind == "notice" else ranked
 
 
-def _rank(hit: Hit) -> tuple[int, int, int, str]:
-    return hit.entry.weight, -hit.entry.conditions, -hit.length, hit.entry.id
+def _rank(hit: Hit) -> tuple[int, bool, int, int, str]:
+    return hit.entry.weight, hit.entry.general, -hit.entry.conditions, -hit.length, hit.entry.id
 
 
 def filled(text: str, names: dict[str, str]) -> str:
