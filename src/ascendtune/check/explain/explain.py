@@ -41,6 +41,10 @@ _GENERAL_ANCHORS = 3
 _TELLING = 3
 _WHO_HOLDS = "-smi"
 """Part of the remedies that ask who holds the device."""
+_ONE_DEVICE_A_RANK = (
+    "one device for each rank: torch.npu.set_device(local_rank) or torch.cuda.set_device(local_rank) before the model "
+    'is loaded; device_map={"": local_rank} instead of 0 or "cuda"; the visible devices must not be one card for all'
+)
 _SEEN_FROM_OUTSIDE: tuple[CauseKind, ...] = ("exit", "signal", "launcher")
 """Causes that say how a process ended and not why: the logs may say more."""
 
@@ -152,7 +156,7 @@ class Explanation:
             reason = innermost_reason(first)
             return "" if reason in first.meaning else reason
         quoted = own_sentence(first) if len(entry.anchors) >= _GENERAL_ANCHORS else ""
-        return quoted or facts_of.told(facts_of.of_message(first.message), first.meaning)
+        return quoted or facts_of.told(facts_of.of_message(facts_of.statement(first.message)), first.meaning)
 
     def _culprit(self) -> str:
         rank, host, first = self.verdict.rank, self.verdict.host, self.verdict.first
@@ -178,22 +182,32 @@ class Explanation:
             return self.verdict.missing.remedies
         if first is not None and first.is_known and first.hit.entry.remedies:
             holders = self._holders()
-            return (*holders, *(remedy for remedy in first.remedies if not (holders and _WHO_HOLDS in remedy)))
+            remedies = (*holders, *(remedy for remedy in first.remedies if not (holders and _WHO_HOLDS in remedy)))
+            if self.sums is not None and self.sums.is_own:
+                return tuple(sorted(remedies, key=lambda remedy: "`ascendtune devices`" in remedy))
+            return remedies
         if first is None and self.run_cause is not None:
             return (str(self.run_cause["remedy"]),)
         advice = first.remedies if first is not None else ()
         if first is not None and first.trace is not None and first.trace.place is not None:
             file, line, _ = first.trace.place
             return (*advice, say("look at {file}:{line}", file=file, line=line), *self._read_plog())
+        if not advice and first is not None and explains_itself(first):
+            advice = (
+                say("the message names what is wrong: correct it where your code, data or configuration sets it"),
+            )
         return (*(advice or (say("read the lines shown"),)), *self._read_plog())
 
     def _holders(self) -> tuple[str, ...]:
         """What to do first where others than this process hold most of the device's memory."""
-        if self.sums is None or not self.sums.are_others_to_blame:
+        if self.sums is None:
             return ()
-        return (
-            say("`ascendtune devices` (npu-smi info, nvidia-smi) names the processes: end them, or use a free card"),
+        others = say(
+            "`ascendtune devices` (npu-smi info, nvidia-smi) names the processes: end them, or use a free card"
         )
+        if self.sums.are_ranks_of_one_job:
+            return (say(_ONE_DEVICE_A_RANK), others)
+        return (others,) if self.sums.are_others_to_blame else ()
 
     def now(self) -> tuple[str, ...]:
         """What the remedies name, as it is on this machine."""

@@ -87,6 +87,7 @@ def filled(text: str, names: dict[str, str]) -> str:
     """`text` with what was captured in place of {name}; what was not captured is left out."""
     for name in set(re.findall(r"\{(\w+)\}", text)) - names.keys():
         text = re.sub(rf"^\{{{name}\}}", "something", text)
+        text = re.sub(rf" ?\([^(){{}}]*\{{{name}\}}[^(){{}}]*\)", "", text)
         text = re.sub(rf":? ?\(?\{{{name}\}}[^ ,;.:)]*\)?", "", text)
     return re.sub(r"\{(\w+)\}", lambda match: names.get(match[1], match[0]), text)
 

@@ -90,3 +90,49 @@ def test_memory_that_others_hold_is_the_cause_of_a_failed_allocation_of_mindspor
     )
 
     assert _id(explained(said)) == "mindspore-memory-shared"
+
+
+_RULE = "\n" + "-" * 52 + "\n"
+
+
+def test_frame_is_the_line_of_the_model_that_a_graph_names(explained: Explained) -> None:
+    called = 'Traceback (most recent call last):\n  File "train.py", line 37, in train\n    run()\n'
+    package = "In file /v/python3.7/site-packages/mindspore/nn/container.py(236)/        for cell in cells:/\n"
+    shown = "{}In file /home/moon/net.py:47\n            x = self.tide(x)\n"
+    for graph in (shown.format("# "), package + shown.format("")):
+        heading = f"{_RULE}- The Traceback of Net Construct Code:{_RULE}\n"
+        explanation = explained(f"{called}NameError: The moon 'x' is odd.\n{heading}{graph}")
+
+        assert "look at /home/moon/net.py:47" in explanation.remedies()
+
+
+def test_reason_of_a_data_set_is_read_below_the_exception(explained: Explained) -> None:
+    heading = f"{_RULE}- Dataset Pipeline Error Message:{_RULE}"
+    explanation = explained(f"RuntimeError: Exception thrown from the moon.\n{heading}[ERROR] Tide: 8 exceeds 3.\n")
+
+    assert (
+        explanation.headline() == "Python failed with RuntimeError: Exception thrown from the moon: Tide: 8 exceeds 3."
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "end"),
+    [
+        (
+            "[ERROR] ['python3', '--fp16', 'moon.json'" + 40 * ", '-u'" + "] exits with return code = -9",
+            "out of memory",
+        ),
+        (
+            "RuntimeError: Expected to mark a variable ready only once. This error is caused by `moon` functions.",
+            "twice in one step",
+        ),
+        ("RuntimeError: call aclnnMoon failed, detail:EZ1001: self not implemented for DT_DOUBLE", "on this chip"),
+        (
+            "run `moon.tensor([1.0]).cuda()` where the tide is high: it returns **RuntimeError: CUDA error: "
+            "no kernel image is available for execution on the device**",
+            "code for this GPU",
+        ),
+    ],
+)
+def test_headline_does_not_end_in_code_advice_or_options(explained: Explained, line: str, end: str) -> None:
+    assert explained(f"{line}\n").headline().endswith(end)
