@@ -18,7 +18,7 @@ from ascendtune.check.explain.language import say
 from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.memory import Sums, sums_in
 from ascendtune.check.explain.now import on_this_machine, this_machine
-from ascendtune.check.explain.own_words import explains_itself, own_sentence
+from ascendtune.check.explain.own_words import explains_itself, innermost_reason, own_sentence
 from ascendtune.check.explain.run import Newest, newest_attempt
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.source import STDIN, logs_in
@@ -41,6 +41,10 @@ _GENERAL_ANCHORS = 3
 _TELLING = 3
 _WHO_HOLDS = "-smi"
 """Part of the remedies that ask who holds the device."""
+_ONE_DEVICE_A_RANK = (
+    "one device for each rank: torch.npu.set_device(local_rank) or torch.cuda.set_device(local_rank) before the model "
+    'is loaded; device_map={"": local_rank} instead of 0 or "cuda"; the visible devices must not be one card for all'
+)
 _SEEN_FROM_OUTSIDE: tuple[CauseKind, ...] = ("exit", "signal", "launcher")
 """Causes that say how a process ended and not why: the logs may say more."""
 
@@ -82,6 +86,8 @@ class Explanation:
             return say("these two: no clock in the logs says which was first")
         if found.missing is not None:
             return say("likely: the ranks without a time-out are those that the others waited for")
+        if first is not None and first.hit.entry.general and first.hit.names.get("detail", first.message):
+            return say("likely: this kind of failure has several causes, and the message itself says most")
         is_cut_off = first is not None and first.trace is not None and not first.trace.type
         if found.certainty == "symptom" or (is_cut_off and found.certainty == "cause"):
             return say("likely: this is what broke, and no line is known to say why")
@@ -146,8 +152,11 @@ class Explanation:
         entry = first.hit.entry
         if not first.is_known or entry.specific or "{" in entry.what:
             return ""
+        if entry.general:
+            reason = innermost_reason(first)
+            return "" if reason in first.meaning else reason
         quoted = own_sentence(first) if len(entry.anchors) >= _GENERAL_ANCHORS else ""
-        return quoted or facts_of.told(facts_of.of_message(first.message), first.meaning)
+        return quoted or facts_of.told(facts_of.of_message(facts_of.statement(first.message)), first.meaning)
 
     def _culprit(self) -> str:
         rank, host, first = self.verdict.rank, self.verdict.host, self.verdict.first
@@ -173,22 +182,32 @@ class Explanation:
             return self.verdict.missing.remedies
         if first is not None and first.is_known and first.hit.entry.remedies:
             holders = self._holders()
-            return (*holders, *(remedy for remedy in first.remedies if not (holders and _WHO_HOLDS in remedy)))
+            remedies = (*holders, *(remedy for remedy in first.remedies if not (holders and _WHO_HOLDS in remedy)))
+            if self.sums is not None and self.sums.is_own:
+                return tuple(sorted(remedies, key=lambda remedy: "`ascendtune devices`" in remedy))
+            return remedies
         if first is None and self.run_cause is not None:
             return (str(self.run_cause["remedy"]),)
         advice = first.remedies if first is not None else ()
         if first is not None and first.trace is not None and first.trace.place is not None:
             file, line, _ = first.trace.place
             return (*advice, say("look at {file}:{line}", file=file, line=line), *self._read_plog())
+        if not advice and first is not None and explains_itself(first):
+            advice = (
+                say("the message names what is wrong: correct it where your code, data or configuration sets it"),
+            )
         return (*(advice or (say("read the lines shown"),)), *self._read_plog())
 
     def _holders(self) -> tuple[str, ...]:
         """What to do first where others than this process hold most of the device's memory."""
-        if self.sums is None or not self.sums.are_others_to_blame:
+        if self.sums is None:
             return ()
-        return (
-            say("`ascendtune devices` (npu-smi info, nvidia-smi) names the processes: end them, or use a free card"),
+        others = say(
+            "`ascendtune devices` (npu-smi info, nvidia-smi) names the processes: end them, or use a free card"
         )
+        if self.sums.are_ranks_of_one_job:
+            return (say(_ONE_DEVICE_A_RANK), others)
+        return (others,) if self.sums.are_others_to_blame else ()
 
     def now(self) -> tuple[str, ...]:
         """What the remedies name, as it is on this machine."""

@@ -43,6 +43,7 @@ _WORLD = {
         r"(?:MASTER_PORT=|--master[_-]port[= ]|\bport[:= ]{1,2}|\[::\]:|0\.0\.0\.0:|localhost:|127\.0\.0\.1:|"
         r"--port[= ])(?P<value>\d{4,5})\b"
     ),
+    "checkpoint_inputs": re.compile(r"None of the inputs have (?P<value>requires_grad)=True"),
     "joined": re.compile(r"world_size=(?P<wanted>\d+), worker_count=(?P<value>\d+)"),
 }
 _DTYPES = (
@@ -55,7 +56,7 @@ _MESSAGE = {
         r"torch\.Size\(\[(\d[\d, ]*)\]\)|\b((?!0x)\d+x\d+(?:x\d+)*)\b|(?<!block: )(?<!thread: )\[(\d+(?:, ?\d+)+)\]"
     ),
     "size_of": re.compile(r"tensor [ab] \(\d+\)|dimension \d+|batch_size \(\d+\)|input of size \d+"),
-    "dtype": re.compile(rf"\b(?:torch\.|c10::)?({_DTYPES})\b(?=[ ,.;:)\]'\"]|$)|\bfor (DT_\w+)"),
+    "dtype": re.compile(rf"(?<!-)\b(?:torch\.|c10::)?({_DTYPES})\b(?=[ ,.;:)\]'\"]|$)|\bfor (DT_\w+)"),
     "size": re.compile(_SIZE),
     "operator": re.compile(
         r"\b(aclnn\w+|aten::[\w.]+|npu::\w+|torchvision::\w+|Hccl\w+(?=,| fail))|\bop type[:=] ?(\w+)"
@@ -72,8 +73,12 @@ _MESSAGE = {
 _SOURCES = (".cc", ".cpp", ".h", ".hpp", ".ts", ".py", "/python", "/python3")
 """Ends of paths that say where a message was made, not what it is about."""
 _ERRNO = re.compile(r"\[?[Ee]rrno:? ?(\d{1,3})\b")
-_IS_NAME = re.compile(r"^[\w/~.<@(-].*[\w/>)\]%]$")
-"""What stands between quotation marks of two names ends or begins otherwise."""
+_IS_NAME = re.compile(r"^(?!.*[=;]|.*\(.+\))[\w/~.<@-].*[\w/>)\]%]$|^\([\d, ]+\)$")
+"""What stands between quotation marks of two names ends or begins otherwise; code is not a name."""
+_COMMAND = re.compile(r"\[(?=[^\]]*'-)(?:'[^']*', )+'[^']*'\]")
+"""A command that is written as a list of Python, with an option among its words."""
+_ADVICE = re.compile(r"[.!;)] *(?:This error is caused|For example|Please|You (?:can|should)|To (?:fix|solve)|See )")
+"""Where a message goes over to advice, whose names are not those of the failure."""
 _TOLD = ("shape", "size_of", "dtype", "operator", "kernel", "path", "name", "size", "peer", "errno")
 """What the headline adds, the most telling first."""
 
@@ -81,6 +86,7 @@ _TOLD = ("shape", "size_of", "dtype", "operator", "kernel", "path", "name", "siz
 def of_log(texts: Iterable[str]) -> Facts:
     """What the log says of its job: `variable.NAME`, `version.NAME`, `world_size`, `nproc`, `nnodes`, `port`.
 
+    `checkpoint_inputs` is there where gradient checkpointing warned that its inputs require no gradient.
     `asked` is the number of processes that were asked for where it is more than one; `joined` is "more" or "fewer"
     where another number of processes came to a rendezvous than it has places.
     """
@@ -124,6 +130,11 @@ def of_message(text: str) -> Facts:
     if numbers:
         found["errno"] = tuple(f"{number} {errno.errorcode.get(int(number), '')}".strip() for number in numbers)
     return found
+
+
+def statement(message: str) -> str:
+    """A message without commands that it quotes, and without the advice at its end."""
+    return _ADVICE.split(_COMMAND.sub("", message), maxsplit=1)[0]
 
 
 def told(message: Facts, sentence: str) -> str:

@@ -18,6 +18,8 @@ An entry looks like this:
                                         # "FILE in FUNCTION"; a single one may stand without brackets
     requires = { world_size = "^1$" }    # optional; counts only if the log's facts match (facts.py); may name parts
     specific = true                      # optional; goes before general entries that know the same line
+    general = true                      # optional; many causes share the line: other entries go before it, and the
+                                        # headline quotes the innermost reason of the message
     lasting = true                      # optional; counts only if it is repeated at the log's end: the job may recover
     waits = true                        # optional; a rank waited for others in vain: the absent ones are the cause
     echo_of = ["oom-killer"]            # optional; entries that are the cause of this one where both are found; the
@@ -93,6 +95,8 @@ class KnownFailure:
 
     specific: bool = False
     """Goes before general entries of its kind that know the same line."""
+    general: bool = False
+    """Many causes share the line: its match is not certain, and any other entry of its kind goes before it."""
     lasting: bool = False
     """The line counts only where it is repeated at the end of the log."""
     waits: bool = False
@@ -182,6 +186,7 @@ def _entry(content: dict[str, Any], family: str) -> KnownFailure:
         below=content.get("below", ""),
         echo_of=tuple(content.get("echo_of", ())),
         specific=content.get("specific", False),
+        general=content.get("general", False),
         lasting=content.get("lasting", False),
         waits=content.get("waits", False),
     )

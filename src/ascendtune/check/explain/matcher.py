@@ -79,14 +79,15 @@ class Matcher:
         return [longest] if longest and longest.entry.kind == "notice" else ranked
 
 
-def _rank(hit: Hit) -> tuple[int, int, int, str]:
-    return hit.entry.weight, -hit.entry.conditions, -hit.length, hit.entry.id
+def _rank(hit: Hit) -> tuple[int, bool, int, int, str]:
+    return hit.entry.weight, hit.entry.general, -hit.entry.conditions, -hit.length, hit.entry.id
 
 
 def filled(text: str, names: dict[str, str]) -> str:
     """`text` with what was captured in place of {name}; what was not captured is left out."""
     for name in set(re.findall(r"\{(\w+)\}", text)) - names.keys():
         text = re.sub(rf"^\{{{name}\}}", "something", text)
+        text = re.sub(rf" ?\([^(){{}}]*\{{{name}\}}[^(){{}}]*\)", "", text)
         text = re.sub(rf":? ?\(?\{{{name}\}}[^ ,;.:)]*\)?", "", text)
     return re.sub(r"\{(\w+)\}", lambda match: names.get(match[1], match[0]), text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 from ascendtune.check.explain.language import say
@@ -18,11 +19,18 @@ _FIELDS = {
     "reserved_bytes": re.compile(rf"{_AMOUNT} reserved in total"),
     "unused_bytes": re.compile(rf"{_AMOUNT} is reserved by PyTorch but unallocated"),
 }
+_PROCESS = re.compile(rf"Process \d+ has {_AMOUNT} memory in use")
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _OTHERS_RATIO = 0.1
 """Share of the device that runtime and communication buffers may take before others are suspected."""
 _MOSTLY_OTHERS = 0.4
 """Share of the device that others hold from which on they are the cause."""
+_LEAST_RANKS = 2
+"""Other processes on the device from which on their sizes are compared."""
+_SIMILAR = 0.5
+"""Share of the median by which the memory of ranks of one job may differ from it."""
+_MOSTLY_OWN = 0.8
+"""Share of the device that this process holds from which on no other process is looked for."""
 _OUTSIDE = "{bytes} are held outside of this process's allocator: another process, communication buffers, or workspace"
 _FRAGMENTED = "{bytes} are reserved but not in use, more than was asked for: memory is fragmented"
 
@@ -36,6 +44,23 @@ class Sums:
     free_bytes: int | None
     allocated_bytes: int | None
     reserved_bytes: int | None
+    processes_bytes: tuple[int, ...] = ()
+    """What each process holds that the message lists; this process may be among them."""
+
+    @property
+    def are_ranks_of_one_job(self) -> bool:
+        """Whether the processes on the device hold about as much as this one does: ranks of one job on one device."""
+        if len(self.processes_bytes) < _LEAST_RANKS or self.reserved_bytes is None:
+            return False
+        middle = median(self.processes_bytes)
+        return all(abs(held - middle) <= _SIMILAR * middle for held in (*self.processes_bytes, self.reserved_bytes))
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process alone holds nearly the whole device."""
+        if self.total_bytes is None or self.reserved_bytes is None:
+            return False
+        return self.reserved_bytes > _MOSTLY_OWN * self.total_bytes
 
     @property
     def outside_bytes(self) -> int | None:
@@ -82,6 +107,10 @@ class Sums:
         }
         if self.free_bytes is None or self.total_bytes is None:
             return say("{tried} asked for", **names)
+        if self.are_ranks_of_one_job:
+            names["held"] = format_bytes(sum(self.processes_bytes))
+            template = "{count} processes of similar size, most likely ranks of this job, hold {held} of {total}"
+            return say(template, count=len(self.processes_bytes), **names)
         if self.are_others_to_blame:
             names["others"] = format_bytes(self.outside_bytes)
             return say("other processes hold {others} of {total}; {tried} asked for, {free} free", **names)
@@ -110,7 +139,8 @@ def sums_in(text: str) -> Sums | None:
     unused = found.pop("unused_bytes")
     if found["reserved_bytes"] is None and unused is not None and found["allocated_bytes"] is not None:
         found["reserved_bytes"] = found["allocated_bytes"] + unused
-    return Sums(**found)
+    processes = tuple(_bytes(match) or 0 for match in _PROCESS.finditer(text))
+    return Sums(**found, processes_bytes=processes)
 
 
 def _bytes(match: re.Match[str] | None) -> int | None:

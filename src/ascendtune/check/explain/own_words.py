@@ -12,7 +12,9 @@ from ascendtune.check.explain.trace import Trace
 _LONGEST_MESSAGE = 300
 _LEAST_WORDS = 3
 _LONGEST_SENTENCE = 120
-_SENTENCE_END = re.compile(r"[.!?;](?=\s+[A-Z])")
+_SENTENCE_END = re.compile(r"[.!?;](?=\s+[A-Z])|(?<=[a-z]{3})\.(?=[A-Z][a-z]+ [A-Z])")
+_NESTED = re.compile(r":\s+")
+"""Between the reasons of a message, the outermost of which stands first."""
 _LOGGER = re.compile(
     r"\W*(?:"
     r"\[?(?:ERROR|CRITICAL|FATAL)\]? [A-Z_]+ ?\([^)]*\) ?:[\d:. -]+\[[^\]]*\](?: \w+(?:\(\))?\])? "  # MindSpore
@@ -75,6 +77,14 @@ def own_sentence(event: Event) -> str:
     sentence = _SENTENCE_END.split(message.strip(), maxsplit=1)[0].rstrip(".!")
     is_short = len(sentence) <= _LONGEST_SENTENCE and not sentence.endswith((":", ",")) and sentence[:1] != "{"
     return sentence if is_short and len(sentence.split()) > 1 else ""
+
+
+def innermost_reason(event: Event) -> str:
+    """The last of the reasons "X: Y: Z" of a message; empty if the message has no words of its own."""
+    message = event.trace.message if event.trace else without_logger(event.text)
+    parts = _NESTED.split(_TIME.sub("", without_stamp(message), count=1))
+    reasons = [part.strip(" .,!") for part in parts if len(part.split()) > 1]
+    return reasons[-1] if reasons and len(reasons[-1]) <= _LONGEST_SENTENCE else own_sentence(event)
 
 
 def explains_itself(event: Event) -> bool:

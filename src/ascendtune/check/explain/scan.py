@@ -26,6 +26,8 @@ _LAST_WORDS = 10
 _SAYS_WHERE = re.compile(r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$|\bfollowing error: .*:\s*$")
 _BELOW = 3
 """Lines below one that may belong to it."""
+_BELOW_TRACE = 24
+"""Lines below an exception in which MindSpore names the line of the model."""
 _KEPT = 1 << 17
 _LOOK_BACK = 200
 """Lines in which the time of a line without one is looked for."""
@@ -156,6 +158,9 @@ class Scan:
         self._time = self._time_of(lines, index)
         trace = trace or Traces.bare(said, number)
         if trace is not None:
+            trace.read_below(
+                [each[:_LONGEST_TEXT].decode(errors="replace") for each in lines[index + 1 :][:_BELOW_TRACE]]
+            )
             self._note_trace(line, said, trace)
         elif not level.is_aside(said):
             below = [each[:_LONGEST_TEXT].decode(errors="replace") for each in lines[index + 1 : index + 1 + _BELOW]]

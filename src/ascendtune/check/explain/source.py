@@ -33,6 +33,8 @@ STDIN = "-"
 def blocks(name: str, start: int = 0) -> Iterator[bytes]:
     """The file, or standard input for "-", in blocks that end with a line's end.
 
+    A last line without its end belongs to the block before it, so that it is seen from the lines above.
+
     Args:
         start: the byte at which to begin, where a line does.
 
@@ -47,7 +49,7 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
             if start:
                 file.seek(start)
             is_first, has_crlf = True, False
-            rest = b""
+            block = rest = b""
             while new := file.read(BLOCK_BYTES):
                 if is_first:
                     _require_text(new, name)
@@ -62,10 +64,12 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
                     rest = data
                     continue
                 end = end or len(data)
-                yield data[:end]
-                rest = data[end:]
-            if rest:
-                yield rest
+                if block:
+                    yield block
+                block, rest = data[:end], data[end:]
+            if block.endswith(b"\n"):
+                block, rest = block + rest, b""
+            yield from filter(None, (block, rest))
     except PermissionError:
         raise
     except OSError as error:

@@ -41,6 +41,12 @@ _BANNER = re.compile(r"\W{3,}.*\W{3,}$")
 """A line of ornament between an exception and its message."""
 _LONGEST_MESSAGE = 4
 """Lines of an exception's message that are waited for while it goes on."""
+_OF_GRAPH = re.compile(r"\W*(?:\d+ )?In file (?P<file>[^\s:(]+)[:(](?P<line>\d+)")
+"""A line of the model's code that MindSpore names below an exception of its graph mode."""
+_SECTION = re.compile(r"- Dataset Pipeline Error Message:")
+"""The heading of what went wrong in a data set of MindSpore, below an exception that does not say it."""
+_RULE = re.compile(r"\W*$")
+_SECTION_LEVEL = re.compile(r"^\[ERROR\] ")
 LINKS = ("was the direct cause of the following", "another exception occurred")
 
 
@@ -75,11 +81,15 @@ class Trace:
     """Its frames are those of IPython."""
     end: int = 0
     """The last line that belongs to it."""
+    graph_place: tuple[str, int, str] | None = None
+    """The line of the model's code that the lines below it name."""
 
     @property
     def place(self) -> tuple[str, int, str] | None:
-        """The innermost frame outside of installed packages, else the innermost one."""
-        own = [frame for frame in self.frames if not any(part in frame[0] for part in _NOT_OURS)]
+        """The line of the model that a graph names, the innermost frame outside of packages, or the innermost one."""
+        if self.graph_place is not None:
+            return self.graph_place
+        own = [frame for frame in self.frames if _is_own(frame[0])]
         frames = own or self.frames
         return frames[-1] if frames else None
 
@@ -100,7 +110,19 @@ class Trace:
 
     def passed(self, parts: tuple[str, ...]) -> bool:
         """Whether some frame, as "FILE in FUNCTION", has one of `parts` in it."""
-        return any(part in f"{file} in {function}" for file, _, function in self.frames for part in parts)
+        return any(part in f"{_posix(file)} in {function}" for file, _, function in self.frames for part in parts)
+
+    def read_below(self, below: list[str]) -> None:
+        """Take what MindSpore writes below an exception: the model's line, and what failed in a data set."""
+        places = (match for match in map(_OF_GRAPH.match, below) if match is not None)
+        own = next((match for match in places if _is_own(match["file"])), None)
+        if own is not None and not self.type.startswith("an exception"):
+            self.graph_place = own["file"], int(own["line"]), ""
+        heading = next((index for index, line in enumerate(below) if _SECTION.match(line)), len(below))
+        said = next((line for line in below[heading + 1 :] if not _RULE.match(line)), "")
+        if said:
+            reason = _SECTION_LEVEL.sub("", said.strip())
+            self.message, self.is_composed = f"{self.message.rstrip('. ')}: {reason}", True
 
     @property
     def text(self) -> str:
@@ -245,6 +267,15 @@ def _frame(text: str) -> tuple[str, int, str] | None:
     if match := _LINKED_FRAME.match(text):
         return match["file"], 0, match["function"]
     return None
+
+
+def _posix(file: str) -> str:
+    return file.replace("\\", "/")
+
+
+def _is_own(file: str) -> bool:
+    """Whether a file belongs to no installed package."""
+    return not any(part in _posix(file) for part in _NOT_OURS)
 
 
 def _is_indented_exception(text: str, trace: Trace) -> bool:

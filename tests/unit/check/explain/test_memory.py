@@ -60,3 +60,28 @@ def test_what_is_not_said_is_not_known() -> None:
     assert sums is not None
     assert (sums.total_bytes, sums.outside_bytes, sums.conclusion) == (None, None, None)
     assert sums_in("out of memory") is None
+
+
+def _shared_device(*held: str) -> str:
+    listed = "".join(f"Process {number} has {each} memory in use. " for number, each in enumerate(held, 70))
+    return (
+        "CUDA out of memory. Tried to allocate 42.00 MiB. GPU 0 has a total capacity of 44.52 GiB of which 2.00 MiB is "
+        f"free. {listed}Of the allocated memory 4.92 GiB is allocated by PyTorch, and 134.41 MiB is reserved by "
+        "PyTorch but unallocated."
+    )
+
+
+def test_processes_as_large_as_this_one_are_ranks_of_one_job() -> None:
+    sums = sums_in(_shared_device("5.57 GiB", "5.35 GiB", "5.75 GiB", "5.49 GiB"))
+
+    assert sums is not None
+    assert sums.are_ranks_of_one_job
+    assert "4 processes of similar size" in sums.headline()
+
+
+@pytest.mark.parametrize("held", [(), ("39.00 GiB",), ("38.00 GiB", "0.40 GiB", "5.20 GiB")])
+def test_processes_of_other_sizes_are_not_ranks_of_one_job(held: tuple[str, ...]) -> None:
+    sums = sums_in(_shared_device(*held))
+
+    assert sums is not None
+    assert not sums.are_ranks_of_one_job

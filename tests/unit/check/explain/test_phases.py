@@ -121,3 +121,25 @@ def test_an_importing_package_that_is_not_known_leaves_whole_sentences(explained
 )
 def test_a_missing_symbol_names_the_library_that_it_belongs_to(explained: Explained, line: str, entry: str) -> None:
     assert _first(explained(line + "\n")) == entry
+
+
+def test_a_process_that_holds_the_card_alone_is_not_told_to_look_for_others_first(explained: Explained) -> None:
+    said = (
+        'Traceback (most recent call last):\n  File "/v/accelerate/utils/modeling.py", line 4, in '
+        "set_module_tensor_to_device\n    moon()\nRuntimeError: NPU out of memory. Tried to allocate 386.00 MiB "
+        "(NPU 2; {} GiB total capacity; 59.57 GiB already allocated; 16.54 MiB free; 60.06 GiB "
+        "reserved in total by PyTorch)\n"
+    )
+
+    assert "ascendtune devices" not in explained(said.format("60.97")).remedies()[0]
+    assert "ascendtune devices" in explained(said.format("90.97")).remedies()[0]
+
+
+def test_phase_is_read_from_frames_of_windows(explained: Explained) -> None:
+    frame = '  File "H:\\x\\lib\\site-packages\\torch\\optim\\adamw.py", line 148, in step\n    moon()\n'
+    own = '  File "H:\\x\\moon.py", line 7, in main\n    step()\n'
+    explanation = explained(f"Traceback (most recent call last):\n{own}{frame}RuntimeError: CUDA out of memory.\n")
+    first = explanation.verdict.first
+
+    assert first is not None and first.hit.entry.id == "oom-optimizer"
+    assert first.trace is not None and first.trace.place == ("H:\\x\\moon.py", 7, "main")

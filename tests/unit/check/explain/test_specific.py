@@ -192,6 +192,12 @@ def test_a_library_that_is_found_elsewhere_is_not_missing(explained: Explained) 
     assert "libmoon.so" in explained(searched + found.format("set()")).headline()
 
 
+def test_last_line_without_an_end_is_seen_from_the_line_above(explained: Explained) -> None:
+    searched = "CUDA_SETUP: WARNING! libmoon.so not found in any environmental path. Searching in backup paths...\n"
+
+    assert "libmoon.so" in explained(searched + "DEBUG: Possible options found for libmoon.so: set()").headline()
+
+
 def test_a_bare_exception_is_known_by_who_raised_it(explained: Explained) -> None:
     assert explained(f"{_CALLED}NotImplementedError\n").headline() == "Python failed with NotImplementedError (in step)"
     assert explained("odd.OddError\n").headline() == "Python failed with odd.OddError"

@@ -1,0 +1,138 @@
+"""Messages whose innermost reason says more than the general entry that knows their outermost words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ascendtune.check.explain.explain import Explanation
+
+Explained = Callable[..., Explanation]
+_OCI = "Error response from daemon: OCI runtime create failed: moon_linux.go:3: starting container process caused: "
+
+
+def _id(explanation: Explanation) -> str:
+    assert explanation.verdict.first is not None
+    return explanation.verdict.first.hit.entry.id
+
+
+def test_innermost_reason_of_a_general_entry_is_in_the_headline_and_only_likely(explained: Explained) -> None:
+    explanation = explained(f"{_OCI}exec: the tide is out: unknown\n")
+
+    assert _id(explanation) == "container-device"
+    assert explanation.headline() == "the container could not be started: the tide is out"
+    assert explanation.sureness.startswith("likely: this kind of failure has several causes")
+
+
+def test_entry_that_knows_the_innermost_reason_goes_before_the_general_one(explained: Explained) -> None:
+    explanation = explained(
+        f"{_OCI}hook #1: initialization error: nvml error: driver/library version mismatch: unknown\n"
+    )
+
+    assert _id(explanation) == "nvml-mismatch"
+    assert explanation.sureness == "certain"
+
+
+def test_code_of_cann_with_a_message_is_not_called_unexplained(explained: Explained) -> None:
+    assert "the message itself says most" in explained("EI0020: The moon [7] is not a valid tide.\n").sureness
+
+
+def test_io_error_of_a_lock_is_told_from_that_of_a_disk(explained: Explained) -> None:
+    called = 'Traceback (most recent call last):\n  File "/v/site-packages/{}.py", line 4, in {}\n    call()\n'
+    said = "OSError: [Errno 5] Input/output error\n"
+
+    assert _id(explained(called.format("filelock/_unix", "_acquire") + said)) == "flock-refused"
+    disk = explained(called.format("moon/tide", "write") + said)
+    assert _id(disk) == "io-error"
+    assert "df -h" in disk.remedies()[0]
+
+
+def test_remedy_of_nccl_depends_on_how_the_connection_failed(explained: Explained) -> None:
+    said = "n1:1:2 [0] include/socket.h:4 NCCL WARN {}\n"
+
+    assert _id(explained(said.format("Bootstrap : no socket interface found"))) == "nccl-no-interface"
+    refused = explained(said.format("Net : Connect to 10.0.0.9<5426> failed : No route to host"))
+    assert _id(refused) == "nccl-no-route"
+    assert "firewall" in " ".join(refused.remedies())
+    assert _id(explained(said.format("Net : Connect to 10.0.0.9<5426> failed : moon"))) == "nccl-connect"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("RuntimeError: moon_impl: implementation for device npu:0 not found.", "moon_impl has no implementation"),
+        (
+            "NotImplementedError: The operator 'aten::moon' is not currently implemented for the NPU device",
+            "aten::moon",
+        ),
+        ("KeyError: 'optimizer'", "the checkpoint that is loaded has no 'optimizer'"),
+        ("KeyError: 'moon'", "there is no 'moon' in a table"),
+    ],
+)
+def test_headline_names_what_is_lacking(explained: Explained, line: str, said: str) -> None:
+    assert said in explained(f"{line}\n").headline()
+
+
+def test_installing_is_advised_only_where_the_message_speaks_of_it(explained: Explained) -> None:
+    number = explained("RuntimeError: tide=8 is not within the required range of [1, 2] of the moon\n")
+    package = explained("RuntimeError: the moon requires the package tidelib\n")
+
+    assert "pip" not in " ".join(number.remedies())
+    assert "pip show" in " ".join(package.remedies())
+
+
+def test_memory_that_others_hold_is_the_cause_of_a_failed_allocation_of_mindspore(explained: Explained) -> None:
+    said = (
+        "[ERROR] DEVICE(1,f,python):2021-09-13-15:29:07.465.388 [mindspore/moon.cc:62] Malloc] Malloc device memory "
+        "failed, size[7], ret[207001], Device 6 may be other processes occupying this card, check as: ps -ef\n"
+        "[driver interface] halMemAlloc failed: device_id=6, size=7, type=2\n"
+    )
+
+    assert _id(explained(said)) == "mindspore-memory-shared"
+
+
+_RULE = "\n" + "-" * 52 + "\n"
+
+
+def test_frame_is_the_line_of_the_model_that_a_graph_names(explained: Explained) -> None:
+    called = 'Traceback (most recent call last):\n  File "train.py", line 37, in train\n    run()\n'
+    package = "In file /v/python3.7/site-packages/mindspore/nn/container.py(236)/        for cell in cells:/\n"
+    shown = "{}In file /home/moon/net.py:47\n            x = self.tide(x)\n"
+    for graph in (shown.format("# "), package + shown.format("")):
+        heading = f"{_RULE}- The Traceback of Net Construct Code:{_RULE}\n"
+        explanation = explained(f"{called}NameError: The moon 'x' is odd.\n{heading}{graph}")
+
+        assert "look at /home/moon/net.py:47" in explanation.remedies()
+
+
+def test_reason_of_a_data_set_is_read_below_the_exception(explained: Explained) -> None:
+    heading = f"{_RULE}- Dataset Pipeline Error Message:{_RULE}"
+    explanation = explained(f"RuntimeError: Exception thrown from the moon.\n{heading}[ERROR] Tide: 8 exceeds 3.\n")
+
+    assert (
+        explanation.headline() == "Python failed with RuntimeError: Exception thrown from the moon: Tide: 8 exceeds 3."
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "end"),
+    [
+        (
+            "[ERROR] ['python3', '--fp16', 'moon.json'" + 40 * ", '-u'" + "] exits with return code = -9",
+            "out of memory",
+        ),
+        (
+            "RuntimeError: Expected to mark a variable ready only once. This error is caused by `moon` functions.",
+            "twice in one step",
+        ),
+        ("RuntimeError: call aclnnMoon failed, detail:EZ1001: self not implemented for DT_DOUBLE", "on this chip"),
+        (
+            "run `moon.tensor([1.0]).cuda()` where the tide is high: it returns **RuntimeError: CUDA error: "
+            "no kernel image is available for execution on the device**",
+            "code for this GPU",
+        ),
+    ],
+)
+def test_headline_does_not_end_in_code_advice_or_options(explained: Explained, line: str, end: str) -> None:
+    assert explained(f"{line}\n").headline().endswith(end)
