@@ -125,7 +125,9 @@ def _train(
             raise
         if strategy.is_main:
             note_peak(run, record.get("plan"), strategy.device)
-            add_run(loop)
+            # Steps that are profiled are slower.
+            if not recipe.profile.only:
+                add_run(loop)
         loop.checkpointer.wait()
         with phases.phase("export"):
             _finish(loop, prepared.chat_template, reason)

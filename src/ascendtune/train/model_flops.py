@@ -58,7 +58,7 @@ def model_flops(model: nn.Module, recipe: Recipe, *, head_is_fused: bool) -> Mod
         again = checkpointing and reached
         if again:
             # torch stops to compute again once it has all that the backward pass needs: before the last product.
-            last = 0.0 if _has_experts(block) else of_block[-1].forward
+            last = 0.0 if _ends_in_a_whole_node(block, text) else of_block[-1].forward
             block_passes += Passes(again=forward - last)
         body += block_passes
         attention[window] = attention.get(window, Passes()) + Passes(
@@ -142,8 +142,10 @@ def _passes(size: float, reached: bool, trained: bool) -> Passes:
     return Passes(2 * size, 2 * size * (int(reached) + int(trained)))
 
 
-def _has_experts(block: nn.Module) -> bool:
-    return any(each.ndim == 3 for each in block.parameters())
+def _ends_in_a_whole_node(block: nn.Module, config: Any) -> bool:
+    """Stacked experts, and a linear layer with its adapter, are one node of autograd: computed again to its end."""
+    names = [name for child in block.children() for name, _, _ in _matrices(child, config)]
+    return ".lora_" in names[-1] or any(each.ndim == 3 for each in block.parameters())
 
 
 def _top_k(config: Any) -> int:
