@@ -15,7 +15,7 @@ _BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
 def test_the_table_the_verdict_and_changes_that_fit(workshop: Workshop, tiny_model: Path) -> None:
-    workshop.write_small_run(tiny_model, batch={"per_device": 4}, precision="fp32")
+    workshop.write_small_run(tiny_model, batch={"per_device": 4}, precision="bf16")
     fits = workshop.run("plan", "recipe.yaml", "--device", "910b3", "--json")
     assert fits.code == 0, fits.err
     content = json.loads(fits.out)
