@@ -118,9 +118,10 @@ def test_a_callback_that_fails_ends_the_run_and_its_display(tiny_model: Path, tm
         "track": {"tensorboard": False},
     }
     rows = [{"instruction": "What is 1 plus 1?", "output": "It is 2."}]
+    before = set(threading.enumerate())
     with pytest.raises(ZeroDivisionError, match="at the start"):
         fit(Recipe.check(recipe), rows=rows, callbacks=[FailingCallback()])
-    assert not [thread for thread in threading.enumerate() if thread.name == "silence"]
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "silence"]
     assert RunDir(tmp_path / "failing").read()["state"] == "failed"
 
 
