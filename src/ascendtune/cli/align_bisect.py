@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ascendtune.cli.confirm import agreed
 from ascendtune.cli.options import AsJson, LanguageOption
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def _bisected(
     """Print the result, and return the exit code."""
     from ascendtune.check.align.bisect import TrainedRecipe, find_guilty, findings_of, swaps_between
     from ascendtune.check.align.bisect import verdict as verdict_of
+    from ascendtune.check.align.language import say
     from ascendtune.check.align.noise import expected_noise
     from ascendtune.check.align.side import read_side
     from ascendtune.check.align.stages import compare
@@ -90,7 +92,8 @@ def _bisected(
     with _place(directory, one, other) as place:
         trainer = _Trainer(one, other, recipes, comparison.step, _dumped(one, other, comparison.step), place)
         _show_plan(sentence, trainer, swaps, None if directory is None else place)
-        _confirm(yes)
+        if not agreed(say("Train these?"), yes=yes):
+            raise typer.Abort
         if trainer.agrees(()) is not False:
             raise NoVerdict(
                 f"trained again without a swap, the runs do not part: {trainer.trials[0].said}",
@@ -317,18 +320,6 @@ def _show_plan(sentence: str, trainer: _Trainer, swaps: Sequence[Swap], kept_at:
     for line in lines:
         print(wrapped(line, width(sys.stderr)), file=sys.stderr)
     sys.stderr.flush()
-
-
-def _confirm(yes: bool) -> None:
-    """Raise unless the user agrees."""
-    from ascendtune.check.align.language import say
-    from ascendtune.core.errors import InputError
-
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise InputError("nothing was trained", code="confirmation-needed", remedy="add --yes to train these")
-    typer.confirm(say("Train these?"), abort=True, err=True)
 
 
 def _remove_weights(run: Path) -> None:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ascendtune.cli.confirm import agreed
 from ascendtune.cli.options import Overrides
 
 if TYPE_CHECKING:
-    from ascendtune.job.backend.submission import Submission
+    pass
 
 
 def submit(
@@ -101,7 +102,7 @@ def submit(
     file = output or Path(f"{submission.name}.{engine.suffix}")
     _save(file, text)
     print(f"wrote {file}")
-    if apply and _agreed(submission, to, yes):
+    if apply and agreed(f"Submit {submission.name} to {to}?", yes=yes):
         print(engine.hand_over(file))
 
 
@@ -123,17 +124,3 @@ def _save(file: Path, text: str) -> None:
             )
         file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, text)
-
-
-def _agreed(submission: Submission, to: str, yes: bool) -> bool:
-    from ascendtune.core.errors import InputError
-
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        raise InputError(
-            "nothing is submitted: there is no terminal to confirm it",
-            code="confirmation-needed",
-            remedy="add --yes, or leave --apply out",
-        )
-    return typer.confirm(f"Submit {submission.name} to {to}?")

@@ -258,7 +258,7 @@ def test_submit_without_confirmation_is_refused(submit: Any, tmp_path: Path) -> 
     _program(tmp_path, "sbatch", f'test "$1" = --version || touch {tmp_path}/submitted')
     done = submit("slurm", "--apply", PATH=_path(tmp_path))
     assert done.returncode == 2
-    assert "nothing is submitted: there is no terminal" in done.stderr
+    assert " code: confirmation-needed\n" in done.stderr
     assert not (tmp_path / "submitted").exists()
 
 

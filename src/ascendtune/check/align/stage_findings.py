@@ -1,4 +1,4 @@
-"""What the records of two trainings show in each stage, without their dumps: a finding for each."""
+"""A finding for each stage of a comparison, from the records of two trainings without their dumps."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def both(english: str, chinese: str) -> str:
 
 
 def in_both(sentence: Callable[[], object]) -> str:
-    """What `sentence` returns in each language, as HTML."""
+    """HTML of a sentence in both languages; `sentence` makes it in the current one."""
     found = []
     for each in language.LANGUAGES:
         with language.using(each):

@@ -40,7 +40,7 @@ def _look(outside: Outside) -> Iterator[Finding]:
 
 
 def storage_of(outside: Outside, directories: Iterable[Path]) -> Iterator[Finding]:
-    """What the check finds of these directories instead of those of a job."""
+    """Findings for the given directories; the check itself looks at the directories of a job."""
     return _findings(outside, [_Directory(say("directory"), path, written=True) for path in directories])
 
 

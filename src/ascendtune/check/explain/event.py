@@ -71,7 +71,7 @@ class Event:
 
     @property
     def _names(self) -> dict[str, str]:
-        """What was captured; a package that the traceback does not name is called PACKAGE, as in other commands."""
+        """The captured values. A package that the traceback does not name is called PACKAGE, as in other commands."""
         return {IMPORTER: "PACKAGE", **self.hit.names}
 
     @property

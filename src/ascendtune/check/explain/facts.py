@@ -74,7 +74,7 @@ _SOURCES = (".cc", ".cpp", ".h", ".hpp", ".ts", ".py", "/python", "/python3")
 """Ends of paths that say where a message was made, not what it is about."""
 _ERRNO = re.compile(r"\[?[Ee]rrno:? ?(\d{1,3})\b")
 _IS_NAME = re.compile(r"^(?!.*[=;]|.*\(.+\))[\w/~.<@-].*[\w/>)\]%]$|^\([\d, ]+\)$")
-"""What stands between quotation marks of two names ends or begins otherwise; code is not a name."""
+"""Matches a quoted name. The text between two quoted names, and quoted code, do not match."""
 _COMMAND = re.compile(r"\[(?=[^\]]*'-)(?:'[^']*', )+'[^']*'\]")
 """A command that is written as a list of Python, with an option among its words."""
 _ADVICE = re.compile(r"[.!;)] *(?:This error is caused|For example|Please|You (?:can|should)|To (?:fix|solve)|See )")

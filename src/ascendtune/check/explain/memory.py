@@ -45,7 +45,7 @@ class Sums:
     allocated_bytes: int | None
     reserved_bytes: int | None
     processes_bytes: tuple[int, ...] = ()
-    """What each process holds that the message lists; this process may be among them."""
+    """Bytes of each process that the message lists; this process may be one of them."""
 
     @property
     def are_ranks_of_one_job(self) -> bool:

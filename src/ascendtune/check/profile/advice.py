@@ -1,4 +1,4 @@
-"""What to change, the most certain and the largest gain first."""
+"""Advice on what to change: certain advice comes first, then the largest gain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch_npu's profiler has made of its records: the folder ASCEND_PROFILER_OUTPUT of a rank.
+"""Reads the tables of torch_npu's profiler: the folder ASCEND_PROFILER_OUTPUT of a rank.
 
 step_trace_time.csv has the parts of each step, in microseconds: Computing + Communication(Not Overlapped) + Free is
 the Stage. kernel_details.csv has a line for each kernel, with its step. communication.json has the elapsed, transit and
