@@ -430,9 +430,18 @@ def _reset_signals() -> None:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        is_blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        signal.signal(signal.SIGINT, _interrupt_when_unblocked if is_blocked else signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+
+def _interrupt_when_unblocked(number: int, frame: Any) -> None:
+    """Threads of the program before, which exec would have ended, take signals that the main thread has blocked."""
+    if number in signal.pthread_sigmask(signal.SIG_BLOCK, []):
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+    else:
+        signal.default_int_handler(number, frame)
 
 
 def _forget_program() -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -20,6 +21,19 @@ if sys.argv[1] == "become":
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     leaking = os.open(os.devnull, os.O_RDONLY)
     os.execve(sys.executable, [sys.executable, __file__, "tell"], {**os.environ, "DEPTH": "2"})
+if sys.argv[1] == "become, blocked":
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    os.execv(sys.executable, [sys.executable, __file__, "interrupt when unblocked"])
+if sys.argv[1] == "interrupt when unblocked":
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.1)
+    print("went on while blocked", flush=True)
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        time.sleep(10)
+    except KeyboardInterrupt:
+        sys.exit(5)
 proc = Path("/proc/self")
 handlers = {
     each.name: str(signal.getsignal(each)).split(" at ")[0]

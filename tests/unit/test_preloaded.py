@@ -50,6 +50,12 @@ def test_forked_child_is_a_child_that_can_be_signalled(_libraries: Preloaded) ->
     assert not psutil.pid_exists(child.pid)
 
 
+def test_interrupt_waits_as_after_exec_until_it_is_unblocked(_libraries: Preloaded) -> None:
+    with _libraries.children():
+        done = subprocess.run([sys.executable, PROBE, "become, blocked"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (5, "went on while blocked\n"), done.stderr
+
+
 def test_child_whose_interpreter_starts_differently_is_started(_libraries: Preloaded) -> None:
     program = "import sys; print('torch' in sys.modules)"
     with _libraries.children():
