@@ -236,8 +236,8 @@ FAULTS = [
     ),
     Fault(
         "data/plan.py",
-        "bins = pack_best_fit(self._lengths, self._capacity, order)",
-        "bins = pack_best_fit(self._lengths, self._capacity, order)[:-1]",
+        "return Epoch(shuffled.astype(np.int32), bins)",
+        "return Epoch(shuffled.astype(np.int32)[:-1], bins)",
         "the last packed sequence is lost",
         _PLAN,
     ),

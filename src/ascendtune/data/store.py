@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +55,6 @@ class TokenDataset:
         """(rows,) int32: tokens of each row."""
         self.label_counts: Int32 = np.concatenate(counts) if counts else np.empty(0, np.int32)
         """(rows,) int32: positions of each row that are predicted, i.e. how many of labels[1:] are not -100."""
-        values = [part.values for part in self._parts]
-        self.values: Float32 = np.concatenate(values)[::group_size] if values else np.empty(0, np.float32)
-        """(groups,) float32: the margin of a pair (0 where none is given); 1 for a good single answer, 0 for a bad one;
-        0 where a group is one row."""
 
     @classmethod
     def open(cls, path: str | Path) -> TokenDataset:
@@ -82,6 +79,19 @@ class TokenDataset:
                 raise _damaged(file, str(error)) from error
             shards.append(shard)
         return cls(shards, batches, group_size=group_size)
+
+    @cached_property
+    def values(self) -> Float32:
+        """(groups,) float32: the margin of a pair (0 where none is given); 1 for a good single answer, 0 for a bad one;
+        0 where a group is one row."""
+        values = [part.values for part in self._parts]
+        return np.concatenate(values)[:: self.group_size] if values else np.empty(0, np.float32)
+
+    def rows_by_length(self) -> dict[int, int]:
+        """Tokens of a row -> how many rows have as many, in ascending order."""
+        counts = np.bincount(self.lengths)
+        lengths = np.flatnonzero(counts)
+        return dict(zip(lengths.tolist(), counts[lengths].tolist(), strict=True))
 
     def __len__(self) -> int:
         return len(self.lengths)
