@@ -257,8 +257,8 @@ FAULTS = [
     ),
     Fault(
         "data/tokenize.py",
-        "others = [*rows[1:], rows[0]]",
-        "others = rows",
+        "self._rows[(row + 1) % len(self._rows)]",
+        "self._rows[row]",
         "KTO compares with the row's own answer",
         _GROUPS,
     ),
