@@ -38,6 +38,13 @@ class Bins:
             raise IndexError(f"bin {number} of {len(self)}")
         return tuple(self._groups[self._starts[number] : self._starts[number + 1]].tolist())
 
+    def sums(self, of_group: NDArray[np.int32]) -> NDArray[np.int64]:
+        """(bins,) int64: of each bin the sum of what `of_group`, (groups,) int32, says of its groups."""
+        if not len(self):
+            return np.empty(0, np.int64)
+        summed: NDArray[np.int64] = np.add.reduceat(of_group[self._groups], self._starts[:-1], dtype=np.int64)
+        return summed
+
 
 class Epoch:
     """The sequences of one epoch in their order, made when they are taken.
@@ -57,9 +64,11 @@ class Epoch:
         numbers = self._order[begin:end].tolist()
         return [(group,) for group in numbers] if self._bins is None else [self._bins[number] for number in numbers]
 
-    def groups(self) -> NDArray[np.int32]:
-        """(sequences,) int32: the group of each sequence, where each has one."""
-        return self._order
+    def sums(self, of_group: NDArray[np.int32]) -> NDArray[np.int64]:
+        """(sequences,) int64: of each sequence the sum of what `of_group`, (groups,) int32, says of its groups."""
+        found = of_group.astype(np.int64) if self._bins is None else self._bins.sums(of_group)
+        in_order: NDArray[np.int64] = found[self._order]
+        return in_order
 
 
 class BatchPlan:
@@ -104,9 +113,9 @@ class BatchPlan:
     def _make_epoch(self, epoch: int) -> Epoch:
         groups = len(self._lengths)
         random = None if self._seed is None else np.random.default_rng((self._seed, epoch))
-        order = np.arange(groups) if random is None else random.permutation(groups)
+        order = (np.arange(groups) if random is None else random.permutation(groups)).astype(np.int32)
         if self._capacity is None:
-            return Epoch(order.astype(np.int32))
+            return Epoch(order)
         bins = pack_best_fit(self._lengths, self._capacity, order)
         shuffled = np.arange(len(bins)) if random is None else random.permutation(len(bins))
         return Epoch(shuffled.astype(np.int32), bins)
@@ -116,6 +125,11 @@ class BatchPlan:
         epoch, within = divmod(step, self.steps_per_epoch)
         start = within * self.global_batch
         return self._epoch(epoch).sequences(start, start + self.global_batch)
+
+    @property
+    def first_epoch(self) -> Epoch:
+        """All sequences of the first epoch."""
+        return self._epoch(0)
 
     def groups(self, sequences: list[PackedSequence]) -> int:
         """Groups in `sequences`: the divisor of a loss per pair or per answer."""
@@ -133,15 +147,14 @@ class BatchPlan:
         """Share of the computed positions that are padding in the first epoch; 0 when packing."""
         if not self._pads:
             return 0.0
-        order = self._epoch(0).groups()
-        by_group = self._row_lengths.reshape(-1, self._group_size)
-        longest = by_group.max(axis=1)
-        real = int(self._row_lengths.sum(dtype=np.int64))
-        starts = np.arange(0, len(order), per_device)
+        longest = self.first_epoch.sums(self._row_lengths.reshape(-1, self._group_size).max(axis=1))
+        if not len(longest):
+            return 0.0
+        starts = np.arange(0, len(longest), per_device)
         # Rows of a micro-batch times the longest of them; the last one may have fewer.
-        rows = np.diff(starts, append=len(order)) * self._group_size
-        positions = int((np.maximum.reduceat(longest[order], starts) * rows).sum()) if len(order) else 0
-        return 1 - real / positions if positions else 0.0
+        rows = np.diff(starts, append=len(longest)) * self._group_size
+        positions = int((np.maximum.reduceat(longest, starts) * rows).sum())
+        return 1 - int(self._row_lengths.sum(dtype=np.int64)) / positions
 
 
 def _of_groups(counts: NDArray[np.int32], group_size: int) -> NDArray[np.int32]:
@@ -165,7 +178,7 @@ def share_of_rank(
     return [sequences[start : start + per_device] for start in starts]
 
 
-def pack_best_fit(lengths: NDArray[np.int32], capacity: int, order: NDArray[np.int64]) -> Bins:
+def pack_best_fit(lengths: NDArray[np.int32], capacity: int, order: NDArray[np.int32]) -> Bins:
     """Assign every row to a bin, longest rows first, each to the fullest bin that still has room.
 
     How many bins come out depends on the lengths alone; `order` only decides which of two equally long rows goes first.
@@ -175,7 +188,7 @@ def pack_best_fit(lengths: NDArray[np.int32], capacity: int, order: NDArray[np.i
     Args:
         lengths: (rows,) int32 tokens of each row, from 1 to `capacity`.
         capacity: tokens a bin holds.
-        order: (rows,) a permutation of the rows.
+        order: (rows,) int32 permutation of the rows.
 
     Returns:
         Row numbers per bin, bins in the order in which they were opened.
@@ -212,12 +225,12 @@ def pack_best_fit(lengths: NDArray[np.int32], capacity: int, order: NDArray[np.i
     return placed.in_bins(by_length)
 
 
-def _longest_first(lengths: NDArray[np.int32], order: NDArray[np.int64]) -> NDArray[np.int32]:
+def _longest_first(lengths: NDArray[np.int32], order: NDArray[np.int32]) -> NDArray[np.int32]:
     """(rows,) int32: `order`, sorted by falling length."""
     shortfall = lengths.max(initial=0) - lengths
     # Integers of 16 bits are sorted in linear time.
     keys = shortfall.astype(np.uint16) if shortfall.max(initial=0) < 1 << 16 else shortfall
-    by_length: NDArray[np.int32] = order.astype(np.int32)[np.argsort(keys[order], kind="stable")]
+    by_length: NDArray[np.int32] = order[np.argsort(keys[order], kind="stable")]
     return by_length
 
 
