@@ -256,9 +256,12 @@ def _listed(what: str, rows: list[tuple[int, str]], places: Places) -> str:
 
 
 def _histogram(dataset: TokenDataset) -> list[tuple[int, int]]:
-    width = -(-int(dataset.lengths.max()) // _HISTOGRAM_BINS)
-    counts = np.bincount((dataset.lengths - 1) // width)
-    return [((number + 1) * width, count) for number, count in enumerate(counts.tolist())]
+    rows = dataset.rows_by_length()
+    width = -(-max(rows) // _HISTOGRAM_BINS)
+    counts = [0] * (-(-max(rows) // width))
+    for length, count in rows.items():
+        counts[(length - 1) // width] += count
+    return [((number + 1) * width, count) for number, count in enumerate(counts)]
 
 
 __all__ = ["build"]

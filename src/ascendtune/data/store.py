@@ -8,6 +8,7 @@ A data set is a directory of shards `00000.arrow`, `00001.arrow`, …, in row or
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -51,12 +52,6 @@ class TokenDataset:
         self.group_size = group_size
         self._parts = [_Part(batch) for batch in batches]
         self._starts = np.cumsum([0, *(len(part.offsets) - 1 for part in self._parts)]).tolist()
-        lengths = [np.diff(part.offsets) for part in self._parts]
-        counts = [part.label_counts for part in self._parts]
-        self.lengths: Int32 = np.concatenate(lengths) if lengths else np.empty(0, np.int32)
-        """(rows,) int32: tokens of each row."""
-        self.label_counts: Int32 = np.concatenate(counts) if counts else np.empty(0, np.int32)
-        """(rows,) int32: positions of each row that are predicted, i.e. how many of labels[1:] are not -100."""
 
     @classmethod
     def open(cls, path: str | Path) -> TokenDataset:
@@ -83,6 +78,18 @@ class TokenDataset:
         return cls(shards, batches, group_size=group_size)
 
     @cached_property
+    def lengths(self) -> Int32:
+        """(rows,) int32: tokens of each row."""
+        lengths = [np.diff(part.offsets) for part in self._parts]
+        return np.concatenate(lengths) if lengths else np.empty(0, np.int32)
+
+    @cached_property
+    def label_counts(self) -> Int32:
+        """(rows,) int32: positions of each row that are predicted, i.e. how many of labels[1:] are not -100."""
+        counts = [part.label_counts for part in self._parts]
+        return np.concatenate(counts) if counts else np.empty(0, np.int32)
+
+    @cached_property
     def values(self) -> Float32:
         """(groups,) float32: the margin of a pair (0 where none is given); 1 for a good single answer, 0 for a bad one;
         0 where a group is one row."""
@@ -91,12 +98,15 @@ class TokenDataset:
 
     def rows_by_length(self) -> dict[int, int]:
         """Tokens of a row -> how many rows have as many, in ascending order."""
-        counts = np.bincount(self.lengths)
-        lengths = np.flatnonzero(counts)
-        return dict(zip(lengths.tolist(), counts[lengths].tolist(), strict=True))
+        found = Counter[int]()
+        for part in self._parts:
+            counts = np.bincount(np.diff(part.offsets))
+            lengths = np.flatnonzero(counts)
+            found.update(dict(zip(lengths.tolist(), counts[lengths].tolist(), strict=True)))
+        return dict(sorted(found.items()))
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return int(self._starts[-1])
 
     def row(self, index: int) -> tuple[Int32, Int32]:
         """`input_ids` and `labels` of one row, both (tokens,) int32: read-only views of the file, nothing is copied."""
