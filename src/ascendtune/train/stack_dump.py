@@ -21,12 +21,12 @@ def block_stacks_signal() -> None:
 
 
 def dump_stacks_on_signals(run: RunDir) -> None:
-    """Append the Python stacks of all threads to `run.stacks(rank)` at either signal. Needs `block_stacks_signal` before.
+    """Append the Python stacks of all threads to `run.stacks(rank)` at either signal.
 
-    At STACKS_SIGNAL a thread writes them under the interpreter's lock, also while the main thread waits in a
-    collective. A main thread that hangs in a driver and keeps that lock leaves only FORCED_STACKS_SIGNAL, at which
-    faulthandler reads the frames without it. That is safe as long as no Python code runs: a frame that another thread
-    leaves while it is read is freed, and the process ends with SIGSEGV.
+    `block_stacks_signal` must have been called. At STACKS_SIGNAL a thread writes them under the interpreter's lock,
+    also while the main thread waits in a collective. A main thread that hangs in a driver and keeps it leaves only
+    FORCED_STACKS_SIGNAL, at which faulthandler reads the frames without it. That is safe as long as no Python code
+    runs: a frame that another thread leaves while it is read is freed, and the process ends with SIGSEGV.
     """
     with suppress(OSError):
         file = FileIO(run.stacks(int(os.environ.get("RANK", "0"))), "wb")

@@ -2,9 +2,9 @@
 
 py-spy reads them from outside where it is installed and allowed. Otherwise a signal makes the worker write them itself:
 a thread of its own does, while the main thread waits in a collective or a system call. A worker that does not answer,
-because it hangs in a driver and keeps the interpreter's lock, gets a second signal, at which faulthandler writes them: it
-needs neither the lock nor a Python instruction. Of a program that is not ours only py-spy is used: it may handle signals
-otherwise.
+because it hangs in a driver and keeps the interpreter's lock, gets a second signal, at which faulthandler writes them:
+it needs neither the lock nor a Python instruction. Of a program that is not ours only py-spy is used: it may handle
+signals otherwise.
 """
 
 from __future__ import annotations
