@@ -23,9 +23,8 @@ from tokenizers import Tokenizer as Backend
 
 from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.skeleton import SkeletonRenderer
-from ascendtune.data.spans import Refused
+from ascendtune.data.spans import Refused, trained_tokens
 from ascendtune.data.template import ChatTemplate
-from ascendtune.data.tokenize import trained_tokens
 from ascendtune.data.tokenizer import Tokenizer
 
 _TRL = find_spec("trl")
