@@ -236,8 +236,8 @@ FAULTS = [
     ),
     Fault(
         "data/plan.py",
-        "bins = pack_best_fit(self._lengths, self._capacity, order)",
-        "bins = pack_best_fit(self._lengths, self._capacity, order)[:-1]",
+        "return Epoch(shuffled.astype(np.int32), bins)",
+        "return Epoch(shuffled.astype(np.int32)[:-1], bins)",
         "the last packed sequence is lost",
         _PLAN,
     ),
@@ -257,8 +257,8 @@ FAULTS = [
     ),
     Fault(
         "data/tokenize.py",
-        "others = [*rows[1:], rows[0]]",
-        "others = rows",
+        "self._rows[(row + 1) % len(self._rows)]",
+        "self._rows[row]",
         "KTO compares with the row's own answer",
         _GROUPS,
     ),
