@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -100,9 +100,27 @@ class Loop:
         if missed and (reason := self._evaluate()):
             return reason
         last, ended_because = self._last_step()
-        feed = BatchFeed(self.batches, counters.step, last) if self.strategy.device.runs_asynchronously else None
+        with self._batch_source(last) as source:
+            while counters.step < last:
+                self.profile.begin_step(counters.step + 1, last=last)
+                with self.dumps.step(counters.step + 1):
+                    self._step(source)
+                counters.step += 1
+                self._record(last)
+                if self._should_evaluate(counters.step) and (reason := self._evaluate()):
+                    return reason
+                if self._should_save(counters.step):
+                    self._save()
+                self.checkpointer.poll()
+                self._begun += self.profile.end_step(counters.step)
+        return ended_because
+
+    @contextmanager
+    def _batch_source(self, last: int) -> Iterator[Batches | BatchFeed]:
+        """What makes the batches of the steps until `last`. After an error a record that is on its way is written."""
+        feed = BatchFeed(self.batches, self.counters.step, last) if self.strategy.device.runs_asynchronously else None
         try:
-            return self._train_until(last, feed or self.batches) or ended_because
+            yield feed or self.batches
         except Exception:
             # A device that failed has no numbers to give. A loss that is not a number may be the cause of this error.
             with suppress(RuntimeError):
@@ -111,33 +129,6 @@ class Loop:
         finally:
             if feed is not None:
                 feed.close()
-
-    def _train_until(self, last: int, source: Batches | BatchFeed) -> str | None:
-        """Make the steps until `last`; returns the reason to end early, if there is one.
-
-        A step is recorded when the next one has been launched, so that the device has work while the host waits for the
-        numbers; and before an evaluation, a checkpoint and the end.
-        """
-        counters = self.counters
-        while counters.step < last:
-            self.profile.begin_step(counters.step + 1, last=last)
-            with self.dumps.step(counters.step + 1):
-                self._step(source)
-            counters.step += 1
-            stop_signal = self._write_record()
-            if stop_signal or self._should_record(counters.step):
-                self._send_record()
-            if stop_signal or counters.step == last or self._records_at_once(counters.step):
-                stop_signal = self._write_record() or stop_signal
-            if stop_signal:
-                self._stop(stop_signal)
-            if self._should_evaluate(counters.step) and (reason := self._evaluate()):
-                return reason
-            if self._should_save(counters.step):
-                self._save()
-            self.checkpointer.poll()
-            self._begun += self.profile.end_step(counters.step)
-        return None
 
     def _last_step(self) -> tuple[int, str]:
         """The step after which the run ends, and why it ends there."""
@@ -276,6 +267,21 @@ class Loop:
         with self.dumps.step(step, again=True):
             self._forward_backward(self.batches)
             self.dumps.before_update()
+
+    def _record(self, last: int) -> None:
+        """Record this step, if it is to be recorded; then stop if a signal came.
+
+        A step is recorded when the next one has been launched, so that the device has work while the host waits for the
+        numbers; and before an evaluation, a checkpoint and the end, step `last`.
+        """
+        step = self.counters.step
+        stop_signal = self._write_record()
+        if stop_signal or self._should_record(step):
+            self._send_record()
+        if stop_signal or step == last or self._records_at_once(step):
+            stop_signal = self._write_record() or stop_signal
+        if stop_signal:
+            self._stop(stop_signal)
 
     def _send_record(self) -> None:
         """Queue the copy of what is recorded of this step, and begin to count anew."""
