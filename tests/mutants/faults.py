@@ -542,9 +542,9 @@ FAULTS = [
         f"{_TUNERS}::test_lora_plus_ratio_scales_the_rate_of_b_matrices",
     ),
     Fault(
-        "train/tuner/freeze.py",
-        "numbered[len(blocks) - last :]",
-        "numbered[-last:]",
+        "recipe/method.py",
+        "range(layers - self.layers_at_the_end, layers)",
+        "range(layers - (self.layers_at_the_end or layers), layers)",
         "no last layers means all of them",
         f"{_TUNERS}::test_freeze_changes_exactly_what_it_names",
     ),
