@@ -65,6 +65,10 @@ class InspectedRow:
     """Why the row cannot be trained on; None if it can."""
     sequences: list[Sequence]
 
+    @property
+    def title(self) -> str:
+        return f"row {self.number}, {self.place}, format {self.format}"
+
 
 @dataclass(frozen=True)
 class Inspection:

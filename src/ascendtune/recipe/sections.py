@@ -29,6 +29,9 @@ class ModelSection(Section):
     """`random` needs only config.json and a tokenizer: weights are drawn with the seed."""
     new_tokens: list[str] = []
     """Tokens to add to the vocabulary; the embeddings grow, new rows start at the mean of the old ones."""
+    new_layers: int = Field(default=0, ge=0, le=65_536)
+    """Layers to add, spread evenly, each a copy of the one before that changes nothing at first (LLaMA Pro); train them
+    with `method.freeze.spread_layers`."""
 
 
 NEEDS_WHOLE_MATRICES = {
@@ -172,7 +175,7 @@ class TrackSection(Section):
     """Metrics: how often, and where beside metrics.jsonl."""
 
     every_steps: int = Field(default=1, ge=1, le=MOST)
-    """Steps between two lines of metrics.jsonl; each line costs one synchronisation with the device."""
+    """Steps between two lines of metrics.jsonl. On an accelerator the line of a step is written during the next one."""
     tensorboard: bool = True
     """Write events for TensorBoard into the run directory."""
 
