@@ -219,7 +219,8 @@ def find_runs(directory: Path) -> list[RunDir]:
         raise InputError(
             "no such directory",
             code="path-missing",
-            remedy=_newest_elsewhere() or "give the directory that contains your runs; `ascendtune train` creates one",
+            remedy=_newest_elsewhere()
+            or "give the directory that contains your runs; `ascendtune train` creates the first one",
             where=directory,
         )
     return sorted(_below(directory, _DEPTH), key=_changed)
