@@ -98,5 +98,7 @@ def option_remedy(option: str) -> str | None:
     name = option.lstrip("-").replace("-", "_")
     if name in ("config", "config_file"):
         return "give the recipe without an option: ascendtune train RECIPE"
+    if name in ("resume", "resume_from_checkpoint"):
+        return "the same command goes on from the newest checkpoint; another one: checkpoint.resume=PATH"
     key = name if "." in name else key_here(name)
     return f"keys of the recipe are written without dashes: {key.split(', ')[0]}=VALUE" if key else None

@@ -119,6 +119,7 @@ def test_a_wide_example_is_continued_with_a_backslash(
             "ascendtune train recipe.yaml optim.learning_rate=3e-4",
         ),
         (["kto", "model=x"], "init --model x --data DATA --stage preference, then ascendtune train recipe.yaml method"),
+        (["train", "r.yaml", "--resume"], "the same command goes on from the newest checkpoint"),
         (["resume"], "give the same ascendtune train RECIPE again"),
         (["train", "--config", "r.yaml"], "ascendtune train RECIPE"),
         (["train", "r.yaml", "--learning_rate", "3e-4"], "without dashes: optim.learning_rate=VALUE"),
