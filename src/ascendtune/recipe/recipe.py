@@ -99,8 +99,8 @@ class Recipe(Section):
     """`auto` uses every fused operator that the device has; or choose them one by one."""
     eval: EvalSection = EvalSection()
     on_nan: Literal["stop", "dump", "skip"] = "stop"
-    """A loss or gradient that is not a number: stop before the step; repeat it with a dump for `ascendtune align nan`,
-    then stop; or skip the step and count."""
+    """A loss or gradient that is not a number: stop; repeat the step with a dump for `ascendtune align nan`, then stop;
+    or skip the step and count. `dump` and `skip` wait for the device in each step."""
     on_hang: Literal["warn", "restart", "stop"] = "warn"
     """No rank reports progress any more: warn, stop the run, or restart it as often as `--max-restarts` allows."""
     checkpoint: CheckpointSection = CheckpointSection()

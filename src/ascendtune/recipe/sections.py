@@ -175,7 +175,7 @@ class TrackSection(Section):
     """Metrics: how often, and where beside metrics.jsonl."""
 
     every_steps: int = Field(default=1, ge=1, le=MOST)
-    """Steps between two lines of metrics.jsonl; each line costs one synchronisation with the device."""
+    """Steps between two lines of metrics.jsonl. On an accelerator the line of a step is written during the next one."""
     tensorboard: bool = True
     """Write events for TensorBoard into the run directory."""
 

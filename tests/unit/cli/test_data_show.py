@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-pytestmark = pytest.mark.usefixtures("preloaded")
+
+@pytest.fixture
+def ascendtune(in_process: Any) -> Any:
+    return in_process
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from ascendtune.data.plan import BatchPlan, PackedSequence, share_of_rank
 from ascendtune.data.store import TokenDataset
 from ascendtune.recipe.recipe import Recipe
@@ -53,10 +51,9 @@ def steps_of_data(dataset: TokenDataset, recipe: Recipe, *, packed: bool, ranks:
     """Of tokens on disk."""
     plan = _plan(dataset, recipe, packed=packed, ranks=ranks)
     each, steps = plan.steps_per_epoch, _all_steps(plan, recipe)
-    lengths = np.unique(dataset.lengths, return_counts=True)
     return Steps(
         steps, float(dataset.lengths.sum()) / each, float(dataset.label_counts.sum()) / each,
-        dict(zip(lengths[0].tolist(), lengths[1].tolist(), strict=True)),
+        dataset.rows_by_length(),
         plan.padding_ratio(recipe.batch.micro_batch), min(1.0, each / steps), is_measured=True,
     )  # fmt: skip
 
