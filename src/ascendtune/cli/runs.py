@@ -219,10 +219,22 @@ def find_runs(directory: Path) -> list[RunDir]:
         raise InputError(
             "no such directory",
             code="path-missing",
-            remedy="give the directory that contains your runs; `ascendtune train` creates the first one",
+            remedy=_newest_elsewhere()
+            or "give the directory that contains your runs; `ascendtune train` creates the first one",
             where=directory,
         )
     return sorted(_below(directory, _DEPTH), key=_changed)
+
+
+def _newest_elsewhere() -> str | None:
+    """The command that lists the newest run of the job registry; None where there is none."""
+    from ascendtune.job.registry import jobs
+
+    found = [RunDir(job.run_dir) for job in jobs()]
+    newest = next((run for run in reversed(found) if run.run_json.is_file()), None)
+    if newest is None:
+        return None
+    return f"give the directory that contains your runs: ascendtune runs list {shlex.quote(str(newest.path.parent))}"
 
 
 def _below(directory: Path, depth: int) -> Iterator[RunDir]:

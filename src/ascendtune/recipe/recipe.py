@@ -20,6 +20,7 @@ from ascendtune.recipe.llamafactory.translate import translate
 from ascendtune.recipe.llamafactory.v1 import is_v1_key, is_v1_recipe, translate_v1
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.other_names import REMEDIES
+from ascendtune.recipe.other_recipes import refuse_other_recipe
 from ascendtune.recipe.parallel import ParallelSection
 from ascendtune.recipe.sections import (
     NEEDS_WHOLE_MATRICES,
@@ -166,6 +167,7 @@ class Recipe(Section):
         """
         document = read_document(Path(path))
         native = list(overrides)
+        refuse_other_recipe(document)
         if is_v1_recipe(document):
             native = _apply_foreign(document, overrides, is_v1_key)
             document = translate_v1(document)

@@ -113,6 +113,15 @@ def test_a_wide_example_is_continued_with_a_backslash(
         (["export", "x.yaml"], "ascendtune merge RUN_OR_ADAPTER --to DIR"),
         (["webchat"], "ascendtune chat RUN_OR_MODEL"),
         (["dpo", "--model_name_or_path", "x"], "--stage preference, then ascendtune train recipe.yaml"),
+        (
+            ["sft", "--model_name_or_path", "x", "--dataset", "my rows.json", "--learning_rate=3e-4", "--bf16"],
+            "ascendtune init --model x --data 'my rows.json' --stage sft, then "
+            "ascendtune train recipe.yaml optim.learning_rate=3e-4",
+        ),
+        (["kto", "model=x"], "init --model x --data DATA --stage preference, then ascendtune train recipe.yaml method"),
+        (["train", "r.yaml", "--resume"], "the same command goes on from the newest checkpoint"),
+        (["resume"], "give the same ascendtune train RECIPE again"),
+        (["train", "--config", "r.yaml"], "ascendtune train RECIPE"),
         (["train", "r.yaml", "--learning_rate", "3e-4"], "without dashes: optim.learning_rate=VALUE"),
         (["train", "r.yaml", "--stage", "sft"], "without dashes: method.stage=VALUE"),
         (["train", "r.yaml", "--optim.epochs", "2"], "without dashes: optim.epochs=VALUE"),
