@@ -121,6 +121,31 @@ def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
         ) from error
 
 
+def run_in_foreground(argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run to the end with our terminal, as a shell does, and return the exit code: 128 + N after signal N.
+
+    The terminal sends its SIGINT to the child, too: it is left to the child. SIGTERM and SIGHUP are passed on.
+
+    Raises:
+        MachineError: it cannot be started.
+    """
+    try:
+        child = subprocess.Popen(list(argv), env=dict(env), preexec_fn=_terminate_with_parent)
+    except OSError as error:
+        raise MachineError(
+            f"cannot start {argv[0]}: {error.strerror}", code="program-not-started", remedy="check that the file exists"
+        ) from error
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None)}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        before[number] = signal.signal(number, lambda received, _: child.send_signal(received))
+    try:
+        code = child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
+
+
 @contextmanager
 def commands_changed(change: Callable[[list[str]], list[str] | None], added: Mapping[str, str]) -> Iterator[None]:
     """Context in which commands that code of others starts by `subprocess` or `os.exec*` are passed through `change`.
