@@ -56,6 +56,9 @@ def plan(
     network: Annotated[
         float | None, typer.Option(metavar="GB/S", help="From a device to other nodes, one direction.")
     ] = None,
+    measured: Annotated[
+        bool, typer.Option("--measure", help="Train two steps of full rows here, and correct the estimate by them.")
+    ] = False,
     past: Annotated[
         bool, typer.Option("--history", help="Show past runs and how far predictions were off; needs no recipe.")
     ] = False,
@@ -67,14 +70,17 @@ def plan(
     ascendtune plan recipe.yaml
     ascendtune plan recipe.yaml --device 910b3 --devices 8
     ascendtune plan recipe.yaml method.tuner=lora --memory 32GiB
+    ascendtune plan recipe.yaml --measure
     ascendtune plan --history
 
     Needs config.json, but neither weights nor the device: one training step is traced with fake tensors, which have
-    shapes but no data. If the data are prepared, their rows are used. Exit code 1: it does not fit.
+    shapes but no data. If the data are prepared, their rows are used. --measure needs both. Exit code 1: it does not
+    fit.
     """
     from dataclasses import replace
 
     from ascendtune.cli.complain import warn
+    from ascendtune.cli.plan_measure import measure, measured_lines, require_this_machine
     from ascendtune.cli.plan_time import history_text, rate_of, time_lines
     from ascendtune.core import log
     from ascendtune.machine.visible import visible_devices
@@ -82,6 +88,7 @@ def plan(
     from ascendtune.train.plan.ask import ask, cached_dataset, target_here
     from ascendtune.train.plan.device_table import bytes_of, named_target, speed_of
     from ascendtune.train.plan.history import read_history
+    from ascendtune.train.plan.measured import corrected
     from ascendtune.train.plan.time import estimate_time, features_of
 
     log.set_up()
@@ -91,6 +98,8 @@ def plan(
         return
     if recipe is None:
         raise InputError("no recipe was given", code="recipe-missing", remedy="name one, or add --history")
+    if measured:
+        require_this_machine(device, memory, nodes)
     ranks = devices * nodes
     # Checked before the step is traced, which takes seconds.
     given = {"flops": rate_of("--tflops", tflops, 1e12), "link": rate_of("--link", link)}
@@ -99,6 +108,11 @@ def plan(
     target = named_target(device, ranks) if device else target_here(visible_devices(), devices)
     target = replace(target, devices=ranks, memory_bytes=bytes_of(memory) if memory else target.memory_bytes)
     answer = ask(loaded, target, dataset=cached_dataset(loaded))
+    found = None
+    if measured:
+        found, as_past = measure(recipe, overrides or [], answer.recipe, target, history)
+        answer = replace(answer, estimate=corrected(answer.estimate, found.memory_factor))
+        history = [as_past] if as_past else history
     fits = answer.estimate.fits(target.memory_bytes)
     time: TimeEstimate | str = "the work of a step cannot be counted for this model"
     if answer.work is not None:
@@ -112,14 +126,19 @@ def plan(
             answer.work, answer.steps, answer.recipe, target, speed, features, history,
             nodes=nodes, network=between_nodes,
         )  # fmt: skip
+        if found and not isinstance(time, str):
+            time = replace(time, basis="the steps that were measured")
     if as_json:
-        content = {"target": asdict(target), "fits": fits, "estimate": asdict(answer.estimate)}
+        content: dict[str, Any] = {"target": asdict(target), "fits": fits, "estimate": asdict(answer.estimate)}
         said = {"why_not": time} if isinstance(time, str) else asdict(time)
-        print(json.dumps({**content, "changes": answer.changes, "time": said}, indent=2, ensure_ascii=False))
+        content |= {"changes": answer.changes, "time": said, "measured": asdict(found) if found else None}
+        print(json.dumps(content, indent=2, ensure_ascii=False))
     else:
         print(_as_text(answer, target))
         print()
         print(f"time: {time}" if isinstance(time, str) else "\n".join(time_lines(time)))
+        if found:
+            print("\n" + "\n".join(measured_lines(found)))
         for note in () if isinstance(time, str) else time.notes:
             warn(note)
         for note in answer.estimate.notes:

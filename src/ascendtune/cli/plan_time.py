@@ -37,10 +37,11 @@ def time_lines(found: TimeEstimate) -> list[str]:
     lines = [f"a step: {_range(found.step_seconds)}, {found.tokens_per_second:,.0f} tokens/s, from {found.basis}"]
     parts = found.parts
     if "update" in parts:
-        spent = [f"computation {_seconds(parts['compute'])}", f"update {_seconds(parts['update'])}"]
+        spent = [f"computation {seconds_text(parts['compute'])}", f"update {seconds_text(parts['update'])}"]
         if "communication" in parts:
             spent.append(
-                f"communication {_seconds(parts['communication'])}, of which {_seconds(parts['exposed'])} is not hidden"
+                f"communication {seconds_text(parts['communication'])}, "
+                f"of which {seconds_text(parts['exposed'])} is not hidden"
             )
         lines.append(f"  {', '.join(spent)}")
     if found.mfu is not None:
@@ -82,7 +83,7 @@ def history_text(runs: Sequence[PastRun]) -> str:
             [
                 f"{each.features.model_type} {format_count(each.features.parameters)}",
                 f"{each.features.stage} {each.features.tuner}", each.features.precision,
-                f"{each.features.ranks} × {each.features.strategy}", _seconds(each.step_seconds),
+                f"{each.features.ranks} × {each.features.strategy}", seconds_text(each.step_seconds),
                 _off(each.predicted_seconds, each.step_seconds),
                 format_bytes(each.peak_bytes) if each.peak_bytes else "-", _off(each.predicted_bytes, each.peak_bytes),
             ]
@@ -114,8 +115,9 @@ def _off(predicted: float | None, measured: float | None) -> str:
 
 
 def _range(found: Range) -> str:
-    return f"{_seconds(found.expected)} expected ({_seconds(found.low)} to {_seconds(found.high)})"
+    return f"{seconds_text(found.expected)} expected ({seconds_text(found.low)} to {seconds_text(found.high)})"
 
 
-def _seconds(value: float) -> str:
+def seconds_text(value: float) -> str:
+    """With three digits: `1.2 s`, `412 ms`."""
     return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"

@@ -109,7 +109,7 @@ def _is_recipe(path: Path) -> bool:
     """Whether `path` is a recipe: a file that is not a trace. LLaMA-Factory's recipes may be JSON, as traces are."""
     from ascendtune.core.foreign_json import open_foreign
 
-    if path.is_dir() or path.suffix == ".gz":
+    if path.is_dir() or path.suffix in (".gz", ".db") or not path.exists():
         return False
     if path.suffix != ".json":
         return True

@@ -93,3 +93,10 @@ def test_the_run_of_a_start_is_told_from_others_of_its_name(tmp_path: Path) -> N
     assert run_started_by(11, records) == tmp_path / "run-1"
     assert run_started_by(12, records) == tmp_path / "run-2"
     assert run_started_by(13, records) is None
+
+
+def test_a_name_of_nothing_is_told_as_missing(tmp_path: Path) -> None:
+    for name in ("missing", "missing.yaml", "missing.json", "missing.json.gz", "missing.db"):
+        with pytest.raises(AscendtuneError) as caught:
+            profile(tmp_path / name)
+        assert caught.value.code == "path-missing"

@@ -13,6 +13,8 @@ from ascendtune.core.terminal_text import safe
 _SHOWN = 15
 _KEPT = 500
 _WIDTH = 44
+_LEAST_SHOWN_SECONDS = 5e-6
+"""A smaller difference would be shown as 0.00 ms."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,14 @@ def comparison_as_text(ranks: list[RankProfile], before: list[RankProfile]) -> s
     lines += ["", "operators, those first whose time differs most:"]
     lines.append(f"  {'':<{_WIDTH}} {'before':>10} {'now':>10} {'change':>10}   {'calls':>11}  kind")
     for row in compare(ranks, before)[:_SHOWN]:
+        if abs(row.difference) < _LEAST_SHOWN_SECONDS:
+            break
         calls = f"{row.before_calls:.0f}" + (
             f" -> {row.calls:.0f}" if round(row.calls) != round(row.before_calls) else ""
         )
         lines.append(f"{_line(_short(row.name), row.before_seconds, row.seconds)}   {calls:>11}  {row.kind}")
+    if not any(abs(row.difference) >= _LEAST_SHOWN_SECONDS for row in compare(ranks, before)):
+        lines[-2:] = ["no operator's time differs"]
     return "\n".join(lines)
 
 

@@ -17,6 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from ascendtune.check.profile.ascend_database import DATABASES, read_database
 from ascendtune.check.profile.intervals import Interval, merged, uncovered, union
 from ascendtune.check.profile.kinds import kind_of_collective, kind_of_operator
 from ascendtune.check.profile.split import Split
@@ -52,8 +53,10 @@ def read_ascend(output: Path) -> Split:
     parts = {str(row.get("Step", "")): row for row in _rows(output / _STEPS)}
     kernels = _kernels(output / _KERNELS)
     if not parts and not kernels:
+        if databases := sorted(output.glob(DATABASES)):
+            return read_ascend_database(databases[0])
         raise InputError(
-            f"{OUTPUT} holds neither {_STEPS} nor {_KERNELS} with a kernel",
+            f"{OUTPUT} holds neither {_STEPS} nor {_KERNELS} with a kernel, and no database",
             code="no-profile",
             remedy="let torch_npu.profiler analyse its records: torch_npu.profiler.profiler.analyse(PATH)",
             where=output,
@@ -68,10 +71,32 @@ def read_ascend(output: Path) -> Split:
     return split
 
 
-def _add_step(split: Split, kernels: list[Interval], parts: dict[str, str] | None) -> float:
+def read_ascend_database(path: Path) -> Split:
+    """As `read_ascend`, from ascend_pytorch_profiler_RANK.db: all totals are made of its kernels.
+
+    Raises:
+        InputError: not such a database, or it has no kernel.
+    """
+    split = Split([], on_device=True)
+    elapsed: dict[str, float] = defaultdict(float)
+    for step in read_database(path):
+        split.step_seconds.append(_add_step(split, step.kernels, None, step.microseconds))
+        for each in step.kernels:
+            if kind_of_operator(each.label) == "collective":
+                seconds, kind = (each.end - each.start) * _MICRO, kind_of_collective(each.label)
+                elapsed[kind] += seconds
+                split.collectives[kind].append(seconds)
+    _divide_communication(split, elapsed)
+    return split
+
+
+def _add_step(split: Split, kernels: list[Interval], parts: dict[str, str] | None, lasts: float | None = None) -> float:
     """Add a step to `split`; returns its seconds.
 
     The totals are those of the vendor where it has made them. They say how much is computed; the kernels say what.
+
+    Args:
+        lasts: microseconds of the step, where no totals say it (default: from its first kernel to its last).
     """
     lanes: dict[str, list[Interval]] = defaultdict(list)
     for kernel in kernels:
@@ -95,8 +120,8 @@ def _add_step(split: Split, kernels: list[Interval], parts: dict[str, str] | Non
         hidden, free = _seconds(parts, "Overlapped"), _seconds(parts, "Free")
         copied = min(copied, free)
         free -= copied
-    elif kernels:
-        whole = max(each.end for each in kernels) - min(each.start for each in kernels)
+    elif kernels or lasts:
+        whole = lasts or max(each.end for each in kernels) - min(each.start for each in kernels)
         free = max(0.0, whole * _MICRO - computed - communicated - copied)
     for kind, seconds in compute.items():
         split.compute[kind] += seconds
@@ -146,6 +171,15 @@ def _name_collectives(split: Split, content: dict[str, Any]) -> None:
                 kind = kind_of_collective(name)
                 elapsed[kind] += seconds
                 split.collectives[kind].append(seconds)
+    _divide_communication(split, elapsed)
+
+
+def _divide_communication(split: Split, elapsed: dict[str, float]) -> None:
+    """Name the communication, of which only the totals are known.
+
+    Args:
+        elapsed: collective -> seconds.
+    """
     for table in (split.communication, split.hidden):
         if elapsed and (total := table.pop("collectives", 0.0)):
             table.update(_scaled(elapsed, total))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ascendtune.check.profile.ascend import ascend_outputs, read_ascend
+from ascendtune.check.profile.ascend import ascend_outputs, read_ascend, read_ascend_database
 from ascendtune.check.profile.split import Split, split_of
 from ascendtune.check.profile.trace import read_trace
 from ascendtune.core.errors import InputError
@@ -65,8 +65,15 @@ def read_profile(path: Path) -> list[RankProfile]:
     Raises:
         InputError: there is none, or a trace cannot be read.
     """
+    if not path.exists():
+        raise InputError(
+            "no such file or directory",
+            code="path-missing",
+            remedy="give a recipe, a run, a directory of traces or a trace; `ascendtune runs list` shows runs",
+            where=path,
+        )
     if path.is_file():
-        return [_read_rank(path, 0, {})]
+        return [RankProfile(0, path, read_ascend_database(path)) if path.suffix == ".db" else _read_rank(path, 0, {})]
     run = RunDir(path) if (path / "run.json").is_file() else None
     directory = run.profile if run is not None else path
     if outputs := ascend_outputs(directory):

@@ -12,12 +12,11 @@ from ascendtune.core.units import format_bytes
 from ascendtune.data.prepare import Prepared
 from ascendtune.machine.visible import visible_devices
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.plan.ask import Answer, ask, target_here
+from ascendtune.train.plan.ask import ask, target_here
 from ascendtune.train.plan.changes import Change, changed
-from ascendtune.train.plan.device_table import speed_of
 from ascendtune.train.plan.history import read_history
 from ascendtune.train.plan.request import Target
-from ascendtune.train.plan.time import estimate_time, features_of
+from ascendtune.train.plan.time import expected_step_seconds
 from ascendtune.train.run_choice import planned_run
 
 _WORTH_ASKING = 0.25
@@ -91,18 +90,10 @@ def require_fit(recipe: Recipe, model_directory: Path, prepared: Prepared, *, de
     return {
         "expected_bytes": found.expected, "low_bytes": found.low, "high_bytes": found.high,
         "context_bytes": found.context, "moment": found.moment, "how": found.facts["how"], "at_peak": found.at_peak,
-        "step_seconds": _step_seconds(answer, target),
+        "step_seconds": expected_step_seconds(
+            answer.work, answer.steps, answer.recipe, target, found.facts, read_history()
+        ),
     }  # fmt: skip
-
-
-def _step_seconds(answer: Answer, target: Target) -> float | None:
-    """Of an expected step; None where neither the table of devices nor past runs know the device."""
-    if answer.work is None:
-        return None
-    features = features_of(answer.work, answer.steps, answer.recipe, target, answer.estimate.facts)
-    speed = speed_of(target.name, answer.work.compute)
-    found = estimate_time(answer.work, answer.steps, answer.recipe, target, speed, features, read_history())
-    return None if isinstance(found, str) else found.step_seconds.expected
 
 
 def first_guess(recipe: Recipe, model_directory: Path) -> int:

@@ -139,14 +139,11 @@ def estimate(recipe: Recipe, request: Request) -> Estimate:
     setting = _setting(recipe, request)
     step, spread, notes = _step_memory(setting, documents, target)
     moments, resting = step.moments, step.resting
-    host, copied = 0, _checkpoint_copy(step)
+    host, copied = step.offloaded, _checkpoint_copy(step)
     if _offloads(setting.recipe):
-        host = sum(_at_rest(resting).values())
+        host += sum(_at_rest(resting).values())
         moments = {name: each - _at_rest(each) for name, each in moments.items()}
         resting = resting - _at_rest(resting)
-    if setting.recipe.memory.offload_activations and not target.is_host:
-        notes.append("memory.offload_activations is not in the estimate: activations are counted as if they stayed")
-        spread = _ARITHMETIC_SPREAD[0], spread[1]
     moment = max(moments, key=lambda each: moments[each].total())
     at_peak = {name: size for name, size in moments[moment].most_common() if size > 0}
     expected = sum(at_peak.values())

@@ -34,6 +34,8 @@ class StepMemory:
     layers: int
     how: str
     """How it was found, for the report."""
+    offloaded: int = 0
+    """Bytes of saved tensors in host memory between forward and backward."""
 
 
 class LiveBytes(TorchDispatchMode):

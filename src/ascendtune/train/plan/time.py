@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.plan.device_table import Speed, known_name
+from ascendtune.train.plan.device_table import Speed, known_name, speed_of
 from ascendtune.train.plan.history import Features, PastRun, past_speed, word
 from ascendtune.train.plan.request import Target
 from ascendtune.train.plan.work import Steps, Work
@@ -143,6 +143,26 @@ def estimate_time(
             step = Range(step.low, step.expected + sent.total - hidden, step.high + sent.total)
             parts |= {"communication": sent.total, "exposed": sent.total - hidden}
     return _of_run(work, steps, recipe, target, speed, step, parts, basis, useful, tuple(notes))
+
+
+def expected_step_seconds(
+    work: Work | None,
+    steps: Steps,
+    recipe: Recipe,
+    target: Target,
+    facts: dict[str, object],
+    history: Sequence[PastRun],
+) -> float | None:
+    """Of an expected step on one node; None where neither the table of devices nor past runs know the device.
+
+    Args:
+        facts: of the estimate of memory.
+    """
+    if work is None:
+        return None
+    features = features_of(work, steps, recipe, target, facts)
+    found = estimate_time(work, steps, recipe, target, speed_of(target.name, work.compute), features, history)
+    return None if isinstance(found, str) else found.step_seconds.expected
 
 
 @dataclass(frozen=True)

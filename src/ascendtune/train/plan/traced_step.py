@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
@@ -70,15 +71,16 @@ def trace_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
         for count in repeats.counts():
             steps = _Steps(setting, repeats, count)
             found.append((count, *steps.run(batch)))
-    count, moments, resting = found[-1]
+    count, moments, resting, offloaded = found[-1]
     if count < repeats.layers:
         ratio = (repeats.layers - count) / (count - found[0][0])
         moments = {name: _further(found[0][1][name], moments[name], ratio) for name in moments if name in found[0][1]}
         resting = _further(found[0][2], resting, ratio)
+        offloaded += round(ratio * (offloaded - found[0][3]))
     if (copied := _exported_bytes(setting, parameters)) > 0:
         moments[EXPORT] = resting + Counter({"exported copy": copied})
     how = f"{count} of {repeats.layers} layers traced"
-    return StepMemory(moments, resting, parameters, trainable, repeats.layers, how)
+    return StepMemory(moments, resting, parameters, trainable, repeats.layers, how, offloaded)
 
 
 def _exported_bytes(setting: Setting, parameters: int) -> int:
@@ -107,6 +109,7 @@ class _Steps:
         if isinstance(device, PlannedDevice) and device.has_modelled_operators and setting.recipe.kernel != "off":
             install_modelled_kernels(self.model)
         self.trainable, self.parameters = trainable_share(self.model)
+        self._offloaded = 0
 
     def _make(self) -> Any:
         setting = self._setting
@@ -130,8 +133,8 @@ class _Steps:
         recompute_activations(model, setting.recipe.memory)
         return model
 
-    def run(self, host: Batch) -> tuple[dict[str, Bytes], Bytes]:
-        """Peaks by moment, and what is live between two steps."""
+    def run(self, host: Batch) -> tuple[dict[str, Bytes], Bytes, int]:
+        """Peaks by moment, what is live between two steps, and the bytes of saved tensors in host memory."""
         self._bring_to_device()
         with self._fake, self._live, self._live.follow_resizing():
             return self._run(host)
@@ -157,7 +160,7 @@ class _Steps:
         faked = FakeTensor(self._fake, content.detach(), self._setting.device.torch_device)
         return nn.Parameter(faked, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else faked
 
-    def _run(self, host: Batch) -> tuple[dict[str, Bytes], Bytes]:
+    def _run(self, host: Batch) -> tuple[dict[str, Bytes], Bytes, int]:
         setting, live = self._setting, self._live
         recipe, device, precision = setting.recipe, setting.device, setting.precision
         live.enter("sharding", "communication")
@@ -194,7 +197,7 @@ class _Steps:
                 objective.begin([batch] if recipe.method.task == "singles" else [], root)
             shared = strategy.shares_casts(recipe.batch.accumulate)
             with precision.shared_casts() if shared else nullcontext():
-                with precision.autocast():
+                with self._offloading(), precision.autocast():
                     loss, _ = module(objective, batch)
                 live.enter("backward begins", "backward")
                 (loss * 1.0).backward()
@@ -202,7 +205,23 @@ class _Steps:
         live.enter(UPDATE, "optimizer")
         self._update(strategy, module, optimizer, trained)
         live.enter("resting")
-        return live.peaks, live.now()
+        return live.peaks, live.now(), self._offloaded
+
+    def _offloading(self) -> AbstractContextManager[Any]:
+        """What `train.model.activation_store` does: every saved tensor, weights too, is copied to host memory."""
+        setting = self._setting
+        if not setting.recipe.memory.offload_activations or setting.device.shares_host_memory:
+            return nullcontext()
+
+        def pack(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+            self._offloaded += tensor.numel() * tensor.element_size()
+            return tensor.size(), tensor.dtype, tensor.device
+
+        def unpack(kept: tuple[torch.Size, torch.dtype, torch.device]) -> torch.Tensor:
+            size, dtype, device = kept
+            return torch.empty(size, dtype=dtype, device=device)
+
+        return saved_tensors_hooks(pack, unpack)
 
     def _update(
         self, strategy: Strategy, module: nn.Module, optimizer: torch.optim.Optimizer, trained: list[nn.Parameter]

@@ -36,3 +36,13 @@ def test_operators_are_compared_per_step_by_name_and_kind(tmp_path: Path) -> Non
     plain = comparison_as_plain(now, before)
     for side in ("before", "now"):
         assert sum(plain[side]["parts"].values()) == pytest.approx(plain[side]["step_seconds"])
+
+
+def test_operators_without_a_difference_are_not_listed(tmp_path: Path) -> None:
+    one, other = (
+        read_profile(write(tmp_path / name, [op("aten::mm", 0, 10), op("aten::add", 10, lasts)]))
+        for name, lasts in (("one.json", 10), ("other.json", 110))
+    )
+    text = comparison_as_text(other, one)
+    assert "aten::add" in text and "aten::mm" not in text
+    assert "no operator's time differs" in comparison_as_text(one, one)

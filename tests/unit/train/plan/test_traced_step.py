@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from ascendtune.machine.torch_backend.cpu import CpuDevice
+from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.plan import traced_step
 from ascendtune.train.plan.live_bytes import StepMemory
-from ascendtune.train.plan.request import Document
+from ascendtune.train.plan.planned_device import PlannedDevice
+from ascendtune.train.plan.request import Document, Target
 from ascendtune.train.plan.setting import Setting
 from ascendtune.train.plan.traced_step import trace_step
 
@@ -26,6 +28,9 @@ _MODEL = {
 }  # fmt: skip
 _PARAMETERS = 2 * 512 * 64 + 9 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 176 + 2 * 64) + 64
 _ROWS = (Document(100, 80), Document(60, 59))
+
+
+_CARD = PlannedDevice(Target("cuda", "card", 1 << 40, 1))
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +46,14 @@ def usual(model: Path) -> StepMemory:
     return _trace(model)
 
 
-def _trace(model: Path, ranks: int = 1, documents: Any = _ROWS, **keys: Any) -> StepMemory:
+def _trace(
+    model: Path, ranks: int = 1, documents: Any = _ROWS, device: Device | None = None, **keys: Any
+) -> StepMemory:
     recipe = Recipe.check({
         "model": {"path": str(model)}, "data": {"train": [{"path": "x.jsonl"}]}, "precision": "fp32", **keys,
     })  # fmt: skip
-    return trace_step(Setting.of(recipe, model, CpuDevice(), ranks=ranks, vocabulary=0, pad_id=0), documents)
+    setting = Setting.of(recipe, model, device or CpuDevice(), ranks=ranks, vocabulary=0, pad_id=0)
+    return trace_step(setting, documents)
 
 
 def test_full_training_holds_weights_gradients_and_two_moments(usual: StepMemory) -> None:
@@ -78,6 +86,17 @@ def test_fsdp_divides_weights_and_moments(model: Path, usual: StepMemory) -> Non
     divided = _trace(model, ranks=4, parallel={"strategy": "fsdp"})
     assert divided.resting.total() == pytest.approx(usual.resting.total() / 4, rel=0.05)
     assert not traced_step.dist.is_initialized(), "the group of fake ranks is gone afterwards"
+
+
+def test_offloading_keeps_saved_tensors_in_host_memory(model: Path) -> None:
+    rows = (Document(512, 500),)
+    stays = _trace(model, documents=rows, device=_CARD)
+    moved = _trace(model, documents=rows, device=_CARD, memory={"offload_activations": True})
+    # At least the input of each matrix: three of the hidden size, one of the feed-forward's.
+    assert moved.offloaded > 9 * 4 * 512 * (3 * 64 + 176) and stays.offloaded == 0
+    assert moved.moments["loss"]["activations"] < 0.1 * stays.moments["loss"]["activations"]
+    assert moved.resting == stays.resting
+    assert _trace(model, documents=rows, memory={"offload_activations": True}).offloaded == 0
 
 
 def test_checkpointing_keeps_the_input_of_each_block(model: Path) -> None:

@@ -1,4 +1,4 @@
-"""`ascendtune bench` as a user meets it."""
+"""Commands that measure a recipe by training it briefly: `ascendtune bench` and `ascendtune plan --measure`."""
 
 from __future__ import annotations
 
@@ -33,3 +33,17 @@ def test_one_and_two_ranks_are_trained_and_compared(workshop: Workshop, tiny_mod
     assert len(list((run / "profile").glob("rank_*.trace.json.gz"))) == 2
     assert not (run / "model").exists()
     assert json.loads(workshop.run(*words).out)["rows"] == content["rows"]
+
+
+def test_plan_measures_two_steps_and_corrects_the_time(workshop: Workshop, tiny_model: Path) -> None:
+    workshop.write_small_run(tiny_model, batch={"per_device": 2}, precision="fp32")
+    ended = workshop.run("plan", "recipe.yaml", "--measure", "--json")
+    assert ended.code == 0, ended.err
+    content = json.loads(ended.out)
+    measured, run = content["measured"], workshop.directory / "runs" / "run-measure"
+    assert Path(measured["run"]).name == run.name and not (run / "model").exists()
+    # The very rows that were trained on are estimated: two full ones.
+    assert measured["predicted_bytes"] > 0 and measured["measured_bytes"] is None
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert records[1]["tokens"] == 128 and measured["measured_seconds"] == records[1]["seconds"]["step"]
+    assert content["time"]["basis"] == "the steps that were measured"

@@ -1,0 +1,146 @@
+"""Reads the database of torch_npu's profiler, ascend_pytorch_profiler_RANK.db.
+
+Its tables, of which these are read, are described in "Data in ascend_pytorch_profiler_{Rank_ID}.db", CANN 8.5 to 9.1,
+https://www.hiascend.com/document/detail/en/canncommercial/850/devaids/profiling/atlasprofiling_16_1145.html;
+STEP_TIME as torch_npu 2.13 makes it. Times are nanoseconds; a name is a number of the table STRING_IDS.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from ascendtune.check.profile.intervals import Interval
+from ascendtune.check.profile.trace import MOST_EVENTS
+from ascendtune.core.errors import InputError
+
+DATABASES = "ascend_pytorch_profiler*.db"
+_MOST_INSTRUCTIONS = 20_000_000_000
+"""Of SQLite's machine: some minutes; a database of others may be made to take for ever."""
+_INSTRUCTIONS_BETWEEN = 1_000_000
+_LONGEST_TEXT = 1 << 20
+_LONGEST_NAME = 300
+_NANOSECONDS = 1e-3
+"""In microseconds."""
+_LONGEST = 1e12
+"""Microseconds: longer than any step."""
+# Queries, each with the tables that it needs.
+_KERNELS = (
+    ("COMPUTE_TASK_INFO", "TASK"),
+    "SELECT task.startNs, task.endNs, info.opType FROM COMPUTE_TASK_INFO AS info "
+    "JOIN TASK AS task ON task.globalTaskId = info.globalTaskId",
+)
+_COPIES = (
+    ("TASK", "STRING_IDS"),
+    "SELECT startNs, endNs, taskType FROM TASK "
+    "WHERE taskType IN (SELECT id FROM STRING_IDS WHERE value = 'MEMCPY_ASYNC')",
+)
+_COLLECTIVES = (("COMMUNICATION_OP",), "SELECT startNs, endNs, opName FROM COMMUNICATION_OP")
+_STEPS = (("STEP_TIME",), "SELECT id, startNs, endNs FROM STEP_TIME ORDER BY startNs")
+
+
+class RecordedStep(NamedTuple):
+    """A step in the database."""
+
+    kernels: list[Interval]
+    """By their start on the device; kernels, copies and collectives, labelled by type or name."""
+    microseconds: float | None
+    """From one step to the next on the host; None where the database has no steps."""
+
+
+def read_database(path: Path) -> list[RecordedStep]:
+    """The steps of a rank, in order; one, with all kernels, where the database has none.
+
+    A kernel belongs to the step in which it begins on the device; the first and the last step take those outside all.
+
+    Raises:
+        InputError: not such a database, too large, or made to take for ever.
+    """
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)) as database:
+            return _read(database, path)
+    except (sqlite3.Error, OverflowError) as error:
+        raise _invalid(path, str(error)) from error
+
+
+def _read(database: sqlite3.Connection, path: Path) -> list[RecordedStep]:
+    # The file may be anybody's: its schema calls no function, and no query runs without end.
+    database.execute("PRAGMA trusted_schema = OFF")
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_TEXT)
+    left = iter(range(_MOST_INSTRUCTIONS // _INSTRUCTIONS_BETWEEN))
+    database.set_progress_handler(lambda: next(left, None) is None, _INSTRUCTIONS_BETWEEN)
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not {"TASK", "COMMUNICATION_OP"} & tables:
+        raise _invalid(path, "it has neither the table TASK nor COMMUNICATION_OP")
+    found = [
+        each
+        for needed, query in (_KERNELS, _COPIES, _COLLECTIVES)
+        if tables.issuperset(needed)
+        for each in _rows(database, query, path)
+    ]
+    if not found:
+        raise InputError(
+            "the database has no kernel",
+            code="no-profile",
+            remedy="record again with torch_npu.profiler.ProfilerActivity.NPU",
+            where=path,
+        )
+    origin = min(start for start, _, _ in found)
+    names = _names(database, {name for _, _, name in found}) if "STRING_IDS" in tables else {}
+    kernels = sorted(
+        Interval((start - origin) * _NANOSECONDS, (end - origin) * _NANOSECONDS, names.get(name, "")[:_LONGEST_NAME])
+        for start, end, name in found
+    )
+    if kernels[-1].start > _LONGEST or max(each.end - each.start for each in kernels) > _LONGEST:
+        raise _invalid(path, "its times are further apart than any steps")
+    steps = list(_rows(database, _STEPS[1], path)) if "STEP_TIME" in tables else []
+    if not steps:
+        return [RecordedStep(kernels, None)]
+    begins = [(begin - origin) * _NANOSECONDS for _, begin, _ in steps]
+    recorded = [RecordedStep([], (end - begin) * _NANOSECONDS) for _, begin, end in steps]
+    at = 0
+    for kernel in kernels:
+        while at + 1 < len(begins) and kernel.start >= begins[at + 1]:
+            at += 1
+        recorded[at].kernels.append(kernel)
+    return recorded
+
+
+def _rows(database: sqlite3.Connection, query: str, path: Path) -> Iterator[tuple[int, int, int]]:
+    for number, row in enumerate(database.execute(query)):
+        if number >= MOST_EVENTS:
+            raise InputError(
+                f"a table of the database has more than {MOST_EVENTS:,} lines",
+                code="trace-too-large",
+                remedy="record fewer steps",
+                where=path,
+            )
+        first, second, third = row
+        if not all(isinstance(each, int) for each in row) or (query != _STEPS[1] and second < first):
+            continue
+        if query == _STEPS[1] and not 0 < third - second < _LONGEST / _NANOSECONDS:
+            continue
+        yield first, second, third
+
+
+def _names(database: sqlite3.Connection, wanted: set[Any]) -> dict[int, str]:
+    """The texts of these numbers."""
+    found = {}
+    for number in wanted:
+        row = database.execute("SELECT value FROM STRING_IDS WHERE id = ?", (number,)).fetchone()
+        if row and isinstance(row[0], str):
+            found[number] = row[0]
+    return found
+
+
+def _invalid(path: Path, why: str) -> InputError:
+    return InputError(
+        f"not a database of torch_npu's profiler: {why}",
+        code="invalid-trace",
+        remedy="give the folder …_ascend_pt, or record the profile again",
+        where=path,
+    )
