@@ -51,6 +51,11 @@ def test_imported_runs_are_listed_shown_and_compared(place: Path, capsys: pytest
         ("logs-a", "imported", 5), ("logs-b", "imported", 5),
     }  # fmt: skip
     assert main("runs", "show", "runs/logs-a") == 0
+    shown = capsys.readouterr().out
+    assert str(place / "logs/a") in shown and "recipe.yaml" not in shown and "attempt," not in shown
+    assert main("align", "runs/logs-a", "runs/logs-b", "--json") == 1
+    capsys.readouterr()
+    assert main("align", "runs/logs-a", "logs/a", "--json") in (0, 4), "the same records, imported and not"
     capsys.readouterr()
     assert main("runs", "compare", "runs/logs-a", "runs/logs-b", "--json") == 0
     assert json.loads(capsys.readouterr().out)["loss"]["5"] == pytest.approx([0.4, 0.8])
