@@ -119,16 +119,21 @@ def _lines(facts: dict[str, Any]) -> list[str]:
             f"  {cause.get('what', 'no cause was recorded')}",
             *([f"  do: {cause['remedy']}"] if cause.get("remedy") else []),
         ]
-    lines += _section("last step", _without(facts["last_metrics"], "batch_hash", "seconds"))
-    lines += _section("last evaluation", facts["last_evaluation"])
+    imported = facts.get("imported")
+    if isinstance(imported, dict):
+        lines[0] = f"{facts['path']}: {facts['state']}"
+        lines += _section("imported", {"from": imported.get("from"), "points": imported.get("points")})
+    lines += _section("last step", _without(facts["last_metrics"], "batch_hash", "seconds", "time"))
+    lines += _section("last evaluation", _without(facts["last_evaluation"], "time"))
     lines += _data(Path(facts["path"]), facts["data_report"])
     lines += _section("chosen", facts.get("resolved"))
     lines += _section("versions", facts.get("versions"))
+    recipe = Path(facts["path"]) / "recipe.yaml"
     places = {
         "checkpoints": ", ".join(Path(path).name for path in facts["checkpoints"]),
         "model": facts["model"],
         "picture": ", ".join(facts["pictures"]),
-        "recipe": str(Path(facts["path"]) / "recipe.yaml"),
+        "recipe": str(recipe) if recipe.is_file() else None,
     }
     return [*lines, *_section("files", places)]
 

@@ -15,7 +15,7 @@ from typing import IO, Any, NoReturn
 
 import psutil
 
-from ascendtune.core.errors import MachineError
+from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.procfs import stats
 
 
@@ -266,6 +266,35 @@ class Child:
         """Send `number` to the child alone."""
         if self._process.poll() is None:
             self._process.send_signal(number)
+
+
+class Companion:
+    """A child in a session of its own. No Python code runs between fork and exec: this process may have threads.
+
+    The child's stdin ends when `hang_up` is called or this process ends for any reason.
+    """
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], *, output: Path) -> None:
+        """Start `argv`.
+
+        Args:
+            output: the file that its stdout and stderr are appended to.
+
+        Raises:
+            MachineError: it cannot be started.
+        """
+        with translated_disk_errors(output, "opening a log"), output.open("ab") as sink:
+            self._process = _in_a_session(argv, env=dict(env), stdin=subprocess.PIPE, stdout=sink, stderr=sink)
+
+    def hang_up(self, timeout_seconds: float) -> None:
+        """Close its stdin, and wait until it has ended; kill it when it has not in time."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 class Dialogue:

@@ -171,6 +171,9 @@ class CheckpointSection(Section):
     `run@best`, `run@last`."""
 
 
+TrackerName = Literal["wandb", "swanlab", "mlflow", "trackio"]
+
+
 class TrackSection(Section):
     """Metrics: how often, and where beside metrics.jsonl."""
 
@@ -178,6 +181,23 @@ class TrackSection(Section):
     """Steps between two lines of metrics.jsonl. On an accelerator the line of a step is written during the next one."""
     tensorboard: bool = True
     """Write events for TensorBoard into the run directory."""
+    send_to: list[TrackerName] = []
+    """Trackers that get the numbers while the run trains, such as `[wandb]`; `ascendtune track send` does it later."""
+    project: str = Field(default="ascendtune", pattern=r"^[\w.-]{1,100}$")
+    """Name of the project (in mlflow: of the experiment) in these trackers."""
+    host: str | None = Field(default=None, pattern=r"^https?://[^\s@]+$", max_length=500)
+    """Address of a server of your own; null: the one that the tracker's own client is set up for."""
+
+    @model_validator(mode="after")
+    def _host_is_of_one_tracker(self) -> TrackSection:
+        if self.host is not None and len(self.send_to) != 1:
+            raise Contradiction(
+                "track.host is the address of one tracker",
+                code="conflicting-keys",
+                remedy="name exactly one tracker in track.send_to, or remove track.host",
+                path=("track", "host"),
+            )
+        return self
 
 
 class AlignSection(Section):

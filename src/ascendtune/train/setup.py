@@ -284,6 +284,10 @@ def _callbacks(run: RunDir, recipe: Recipe) -> list[Callback]:
         from ascendtune.train.report.tensorboard import TensorBoardWriter
 
         callbacks.append(TensorBoardWriter(run))
+    if recipe.track.send_to:
+        from ascendtune.train.report.live_sending import LiveSending, destinations_of
+
+        callbacks.extend(LiveSending(run, each) for each in destinations_of(recipe))
     return callbacks
 
 

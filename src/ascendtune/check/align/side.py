@@ -194,6 +194,8 @@ def _events_below(path: Path) -> list[Path]:
 
 def _read_run(run: RunDir) -> Side:
     record = run.read()
+    if isinstance(record.get("imported"), dict):
+        return _foreign(run.path, "TensorBoard", run.read_metrics(), _OURS, rounded=False)
     precision = _object(_object(record.get("resolved")).get("precision")).get("compute")
     recipe = leaves_of(read_document(run.recipe).values)
     dump = find_dump(run.dumps)
