@@ -29,26 +29,39 @@ def record(
 
     Works for loops of torch on one device, with DDP, FSDP2 or DeepSpeed ZeRO, and for the Trainer of transformers, in
     the Python that has ascendtune installed. A step is one optimizer step of the first model that is trained. Models
-    that torch.compile has compiled run eagerly. Processes that the command starts are followed: launchers, subprocess,
-    multiprocessing; not commands of a shell. Not recorded: FSDP1. Exit code: that of the command.
+    that torch.compile has compiled run eagerly. Processes that the command starts are followed: launchers, shell
+    scripts, subprocess, multiprocessing. Not recorded: FSDP1. Exit code: that of the command.
     """
     import os
+    from dataclasses import replace as changed
 
     from ascendtune.core import log
     from ascendtune.core.errors import InputError
-    from ascendtune.core.process import replace
+    from ascendtune.core.process import replace, run_in_foreground
     from ascendtune.job.command import program
-    from ascendtune.train.dump.command import recorded_command
-    from ascendtune.train.dump.request import VARIABLE, RecordRequest
+    from ascendtune.train.dump.command import environment_of_recorded, recorded_command, runs_shell
+    from ascendtune.train.dump.request import RecordRequest
 
     log.set_up()
+    request = RecordRequest(str(directory.resolve()), steps, content)
     argv = recorded_command(command)
-    if argv is None:
+    if argv is not None:
+        argv = [program(argv[0]), *argv[1:]]
+        request.prepare()
+        replace(argv, environment_of_recorded(os.environ, request))
+    if not runs_shell(command):
         raise InputError(
             "the command starts no Python program",
             code="not-a-program",
             remedy="give it as: ascendtune align record -- python train.py",
         )
-    request = RecordRequest(str(directory.resolve()), steps, content)
+    argv = [program(command[0]), *command[1:]]
     request.prepare()
-    replace([program(argv[0]), *argv[1:]], {**os.environ, VARIABLE: request.to_json()})
+    # Each Python program that the command starts is a part of it: none of them warns that it trains nothing.
+    code = run_in_foreground(argv, environment_of_recorded(os.environ, changed(request, is_child=True)))
+    if not (directory / "metrics.jsonl").exists():
+        log.warn(
+            "no training was seen in this command: it started no Python program that trains, or one of another Python "
+            "environment, or without PYTHONPATH; record the program itself: ascendtune align record -- python train.py"
+        )
+    raise typer.Exit(code)

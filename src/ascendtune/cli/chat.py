@@ -133,8 +133,11 @@ class _Conversation:
         if not self._messages or self._messages[-1]["role"] != "assistant":
             print("there is no answer yet", file=sys.stderr)
             return
-        self._messages.pop()
+        *before, question, answer = self._messages
+        self._messages = [*before, question]
         self._answer(self._options.temperature or _SAMPLED)
+        if self._messages == before:  # stopped: the old answer stays
+            self._messages = [*before, question, answer]
 
     def _answer(self, temperature: float) -> None:
         options, seed = self._options, self._options.seed + self._answers
@@ -155,6 +158,10 @@ class _Conversation:
         try:
             if not name:
                 raise InputError("/save needs a file", code="option-missing", remedy="write /save chat.jsonl")
+            if not any(message["role"] == "assistant" for message in self._messages):
+                raise InputError(
+                    "the conversation has no answer yet", code="nothing-to-save", remedy="write a message first"
+                )
             path = Path(name).expanduser()
             with translated_disk_errors(path, "saving the conversation"), path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"messages": self._messages}, ensure_ascii=False) + "\n")

@@ -23,7 +23,7 @@ GROUPS = {
     "jobs": "List, watch and stop your jobs.",
     "recipe": "Check or convert a recipe, or print the schema.",
     "runs": "Look at run directories.",
-    "track": "Upload and import records of trainings; log in to trackers.",
+    "track": "Send and import records of trainings; log in to trackers.",
     "migrate": "Move code written for CUDA to Ascend.",
 }
 
@@ -88,6 +88,7 @@ COMMANDS = {
     "runs list": Entry("ascendtune.cli.runs:list_runs", "List runs: state, step, loss, speed, age."),
     "runs show": Entry("ascendtune.cli.runs:show", "Show one run: data, versions, choices, checkpoints."),
     "runs compare": Entry("ascendtune.cli.runs_compare:compare", "Compare runs: losses, recipes, data."),
+    "track send": Entry("ascendtune.cli.track:send", "Send runs to wandb, swanlab, mlflow or trackio."),
     "track sync": Entry("ascendtune.cli.track:sync", "Upload offline runs of wandb."),
     "track import": Entry("ascendtune.cli.track:import_events", "Import TensorBoard events as runs."),
     "track login": Entry("ascendtune.cli.track:login", "Log in to wandb or swanlab with their own client."),

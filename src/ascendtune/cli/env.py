@@ -240,7 +240,7 @@ def _install(plan: InstallPlan, program: str) -> None:
     from ascendtune.core.files import write_atomically
     from ascendtune.core.process import Child, run
 
-    frozen = run([program, "-m", "pip", "freeze"], timeout_seconds=120)
+    frozen = run([program, "-P", "-m", "pip", "freeze"], timeout_seconds=120)
     if frozen.exit_code != 0:
         raise MachineError(
             "this Python has no pip",

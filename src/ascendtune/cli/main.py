@@ -175,7 +175,7 @@ class _LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         if args and not self._prefix and not ctx.resilient_parsing and not args[0].startswith("-"):
-            require_command(args[0], list(self.commands))
+            require_command(args[0], args[1:], list(self.commands))
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None and not isinstance(command, _LazyGroup):
             command = _real(f"{self._prefix} {name}".strip(), name)

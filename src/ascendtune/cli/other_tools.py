@@ -28,6 +28,13 @@ _COMMANDS = {
     "eval": _EVALUATE,
     "evaluate": _EVALUATE,
     "version": "ascendtune --version",
+    "logs": "ascendtune jobs logs JOB",
+    "ps": "ascendtune jobs list",
+    "status": "ascendtune jobs list",
+    "stop": "ascendtune jobs stop JOB",
+    "list": "ascendtune runs list",
+    "show": "ascendtune runs show RUN",
+    "resume": "give the same ascendtune train RECIPE again: it goes on from the newest checkpoint",
     "preprocess": "ascendtune train recipe.yaml --prepare",
     "pt": _TRAIN.format(" --stage pretrain"),
     "pretrain": _TRAIN.format(" --stage pretrain"),
@@ -45,14 +52,43 @@ _COMMANDS = {
 }
 
 
-def require_command(word: str, known: list[str]) -> None:
+def require_command(word: str, following: list[str], known: list[str]) -> None:
     """Raise for a word that is a command of another tool and not of this one.
+
+    Args:
+        following: the words behind it; model, data and numbers among them go into the answer.
 
     Raises:
         InputError: with the command that does the same here.
     """
     if word not in known and (remedy := _COMMANDS.get(word)):
+        values = _options_in(following)
+        if values and remedy.startswith(_TRAIN.partition("{")[0]):
+            from ascendtune.recipe.other_recipes import commands_here
+
+            stage = next(
+                (each for each in ("sft", "pretrain", "reward", "preference") if f"--stage {each}" in remedy), None
+            )
+            loss = {"rl": word} if word in ("kto", "orpo") else {}
+            remedy = ", then ".join(commands_here({**loss, **values}, stage))
         raise InputError(f"no such command '{word}'", code="unknown-command", remedy=remedy)
+
+
+def _options_in(words: list[str]) -> dict[str, str]:
+    """`--name value`, `--name=value` and `name=value`; an option without a value is true."""
+    found, name = dict[str, str](), ""
+    for word in words:
+        if word.startswith("--"):
+            name, separator, value = word[2:].partition("=")
+            found[name.replace("-", "_")] = value if separator else "true"
+            name = "" if separator else name
+        elif name:
+            found[name.replace("-", "_")] = word
+            name = ""
+        elif "=" in word:
+            key, _, value = word.partition("=")
+            found[key] = value
+    return found
 
 
 def option_remedy(option: str) -> str | None:
@@ -60,5 +96,9 @@ def option_remedy(option: str) -> str | None:
     from ascendtune.recipe.other_names import key_here
 
     name = option.lstrip("-").replace("-", "_")
+    if name in ("config", "config_file"):
+        return "give the recipe without an option: ascendtune train RECIPE"
+    if name in ("resume", "resume_from_checkpoint"):
+        return "the same command goes on from the newest checkpoint; another one: checkpoint.resume=PATH"
     key = name if "." in name else key_here(name)
     return f"keys of the recipe are written without dashes: {key.split(', ')[0]}=VALUE" if key else None

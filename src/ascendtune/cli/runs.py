@@ -119,16 +119,21 @@ def _lines(facts: dict[str, Any]) -> list[str]:
             f"  {cause.get('what', 'no cause was recorded')}",
             *([f"  do: {cause['remedy']}"] if cause.get("remedy") else []),
         ]
-    lines += _section("last step", _without(facts["last_metrics"], "batch_hash", "seconds"))
-    lines += _section("last evaluation", facts["last_evaluation"])
+    imported = facts.get("imported")
+    if isinstance(imported, dict):
+        lines[0] = f"{facts['path']}: {facts['state']}"
+        lines += _section("imported", {"from": imported.get("from"), "points": imported.get("points")})
+    lines += _section("last step", _without(facts["last_metrics"], "batch_hash", "seconds", "time"))
+    lines += _section("last evaluation", _without(facts["last_evaluation"], "time"))
     lines += _data(Path(facts["path"]), facts["data_report"])
     lines += _section("chosen", facts.get("resolved"))
     lines += _section("versions", facts.get("versions"))
+    recipe = Path(facts["path"]) / "recipe.yaml"
     places = {
         "checkpoints": ", ".join(Path(path).name for path in facts["checkpoints"]),
         "model": facts["model"],
         "picture": ", ".join(facts["pictures"]),
-        "recipe": str(Path(facts["path"]) / "recipe.yaml"),
+        "recipe": str(recipe) if recipe.is_file() else None,
     }
     return [*lines, *_section("files", places)]
 
@@ -219,10 +224,22 @@ def find_runs(directory: Path) -> list[RunDir]:
         raise InputError(
             "no such directory",
             code="path-missing",
-            remedy="give the directory that contains your runs; `ascendtune train` creates the first one",
+            remedy=_newest_elsewhere()
+            or "give the directory that contains your runs; `ascendtune train` creates the first one",
             where=directory,
         )
     return sorted(_below(directory, _DEPTH), key=_changed)
+
+
+def _newest_elsewhere() -> str | None:
+    """The command that lists the newest run of the job registry; None where there is none."""
+    from ascendtune.job.registry import jobs
+
+    found = [RunDir(job.run_dir) for job in jobs()]
+    newest = next((run for run in reversed(found) if run.run_json.is_file()), None)
+    if newest is None:
+        return None
+    return f"give the directory that contains your runs: ascendtune runs list {shlex.quote(str(newest.path.parent))}"
 
 
 def _below(directory: Path, depth: int) -> Iterator[RunDir]:

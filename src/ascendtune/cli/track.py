@@ -1,10 +1,12 @@
-"""`ascendtune track`: offline runs of wandb, event files of TensorBoard, and logging in."""
+"""`ascendtune track`: sending runs, offline runs of wandb, event files of TensorBoard, and logging in."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +15,7 @@ import typer
 
 from ascendtune.cli.complain import complain, notice, suggest_next, warn
 from ascendtune.cli.options import AsJson
+from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
 
 if TYPE_CHECKING:
@@ -163,6 +166,95 @@ def _warn_of(found: ImportedRun) -> None:
         warn(f"{found.source / name} is damaged at byte {offset:,}; what comes before was imported")
     for name in found.unfinished:
         notice(f"{found.source / name} ends within a record: it is still being written, or its writer was killed")
+
+
+class SendTo(StrEnum):
+    """Trackers that take runs."""
+
+    WANDB = "wandb"
+    SWANLAB = "swanlab"
+    MLFLOW = "mlflow"
+    TRACKIO = "trackio"
+
+
+def send(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Run directories, or their names.", show_default=False, autocompletion=complete_run
+        ),
+    ],
+    to: Annotated[SendTo, typer.Option(metavar="wandb|swanlab|mlflow|trackio", help="Tracker.")],
+    project: Annotated[str, typer.Option(metavar="NAME", help="Project, or experiment.")] = "ascendtune",
+    host: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Address of a server of your own (default: as the client is set up)."),
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Write the client's offline files into the run (wandb, swanlab).")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send runs to a tracker, from the run directory alone; each step arrives once, however often this is repeated.
+
+    \b
+    ascendtune track send runs/alpaca-qwen --to wandb
+    ascendtune track send alpaca-qwen llama-dpo --to mlflow --host http://10.0.0.5:5000
+    ascendtune track send alpaca-qwen --to wandb --offline
+
+    The tracker's own client sends, with its own log-in. Exit code 3: a run did not arrive; send it again.
+    """  # fmt: skip
+    from ascendtune.cli.runs import state_of
+    from ascendtune.core.document import read_document
+    from ascendtune.core.errors import AscendtuneError
+    from ascendtune.core.rundir import RunDir
+    from ascendtune.core.units import count_of
+    from ascendtune.train.report.sending import send_run
+    from ascendtune.train.report.trackers import Destination
+
+    destination = Destination(to.value, project, host, offline)
+    results, faults = list[dict[str, Any]](), list[AscendtuneError]()
+    for run in [RunDir.open(run_named(each)) for each in runs]:
+        try:
+            named = (read_document(run.recipe).values.get("track") or {}).get("host") if run.recipe.is_file() else None
+            if named and host is None and not offline:
+                # It may be the run of another person: their recipe must not decide where this user's key goes.
+                raise InputError(
+                    f"the recipe of this run names a server, {named}",
+                    code="host-not-given",
+                    remedy=f"give --host {named} to send there",
+                    where=run.path,
+                )
+            with _output_on_stderr():
+                count = send_run(run, destination, state_of(run.read()))
+        except AscendtuneError as error:
+            complain(error)
+            faults.append(error)
+            results.append({"run": str(run), "tracker": to.value, "steps_sent": None, "error": error.code})
+            continue
+        results.append({"run": str(run), "tracker": to.value, "steps_sent": count, "error": None})
+        if not as_json:
+            print(f"{run}: {count_of(count, 'step') + ' sent' if count else 'nothing new'}")
+    if as_json:
+        print(json.dumps(results, indent=2, ensure_ascii=False))
+    if faults:
+        sys.exit(max(each.exit_code for each in faults))
+    if offline:
+        suggest_next(f"ascendtune track sync {runs[0]}" if to is SendTo.WANDB else "swanlab sync DIRECTORY")
+
+
+@contextmanager
+def _output_on_stderr() -> Iterator[None]:
+    """Context in which stdout goes to stderr, that of child processes, too: clients print, and stdout may be JSON."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 class Tracker(StrEnum):

@@ -15,7 +15,7 @@ from typing import IO, Any, NoReturn
 
 import psutil
 
-from ascendtune.core.errors import MachineError
+from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.procfs import stats
 
 
@@ -119,6 +119,31 @@ def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
         raise MachineError(
             f"cannot start {argv[0]}: {error.strerror}", code="program-not-started", remedy="check that the file exists"
         ) from error
+
+
+def run_in_foreground(argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run to the end with our terminal, as a shell does, and return the exit code: 128 + N after signal N.
+
+    The terminal sends its SIGINT to the child, too: it is left to the child. SIGTERM and SIGHUP are passed on.
+
+    Raises:
+        MachineError: it cannot be started.
+    """
+    try:
+        child = subprocess.Popen(list(argv), env=dict(env), preexec_fn=_terminate_with_parent)
+    except OSError as error:
+        raise MachineError(
+            f"cannot start {argv[0]}: {error.strerror}", code="program-not-started", remedy="check that the file exists"
+        ) from error
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None)}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        before[number] = signal.signal(number, lambda received, _: child.send_signal(received))
+    try:
+        code = child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
 
 
 @contextmanager
@@ -241,6 +266,35 @@ class Child:
         """Send `number` to the child alone."""
         if self._process.poll() is None:
             self._process.send_signal(number)
+
+
+class Companion:
+    """A child in a session of its own. No Python code runs between fork and exec: this process may have threads.
+
+    The child's stdin ends when `hang_up` is called or this process ends for any reason.
+    """
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], *, output: Path) -> None:
+        """Start `argv`.
+
+        Args:
+            output: the file that its stdout and stderr are appended to.
+
+        Raises:
+            MachineError: it cannot be started.
+        """
+        with translated_disk_errors(output, "opening a log"), output.open("ab") as sink:
+            self._process = _in_a_session(argv, env=dict(env), stdin=subprocess.PIPE, stdout=sink, stderr=sink)
+
+    def hang_up(self, timeout_seconds: float) -> None:
+        """Close its stdin, and wait until it has ended; kill it when it has not in time."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 class Dialogue:

@@ -39,7 +39,10 @@ class _ArraySource(Source):
     def place(self, number: int) -> str:
         if self._lines is None:
             self._lines = _lines_of_rows(read_text(self.path))
-        return f"{self.path}:{self._lines[number]}"
+        line = self._lines[number]
+        # Of a file without line breaks the line says nothing.
+        shared = line in self._lines[max(0, number - 1) : number] or line in self._lines[number + 1 : number + 2]
+        return f"{self.path}:{line}, row {number + 1}" if shared else f"{self.path}:{line}"
 
 
 def _lines_of_rows(text: str) -> array[int]:

@@ -29,6 +29,13 @@ def check_model_directory(path: Path, *, weights_needed: bool) -> None:
         RecipeError: naming the file, the field and what to do.
         MachineError: permission is denied, or the disk fails.
     """
+    if path.suffix in (".yaml", ".yml"):
+        raise RecipeError(
+            "this is a recipe, and a model or a run is needed",
+            code="not-a-directory",
+            remedy="give the run that it trained: its run_dir or output_dir; `ascendtune runs list DIR` finds runs",
+            where=path,
+        )
     if not path.is_dir():
         raise RecipeError(
             "a model is a directory, this is a file",

@@ -20,8 +20,10 @@ from ascendtune.recipe.llamafactory.translate import translate
 from ascendtune.recipe.llamafactory.v1 import is_v1_key, is_v1_recipe, translate_v1
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.other_names import REMEDIES
+from ascendtune.recipe.other_recipes import refuse_other_recipe
 from ascendtune.recipe.parallel import ParallelSection
 from ascendtune.recipe.sections import (
+    NEEDS_WHOLE_MATRICES,
     AlignSection,
     BatchSection,
     CheckpointSection,
@@ -97,8 +99,8 @@ class Recipe(Section):
     """`auto` uses every fused operator that the device has; or choose them one by one."""
     eval: EvalSection = EvalSection()
     on_nan: Literal["stop", "dump", "skip"] = "stop"
-    """A loss or gradient that is not a number: stop before the step; repeat it with a dump for `ascendtune align nan`,
-    then stop; or skip the step and count."""
+    """A loss or gradient that is not a number: stop; repeat the step with a dump for `ascendtune align nan`, then stop;
+    or skip the step and count. `dump` and `skip` wait for the device in each step."""
     on_hang: Literal["warn", "restart", "stop"] = "warn"
     """No rank reports progress any more: warn, stop the run, or restart it as often as `--max-restarts` allows."""
     checkpoint: CheckpointSection = CheckpointSection()
@@ -165,6 +167,7 @@ class Recipe(Section):
         """
         document = read_document(Path(path))
         native = list(overrides)
+        refuse_other_recipe(document)
         if is_v1_recipe(document):
             native = _apply_foreign(document, overrides, is_v1_key)
             document = translate_v1(document)
@@ -199,6 +202,13 @@ class Recipe(Section):
         if self.method.tuner == "lora":
             return 1e-5 if self.method.stage == "preference" else 1e-4
         return 1e-6 if self.method.stage == "preference" else 1e-5
+
+    @property
+    def needs_whole_weights(self) -> str | None:
+        """Why each rank must hold every trained weight whole, as a sentence; None where shards do as well."""
+        if self.method.stage == "sft" and self.method.sft.loss == "asft":
+            return "the loss asft puts the weights from before training back for a forward pass"
+        return NEEDS_WHOLE_MATRICES.get(self.optim.optimizer)
 
     def differences(self) -> list[str]:
         """Notes on what differs from the tool that the recipe was written for; without keys that change nothing."""

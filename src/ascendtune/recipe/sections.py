@@ -29,6 +29,9 @@ class ModelSection(Section):
     """`random` needs only config.json and a tokenizer: weights are drawn with the seed."""
     new_tokens: list[str] = []
     """Tokens to add to the vocabulary; the embeddings grow, new rows start at the mean of the old ones."""
+    new_layers: int = Field(default=0, ge=0, le=65_536)
+    """Layers to add, spread evenly, each a copy of the one before that changes nothing at first (LLaMA Pro); train them
+    with `method.freeze.spread_layers`."""
 
 
 NEEDS_WHOLE_MATRICES = {
@@ -168,13 +171,33 @@ class CheckpointSection(Section):
     `run@best`, `run@last`."""
 
 
+TrackerName = Literal["wandb", "swanlab", "mlflow", "trackio"]
+
+
 class TrackSection(Section):
     """Metrics: how often, and where beside metrics.jsonl."""
 
     every_steps: int = Field(default=1, ge=1, le=MOST)
-    """Steps between two lines of metrics.jsonl; each line costs one synchronisation with the device."""
+    """Steps between two lines of metrics.jsonl. On an accelerator the line of a step is written during the next one."""
     tensorboard: bool = True
     """Write events for TensorBoard into the run directory."""
+    send_to: list[TrackerName] = []
+    """Trackers that get the numbers while the run trains, such as `[wandb]`; `ascendtune track send` does it later."""
+    project: str = Field(default="ascendtune", pattern=r"^[\w.-]{1,100}$")
+    """Name of the project (in mlflow: of the experiment) in these trackers."""
+    host: str | None = Field(default=None, pattern=r"^https?://[^\s@]+$", max_length=500)
+    """Address of a server of your own; null: the one that the tracker's own client is set up for."""
+
+    @model_validator(mode="after")
+    def _host_is_of_one_tracker(self) -> TrackSection:
+        if self.host is not None and len(self.send_to) != 1:
+            raise Contradiction(
+                "track.host is the address of one tracker",
+                code="conflicting-keys",
+                remedy="name exactly one tracker in track.send_to, or remove track.host",
+                path=("track", "host"),
+            )
+        return self
 
 
 class AlignSection(Section):

@@ -153,6 +153,17 @@ class Batches:
     reference: NDArray[np.float64] | None = None
     """(rows,) log-probabilities under the reference model, for losses that compare with them."""
 
+    def of_step(
+        self, step: int, *, context: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> tuple[list[PackedSequence], Iterator[DeviceBatch]]:
+        """The global batch of `step`, counted from 0, and the micro-batches that this rank computes of it.
+
+        Args:
+            context: makes the context in which each micro-batch is made.
+        """
+        sequences = self.plan.batch(step)
+        return sequences, self.micro_batches(sequences, context=context)
+
     def micro_batches(
         self,
         sequences: list[PackedSequence],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -60,7 +61,6 @@ class Counters:
 class StepMetrics:
     """Sums since the last record: of one step, or of `track.every_steps` steps."""
 
-    begun: float
     sums: list[dict[str, torch.Tensor]] = field(default_factory=list)
     """`loss` and extras of each step, summed over this rank's part."""
     counts: list[tuple[int, int]] = field(default_factory=list)
@@ -69,7 +69,12 @@ class StepMetrics:
     last_batch: list[PackedSequence] = field(default_factory=list)
     grad_norm: torch.Tensor | None = None
     learning_rate: float = 0.0
+    step: int = 0
+    """The step after which they are recorded."""
+    skipped_steps: int = 0
+    """Of the run up to that step."""
     is_read: bool = False
+    """Whether the numbers below are those of all steps that were added."""
     loss: float = math.nan
     """Mean over the units since the last record, all ranks; known once read."""
     extras: dict[str, float] = field(default_factory=dict)
@@ -77,6 +82,13 @@ class StepMetrics:
     norm: float = math.nan
     stop_signal: int = 0
     """A signal that reached any rank, agreed by all of them."""
+    _sent: Callable[[], torch.Tensor] | None = None
+    """Waits for the sums of all ranks, on their way to the host."""
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether loss and norm, once read, are numbers."""
+        return math.isfinite(self.loss) and math.isfinite(self.norm)
 
     @property
     def units(self) -> int:
@@ -94,17 +106,23 @@ class StepMetrics:
         self.counts.append((units, labelled))
         self.tokens += tokens
         self.last_batch = batch
-        self.is_read = False
+        self._forget()
 
-    def read(self, strategy: Strategy, signal_number: int) -> None:
-        """Bring the numbers to the host: the one synchronisation of a recorded step."""
+    def send(self, strategy: Strategy, signal_number: int) -> None:
+        """Queue the sums over ranks and their copy to the host, unless that is done. Every rank must call it."""
+        if self._sent is not None:
+            return
         norm = self.grad_norm if self.grad_norm is not None else torch.tensor(math.nan)
-        names = list(self.sums[0]) if self.sums else []
-        totals = [torch.stack([each[name] for each in self.sums]).sum() for name in names]
+        totals = [torch.stack([each[name] for each in self.sums]).sum() for name in self._names()]
         # Gradients are equal on all ranks after their collective, so every rank sends its share of one norm.
-        sums = strategy.sum([*totals, norm / strategy.world_size, *stop_flags(signal_number)])
-        *found, norm_sum, interrupts, terms = sums
-        means = {name: total / self.units for name, total in zip(names, found, strict=True)}
+        sums = strategy.sum_on_device([*totals, norm / strategy.world_size, *stop_flags(signal_number)])
+        self._sent = strategy.device.copy_to_host(sums)
+
+    def read(self) -> None:
+        """Wait for what was sent."""
+        assert self._sent is not None
+        *found, norm_sum, interrupts, terms = self._sent().tolist()
+        means = {name: total / self.units for name, total in zip(self._names(), found, strict=True)}
         self.loss, self.norm = means.pop("loss", math.nan), norm_sum
         self.extras = means
         self.stop_signal = agreed_signal((interrupts, terms))
@@ -114,4 +132,10 @@ class StepMetrics:
         """Drop the loss of a skipped step: a single NaN would propagate to the mean of the others."""
         self.sums.pop()
         self.counts.pop()
-        self.is_read = False
+        self._forget()
+
+    def _names(self) -> list[str]:
+        return list(self.sums[0]) if self.sums else []
+
+    def _forget(self) -> None:
+        self.is_read, self._sent = False, None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from ascendtune.data.plan import PackedSequence
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.batch import Batches
+from ascendtune.train.batch_feed import BatchFeed
 from ascendtune.train.checkpoint.checkpointer import Checkpointer
 from ascendtune.train.counters import Counters, StepMetrics
 from ascendtune.train.dump.step_dumps import StepDumps
@@ -78,7 +79,11 @@ class Loop:
 
     def __post_init__(self) -> None:
         self._parameters = [each for each in self.objective.parameters() if each.requires_grad]
-        self._metrics = StepMetrics(time.perf_counter())
+        self._metrics = StepMetrics()
+        self._sent: StepMetrics | None = None
+        # Of the last step that is to be recorded, on their way to the host.
+        self._begun = time.perf_counter()
+        # When the step began that is recorded next.
         self._shares_casts = self.strategy.shares_casts(self.recipe.batch.accumulate)
 
     def run(self) -> str:
@@ -95,20 +100,35 @@ class Loop:
         if missed and (reason := self._evaluate()):
             return reason
         last, ended_because = self._last_step()
-        while counters.step < last:
-            self.profile.begin_step(counters.step + 1, last=last)
-            with self.dumps.step(counters.step + 1):
-                self._step()
-            counters.step += 1
-            if self._should_record(counters.step):
-                self._record()
-            if self._should_evaluate(counters.step) and (reason := self._evaluate()):
-                return reason
-            if self._should_save(counters.step):
-                self._save()
-            self.checkpointer.poll()
-            self._metrics.begun += self.profile.end_step(counters.step)
+        with self._batch_source(last) as source:
+            while counters.step < last:
+                self.profile.begin_step(counters.step + 1, last=last)
+                with self.dumps.step(counters.step + 1):
+                    self._step(source)
+                counters.step += 1
+                self._record(last)
+                if self._should_evaluate(counters.step) and (reason := self._evaluate()):
+                    return reason
+                if self._should_save(counters.step):
+                    self._save()
+                self.checkpointer.poll()
+                self._begun += self.profile.end_step(counters.step)
         return ended_because
+
+    @contextmanager
+    def _batch_source(self, last: int) -> Iterator[Batches | BatchFeed]:
+        """What makes the batches of the steps until `last`. After an error a record that is on its way is written."""
+        feed = BatchFeed(self.batches, self.counters.step, last) if self.strategy.device.runs_asynchronously else None
+        try:
+            yield feed or self.batches
+        except Exception:
+            # A device that failed has no numbers to give. A loss that is not a number may be the cause of this error.
+            with suppress(RuntimeError):
+                self._write_record()
+            raise
+        finally:
+            if feed is not None:
+                feed.close()
 
     def _last_step(self) -> tuple[int, str]:
         """The step after which the run ends, and why it ends there."""
@@ -120,21 +140,23 @@ class Loop:
             ends.append((profile.window()[-1], "the last profiled step is done (profile.only)"))
         return min(ends, key=lambda end: end[0])
 
-    def _step(self) -> None:
-        """One optimizer step over one global batch."""
+    def _step(self, source: Batches | BatchFeed) -> None:
+        """One optimizer step over one global batch, which `source` makes."""
         self.phases.step = self.counters.step + 1
         if self.recipe.on_nan == "dump":
             self._random_states = torch.get_rng_state(), self.strategy.device.random_state()
         plan = self.batches.plan
-        sequences, sums, units, labelled = self._forward_backward()
+        sequences, sums, units, labelled = self._forward_backward(source)
         with self.phases.phase("optimizer"):
             self._metrics.add(sums, units=units, labelled=labelled, tokens=plan.tokens(sequences), batch=sequences)
             self._update()
 
-    def _forward_backward(self) -> tuple[list[PackedSequence], dict[str, torch.Tensor], int, int]:
+    def _forward_backward(
+        self, source: Batches | BatchFeed
+    ) -> tuple[list[PackedSequence], dict[str, torch.Tensor], int, int]:
         """The gradients of one global batch; returns its sequences, sums of this rank, units and labelled tokens."""
         plan = self.batches.plan
-        sequences = plan.batch(self.counters.step)
+        sequences, micro_batches = source.of_step(self.counters.step, context=partial(self.phases.phase, "data"))
         self.dumps.batch(sequences)
         # Every rank knows the whole batch, so the divisor of the loss needs no communication.
         labelled = plan.labelled_tokens(sequences)
@@ -144,7 +166,7 @@ class Loop:
         with self.phases.phase("forward"), self.precision.autocast():
             self.objective.begin(self.batches.micro_batches(sequences, mismatched=True), self.root)
         with self.precision.shared_casts() if self._shares_casts else nullcontext():
-            for batch in self.batches.micro_batches(sequences, context=partial(self.phases.phase, "data")):
+            for batch in micro_batches:
                 with nullcontext() if batch.is_last else self.strategy.no_sync(self.module):
                     with self.phases.phase("forward"), self.activations(), self.precision.autocast():
                         loss, extras = self.module(self.objective, batch)
@@ -172,7 +194,7 @@ class Loop:
             self.optimizer.step()
         norm = self.strategy.grad_norm(self.module, self._parameters)
         self._metrics.grad_norm, self._metrics.learning_rate = norm, rate
-        if self._should_check_finite() and not self._is_finite():
+        if self._checks_in_step() and not self._is_finite():
             self.counters.skipped_steps += 1
             self._metrics.leave_out_last()
         elif not self.strategy.clips_in_step:
@@ -186,29 +208,48 @@ class Loop:
             self.scaler.update()
         self.optimizer.zero_grad(set_to_none=not self.strategy.keeps_gradients)
 
-    def _should_check_finite(self) -> bool:
-        # A check costs a synchronisation, which a recorded step pays anyway. Scalers check on the device.
-        is_checked = self.scaler is not None or self.precision.skips_overflows
-        return not is_checked and (self._should_record(self.counters.step + 1) or self.recipe.on_nan != "stop")
+    def _checks_in_step(self) -> bool:
+        """Whether the update waits for loss and norm. Where it does not, `_write_record` looks at them.
+
+        Scalers check on the device. With `on_nan: stop` nothing is made of a step after one that is not finite, so a
+        device need not wait in between.
+        """
+        if not self._is_checked():
+            return False
+        if self.recipe.on_nan != "stop":
+            return True
+        is_read_anyway = not self.strategy.device.runs_asynchronously or self.dumps.is_dumping
+        return is_read_anyway and self._should_record(self.counters.step + 1)
+
+    def _is_checked(self) -> bool:
+        return self.scaler is None and not self.precision.skips_overflows
 
     def _is_finite(self) -> bool:
         """Read loss and norm; stop, or return False where the recipe skips such steps, when they are not finite."""
         metrics = self._metrics
-        with self.phases.phase("collective"):
-            metrics.read(self.strategy, self.stop.signal_number)
-        if math.isfinite(metrics.loss) and math.isfinite(metrics.norm):
+        self._read(metrics)
+        if metrics.is_finite:
             return True
         if self.recipe.on_nan == "skip":
             return False
         step = self.counters.step + 1
         if self.recipe.on_nan == "dump":
             self._dump_again(step)
-        raise CheckFailed(
+        raise self._not_finite(step, metrics)
+
+    def _read(self, metrics: StepMetrics) -> None:
+        if not metrics.is_read:
+            with self.phases.phase("collective"):
+                metrics.send(self.strategy, self.stop.signal_number)
+                metrics.read()
+
+    def _not_finite(self, step: int, metrics: StepMetrics) -> CheckFailed:
+        return CheckFailed(
             f"step {step}: loss {metrics.loss}, gradient norm {metrics.norm}: not a number",
             code="loss-not-finite",
-            remedy="lower optim.learning_rate, add optim.warmup_ratio, or try precision: fp32; the weights are those "
-            f"before this step. `ascendtune align nan {self.run_directory}` names the module that produced it. on_nan: "
-            "skip skips such steps",
+            remedy="lower optim.learning_rate, add optim.warmup_ratio, or try precision: fp32; no checkpoint holds "
+            f"weights of this step. `ascendtune align nan {self.run_directory}` names the module that produced it. "
+            "on_nan: skip skips such steps",
             where=self.run_directory.metrics,
         )
 
@@ -224,24 +265,51 @@ class Loop:
         if of_device is not None:
             self.strategy.device.set_random_state(of_device)
         with self.dumps.step(step, again=True):
-            self._forward_backward()
+            self._forward_backward(self.batches)
             self.dumps.before_update()
 
-    def _record(self) -> None:
-        """Write the line of this step, then stop if a signal came."""
-        counters, metrics = self.counters, self._metrics
-        if not metrics.is_read:
-            with self.phases.phase("collective"):
-                metrics.read(self.strategy, self.stop.signal_number)
+    def _record(self, last: int) -> None:
+        """Record this step, if it is to be recorded; then stop if a signal came.
+
+        A step is recorded when the next one has been launched, so that the device has work while the host waits for the
+        numbers; and before an evaluation, a checkpoint and the end, step `last`.
+        """
+        step = self.counters.step
+        stop_signal = self._write_record()
+        if stop_signal or self._should_record(step):
+            self._send_record()
+        if stop_signal or step == last or self._records_at_once(step):
+            stop_signal = self._write_record() or stop_signal
+        if stop_signal:
+            self._stop(stop_signal)
+
+    def _send_record(self) -> None:
+        """Queue the copy of what is recorded of this step, and begin to count anew."""
+        metrics = self._metrics
+        metrics.step, metrics.skipped_steps = self.counters.step, self.counters.skipped_steps
+        with self.phases.phase("collective"):
+            metrics.send(self.strategy, self.stop.signal_number)
+        self._sent, self._metrics = metrics, StepMetrics()
+
+    def _write_record(self) -> int:
+        """Write the line of the last recorded step, if that is still to be done; returns the signal that came, or 0."""
+        metrics, self._sent = self._sent, None
+        if metrics is None:
+            return 0
+        self._read(metrics)
+        if self._is_checked() and self.recipe.on_nan == "stop" and not metrics.is_finite:
+            raise self._not_finite(metrics.step, metrics)
+        counters = self.counters
         counters.tokens_seen += metrics.tokens
-        elapsed = time.perf_counter() - metrics.begun
+        read_at = time.perf_counter()
+        elapsed = read_at - self._begun
         speed = metrics.tokens / elapsed
         device = self.strategy.device
         peak, useful = device.peak_flops, self.flops.useful_in(metrics.tokens, metrics.labelled)
         record = {
             "attempt": self.phases.attempt,
-            "step": counters.step,
-            "epoch": round(counters.step / self.batches.plan.steps_per_epoch, 6),
+            "step": metrics.step,
+            "epoch": round(metrics.step / self.batches.plan.steps_per_epoch, 6),
             "loss": metrics.loss if math.isfinite(metrics.loss) else None,
             "grad_norm": metrics.norm if math.isfinite(metrics.norm) else None,
             **_finite(self.objective.to_metrics(metrics.extras)),
@@ -253,14 +321,14 @@ class Loop:
             "mfu": useful / elapsed / (peak * self.strategy.world_size) if peak else None,
             "memory_peak_bytes": device.memory_peak_bytes(),
             "batch_hash": self._hash(metrics.last_batch),
-            "skipped_steps": counters.skipped_steps,
+            "skipped_steps": metrics.skipped_steps,
             "seconds": {"step": round(elapsed, 6), **self.phases.take()},
         }
         for callback in self.callbacks:
             callback.on_step(record)
-        self._metrics = StepMetrics(time.perf_counter())
-        if metrics.stop_signal:
-            self._stop(metrics.stop_signal)
+        # A device computes on meanwhile; on the host the callbacks' time is not that of a step.
+        self._begun = read_at if self.strategy.device.runs_asynchronously else time.perf_counter()
+        return metrics.stop_signal
 
     def _hash(self, sequences: list[PackedSequence]) -> str | None:
         is_wanted = self.recipe.align.batch_hash and self.strategy.is_main
@@ -301,7 +369,7 @@ class Loop:
         for callback in self.callbacks:
             callback.on_evaluation(record)
         # Evaluation is not training time: the next record's speed begins after it.
-        self._metrics.begun += seconds
+        self._begun += seconds
         if is_best and self.recipe.checkpoint.best:
             self._save()
         if early and counters.worse_evaluations >= early.patience:
@@ -320,7 +388,7 @@ class Loop:
                 protected=counters.best_step if self.recipe.checkpoint.best else None,
                 on_complete=self._announce_checkpoint,
             )
-        self._metrics.begun += time.perf_counter() - begun
+        self._begun += time.perf_counter() - begun
 
     def _announce_checkpoint(self, step: int) -> None:
         for callback in self.callbacks:
@@ -333,9 +401,22 @@ class Loop:
             or step == self.schedule.total_steps
             or self._should_save(step)
             or (self.recipe.checkpoint.best and self._should_evaluate(step))
-            # One rank need not agree with others: a stop need not wait for the next record.
-            or (self.strategy.world_size == 1 and self.stop.signal_number != 0)
+            or self._is_stopped_alone()
         )
+
+    def _records_at_once(self, step: int) -> bool:
+        """Whether the record of `step` is written before the next step: where it does not wait, or must not be late."""
+        return (
+            not self.strategy.device.runs_asynchronously
+            or (self._sent is not None and self._sent.is_read)
+            or self._should_save(step)
+            or self._should_evaluate(step)
+            or self._is_stopped_alone()
+        )
+
+    def _is_stopped_alone(self) -> bool:
+        # One rank need not agree with others: a stop need not wait for the next record.
+        return self.strategy.world_size == 1 and self.stop.signal_number != 0
 
     def _should_save(self, step: int) -> bool:
         return step % self.checkpoint_every == 0 and step < self.schedule.total_steps

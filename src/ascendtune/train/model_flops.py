@@ -75,8 +75,9 @@ def model_flops(model: nn.Module, recipe: Recipe, *, head_is_fused: bool) -> Mod
     # Preference losses weigh each answer by all its tokens, and heads with adapters are recomputed chunk by chunk.
     if head is not None and head_is_fused and (recipe.method.stage == "preference" or type(head) is not nn.Linear):
         of_head += Passes(again=of_head.forward)
-    if recipe.method.task == "singles":
-        # kto: each answer is computed a second time with another one's prompt, without gradients.
+    is_anchored = recipe.method.stage == "sft" and recipe.method.sft.loss == "asft"
+    if recipe.method.task == "singles" or is_anchored:
+        # A second time, without gradients: kto with the prompt of another answer, asft with the start weights.
         body, of_head = (each + Passes(again=each.forward) for each in (body, of_head))
         attention = {window: each + Passes(again=each.forward) for window, each in attention.items()}
     kinds = tuple((window, each) for window, each in attention.items() if each.forward)

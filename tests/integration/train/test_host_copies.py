@@ -55,9 +55,9 @@ def test_unrecorded_step_copies_only_its_batch(
     changes = {"batch": {"per_device": 2, "accumulate": 2}, "track": {"every_steps": 100}, "optim": {"max_steps": 9}}
     loop = make_loop(method=method, data=data, **changes)
     loop.module.train()
-    loop._step()  # the first makes the optimizer's state
+    loop._step(loop.batches)  # the first makes the optimizer's state
     with Watch() as watch:
-        loop._step()
+        loop._step(loop.batches)
     assert not watch.waits and watch.copies == {"batch.py"}
 
 
@@ -80,6 +80,6 @@ def test_micro_batches_of_a_step_share_the_casts_of_blocks(make_loop: Callable[.
     loop = make_loop(precision="bf16", batch=batch, track={"every_steps": 100}, optim={"max_steps": 9})
     loop.module.train()
     with WeightCasts() as watch:
-        loop._step()
+        loop._step(loop.batches)
     blocks = {id(each) for name, each in loop.root.named_parameters() if "_proj.weight" in name}
     assert blocks and {each: watch.cast.count(each) for each in blocks} == dict.fromkeys(blocks, 1)

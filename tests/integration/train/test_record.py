@@ -65,6 +65,18 @@ trainer.train()
 trainer.state.save_to_json("state.json")
 """
 
+SMALL_LOOP = """
+import torch
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    loss = model(torch.ones(2, 4)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("loss", loss.item())
+"""
+
 LAUNCHER = """
 import subprocess, sys
 sys.exit(subprocess.run([sys.executable, *sys.argv[1:]]).returncode)
@@ -147,6 +159,14 @@ def test_trainer_is_recorded_without_a_change(tmp_path: Path, tiny_model: Path) 
     assert [each["grad_norm"] for each in found] == pytest.approx([each["grad_norm"] for each in logged], rel=1e-4)
     assert [each["learning_rate"] for each in found] == [each["learning_rate"] for each in logged]
     assert {key[1] for key in rows_of(tmp_path, step=3)} == {0, 1, None}
+
+
+def test_program_that_a_shell_script_starts_is_recorded(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(f"{sys.executable} prepare.py\n{sys.executable} script.py\n")
+    (tmp_path / "prepare.py").write_text("print('prepared')\n")
+    printed = record(tmp_path, SMALL_LOOP, launcher=("sh", "run.sh"))
+    losses = [float(line.split()[1]) for line in printed.splitlines() if line.startswith("loss")]
+    assert [each["loss"] for each in metrics(tmp_path)] == pytest.approx(losses, rel=1e-6)
 
 
 def test_command_without_a_script_and_a_used_directory_are_refused(tmp_path: Path) -> None:

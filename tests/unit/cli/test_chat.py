@@ -120,6 +120,29 @@ def test_a_conversation_is_saved_as_training_data(
     assert capsys.readouterr().err.count("error: ") == 2
 
 
+def test_conversation_without_an_answer_is_not_saved(
+    conversation: chat._Conversation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line in (f"/save {tmp_path / 'chat.jsonl'}", "/system Be brief.", f"/save {tmp_path / 'chat.jsonl'}"):
+        conversation.take(line)
+    assert not (tmp_path / "chat.jsonl").exists()
+    assert capsys.readouterr().err.count("code: nothing-to-save") == 2
+
+
+def test_stopped_regeneration_keeps_the_old_answer(
+    conversation: chat._Conversation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation.take("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(chat, "_answer", lambda *_: None)
+        conversation.take("/regenerate")
+    conversation.take(f"/save {tmp_path / 'chat.jsonl'}")
+    assert [each["role"] for each in json.loads((tmp_path / "chat.jsonl").read_text())["messages"]] == [
+        "user",
+        "assistant",
+    ]
+
+
 @pytest.mark.parametrize(
     ("typed", "message"),
     [

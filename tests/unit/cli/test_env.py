@@ -146,7 +146,7 @@ def test_install_plan_is_applied_by_pip_after_the_packages_were_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/ran\n[ "$3" = freeze ] && echo torch==2.5.1\nexit 0\n')
+    python.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/ran\n[ "$4" = freeze ] && echo torch==2.5.1\nexit 0\n')
     python.chmod(0o755)
     plans = [("==2.6.0", "2.5.1"), ("==2.6.0", "2.5.1"), ("==2.6.0", "2.5.1"), None]
 

@@ -5,18 +5,22 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ascendtune.cli.runs import find_runs, list_runs
+from ascendtune.core.errors import InputError
 from ascendtune.core.rundir import RunDir
 from bad_files import BAD_FILES
 
-pytestmark = pytest.mark.usefixtures("preloaded")
+
+@pytest.fixture
+def ascendtune(in_process: Any) -> Any:
+    return in_process
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ def runs(tmp_path: Path) -> Path:
             file.write('{"step": 99, "lo')
         run.checkpoint(10).mkdir()
     RunDir(tmp_path / "runs" / "a").end_attempt("finished")
-    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone = subprocess.Popen(["true"])
     gone.wait()
     dead = RunDir(tmp_path / "runs" / "b")
     dead.update(attempts=[{"attempt": 1, "started": time.time() - 100, "pid": gone.pid}])
@@ -265,3 +269,16 @@ def test_a_run_is_known_by_its_name_and_completed(ascendtune: Any, runs: Path) -
     assert {"a", "b"} <= set(ascendtune(**env).stdout.split())
     missing = ascendtune("runs", "show", "nowhere")
     assert missing.returncode == 2 and "code: not-a-run-directory" in missing.stderr
+
+
+def test_directory_without_runs_names_that_of_the_newest_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [RunDir(tmp_path / "my saves" / name) for name in ("first", "gone")]
+    runs[0].path.mkdir(parents=True)
+    runs[0].run_json.write_text("{}")
+    monkeypatch.setattr(
+        "ascendtune.job.registry.jobs", lambda: iter(SimpleNamespace(run_dir=each.path) for each in runs)
+    )
+    with pytest.raises(InputError) as caught:
+        find_runs(tmp_path / "runs")
+    assert caught.value.code == "path-missing"
+    assert caught.value.remedy.endswith(f"ascendtune runs list '{tmp_path}/my saves'")

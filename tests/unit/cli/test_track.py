@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tensorboard.compat.proto.event_pb2 import Event
@@ -50,6 +51,11 @@ def test_imported_runs_are_listed_shown_and_compared(place: Path, capsys: pytest
         ("logs-a", "imported", 5), ("logs-b", "imported", 5),
     }  # fmt: skip
     assert main("runs", "show", "runs/logs-a") == 0
+    shown = capsys.readouterr().out
+    assert str(place / "logs/a") in shown and "recipe.yaml" not in shown and "attempt," not in shown
+    assert main("align", "runs/logs-a", "runs/logs-b", "--json") == 1
+    capsys.readouterr()
+    assert main("align", "runs/logs-a", "logs/a", "--json") in (0, 4), "the same records, imported and not"
     capsys.readouterr()
     assert main("runs", "compare", "runs/logs-a", "runs/logs-b", "--json") == 0
     assert json.loads(capsys.readouterr().out)["loss"]["5"] == pytest.approx([0.4, 0.8])
@@ -122,3 +128,26 @@ def test_wrong_use_is_told(
     monkeypatch.setenv("PATH", "/nowhere")
     assert main("track", *words) in (2, 3)
     assert f"code: {code}" in capsys.readouterr().err
+
+
+def test_run_is_sent_only_to_a_server_that_this_user_names(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = place / "runs/run"
+    run.mkdir(parents=True)
+    record = {"schema_version": 1, "state": "finished", "attempts": [{"attempt": 1, "started": 1.7e9}]}
+    (run / "run.json").write_text(json.dumps(record))
+    (run / "metrics.jsonl").write_text('{"attempt": 1, "step": 1, "loss": 1.0}\n')
+    (run / "recipe.yaml").write_text("track: {send_to: [trackio], host: 'https://attacker.example'}\n")
+    asked: list[object] = []
+
+    def init(**options: object) -> SimpleNamespace:
+        asked.append(options["server_url"])
+        return SimpleNamespace(_next_step=0, log=lambda values, step: None, finish=lambda: print("client's words"))
+
+    monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(init=init))
+    assert main("track", "send", "run", "--to", "trackio") == 2
+    assert "code: host-not-given" in capsys.readouterr().err and not asked
+    assert main("track", "send", "run", "--to", "trackio", "--host", "http://127.0.0.1:1", "--json") == 0
+    (sent,) = json.loads(capsys.readouterr().out)
+    assert sent["steps_sent"] == 1 and asked == ["http://127.0.0.1:1"]

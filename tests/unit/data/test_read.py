@@ -447,3 +447,9 @@ def test_directory_of_everything_is_refused(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(DataError) as caught:
         _read(tmp_path)
     assert caught.value.code == "directory-too-large"
+
+
+def test_rows_that_begin_on_one_line_are_numbered(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text('[{"a": 1}, {"a": 2},\n{"a": 3}]')
+    assert [row.place for row in _read(path)] == [f"{path}:1, row 1", f"{path}:1, row 2", f"{path}:2"]

@@ -128,3 +128,12 @@ def test_preference_losses_compute_the_logits_again() -> None:
     recipe = _recipe(method={"stage": "preference"})
     found = model_flops(_model(_DENSE, recipe), recipe, head_is_fused=True)
     assert found.head.again == found.head.forward == 2 * 32 * 96
+
+
+def test_asft_computes_a_second_forward_pass() -> None:
+    recipe = _recipe(method={"sft": {"loss": "asft"}})
+    found = model_flops(_model(_DENSE, recipe), recipe, head_is_fused=True)
+    plain = model_flops(_model(_DENSE, _recipe()), _recipe(), head_is_fused=True)
+    assert (found.body.forward, found.body.again) == (plain.body.forward, plain.body.forward)
+    assert (found.head.forward, found.head.again) == (plain.head.forward, plain.head.forward)
+    assert all(each.again == each.forward > 0 for _, each in found.attention)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,6 +43,8 @@ _RECORDED = "recorded.json"
 _MOST_BYTES = 512 << 20
 """A record of a step takes some hundred bytes: this is a million steps."""
 _SHOWN = 5
+_DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+,(\d{1,2}|\d{4,})([eE][-+]?\d+)?\s*")
+"""A number whose comma does not part thousands."""
 _LONGEST_FIELD = 128 << 10
 """In bytes; the limit of the csv module is one for the process, and reading of data raises it."""
 
@@ -191,6 +194,8 @@ def _events_below(path: Path) -> list[Path]:
 
 def _read_run(run: RunDir) -> Side:
     record = run.read()
+    if isinstance(record.get("imported"), dict):
+        return _foreign(run.path, "TensorBoard", run.read_metrics(), _OURS, rounded=False)
     precision = _object(_object(record.get("resolved")).get("precision")).get("compute")
     recipe = leaves_of(read_document(run.recipe).values)
     dump = find_dump(run.dumps)
@@ -325,8 +330,9 @@ def _table(path: Path) -> Side:
             where=path,
         ) from error
     names = _names_of([each for each in (rows[0] if rows else {}) if each], path)
-    # Where semicolons part the columns, a comma may part the decimal places.
-    decimal = "," if dialect.delimiter == ";" else "."
+    # Where semicolons part the columns, a comma may part the decimal places; between commas such a cell is quoted.
+    has_comma = any(_DECIMAL_COMMA.fullmatch(row.get(key) or "") for row in rows for key in names.values())
+    decimal = "," if dialect.delimiter == ";" or has_comma else "."
     cells = ({key: _cell(row.get(key), decimal) for key in names.values()} for row in rows)
     # An empty cell is not NaN: exports of several runs or several metrics have gaps.
     records = ({key: value for key, value in row.items() if value is not None} for row in cells)

@@ -277,6 +277,15 @@ def later(pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
         )
     if exceeding is None:
         return ok("later", said, evidence=accepted)
+    if np.isnan(pair.difference[pair.steps == exceeding]).any():
+        return Finding(
+            "later",
+            "failure",
+            say("{measured}; the loss of step {step} is NaN or infinite on one side", measured=said, step=exceeding),
+            expected=say("a number on both sides"),
+            remedy=say("find the first module that makes it: ascendtune align nan RUN"),
+            evidence=tuple(accepted),
+        )
     return Finding(
         "later",
         "failure",

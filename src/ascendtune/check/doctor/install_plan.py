@@ -50,7 +50,8 @@ class InstallPlan:
 
     def command(self, program: str) -> list[str]:
         """The argv of pip; `program` is the Python whose packages are changed."""
-        return [program, "-m", "pip", "install", *(each.requirement for each in self.packages)]
+        # -P: a pip.py in the working directory is not run.
+        return [program, "-P", "-m", "pip", "install", *(each.requirement for each in self.packages)]
 
     def as_json(self, program: str) -> dict[str, Any]:
         content = asdict(self)

@@ -13,7 +13,7 @@ _WORD = re.compile(rb"[a-z0-9]+")
 _WORDS_ONLY = bytes(
     code if chr(code).isascii() and (chr(code).isalnum() or code == 10) else 32 for code in bytes(range(256)).lower()
 )
-"""For bytes.translate: everything to lower case, and what is no letter, digit or line's end to a blank."""
+"""For bytes.translate: everything to lower case, and every character but letters, digits and line ends to a blank."""
 _TROUBLE = frozenset(
     b"error errors exception traceback critical fatal fail failed failure abort aborted killed null".split()
 ) | {
@@ -36,37 +36,46 @@ class Hit:
 class Matcher:
     """Two steps: a line's words tell whether it is worth a look, and which anchors to try on it.
 
-    Each anchor has a word that makes a line worth a look, its longest, and one to be tried by, which is not a word of
-    trouble where it has another: of lines of trouble there are many. So an anchor begins and ends with whole words.
+    Each anchor is tried on lines that have two of its words: its longest, or one that is not a word of trouble where it
+    has such, for of lines of trouble there are many; and one from within a part, which is whole whatever surrounds the
+    anchor. So the longest word of an anchor is whole, too.
     """
 
     def __init__(self, entries: Iterable[KnownFailure]) -> None:
-        self._by_word: dict[bytes, list[tuple[tuple[bytes, ...], KnownFailure]]] = {}
-        longest = set()
+        self._by_word: dict[bytes, list[tuple[bytes, tuple[bytes, ...], KnownFailure]]] = {}
+        self._companions: dict[bytes, set[bytes]] = {}
         for entry in entries:
             for anchor in entry.anchors:
                 parts = tuple(part.encode() for part in anchor)
                 words = [word for part in parts for word in _WORD.findall(part)]
-                longest.add(max(words, key=len))
-                self._by_word.setdefault(max(words, key=_narrows), []).append((parts, entry))
+                longest, tried = max(words, key=len), max(words, key=_narrows)
+                whole = [word for part in parts for word in _WORD.findall(part)[1:-1]]
+                self._companions.setdefault(longest, set()).add(_other(longest, whole))
+                self._by_word.setdefault(tried, []).append((_other(tried, whole), parts, entry))
         self._anchors = frozenset(self._by_word)
-        self._words = _TROUBLE | longest
+        self._words = _TROUBLE.union(self._companions)
 
     def worth_a_look(self, block: bytes) -> list[bool]:
-        """For each line of `block`: does it hold a word of trouble, or of an anchor?"""
+        """For each line of `block`: does it hold a word of trouble, or two words of an anchor?"""
         are_missing = self._words.isdisjoint
-        return [not are_missing(line.split()) for line in block.translate(_WORDS_ONLY).split(b"\n")]
+        lines = block.translate(_WORDS_ONLY).split(b"\n")
+        return [not are_missing(words := line.split()) and self._is_worth(words) for line in lines]
+
+    def _is_worth(self, words: list[bytes]) -> bool:
+        if not _TROUBLE.isdisjoint(words):
+            return True
+        return any(not self._companions[word].isdisjoint(words) for word in self._words.intersection(words))
 
     def hits(self, text: str) -> list[Hit]:
         """Everything known that a line speaks of, the best first: what explains most, then the longest anchor."""
         line = text.lower().encode()
-        words = line.translate(_WORDS_ONLY).split()
+        words = frozenset(line.translate(_WORDS_ONLY).split())
         if self._anchors.isdisjoint(words):
             return []
         found: dict[str, Hit] = {}
         for word in self._anchors.intersection(words):
-            for parts, entry in self._by_word[word]:
-                length = _stands_in(parts, line)
+            for other, parts, entry in self._by_word[word]:
+                length = _stands_in(parts, line) if other in words else 0
                 if not length or (entry.id in found and found[entry.id].length >= length):
                     continue
                 match = entry.pattern.search(text) if entry.pattern else None
@@ -108,6 +117,11 @@ def _names(entry: KnownFailure, text: str, match: re.Match[str] | None) -> dict[
 def _narrows(word: bytes) -> tuple[bool, int]:
     """The greater, the fewer lines of trouble hold the word."""
     return len(word) > 2 and word not in _TROUBLE, len(word)
+
+
+def _other(word: bytes, words: list[bytes]) -> bytes:
+    """The one of `words`, besides `word`, that the fewest lines hold; `word` itself if there is no other."""
+    return max((each for each in words if each != word), key=_narrows, default=word)
 
 
 def _stands_in(parts: tuple[bytes, ...], line: bytes) -> int:

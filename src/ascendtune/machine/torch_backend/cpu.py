@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -79,6 +80,16 @@ class CpuDevice(Device):
     @property
     def shares_host_memory(self) -> bool:
         return True
+
+    @property
+    def runs_asynchronously(self) -> bool:
+        return False
+
+    def copy_to_host(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        return lambda: tensor
+
+    def use_in_thread(self) -> None:
+        """There is only one."""
 
     def random_state(self) -> torch.Tensor | None:
         return None

@@ -6,6 +6,7 @@ import gzip
 import os
 import shutil
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -106,6 +107,28 @@ class Device(ABC):
     def shares_host_memory(self) -> bool:
         """Whether tensors of this device are in host memory: nothing to copy, pin or offload."""
         return False
+
+    @property
+    def runs_asynchronously(self) -> bool:
+        """Whether operations return before they have run, so that reading a number waits for all that was queued."""
+        return True
+
+    def copy_to_host(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Queue a copy of `tensor`, any shape and dtype; returns what waits for the copy and gives it."""
+        copied = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        copied.copy_(tensor, non_blocking=True)
+        done = torch.get_device_module(self.torch_device).Event()
+        done.record()
+
+        def wait() -> torch.Tensor:
+            done.synchronize()
+            return copied
+
+        return wait
+
+    def use_in_thread(self) -> None:
+        """Make this the device of a further thread of the process; torch keeps the current device for each thread."""
+        torch.get_device_module(self.torch_device).set_device(self.index)
 
     def random_state(self) -> torch.Tensor | None:
         """State of the device's own generator: (bytes,) uint8; None where torch's CPU generator is the only one."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ascendtune.train.dump.request import PROGRAM
+from ascendtune.train.dump.request import PROGRAM, VARIABLE, RecordRequest
 
 _PREFIXES = frozenset(
     {"chrt", "env", "ionice", "nice", "nohup", "numactl", "setsid", "stdbuf", "taskset", "time", "timeout"}
 )
 """Programs that become the command which follows their options."""
 _INTERPRETER = re.compile(r"python(\d(\.\d+)?)?")
+_SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
+"""Their words may be text of a script; the programs that they start are found by `startup/sitecustomize.py`."""
+_STARTUP = Path(__file__).with_name("startup")
+"""Its `sitecustomize` runs at the start of every Python program that has this directory in PYTHONPATH."""
 _TAKES_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 """Options of Python with a value in a word of its own."""
 
@@ -31,6 +36,8 @@ def recorded_command(command: Sequence[str], directory: Path | None = None) -> l
         return None
     has_prefix = directory is None or Path(command[0]).name in _PREFIXES
     for at, word in enumerate(command if has_prefix else command[:1]):
+        if Path(word).name in _SHELLS:
+            return None
         if _INTERPRETER.fullmatch(Path(word).name):
             program = _program_after(command, at + 1)
             if program is None or not _is_in(directory, word):
@@ -45,6 +52,17 @@ def recorded_command(command: Sequence[str], directory: Path | None = None) -> l
     files = (at for at, word in enumerate(command) if at and word.endswith(".py"))
     first = next(files, None) if directory is None else None
     return None if first is None else [*command[:first], "-m", PROGRAM, *command[first:]]
+
+
+def runs_shell(command: Sequence[str]) -> bool:
+    """Whether `command` starts a shell, by name or as the interpreter of a script: it may start Python programs."""
+    return any(Path(word).name in _SHELLS for word in command) or _begin_of(command[0]).startswith(b"#!")
+
+
+def environment_of_recorded(env: Mapping[str, str], request: RecordRequest) -> dict[str, str]:
+    """`env` such that Python programs of this Python are recorded, however they are started."""
+    path = os.pathsep.join(filter(None, (str(_STARTUP), env.get("PYTHONPATH"))))
+    return {**env, VARIABLE: request.to_json(), "PYTHONPATH": path}
 
 
 def _program_after(command: Sequence[str], at: int) -> int | None:
@@ -66,18 +84,21 @@ def _is_in(directory: Path | None, program: str) -> bool:
 
 def _python_script(word: str) -> tuple[Path, str] | None:
     """The file of a console script that Python runs, and its interpreter."""
-    path = shutil.which(word)
-    if path is None:
-        return None
-    try:
-        with Path(path).open("rb") as file:
-            begin = file.read(400).split(b"\n")
-    except OSError:
-        return None
+    begin = _begin_of(word).split(b"\n")
     if not begin[0].startswith(b"#!") or not any(b"python" in line for line in begin[:2]):
         return None
+    path = Path(shutil.which(word) or word)
     interpreter = Path(begin[0][2:].decode(errors="replace").strip())
     if not _INTERPRETER.fullmatch(interpreter.name) or not interpreter.is_file():
         # `#!/usr/bin/env python3`, or the shell where the path is too long for the first line.
-        interpreter = Path(path).with_name("python")
-    return (Path(path), str(interpreter)) if interpreter.is_file() else None
+        interpreter = path.with_name("python")
+    return (path, str(interpreter)) if interpreter.is_file() else None
+
+
+def _begin_of(word: str) -> bytes:
+    """The first bytes of the program that `word` names; none where it cannot be read."""
+    try:
+        with Path(shutil.which(word) or word).open("rb") as file:
+            return file.read(400)
+    except OSError:
+        return b""

@@ -18,6 +18,8 @@ from ascendtune.train.dump.checksum import TILE, as_hex, checksum, checksum_of_t
 _MOST_ON_DEVICE = 1 << 24
 """Values that are looked at together: bounds what the intermediate copies take."""
 _SAMPLES = 16
+_CHUNK = 1 << 13
+"""Values whose sums the host computes together."""
 _OF_THREAD = threading.local()
 _READ_BY_NUMPY = (torch.float32, torch.float64)
 
@@ -38,7 +40,6 @@ class Pending:
     integers: torch.Tensor | list[int]
 
 
-@torch.no_grad()
 def measure(tensor: torch.Tensor, wide: torch.dtype) -> Pending:
     """Start computing the statistics of `tensor`; nothing waits for the device.
 
@@ -47,9 +48,12 @@ def measure(tensor: torch.Tensor, wide: torch.dtype) -> Pending:
         wide: the type of sums: fp64 where the device has it.
     """
     flat = tensor.detach().reshape(-1)
-    if flat.is_cpu:
-        return _measure_on_host(flat)
-    with torch.autocast(flat.device.type, enabled=False):
+    return _measure_on_host(flat) if flat.is_cpu else _measure_on_device(flat, wide)
+
+
+def _measure_on_device(flat: torch.Tensor, wide: torch.dtype) -> Pending:
+    """Of (values,), floating point."""
+    with torch.no_grad(), torch.autocast(flat.device.type, enabled=False):
         floats, integers = [], []
         for part in flat.split(_MOST_ON_DEVICE) if len(flat) else ():
             numbers, counts = _on_device(part if part.dtype == torch.float64 else part.float(), wide)
@@ -67,7 +71,6 @@ def _measure_on_host(flat: torch.Tensor) -> Pending:
     floats: list[float] = []
     integers: list[int] = []
     digits = 0
-    # One tile at a time stays in the cache for all that is computed of it.
     for number, begin in enumerate(range(0, count, TILE)):
         part = flat[begin : begin + TILE] if count > TILE else flat
         values: NDArray[Any] = (part if is_plain else part.float()).numpy()
@@ -75,19 +78,25 @@ def _measure_on_host(flat: torch.Tensor) -> Pending:
         floats += numbers
         integers += counts
         digits += checksum_of_tile(values, number)
-    sampled = flat[_positions(count)]
-    floats += (sampled if is_plain else sampled.float()).tolist()
+    floats += (flat.numpy()[_positions(count)] if is_plain else flat[_positions(count)].float().numpy()).tolist()
     return Pending(count, floats, [*integers, digits])
 
 
 def _on_host(values: NDArray[Any]) -> tuple[list[float], list[int]]:
     """Smallest, largest, sum, sum of squares of (values,) float32 or float64; NaN and infinite."""
-    wide = _wide_buffer()[: len(values)]
-    np.copyto(wide, values)
-    with np.errstate(over="ignore"):
-        squares = wide.dot(wide)
+    ones, buffer = _ones_and_wide()
+    total = squares = 0.0
+    # A chunk stays in the cache for both sums, and BLAS does not divide so few values among threads.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for begin in range(0, len(values), _CHUNK):
+            chunk = values[begin : begin + _CHUNK]
+            wide = buffer[: len(chunk)]
+            np.copyto(wide, chunk)
+            total += float(wide.dot(ones[: len(chunk)]))
+            squares += float(wide.dot(wide))
     if math.isfinite(squares):
-        return [float(values.min()), float(values.max()), float(wide.sum()), float(squares)], [0, 0]
+        return [float(np.minimum.reduce(values)), float(np.maximum.reduce(values)), total, squares], [0, 0]
+    wide = values.astype(np.float64)
     finite = wide[np.isfinite(wide)]
     nan = int(np.isnan(wide).sum())
     counts = [nan, len(wide) - len(finite) - nan]
@@ -104,25 +113,25 @@ def _on_device(values: torch.Tensor, wide: torch.dtype) -> tuple[list[torch.Tens
     return [low, high, finite.sum(), finite.dot(finite)], [values.isnan().sum(), values.isinf().sum()]
 
 
-def _wide_buffer() -> NDArray[np.float64]:
-    """(TILE,) float64 of this thread: new memory for each tile would cost more than what is computed in it."""
-    found: NDArray[np.float64] | None = getattr(_OF_THREAD, "wide", None)
+def _ones_and_wide() -> NDArray[np.float64]:
+    """(2, _CHUNK) float64 of this thread, ones in row 0: new memory for each chunk would cost more than its sums."""
+    found: NDArray[np.float64] | None = getattr(_OF_THREAD, "ones_and_wide", None)
     if found is None:
-        found = _OF_THREAD.wide = np.empty(TILE)
+        found = _OF_THREAD.ones_and_wide = np.ones((2, _CHUNK))
     return found
 
 
 @lru_cache(maxsize=1024)
-def _positions(values: int) -> torch.Tensor:
+def _positions(values: int) -> NDArray[np.int64]:
     """(samples,) int64: i·values//samples, at most 16. Kept, since few sizes occur."""
     count = min(_SAMPLES, values)
-    return torch.tensor([at * values // count for at in range(count)], dtype=torch.int64)
+    return np.array([at * values // count for at in range(count)], dtype=np.int64)
 
 
 @lru_cache(maxsize=1024)
 def _positions_on(device: torch.device, values: int) -> torch.Tensor:
     """The same on `device`."""
-    return _positions(values).to(device)
+    return torch.from_numpy(_positions(values)).to(device)
 
 
 def read(pending: list[Pending]) -> list[dict[str, Any]]:
@@ -164,7 +173,7 @@ def _statistics(numel: int, floats: list[float], integers: list[int]) -> dict[st
         "nan": nan,
         "inf": inf,
         "hash": as_hex(digits),
-        "samples": [_finite(each) for each in samples],
+        "samples": [each if math.isfinite(each) else None for each in samples],
     }
 
 

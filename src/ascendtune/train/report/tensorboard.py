@@ -34,10 +34,10 @@ class TensorBoardWriter(Callback):
         self._facts = facts
 
     def on_step(self, record: dict[str, Any]) -> None:
-        self._write(record["step"], _curves("train", record))
+        self._write(record["step"], curves("train", record))
 
     def on_evaluation(self, record: dict[str, Any]) -> None:
-        self._write(record["step"], _curves("eval", record))
+        self._write(record["step"], curves("eval", record))
 
     def on_end(self) -> None:
         if self._events is not None:
@@ -59,7 +59,8 @@ class TensorBoardWriter(Callback):
             self._events.write(step, {tag: value for tag, value in values.items() if value is not None})
 
 
-def _curves(kind: str, record: dict[str, Any]) -> dict[str, float | None]:
+def curves(kind: str, record: dict[str, Any]) -> dict[str, float | None]:
+    """The numbers of a record that are drawn, under the names `KIND/NAME`."""
     return {f"{kind}/{name}": value for name, value in record.items() if name not in _NO_CURVES}
 
 

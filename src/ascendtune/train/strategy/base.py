@@ -161,9 +161,13 @@ class Strategy:
         """The `text` of each rank, in the order of ranks."""
         return [text]
 
+    def sum_on_device(self, values: list[torch.Tensor | float]) -> torch.Tensor:
+        """(values,) on the device: sums over ranks of scalars, () each; fp64 where the device has it, else fp32."""
+        return self.all_reduce(stack_scalars(values, self.device))
+
     def sum(self, values: list[torch.Tensor | float]) -> list[float]:
-        """Sums over ranks of scalars, () each, as host numbers: the one synchronisation of a logged step."""
-        return stack_scalars(values, self.device).tolist()
+        """Sums over ranks of scalars, () each, as host numbers. Waits for the device."""
+        return self.sum_on_device(values).tolist()
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """`tensor`, any shape, summed over ranks in place."""
@@ -216,11 +220,6 @@ class GroupStrategy(Strategy):
         dist.all_gather_object(texts, text)
         return [each or "" for each in texts]
 
-    def sum(self, values: list[torch.Tensor | float]) -> list[float]:
-        stacked = stack_scalars(values, self.device)
-        dist.all_reduce(stacked)
-        return stacked.tolist()
-
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         dist.all_reduce(tensor)
         return tensor
@@ -262,5 +261,7 @@ def stack_scalars(values: list[torch.Tensor | float], device: Device) -> torch.T
     # fp64 on the way to the host, where the device has it: sums of many losses keep fp32's last digit.
     dtype = torch.float64 if device.supports_fp64 else torch.float32
     numbers = torch.tensor([each for each in values if not isinstance(each, torch.Tensor)], dtype=dtype)
-    copied = iter(numbers.to(device.torch_device).unbind())
+    # From pinned memory: the copy of other memory waits for the device.
+    pinned = numbers if device.shares_host_memory else numbers.pin_memory()
+    copied = iter(pinned.to(device.torch_device, non_blocking=True).unbind())
     return torch.stack([each.detach().to(dtype) if isinstance(each, torch.Tensor) else next(copied) for each in values])

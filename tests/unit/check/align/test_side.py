@@ -195,3 +195,10 @@ def test_gap_of_an_export_is_not_nan(tmp_path: Path) -> None:
 def test_groups_of_thousands_are_read(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.csv").write_text("step;loss\n" + text)
     assert read_side(tmp_path / "a.csv").curve.losses.tolist() == [1234.5, 12.25]
+
+
+def test_quoted_decimal_comma_is_read_where_commas_part_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('step,loss\n1,"2,99"\n2,"1.234,5"\n3,2\n')
+    assert read_side(tmp_path / "a.csv").curve.losses.tolist() == [2.99, 1234.5, 2]
+    (tmp_path / "b.csv").write_text('step,loss\n1,"1,234.5"\n2,2.5\n')
+    assert read_side(tmp_path / "b.csv").curve.losses.tolist() == [1234.5, 2.5]

@@ -65,3 +65,15 @@ def test_parameters_that_one_side_alone_has_are_evidence_of_the_start() -> None:
     )
     start = next(each for each in compare(one, other, expected_noise(one, other)).findings if each.code == "start")
     assert start.status == "ok" and start.evidence == ("only in untied (1): head",)
+
+
+def test_loss_that_is_nan_on_one_side_is_named_as_such() -> None:
+    steps = np.arange(1.0, 9.0)
+    curves = [
+        Curve.of_columns({"step": steps, "loss": losses}, [None] * 8, resolution=0.0, source="x")
+        for losses in (2 / steps, np.where(steps == 5, np.nan, 2 / steps))
+    ]
+    one, other = (Side(name, Path(name), "CSV", curve) for name, curve in zip(("one", "other"), curves, strict=True))
+    found = compare(one, other, expected_noise(one, other))
+    assert found.parted is not None and (found.parted.code, found.step) == ("later", 5)
+    assert "NaN or infinite on one side" in found.parted.measured

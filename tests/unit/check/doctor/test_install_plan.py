@@ -24,7 +24,7 @@ def test_bare_machine_gets_the_pair_for_its_cann_and_numpy_1(lay: Lay) -> None:
     assert plan.before == () and plan.cann == "8.2.RC1"
     why = {each.name: each.why for each in plan.packages}
     assert "CANN 8.2.RC1" in why["torch-npu"] and "numpy 1" in why["numpy"]
-    assert plan.command("py")[:4] == ["py", "-m", "pip", "install"] and "torch==2.6.0" in plan.command("py")
+    assert plan.command("py")[:5] == ["py", "-P", "-m", "pip", "install"] and "torch==2.6.0" in plan.command("py")
 
 
 def test_toolkit_that_is_installed_and_not_loaded_decides_the_plan(lay: Lay) -> None:

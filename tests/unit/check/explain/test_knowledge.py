@@ -106,3 +106,7 @@ def test_commands_of_remedies_exist() -> None:
 
     assert named
     assert sorted(name for name in named if name not in COMMANDS and name.split()[0] not in COMMANDS) == []
+
+
+def test_lines_with_a_single_word_of_an_anchor_are_passed_over(matcher: Matcher) -> None:
+    assert matcher.worth_a_look(b"a forward\nthere is an aivector error\nnull") == [False, True, True]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ascendtune.train.dump.children import followed_children
-from ascendtune.train.dump.command import recorded_command
-from ascendtune.train.dump.request import PROGRAM, VARIABLE
+from ascendtune.train.dump.command import environment_of_recorded, recorded_command, runs_shell
+from ascendtune.train.dump.request import PROGRAM, VARIABLE, RecordRequest
 
 RUN = ["-m", PROGRAM]
 
@@ -31,6 +31,8 @@ RUN = ["-m", PROGRAM]
         ("python", None),
         ("ls", None),
         ("git commit -m python", None),
+        ("sh run.sh train.py", None),
+        ("srun bash run.sh", None),
         (f"python -m {PROGRAM} train.py", None),
     ],
 )
@@ -110,3 +112,37 @@ def test_fork_server_is_started_with_the_recorder_and_the_resource_tracker_as_it
         util.spawnv_passfds(sys.executable, [sys.executable, "-c", "from x import main;main(3)"], [])  # type: ignore[attr-defined]
     assert "; record_fork_server(" in started[0]
     assert started[1] == "from x import main;main(3)"
+
+
+def run_below_startup(directory: Path, *words: str) -> str:
+    """What a Python program prints that a shell starts, where commands of ascendtune are recorded."""
+    request = RecordRequest(str(directory / "recorded"), "1", "statistics", is_child=True)
+    env = environment_of_recorded({**os.environ, "PYTHONPATH": str(directory / "mine")}, request)
+    ended = subprocess.run(
+        ["sh", "-c", '"$@"', "sh", sys.executable, *words],
+        cwd=directory, env=env, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_python_program_of_a_shell_becomes_recorded_and_keeps_sitecustomize(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "sitecustomize.py").write_text("MINE = True\n")
+    (tmp_path / "show.py").write_text(
+        "import sys, sitecustomize\nprint(sitecustomize.MINE, sys.orig_argv[1:3], 'startup' in ''.join(sys.path))\n"
+    )
+    assert run_below_startup(tmp_path, "show.py").split("\n")[0] == f"True {RUN} False"
+
+
+def test_code_in_the_command_line_is_left_alone_below_startup(tmp_path: Path) -> None:
+    assert run_below_startup(tmp_path, "-c", "import sys; print(sys.orig_argv[1], len(sys.argv))") == "-c 1\n"
+
+
+@pytest.mark.parametrize(("command", "expected"), [("sh run.sh", True), ("nohup /bin/bash x", True), ("ls", False)])
+def test_shells_are_told_from_other_programs(command: str, expected: bool) -> None:
+    assert runs_shell(command.split()) == expected
+
+
+def test_script_of_a_shell_starts_a_shell(tmp_path: Path) -> None:
+    assert runs_shell([str(console_script(tmp_path, "#!/bin/sh"))])

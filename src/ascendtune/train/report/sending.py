@@ -1,0 +1,268 @@
+"""Sends a run to a tracker: from the run directory alone, as often as wanted, each step once.
+
+The tracker tells which step it has; where it cannot, `track/sent.json` in the run directory does. A step is complete,
+and is sent, when a later one is recorded or the run has ended: an evaluation may still follow its training step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from ascendtune.core.document import read_document
+from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
+from ascendtune.core.files import parsed_record, read_record, write_json
+from ascendtune.core.locks import file_lock
+from ascendtune.core.mask import without_secrets
+from ascendtune.core.rundir import RunDir
+from ascendtune.train.report.tensorboard import curves
+from ascendtune.train.report.trackers import Destination, Identity, Outcome, Point, Tracker, open_tracker
+
+_MOST_POINTS = 2_000_000
+"""Of one run: they are held in memory."""
+_POINTS_AT_ONCE = 1000
+_OUTCOMES: dict[str, Outcome] = {"finished": "finished", "imported": "finished", "failed": "failed", "died": "failed"}
+
+
+class Points:
+    """Collects the records of a run, and gives out each complete step once, in order.
+
+    Args:
+        attempts: of run.json. Records of training carry no time: that of a step is the start of its attempt and the
+            seconds of the steps since, the same on every machine.
+    """
+
+    def __init__(self, attempts: list[dict[str, Any]]) -> None:
+        self._begins = {each.get("attempt"): _time(each.get("started")) for each in attempts}
+        self._seconds = dict[Any, float]()
+        self._values = dict[int, dict[str, float]]()
+        self._times = dict[int, float]()
+        self._newest = -1
+        self._last_time = next(iter(self._begins.values()), 0.0)
+
+    def add(self, kind: Literal["train", "eval"], record: dict[str, Any]) -> None:
+        """Take a line of metrics.jsonl or eval.jsonl.
+
+        Raises:
+            MachineError: it has no step.
+            InputError: there are too many.
+        """
+        step, attempt, seconds = record.get("step"), record.get("attempt"), record.get("seconds")
+        if type(step) is not int or not 0 <= step < 1 << 53:
+            raise MachineError(
+                "a record has no step", code="record-damaged", remedy="restore metrics.jsonl and eval.jsonl from a copy"
+            )
+        if isinstance(seconds, dict):
+            self._seconds[attempt] = self._seconds.get(attempt, 0.0) + _time(seconds.get("step"))
+        if kind == "train" or record.get("time"):
+            begin = self._begins.get(attempt, 0.0)
+            self._times[step] = _time(record.get("time")) or begin + self._seconds.get(attempt, 0.0)
+        numbers = {name: value for name, value in curves(kind, record).items() if name != f"{kind}/time"}
+        self._values.setdefault(step, {}).update(
+            (name, float(value))
+            for name, value in numbers.items()
+            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        )
+        self._newest = max(self._newest, step)
+        if len(self._values) > _MOST_POINTS:
+            raise InputError(
+                f"the run has more than {_MOST_POINTS:,} steps",
+                code="too-large",
+                remedy="record fewer: track.every_steps",
+            )
+
+    def take(self, *, with_last: bool) -> list[Point]:
+        """The complete steps that were not taken before; the newest one too where the run has ended."""
+        steps = sorted(step for step in self._values if with_last or step < self._newest)
+        taken = []
+        for step in steps:
+            # An evaluation between recorded steps has the time of the step before it.
+            self._last_time = self._times.pop(step, self._last_time)
+            taken.append(Point(step, self._last_time, self._values.pop(step)))
+        return taken
+
+
+def _time(value: Any) -> float:
+    is_time = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 40
+    return float(value) if is_time else 0.0
+
+
+def identity_of(run: RunDir) -> Identity:
+    """Name, configuration and fixed id of a run.
+
+    Raises:
+        InputError: it has not begun to train.
+        MachineError: its records are damaged.
+    """
+    record = run.read()
+    attempts = record.get("attempts")
+    if not attempts:
+        raise InputError(
+            "this run has not begun to train", code="no-training-records", remedy="send it later", where=run.path
+        )
+    imported = record.get("imported")
+    # What no later attempt changes. The name and the place of the directory may change.
+    fixed = [
+        attempts[0].get("started"),
+        record.get("host"),
+        imported.get("from") if isinstance(imported, dict) else None,
+    ]
+    number = hashlib.sha256(json.dumps(fixed).encode()).hexdigest()[:16]
+    recipe = read_document(run.recipe).values if run.recipe.is_file() else {}
+    config = {"recipe": recipe, "resolved": record.get("resolved") or {}, "versions": record.get("versions") or {}}
+    fixed_name = f"{record.get('name') or 'run'}-{number[:8]}"
+    return Identity(number, run.path.resolve().name, fixed_name, _masked(config), run.path)
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _masked(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_masked(each) for each in value]
+    return without_secrets(value) if isinstance(value, str) else value
+
+
+class Sending:
+    """An open tracker that gets only steps which it does not have."""
+
+    def __init__(self, run: RunDir, destination: Destination) -> None:
+        """Connect to the tracker.
+
+        Raises:
+            InputError: the run has nothing to send.
+            MachineError: the tracker cannot be reached, or its client is not installed.
+        """
+        self._run, self._destination = run, destination
+        recorded = sent_step(run, destination)
+        identity = identity_of(run)
+        self._tracker: Tracker = open_tracker(destination, identity)
+        known = self._tracker.last_step()
+        self.last = recorded if known is None else known
+        self.count = 0
+
+    def send(self, points: list[Point]) -> None:
+        """Pass on the points that the tracker does not have.
+
+        Raises:
+            MachineError: the tracker did not take them.
+        """
+        new = [each for each in points if each.step > self.last]
+        for begin in range(0, len(new), _POINTS_AT_ONCE):
+            part = new[begin : begin + _POINTS_AT_ONCE]
+            self._tracker.send(part)
+            self.last = part[-1].step
+            self.count += len(part)
+
+    def close(self, outcome: Outcome) -> None:
+        """Wait until all has arrived, and note it in the run directory.
+
+        Raises:
+            MachineError: it has not arrived, or cannot be noted.
+        """
+        self._tracker.close(outcome)
+        write_json(
+            _sent(self._run), {**_records(self._run), _key(self._destination): {"step": self.last, "at": time.time()}}
+        )
+
+
+@contextmanager
+def sending_alone(run: RunDir, destination: Destination) -> Iterator[None]:
+    """Context in which no other process sends the run to the same tracker.
+
+    Raises:
+        MachineError: another process does, or the run directory cannot be written.
+    """
+    directory = _sent(run).parent
+    with translated_disk_errors(directory, "noting what is sent"):
+        directory.mkdir(exist_ok=True)
+    with file_lock(directory / f".{destination.tracker}.lock", wait=False) as is_ours:
+        if not is_ours:
+            raise MachineError(
+                f"another process sends this run to {destination.tracker}",
+                code="run-in-use",
+                remedy="wait until it has ended; a run that trains sends its steps itself (track.send_to)",
+                where=run.path,
+            )
+        yield
+
+
+def send_run(run: RunDir, destination: Destination, state: str) -> int:
+    """Send what the tracker does not have yet; returns the number of steps.
+
+    Args:
+        state: of the run: `died` where run.json says that it runs, and no process does.
+
+    Raises:
+        InputError: there is nothing to send, or offline files of it exist that cannot be continued.
+        MachineError: the tracker cannot be reached, or a record is damaged.
+    """
+    points = Points(run.read()["attempts"])
+    for record in run.read_metrics():
+        points.add("train", record)
+    for record in run.read_evaluations():
+        points.add("eval", record)
+    is_over = state != "running"
+    ready = points.take(with_last=is_over)
+    if not ready:
+        raise InputError(
+            "this run has no complete step", code="no-training-records", remedy="send it later", where=run.path
+        )
+    with sending_alone(run, destination):
+        if destination.offline and not _may_write_offline(run, destination, ready[-1].step, is_over=is_over):
+            return 0
+        sending = Sending(run, destination)
+        sending.send(ready)
+        sending.close(_OUTCOMES.get(state, "stopped") if is_over else "running")
+        return sending.count
+
+
+def _may_write_offline(run: RunDir, destination: Destination, newest: int, *, is_over: bool) -> bool:
+    """Whether offline files are to be written; a client's file holds a whole run, so they are written once.
+
+    Raises:
+        InputError: the run still trains, or has trained on since they were written.
+    """
+    before = sent_step(run, destination)
+    if not is_over or -1 < before < newest:
+        raise InputError(
+            "offline files hold a whole run, and this one still trains"
+            if not is_over
+            else f"offline files of this run exist, up to step {before}",
+            code="run-in-use" if not is_over else "path-exists",
+            remedy="write them when it has ended; or send the run without --offline"
+            if not is_over
+            else "upload those, then send the run without --offline: the tracker gets the steps that it does not have",
+            where=run.path,
+        )
+    return before < newest
+
+
+def sent_step(run: RunDir, destination: Destination) -> int:
+    """The newest step that was sent to `destination` according to the run directory; -1 where none was.
+
+    Raises:
+        MachineError: the record is damaged.
+    """
+    entry = _records(run).get(_key(destination))
+    step = entry.get("step") if isinstance(entry, dict) else None
+    return step if type(step) is int else -1
+
+
+def _records(run: RunDir) -> dict[str, Any]:
+    path = _sent(run)
+    return parsed_record(read_record(path), path) if path.is_file() else {}
+
+
+def _sent(run: RunDir) -> Path:
+    return run.path / "track" / "sent.json"
+
+
+def _key(destination: Destination) -> str:
+    host = "offline" if destination.offline else without_secrets(destination.host or "")
+    return f"{destination.tracker} {host} {destination.project}"
