@@ -15,6 +15,8 @@ DEV := .venv/.installed-dev
 NPU := .venv-npu/.installed
 DEEPSPEED := .venv-deepspeed/.installed
 DOCS := .venv-docs/.installed
+# jieba reads its cache from TMPDIR, and /tmp is everyone's.
+MKDOCS := TMPDIR=$(CURDIR)/.venv-docs NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs
 DEEPSPEED_TESTS := tests/integration/train/test_deepspeed.py tests/integration/train/test_deepspeed_disk.py \
   tests/integration/train/test_deepspeed_kill_points.py \
   tests/integration/train/npu/test_deepspeed.py tests/integration/test_recipes.py
@@ -109,10 +111,10 @@ benchmarks: $(DEV) ## Measure speed and memory beside peers, which get environme
 	done
 
 docs: $(DOCS) ## Build the documentation as a site, in both languages: build/site/index.html.
-	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+	$(MKDOCS) build --quiet --strict
 
 docs-serve: $(DOCS) ## Show the documentation at http://127.0.0.1:8000, with search.
-	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs serve --dev-addr 127.0.0.1:8000
+	$(MKDOCS) serve --dev-addr 127.0.0.1:8000
 
 clean: ## Remove .venv and caches; runs stay.
 	rm -rf .venv .venv-npu .venv-deepspeed .venv-docs build/site .mypy_cache .ruff_cache .pytest_cache \

@@ -50,7 +50,7 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 def _is_called_from_outside(node: _Definition) -> bool:
     decorators = [ast.unparse(each) for each in node.decorator_list]
     return (
-        node.name.startswith(("__", "visit_"))
+        node.name.startswith(("__", "visit_", "_repr_"))
         or node.name in _OVERRIDDEN
         or any(word in each for each in decorators for word in _CALLED_BY_LIBRARIES)
     )

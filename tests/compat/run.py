@@ -109,6 +109,9 @@ class Examples:
             str(path), f"model.path={model}", f"run_dir={runs}/{{name}}", "model.trust_remote_code=false",
             f"optim.max_steps={STEPS}", "data.max_length=256", "data.processes=1",
         ]  # fmt: skip
+        if recipe.method.freeze.spread_layers:
+            # The stand-in has two layers.
+            words.append("method.freeze.spread_layers=2")
         for number, spec in enumerate(recipe.data.train):
             words.append(f"data.train.{number}.limit=24")
             if not Path(spec.path).exists():

@@ -236,8 +236,8 @@ FAULTS = [
     ),
     Fault(
         "data/plan.py",
-        "bins = pack_best_fit(self._lengths, self._capacity, order)",
-        "bins = pack_best_fit(self._lengths, self._capacity, order)[:-1]",
+        "return Epoch(shuffled.astype(np.int32), bins)",
+        "return Epoch(shuffled.astype(np.int32)[:-1], bins)",
         "the last packed sequence is lost",
         _PLAN,
     ),
@@ -257,8 +257,8 @@ FAULTS = [
     ),
     Fault(
         "data/tokenize.py",
-        "others = [*rows[1:], rows[0]]",
-        "others = rows",
+        "self._rows[(row + 1) % len(self._rows)]",
+        "self._rows[row]",
         "KTO compares with the row's own answer",
         _GROUPS,
     ),
@@ -298,7 +298,7 @@ FAULTS = [
         "tests/unit/data/test_store.py",
     ),
     Fault(
-        "data/tokenize.py",
+        "data/spans.py",
         "ranges.append((first, stop))",
         "ranges.append((first + 1, stop))",
         "an answer's first token is not trained on",
@@ -306,7 +306,7 @@ FAULTS = [
         quick=True,
     ),
     Fault(
-        "data/tokenize.py",
+        "data/spans.py",
         "ranges.append((first, stop))",
         "ranges.append((first - 1, stop))",
         "the prompt's last token is trained on",
@@ -542,9 +542,9 @@ FAULTS = [
         f"{_TUNERS}::test_lora_plus_ratio_scales_the_rate_of_b_matrices",
     ),
     Fault(
-        "train/tuner/freeze.py",
-        "numbered[len(blocks) - last :]",
-        "numbered[-last:]",
+        "recipe/method.py",
+        "range(layers - self.layers_at_the_end, layers)",
+        "range(layers - (self.layers_at_the_end or layers), layers)",
         "no last layers means all of them",
         f"{_TUNERS}::test_freeze_changes_exactly_what_it_names",
     ),

@@ -48,15 +48,20 @@ def _error_classes(root: type[errors.AscendtuneError]) -> Iterator[type[errors.A
         yield from _error_classes(each)
 
 
-def _defines_an_error(path: Path, known: set[str]) -> bool:
-    classes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef))
+@pytest.fixture(scope="module")
+def modules() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
+
+
+def _defines_an_error(module: ast.Module, known: set[str]) -> bool:
+    classes = (node for node in ast.walk(module) if isinstance(node, ast.ClassDef))
     return any(isinstance(base, ast.Name) and base.id in known for each in classes for base in each.bases)
 
 
-def test_every_error_demands_a_remedy_or_always_has_one() -> None:
+def test_every_error_demands_a_remedy_or_always_has_one(modules: dict[Path, ast.Module]) -> None:
     known = {each.__name__ for each in _error_classes(errors.AscendtuneError)}
-    for path in SOURCE.rglob("*.py"):
-        if _defines_an_error(path, known):
+    for path, module in modules.items():
+        if _defines_an_error(module, known):
             import_module(".".join(path.relative_to(SOURCE.parent).with_suffix("").parts))
     found = set(_error_classes(errors.AscendtuneError))
     assert len(found) >= 8
@@ -76,35 +81,33 @@ _SYNONYMS = re.compile(
 """What `CONTRIBUTING.md` has another word for. The data pages call rows that cannot be trained on bad rows."""
 
 
-def _error_codes() -> set[str]:
+@pytest.fixture(scope="module")
+def codes(modules: dict[Path, ast.Module]) -> set[str]:
     found = set()
-    for path in SOURCE.rglob("*.py"):
-        calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    for module in modules.values():
+        calls = (node for node in ast.walk(module) if isinstance(node, ast.Call))
         given = (word.value for call in calls for word in call.keywords if word.arg == "code")
         found |= {str(each.value) for each in given if isinstance(each, ast.Constant)}
     return found - {""}
 
 
-def test_error_codes_follow_the_naming_rule() -> None:
-    codes = _error_codes()
+def test_error_codes_follow_the_naming_rule(codes: set[str]) -> None:
     assert len(codes) > 200
     assert [code for code in codes if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+){0,4}", code)] == []
     assert [code for code in codes - {"bad-rows"} if _SYNONYMS.match(code)] == []
 
 
-def test_no_two_error_codes_have_the_same_words() -> None:
-    codes = sorted(_error_codes())
+def test_no_two_error_codes_have_the_same_words(codes: set[str]) -> None:
     assert len({tuple(sorted(code.split("-"))) for code in codes}) == len(codes)
 
 
-def _calls_of_print(path: Path) -> list[int]:
-    tree = ast.parse(path.read_text())
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+def _calls_of_print(module: ast.Module) -> list[int]:
+    calls = (node for node in ast.walk(module) if isinstance(node, ast.Call))
     return [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
 
 
-def test_only_the_command_line_prints() -> None:
-    printing = {path.relative_to(SOURCE).parts[0] for path in SOURCE.rglob("*.py") if _calls_of_print(path)}
+def test_only_the_command_line_prints(modules: dict[Path, ast.Module]) -> None:
+    printing = {path.relative_to(SOURCE).parts[0] for path, module in modules.items() if _calls_of_print(module)}
     assert printing == {"cli"}
 
 
@@ -151,13 +154,13 @@ def _vendor_branches(tree: ast.Module) -> list[int]:
     return found
 
 
-def test_only_a_vendors_own_files_branch_on_its_kind() -> None:
+def test_only_a_vendors_own_files_branch_on_its_kind(modules: dict[Path, ast.Module]) -> None:
     """Elsewhere a device or its vendor answers: see machine/vendor/base.py and machine/torch_backend/device.py."""
     branches = [
         f"{name}:{line}"
-        for path in SOURCE.rglob("*.py")
+        for path, module in modules.items()
         if not (name := path.relative_to(SOURCE).as_posix()).startswith(_VENDORS_OWN) and name not in _TABLES
-        for line in _vendor_branches(ast.parse(path.read_text()))
+        for line in _vendor_branches(module)
     ]
     assert branches == []
 

@@ -4,9 +4,11 @@ agree."""
 from __future__ import annotations
 
 import ast
+import io
 import re
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import yaml
 
 from ascendtune.cli.commands import COMMANDS, DEFAULTS
+from ascendtune.cli.main import main
 from ascendtune.core.config import origins_of, validate
 from ascendtune.core.document import parse_document
 from ascendtune.data.conversation import Conversation
@@ -62,8 +65,11 @@ def _commands(name: str) -> list[list[str]]:
 
 @cache
 def _help(command: str) -> str:
-    argv = [sys.executable, "-m", "ascendtune", *command.split(), "--help"]
-    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    shown = io.StringIO()
+    with redirect_stdout(shown), redirect_stderr(shown), pytest.raises(SystemExit) as ended:
+        main([*command.split(), "--help"])
+    assert not ended.value.code
+    return shown.getvalue()
 
 
 def test_every_option_and_command_exists() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
@@ -174,13 +175,10 @@ def bench(
     and broadcast work in place, as in torch; the others do not. #wrong counts wrong elements, compared before timing.
     --profile-step trains a few steps normally and a few without overlap of compute and communication; nothing is saved.
     """
-    from ascendtune.check.comm.collective import COLLECTIVES, LARGEST_EXACT
     from ascendtune.check.comm.sweep import bytes_of, expected_of
     from ascendtune.cli.comm_ranks import choose_ranks, run
     from ascendtune.cli.comm_report import Report, measure_step
     from ascendtune.core import log
-    from ascendtune.core.errors import InputError
-    from ascendtune.core.files import require_writable
 
     log.set_up()
     if profile_step is not None:
@@ -197,41 +195,51 @@ def bench(
             code="conflicting-options",
             remedy="remove them; --max-bytes sets the size",
         )
-    name, of = collective or "all_reduce", dtype or "float32"
-    known(COLLECTIVES, [name], "collective")
-    known(LARGEST_EXACT, [of], "dtype")
-    first = bytes_of(min_bytes or "8", "--min-bytes")
-    last = bytes_of(max_bytes or ("16M" if pairs else "1G"), "--max-bytes")
-    if not pairs and first > last:
-        raise InputError(
-            f"--min-bytes {min_bytes or 8} is larger than --max-bytes {max_bytes or '1G'}",
-            code="invalid-option-value",
-            remedy="swap them",
-        )
+    if pairs:
+        work: dict[str, Any] = {"task": "pairs", "bytes": bytes_of(max_bytes or "16M", "--max-bytes")}
+    else:
+        work = _sweep(collective or "all_reduce", dtype or "float32", min_bytes or "8", max_bytes or "1G")
     if expect is not None:
         expected_of(expect)
     if png is not None:
-        if not png.parent.is_dir():
-            raise InputError(
-                "the directory for --png does not exist",
-                code="path-missing",
-                remedy=f"mkdir -p {png.parent}",
-                where=png.parent,
-            )
-        require_writable(png.parent)
+        _require_directory_of(png)
     ranks = choose_ranks(devices, device_ids, nodes)
-    if pairs:
-        work: dict[str, Any] = {"task": "pairs", "bytes": last}
-        steps = ranks.count * (ranks.count - 1)
-    else:
-        work = {
-            "task": "sizes",
-            "collective": name,
-            "dtype": of,
-            "min_bytes": first,
-            "max_bytes": last,
-        }
-        steps = (last // first).bit_length()
-    ran = run({**work, "iterations": iterations or 20, "timeout_seconds": timeout}, ranks, directory, steps=steps)
+    count = ranks.count * (ranks.count - 1) if pairs else (work["max_bytes"] // work["min_bytes"]).bit_length()
+    ran = run({**work, "iterations": iterations or 20, "timeout_seconds": timeout}, ranks, directory, steps=count)
     report = Report(ran, expect, png, as_json, timeout)
     return report.links() if pairs else report.rows(work, plot=plot)
+
+
+def _sweep(collective: str, dtype: str, min_bytes: str, max_bytes: str) -> dict[str, Any]:
+    """The task of the ranks that measures a collective over sizes.
+
+    Raises:
+        InputError: an unknown name, not a size, or no size between the two.
+    """
+    from ascendtune.check.comm.collective import COLLECTIVES, LARGEST_EXACT
+    from ascendtune.check.comm.sweep import bytes_of
+
+    known(COLLECTIVES, [collective], "collective")
+    known(LARGEST_EXACT, [dtype], "dtype")
+    first, last = bytes_of(min_bytes, "--min-bytes"), bytes_of(max_bytes, "--max-bytes")
+    if first > last:
+        raise InputError(
+            f"--min-bytes {min_bytes} is larger than --max-bytes {max_bytes}",
+            code="invalid-option-value",
+            remedy="swap them",
+        )
+    return {"task": "sizes", "collective": collective, "dtype": dtype, "min_bytes": first, "max_bytes": last}
+
+
+def _require_directory_of(png: Path) -> None:
+    """Raise unless a plot can be written to its directory: before the ranks measure for minutes."""
+    from ascendtune.core.files import require_writable
+
+    if not png.parent.is_dir():
+        raise InputError(
+            "the directory for --png does not exist",
+            code="path-missing",
+            remedy=f"mkdir -p {shlex.quote(str(png.parent))}",
+            where=png.parent,
+        )
+    require_writable(png.parent)

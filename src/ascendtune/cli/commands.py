@@ -41,6 +41,7 @@ COMMANDS = {
     "profile": Entry(
         "ascendtune.cli.profile:profile", "Show where the time of a training step goes, and what to change."
     ),
+    "bench": Entry("ascendtune.cli.bench:bench", "Measure how much faster a recipe trains on more devices."),
     "launch": Entry(
         "ascendtune.cli.launch:launch",
         "Start any program once per device, like a training job.",

@@ -17,6 +17,8 @@ from ascendtune.cli.terminal import paint, width
 
 if TYPE_CHECKING:
     from ascendtune.data.inspect import InspectedRow, Inspection, Segment, Sequence
+    from ascendtune.data.inspect_packed import InspectedPack
+    from ascendtune.data.prepare import Prepared
     from ascendtune.recipe.recipe import Recipe
 
 _LONGEST_VALUE = 1000
@@ -33,6 +35,9 @@ def show(
     stats: Annotated[
         bool, typer.Option("--stats", help="Read all rows: lengths, what is cut or dropped, duplicates.")
     ] = False,
+    packed: Annotated[
+        bool, typer.Option("--packed", help="Show rows by the packed sequences that they share; K counts these.")
+    ] = False,
     page: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write a page, which must not exist.")
     ] = None,
@@ -44,6 +49,7 @@ def show(
     ascendtune data show recipe.yaml
     ascendtune data show recipe.yaml --row 17 -n 1 --tokens
     ascendtune data show recipe.yaml --stats data.max_length=1024
+    ascendtune data show recipe.yaml --packed
 
     Text that is trained on is green, or stands between « and » where there are no colours. Nothing is started.
     """
@@ -53,7 +59,7 @@ def show(
     log.set_up()
     checked = Recipe.load(recipe, overrides or [])
     inspection = _inspection(checked)
-    rows = inspection.rows(row, count)
+    rows = _packs(checked, inspection, row, count) if packed else inspection.rows(row, count)
     facts = _stats(checked, inspection) if stats else None
     if page is not None:
         _write_page(page, rows, checked.data.max_length)
@@ -122,23 +128,47 @@ def _inspection(recipe: Recipe) -> Inspection:
     )
 
 
-def _stats(recipe: Recipe, inspection: Inspection) -> dict[str, Any]:
+def _prepared(recipe: Recipe) -> Prepared:
     from ascendtune.cli.progress import Progress
     from ascendtune.hub.download import fetch_model
     from ascendtune.train.prepare import prepare_data
 
     model = fetch_model(recipe.model.path, recipe.model.revision, weights_needed=False).resolve()
     with Progress(sys.stderr) as progress:
-        report = prepare_data(recipe, model, progress.show).report
+        return prepare_data(recipe, model, progress.show)
+
+
+def _packs(recipe: Recipe, inspection: Inspection, first: int, count: int) -> list[InspectedPack]:
+    from ascendtune.core.errors import InputError
+    from ascendtune.core.log import say
+    from ascendtune.data.inspect_packed import packs
+    from ascendtune.data.store import TokenDataset
+
+    packing, task = recipe.data.packing, recipe.method.task
+    if packing is False or task in ("pairs", "singles"):
+        why = "data.packing is false" if packing is False else f"rows of stage {recipe.method.stage} do not share one"
+        raise InputError(
+            f"no sequence holds several rows: {why}", code="not-packed", remedy="leave out --packed to see the rows"
+        )
+    if packing == "auto":
+        say("data.packing: auto: where the model does not keep packed rows apart, training pads them instead")
+    dataset = TokenDataset.open(_prepared(recipe).train)
+    return packs(
+        dataset, inspection.tokenizer, capacity=recipe.data.max_length, seed=recipe.seed, first=first, count=count
+    )
+
+
+def _stats(recipe: Recipe, inspection: Inspection) -> dict[str, Any]:
+    report = _prepared(recipe).report
     rows, duplicates, scripts = inspection.duplicates_and_scripts()
     return {"rows": rows, "duplicates": duplicates, "scripts": dict(scripts.most_common()), "report": report.to_json()}
 
 
-def _lines(rows: list[InspectedRow], most: int, with_tokens: bool) -> Iterator[str]:
+def _lines(rows: list[InspectedRow] | list[InspectedPack], most: int, with_tokens: bool) -> Iterator[str]:
     if not rows:
-        yield "the data has no row with this number"
+        yield "the data has no row or sequence with this number"
     for each in rows:
-        yield f"row {each.number}, {each.place}, format {each.format}"
+        yield each.title
         for name, value in each.values.items():
             yield f"  {name}: {_short(value)}"
         if each.problem:
@@ -198,7 +228,7 @@ def _stats_lines(facts: dict[str, Any]) -> Iterator[str]:
     yield f"writing systems: {scripts}"
 
 
-def _as_json(rows: list[InspectedRow], facts: dict[str, Any] | None, most: int) -> dict[str, Any]:
+def _as_json(rows: list[InspectedRow] | list[InspectedPack], facts: dict[str, Any] | None, most: int) -> dict[str, Any]:
     return {"max_length": most, "rows": [asdict(each) for each in rows], "stats": facts}
 
 
@@ -216,12 +246,12 @@ mark {{ background: #b7efc5; }} del {{ color: #999; }}
 """
 
 
-def _write_page(path: Path, rows: list[InspectedRow], most: int) -> None:
+def _write_page(path: Path, rows: list[InspectedRow] | list[InspectedPack], most: int) -> None:
     from ascendtune.core.errors import InputError, translated_disk_errors
 
     parts = []
     for each in rows:
-        parts.append(f"<h2>Row {each.number}</h2><p>{html.escape(each.place)}, format {html.escape(each.format)}</p>")
+        parts.append(f"<h2>{html.escape(each.title)}</h2>")
         if each.problem:
             parts.append(f"<p>Not trained on: {html.escape(each.problem)}</p>")
         for sequence in each.sequences:

@@ -38,9 +38,7 @@ def merge(
     ] = None,
     no_verify: Annotated[
         bool,
-        typer.Option(
-            "--no-verify", help="Skip the comparison with base and adapter, which loads the model into memory."
-        ),
+        typer.Option("--no-verify", help="Skip the comparison with base and adapter."),
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,

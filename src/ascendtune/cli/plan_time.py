@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from ascendtune.train.plan.time import Range, TimeEstimate
 
 _GIGA = 1e9
+_PLAIN_COLUMNS = 100
 
 
 def rate_of(option: str, value: float | None, unit: float = _GIGA) -> float | None:
@@ -60,29 +62,41 @@ def time_lines(found: TimeEstimate) -> list[str]:
     return lines
 
 
+_SPARE = ("precision", "ranks", "method", "peak")
+"""Columns that a narrow terminal leaves out, in this order; --json has all."""
+_SHOWN_RUNS = 20
+
+
 def history_text(runs: Sequence[PastRun]) -> str:
-    """Past runs, the newest first, and how far predictions were off."""
-    from ascendtune.cli.terminal import table
+    """Past runs, the newest first, a table for each device, and how far predictions were off."""
+    from ascendtune.cli.terminal import table, width
+    from ascendtune.core.terminal_text import wrap_words
     from ascendtune.core.units import format_bytes, format_count
     from ascendtune.train.plan.history import errors_of
 
     if not runs:
         return "no run has been recorded yet: `ascendtune train` adds each run of three recorded steps or more"
-    rows = [
-        [
-            each.device, f"{each.features.model_type} {format_count(each.features.parameters)}",
-            f"{each.features.stage} {each.features.tuner}", each.features.precision,
-            f"{each.features.ranks} × {each.features.strategy}", _seconds(each.step_seconds),
-            _off(each.predicted_seconds, each.step_seconds),
-            format_bytes(each.peak_bytes) if each.peak_bytes else "-", _off(each.predicted_bytes, each.peak_bytes),
-        ]
-        for each in reversed(runs[-20:])
-    ]  # fmt: skip
-    heads = ["device", "model", "method", "precision", "ranks", "step", "error", "peak", "error of peak"]
-    lines = [table(heads, rows, right=["step", "error", "peak", "error of peak"])]
+    rows: dict[str, list[list[str]]] = {}
+    for each in reversed(runs[-_SHOWN_RUNS:]):
+        rows.setdefault(each.device, []).append(
+            [
+                f"{each.features.model_type} {format_count(each.features.parameters)}",
+                f"{each.features.stage} {each.features.tuner}", each.features.precision,
+                f"{each.features.ranks} × {each.features.strategy}", _seconds(each.step_seconds),
+                _off(each.predicted_seconds, each.step_seconds),
+                format_bytes(each.peak_bytes) if each.peak_bytes else "-", _off(each.predicted_bytes, each.peak_bytes),
+            ]
+        )  # fmt: skip
+    heads = ["model", "method", "precision", "ranks", "step", "error", "peak", "peak error"]
+    columns = width(sys.stdout) or _PLAIN_COLUMNS
+    lines = []
+    for device, of_device in rows.items():
+        shown = table(heads, of_device, right=["step", "error", "peak", "peak error"], spare=_SPARE)
+        lines += [*wrap_words(f"{device}:", columns), shown, ""]
     time = errors_of([(each.predicted_seconds, each.step_seconds) for each in runs])
     memory = errors_of([(each.predicted_bytes, each.peak_bytes) for each in runs])
-    lines += [f"{what}: {_said(errors)}" for what, errors in (("step time", time), ("memory", memory))]
+    for what, errors in (("step time", time), ("memory", memory)):
+        lines += wrap_words(f"{what}: {_said(errors)}", columns, "", "  ")
     return "\n".join(lines)
 
 

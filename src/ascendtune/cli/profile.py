@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -152,32 +149,18 @@ def _record(
     Raises:
         CheckFailed: the training failed; it has said why.
     """
-    from ascendtune.cli.align_repeat import end_training
+    from ascendtune.cli.short_run import train_briefly
     from ascendtune.core.errors import CheckFailed
-    from ascendtune.core.process import Child
     from ascendtune.recipe.recipe import Recipe
 
     overrides = [*overrides, *changes]
-    chosen = [f"profile.steps={steps}"] if steps else []
-    chosen += [f"profile.ranks=[{ranks}]"] if ranks else []
-    asked = Recipe.load(recipe, [*overrides, *chosen])
-    chosen += [] if asked.profile.steps else ["profile.steps=5-8"]
+    overrides += [f"profile.steps={steps}"] if steps else []
+    overrides += [f"profile.ranks=[{ranks}]"] if ranks else []
+    asked = Recipe.load(recipe, overrides)
+    overrides += [] if asked.profile.steps else ["profile.steps=5-8"]
     name = f"{asked.name}-profile" + (f"-{ending}" if ending else "")
-    words = [
-        *("train", str(recipe), "-q", *overrides, *chosen, f"name={name}"),
-        *("profile.only=true", "checkpoint.resume=never", "track.tensorboard=false"),
-        *(("--devices", str(devices)) if devices else ()),
-        *(("--device-ids", device_ids) if device_ids else ()),
-    ]
-    parent = Recipe.load(recipe, [*overrides, *chosen, f"name={name}"]).run_directory().parent
-    earlier = set(parent.glob("*/run.json"))
-    child = Child([sys.executable, "-m", "ascendtune", *words], os.environ, stdout=sys.stderr.fileno())
-    try:
-        code = child.wait()
-    except BaseException:
-        end_training(child)
-        raise
-    run = run_started_by(child.pid, set(parent.glob("*/run.json")) - earlier)
+    overrides += [f"name={name}", "profile.only=true", "checkpoint.resume=never", "track.tensorboard=false"]
+    code, run = train_briefly(recipe, overrides, devices=devices, device_ids=device_ids)
     if code or run is None:
         raise CheckFailed(
             "the steps to profile could not be trained",
@@ -186,20 +169,3 @@ def _record(
             where=run,
         )
     return run
-
-
-def run_started_by(pid: int, records: Iterable[Path]) -> Path | None:
-    """The run that this process of this host has made; others may start runs of the same name at the same time.
-
-    Args:
-        records: run.json of the runs that are new.
-    """
-    from ascendtune.core.errors import AscendtuneError
-    from ascendtune.core.rundir import RunDir
-
-    for path in records:
-        with suppress(AscendtuneError, OSError):
-            record = RunDir(path.parent).read()
-            if (record.get("started_by"), record.get("host")) == (pid, socket.gethostname()):
-                return path.parent
-    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -76,9 +76,7 @@ def train(
     from ascendtune.cli.node_choice import choose_nodes, require_one_starter
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
-    from ascendtune.core.errors import InputError
     from ascendtune.core.ownership import restrict_umask
-    from ascendtune.core.rundir import RunDir
     from ascendtune.job.registry import require_writable_registry
     from ascendtune.job.spec import JobSpec
     from ascendtune.recipe.recipe import Recipe
@@ -87,21 +85,13 @@ def train(
     log.set_up(quiet=quiet, verbose=verbose)
     restrict_umask()
     require_one_starter(os.environ)
-    if dump_steps is not None and not dump_steps.strip():
-        raise InputError(
-            "--dump-steps names no steps", code="invalid-option-value", remedy="give steps and ranges, such as 1-3,10"
-        )
-    dumped = [f"align.dump_steps={dump_steps}"] if dump_steps is not None else []
-    loaded, origins = Recipe.load_with_origins(recipe, [*(overrides or []), *dumped])
+    loaded, origins = Recipe.load_with_origins(recipe, [*(overrides or []), *_overrides_of(dump_steps)])
     chosen_nodes = choose_nodes(
         nodes, min_nodes=min_nodes, max_restarts=max_restarts, devices=devices, device_ids=device_ids, env=os.environ
     )
     chosen, notes = chosen_nodes.devices(devices, device_ids)
-    for message in (*loaded.differences(), *notes):
-        warn(message)
+    _warn_before(loaded, notes, max_restarts)
     notice_ignored(loaded.all_without_effect(origins), recipe)
-    if loaded.on_hang == "restart" and not max_restarts:
-        warn("on_hang: restart stops a run that hangs; add --max-restarts N to restart it")
 
     is_alone = chosen_nodes.hosts is None and chosen_nodes.place.is_alone
     if loaded.batch.per_device == "auto" and is_alone and not prepare:
@@ -110,9 +100,7 @@ def train(
         loaded = with_batch_size(loaded, allow_change or [], trust_checkpoint, devices=chosen.count)
         notice(f"batch.per_device: auto is {loaded.batch.micro_batch}")
 
-    def job_spec(run: Path) -> JobSpec:
-        # The worker rejects a run directory that another start has claimed since.
-        start = None if dry_run else ready.claim.start if ready.claim else RunDir(run).read().get("start")
+    def job_spec(run: Path, start: str | None) -> JobSpec:
         argv = (sys.executable, "-m", "ascendtune.train.worker", str(run), *((start,) if start else ()))
         return JobSpec(
             argv, run, chosen.count, chosen.kind, chosen.ids, max_restarts=max_restarts, on_hang=loaded.on_hang
@@ -148,7 +136,8 @@ def train(
             plan = require_fit(loaded, ready.model_directory, ready.prepared, devices=chosen.count)
             ready.run.update(plan=plan)
         run = chosen_nodes.agree_on(ready.run, loaded.run_directory().parent, ready.prepared.fingerprint)
-        spec = job_spec(run.path)
+        # The worker rejects a run directory that another start has claimed since.
+        spec = job_spec(run.path, ready.claim.start if ready.claim else run.read().get("start"))
         if detach and stays_with_the_terminal(spec):
             return
         if ready.claim:
@@ -166,12 +155,33 @@ def train(
     raise typer.Exit(result.exit_code)
 
 
+def _overrides_of(dump_steps: str | None) -> list[str]:
+    """The overrides that stand for --dump-steps."""
+    from ascendtune.core.errors import InputError
+
+    if dump_steps is None:
+        return []
+    if not dump_steps.strip():
+        raise InputError(
+            "--dump-steps names no steps", code="invalid-option-value", remedy="give steps and ranges, such as 1-3,10"
+        )
+    return [f"align.dump_steps={dump_steps}"]
+
+
+def _warn_before(recipe: Recipe, notes: Iterable[str], max_restarts: int) -> None:
+    """Warn of what differs in a translated recipe, of the chosen devices (`notes`), and of keys that need an option."""
+    for message in (*recipe.differences(), *notes):
+        warn(message)
+    if recipe.on_hang == "restart" and not max_restarts:
+        warn("on_hang: restart stops a run that hangs; add --max-restarts N to restart it")
+
+
 def _show_dry_run(
     recipe: Recipe,
     allow_change: list[str],
     trust_checkpoint: bool,
     nodes: ChosenNodes,
-    job_spec: Callable[[Path], JobSpec],
+    job_spec: Callable[[Path, str | None], JobSpec],
 ) -> None:
     """Print the command that would start the job."""
     from ascendtune.cli.job_start import show_command
@@ -182,7 +192,7 @@ def _show_dry_run(
         print(f"# {message}")
     if not planned.run.run_json.is_file():
         print(f"# {planned.run} does not exist yet: `ascendtune train` prepares it and the data before it runs this")
-    show_command(job_spec(planned.run.path), nodes)
+    show_command(job_spec(planned.run.path, None), nodes)
 
 
 def _show_prepared(ready: PreparedRun, recipe: Recipe, path: Path, *, verbose: bool) -> None:

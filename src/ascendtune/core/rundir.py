@@ -38,7 +38,9 @@ infer it.
 """
 SCHEMA_VERSION = 1
 STACKS_SIGNAL = signal.SIGUSR1
-"""Unused by torch, torchrun, DeepSpeed and torch_npu."""
+"""Asks a worker for its Python stacks. Unused by torch, torchrun, DeepSpeed and torch_npu, as is the next."""
+FORCED_STACKS_SIGNAL = signal.SIGUSR2
+"""Asks a worker that has not answered to STACKS_SIGNAL."""
 OUT_OF_MEMORY = "out-of-memory"
 """The error code of a device whose memory is exhausted."""
 _TAIL_BYTES = 64 * 1024

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,8 +14,9 @@ import numpy as np
 
 from ascendtune.core.errors import DataError
 from ascendtune.core.units import count_of
-from ascendtune.data.load import Loaded, Places, load_rows
+from ascendtune.data.load import Loaded, load_rows
 from ascendtune.data.report import EXAMPLES_KEPT, DataReport
+from ascendtune.data.row_file import Places
 from ascendtune.data.shards import (
     INDIVISIBLE,
     NO_ANSWER_LEFT,
@@ -57,12 +57,14 @@ def build(directory: Path, source: Source, progress: Progress | None) -> dict[st
     # For preference data only answers are trained on.
     loss_on = section.loss_on if task == "conversations" else "assistant"
     template = None if task == "text" else ChatTemplate.load(section.template, tokenizer, loss_on=loss_on)
-    load = partial(load_rows, task=task, seed=seed, on_bad_row=section.on_bad_row, resolve=source.resolve)
-    with _rows_hidden_from_garbage_collection() as rows_are_loaded:
-        loaded = load(section.train)
+    load = partial(
+        load_rows, task=task, seed=seed, on_bad_row=section.on_bad_row, resolve=source.resolve, directory=directory
+    )
+    with ExitStack() as opened:
+        loaded = opened.enter_context(closing(load(section.train)))
         report, eval_report, held_out = DataReport.of(loaded.datasets), None, None
         if section.eval:
-            held_out = load(section.eval)
+            held_out = opened.enter_context(closing(load(section.eval)))
             eval_report = DataReport.of(held_out.datasets)
         elif section.eval_fraction or section.eval_rows:
             distinct = len(loaded.rows) - report.rows_by_weight
@@ -71,7 +73,6 @@ def build(directory: Path, source: Source, progress: Progress | None) -> dict[st
             # Copies of a held-out row are held out with it.
             report.rows_by_weight = len(loaded.rows) + report.rows_held_out - distinct
             eval_report = DataReport(rows_read=report.rows_held_out)
-        rows_are_loaded()
         write = partial(_write, source=source, tokenizer=tokenizer, template=template, progress=progress)
         write(directory / "train", "training", loaded, report)
         if held_out is not None and eval_report is not None:
@@ -97,14 +98,14 @@ def places_of(source: Source, rows: Sequence[int], rows_kept: int) -> list[str]:
         DataError: the files are no longer there, or do not hold what they held.
     """
     section = source.section
-    loaded = load_rows(
-        section.train, source.task, seed=source.seed, on_bad_row=section.on_bad_row, resolve=source.resolve
-    )
-    if not section.eval and (section.eval_fraction or section.eval_rows):
-        loaded, _ = _hold_out(loaded, section, source.seed)
-    if len(loaded.rows) != rows_kept or any(not 0 <= row < rows_kept for row in rows):
-        return [f"row {row} of the tokens" for row in rows]
-    return [loaded.places[row] for row in rows]
+    with closing(
+        load_rows(section.train, source.task, seed=source.seed, on_bad_row=section.on_bad_row, resolve=source.resolve)
+    ) as loaded:
+        if not section.eval and (section.eval_fraction or section.eval_rows):
+            loaded, _ = _hold_out(loaded, section, source.seed)
+        if len(loaded.rows) != rows_kept or any(not 0 <= row < rows_kept for row in rows):
+            return [f"row {row} of the tokens" for row in rows]
+        return [loaded.places[row] for row in rows]
 
 
 def _facts_of(template: ChatTemplate) -> dict[str, Any]:
@@ -120,32 +121,9 @@ def _facts_without_template(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _rows_hidden_from_garbage_collection() -> Iterator[Callable[[], None]]:
-    """No garbage collection until the yielded function is called; after that, none that visits the loaded rows.
-
-    Rows have no reference cycles: searching millions of them repeatedly would take a quarter of the time, and copy the
-    memory in forked processes. Rendering creates cycles (Jinja macros), which have to be collected.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-
-    def loaded() -> None:
-        gc.freeze()
-        gc.enable()
-
-    try:
-        yield loaded
-    finally:
-        gc.unfreeze()
-        (gc.enable if enabled else gc.disable)()
-
-
 def _hold_out(loaded: Loaded, section: DataSection, seed: int) -> tuple[Loaded, Loaded]:
     """(training, evaluation). A row that is repeated by its weight goes to one side with all its copies."""
-    first_of: dict[int, int] = {}
-    for index, row in enumerate(loaded.rows):
-        first_of.setdefault(id(row), index)
+    numbers, first_of = loaded.rows.numbers, loaded.rows.without_copies()
     if len(first_of) < 2:
         raise DataError(
             "a single row cannot be divided into training and evaluation",
@@ -159,14 +137,12 @@ def _hold_out(loaded: Loaded, section: DataSection, seed: int) -> tuple[Loaded, 
             code="too-few-rows",
             remedy="hold out fewer rows",
         )
-    held = sorted(random.Random(f"{seed}/eval").sample(sorted(first_of.values()), count))
-    held_ids = {id(loaded.rows[index]) for index in held}
-    kept = [index for index, row in enumerate(loaded.rows) if id(row) not in held_ids]
-    return _taken(loaded, kept), _taken(loaded, held)
-
-
-def _taken(loaded: Loaded, order: list[int]) -> Loaded:
-    return Loaded([loaded.rows[index] for index in order], loaded.places.taken(order), loaded.datasets)
+    chosen = sorted(random.Random(f"{seed}/eval").sample(range(len(first_of)), count))
+    held = first_of[chosen]
+    is_held = np.zeros(int(numbers.max()) + 1, bool)
+    is_held[numbers[held]] = True
+    kept = np.flatnonzero(~is_held[numbers]).astype(np.int32)
+    return Loaded(loaded.rows.taken(kept), loaded.datasets), Loaded(loaded.rows.taken(held), loaded.datasets)
 
 
 def _write(
@@ -280,9 +256,12 @@ def _listed(what: str, rows: list[tuple[int, str]], places: Places) -> str:
 
 
 def _histogram(dataset: TokenDataset) -> list[tuple[int, int]]:
-    width = -(-int(dataset.lengths.max()) // _HISTOGRAM_BINS)
-    counts = np.bincount((dataset.lengths - 1) // width)
-    return [((number + 1) * width, count) for number, count in enumerate(counts.tolist())]
+    rows = dataset.rows_by_length()
+    width = -(-max(rows) // _HISTOGRAM_BINS)
+    counts = [0] * (-(-max(rows) // width))
+    for length, count in rows.items():
+        counts[(length - 1) // width] += count
+    return [((number + 1) * width, count) for number, count in enumerate(counts)]
 
 
 __all__ = ["build"]

@@ -17,10 +17,9 @@ from ascendtune.data.conversation import BadRow, Conversation, Pair, RawRow, Sin
 from ascendtune.data.format.choose import choose_format
 from ascendtune.data.load import add_system_message
 from ascendtune.data.read import read_rows
-from ascendtune.data.spans import Refused
+from ascendtune.data.spans import Refused, trained_tokens
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
 from ascendtune.data.template import ChatTemplate
-from ascendtune.data.tokenize import trained_tokens
 from ascendtune.data.tokenizer import Tokenizer
 
 _ROWS_THAT_TELL_THE_FORMAT = 100
@@ -65,6 +64,10 @@ class InspectedRow:
     problem: str | None
     """Why the row cannot be trained on; None if it can."""
     sequences: list[Sequence]
+
+    @property
+    def title(self) -> str:
+        return f"row {self.number}, {self.place}, format {self.format}"
 
 
 @dataclass(frozen=True)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import random
-from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+import numpy as np
 
 from ascendtune.core.errors import DataError
 from ascendtune.core.units import count_of
-from ascendtune.data.conversation import BadRow, RawRow, Row, Source, conversations_of
+from ascendtune.data.conversation import BadRow, RawRow, Row, conversations_of
 from ascendtune.data.format.choose import choose_format
 from ascendtune.data.read import read_rows
 from ascendtune.data.report import EXAMPLES_KEPT, DatasetReport
+from ascendtune.data.row_file import Numbers, Places, RowFile, Rows
 from ascendtune.data.spec import DatasetSpec, Task
 
 _ROWS_THAT_TELL_THE_FORMAT = 100
@@ -24,46 +26,31 @@ Resolve = Callable[[DatasetSpec], Path]
 
 
 @dataclass
-class Places:
-    """The place of every row, 12 bytes each; looked up only for messages."""
-
-    _sources: list[Source] = field(default_factory=list)
-    _source_of: array[int] = field(default_factory=lambda: array("I"))
-    _numbers: array[int] = field(default_factory=lambda: array("Q"))
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, index: int) -> str:
-        return self._sources[self._source_of[index]].place(self._numbers[index])
-
-    def append(self, source: Source, number: int) -> None:
-        if not self._sources or self._sources[-1] is not source:
-            self._sources.append(source)
-        self._source_of.append(len(self._sources) - 1)
-        self._numbers.append(number)
-
-    def taken(self, order: Sequence[int]) -> Places:
-        """The places of the rows `order`, in that order."""
-        source_of, numbers = self._source_of, self._numbers
-        return Places(
-            self._sources, array("I", [source_of[index] for index in order]), array("Q", [numbers[i] for i in order])
-        )
-
-
-@dataclass
 class Loaded:
-    """The rows of one epoch. A row that is repeated by its weight is the same object each time."""
+    """The rows of one epoch, in a file; a row that is repeated by its weight has the same number each time."""
 
-    rows: list[Any]
+    rows: Rows
     """All of one kind: conversations, texts, pairs or singles (`Row`)."""
-    places: Places
-    """`places[i]` is `file:line` of `rows[i]`."""
     datasets: list[DatasetReport]
+
+    @property
+    def places(self) -> Places:
+        """`places[i]` is `file:line` of `rows[i]`."""
+        return Places(self.rows)
+
+    def close(self) -> None:
+        """Give back the space on the disk; rows can no longer be read."""
+        self.rows.close()
 
 
 def load_rows(
-    specs: Sequence[DatasetSpec], task: Task, *, seed: int, on_bad_row: Literal["fail", "skip"], resolve: Resolve
+    specs: Sequence[DatasetSpec],
+    task: Task,
+    *,
+    seed: int,
+    on_bad_row: Literal["fail", "skip"],
+    resolve: Resolve,
+    directory: Path | None = None,
 ) -> Loaded:
     """Read, convert and weigh all data sets, in the order given.
 
@@ -71,19 +58,21 @@ def load_rows(
         seed: chooses the rows where a weight takes only a part of them.
         on_bad_row: stop after all rows were checked, or skip bad rows and count them.
         resolve: where a data set lies on this machine.
+        directory: where the rows are kept, in a file without a name; default is that of temporary files.
 
     Raises:
         DataError: unreadable files, columns that do not fit, bad rows with `fail`, no row left.
     """
-    loaded, first_bad = Loaded([], Places(), []), list[str]()
-    for spec in specs:
-        _convert_all(spec, resolve(spec), task, loaded, first_bad)
-    _refuse_bad_rows(loaded.datasets, first_bad, on_bad_row)
-    order = _weighted(loaded.datasets, seed)
-    if order != range(len(loaded.rows)):
-        loaded.rows = [loaded.rows[index] for index in order]
-        loaded.places = loaded.places.taken(order)
-    return loaded
+    rows, reports, first_bad = RowFile(directory), list[DatasetReport](), list[str]()
+    try:
+        for spec in specs:
+            reports.append(_convert_all(spec, resolve(spec), task, rows, first_bad))
+        rows.complete()
+        _refuse_bad_rows(reports, first_bad, on_bad_row)
+        return Loaded(Rows(rows, _weighted(reports, seed)), reports)
+    except BaseException:
+        rows.close()
+        raise
 
 
 def format_of(spec: DatasetSpec, path: Path, task: Task) -> str:
@@ -98,13 +87,12 @@ def format_of(spec: DatasetSpec, path: Path, task: Task) -> str:
     return choose_format(spec, list(islice(read_rows(spec, path), _ROWS_THAT_TELL_THE_FORMAT)), task)[0]
 
 
-def _convert_all(spec: DatasetSpec, path: Path, task: Task, loaded: Loaded, first_bad: list[str]) -> None:
+def _convert_all(spec: DatasetSpec, path: Path, task: Task, kept: RowFile, first_bad: list[str]) -> DatasetReport:
     rows = read_rows(spec, path)
     first_rows = list(islice(rows, _ROWS_THAT_TELL_THE_FORMAT))
     name, convert = choose_format(spec, first_rows, task)
     report = DatasetReport(path=spec.path, format=name, weight=spec.weight)
-    loaded.datasets.append(report)
-    kept, places, before = loaded.rows, loaded.places, len(loaded.rows)
+    before = len(kept)
     for row in chain(first_rows, rows):
         report.rows_read += 1
         made = row.fault or convert(row.values)
@@ -113,9 +101,9 @@ def _convert_all(spec: DatasetSpec, path: Path, task: Task, loaded: Loaded, firs
             continue
         if spec.system:
             add_system_message(made, spec.system)
-        kept.append(made)
-        places.append(row.source, row.number)
+        kept.append(made, row.source, row.number)
     report.rows_kept = len(kept) - before
+    return report
 
 
 def add_system_message(row: Row, text: str) -> None:
@@ -134,13 +122,17 @@ def _count(row: RawRow, bad: BadRow, report: DatasetReport, first_bad: list[str]
         first_bad.append(f"{place}: {bad.reason}" + (f" ({bad.detail})" if bad.detail else ""))
 
 
-def _weighted(reports: Sequence[DatasetReport], seed: int) -> Sequence[int]:
-    """Indices of the rows of one epoch: whole copies of a data set, then the part that the weight's fraction takes."""
+def _weighted(reports: Sequence[DatasetReport], seed: int) -> Numbers | None:
+    """Numbers of the rows of one epoch: whole copies of a data set, then the part that the weight's fraction takes.
+
+    Returns:
+        (rows,) int32; None where every row occurs once.
+    """
     if all(report.weight == 1 for report in reports):
         for report in reports:
             report.rows_used = report.rows_kept
-        return range(sum(report.rows_kept for report in reports))
-    order: list[int] = []
+        return None
+    order: list[Numbers] = []
     start = 0
     for number, report in enumerate(reports):
         rows = range(start, start + report.rows_kept)
@@ -148,10 +140,10 @@ def _weighted(reports: Sequence[DatasetReport], seed: int) -> Sequence[int]:
         whole = int(report.weight)
         # A data set keeps at least one row, however small its weight.
         part = max(round((report.weight - whole) * len(rows)), 0 if whole or not rows else 1)
-        taken = [*rows] * whole + sorted(random.Random(f"{seed}/{number}").sample(rows, part))
-        report.rows_used = len(taken)
-        order += taken
-    return order
+        chosen = sorted(random.Random(f"{seed}/{number}").sample(rows, part))
+        order += [*[np.arange(rows.start, rows.stop, dtype=np.int32)] * whole, np.array(chosen, np.int32)]
+        report.rows_used = len(rows) * whole + part
+    return np.concatenate(order)
 
 
 def _refuse_bad_rows(

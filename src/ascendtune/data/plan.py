@@ -7,6 +7,7 @@ tokens before the backward pass, and what makes a resumed run, or one on another
 from __future__ import annotations
 
 import math
+from array import array
 from functools import lru_cache
 
 import numpy as np
@@ -14,6 +15,60 @@ from numpy.typing import NDArray
 
 PackedSequence = tuple[int, ...]
 """Group numbers."""
+_BLOCK = 1 << 20
+"""Rows handled at a time where each needs more bytes than are kept of it."""
+
+
+class Bins:
+    """Group numbers in bins, as two flat arrays: lists of millions of rows would take a hundred bytes for each.
+
+    Args:
+        groups: (groups,) int32 numbers, bin after bin.
+        starts: (bins + 1,) int64, where each bin begins in `groups`; the last is their number.
+    """
+
+    def __init__(self, groups: NDArray[np.int32], starts: NDArray[np.int64]) -> None:
+        self._groups, self._starts = groups, starts
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, number: int) -> PackedSequence:
+        if not 0 <= number < len(self):
+            raise IndexError(f"bin {number} of {len(self)}")
+        return tuple(self._groups[self._starts[number] : self._starts[number + 1]].tolist())
+
+    def sums(self, of_group: NDArray[np.int32]) -> NDArray[np.int64]:
+        """(bins,) int64: of each bin the sum of what `of_group`, (groups,) int32, says of its groups."""
+        if not len(self):
+            return np.empty(0, np.int64)
+        summed: NDArray[np.int64] = np.add.reduceat(of_group[self._groups], self._starts[:-1], dtype=np.int64)
+        return summed
+
+
+class Epoch:
+    """The sequences of one epoch in their order, made when they are taken.
+
+    Args:
+        order: (sequences,) integers: numbers of `bins`; of groups, one to a sequence, where `bins` is None.
+    """
+
+    def __init__(self, order: NDArray[np.int32], bins: Bins | None = None) -> None:
+        self._order, self._bins = order, bins
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def sequences(self, begin: int, end: int) -> list[PackedSequence]:
+        """The sequences from `begin` to `end`, fewer at the end of the epoch."""
+        numbers = self._order[begin:end].tolist()
+        return [(group,) for group in numbers] if self._bins is None else [self._bins[number] for number in numbers]
+
+    def sums(self, of_group: NDArray[np.int32]) -> NDArray[np.int64]:
+        """(sequences,) int64: of each sequence the sum of what `of_group`, (groups,) int32, says of its groups."""
+        found = of_group.astype(np.int64) if self._bins is None else self._bins.sums(of_group)
+        in_order: NDArray[np.int64] = found[self._order]
+        return in_order
 
 
 class BatchPlan:
@@ -55,21 +110,26 @@ class BatchPlan:
         self.sequences_per_epoch = len(self._epoch(0))
         self.steps_per_epoch = math.ceil(self.sequences_per_epoch / global_batch)
 
-    def _make_epoch(self, epoch: int) -> list[PackedSequence]:
+    def _make_epoch(self, epoch: int) -> Epoch:
         groups = len(self._lengths)
         random = None if self._seed is None else np.random.default_rng((self._seed, epoch))
-        order = np.arange(groups) if random is None else random.permutation(groups)
+        order = (np.arange(groups) if random is None else random.permutation(groups)).astype(np.int32)
         if self._capacity is None:
-            return [(group,) for group in order.tolist()]
+            return Epoch(order)
         bins = pack_best_fit(self._lengths, self._capacity, order)
-        shuffled = range(len(bins)) if random is None else random.permutation(len(bins)).tolist()
-        return [tuple(bins[number]) for number in shuffled]
+        shuffled = np.arange(len(bins)) if random is None else random.permutation(len(bins))
+        return Epoch(shuffled.astype(np.int32), bins)
 
     def batch(self, step: int) -> list[PackedSequence]:
         """The sequences of `step` (from 0). The last step of an epoch may have fewer."""
         epoch, within = divmod(step, self.steps_per_epoch)
         start = within * self.global_batch
-        return self._epoch(epoch)[start : start + self.global_batch]
+        return self._epoch(epoch).sequences(start, start + self.global_batch)
+
+    @property
+    def first_epoch(self) -> Epoch:
+        """All sequences of the first epoch."""
+        return self._epoch(0)
 
     def groups(self, sequences: list[PackedSequence]) -> int:
         """Groups in `sequences`: the divisor of a loss per pair or per answer."""
@@ -87,14 +147,14 @@ class BatchPlan:
         """Share of the computed positions that are padding in the first epoch; 0 when packing."""
         if not self._pads:
             return 0.0
-        sequences = self._epoch(0)
-        by_group = self._row_lengths.reshape(-1, self._group_size)
-        positions = real = 0
-        for start in range(0, len(sequences), per_device):
-            lengths = by_group[[group for (group,) in sequences[start : start + per_device]]]
-            positions += int(lengths.max()) * lengths.size
-            real += int(lengths.sum())
-        return 1 - real / positions if positions else 0.0
+        longest = self.first_epoch.sums(self._row_lengths.reshape(-1, self._group_size).max(axis=1))
+        if not len(longest):
+            return 0.0
+        starts = np.arange(0, len(longest), per_device)
+        # Rows of a micro-batch times the longest of them; the last one may have fewer.
+        rows = np.diff(starts, append=len(longest)) * self._group_size
+        positions = int((np.maximum.reduceat(longest, starts) * rows).sum())
+        return 1 - int(self._row_lengths.sum(dtype=np.int64)) / positions
 
 
 def _of_groups(counts: NDArray[np.int32], group_size: int) -> NDArray[np.int32]:
@@ -118,39 +178,89 @@ def share_of_rank(
     return [sequences[start : start + per_device] for start in starts]
 
 
-def pack_best_fit(lengths: NDArray[np.int32], capacity: int, order: NDArray[np.int64]) -> list[list[int]]:
+def pack_best_fit(lengths: NDArray[np.int32], capacity: int, order: NDArray[np.int32]) -> Bins:
     """Assign every row to a bin, longest rows first, each to the fullest bin that still has room.
 
     How many bins come out depends on the lengths alone; `order` only decides which of two equally long rows goes first.
+    Rows of one length are placed together: a bin that the first of them goes to stays the fullest that fits until it is
+    too full for the next. So there are as many rounds as pairs of a length and a space occur, not as rows.
 
     Args:
-        lengths: (rows,) tokens of each row, all at most `capacity`.
+        lengths: (rows,) int32 tokens of each row, from 1 to `capacity`.
         capacity: tokens a bin holds.
-        order: (rows,) a permutation of the rows.
+        order: (rows,) int32 permutation of the rows.
 
     Returns:
-        Row numbers per bin.
+        Row numbers per bin, bins in the order in which they were opened.
     """
-    by_length = order[np.argsort(-lengths[order], kind="stable")]
-    bins: list[list[int]] = []
-    with_space: list[list[int]] = [[] for _ in range(capacity + 1)]
+    by_length = _longest_first(lengths, order)
+    placed = _Placed(len(by_length))
+    # Bins with exactly s tokens of space; the last one is used first.
+    with_space = [array("i") for _ in range(capacity + 1)]
     # Bit s is set when some bin has exactly s tokens of space: the fullest bin that fits is the lowest set bit from
     # `length` up, found without a search.
     spaces = 0
-    for row, length in zip(by_length.tolist(), lengths[by_length].tolist(), strict=True):
-        fitting = spaces >> length
-        if fitting:
-            space = length + (fitting & -fitting).bit_length() - 1
-            found = with_space[space].pop()
-            if not with_space[space]:
-                spaces ^= 1 << space
-            bins[found].append(row)
-        else:
-            space, found = capacity, len(bins)
-            bins.append([row])
-        left = space - length
-        if left:
-            if not with_space[left]:
-                spaces |= 1 << left
-            with_space[left].append(found)
-    return bins
+    counts = np.bincount(lengths, minlength=1)
+    for length in np.flatnonzero(counts)[::-1].tolist():
+        left = int(counts[length])
+        while left:
+            fitting = spaces >> length
+            space = length + (fitting & -fitting).bit_length() - 1 if fitting else capacity
+            each = min(space // length, left)
+            bins = left // each
+            if fitting:
+                found = with_space[space]
+                bins = min(bins, len(found))
+                taken = found[: -bins - 1 : -1]
+                del found[-bins:]
+                if not found:
+                    spaces ^= 1 << space
+            else:
+                taken = array("i", range(placed.bins, placed.bins + bins))
+            placed.put(taken, each)
+            left -= bins * each
+            if remaining := space - each * length:
+                spaces |= 1 << remaining
+                with_space[remaining] += taken
+    return placed.in_bins(by_length)
+
+
+def _longest_first(lengths: NDArray[np.int32], order: NDArray[np.int32]) -> NDArray[np.int32]:
+    """(rows,) int32: `order`, sorted by falling length."""
+    shortfall = lengths.max(initial=0) - lengths
+    # Integers of 16 bits are sorted in linear time.
+    keys = shortfall.astype(np.uint16) if shortfall.max(initial=0) < 1 << 16 else shortfall
+    by_length: NDArray[np.int32] = order[np.argsort(keys[order], kind="stable")]
+    return by_length
+
+
+class _Placed:
+    """Rows put into bins one after the other: for each its bin, and how many rows this bin held before."""
+
+    def __init__(self, rows: int) -> None:
+        self.bins = 0
+        self._rows = 0
+        self._bin_of = np.empty(rows, np.int32)
+        self._place_of = np.empty(rows, np.int32)
+        # Memory of bins that are never opened is not used.
+        self._sizes = np.zeros(rows, np.int32)
+
+    def put(self, bins: array[int], each: int) -> None:
+        """Put the next `len(bins) * each` rows into `bins`, `each` consecutive ones into each of these."""
+        numbers = np.frombuffer(bins, np.int32)
+        rows = slice(self._rows, self._rows + len(bins) * each)
+        self._rows = rows.stop
+        self._bin_of[rows].reshape(-1, each)[:] = numbers[:, None]
+        before = self._sizes[numbers]
+        self._place_of[rows].reshape(-1, each)[:] = before[:, None] + np.arange(each, dtype=np.int32)
+        self._sizes[numbers] = before + each
+        self.bins = max(self.bins, int(numbers.max()) + 1)
+
+    def in_bins(self, rows: NDArray[np.int32]) -> Bins:
+        """The bins, of which `rows` (rows,) int32 says what was put into them, in the order in which it was."""
+        starts = np.concatenate(([0], np.cumsum(self._sizes[: self.bins], dtype=np.int64)))
+        grouped = np.empty_like(rows)
+        for begin in range(0, len(rows), _BLOCK):
+            block = slice(begin, begin + _BLOCK)
+            grouped[starts[self._bin_of[block]] + self._place_of[block]] = rows[block]
+        return Bins(grouped, starts)

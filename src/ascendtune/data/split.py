@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from ascendtune.data.conversation import Text
 from ascendtune.data.long_text import IndivisibleText, PartByPart, characters_for, first_tokens
@@ -26,6 +27,7 @@ from ascendtune.data.store import Int32, ShardWriter, count_labels
 from ascendtune.data.tokenizer import Tokenizer
 
 _CHARACTERS_PER_BATCH = 1_000_000
+_ROWS_CUT_AT_A_TIME = 1 << 20
 _CHARACTERS_PER_SHARD = 1_000_000
 _CHARACTERS_PER_EXTRA_PROCESS = 2_000_000
 
@@ -51,8 +53,8 @@ def tokenize_texts(
         MachineError: the disk is full or read-only, or a process was killed.
     """
     job = _Job(texts, tokenizer, max_length, split=on_long_row == "truncate")
-    characters = np.array([len(each.text) for each in texts], np.int64)
-    in_all = int(characters.sum())
+    characters = np.fromiter((len(each.text) for each in texts), np.uint32, len(texts))
+    in_all = int(characters.sum(dtype=np.int64))
     return write_shards(
         directory,
         _cut(characters, max(_CHARACTERS_PER_SHARD, in_all // MOST_SHARDS)),
@@ -62,11 +64,19 @@ def tokenize_texts(
     )
 
 
-def _cut(characters: np.ndarray[tuple[int], np.dtype[np.int64]], size: int) -> list[range]:
-    """Ranges of rows of about `size` characters, at least one row each."""
-    number_of = (np.cumsum(characters) - characters) // size
-    begins = [0, *(np.flatnonzero(np.diff(number_of)) + 1).tolist(), len(characters)]
-    return [range(begin, end) for begin, end in pairwise(begins)]
+def _cut(characters: npt.NDArray[np.uint32], size: int) -> list[range]:
+    """Ranges of rows of about `size` characters, at least one row each.
+
+    Args:
+        characters: (rows,) uint32 characters of each row.
+    """
+    begins, before, last = [0], 0, 0
+    for first in range(0, len(characters), _ROWS_CUT_AT_A_TIME):
+        part = characters[first : first + _ROWS_CUT_AT_A_TIME].astype(np.int64)
+        number_of = (before + np.cumsum(part) - part) // size
+        begins += (first + np.flatnonzero(np.diff(number_of, prepend=last))).tolist()
+        before, last = before + int(part.sum()), int(number_of[-1])
+    return [range(begin, end) for begin, end in pairwise([*begins, len(characters)])]
 
 
 @dataclass

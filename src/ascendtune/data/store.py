@@ -8,7 +8,9 @@ A data set is a directory of shards `00000.arrow`, `00001.arrow`, …, in row or
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ _SCHEMA = pa.schema(
     ]
 )
 _GROUP_SIZE = b"group_size"
+_TOKENS_PER_BATCH = 1 << 20
+"""Tokens of a record batch, at least, except for the last one of a shard."""
 
 
 class TokenDataset:
@@ -48,16 +52,6 @@ class TokenDataset:
         self.group_size = group_size
         self._parts = [_Part(batch) for batch in batches]
         self._starts = np.cumsum([0, *(len(part.offsets) - 1 for part in self._parts)]).tolist()
-        lengths = [np.diff(part.offsets) for part in self._parts]
-        counts = [part.label_counts for part in self._parts]
-        self.lengths: Int32 = np.concatenate(lengths) if lengths else np.empty(0, np.int32)
-        """(rows,) int32: tokens of each row."""
-        self.label_counts: Int32 = np.concatenate(counts) if counts else np.empty(0, np.int32)
-        """(rows,) int32: positions of each row that are predicted, i.e. how many of labels[1:] are not -100."""
-        values = [part.values for part in self._parts]
-        self.values: Float32 = np.concatenate(values)[::group_size] if values else np.empty(0, np.float32)
-        """(groups,) float32: the margin of a pair (0 where none is given); 1 for a good single answer, 0 for a bad one;
-        0 where a group is one row."""
 
     @classmethod
     def open(cls, path: str | Path) -> TokenDataset:
@@ -83,8 +77,36 @@ class TokenDataset:
             shards.append(shard)
         return cls(shards, batches, group_size=group_size)
 
+    @cached_property
+    def lengths(self) -> Int32:
+        """(rows,) int32: tokens of each row."""
+        lengths = [np.diff(part.offsets) for part in self._parts]
+        return np.concatenate(lengths) if lengths else np.empty(0, np.int32)
+
+    @cached_property
+    def label_counts(self) -> Int32:
+        """(rows,) int32: positions of each row that are predicted, i.e. how many of labels[1:] are not -100."""
+        counts = [part.label_counts for part in self._parts]
+        return np.concatenate(counts) if counts else np.empty(0, np.int32)
+
+    @cached_property
+    def values(self) -> Float32:
+        """(groups,) float32: the margin of a pair (0 where none is given); 1 for a good single answer, 0 for a bad one;
+        0 where a group is one row."""
+        values = [part.values for part in self._parts]
+        return np.concatenate(values)[:: self.group_size] if values else np.empty(0, np.float32)
+
+    def rows_by_length(self) -> dict[int, int]:
+        """Tokens of a row -> how many rows have as many, in ascending order."""
+        found = Counter[int]()
+        for part in self._parts:
+            counts = np.bincount(np.diff(part.offsets))
+            lengths = np.flatnonzero(counts)
+            found.update(dict(zip(lengths.tolist(), counts[lengths].tolist(), strict=True)))
+        return dict(sorted(found.items()))
+
     def __len__(self) -> int:
-        return len(self.lengths)
+        return int(self._starts[-1])
 
     def row(self, index: int) -> tuple[Int32, Int32]:
         """`input_ids` and `labels` of one row, both (tokens,) int32: read-only views of the file, nothing is copied."""
@@ -117,11 +139,16 @@ def _as_numpy(array: pa.Array) -> Any:
 
 
 class ShardWriter:
-    """Writes one shard, batch by batch; a context manager. The shard is complete when the block ends without error."""
+    """Writes one shard, in record batches of about a million tokens; a context manager.
+
+    The shard is complete when the block ends without error.
+    """
 
     def __init__(self, path: Path, *, group_size: int = 1) -> None:
         self.path = path
         self._schema = _SCHEMA.with_metadata({_GROUP_SIZE: str(group_size)})
+        self._waiting: list[tuple[Int32, Int32, Int32, Float32]] = []
+        self._tokens = 0
         with translated_disk_errors(path, "writing tokens"):
             self._file = pa.OSFile(str(path), "wb")
             self._writer = pa.ipc.new_file(self._file, self._schema)
@@ -137,13 +164,27 @@ class ShardWriter:
         """
         if len(offsets) < 2:
             return
-        where = pa.array(offsets)
+        values = np.zeros(len(offsets) - 1, np.float32) if values is None else values
+        self._waiting.append((input_ids, labels, offsets, values))
+        self._tokens += len(input_ids)
+        if self._tokens >= _TOKENS_PER_BATCH:
+            self._write_batch()
+
+    def _write_batch(self) -> None:
+        """Write the rows that wait as one record batch: opening a data set takes time for each of these."""
+        input_ids, labels, offsets, values = (list(each) for each in zip(*self._waiting, strict=True))
+        begins = np.cumsum([0, *map(len, input_ids)])
+        ends = [each[1:] + begin for each, begin in zip(offsets, begins, strict=False)]
+        starts = np.concatenate(([0], *ends)).astype(np.int32)
+        tokens, wanted = np.concatenate(input_ids), np.concatenate(labels)
+        where = pa.array(starts)
         columns = [
-            pa.ListArray.from_arrays(where, pa.array(input_ids), type=_LIST),
-            pa.ListArray.from_arrays(where, pa.array(labels), type=_LIST),
-            pa.array(count_labels(labels, offsets)),
-            pa.array(np.zeros(len(offsets) - 1, np.float32) if values is None else values),
+            pa.ListArray.from_arrays(where, pa.array(tokens), type=_LIST),
+            pa.ListArray.from_arrays(where, pa.array(wanted), type=_LIST),
+            pa.array(count_labels(wanted, starts)),
+            pa.array(np.concatenate(values)),
         ]
+        self._waiting, self._tokens = [], 0
         with translated_disk_errors(self.path, "writing tokens"):
             self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
@@ -153,6 +194,8 @@ class ShardWriter:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
+                if self._waiting:
+                    self._write_batch()
                 with translated_disk_errors(self.path, "writing tokens"):
                     self._writer.close()
                     self._file.close()

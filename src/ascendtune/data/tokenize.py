@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 from tokenizers import Encoding
 
 from ascendtune.core.errors import DataError
-from ascendtune.data.conversation import Conversation
+from ascendtune.data.conversation import Conversation, Single
 from ascendtune.data.long_text import characters_for, first_characters, first_tokens
 from ascendtune.data.shards import (
     MOST_SHARDS,
@@ -28,7 +28,7 @@ from ascendtune.data.shards import (
     write_shards,
 )
 from ascendtune.data.skeleton import Shape, SkeletonRenderer
-from ascendtune.data.spans import Needed, Refused, Rendered
+from ascendtune.data.spans import Needed, Refused, Rendered, trained_tokens
 from ascendtune.data.spec import ROWS_OF_A_GROUP, Task
 from ascendtune.data.store import IGNORED, Float32, ShardWriter, count_labels
 from ascendtune.data.template import ChatTemplate, TemplateTooCostly
@@ -58,8 +58,8 @@ def groups_of(rows: Sequence[Any], task: Task) -> Groups:
     """
     size = ROWS_OF_A_GROUP[task]
     if task == "pairs":
-        flat = [each for pair in rows for each in (pair.chosen, pair.rejected)]
-        return Groups(flat, size, np.array([pair.margin for pair in rows], np.float32))
+        margins = np.fromiter((pair.margin for pair in rows), np.float32, len(rows))
+        return Groups(_Members(rows, lambda pair, _: (pair.chosen, pair.rejected)), size, margins)
     if task == "singles":
         if len(rows) < 2:
             raise DataError(
@@ -67,62 +67,43 @@ def groups_of(rows: Sequence[Any], task: Task) -> Groups:
                 code="too-few-rows",
                 remedy="use two or more rows, in the evaluation data too",
             )
-        others = [*rows[1:], rows[0]]
-        flat = [
-            each
-            for row, other in zip(rows, others, strict=True)
-            for each in (row.conversation, _mismatched(row.conversation, other.conversation))
-        ]
-        return Groups(flat, size, np.array([row.desirable for row in rows], np.float32), borrows=True)
+        desirable = np.fromiter((row.desirable for row in rows), np.float32, len(rows))
+        return Groups(_Members(rows, _with_mismatched), size, desirable, borrows=True)
     return Groups(rows, size)
+
+
+class _Members(Sequence[Conversation]):
+    """The conversations of groups of two, made from their rows when they are taken."""
+
+    def __init__(self, rows: Sequence[Any], make: Callable[[Any, Any], tuple[Conversation, Conversation]]) -> None:
+        """
+        Args:
+            make: the conversations of a row; called with it and the next row, after the last one the first.
+        """
+        self._rows, self._make = rows, make
+
+    def __len__(self) -> int:
+        return 2 * len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Conversation: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Conversation]: ...
+    def __getitem__(self, index: int | slice) -> Conversation | list[Conversation]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(f"conversation {index} of {len(self)}")
+        row, member = divmod(index, 2)
+        return self._make(self._rows[row], self._rows[(row + 1) % len(self._rows)])[member]
+
+
+def _with_mismatched(row: Single, other: Single) -> tuple[Conversation, Conversation]:
+    return row.conversation, _mismatched(row.conversation, other.conversation)
 
 
 def _mismatched(conversation: Conversation, other: Conversation) -> Conversation:
     return Conversation([*conversation.messages[:-1], other.messages[-1]], conversation.tools)
-
-
-def trained_tokens(encoding: Encoding, spans: Sequence[tuple[int, int]], characters: int) -> list[tuple[int, int]]:
-    """Token ranges of character spans: a token is trained on if it overlaps a span. A span may have no token.
-
-    Only the tokens at the borders are inspected: reading all offsets costs a fifth of tokenisation. Several tokens may
-    share a character (bytes of one letter), and a character may belong to no token (dropped white space).
-
-    Args:
-        spans: ascending and disjoint [begin, end) in characters of the encoded text.
-        characters: length of that text.
-
-    Returns:
-        Ascending [begin, end) ranges of token positions.
-    """
-    ranges = []
-    count = len(encoding)
-    for begin, end in spans:
-        first = _first_token(encoding, begin, end)
-        if first is None:
-            continue
-        after = _first_token(encoding, end, characters)
-        stop = count if after is None else after
-        # The first token after the span may overlap its end, and then it is trained on; a token of no width is not.
-        while stop < count and _begins_before(encoding, stop, end):
-            stop += 1
-        while stop > first + 1 and not _begins_before(encoding, stop - 1, end):
-            stop -= 1
-        ranges.append((first, stop))
-    return ranges
-
-
-def _first_token(encoding: Encoding, begin: int, end: int) -> int | None:
-    """The first token that overlaps the characters from `begin` to `end`."""
-    for character in range(begin, end):
-        token: int | None = encoding.char_to_token(character)
-        if token is not None:
-            return token
-    return None
-
-
-def _begins_before(encoding: Encoding, token: int, character: int) -> bool:
-    place: tuple[int, int] | None = encoding.token_to_chars(token)
-    return place is not None and place[0] < character
 
 
 _ROWS_PER_BATCH = 512
@@ -166,7 +147,7 @@ def tokenize(
     )  # fmt: skip
     outcome = run()
     if outcome.disagrees:
-        job.shapes = None
+        job.fills_skeletons = False
         outcome = run()
     return outcome
 
@@ -177,8 +158,8 @@ class _Job:
     template: ChatTemplate
     max_length: int
     truncate: bool
-    shapes: list[Shape | None] | None = None
-    """Shape of every conversation, None for one that is rendered by Jinja; None when all are."""
+    fills_skeletons: bool = False
+    """Whether conversations that have a shape are rendered by the fast path; the others are rendered by Jinja."""
 
     def __post_init__(self) -> None:
         self._renderer = SkeletonRenderer(self.template)
@@ -186,18 +167,14 @@ class _Job:
         self._needed = Needed(self._enough, first_characters(self.max_length))
 
     def take_fast_path(self) -> None:
-        """Compute the shapes; both ways of rendering must agree on the first conversations of each shape."""
+        """Take it if both ways of rendering agree on the first conversations of each shape."""
         if not self._renderer.usable:
             return
-        shapes: list[Shape | None] = []
-        one_of_each: dict[Shape, Shape] = {}
         seen: Counter[Shape] = Counter()
         for number, conversation in enumerate(self.groups.conversations):
             shape = self._renderer.shape_of(conversation)
             if shape is None:
-                shapes.append(None)
                 continue
-            shapes.append(one_of_each.setdefault(shape, shape))
             seen[shape] = count = seen[shape] + 1
             try:
                 if count <= _CHECKED_OF_EACH_SHAPE and not self._agree(shape, conversation):
@@ -205,7 +182,7 @@ class _Job:
             except TemplateTooCostly as error:
                 error.row = number // self.groups.size
                 raise
-        self.shapes = shapes
+        self.fills_skeletons = True
 
     def _agree(self, shape: Shape, conversation: Conversation) -> bool:
         fast = self._renderer.render_as(shape, conversation)
@@ -312,7 +289,7 @@ class _Job:
 
     def _render(self, number: int, needed: Needed | None = None) -> Rendered:
         conversation = self.groups.conversations[number]
-        shape = self.shapes[number] if self.shapes else None
+        shape = self._renderer.shape_of(conversation) if self.fills_skeletons else None
         fast = self._renderer.render_as(shape, conversation) if shape else None
         if fast is None or shape is None:
             return self._rendered_slowly(number, needed or self._needed)

@@ -80,7 +80,7 @@ def _prompt(found: Conversation | BadRow, row: RawRow, system: str | None) -> Pr
         expected = messages.pop()["content"]
     if not messages or messages[-1]["role"] not in ("user", "tool"):
         remedy = "end the row with a user message, or with the answer to one"
-        raise DataError("no question", code="bad-rows", remedy=remedy, where=row.place)
+        raise DataError("this row has no message to answer", code="bad-rows", remedy=remedy, where=row.place)
     if system and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": system})
     return Prompt(messages, found.tools, expected)

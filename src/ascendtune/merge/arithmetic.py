@@ -58,7 +58,7 @@ class Merger:
     """Computes one tensor after the other; each result is valid until the next."""
 
     def __init__(self, layout: Layout | None = None) -> None:
-        self._weights, self._deltas = Scratch(), Scratch()
+        self._weights, self._converted, self._deltas = Scratch(), Scratch(), Scratch()
         self._layout = layout
 
     def compute(self, output: Output) -> torch.Tensor:
@@ -67,12 +67,14 @@ class Merger:
         Returns:
             Any shape: that of the tensor in the base's file.
         """
-        return _compute(output, self._weights, self._deltas, self._layout)
+        file, name = output.source
+        weight, dtype = _read(file, name, self._weights), DTYPES[output.dtype]
+        if weight.dtype != dtype:
+            weight = self._converted.take(weight.shape, dtype).copy_(weight)
+        return _compute(output, weight, self._deltas, self._layout)
 
 
-def _compute(output: Output, weights: Scratch, deltas: Scratch, layout: Layout | None) -> torch.Tensor:
-    file, name = output.source
-    weight = _read(file, name, weights).to(DTYPES[output.dtype])
+def _compute(output: Output, weight: torch.Tensor, deltas: Scratch, layout: Layout | None) -> torch.Tensor:
     if len(output.additions) + len(output.experts) > 1:
         # Several changes are summed in fp32 and rounded once.
         weight = weight.to(torch.promote_types(weight.dtype, torch.float32))

@@ -50,7 +50,7 @@ class Draft:
         grows = found in (self.base.table, self.base.head) or is_head(found)
         if old.shape != tensor.shape and not (grows and old.shape[1:] == tensor.shape[1:]):
             raise InputError(
-                f"{name} is {list(tensor.shape)} in the adapter and {list(old.shape)} in the base",
+                f"{name} has shape {list(tensor.shape)} in the adapter and {list(old.shape)} in the base",
                 code="adapter-base-mismatch",
                 remedy="give the base that the adapter was trained on with --onto",
                 where=adapter.directory,

@@ -49,7 +49,7 @@ def merge(
     Args:
         named: runs or adapter directories, with `=WEIGHT` behind them or without.
         onto: another base than the one that the first adapter names.
-        verify: compare logits of both on a few tokens; that loads the whole model, twice in turn.
+        verify: compare logits of both on a few tokens; the weights of a block are in memory at a time.
 
     Raises:
         InputError: it cannot be merged; nothing was written.

@@ -8,8 +8,10 @@ does rounding leave. That the files hold these weights, rounded to the nearest, 
 from __future__ import annotations
 
 import math
+import re
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +25,17 @@ from ascendtune.core.units import format_bytes
 from ascendtune.hub.adapter_files import weight_in_files
 from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
 from ascendtune.hub.lora_adapter import Adapter
+from ascendtune.hub.weight_files import read_weight_headers
 from ascendtune.merge.arithmetic import DTYPES, Merger
+from ascendtune.merge.mapped import AsStored, MappedFiles, NotInFp32, in_fp32
 from ascendtune.merge.output import MergePlan, Output, Progress
 from ascendtune.merge.source import Base
 
 _ROUNDED = {"F16": "fp16", "BF16": "bf16"}
 # Of a tensor's largest number: what the order of additions in fp32 may do to another one.
 _SLACK = 1e-6
+_BLOCK = 1 << 19
+"""Numbers compared at a time."""
 
 
 def rounded_outputs(plan: MergePlan) -> dict[str, Output]:
@@ -43,30 +49,51 @@ def rounded_types(plan: MergePlan) -> str:
     return " and ".join(sorted({_ROUNDED[each.dtype] for each in rounded_outputs(plan).values()}))
 
 
-def unround(model: Any, plan: MergePlan) -> list[str]:
-    """Put into `model`, loaded in fp32 from the merged files, what they hold before it was rounded.
+class ExactWeights:
+    """What the merged files hold before it was rounded, computed again for each weight of the model when it is used."""
 
-    Returns:
-        Tensors of the files whose names are not parameters of the model; they stay rounded.
+    def __init__(self, model: Any, plan: MergePlan) -> None:
+        """
+        Args:
+            model: loaded from the merged files.
+        """
+        self._plan, self._merger = plan, Merger(plan.layout)
+        self._outputs: dict[str, list[tuple[Output, tuple[int, int] | None]]] = {}
+        changed = rounded_outputs(plan)
+        left = dict(changed)
+        for name, _ in model.named_parameters():
+            found = weight_in_files(name, changed) or (plan.layout.name_of(name) if plan.layout else None)
+            if found in changed and not changed[found].experts:
+                rows = plan.layout.rows_of(name) if plan.layout else None
+                self._outputs[name] = [(changed[found], rows)]
+                left.pop(found, None)
+        for name in [name for name, output in left.items() if output.experts]:
+            output = left.pop(name)
+            self._outputs.setdefault(output.experts[0].piece.parameter, []).append((output, None))
+        self._unchecked = set(self._outputs)
+        self.left = list(left)
+        """Tensors of the files whose names are not parameters of the model; they stay rounded."""
 
-    Raises:
-        CheckFailed: a file holds other numbers than those, rounded to the nearest.
-    """
-    changed, merger = rounded_outputs(plan), Merger(plan.layout)
-    left = dict(changed)
-    for name, parameter in model.named_parameters():
-        found = weight_in_files(name, changed) or (plan.layout.name_of(name) if plan.layout else None)
-        if found in changed and not changed[found].experts:
-            rows = plan.layout.rows_of(name) if plan.layout else None
-            _put(parameter.data, merger, changed[found], plan, rows)
-            left.pop(found, None)
-    parameters = dict(model.named_parameters())
-    for name in [name for name, output in left.items() if output.experts]:
-        output = left.pop(name)
-        piece = output.experts[0].piece
-        target = parameters[piece.parameter].data
-        _put(target if piece.expert is None else target[piece.expert], merger, output, plan)
-    return list(left)
+    def put(self, name: str, target: torch.Tensor) -> None:
+        """Put what the weight `name` is before it is rounded into `target`: its shape, fp32, as the file has it.
+
+        Raises:
+            CheckFailed: a file holds other numbers than those, rounded to the nearest.
+        """
+        self._unchecked.discard(name)
+        for output, rows in self._outputs.get(name, ()):
+            expert = output.experts[0].piece.expert if output.experts else None
+            _put(target if expert is None else target[expert], self._merger, output, self._plan, rows)
+
+    def check_others(self, model: Any) -> None:
+        """The same for weights that no token has used.
+
+        Raises:
+            CheckFailed: a file holds other numbers than those, rounded to the nearest.
+        """
+        for name, parameter in model.named_parameters():
+            if name in self._unchecked:
+                self.put(name, parameter.data.float())
 
 
 def _put(
@@ -102,17 +129,28 @@ def _put(
         flat[:, positions.flatten()] = exact
 
 
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor`, fp32, as int32 of its shape: integers are compared several times as fast."""
+    return tensor.contiguous().view(torch.int32)
+
+
 def _is_nearest(stored: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> bool:
     if stored.shape != exact.shape:
         return False
-    rounded = exact.to(dtype).float()
-    if torch.equal(stored, rounded):
+    # In blocks, which fit into a core's cache; no second tensor of this size is made where all numbers are equal.
+    rows = max(1, _BLOCK // max(1, exact[:1].numel()))
+    pairs = zip(stored.split(rows), exact.split(rows), strict=True)
+    if all(torch.equal(_bits(one), _bits(other.to(dtype).float())) for one, other in pairs):
         return True
+    rounded = exact.to(dtype).float()
     # A number halfway between two may go either way when fp32 adds in another order.
     slack = _SLACK * exact.abs().max()
     return bool(((stored - exact).abs() <= (rounded - exact).abs() + slack).all())
 
 
+# The layer of a tensor, by its name; and a tensor of one expert, of which transformers makes one with the others.
+_LAYER = re.compile(r".*?\.\d+\.")
+_ONE_EXPERT = re.compile(r"\.experts\.\d+\.")
 _TOKENS = 16
 _DOING = "comparing with base and adapter"
 # Of the size of the logits. In fp32 only the order of additions differs, which is 1e-6 to 1e-5.
@@ -156,7 +194,7 @@ class CannotVerify(Exception):
 
 
 def verify(plan: MergePlan, merged: Path, progress: Progress) -> Verification:
-    """Compare logits; one model is in memory at a time.
+    """Compare logits; a block of one model is in memory at a time.
 
     Raises:
         CannotVerify: too little memory, or the model needs code of its own.
@@ -165,11 +203,14 @@ def verify(plan: MergePlan, merged: Path, progress: Progress) -> Verification:
     began = time.perf_counter()
     _require_memory(plan)
     ids = _tokens(plan.base)
-    with warnings.catch_warnings(action="ignore"), torch.inference_mode():
-        progress(_DOING, 0, 2)
-        adapted, base = _ask_adapter(plan, ids)
-        progress(_DOING, 1, 2)
-        exact, rounded = _ask_merged(plan, merged, ids)
+    try:
+        with warnings.catch_warnings(action="ignore"), torch.no_grad():
+            progress(_DOING, 0, 2)
+            adapted, base = _ask_adapter(plan, ids)
+            progress(_DOING, 1, 2)
+            exact, rounded = _ask_merged(plan, merged, ids)
+    except NotInFp32 as error:
+        raise CannotVerify(str(error)) from error
     scale = _rms(adapted)
     # New tokens are the adapter's own: the base has no logits for them.
     known = min(base.shape[-1], adapted.shape[-1])
@@ -184,12 +225,16 @@ def verify(plan: MergePlan, merged: Path, progress: Progress) -> Verification:
 
 
 def _require_memory(plan: MergePlan) -> None:
-    counts = [torch.Size(each.shape).numel() for file in plan.base.files.values() for each in file.tensors.values()]
+    tensors = [item for file in plan.base.files.values() for item in file.tensors.items()]
+    layers: dict[str, int] = {}
+    for name, tensor in tensors:
+        layer = found.group() if (found := _LAYER.match(name)) else name
+        layers[layer] = layers.get(layer, 0) + torch.Size(tensor.shape).numel()
     # One tensor at a time is computed again and compared: it, its change and what lies between.
     largest = max((torch.Size(each.shape).numel() for each in rounded_outputs(plan).values()), default=0)
-    needed = 4 * (sum(counts) + 5 * largest) + sum(
-        tensor.size for adapter in plan.adapters for tensor in adapter.file.tensors.values()
-    )
+    needed = 4 * (max(layers.values(), default=0) + 5 * largest)
+    needed += sum(tensor.size for adapter in plan.adapters for tensor in adapter.file.tensors.values())
+    needed += sum(tensor.size for name, tensor in tensors if _ONE_EXPERT.search(name))
     available = psutil.virtual_memory().available
     if available < needed:
         raise CannotVerify(f"it takes {format_bytes(needed)} of memory, {format_bytes(available)} are available")
@@ -205,11 +250,17 @@ def _ask_adapter(plan: MergePlan, ids: torch.Tensor) -> tuple[torch.Tensor, torc
     """Logits of base with adapters, and of the base alone."""
     from peft import PeftModel
 
-    model = _load(plan, plan.base.directory)
-    base = model(input_ids=ids, use_cache=False).logits
+    files = MappedFiles(plan.base.files.values())
+    model = _load(plan, plan.base.directory, files)
+    base = _logits(model, files, ids)
     rows = _rows(plan)
     if rows is not None and rows > model.get_input_embeddings().weight.shape[0]:
         model.resize_token_embeddings(rows, mean_resizing=False)
+    # PEFT writes the adapter's numbers into these; what is written into a mapped page would be lost.
+    overwritten = set[str]().union(*(adapter.whole_base for adapter in plan.adapters))
+    for name, parameter in model.named_parameters():
+        if name in overwritten:
+            parameter.data = parameter.data.to(torch.float32, copy=True)
     first, *others = plan.adapters
     try:
         tuned = PeftModel.from_pretrained(model, first.directory, adapter_name="0")
@@ -219,18 +270,42 @@ def _ask_adapter(plan: MergePlan, ids: torch.Tensor) -> tuple[torch.Tensor, torc
         raise CannotVerify(f"PEFT cannot load the adapter: {first_line(error)}") from error
     if others or first.weight != 1:
         _combine(tuned, plan.adapters)
-    return tuned.eval()(input_ids=ids, use_cache=False).logits, base
+    return _logits(tuned.eval(), files, ids), base
 
 
 def _ask_merged(plan: MergePlan, merged: Path, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of the merged weights before they were rounded, and as they are written."""
-    model = _load(plan, merged)
-    rounded = model(input_ids=ids, use_cache=False).logits
+    files = MappedFiles(read_weight_headers(merged).values())
+    model = _load(plan, merged, files)
+    rounded = _logits(model, files, ids)
     if not rounded_outputs(plan):
         return rounded, rounded
-    if left := unround(model, plan):
-        raise CannotVerify(f"the model calls {left[0]} by another name than its files")
-    return model(input_ids=ids, use_cache=False).logits, rounded
+    exact = ExactWeights(model, plan)
+    if exact.left:
+        raise CannotVerify(f"the model calls {exact.left[0]} by another name than its files")
+    logits = _logits(model, files, ids, exact.put)
+    exact.check_others(model)
+    return logits, rounded
+
+
+def _logits(
+    model: Any, files: MappedFiles, ids: torch.Tensor, change: Callable[[str, torch.Tensor], None] | None = None
+) -> torch.Tensor:
+    """(1, tokens, vocabulary) fp32; of a classifier (1, labels).
+
+    Args:
+        ids: (1, tokens) int64.
+        change: as `in_fp32` takes it.
+
+    Raises:
+        CannotVerify: the model uses a weight outside the module that holds it.
+    """
+    try:
+        with in_fp32(model, files, change):
+            logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits
+    except RuntimeError as error:
+        raise CannotVerify(f"the model does not compute block by block: {first_line(error)}") from error
+    return logits
 
 
 def _combine(tuned: Any, adapters: list[Adapter]) -> None:
@@ -247,7 +322,8 @@ def _rows(plan: MergePlan) -> int | None:
     return shapes[0][0] if shapes else None
 
 
-def _load(plan: MergePlan, directory: Path) -> Any:
+def _load(plan: MergePlan, directory: Path, files: MappedFiles) -> Any:
+    """The model in `directory`, its weights those of `files`, mapped, in their own dtypes."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
     from transformers.utils import logging
 
@@ -261,12 +337,14 @@ def _load(plan: MergePlan, directory: Path) -> Any:
     options = {"num_labels": len(plan.config["id2label"])} if is_classifier and "id2label" in plan.config else {}
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False, **options)
+        config = without_own_implementations(config)
+        with torch.device("meta"):
+            kind = type(kind.from_config(config, trust_remote_code=False))
         model, report = kind.from_pretrained(
-            directory,
-            config=without_own_implementations(config),
+            None,
+            state_dict={name: AsStored(tensor) for name, tensor in files.tensors.items()},
+            config=config,
             dtype=torch.float32,
-            trust_remote_code=False,
-            use_safetensors=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
         )

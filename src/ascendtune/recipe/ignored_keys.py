@@ -51,6 +51,7 @@ def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
         ("method.freeze.", method.tuner != "freeze", f"tuner is {method.tuner}"),
         ("method.sft.", stage != "sft", f"stage is {stage}"),
         ("method.sft.eaft_alpha", stage == "sft" and method.sft.loss != "eaft", f"loss is {method.sft.loss}"),
+        ("method.sft.asft_alpha", stage == "sft" and method.sft.loss != "asft", f"loss is {method.sft.loss}"),
         ("method.reward.", stage != "reward", f"stage is {stage}"),
         ("method.preference.", stage != "preference", f"stage is {stage}"),
         *(

@@ -32,7 +32,6 @@ _OTHER_LOSSES = {
 
 
 _OTHER_SFT_LOSSES = {
-    "asft": "ASFT is not in this version; dft is its first term",
     "nll": "use cross_entropy",
     "chunked_nll": "use cross_entropy, which is computed in chunks",
 }
@@ -77,6 +76,8 @@ class FreezeSection(Section):
     """Train this many layers next to the input."""
     last_layers: int | None = Field(default=None, ge=0, le=65_536)
     """Train this many layers next to the output (default 2, when nothing else is named)."""
+    spread_layers: int = Field(default=0, ge=0, le=65_536)
+    """Train this many layers, spread evenly: the last of each of as many groups, where `model.new_layers` adds them."""
     modules: list[str] = []
     """Within those layers only modules of these names, e.g. [mlp]; empty: whole layers."""
     extra: list[str] = []
@@ -84,7 +85,7 @@ class FreezeSection(Section):
 
     @model_validator(mode="after")
     def _something_trains(self) -> FreezeSection:
-        layers = self.first_layers + self.layers_at_the_end
+        layers = self.first_layers + self.layers_at_the_end + self.spread_layers
         if layers == 0 and self.modules:
             raise Contradiction(
                 "method.freeze.modules are parts of layers, and no layer is chosen",
@@ -96,7 +97,7 @@ class FreezeSection(Section):
             raise Contradiction(
                 "method.freeze leaves nothing to train",
                 code="nothing-to-train",
-                remedy="set method.freeze.last_layers, first_layers or extra",
+                remedy="set method.freeze.last_layers, first_layers, spread_layers or extra",
                 path=("method", "freeze"),
             )
         return self
@@ -106,15 +107,23 @@ class FreezeSection(Section):
         """`last_layers` with its default filled in."""
         if self.last_layers is not None:
             return self.last_layers
-        return 0 if self.first_layers or self.extra else 2
+        return 0 if self.first_layers or self.spread_layers or self.extra else 2
+
+    def chosen(self, layers: int) -> list[int]:
+        """Numbers of the layers that train, of so many; more are asked for than there are: not all are in range."""
+        group = layers // self.spread_layers if self.spread_layers else 0
+        spread = [group * nth - 1 for nth in range(1, self.spread_layers + 1)]
+        return sorted({*range(self.first_layers), *range(layers - self.layers_at_the_end, layers), *spread})
 
 
 class SftSection(Section):
     """Supervised fine-tuning: how much each labelled token counts."""
 
-    loss: Annotated[Literal["cross_entropy", "dft", "eaft"], other_names(_OTHER_SFT_LOSSES)] = "cross_entropy"
+    loss: Annotated[Literal["cross_entropy", "dft", "eaft", "asft"], other_names(_OTHER_SFT_LOSSES)] = "cross_entropy"
     """`dft` weights each token by its probability, `eaft` by the entropy of the prediction, both without a gradient;
-    the evaluation loss stays the cross-entropy."""
+    `asft` is `dft` plus the divergence from the model before training. The evaluation loss stays the cross-entropy."""
+    asft_alpha: float = Field(default=0.1, gt=0, le=1000)
+    """asft: weight of the divergence KL(before ‖ now)."""
     eaft_alpha: float = Field(default=1.0, gt=0, le=100)
     """eaft: power of the normalised entropy."""
     neftune_alpha: float | None = Field(default=None, gt=0, le=1000)

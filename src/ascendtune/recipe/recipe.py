@@ -22,6 +22,7 @@ from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.other_names import REMEDIES
 from ascendtune.recipe.parallel import ParallelSection
 from ascendtune.recipe.sections import (
+    NEEDS_WHOLE_MATRICES,
     AlignSection,
     BatchSection,
     CheckpointSection,
@@ -199,6 +200,13 @@ class Recipe(Section):
         if self.method.tuner == "lora":
             return 1e-5 if self.method.stage == "preference" else 1e-4
         return 1e-6 if self.method.stage == "preference" else 1e-5
+
+    @property
+    def needs_whole_weights(self) -> str | None:
+        """Why each rank must hold every trained weight whole, as a sentence; None where shards do as well."""
+        if self.method.stage == "sft" and self.method.sft.loss == "asft":
+            return "the loss asft puts the weights from before training back for a forward pass"
+        return NEEDS_WHOLE_MATRICES.get(self.optim.optimizer)
 
     def differences(self) -> list[str]:
         """Notes on what differs from the tool that the recipe was written for; without keys that change nothing."""

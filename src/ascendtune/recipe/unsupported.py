@@ -70,6 +70,18 @@ REFUSALS = (
         ("model", "init"),
     ),
     Refusal(
+        lambda recipe: recipe.method.tuner == "lora" and recipe.model.new_layers > 0,
+        "method.tuner: lora with model.new_layers leaves an adapter whose base is nowhere on disk",
+        "use method.tuner: freeze with method.freeze.spread_layers",
+        ("model", "new_layers"),
+    ),
+    Refusal(
+        lambda recipe: recipe.model.init == "random" and recipe.model.new_layers > 0,
+        "model.new_layers copies layers, and with model.init: random there are none to copy",
+        "set num_hidden_layers in config.json, and remove model.new_layers",
+        ("model", "new_layers"),
+    ),
+    Refusal(
         lambda recipe: recipe.method.tuner == "lora" and recipe.method.lora.init == "pissa" and recipe.method.lora.dora,
         "method.lora.init: pissa with dora: DoRA scales the sum of the base and one adapter, PiSSA starts as two",
         "keep one of them",
@@ -112,6 +124,17 @@ REFUSALS = (
             ("optim", "optimizer"),
         )
         for name, reason in NEEDS_WHOLE_MATRICES.items()
+    ),
+    Refusal(
+        lambda recipe: (
+            recipe.parallel.strategy in ("fsdp", "deepspeed")
+            and recipe.method.stage == "sft"
+            and recipe.method.sft.loss == "asft"
+        ),
+        "method.sft.loss: asft puts the weights from before training back for a forward pass, and a rank that holds "
+        "shards of them cannot",
+        "use method.sft.loss: dft, or parallel.strategy: ddp",
+        ("method", "sft", "loss"),
     ),
     Refusal(
         lambda recipe: recipe.method.tuner == "lora" and recipe.optim.optimizer == "muon",

@@ -19,6 +19,8 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.data.spec import DatasetSpec
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.report.callback import Callback
+from ascendtune.train.report.notebook import Picture
+from ascendtune.train.report.picture import draw
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,21 @@ class FitResult:
     model: Path
     """Final weights in Hugging Face format; an adapter when the tuner is lora."""
 
+    def load_model(self) -> Any:
+        """The final weights as a model of transformers, of PEFT when the tuner is lora: on the CPU, for evaluation."""
+        recipe = Recipe.load(self.run.recipe)
+        kind = "SequenceClassification" if recipe.method.stage == "reward" else "CausalLM"
+        if (self.model / "adapter_config.json").is_file():
+            loader = getattr(import_module("peft"), f"AutoPeftModelFor{kind}")
+        else:
+            loader = getattr(import_module("transformers"), f"AutoModelFor{kind}")
+        return loader.from_pretrained(self.model, trust_remote_code=recipe.model.trust_remote_code).eval()
+
+    def plot(self) -> Picture | None:
+        """Loss, learning rate, gradient norm and throughput over the steps; None where matplotlib is not installed."""
+        pictures = draw(self.run)
+        return Picture(pictures[0].resolve()) if pictures else None
+
     @property
     def metrics(self) -> Any:
         """The lines of metrics.jsonl: a pandas DataFrame where pandas is installed, otherwise a list of dicts."""
@@ -45,7 +62,7 @@ class FitResult:
 
 
 def fit(
-    recipe: Recipe,
+    recipe: Recipe | Mapping[str, Any],
     *,
     rows: Iterable[Mapping[str, Any]] | None = None,
     callbacks: Sequence[Callback] = (),
@@ -55,8 +72,10 @@ def fit(
     """Train in this process, on one device; several devices need `ascendtune train` or torchrun.
 
     Args:
-        rows: training rows instead of the recipe's data.train: dicts, or a data set of the package `datasets`, in any
-            format that files may have. They are written into the cache as JSON Lines, under their SHA-256.
+        recipe: a recipe, or its keys as nested dicts; with `rows` these need no data.train.
+        rows: training rows instead of the recipe's data.train: dicts, a data set of the package `datasets` or a
+            DataFrame of pandas, in any format that files may have. They are written into the cache as JSON Lines, under
+            their SHA-256.
         callbacks: are told of the run as it goes on; an exception ends the run, one of `on_end` is a warning.
         allow_change: recipe keys that may differ from the run that is resumed.
         trust_checkpoint: see `checkpoint.resume` with a path.
@@ -68,6 +87,11 @@ def fit(
     # Imported here: checking a recipe takes neither Arrow nor torch.
     from ascendtune.train.prepare import prepare_run
 
+    if isinstance(recipe, Mapping):
+        keys = dict(recipe)
+        if rows is not None:
+            keys["data"] = {"train": "rows", **keys.get("data", {})}
+        recipe = Recipe.check(keys)
     if rows is not None:
         specs = [DatasetSpec(path=str(_written(rows)))]
         recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": specs})})
@@ -90,6 +114,8 @@ def fit(
 
 
 def _written(rows: Iterable[Mapping[str, Any]]) -> Path:
+    if type(rows).__name__ == "DataFrame":
+        rows = rows.to_dict("records")  # type: ignore[attr-defined]  # pandas, which need not be installed
     content = b"".join(_json_line(row, number) for number, row in enumerate(rows, 1))
     path = cache_directory() / "rows" / f"{hashlib.sha256(content).hexdigest()}.jsonl"
     if not path.exists():

@@ -20,6 +20,7 @@ from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.sections import MemorySection, ModelSection
 from ascendtune.train.deferred_weights import DeferredWeights, can_defer, deferred_model
+from ascendtune.train.new_layers import expand_layers, expanded_config
 from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.tuner.freeze import tune_layers
 from ascendtune.train.tuner.lora import add_adapter
@@ -47,7 +48,8 @@ def read_config(section: ModelSection, directory: Path) -> Any:
         raise RecipeError(
             f"the model cannot be read: {first_line(error)}", code="model-not-loadable", remedy=remedy, where=directory
         ) from error
-    return without_own_implementations(config)
+    config = without_own_implementations(config)
+    return expanded_config(config, section.new_layers) if section.new_layers else config
 
 
 def set_single_score(config: Any, pad_id: int) -> None:
@@ -86,7 +88,11 @@ def load_model(
                 config, dtype=dtype, attn_implementation=implementation, trust_remote_code=section.trust_remote_code
             )
         else:
-            model = _load_weights(section, kind, config, directory, dtype, implementation)
+            model = _load_weights(
+                section, kind, _config_of_files(section, directory, config), directory, dtype, implementation
+            )
+            if section.new_layers:
+                model = expand_layers(model, config)
     grow_embeddings(model, vocabulary)
     model.train()
     return model
@@ -107,7 +113,7 @@ def load_deferred(
     Raises:
         RecipeError: the files are damaged, or do not fit the architecture.
     """
-    if section.init == "random" or section.trust_remote_code or not can_defer(method):
+    if section.init == "random" or section.trust_remote_code or section.new_layers or not can_defer(method):
         return None
     with _loading(directory):
         found = deferred_model(
@@ -148,6 +154,16 @@ def auto_class(stage: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM
+
+
+def _config_of_files(section: ModelSection, directory: Path, config: Any) -> Any:
+    """`config` without the layers that the recipe adds, which the files do not hold."""
+    if not section.new_layers:
+        return config
+    stored = read_config(section.model_copy(update={"new_layers": 0}), directory)
+    stored.num_labels = config.num_labels
+    stored.get_text_config().pad_token_id = config.get_text_config().pad_token_id
+    return stored
 
 
 def _load_weights(

@@ -261,5 +261,7 @@ def _another_model(
 
 def _section_of(recipe: Recipe, directory: Path) -> tuple[ModelSection, Any]:
     """The model section of a reference, and its config."""
-    section = recipe.model.model_copy(update={"path": str(directory), "init": "pretrained", "new_tokens": []})
+    section = recipe.model.model_copy(
+        update={"path": str(directory), "init": "pretrained", "new_tokens": [], "new_layers": 0}
+    )
     return section, read_config(section, directory)

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ascendtune import __version__
@@ -189,9 +188,8 @@ def _make_optimizer(recipe: Recipe, device: Device, model: Any, precision: Preci
 
 
 def _flops_per_token(recipe: Recipe, model: Any, head_form: HeadForm | None, batches: Batches) -> TokenFlops:
-    lengths, counts = np.unique(batches.dataset.lengths, return_counts=True)
     return model_flops(model, recipe, head_is_fused=head_form is not None).per_token(
-        dict(zip(lengths.tolist(), counts.tolist(), strict=True)),
+        batches.dataset.rows_by_length(),
         padding_ratio=batches.plan.padding_ratio(recipe.batch.micro_batch),
     )
 

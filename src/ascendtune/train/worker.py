@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import os
 import signal
@@ -17,13 +16,15 @@ from ascendtune.core.claim import Claim
 from ascendtune.core.errors import AscendtuneError, Stopped
 from ascendtune.core.interrupts import keep_interrupts
 from ascendtune.core.ownership import require_own, restrict_umask
-from ascendtune.core.rundir import STACKS_SIGNAL, RunDir
+from ascendtune.core.rundir import RunDir
 from ascendtune.core.terminal_text import make_streams_safe
+from ascendtune.train.stack_dump import block_stacks_signal, dump_stacks_on_signals
 
 
 def main(arguments: list[str]) -> int:
     """Train, and report how it ended; returns the exit code."""
     debug = "ASCENDTUNE_DEBUG" in os.environ
+    block_stacks_signal()
     make_streams_safe()
     log.set_up()
     restrict_umask()
@@ -33,7 +34,7 @@ def main(arguments: list[str]) -> int:
     run = RunDir(arguments[0])
     try:
         with claimed(run, arguments[1] if len(arguments) > 1 else None) as record:
-            dump_stacks_on_signal(run)
+            dump_stacks_on_signals(run)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             # Imported here: torch and transformers take seconds, in which Ctrl-C must not end in a traceback.
             train = _import_attempt()
@@ -81,18 +82,6 @@ def claimed(run: RunDir, start: str | None) -> Iterator[dict[str, Any]]:
         if start is not None:
             run.require_started_for(start, record)
         yield record
-
-
-def dump_stacks_on_signal(run: RunDir) -> None:
-    """Write the Python stacks to a file at STACKS_SIGNAL, also within a collective or a driver."""
-    # A handler of a site's own start-up code is called too.
-    has_another = callable(signal.getsignal(STACKS_SIGNAL))
-    if not has_another:
-        # Restored when the interpreter ends: the default action would end the process before it is done.
-        signal.signal(STACKS_SIGNAL, signal.SIG_IGN)
-    with suppress(OSError):
-        file = run.stacks(int(os.environ.get("RANK", "0"))).open("wb", buffering=0)
-        faulthandler.register(STACKS_SIGNAL, file, chain=has_another)
 
 
 def _import_attempt() -> Callable[[RunDir, dict[str, Any]], None]:

@@ -6,8 +6,8 @@ import sys
 import time
 
 from ascendtune.core.rundir import RunDir
+from ascendtune.train.stack_dump import block_stacks_signal, dump_stacks_on_signals
 from ascendtune.train.supervision import Phases
-from ascendtune.train.worker import dump_stacks_on_signal
 
 STEPS = 20
 run, how = RunDir(sys.argv[1]), sys.argv[2]
@@ -28,7 +28,8 @@ def waits():
         time.sleep(0.05)
 
 
-dump_stacks_on_signal(run)
+block_stacks_signal()
+dump_stacks_on_signals(run)
 if how == "deaf":
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

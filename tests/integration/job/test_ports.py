@@ -149,4 +149,6 @@ def test_a_stranger_runs_no_code_in_a_job_of_two_hosts(place: Workplace, loot: P
     said = _attacked(job, lambda: cluster.pids("nodea"), attack, _is_torchruns)
     assert list(loot.iterdir()) == []
     assert any(line.startswith("poison_store") for line in said), "the store was attacked"
-    assert job.returncode == 0, place.said("hosts-attacked")
+    # Between hosts nothing is authenticated (docs/decisions/0009): keys that torchrun reads while they are poisoned end
+    # the job, with a message.
+    assert job.returncode == 0 or "code: workers-not-connected" in place.said("hosts-attacked"), job.returncode

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from ascendtune.core.rundir import RunDir
 from ascendtune.train import Callback, FitResult, Recipe, RunFacts, fit
@@ -48,6 +50,16 @@ def runs(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory, recorder: R
     changes: dict[str, dict[str, Any]] = {
         "plain": {},
         "dft": {"method": {"sft": {"loss": "dft"}}},
+        "asft": {
+            "method": {"sft": {"loss": "asft", "asft_alpha": 100.0}},
+            "optim": {"learning_rate": 1e-3, "scheduler": "constant", "max_steps": 3},
+            "checkpoint": {"every_steps": 2},
+        },
+        "pro": {
+            "model": {"path": str(tiny_model), "new_layers": 1},
+            "method": {"tuner": "freeze", "freeze": {"spread_layers": 1}},
+            "optim": {"learning_rate": 1e-2, "scheduler": "constant", "max_steps": 3},
+        },
         "all": {
             "method": {"sft": {"loss": "eaft", "neftune_alpha": 5}},
             "optim": {"optimizer": "muon", "learning_rate": 1e-2, "max_steps": 3},
@@ -82,6 +94,46 @@ def test_dft_weights_the_training_loss_and_not_the_evaluation(runs: dict[str, Fi
     assert 0 < dft.loss < 0.01 * plain.loss
     assert dft.best_evaluation_loss == pytest.approx(plain.best_evaluation_loss, rel=1e-5)
     assert dft.run.read()["resolved"]["loss"].startswith("dft, ")
+
+
+def test_asft_begins_as_dft_and_holds_the_model_near_its_start(runs: dict[str, FitResult]) -> None:
+    losses = {name: [record["loss"] for record in run.run.read_metrics()] for name, run in runs.items()}
+    # Before the first step the divergence is 0; after it, it is not.
+    assert losses["asft"][0] == pytest.approx(losses["dft"][0], rel=1e-6)
+    assert losses["asft"][1] > 1.05 * losses["dft"][1]
+
+
+def test_asft_resumes_bit_by_bit(runs: dict[str, FitResult]) -> None:
+    whole = runs["asft"].run
+    recipe = Recipe.load(whole.recipe)
+    again = fit(
+        recipe.model_copy(
+            update={
+                "name": "asft-again",
+                "checkpoint": recipe.checkpoint.model_copy(update={"resume": str(whole.checkpoint(2))}),
+            }
+        ),
+        trust_checkpoint=True,
+    )
+    expected = [record for record in whole.read_metrics() if record["step"] == 3]
+    found = list(again.run.read_metrics())
+    assert [(each["step"], each["loss"], each["grad_norm"]) for each in found] == [
+        (each["step"], each["loss"], each["grad_norm"]) for each in expected
+    ]
+
+
+def test_new_layer_begins_as_nothing_and_alone_is_trained(runs: dict[str, FitResult], tiny_model: Path) -> None:
+    plain, pro = runs["plain"], runs["pro"]
+    first = [next(iter(run.run.read_metrics()))["loss"] for run in (plain, pro)]
+    assert first[1] == pytest.approx(first[0], rel=1e-6)
+    assert pro.best_evaluation_loss is not None and plain.best_evaluation_loss is not None
+    assert pro.best_evaluation_loss < plain.best_evaluation_loss
+    before, after = (
+        AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).state_dict() for path in (tiny_model, pro.model)
+    )
+    changed = {name for name, tensor in after.items() if not torch.equal(tensor, before.get(name, torch.empty(0)))}
+    assert changed and all(name.startswith("model.layers.2.") for name in changed)
+    assert after["model.layers.2.mlp.down_proj.weight"].any()
 
 
 def test_callbacks_are_told_of_every_moment(runs: dict[str, FitResult], recorder: Recorder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -9,6 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from ascendtune.cli.main import main
+from time_limit import time_limit
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -28,5 +32,34 @@ def ascendtune(tmp_path: Path) -> Run:
             timeout=60,
             check=False,
         )
+
+    return run
+
+
+@pytest.fixture
+def in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """`ascendtune` within this process, which has imported what it needs: for commands that start no other program."""
+
+    def run(*words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+        logger, umask, variables = logging.getLogger("ascendtune"), os.umask(0), dict(os.environ)
+        os.umask(umask)
+        with monkeypatch.context() as changed, Path(os.devnull).open() as nothing:
+            changed.chdir(tmp_path)
+            for name, value in {"COLUMNS": "80", **env}.items():
+                changed.setenv(name, value)
+            # The command line replaces the streams and sets up the logger.
+            for name, stream in (("stdin", nothing), ("stdout", sys.stdout), ("stderr", sys.stderr)):
+                changed.setattr(sys, name, stream)
+            for name in ("handlers", "level", "propagate"):
+                changed.setattr(logger, name, getattr(logger, name))
+            logger.handlers = list(logger.handlers)
+            try:
+                with time_limit(60, " ".join(map(str, words))), pytest.raises(SystemExit) as ended:
+                    main([*map(str, words)])
+            finally:
+                os.umask(umask)
+                for name in os.environ.keys() - variables.keys() - {"COLUMNS", *env}:
+                    del os.environ[name]
+        return subprocess.CompletedProcess(words, int(ended.value.code or 0), *capfd.readouterr())
 
     return run

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-pytestmark = pytest.mark.usefixtures("preloaded")
+
+@pytest.fixture
+def ascendtune(in_process: Any) -> Any:
+    return in_process
 
 
 @pytest.fixture
@@ -27,6 +30,21 @@ def test_data_show_marks_what_is_trained_on_and_what_is_cut(ascendtune: Any, rec
     cut = ascendtune("data", "show", recipe, "--row", "2", "-n", "1", "--stats", "data.max_length=22").stdout
     assert cut.startswith("row 2, rows.jsonl:2") and "; cut at max_length 22, " in cut and "✂" in cut
     assert "duplicates: 1 of 2 rows equal an earlier one\n" in cut and "writing systems: Latin 2\n" in cut
+
+
+def test_packed_shows_the_rows_that_share_a_sequence(ascendtune: Any, recipe: Path) -> None:
+    shown = ascendtune("data", "show", recipe, "--packed", "--json", "data.max_length=64")
+    assert shown.returncode == 0, shown.stderr
+    (pack,) = json.loads(shown.stdout)["rows"]
+    assert sorted(each["name"] for each in pack["sequences"]) == ["kept row 1", "kept row 2"]
+    assert pack["tokens"] == sum(len(each["token_ids"]) for each in pack["sequences"]) <= pack["capacity"] == 64
+    for each in pack["sequences"]:
+        assert [part["text"] for part in each["segments"] if part["is_trained"]] == ["<b>Five.</b><|im_end|>"]
+    text = ascendtune("data", "show", recipe, "--packed", "data.max_length=64", "data.packing=true")
+    assert text.stdout.startswith(f"sequence 1 of 1: 2 rows, {pack['tokens']} of 64 tokens\n  kept row ")
+    assert text.stdout.count("    «<b>Five.</b><|im_end|>»\n") == 2 and "auto" not in text.stderr
+    refused = ascendtune("data", "show", recipe, "--packed", "data.packing=false")
+    assert refused.returncode == 2 and "code: not-packed" in refused.stderr
 
 
 def test_data_show_says_that_a_row_beyond_all_sizes_is_absent(ascendtune: Any, recipe: Path) -> None:

@@ -18,11 +18,14 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("preloaded")
-
 TESTS = Path(__file__).parents[2]
 GOLDEN = TESTS / "golden" / "devices"
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def ascendtune(in_process: Run) -> Run:
+    return in_process
 
 
 @pytest.fixture

@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("preloaded")
-
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 PLAIN = {"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"}
+
+
+@pytest.fixture
+def ascendtune(in_process: Run) -> Run:
+    return in_process
 
 
 def test_doctor_without_accelerators_names_the_cpu(ascendtune: Run) -> None:

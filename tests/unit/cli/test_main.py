@@ -32,8 +32,8 @@ HEAVY = (
     ],
     ids=" ".join,
 )
-def test_help_is_light_and_as_recorded(ascendtune: Any, words: list[str]) -> None:
-    result = ascendtune(*words, "--help")
+def test_help_is_as_recorded(in_process: Any, words: list[str]) -> None:
+    result = in_process(*words, "--help")
     assert result.returncode == 0 and result.stderr == ""
     golden = GOLDEN / "help" / f"{'_'.join(['ascendtune', *words])}.txt"
     assert result.stdout == golden.read_text(), f"when this is meant: {golden.name} is the new output"
@@ -78,8 +78,8 @@ def test_version_option_prints_the_version(ascendtune: Any) -> None:
         (["runs", "compare", "a"], "one run cannot be compared"),
     ],
 )
-def test_a_mistake_is_one_message_with_a_remedy(ascendtune: Any, words: list[str], said: str) -> None:
-    result = ascendtune(*words)
+def test_a_mistake_is_one_message_with_a_remedy(in_process: Any, words: list[str], said: str) -> None:
+    result = in_process(*words)
     assert result.returncode == 2 and result.stdout == ""
     assert result.stderr.startswith("error: ") and said in result.stderr
     assert "\n   do: " in result.stderr and "Traceback" not in result.stderr

@@ -12,8 +12,9 @@ from tests.unit.check.profile.traces import op, step, write
 
 from ascendtune.check.profile.advice import Advice
 from ascendtune.check.profile.profile import RankProfile, read_profile
-from ascendtune.cli.profile import profile, run_started_by
+from ascendtune.cli.profile import profile
 from ascendtune.cli.profile_trial import trials_as_text, try_changes
+from ascendtune.cli.short_run import run_started_by
 from ascendtune.core.errors import AscendtuneError, CheckFailed
 from ascendtune.core.rundir import RunDir
 

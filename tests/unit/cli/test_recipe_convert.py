@@ -10,8 +10,6 @@ import pytest
 
 from ascendtune.recipe.recipe import Recipe
 
-pytestmark = pytest.mark.usefixtures("preloaded")
-
 LLAMAFACTORY = """\
 model_name_or_path: {model}
 stage: sft
@@ -23,6 +21,11 @@ output_dir: saves/sft
 plot_loss: true
 bf16: true
 """
+
+
+@pytest.fixture
+def ascendtune(in_process: Any) -> Any:
+    return in_process
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,10 @@ from ascendtune.cli.runs import find_runs, list_runs
 from ascendtune.core.rundir import RunDir
 from bad_files import BAD_FILES
 
-pytestmark = pytest.mark.usefixtures("preloaded")
+
+@pytest.fixture
+def ascendtune(in_process: Any) -> Any:
+    return in_process
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def runs(tmp_path: Path) -> Path:
             file.write('{"step": 99, "lo')
         run.checkpoint(10).mkdir()
     RunDir(tmp_path / "runs" / "a").end_attempt("finished")
-    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone = subprocess.Popen(["true"])
     gone.wait()
     dead = RunDir(tmp_path / "runs" / "b")
     dead.update(attempts=[{"attempt": 1, "started": time.time() - 100, "pid": gone.pid}])

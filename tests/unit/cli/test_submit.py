@@ -2,36 +2,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from ascendtune.cli.main import main
-
 ENGINES = ("docker", "compose", "slurm", "kubernetes")
 
 
 @pytest.fixture
-def ascendtune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
-    """The command line as in a process of its own, but within this one, which has imported what it needs."""
-
-    def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        with monkeypatch.context() as changed, Path(os.devnull).open() as nothing:
-            changed.chdir(tmp_path)
-            for name, value in {"COLUMNS": "80", **env}.items():
-                changed.setenv(name, value)
-            # The command line replaces them.
-            for name, stream in (("stdin", nothing), ("stdout", sys.stdout), ("stderr", sys.stderr)):
-                changed.setattr(sys, name, stream)
-            with pytest.raises(SystemExit) as ended:
-                main(words)
-        return subprocess.CompletedProcess(words, int(ended.value.code or 0), *capfd.readouterr())
-
-    return run
+def ascendtune(in_process: Any) -> Any:
+    return in_process
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ascendtune.data.conversation import Conversation, Message
-from ascendtune.data.spans import Refused
+from ascendtune.data.spans import Refused, trained_tokens
 from ascendtune.data.template import ChatTemplate
-from ascendtune.data.tokenize import trained_tokens
 from ascendtune.data.tokenizer import Tokenizer
 
 TEMPLATES = Path(__file__).parent / "templates"

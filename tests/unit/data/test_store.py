@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascendtune.core.errors import MachineError
+from ascendtune.data import store
 from ascendtune.data.store import IGNORED, ShardWriter, TokenDataset
 
 Rows = list[list[tuple[int, bool]]]
@@ -28,14 +30,15 @@ def write(path: Path, rows: Rows, batch: int = 3) -> None:
 rows_of_tokens = st.lists(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.booleans()), max_size=6), max_size=12)
 
 
-@given(shards=st.lists(rows_of_tokens, min_size=1, max_size=3))
+@given(shards=st.lists(rows_of_tokens, min_size=1, max_size=3), per_batch=st.sampled_from([4, 1 << 20]))
 @settings(max_examples=40, deadline=None)
 def test_token_dataset_returns_the_rows_that_were_written(
-    tmp_path_factory: pytest.TempPathFactory, shards: list[Rows]
+    tmp_path_factory: pytest.TempPathFactory, shards: list[Rows], per_batch: int
 ) -> None:
     directory = tmp_path_factory.mktemp("tokens")
-    for number, rows in enumerate(shards):
-        write(directory / f"{number:05d}.arrow", rows)
+    with patch.object(store, "_TOKENS_PER_BATCH", per_batch):
+        for number, rows in enumerate(shards):
+            write(directory / f"{number:05d}.arrow", rows)
     rows = [row for shard in shards for row in shard]
     dataset = TokenDataset.open(directory)
 

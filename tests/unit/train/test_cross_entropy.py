@@ -7,6 +7,7 @@ from torch import nn
 from ascendtune.train.objective.embedding_noise import EmbeddingNoise
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.objective.sft import linear_cross_entropy
+from ascendtune.train.objective.start_weights import Anchor
 from ascendtune.train.objective.token_weight import dft_weight, eaft_weight
 
 
@@ -156,6 +157,25 @@ def test_weighted_losses_equal_the_papers_formulas_in_fp64(wrap, cap, weigh, ref
     torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=0)
     for ours, theirs in zip(gradients(hidden, head, 3 * found), gradients(hidden, head, 3 * expected), strict=True):
         # Near the cap the slope, 1 - (logit / cap)², has few digits in fp32, and is small.
+        assert (ours - theirs).abs().max() <= 1e-6 * theirs.abs().max()
+
+
+@pytest.mark.parametrize("wrap", [lambda head: head, Wrapped], ids=["fused", "chunkwise"])
+@pytest.mark.parametrize("cap", [None, 1.5])
+def test_anchored_loss_equals_the_papers_formula_in_fp64(wrap, cap):
+    """-sg(p) log p + 0.3 · Σ q (log q - log p), summed over positions (Zhu et al. 2025)."""
+
+    def logits_of(output):
+        return 3 * output if cap is None else cap * torch.tanh(3 * output / cap)
+
+    hidden, head, targets = case()
+    before = torch.randn(len(hidden), head.out_features, dtype=head.weight.dtype)
+    anchor = Anchor(0.3, lambda part: before[part])
+    found = linear_cross_entropy(hidden, wrap(head), targets, HeadForm(3, cap), dft_weight, anchor)
+    now, q = torch.log_softmax(logits_of(head(hidden)), -1), torch.softmax(logits_of(before), -1)
+    expected = reference_dft(logits_of(head(hidden)), targets) + 0.3 * (q * (q.log() - now)).sum()
+    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=0)
+    for ours, theirs in zip(gradients(hidden, head, 3 * found), gradients(hidden, head, 3 * expected), strict=True):
         assert (ours - theirs).abs().max() <= 1e-6 * theirs.abs().max()
 
 

@@ -95,7 +95,7 @@ def _make_room(directory: Path) -> None:
     ours = notes_path(directory, 0)
     if any(directory.iterdir()) and not ours.exists():
         raise InputError(
-            "the directory is not empty, and does not hold the notes of an earlier run",
+            "the directory is not empty, and no earlier `ascendtune comm` made it",
             code="directory-not-empty",
             remedy="give a new or an empty directory",
             where=directory,

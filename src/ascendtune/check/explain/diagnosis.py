@@ -154,6 +154,8 @@ def _first_cause(fatal: list[Event]) -> Event:
         first = next((event for event in candidates if event.hit.entry is first.hit.entry and event.is_raised), first)
     if first.says_little:
         return _better_known(first, candidates)
+    if first.hit.entry.general:
+        return _known_below(first, candidates) or first
     return _more_specific(first, candidates) if first.hit.entry.kind == "wrapper" else first
 
 
@@ -188,6 +190,25 @@ def _better_known(first: Event, candidates: list[Event]) -> Event:
         if event.weight == 1 and _touches(event, first):
             return event
     return _more_specific(first, candidates) if first.is_vague else first
+
+
+def _known_below(first: Event, candidates: list[Event]) -> Event | None:
+    """The cause that a more specific entry finds in the message of `first`, or in the exception that it led to."""
+    for event in candidates:
+        is_cause = event.weight == 0 and event.is_known and not (event.hit.entry.general or event.is_quoted)
+        same_speaker = (event.source, event.speaker) == (first.source, first.speaker)
+        in_message = 0 < event.number - first.number <= _MESSAGE_LINES
+        if is_cause and same_speaker and (in_message or _led_to(first, event)):
+            return event
+    return None
+
+
+def _led_to(first: Event, event: Event) -> bool:
+    """Whether `event` belongs to an exception that was raised while that of `first` was handled, or to that itself."""
+    trace = event.trace or event.above
+    while trace is not None and trace is not first.trace:
+        trace = trace.parent
+    return trace is not None
 
 
 def _touches(event: Event, exception: Event) -> bool:

@@ -11,7 +11,7 @@ from ascendtune.check.explain.trace import Trace
 
 CODE = "python-code"
 """The family of plain mistakes."""
-_SPECIFIC = re.compile(r"[\d\"`=:/_()\[\]{}<>]|(?<!\w)'\w")
+_SPECIFIC = re.compile(r"[\d\"`=:/_()\[\]{}<>]|(?<!\w)(?:'|--?)\w")
 _STAMP = re.compile(r"\[PID: ?[\d.]+\] ?(?:\d{4}-\d\d-\d\d-[\d:.]+ ?)?|(?<=: )\d{4}-\d\d-\d\d-[\d:.]+ ")
 """The process id and time that CANN writes between a code and its message."""
 _FEW_WORDS = 8
@@ -38,6 +38,8 @@ class Event:
     time: float | None
     hit: Hit
     trace: Trace | None = None
+    above: Trace | None = None
+    """The exception to whose message the line may belong."""
     count: int = 1
     """How often the same was said by the same speaker,"""
     in_a_row: int = 1

@@ -18,7 +18,7 @@ from ascendtune.check.explain.language import say
 from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.memory import Sums, sums_in
 from ascendtune.check.explain.now import on_this_machine, this_machine
-from ascendtune.check.explain.own_words import explains_itself, innermost_reason, own_sentence
+from ascendtune.check.explain.own_words import explains_itself, innermost_reason, own_sentence, says_more_than
 from ascendtune.check.explain.run import Newest, newest_attempt
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.source import STDIN, logs_in
@@ -150,12 +150,15 @@ class Explanation:
         if sums is not None and sums.tried_bytes is not None:
             return sums.headline()
         entry = first.hit.entry
-        if not first.is_known or entry.specific or "{" in entry.what:
+        if not first.is_known or "{" in entry.what:
             return ""
+        if entry.specific:
+            return own_sentence(first) if says_more_than(first, first.meaning) else ""
         if entry.general:
             reason = innermost_reason(first)
             return "" if reason in first.meaning else reason
-        quoted = own_sentence(first) if len(entry.anchors) >= _GENERAL_ANCHORS else ""
+        says_more = len(entry.anchors) >= _GENERAL_ANCHORS or says_more_than(first, first.meaning)
+        quoted = own_sentence(first) if says_more else ""
         return quoted or facts_of.told(facts_of.of_message(facts_of.statement(first.message)), first.meaning)
 
     def _culprit(self) -> str:

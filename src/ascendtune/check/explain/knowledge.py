@@ -23,7 +23,7 @@ An entry looks like this:
     lasting = true                      # optional; counts only if it is repeated at the log's end: the job may recover
     waits = true                        # optional; a rank waited for others in vain: the absent ones are the cause
     echo_of = ["oom-killer"]            # optional; entries that are the cause of this one where both are found; the
-                                        # echo of a notice is no failure
+                                        # echo of a notice is not a failure
     test = "a line, or lines, as such a log has it"
 
 The sentences in Chinese stand in knowledge/zh/, in a file of the same name, in a table of the entry's id:

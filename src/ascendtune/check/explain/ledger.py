@@ -61,6 +61,11 @@ class Ledger:
         if last is not None and not last.is_known and last.trace is None and last.speaker == speaker:
             last.is_heading = last.last == number - 1
 
+    def last_before(self, speaker: str, number: int) -> Event | None:
+        """The known error, without a traceback of its own, that this speaker logged right before line `number`."""
+        before = (event for event in self.events if event.speaker == speaker and event.last == number - 1)
+        return next((event for event in before if event.is_known and event.trace is None and not event.weak), None)
+
     def mark_survived(self, lines: int) -> None:
         """An error after which the log went on for thousands of lines did not end the job."""
         grave = [event for event in self.events if not event.weak]

@@ -13,7 +13,7 @@ _WORD = re.compile(rb"[a-z0-9]+")
 _WORDS_ONLY = bytes(
     code if chr(code).isascii() and (chr(code).isalnum() or code == 10) else 32 for code in bytes(range(256)).lower()
 )
-"""For bytes.translate: everything to lower case, and what is no letter, digit or line's end to a blank."""
+"""For bytes.translate: everything to lower case, and every character but letters, digits and line ends to a blank."""
 _TROUBLE = frozenset(
     b"error errors exception traceback critical fatal fail failed failure abort aborted killed null".split()
 ) | {

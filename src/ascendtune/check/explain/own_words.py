@@ -11,7 +11,10 @@ from ascendtune.check.explain.trace import Trace
 
 _LONGEST_MESSAGE = 300
 _LEAST_WORDS = 3
+_LEAST_NEW_WORDS = 2
+"""Words of a message, beyond those of the entry that matches it, from which on the headline quotes the message."""
 _LONGEST_SENTENCE = 120
+_WORD = re.compile(r"[a-z_]{3,}|\d+")
 _SENTENCE_END = re.compile(r"[.!?;](?=\s+[A-Z])|(?<=[a-z]{3})\.(?=[A-Z][a-z]+ [A-Z])")
 _NESTED = re.compile(r":\s+")
 """Between the reasons of a message, the outermost of which stands first."""
@@ -19,6 +22,7 @@ _LOGGER = re.compile(
     r"\W*(?:"
     r"\[?(?:ERROR|CRITICAL|FATAL)\]? [A-Z_]+ ?\([^)]*\) ?:[\d:. -]+\[[^\]]*\](?: \w+(?:\(\))?\])? "  # MindSpore
     r"|\[?(?:ERROR|CRITICAL|FATAL)\]? (?:[A-Z_]+ )?\[[^\]]*\] \w+(?:\(\))?\] "
+    r"|\[?(?:ERROR|CRITICAL|FATAL)\]? [A-Z_]+ ?\([^)]*\) ?:[\d:. -]+\[[^\]]*\] ?\d*(?:\[[^\]]*\])* ?(?:\w+:)?"  # CANN
     r"|(?:\S+ \[\d+\] )?(?:\S+:\d+ )?NCCL WARN "
     r"|[EF](?:\d{4})?\d{4} \d\d:\d\d:\d\d(?:\.\d+)? +\d+ \S+\] "  # glog
     r"|(?:\d{4}-\d\d-\d\d[ T-])?\d\d:\d\d:\d\d\S* (?:- )?(?:\S+ - )?(?:ERROR|CRITICAL|FATAL)\W+"
@@ -77,6 +81,17 @@ def own_sentence(event: Event) -> str:
     sentence = _SENTENCE_END.split(message.strip(), maxsplit=1)[0].rstrip(".!")
     is_short = len(sentence) <= _LONGEST_SENTENCE and not sentence.endswith((":", ",")) and sentence[:1] != "{"
     return sentence if is_short and len(sentence.split()) > 1 else ""
+
+
+def says_more_than(event: Event, meaning: str) -> bool:
+    """Whether a message has words of its own: words that stand neither in the entry's example nor in its meaning."""
+    entry = event.hit.entry
+    example = " ".join((entry.test, *(part for anchor in entry.anchors for part in anchor)))
+    return len(_words(own_sentence(event)) - _words(f"{meaning} {example}")) >= _LEAST_NEW_WORDS
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
 
 
 def innermost_reason(event: Event) -> str:

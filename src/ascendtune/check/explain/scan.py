@@ -187,15 +187,23 @@ class Scan:
         if trace.ignored:
             return
         said = said if trace.type and said and not trace.is_composed else trace.text
-        hits = [hit for hit in self._matcher.hits(said) if not hit.entry.frame or trace.passed(hit.entry.frame)]
+        hits = self._hits_of(said, trace)
         known = [hit for hit in hits if hit.entry.kind != "unknown"]
         for hit in known[:_HITS_KEPT] or hits[:1] or [unknown_exception(trace)]:
             if trace.package:
                 hit.names.setdefault(IMPORTER, trace.package)
             self._note(line, said, said, trace.last_line or trace.first_line, hit, trace, weak=trace.weak)
 
+    def _hits_of(self, said: str, trace: Trace) -> list[Hit]:
+        return [hit for hit in self._matcher.hits(said) if not hit.entry.frame or trace.passed(hit.entry.frame)]
+
     def _note_cut_off(self, line: Line, trace: Trace) -> None:
         """A traceback without its exception; of one without a beginning too, only if the log ends within it."""
+        announced = self._ledger.last_before(line.speaker, trace.first_line)
+        if announced is not None:
+            # The line above it names the exception: of what is known of it, the frames choose.
+            announced.hit = next(iter(self._hits_of(announced.text, trace)), announced.hit)
+            return
         ends_there = self._last[0] <= trace.end
         if not trace.headless or (ends_there and (len(trace.frames) > 1 or trace.is_of_notebook)):
             self._note_trace(line, "", trace)
@@ -283,6 +291,7 @@ class Scan:
                 time=self._time,
                 hit=hit,
                 trace=trace,
+                above=self._traces.above(line.speaker, number),
                 is_quoted=quoted,
                 weak=weak,
             ),

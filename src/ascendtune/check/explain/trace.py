@@ -35,12 +35,17 @@ _ANYBODYS = ("Error", "Exception", "Failure", "Timeout")
 """Words before a colon that no exception of Python is called by, but every other program says."""
 _LONGEST = 400
 """Lines after which a traceback without an end is given up."""
-_GO_ON = (":", ",")
+_GOES_ON = re.compile(r"[:,]\s*$|\b(?:in|the|of|to|from|by|with|for)\s*$")
+"""The end of a line whose message continues on the next one."""
+_REASON = re.compile(r"because \S")
+"""The line below an exception that says why; datasets prints the two schemas in between."""
 _ASSERT = "assert "
 _BANNER = re.compile(r"\W{3,}.*\W{3,}$")
 """A line of ornament between an exception and its message."""
 _LONGEST_MESSAGE = 4
 """Lines of an exception's message that are waited for while it goes on."""
+_LONGEST_PARAGRAPH = 8
+"""Lines below an exception in which the rest of its message is looked for."""
 _OF_GRAPH = re.compile(r"\W*(?:\d+ )?In file (?P<file>[^\s:(]+)[:(](?P<line>\d+)")
 """A line of the model's code that MindSpore names below an exception of its graph mode."""
 _SECTION = re.compile(r"- Dataset Pipeline Error Message:")
@@ -109,11 +114,25 @@ class Trace:
         return match[1] if match else ""
 
     def passed(self, parts: tuple[str, ...]) -> bool:
-        """Whether some frame, as "FILE in FUNCTION", has one of `parts` in it."""
-        return any(part in f"{_posix(file)} in {function}" for file, _, function in self.frames for part in parts)
+        """Whether some frame, as "FILE in FUNCTION", has one of `parts` in it.
+
+        Without frames, the code that the message quotes counts.
+        """
+        passed = [f"{_posix(file)} in {function}" for file, _, function in self.frames] or [self.message]
+        return any(part in each for each in passed for part in parts)
 
     def read_below(self, below: list[str]) -> None:
-        """Take what MindSpore writes below an exception: the model's line, and what failed in a data set."""
+        """Take what is written below an exception: the rest of its message, and the model's line of MindSpore.
+
+        Args:
+            below: the lines below the exception.
+        """
+        if not self.frames:
+            # With a traceback `Traces` reads the lines on which the message continues.
+            self._read_on(below)
+        reason = next((line.strip() for line in below if _REASON.match(line)), "")
+        if reason and reason not in self.message and not any(HEADER in line for line in below[: below.index(reason)]):
+            self.message, self.is_composed = f"{self.message.rstrip('. ')} {reason}", True
         places = (match for match in map(_OF_GRAPH.match, below) if match is not None)
         own = next((match for match in places if _is_own(match["file"])), None)
         if own is not None and not self.type.startswith("an exception"):
@@ -123,6 +142,14 @@ class Trace:
         if said:
             reason = _SECTION_LEVEL.sub("", said.strip())
             self.message, self.is_composed = f"{self.message.rstrip('. ')}: {reason}", True
+
+    def _read_on(self, below: list[str]) -> None:
+        """Add the lines on which a message without a traceback continues."""
+        for line in below[:_LONGEST_MESSAGE]:
+            said = line.strip()
+            if not _GOES_ON.search(self.message) or not any(map(str.isalnum, said)) or _frame(line) or HEADER in line:
+                return
+            self.message, self.is_composed = f"{self.message.rstrip()} {said}", True
 
     @property
     def text(self) -> str:
@@ -209,7 +236,7 @@ class Traces:
             # Something else was printed in between.
             return False, None
         trace.type, trace.message, trace.last_line = match["type"], (match["message"] or "").strip(), number
-        if text.rstrip().endswith(_GO_ON):
+        if _GOES_ON.search(text):
             return True, None
         if not trace.message and trace.code.startswith(_ASSERT):
             # Only the code says what was not so.
@@ -233,7 +260,7 @@ class Traces:
             return True, None
         if any(map(str.isalnum, said)) and not _FRAME.match(text):
             trace.message, trace.is_composed = f"{trace.message} {said}".strip(), True
-            if said.endswith(_GO_ON) and may_go_on:
+            if _GOES_ON.search(said) and may_go_on:
                 return True, None
         return True, self._ended(speaker)
 
@@ -248,6 +275,11 @@ class Traces:
                 self._open[speaker] = self._open.pop(other)
                 return trace
         return None
+
+    def above(self, speaker: str, number: int) -> Trace | None:
+        """The exception that this speaker raised last, if line `number` may belong to its message."""
+        trace = self._last.get(speaker)
+        return trace if trace is not None and number - trace.last_line <= _LONGEST_PARAGRAPH else None
 
     def rest(self) -> list[tuple[str, Trace]]:
         """(speaker, traceback) of what was still open when the log ended."""

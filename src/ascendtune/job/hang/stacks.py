@@ -1,8 +1,10 @@
 """Collects the Python stacks of the ranks on this machine, without their help or with as little as possible.
 
-py-spy reads them from outside where it is installed and allowed. Otherwise a signal makes the worker write them itself,
-which works while it hangs within a collective, a system call or a kernel: faulthandler needs neither the interpreter's
-lock nor a Python instruction. Of a program that is not ours only py-spy is used: it may handle the signal otherwise.
+py-spy reads them from outside where it is installed and allowed. Otherwise a signal makes the worker write them itself:
+a thread of its own does, while the main thread waits in a collective or a system call. A worker that does not answer,
+because it hangs in a driver and keeps the interpreter's lock, gets a second signal, at which faulthandler writes them:
+it needs neither the lock nor a Python instruction. Of a program that is not ours only py-spy is used: it may handle
+signals otherwise.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pathlib import Path, PurePath
 
 from ascendtune.core import process, procfs
 from ascendtune.core.errors import translated_disk_errors
-from ascendtune.core.rundir import STACKS_SIGNAL, RunDir
+from ascendtune.core.rundir import FORCED_STACKS_SIGNAL, STACKS_SIGNAL, RunDir
 from ascendtune.job.hang import flight_recorder
 from ascendtune.job.hang.heartbeat import RUNNING, Beat
 
@@ -63,7 +65,7 @@ class Stack:
     frames: tuple[Frame, ...]
     """Of the main thread, innermost first; empty where no stack could be had."""
     source: str
-    """`py-spy`, `faulthandler`, or why there is none."""
+    """`py-spy`, `the worker itself`, `faulthandler`, or why there is none."""
     is_stopped: bool
     """By SIGSTOP or Ctrl-Z."""
     file: Path
@@ -118,7 +120,7 @@ def _new_directory(logs: Path) -> Path:
 def _texts(run_dir: Path, living: list[tuple[Beat, procfs.Stat]]) -> dict[int, tuple[str, str]]:
     """Per rank the text of all stacks, and where it comes from."""
     texts: dict[int, tuple[str, str]] = {}
-    asked: dict[int, tuple[Path, int]] = {}
+    asked: dict[int, _Asked] = {}
     for beat, stat in living:
         if procfs.owner_of(beat.pid) != os.getuid():
             texts[beat.rank] = "", "no stack: the process belongs to another user"
@@ -130,14 +132,16 @@ def _texts(run_dir: Path, living: list[tuple[Beat, procfs.Stat]]) -> dict[int, t
             texts[beat.rank] = "", f"no stack: {why_not}"
         elif stat.state in "Tt":
             texts[beat.rank] = "", f"no stack: kill -CONT {beat.pid} continues it"
-        elif not procfs.catches(beat.pid, STACKS_SIGNAL):
+        elif not procfs.catches(beat.pid, FORCED_STACKS_SIGNAL):
             texts[beat.rank] = "", f"no stack: the process does not answer to {STACKS_SIGNAL.name}, and {why_not}"
         else:
             answer = RunDir(run_dir).stacks(beat.rank)
-            asked[beat.rank] = answer, _size(answer)
-            with suppress(ProcessLookupError):
-                os.kill(beat.pid, STACKS_SIGNAL)
-    return texts | _answers(asked)
+            asked[beat.rank] = _Asked(beat.pid, answer, _size(answer))
+    for source, number in (("the worker itself", STACKS_SIGNAL), ("faulthandler", FORCED_STACKS_SIGNAL)):
+        answers = _answers({rank: each for rank, each in asked.items() if rank not in texts}, number)
+        texts |= {rank: (text, source) for rank, text in answers.items()}
+    why_not = f"no stack: no answer to {FORCED_STACKS_SIGNAL.name} within {_ANSWER_SECONDS:.0f} s"
+    return dict.fromkeys(asked, ("", why_not)) | texts
 
 
 def _by_py_spy(pid: int, *, searches: bool) -> tuple[str, str]:
@@ -161,28 +165,38 @@ def _by_py_spy(pid: int, *, searches: bool) -> tuple[str, str]:
     return "", why_not
 
 
-def _answers(asked: dict[int, tuple[Path, int]]) -> dict[int, tuple[str, str]]:
-    """The stacks that the workers have written since the signal, once the files no longer grow."""
+@dataclass(frozen=True)
+class _Asked:
+    """A worker that is asked for its stacks."""
+
+    pid: int
+    file: Path
+    """To which it appends them."""
+    size: int
+    """Of `file` before."""
+
+    def answer(self) -> str:
+        with self.file.open("rb") as file:
+            file.seek(self.size)
+            return file.read().decode(errors="replace")
+
+
+def _answers(asked: dict[int, _Asked], number: int) -> dict[int, str]:
+    """The stacks that workers write at the signal `number`, once the files no longer grow, by rank."""
+    for each in asked.values():
+        with suppress(ProcessLookupError):
+            os.kill(each.pid, number)
     deadline = time.monotonic() + _ANSWER_SECONDS
-    sizes = {rank: before for rank, (_, before) in asked.items()}
-    open_ranks = set(asked)
-    while open_ranks and time.monotonic() < deadline:
+    sizes = {rank: each.size for rank, each in asked.items()}
+    growing = dict(asked)
+    while growing and time.monotonic() < deadline:
         time.sleep(_LOOK_EVERY_SECONDS)
-        for rank in list(open_ranks):
-            path, before = asked[rank]
-            size = _size(path)
-            if size > before and size == sizes[rank]:
-                open_ranks.remove(rank)
+        for rank, each in list(growing.items()):
+            size = _size(each.file)
+            if size > each.size and size == sizes[rank]:
+                del growing[rank]
             sizes[rank] = size
-    return {rank: _answer(path, before) for rank, (path, before) in asked.items()}
-
-
-def _answer(path: Path, before: int) -> tuple[str, str]:
-    if _size(path) <= before:
-        return "", f"no stack: no answer to {STACKS_SIGNAL.name} within {_ANSWER_SECONDS:.0f} s"
-    with path.open("rb") as file:
-        file.seek(before)
-        return file.read().decode(errors="replace"), "faulthandler"
+    return {rank: each.answer() for rank, each in asked.items() if sizes[rank] > each.size}
 
 
 def _size(path: Path) -> int:

@@ -88,7 +88,7 @@ def hosts_of(text: str) -> tuple[TargetHost, ...]:
         raise InputError(
             "the host file names no host",
             code="empty-host-file",
-            remedy="write one host a line, as `node1 slots=8`",
+            remedy="write one host per line, as `node1 slots=8`",
             where=path,
         )
     return tuple(hosts.values())
@@ -103,7 +103,7 @@ def _host_of_line(line: str, where: str) -> TargetHost | None:
         raise InputError(
             f"not understood: {' '.join(words[1:])}",
             code="invalid-host-line",
-            remedy="write one host a line, as `node1 slots=8`",
+            remedy="write one host per line, as `node1 slots=8`",
             where=where,
         )
     return _host(words[0], int(slots[1]) if slots else None, where)

@@ -213,7 +213,7 @@ def _with_index(text: str | None, index: str | None, path: Path) -> str | None:
     after = _with_index_line(text, index)
     if _pip_settings(after or "", path) != wanted:
         raise MachineError(
-            "index-url in this file has a form that is not changed here",
+            "this file sets index-url in a form that ascendtune cannot change",
             code="invalid-ini",
             remedy=f"write it by hand, on one line below [global]: index-url = {index or '…'}",
             where=path,

@@ -119,7 +119,7 @@ def _require_safe(script: Path) -> None:
             )
         if facts.st_mode & stat.S_IWOTH:
             raise MachineError(
-                "every user may write this, and the shell would run it",
+                "every user can change this file, and the shell would run it",
                 code="writable-by-others",
                 remedy=f"sudo chmod o-w {shlex.quote(str(path))}",
                 where=path,

@@ -134,7 +134,6 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
         {"badam_mode": "layer", "badam_start_block": None, "badam_switch_mode": "ascending",
          "badam_switch_interval": 50, "badam_update_ratio": 0.05, "badam_mask_mode": "adjacent", "badam_verbose": 0},
     ),
-    ("it belongs to a loss that is not set", {"asft_alpha": 0.1}),
     ("it belongs to fp8, which is not set", {"fp8_backend": "auto"}),
     (
         "it belongs to finetuning_type oft",

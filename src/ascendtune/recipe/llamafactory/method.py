@@ -21,6 +21,11 @@ def put_method(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     _put_sft_loss(recipe, native)
     if tuner == "freeze":
         _put_freeze(recipe, native)
+    elif recipe["use_llama_pro"]:
+        recipe.complain(
+            "use_llama_pro", f"use_llama_pro with finetuning_type: {tuner} is not in this version",
+            "use finetuning_type: freeze, which trains the added layers", code="not-in-this-version",
+        )  # fmt: skip
 
 
 def _put_stage(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
@@ -61,12 +66,17 @@ def _put_loss(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 
 
 def _put_sft_loss(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
-    asked = [key for key in ("use_dft_loss", "use_eaft_loss") if recipe[key]]
+    asked = [key for key in ("use_dft_loss", "use_eaft_loss", "use_asft_loss") if recipe[key]]
     if len(asked) > 1:
         recipe.complain(asked[1], f"{' and '.join(asked)} contradict each other", "keep one", code="conflicting-keys")
     elif asked:
         native.put("method.sft.loss", asked[0].split("_")[1], recipe.place(asked[0]))
         native.note(f"{asked[0]}: the evaluation loss stays the cross-entropy; LLaMA-Factory weights that too")
+    if "use_asft_loss" in asked and recipe.given("ref_model"):
+        recipe.complain(
+            "ref_model", "ref_model with use_asft_loss: the loss compares with the model before training",
+            "remove ref_model", code="not-in-this-version",
+        )  # fmt: skip
     if "use_eaft_loss" in asked:
         native.note("use_eaft_loss: the entropy is divided by ln 20, as in the paper; LLaMA-Factory divides by 3")
 
@@ -108,9 +118,16 @@ def _put_whole_modules(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None
 
 def _put_freeze(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     count, place = recipe["freeze_trainable_layers"], recipe.place("freeze_trainable_layers")
-    native.put("method.freeze.first_layers" if count < 0 else "method.freeze.last_layers", abs(count), place)
-    if count < 0:
-        native.put("method.freeze.last_layers", 0, place)
+    if recipe["use_llama_pro"]:
+        native.put("method.freeze.spread_layers", abs(count), recipe.place("use_llama_pro"))
+    else:
+        _put_outer_layers(native, count, place)
     modules = recipe["freeze_trainable_modules"]
     if recipe.given("freeze_trainable_modules") and "all" not in modules:
         native.put("method.freeze.modules", modules, recipe.place("freeze_trainable_modules"))
+
+
+def _put_outer_layers(native: NativeRecipe, count: int, place: str) -> None:
+    native.put("method.freeze.first_layers" if count < 0 else "method.freeze.last_layers", abs(count), place)
+    if count < 0:
+        native.put("method.freeze.last_layers", 0, place)

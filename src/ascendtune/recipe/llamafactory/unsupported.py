@@ -20,6 +20,8 @@ def _refused() -> Iterator[tuple[str, Refused]]:
             yield key, Refused(default, what, remedy)
 
 
+_LESS_MEMORY = "remove it: AdamW is used; lora, or deepspeed with offloading, needs less memory too"
+
 _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
         "quantised training is not in this version",
@@ -27,18 +29,35 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"quantization_bit": None, "ref_model_quantization_bit": None, "export_quantization_bit": None},
     ),
     (
-        "this optimizer is not in this version",
-        "remove it: AdamW is used; lora, or deepspeed with offloading, needs less memory too",
-        {
-            "use_galore": False, "use_apollo": False, "use_badam": False, "use_adam_mini": False,
-            "optim_args": None, "optim_target_modules": None,
-        },
+        "GaLore is not in this version: galore-torch (last released in 2024) does not import without bitsandbytes",
+        _LESS_MEMORY,
+        {"use_galore": False},
+    ),
+    (
+        "APOLLO is not in this version: apollo-torch may not be used commercially (CC-BY-NC)",
+        _LESS_MEMORY,
+        {"use_apollo": False},
+    ),
+    (
+        "BAdam is not in this version: a run with badam cannot resume, because its state has no current block",
+        _LESS_MEMORY,
+        {"use_badam": False},
+    ),
+    (
+        "Adam-mini is not in this version: adam-mini knows CUDA and the CPU only, and counts ranks by CUDA devices",
+        _LESS_MEMORY,
+        {"use_adam_mini": False},
+    ),
+    (
+        "options of transformers' optimizers are not in this version",
+        "remove it; optim.beta1, optim.beta2, optim.epsilon and optim.weight_decay are the options here",
+        {"optim_args": None, "optim_target_modules": None},
     ),
     (
         "this loss is not in this version",
         "remove it: the loss is cross-entropy",
         {
-            "use_asft_loss": False, "label_smoothing_factor": 0.0, "moe_aux_loss_coef": None,
+            "label_smoothing_factor": 0.0, "moe_aux_loss_coef": None,
         },
     ),
     (
@@ -78,7 +97,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
         "this form of fine-tuning is not in this version",
         "remove it: finetuning_type lora, freeze or full",
-        {"use_llama_pro": False, "mixture_of_depths": None, "shift_attn": False, "create_new_adapter": False},
+        {"mixture_of_depths": None, "shift_attn": False, "create_new_adapter": False},
     ),
     (
         "this way of changing a model at load is not in this version",

@@ -116,7 +116,7 @@ def _gradient(
 
 
 def _chunkwise(hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor, form: HeadForm) -> torch.Tensor:
-    def score(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def score(logits: torch.Tensor, target: torch.Tensor, _: slice) -> torch.Tensor:
         return -nn.functional.cross_entropy(logits, target, reduction="none")
 
     parts = checkpointed_chunks(score, hidden, head, targets, form)

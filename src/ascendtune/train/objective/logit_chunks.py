@@ -78,27 +78,27 @@ def add_weight_gradient(total: torch.Tensor, grad: torch.Tensor, hidden: torch.T
 
 
 def checkpointed_chunks(
-    score: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    score: Callable[[torch.Tensor, torch.Tensor, slice], torch.Tensor],
     hidden: torch.Tensor,
     head: nn.Module,
     targets: torch.Tensor,
     form: HeadForm,
 ) -> list[torch.Tensor]:
-    """`score(logits, targets)` of every chunk, for any head: what the backward pass needs is computed again there.
+    """`score(logits, targets, part)` of every chunk, for any head; the backward pass computes again what it needs.
 
     Args:
-        score: from fp32 logits (chunk, vocabulary) and targets (chunk,).
+        score: from fp32 logits (chunk, vocabulary), targets (chunk,) and the positions of the chunk.
         hidden: (positions, hidden).
         targets: (positions,) int64 token ids.
     """
     from torch.utils.checkpoint import checkpoint
 
-    def of_chunk(states: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return score(form.logits(head(states).float()), target)
+    def of_chunk(states: torch.Tensor, target: torch.Tensor, part: slice) -> torch.Tensor:
+        return score(form.logits(head(states).float()), target, part)
 
     vocabulary = int(getattr(head, "out_features", 131072))
     return [
-        checkpoint(of_chunk, hidden[part], targets[part], use_reentrant=False)
+        checkpoint(of_chunk, hidden[part], targets[part], part, use_reentrant=False)
         for part in softmax_chunks(len(hidden), vocabulary)
     ]
 

@@ -11,6 +11,7 @@ For one position with hidden state h, weights W (vocabulary × hidden) and targe
 Where the model scales or caps its logits (`HeadForm`), z is what that makes of W h, and the chain rule adds its slope.
 
 Variants of the loss multiply the cross-entropy of each position by a weight that has no gradient (`token_weight`).
+ASFT adds weight · KL(q ‖ p) of the distributions before training, q, and now, p: dKL/dz = p - q (`start_weights`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ascendtune.train.objective.logit_chunks import (
     product_chunks,
     softmax_chunks,
 )
+from ascendtune.train.objective.start_weights import Anchor, StartWeights
 from ascendtune.train.objective.token_weight import TokenWeight, token_weight
 
 
@@ -50,18 +52,26 @@ class SupervisedObjective(Objective):
         self._weight = token_weight(method.sft) if method.stage == "sft" else None
         alpha = method.sft.neftune_alpha if method.stage == "sft" else None
         self._noise = None if alpha is None else EmbeddingNoise(alpha)
+        self._anchor_weight = method.sft.asft_alpha
+        self._start = StartWeights(model) if method.stage == "sft" and method.sft.loss == "asft" else None
         if self._noise is not None:
             model.get_input_embeddings().register_forward_hook(self._noise)
 
     def forward(self, batch: DeviceBatch) -> LossOutput:
         """The summed loss over the labelled positions."""
-        weigh = self._weight if self.training else None
+        weigh, anchor = (self._weight if self.training else None), None
+        if self._start is not None and self.training:
+            anchor = self._start.anchor(batch, self.head_form, self._anchor_weight)
         if self._noise is not None:
             self._noise.document_ends = batch.cu_seqlens
         if self.head_form is not None:
             head, hidden = self.model.get_output_embeddings(), labelled_states(self.model, batch)
-            return LossOutput(linear_cross_entropy(hidden, head, batch.targets, self.head_form, weigh), {})
-        return LossOutput(_weighted_sum(labelled_logits(self.model, batch), batch.targets, weigh), {})
+            return LossOutput(linear_cross_entropy(hidden, head, batch.targets, self.head_form, weigh, anchor), {})
+        logits = labelled_logits(self.model, batch)
+        loss = _weighted_sum(logits, batch.targets, weigh)
+        if anchor is not None:
+            loss = loss + _divergence(logits, anchor, slice(None), PLAIN)
+        return LossOutput(loss, {})
 
 
 def linear_cross_entropy(
@@ -70,6 +80,7 @@ def linear_cross_entropy(
     targets: torch.Tensor,
     form: HeadForm = PLAIN,
     weigh: TokenWeight | None = None,
+    anchor: Anchor | None = None,
 ) -> torch.Tensor:
     """Sum of the cross-entropy of `form.logits(head(hidden))` against `targets`, in fp32.
 
@@ -80,14 +91,15 @@ def linear_cross_entropy(
         targets: (positions,) int64 token ids.
         form: what the model does to the output of its head.
         weigh: what each position counts; None: 1.
+        anchor: the divergence that is added; None: none.
 
     Returns:
         (): the sum, fp32; 0 with a gradient of 0 when there is no position.
     """
     if type(head) is not nn.Linear:
-        return _chunkwise(hidden, head, targets, form, weigh)
+        return _chunkwise(hidden, head, targets, form, weigh, anchor)
     loss: torch.Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        *autocast_operands(hidden, head), targets, form, weigh
+        *autocast_operands(hidden, head), targets, form, weigh, anchor
     )
     return loss
 
@@ -102,6 +114,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         targets: torch.Tensor,
         form: HeadForm,
         weigh: TokenWeight | None,
+        anchor: Anchor | None,
     ) -> torch.Tensor:
         wants_hidden, wants_weight, wants_bias, *_ = ctx.needs_input_grad
         # Added at the end, in pairs: a running total of many chunks would round away the digits of each.
@@ -111,17 +124,24 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if wants_bias and bias is not None else None
         for part in product_chunks(len(hidden), weight, is_trained=wants_weight):
             logits = nn.functional.linear(hidden[part], weight, bias)
+            anchored = anchor.output(part) if anchor is not None else None
             for rows in softmax_chunks(len(logits), len(weight)):
                 log_probs, slope = _log_probs(logits[rows], form)
                 target = targets[part][rows, None]
                 losses = -log_probs.gather(1, target).squeeze(1)
                 counts = weigh(log_probs, losses) if weigh is not None else None
                 sums.append((losses if counts is None else losses * counts).sum())
+                drift = None
+                if anchor is not None and anchored is not None:
+                    divergence, drift = _drift(log_probs, slope, _log_probs(anchored[rows], form)[0])
+                    sums.append(anchor.weight * divergence)
                 if not (wants_hidden or wants_weight or wants_bias):
                     continue
                 grad = _gradient(log_probs, target, slope)
                 if counts is not None:
                     grad *= counts[:, None]
+                if drift is not None and anchor is not None:
+                    grad.add_(drift, alpha=anchor.weight)
                 if grad_bias is not None:
                     grad_bias += grad.sum(0)
                 logits[rows] = grad
@@ -141,6 +161,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             _scaled(grad_hidden, grad_output, grad_hidden.dtype) if grad_hidden is not None else None,
             _scaled(grad_weight, grad_output, weight_dtype) if grad_weight is not None else None,
             _scaled(grad_bias, grad_output, bias_dtype) if grad_bias is not None else None,
+            None,
             None,
             None,
             None,
@@ -170,6 +191,20 @@ def _gradient(log_probs: torch.Tensor, target: torch.Tensor, slope: torch.Tensor
     return grad if slope is None else grad.mul_(slope)
 
 
+def _drift(
+    log_probs: torch.Tensor, slope: torch.Tensor | float | None, start: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """KL(start ‖ now) summed over positions, () fp32, and its gradient by the output of the head, as `_gradient`.
+
+    Args:
+        log_probs: (positions, vocabulary) fp32, now.
+        start: (positions, vocabulary) fp32 log-probabilities of the start weights.
+    """
+    divergence = nn.functional.kl_div(log_probs, start, reduction="sum", log_target=True)
+    grad = log_probs.exp() - start.exp()
+    return divergence, grad if slope is None else grad.mul_(slope)
+
+
 def _scaled(grad: torch.Tensor, factor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """`grad` · `factor` in `dtype`, in the shape of `grad`, without a copy in another type between."""
     return torch.mul(grad, factor, out=torch.empty_like(grad, dtype=dtype))
@@ -184,11 +219,29 @@ def _weighted_sum(logits: torch.Tensor, targets: torch.Tensor, weigh: TokenWeigh
     return (losses * weights).sum()
 
 
+def _divergence(logits: torch.Tensor, anchor: Anchor, part: slice, form: HeadForm) -> torch.Tensor:
+    """() fp32: weight · KL(q ‖ p) of some positions, summed.
+
+    Args:
+        logits: (positions, vocabulary) fp32, of the model.
+        form: from what `anchor` has of them to logits.
+    """
+    start = torch.log_softmax(form.logits(anchor.output(part).float()), dim=-1)
+    now = torch.log_softmax(logits, dim=-1)
+    return anchor.weight * nn.functional.kl_div(now, start, reduction="sum", log_target=True)
+
+
 def _chunkwise(
-    hidden: torch.Tensor, head: nn.Module, targets: torch.Tensor, form: HeadForm, weigh: TokenWeight | None
+    hidden: torch.Tensor,
+    head: nn.Module,
+    targets: torch.Tensor,
+    form: HeadForm,
+    weigh: TokenWeight | None,
+    anchor: Anchor | None,
 ) -> torch.Tensor:
-    def score(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return _weighted_sum(logits, target, weigh)
+    def score(logits: torch.Tensor, target: torch.Tensor, part: slice) -> torch.Tensor:
+        loss = _weighted_sum(logits, target, weigh)
+        return loss if anchor is None else loss + _divergence(logits, anchor, part, form)
 
     if len(hidden) == 0:
         nothing: torch.Tensor = head(hidden).float().sum()

@@ -17,7 +17,10 @@ _ENTROPY_OF = 20
 
 
 def dft_weight(_: torch.Tensor, cross_entropy: torch.Tensor) -> torch.Tensor:
-    """The target's probability, (positions,): dynamic fine-tuning, Wu et al. 2025, arXiv:2508.05629, -sg(p) log p."""
+    """The target's probability, (positions,): dynamic fine-tuning, Wu et al. 2025, arXiv:2508.05629, -sg(p) log p.
+
+    It is also the first term of anchored supervised fine-tuning (ASFT), Zhu et al. 2025, arXiv:2509.23753.
+    """
     return torch.exp(-cross_entropy)
 
 
@@ -43,7 +46,7 @@ def token_weight(section: SftSection) -> TokenWeight | None:
     match section.loss:
         case "cross_entropy":
             return None
-        case "dft":
+        case "dft" | "asft":
             return dft_weight
         case "eaft":
             return eaft_weight(section.eaft_alpha)

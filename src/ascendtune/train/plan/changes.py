@@ -8,7 +8,6 @@ from itertools import combinations
 from typing import Any
 
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.recipe.sections import NEEDS_WHOLE_MATRICES
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def single_changes(recipe: Recipe, *, ranks: int, on_host: bool) -> list[Change]
         keys = {"batch.per_device": 1, "batch.accumulate": batch.accumulate * batch.micro_batch}
         found.append(Change(keys, 0.05, "smaller micro-batches, the same global batch"))
     strategy = recipe.parallel.strategy
-    if ranks > 1 and strategy in ("auto", "ddp") and recipe.optim.optimizer not in NEEDS_WHOLE_MATRICES:
+    if ranks > 1 and strategy in ("auto", "ddp") and recipe.needs_whole_weights is None:
         found.append(
             Change(
                 {"parallel.strategy": "fsdp"},

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from ascendtune.data.plan import BatchPlan, PackedSequence, share_of_rank
+from ascendtune.data.plan import BatchPlan
 from ascendtune.data.store import TokenDataset
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.flops import histogram
@@ -29,34 +29,35 @@ def largest_micro_batch(dataset: TokenDataset, recipe: Recipe, *, packed: bool, 
     plan = _plan(dataset, recipe, packed=packed, ranks=ranks)
     steps = min(plan.steps_per_epoch, _all_steps(plan, recipe))
     # kto: an answer and its mismatched one are computed apart.
-    members = range(1 if recipe.method.task == "singles" else dataset.group_size)
-
-    def documents(sequences: list[PackedSequence]) -> tuple[Document, ...]:
-        rows = [group * dataset.group_size + each for sequence in sequences for group in sequence for each in members]
-        return tuple(Document(int(dataset.lengths[row]), int(dataset.label_counts[row])) for row in rows)
-
-    def size(found: tuple[Document, ...]) -> tuple[int, int]:
-        positions = sum(each.tokens for each in found) if packed else len(found) * max(each.tokens for each in found)
-        return positions, sum(each.labels for each in found)
-
-    shares = (
-        documents(share)
-        for step in range(steps)
-        for rank in range(ranks)
-        for share in share_of_rank(plan.batch(step), rank=rank, world_size=ranks, per_device=recipe.batch.micro_batch)
-        if share
+    members = 1 if recipe.method.task == "singles" else dataset.group_size
+    tokens, labels = (
+        each.reshape(-1, dataset.group_size)[:, :members] for each in (dataset.lengths, dataset.label_counts)
     )
-    return max(shares, key=size)
+    epoch, per_device = plan.first_epoch, recipe.batch.micro_batch
+    used = slice(min(len(epoch), steps * plan.global_batch))
+    # A global batch is a whole number of micro-batches.
+    starts = np.arange(0, used.stop, per_device)
+    if packed:
+        positions = np.add.reduceat(epoch.sums(tokens.sum(axis=1))[used], starts)
+    else:
+        documents = members * np.diff(starts, append=used.stop)
+        positions = documents * np.maximum.reduceat(epoch.sums(tokens.max(axis=1))[used], starts)
+    labelled = np.add.reduceat(epoch.sums(labels.sum(axis=1))[used], starts)
+    most = np.flatnonzero(positions == positions.max())
+    begin = int(starts[most[labelled[most].argmax()]])
+    groups = [group for sequence in epoch.sequences(begin, min(begin + per_device, used.stop)) for group in sequence]
+    return tuple(
+        Document(int(tokens[group, each]), int(labels[group, each])) for group in groups for each in range(members)
+    )
 
 
 def steps_of_data(dataset: TokenDataset, recipe: Recipe, *, packed: bool, ranks: int) -> Steps:
     """Of tokens on disk."""
     plan = _plan(dataset, recipe, packed=packed, ranks=ranks)
     each, steps = plan.steps_per_epoch, _all_steps(plan, recipe)
-    lengths = np.unique(dataset.lengths, return_counts=True)
     return Steps(
         steps, float(dataset.lengths.sum()) / each, float(dataset.label_counts.sum()) / each,
-        dict(zip(lengths[0].tolist(), lengths[1].tolist(), strict=True)),
+        dataset.rows_by_length(),
         plan.padding_ratio(recipe.batch.micro_batch), min(1.0, each / steps), is_measured=True,
     )  # fmt: skip
 

@@ -25,6 +25,9 @@ _LINK_SHARE = 0.7
 _HIDING_SHARE = 0.9
 """Of the computation that runs beside a collective, hides it: the first and the last call run alone."""
 
+_LAUNCHES_MATTER_SECONDS = 0.05
+"""Of a micro-batch: it launches thousands of operators of some microseconds each; above this they are a small share."""
+
 
 @dataclass(frozen=True)
 class Range:
@@ -120,6 +123,11 @@ def estimate_time(
             notes.append("the bandwidth of the device's memory is not public: the update counts as nothing")
         step = Range(computed / high, computed / expected, computed / low).plus(update)
         parts = {"compute": computed / expected, "update": update}
+        if parts["compute"] < _LAUNCHES_MATTER_SECONDS * recipe.batch.accumulate and not target.is_host:
+            notes.append(
+                "the time in which the host launches operators is not counted: with micro-batches as small as these a "
+                "step takes longer than this"
+            )
         basis = (
             f"an assumption: {shares[1]:.0%} of the published {speed.flops / 1e12:.0f} TFLOP/s "
             f"({shares[0]:.0%} to {shares[2]:.0%})"

@@ -159,9 +159,9 @@ def write_run(found: ImportedRun, target: Path) -> RunDir:
         before = run.read().get("imported") if run.run_json.is_file() else None
         if not isinstance(before, dict) or before.get("from") != source:
             raise InputError(
-                "this exists, and was not imported from the same events",
+                "the directory exists, and was not imported from these events",
                 code="path-exists",
-                remedy="give another --to",
+                remedy="give another directory with --to",
                 where=target,
             )
     with translated_disk_errors(target, "creating the run directory"):

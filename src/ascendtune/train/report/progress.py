@@ -22,6 +22,7 @@ from ascendtune.core.silence import is_silent, silence_in_words
 from ascendtune.core.terminal_text import SafeStream, control, safe
 from ascendtune.core.units import format_bytes, format_duration
 from ascendtune.train.report.callback import Callback, RunFacts
+from ascendtune.train.report.notebook import NotebookScreen, in_notebook
 from ascendtune.train.report.summary import SHOWN_EXTRAS
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class ProgressDisplay(Callback):
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._screen: _Screen | None = None
-        self._progress: _Progress | None = None
+        self._progress: Progress | None = None
         self._over = threading.Event()
         # Between the training and the thread that watches its heartbeat.
         self._lock = threading.Lock()
@@ -66,8 +67,11 @@ class ProgressDisplay(Callback):
     def on_start(self, facts: RunFacts) -> None:
         if is_quiet():
             return
-        self._progress = _Progress(self._run.path.name, facts)
-        self._screen = _LiveScreen(self._progress) if _can_draw() else _LineScreen(self._progress)
+        self._progress = Progress(self._run.path.name, facts)
+        if in_notebook():
+            self._screen = NotebookScreen(self._progress)
+        else:
+            self._screen = _LiveScreen(self._progress) if _can_draw() else _LineScreen(self._progress)
         self._watch = threading.Thread(
             target=self._watch_heartbeat, args=(self._progress,), name="silence", daemon=True
         )
@@ -92,7 +96,7 @@ class ProgressDisplay(Callback):
         self._show("close")
         self._screen = None
 
-    def _watch_heartbeat(self, progress: _Progress) -> None:
+    def _watch_heartbeat(self, progress: Progress) -> None:
         while not self._over.wait(_LOOK_SECONDS):
             beat = _last_beat(self._run)
             with self._lock:
@@ -121,7 +125,7 @@ def _last_beat(run: RunDir) -> tuple[str, float] | None:
         return None
 
 
-class _Progress:
+class Progress:
     """Where the run stands."""
 
     def __init__(self, name: str, facts: RunFacts) -> None:
@@ -222,7 +226,7 @@ class _Screen(Protocol):
 class _LineScreen:
     """For logs: the first step, the last, evaluations, and a line every few seconds."""
 
-    def __init__(self, progress: _Progress) -> None:
+    def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._shown_step = progress.step
         self._next = 0.0
@@ -274,7 +278,7 @@ class _LineScreen:
 class _LiveScreen:
     """Two or three lines that stay at the bottom; whatever is written to stderr meanwhile scrolls by above them."""
 
-    def __init__(self, progress: _Progress) -> None:
+    def __init__(self, progress: Progress) -> None:
         from rich.console import Console
         from rich.live import Live
 

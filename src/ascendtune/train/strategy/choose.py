@@ -15,7 +15,6 @@ from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.parallel import ParallelSection
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.recipe.sections import NEEDS_WHOLE_MATRICES
 from ascendtune.train.model import read_config
 from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.precision import DTYPES, Precision, choose_precision
@@ -49,8 +48,8 @@ def resolve_auto(recipe: Recipe, device: Device, directory: Path, *, ranks: int)
     name, offload, reason = "ddp", False, "one device"
     if ranks > 1 and device.shares_host_memory:
         reason = "these processes share one memory: nothing would be gained by dividing"
-    elif ranks > 1 and recipe.optim.optimizer in NEEDS_WHOLE_MATRICES:
-        reason = f"{recipe.optim.optimizer.capitalize()} needs whole matrices"
+    elif ranks > 1 and recipe.needs_whole_weights is not None:
+        reason = recipe.needs_whole_weights
     elif ranks > 1:
         weights = _weights(recipe, choose_precision(recipe, device), directory)
         need = memory_need(weights, states=states_per_parameter(recipe.optim), ranks=ranks)
@@ -90,9 +89,8 @@ def _trained(model: Any, method: MethodSection, blocks: list[int]) -> int:
         return _size(model)
     if method.tuner == "lora":
         return adapter_size(model, method.lora) + _named(model, modules_to_save(model, method.lora))
-    freeze = method.freeze
-    chosen = blocks[: freeze.first_layers] + blocks[len(blocks) - freeze.layers_at_the_end :]
-    return sum(chosen) + _named(model, freeze.extra)
+    chosen = [blocks[number] for number in method.freeze.chosen(len(blocks)) if 0 <= number < len(blocks)]
+    return sum(chosen) + _named(model, method.freeze.extra)
 
 
 def _named(model: nn.Module, names: list[str]) -> int:

@@ -63,15 +63,21 @@ def decoder_blocks(model: nn.Module) -> tuple[str, nn.ModuleList]:
 
 
 def _chosen(blocks: nn.ModuleList, freeze: FreezeSection) -> list[tuple[int, nn.Module]]:
-    first, last = freeze.first_layers, freeze.layers_at_the_end
-    if first + last > len(blocks):
+    asked = max(freeze.first_layers + freeze.layers_at_the_end, freeze.spread_layers)
+    if asked > len(blocks):
         raise RecipeError(
-            f"method.freeze asks for {count_of(first + last, 'layer')}, the model has {len(blocks)}",
+            f"method.freeze asks for {count_of(asked, 'layer')}, the model has {len(blocks)}",
             code="too-many-freeze-layers",
-            remedy="lower method.freeze.first_layers or last_layers; method.tuner: full trains everything",
+            remedy="lower method.freeze.first_layers, last_layers or spread_layers; tuner: full trains everything",
         )
-    numbered = list(enumerate(blocks))
-    return numbered[:first] + numbered[len(blocks) - last :]
+    if freeze.spread_layers and len(blocks) % freeze.spread_layers:
+        raise RecipeError(
+            f"method.freeze.spread_layers: {freeze.spread_layers}: the model has {count_of(len(blocks), 'layer')}, "
+            "which is not a multiple of it",
+            code="layers-not-divisible",
+            remedy="set it to model.new_layers, or to the layers that were added to this model",
+        )
+    return [(number, blocks[number]) for number in freeze.chosen(len(blocks))]
 
 
 def _matching(modules: dict[str, nn.Module], names: Iterable[str], key: str) -> list[nn.Module]:

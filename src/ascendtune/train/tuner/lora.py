@@ -170,7 +170,7 @@ def _loaded_adapters(model: Any, section: MethodSection, adapters: Sequence[Path
     if config.target_parameters and config.lora_dropout:
         raise RecipeError(
             f"method.lora.dropout with an adapter of {sorted(config.target_parameters)[0]} in method.lora.start_from: "
-            "PEFT adds such adapters to the weights, so dropout has no input to act on",
+            "PEFT adds such adapters to the weights, not to the outputs, and dropout acts on the input of an adapter",
             code="lora-form-not-adaptable",
             remedy="remove method.lora.dropout",
             where=last,

@@ -193,15 +193,15 @@ def _add_named(model: Any, name: str, targets: Targets, *, ask: bool) -> None:
         read = [path for path in matrices if "weight" in attributes_read(model, path)]
         if read:
             raise RecipeError(
-                f"{_KEY}: an adapter on {read[0]} would do nothing: the model's code reads its weight itself",
+                f"{_KEY}: an adapter on {read[0]} would do nothing: the model reads its weight without calling it",
                 code="lora-target-without-effect",
-                remedy="leave it out",
+                remedy="remove it from method.lora.target",
             )
         if ask and (silent := without_gradient(model, _nested(matrices, []))):
             raise RecipeError(
                 f"{_KEY}: an adapter on {min(silent)} would do nothing: it receives no gradient",
                 code="lora-target-without-effect",
-                remedy="leave it out",
+                remedy="remove it from method.lora.target",
             )
         targets.modules += matrices
         return
@@ -247,13 +247,13 @@ def _require_wrappable(model: Any, parameter: str) -> None:
         raise RecipeError(
             f"{_KEY}: an adapter on {parameter} would do nothing: the model's code reads it without calling {holder}",
             code="lora-target-without-effect",
-            remedy="leave it out",
+            remedy="remove it from method.lora.target",
         )
     if others := asked - _ANSWERED:
         raise RecipeError(
             f"{_KEY}: PEFT cannot adapt {parameter}: the model's code also reads {min(others)} of {holder}",
             code="lora-target-not-adaptable",
-            remedy="leave it out",
+            remedy="remove it from method.lora.target",
         )
 
 

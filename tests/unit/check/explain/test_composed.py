@@ -34,8 +34,8 @@ _NAMES_A_RANK = re.compile(r"rank\W{0,3}\d", re.IGNORECASE)
 _EXPLAINING = [entry for entry in entries() if entry.kind in ("cause", "symptom") and not entry.lasting]
 
 
-def _composed(entry: KnownFailure, seed: int) -> tuple[list[str], int]:
-    """(lines, guilty rank): healthy lines of all ranks, the failure, echoes of the others."""
+def _composed(entry: KnownFailure, seed: int, *, steps: int = 4) -> tuple[list[str], int]:
+    """(lines, guilty rank): healthy lines of all ranks for some steps, the failure, echoes of the others."""
     choose = random.Random(seed)
     guilty = choose.randrange(_RANKS)
     prefix = choose.choice(_PREFIXES)
@@ -45,7 +45,7 @@ def _composed(entry: KnownFailure, seed: int) -> tuple[list[str], int]:
 
     healthy = [
         say(rank, f"step {step} loss {2 - step / 100:.4f} tokens_per_second {choose.randrange(9999)}")
-        for step in range(30)
+        for step in range(steps)
         for rank in range(_RANKS)
     ]
     others = [rank for rank in range(_RANKS) if rank != guilty]
@@ -76,7 +76,7 @@ def test_the_first_cause_is_found_among_echoes(entry: KnownFailure, explained: C
 @pytest.mark.parametrize("entry", _EXPLAINING[::7], ids=lambda entry: entry.id)
 def test_a_truncated_log_is_explained_as_well(entry: KnownFailure, explained: Callable[..., Explanation]) -> None:
     """The beginning is lost, and the end: in the middle of a line, and of a character."""
-    lines, _ = _composed(entry, seed=7)
+    lines, _ = _composed(entry, seed=7, steps=30)
     text = "\n".join(lines[20:])
 
     verdict = explained("…" + text[7 : -len(_END[-1]) // 2]).verdict

@@ -143,3 +143,26 @@ def test_phase_is_read_from_frames_of_windows(explained: Explained) -> None:
 
     assert first is not None and first.hit.entry.id == "oom-optimizer"
     assert first.trace is not None and first.trace.place == ("H:\\x\\moon.py", 7, "main")
+
+
+def test_phase_is_read_from_the_frames_of_a_traceback_that_breaks_off_below_the_line(explained: Explained) -> None:
+    explanation = explained(
+        "2026-01-02T20:02:49 ERROR: CUDA out of memory. Tried to allocate 39.12 MiB\n"
+        "Traceback (most recent call last):\n"
+        '  File "/v/torch/optim/optimizer.py", line 103, in load_state_dict\n'
+        "    state_dict = deepcopy(state_dict)\n"
+    )
+
+    assert explanation.verdict.first is not None
+    assert explanation.verdict.first.hit.entry.id == "oom-restoring"
+
+
+def test_phase_is_read_from_code_that_a_message_without_a_traceback_quotes(explained: Explained) -> None:
+    said = "RuntimeError: NPU out of memory. Tried to allocate 130.00 MiB (NPU 2; 29.50 GiB total capacity)"
+
+    loading = explained(f"{said}    new_value = value.to(device)\n")
+    assert loading.verdict.first is not None
+    assert loading.verdict.first.hit.entry.id == "oom-loading"
+    plain = explained(f"{said}\n")
+    assert plain.verdict.first is not None
+    assert plain.verdict.first.hit.entry.id == "npu-oom"

@@ -136,3 +136,59 @@ def test_reason_of_a_data_set_is_read_below_the_exception(explained: Explained) 
 )
 def test_headline_does_not_end_in_code_advice_or_options(explained: Explained, line: str, end: str) -> None:
     assert explained(f"{line}\n").headline().endswith(end)
+
+
+def test_headline_quotes_a_message_with_words_that_its_entry_does_not_have(explained: Explained) -> None:
+    plain = "NCCL error in: /p/ProcessGroupNCCL.cpp:518, unhandled system error"
+
+    assert "moonbeam" not in explained(f"RuntimeError: {plain}\n").headline()
+    assert "moonbeam 7 is cut" in explained(f"RuntimeError: {plain}, moonbeam 7 is cut\n").headline()
+
+
+def test_general_entry_gives_way_to_the_exception_that_it_led_to(explained: Explained) -> None:
+    first = 'Traceback (most recent call last):\n  File "/v/datasets/table.py", line 4, in cast\n    raise\n'
+    second = 'Traceback (most recent call last):\n  File "/v/datasets/builder.py", line 9, in prepare\n    raise\n'
+    linked = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    columns = (
+        "All the data files must have the same columns, but at some point there are 2 new columns ({'tide', 'moon'})"
+    )
+    log = f"{first}datasets.table.CastError: Couldn't cast\n{linked}{second}"
+    log += (
+        f"datasets.exceptions.DatasetGenerationCastError: An error occurred while generating the dataset\n\n{columns}\n"
+    )
+
+    assert _id(explained(log)) == "dataset-columns-named"
+    assert "'tide', 'moon'" in explained(log).headline()
+
+
+def test_message_without_a_traceback_is_read_on_where_its_line_breaks_off(explained: Explained) -> None:
+    explanation = explained(
+        "RuntimeError: Error(s) in loading state_dict for PeftModelForCausalLM:\n"
+        "        size mismatch for h.0.attn.lora_A.default.weight: copying a param with shape torch.Size([32, 1024]) "
+        "from checkpoint, the shape in\ncurrent model is torch.Size([16, 1024]).\n"
+    )
+
+    assert _id(explanation) == "adapter-rank"
+
+
+def test_reason_below_an_exception_belongs_to_its_message(explained: Explained) -> None:
+    explanation = explained("ValueError: the moon cannot rise\ntide: string\nbecause the tide 9 is out\n")
+
+    assert "the moon cannot rise because the tide 9 is out" in explanation.headline()
+
+
+def test_reason_below_the_next_traceback_is_not_taken(explained: Explained) -> None:
+    explanation = explained(
+        'ValueError: the moon cannot rise\nTraceback (most recent call last):\n  File "/v/a.py", line 1, in f\n'
+        "    g()\nKeyError: 7\nbecause the tide 9 is out\n"
+    )
+
+    assert "tide" not in explanation.headline()
+
+
+def test_prefix_of_a_line_of_plog_is_not_part_of_the_headline(explained: Explained) -> None:
+    line = (
+        "[ERROR] MOON(12,python):2024-05-08-10:21:33.120.551 [tide.cpp:2][12][Rise][Moon]the moon did not rise in 7 s"
+    )
+
+    assert explained(f"{line}\n").headline().endswith(": the moon did not rise in 7 s")

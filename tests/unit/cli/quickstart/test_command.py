@@ -13,12 +13,12 @@ from ascendtune.cli.quickstart.command import recipe_text
 
 @pytest.mark.parametrize("name", ["train.jsonl", "recipe.yaml", "base-model/config.json"])
 def test_quickstart_refuses_to_overwrite_foreign_files(
-    ascendtune: Callable[..., Any], tmp_path: Path, name: str
+    in_process: Callable[..., Any], tmp_path: Path, name: str
 ) -> None:
     mine = tmp_path / name
     mine.parent.mkdir(exist_ok=True)
     mine.write_text("mine\n")
-    result = ascendtune("quickstart", "--directory", ".")
+    result = in_process("quickstart", "--directory", ".")
     assert result.returncode == 2
     assert (
         f"{mine.name} exists with other content" in result.stderr

@@ -18,19 +18,21 @@ import pytest
 
 from ascendtune.core.errors import MachineError
 from ascendtune.core.procfs import catches, stat_of
-from ascendtune.core.rundir import STACKS_SIGNAL, RunDir
+from ascendtune.core.rundir import FORCED_STACKS_SIGNAL, STACKS_SIGNAL, RunDir
 from ascendtune.job.hang import flight_recorder, stacks
 from ascendtune.job.hang.heartbeat import beats_of, newest_beats
 
 _WORKER = """
-import sys, time
+import ctypes, sys, time
 from ascendtune.core.rundir import RunDir
-from ascendtune.train.worker import dump_stacks_on_signal
-if sys.argv[2] == "answers":
-    dump_stacks_on_signal(RunDir(sys.argv[1]))
+from ascendtune.train.stack_dump import block_stacks_signal, dump_stacks_on_signals
+if sys.argv[2] != "deaf":
+    block_stacks_signal()
+    dump_stacks_on_signals(RunDir(sys.argv[1]))
 def hangs_here():
     print(flush=True)
-    time.sleep(60)
+    # PyDLL, as many drivers' bindings, keeps the interpreter's lock.
+    ctypes.PyDLL(None).sleep(60) if sys.argv[2] == "keeps the lock" else time.sleep(60)
 hangs_here()
 """
 
@@ -71,16 +73,22 @@ def _collect(run: RunDir) -> tuple[Path, stacks.Stack]:
 def test_a_worker_writes_its_own_stacks_as_often_as_it_is_asked(run: RunDir, worker: int) -> None:
     for _ in range(2):
         directory, stack = _collect(run)
-        assert stack.source == "faulthandler" and stack.frames[0].function == "hangs_here"
+        assert stack.source == "the worker itself" and stack.frames[0].function == "hangs_here"
         text = (directory / "rank_0.txt").read_text()
         assert text.startswith(f"rank 0, process {worker} on {socket.gethostname()}: data of step 3 for ")
         assert text.count("in hangs_here") == 1, "what was written before is not taken again"
     assert len(list(run.logs.glob("stacks_*"))) == 2
 
 
+@pytest.mark.parametrize("worker", ["keeps the lock"], indirect=True)
+def test_worker_that_keeps_the_interpreters_lock_is_read_without_it(run: RunDir, worker: int) -> None:
+    _, stack = _collect(run)
+    assert stack.source == "faulthandler" and stack.frames[0].function == "hangs_here"
+
+
 @pytest.mark.parametrize("worker", ["deaf"], indirect=True)
 def test_a_process_that_the_signal_would_end_is_not_sent_it(run: RunDir, worker: int) -> None:
-    assert not catches(worker, STACKS_SIGNAL)
+    assert not catches(worker, STACKS_SIGNAL) and not catches(worker, FORCED_STACKS_SIGNAL)
     _, stack = _collect(run)
     assert stack.frames == () and "does not answer to SIGUSR1" in stack.source
     assert stat_of(worker) is not None
@@ -116,7 +124,7 @@ def test_py_spy_is_taken_where_it_works(
     assert stack.source == "py-spy" and stack.frames[0].function == "seen_from_outside"
     py_spy.write_text("#!/bin/sh\necho 'Permission denied' >&2; exit 1\n")
     _, stack = _collect(run)
-    assert stack.source == "faulthandler"
+    assert stack.source == "the worker itself"
 
 
 def test_a_program_that_is_not_ours_is_read_by_py_spy_alone_also_below_a_shell(

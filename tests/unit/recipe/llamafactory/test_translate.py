@@ -57,6 +57,11 @@ def test_absent_keys_get_llamafactory_defaults(read: Read) -> None:
         ({"optim": "sgd"}, {"optim.optimizer": "sgd"}),
         ({"use_muon": True, "finetuning_type": "full"}, {"optim.optimizer": "muon"}),
         ({"use_dft_loss": True}, {"method.sft.loss": "dft"}),
+        (
+            {"finetuning_type": "freeze", "freeze_trainable_layers": 3, "use_llama_pro": True},
+            {"method.freeze.spread_layers": 3},
+        ),
+        ({"use_asft_loss": True, "asft_alpha": 0.05}, {"method.sft.loss": "asft", "method.sft.asft_alpha": 0.05}),
         ({"use_eaft_loss": True, "eaft_alpha": 0.5}, {"method.sft.loss": "eaft", "method.sft.eaft_alpha": 0.5}),
         ({"neftune_noise_alpha": 5}, {"method.sft.neftune_alpha": 5}),
         ({"optim": "adafactor"}, {"optim.optimizer": "adafactor"}),

@@ -17,20 +17,27 @@ from ascendtune.train.plan.request import Document, Estimate, Request, Target
 _GIB = 2**30
 
 
-@pytest.fixture
-def request_of(tmp_path: Path) -> Any:
+@pytest.fixture(scope="module")
+def request_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    directory = tmp_path_factory.mktemp("model")
     config = {
         "model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 9,
         "num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0,
     }  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (directory / "config.json").write_text(json.dumps(config))
 
     def make(memory: int = _GIB, devices: int = 1, kind: str = "npu", **keys: Any) -> Request:
-        values = {"model": {"path": str(tmp_path)}, "data": {"train": [{"path": "x.jsonl"}]}, **keys}
+        values = {"model": {"path": str(directory)}, "data": {"train": [{"path": "x.jsonl"}]}, **keys}
         recipe = Recipe.check(values).model_dump(mode="json")
-        return Request(recipe, str(tmp_path), Target(kind, kind, memory, devices), None, 0, 0)
+        return Request(recipe, str(directory), Target(kind, kind, memory, devices), None, 0, 0)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def usual(request_of: Any) -> Estimate:
+    """Of the request without further keys."""
+    return Estimate.of(estimate.answer(request_of(), search=False)["estimate"])
 
 
 def test_a_request_survives_its_json(request_of: Any) -> None:
@@ -48,9 +55,8 @@ def test_what_fits_needs_no_change(request_of: Any) -> None:
     assert sum(found.at_peak.values()) == found.expected == max(found.moments.values())
 
 
-def test_every_change_that_is_offered_fits_by_the_same_estimate(request_of: Any) -> None:
-    whole = Estimate.of(estimate.answer(request_of(), search=False)["estimate"])
-    request = request_of(memory=int(whole.expected * 0.6))
+def test_every_change_that_is_offered_fits_by_the_same_estimate(request_of: Any, usual: Estimate) -> None:
+    request = request_of(memory=int(usual.expected * 0.6))
     changes = estimate.answer(request, search=True)["changes"]
     assert changes
     for each in changes:
@@ -77,17 +83,16 @@ def test_offloading_moves_what_rests_to_the_host(request_of: Any) -> None:
     ],
 )
 def test_a_model_that_cannot_be_traced_gets_a_wider_estimate_and_says_so(
-    request_of: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
+    request_of: Any, usual: Estimate, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def refuse(*_: Any) -> None:
         raise error
 
-    traced = Estimate.of(estimate.answer(request_of(), search=False)["estimate"])
     monkeypatch.setattr(estimate, "trace_step", refuse)
     found = Estimate.of(estimate.answer(request_of(), search=False)["estimate"])
     assert found.facts["how"] == "arithmetic" and found.notes
-    assert found.high / found.low > traced.high / traced.low
-    assert found.low < traced.expected < found.high
+    assert found.high / found.low > usual.high / usual.low
+    assert found.low < usual.expected < found.high
 
 
 @pytest.mark.parametrize("name", ["copy", "find_repeats", "_batch"])

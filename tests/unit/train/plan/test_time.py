@@ -147,6 +147,16 @@ def test_expected_time_hides_what_fits_beside_computation_and_the_high_one_nothi
     assert found.parts["communication"] - found.parts["exposed"] == pytest.approx(0.9 * backward)
 
 
+def test_small_micro_batches_on_an_accelerator_are_said_to_lack_the_time_of_launches() -> None:
+    def is_said(**changes: Any) -> bool:
+        return any("launches" in note for note in _estimate(**changes).notes)
+
+    # 0.12 s of computation in one micro-batch, 0.03 s in each of four.
+    assert not is_said()
+    assert is_said(batch={"accumulate": 4})
+    assert not is_said(batch={"accumulate": 4}, target=replace(_TARGET, kind="cpu"))
+
+
 def test_communication_over_unknown_links_is_said_not_to_count() -> None:
     work, target = replace(_WORK, transfers=(_ALL_REDUCE,)), replace(_TARGET, devices=2)
     found = _estimate(work=work, target=target, speed=replace(_SPEED, link=None, memory=None))

@@ -1,4 +1,7 @@
-"""A traced step against arithmetic that is exact, and few layers against all."""
+"""A traced step against arithmetic that is exact.
+
+Few layers against all: tests/integration/train/test_few_layers.py.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.plan import traced_step
 from ascendtune.train.plan.live_bytes import StepMemory
-from ascendtune.train.plan.repeated_layers import Repeats
 from ascendtune.train.plan.request import Document
 from ascendtune.train.plan.setting import Setting
 from ascendtune.train.plan.traced_step import trace_step
@@ -26,10 +28,17 @@ _PARAMETERS = 2 * 512 * 64 + 9 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 176 + 2 *
 _ROWS = (Document(100, 80), Document(60, 59))
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    (tmp_path / "config.json").write_text(json.dumps(_MODEL))
-    return tmp_path
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model")
+    (directory / "config.json").write_text(json.dumps(_MODEL))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def usual(model: Path) -> StepMemory:
+    """Full training on one device."""
+    return _trace(model)
 
 
 def _trace(model: Path, ranks: int = 1, documents: Any = _ROWS, **keys: Any) -> StepMemory:
@@ -39,13 +48,12 @@ def _trace(model: Path, ranks: int = 1, documents: Any = _ROWS, **keys: Any) -> 
     return trace_step(Setting.of(recipe, model, CpuDevice(), ranks=ranks, vocabulary=0, pad_id=0), documents)
 
 
-def test_full_training_holds_weights_gradients_and_two_moments(model: Path) -> None:
-    traced = _trace(model)
-    assert (traced.parameters, traced.trainable) == (_PARAMETERS, _PARAMETERS)
-    update = traced.moments["update"]
+def test_full_training_holds_weights_gradients_and_two_moments(usual: StepMemory) -> None:
+    assert (usual.parameters, usual.trainable) == (_PARAMETERS, _PARAMETERS)
+    update = usual.moments["update"]
     for category, share in (("weights", 1), ("gradients", 1), ("optimizer", 2)):
         assert update[category] == pytest.approx(share * 4 * _PARAMETERS, rel=0.01)
-    assert traced.resting.total() == pytest.approx(3 * 4 * _PARAMETERS, rel=0.01)
+    assert usual.resting.total() == pytest.approx(3 * 4 * _PARAMETERS, rel=0.01)
 
 
 def test_sgd_has_no_moments(model: Path) -> None:
@@ -61,14 +69,15 @@ def test_adapters_alone_have_gradients_and_moments(model: Path) -> None:
     assert traced.resting["optimizer"] == pytest.approx(2 * 4 * adapters, rel=0.05)
 
 
-def test_ddp_keeps_buckets_of_all_gradients(model: Path) -> None:
-    alone, together = _trace(model), _trace(model, ranks=2, parallel={"strategy": "ddp"})
-    assert together.resting.total() - alone.resting.total() == pytest.approx(4 * _PARAMETERS, rel=0.01)
+def test_ddp_keeps_buckets_of_all_gradients(model: Path, usual: StepMemory) -> None:
+    together = _trace(model, ranks=2, parallel={"strategy": "ddp"})
+    assert together.resting.total() - usual.resting.total() == pytest.approx(4 * _PARAMETERS, rel=0.01)
 
 
-def test_fsdp_divides_weights_and_moments(model: Path) -> None:
-    alone, divided = _trace(model), _trace(model, ranks=4, parallel={"strategy": "fsdp"})
-    assert divided.resting.total() == pytest.approx(alone.resting.total() / 4, rel=0.05)
+def test_fsdp_divides_weights_and_moments(model: Path, usual: StepMemory) -> None:
+    divided = _trace(model, ranks=4, parallel={"strategy": "fsdp"})
+    assert divided.resting.total() == pytest.approx(usual.resting.total() / 4, rel=0.05)
+    assert not traced_step.dist.is_initialized(), "the group of fake ranks is gone afterwards"
 
 
 def test_checkpointing_keeps_the_input_of_each_block(model: Path) -> None:
@@ -79,29 +88,6 @@ def test_checkpointing_keeps_the_input_of_each_block(model: Path) -> None:
     per_block = computed["forward -1"]["activations"] - computed["forward -2"]["activations"]
     assert per_block == pytest.approx(4 * 512 * 64, rel=0.1)
     assert computed["forward -1"].total() < kept["forward -1"].total()
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {},
-        {"memory": {"gradient_checkpointing": True}, "method": {"tuner": "lora"}, "precision": "bf16"},
-        {"method": {"tuner": "freeze"}},
-        {"ranks": 2, "parallel": {"strategy": "fsdp"}},
-        {"method": {"stage": "preference"}, "documents": (Document(64, 50), Document(60, 46))},
-        {"method": {"stage": "reward"}, "documents": (Document(64, 50), Document(60, 46))},
-        {"data": {"train": [{"path": "x.jsonl"}], "packing": False}, "batch": {"accumulate": 2}},
-    ],
-)
-def test_few_layers_say_what_all_layers_say(model: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]) -> None:
-    few = _trace(model, **keys)
-    monkeypatch.setattr(Repeats, "counts", lambda self: [self.layers])
-    every = _trace(model, **keys)
-    assert few.layers == every.layers == 9
-    assert every.how == "9 of 9 layers traced" != few.how
-    found, expected = (max(each.total() for each in traced.moments.values()) for traced in (few, every))
-    assert found == pytest.approx(expected, rel=0.005)
-    assert few.resting.total() == pytest.approx(every.resting.total(), rel=0.005)
 
 
 def test_a_capped_head_is_found_where_the_config_says_bf16(tmp_path: Path) -> None:
@@ -120,8 +106,3 @@ def test_leaves_the_random_state_as_it_was(model: Path) -> None:
     before = torch.get_rng_state()
     _trace(model)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_group_of_fake_ranks_is_gone_afterwards(model: Path) -> None:
-    _trace(model, ranks=2, parallel={"strategy": "fsdp"})
-    assert not traced_step.dist.is_initialized()

@@ -1,0 +1,200 @@
+"""What the cells of a benchmark say: speed-up, efficiency, where they fall short of the target, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS, Comparison, Result
+from ascendtune.check.profile.advice import Advice, advice_for
+from ascendtune.check.profile.profile import RankProfile
+from ascendtune.check.profile.show import parts_of
+from ascendtune.core.foreign_json import is_number
+from ascendtune.core.units import count_of
+
+LEAST_EFFICIENCY = 0.75
+"""Of the target: 6 to 7 times as fast on 8 devices."""
+MEMORY_RATIO = (0.70, 0.85)
+"""Share of a device's memory: below it a larger batch fits, above it the run is close to its limit."""
+UTILIZATION_RATIO = (0.85, 0.95)
+_LEAST_LOSS = 0.1
+"""Of all lost time: smaller parts are not named."""
+_MOST_TOKENS = 1e15
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    comparison: Comparison
+    result: Result
+    speedup: float | None
+    """Over the fewest devices of this comparison that could be trained."""
+    efficiency: float | None
+    """The speed-up over the ratio of the numbers of devices; 1 is linear."""
+    base_devices: int | None
+    memory_ratio: float | None
+    """Of a device's memory."""
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """Where a row is below the target."""
+
+    comparison: Comparison
+    cell: str
+    measure: str
+    """efficiency, memory or utilisation."""
+    value: float
+    what: str
+    why: str | None = None
+    """From the profiles of this cell and of the one that it is compared with; None where they give no reason."""
+
+    def as_plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def rows_of(results: Sequence[Result], memory_bytes: int | None) -> list[Row]:
+    """The rows of both comparisons; a cell may be in both.
+
+    Args:
+        memory_bytes: of one device; None where it is not known.
+    """
+    most = max(each.cell.devices for each in results)
+    least_accumulate = min(each.cell.accumulate for each in results)
+    batch = most * least_accumulate
+    rows = []
+    for comparison in COMPARISONS:
+        members = [
+            each for each in results
+            if (each.cell.accumulate == least_accumulate if comparison == COMPARISONS[0]
+                else each.cell.devices * each.cell.accumulate == batch)
+        ]  # fmt: skip
+        rows += [_row(comparison, each, _base(each, members), memory_bytes) for each in members]
+    return rows
+
+
+def _base(result: Result, members: Sequence[Result]) -> Result | None:
+    """What `result` is compared with: the same strategy on the fewest devices, or one device, which needs none."""
+    alike = [each for each in members if each.repeats and each.cell.strategy in (AS_ASKED, result.cell.strategy)]
+    return min(alike, key=lambda each: each.cell.devices, default=None)
+
+
+def _row(comparison: Comparison, result: Result, base: Result | None, memory_bytes: int | None) -> Row:
+    rate, base_rate = result.rate, base.rate if base else None
+    speedup = rate / base_rate if rate and base_rate else None
+    used = result.memory_bytes()
+    return Row(
+        comparison, result, speedup,
+        speedup / (result.cell.devices / base.cell.devices) if speedup and base else None,
+        base.cell.devices if base else None,
+        used / memory_bytes if used and memory_bytes else None,
+    )  # fmt: skip
+
+
+Profiles = Callable[[Result], list[RankProfile] | None]
+"""Reads the profile of a cell, one entry a rank; None where it has none."""
+
+
+def shortfalls(rows: Sequence[Row], profile_of: Profiles, *, on_host: bool, cores: int) -> list[Shortfall]:
+    """Where rows miss the target. The worst efficiency of each comparison is explained by its profile.
+
+    Args:
+        on_host: the ranks compute on the CPU: its memory and utilisation have no target.
+        cores: of this machine.
+    """
+    found = []
+    for comparison in COMPARISONS:
+        short = [
+            (row.efficiency, at) for at, row in enumerate(rows)
+            if row.comparison == comparison and row.efficiency is not None and row.efficiency < LEAST_EFFICIENCY
+        ]  # fmt: skip
+        for efficiency, at in short:
+            row = rows[at]
+            why = _why_slow(row, rows, profile_of, on_host, cores) if at == min(short)[1] else None
+            what = (
+                f"{row.speedup:.2f} times as fast as {_devices(row.base_devices or 1)}: an efficiency of "
+                f"{efficiency:.0%}, the target is {LEAST_EFFICIENCY:.0%} (6 times on 8 devices)"
+            )
+            found.append(Shortfall(comparison, row.result.cell.name, "efficiency", efficiency, what, why))
+    if not on_host:
+        # A cell of both comparisons is named once.
+        for row in {row.result.cell.name: row for row in reversed(rows)}.values():
+            found += _of_device(row, profile_of)
+    return found
+
+
+def _why_slow(row: Row, rows: Sequence[Row], profile_of: Profiles, on_host: bool, cores: int) -> str | None:
+    """Where the time goes that the base does not need, and what to change first."""
+    if on_host and row.result.cell.devices > cores:
+        return f"{row.result.cell.devices} ranks share {count_of(cores, 'core')} of the CPU"
+    members = [each.result for each in rows if each.comparison == row.comparison]
+    base = _base(row.result, members)
+    now = profile_of(row.result)
+    before = profile_of(base) if base else None
+    if not now:
+        return None
+    said = []
+    if before and (lost := lost_time(now[0], before[0])):
+        parts = ", ".join(f"{share:.0%} {name}" for name, share in lost)
+        said.append(f"of the device time that it takes more for each token, {parts}")
+    if advice := advice_for(now):
+        said.append(_first(advice))
+    return "; ".join(said) or None
+
+
+def lost_time(now: RankProfile, before: RankProfile) -> list[tuple[str, float]]:
+    """Parts of the step that take the device time that `now` needs more for each token, as shares of it.
+
+    The largest first. Empty where the tokens of a step are not known, or no more time is taken.
+    """
+    one, other = _per_token(before), _per_token(now)
+    if one is None or other is None:
+        return []
+    more = {name: seconds - one.get(name, 0.0) for name, seconds in other.items()}
+    total = sum(seconds for seconds in more.values() if seconds > 0)
+    if sum(more.values()) <= 0:
+        return []
+    shares = {name: seconds / total for name, seconds in more.items() if seconds >= _LEAST_LOSS * total}
+    return sorted(shares.items(), key=lambda each: -each[1])
+
+
+def _per_token(rank: RankProfile) -> dict[str, float] | None:
+    """Part of the step -> seconds of all devices for one token."""
+    tokens, ranks = rank.facts.get("tokens_per_step"), rank.facts.get("world_size")
+    if not is_number(tokens, 1, _MOST_TOKENS) or not is_number(ranks, 1, _MOST_TOKENS):
+        return None
+    factor = float(ranks) / float(tokens) / rank.split.steps  # type: ignore[arg-type]
+    return {title: seconds * factor for title, seconds, _ in parts_of(rank.split)}
+
+
+def _of_device(row: Row, profile_of: Profiles) -> list[Shortfall]:
+    found, cell = [], row.result.cell.name
+    memory, used = row.memory_ratio, row.result.average("utilization_ratio")
+    if memory is not None and not MEMORY_RATIO[0] <= memory <= MEMORY_RATIO[1]:
+        target = f"the target is {MEMORY_RATIO[0]:.0%} to {MEMORY_RATIO[1]:.0%}"
+        why = (
+            "a larger micro-batch fits: `ascendtune plan RECIPE batch.per_device=auto` finds the largest"
+            if memory < MEMORY_RATIO[0]
+            else "a longer row may not fit: `ascendtune plan RECIPE` shows what takes the memory"
+        )
+        what = f"{memory:.0%} of the memory of a device is used: {target}"
+        found.append(Shortfall(row.comparison, cell, "memory", memory, what, why))
+    if used is not None and used < UTILIZATION_RATIO[0]:
+        profiles = profile_of(row.result)
+        advice = advice_for(profiles) if profiles else []
+        what = (
+            f"the devices are {used:.0%} utilised: the target is {UTILIZATION_RATIO[0]:.0%} to "
+            f"{UTILIZATION_RATIO[1]:.0%}"
+        )
+        found.append(Shortfall(row.comparison, cell, "utilisation", used, what, _first(advice) if advice else None))
+    return found
+
+
+def _first(advice: Sequence[Advice]) -> str:
+    return f"{advice[0].what} ({advice[0].code}): {advice[0].remedy}"
+
+
+def _devices(count: int) -> str:
+    return "one device" if count == 1 else f"{count} devices"

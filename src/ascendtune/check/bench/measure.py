@@ -1,0 +1,110 @@
+"""What a training of a benchmark measured, from its run directory and from the vendor's tool. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import mean, median
+from typing import Any
+
+from ascendtune.check.bench.cells import Repeat
+from ascendtune.core.errors import CheckFailed
+from ascendtune.core.foreign_json import is_number
+from ascendtune.core.rundir import RunDir
+from ascendtune.machine.inventory import Accelerator
+
+_MOST = 1e18
+
+
+class DeviceSamples:
+    """Samples of the vendor's tool while the measured steps run.
+
+    Args:
+        look: asks the tool for the devices of the job.
+        steps: those that are measured.
+    """
+
+    def __init__(self, look: Callable[[], Sequence[Accelerator]], steps: range) -> None:
+        self._look = look
+        self._steps = steps
+        self._samples: list[Sequence[Accelerator]] = []
+
+    def take(self, run: RunDir) -> None:
+        """Add a sample, if a measured step is running."""
+        if self._is_measured(run):
+            devices = self._look()
+            # The tool may have taken longer than the steps.
+            if self._is_measured(run):
+                self._samples.append(devices)
+
+    def _is_measured(self, run: RunDir) -> bool:
+        step = run.last_step()
+        return step is not None and self._steps.start - 1 <= step < self._steps.stop - 1
+
+    @property
+    def memory_used_bytes(self) -> int | None:
+        """The most of one device."""
+        return max((each.memory_used_bytes for each in self._all() if each.memory_used_bytes is not None), default=None)
+
+    @property
+    def utilization_ratio(self) -> float | None:
+        """The mean over samples and devices."""
+        found = [each.utilization_ratio for each in self._all() if each.utilization_ratio is not None]
+        return mean(found) if found else None
+
+    @property
+    def power_watts(self) -> float | None:
+        """Of all devices together, the mean over samples."""
+        known = [[each.power_watts for each in sample if each.power_watts is not None] for sample in self._samples]
+        sums = [sum(each) for each in known if each]
+        return mean(sums) if sums else None
+
+    def _all(self) -> list[Accelerator]:
+        return [each for sample in self._samples for each in sample]
+
+
+def read_repeat(run: RunDir, steps: range, samples: DeviceSamples) -> Repeat:
+    """What the measured steps of a run took.
+
+    Args:
+        steps: those that are measured.
+
+    Raises:
+        CheckFailed: the run recorded none of them.
+    """
+    tokens, seconds, peak = [], [], None
+    before: int | None = None
+    for record in run.read_metrics():
+        step = record.get("step")
+        if not isinstance(step, int):
+            continue
+        took = (record.get("seconds") or {}).get("step")
+        # A record counts if all the steps since the record before it are measured.
+        is_measured = before is not None and before >= steps.start - 1 and step < steps.stop
+        if is_measured and is_number(took, 1e-9, _MOST) and is_number(record.get("tokens"), 1, _MOST):
+            tokens.append(float(record["tokens"]))
+            seconds.append(float(took))  # type: ignore[arg-type]
+            peak = _whole(record.get("memory_peak_bytes"))
+        before = step
+    if not tokens:
+        raise CheckFailed(
+            "no measured step is in the run's metrics",
+            code="nothing-measured",
+            remedy="give more --steps than the recipe's track.every_steps",
+            where=run.metrics,
+        )
+    chosen = (run.read().get("resolved") or {}).get("strategy")
+    strategy = chosen.get("name") if isinstance(chosen, dict) else None
+    return Repeat(
+        run=str(run),
+        tokens_per_second=sum(tokens) / sum(seconds),
+        median_tokens_per_second=median(each / took for each, took in zip(tokens, seconds, strict=True)),
+        memory_peak_bytes=peak,
+        memory_used_bytes=samples.memory_used_bytes,
+        utilization_ratio=samples.utilization_ratio,
+        power_watts=samples.power_watts,
+        strategy=strategy if isinstance(strategy, str) else None,
+    )
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and 0 < value < _MOST else None

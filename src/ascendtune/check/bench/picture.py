@@ -1,0 +1,101 @@
+"""The picture of a benchmark: throughput and efficiency over the number of devices, one line for each strategy."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS
+from ascendtune.check.bench.judge import LEAST_EFFICIENCY, Row
+from ascendtune.core.directories import cache_directory
+from ascendtune.core.errors import MachineError
+from ascendtune.core.files import write_atomically
+
+_INK, _QUIET, _LINES = "#e4e7ec", "#667085", ("#1f4e8c", "#d9541e", "#2f6f60", "#8c6d1f", "#6a3d9a")
+
+
+def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
+    """Write an SVG to `path`.
+
+    Raises:
+        MachineError: matplotlib is not installed, or the file cannot be written.
+    """
+    # matplotlib writes a font cache: it belongs into our own cache directory.
+    os.environ.setdefault("MPLCONFIGDIR", str(cache_directory() / "matplotlib"))
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MachineError(
+            "a picture needs matplotlib", code="package-missing", remedy="pip install matplotlib"
+        ) from error
+    with matplotlib.rc_context({"svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(9, 6), layout="constrained")
+        # "$" would begin a formula.
+        figure.suptitle(title.replace("$", r"\$"), x=0.01, ha="left", fontsize=12, fontweight="bold")
+        axes = figure.subplots(2, 2)
+        for column, comparison in enumerate(COMPARISONS):
+            members = [each for each in rows if each.comparison == comparison and each.result.repeats]
+            axes[0][column].set_title(comparison, loc="left", fontsize=10)
+            _draw_rates(axes[0][column], members)
+            _draw_efficiency(axes[1][column], members)
+        content = io.BytesIO()
+        figure.savefig(content, format="svg")
+    write_atomically(path, content.getvalue())
+
+
+def _lines(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """One line for each strategy, each from one device on where that was measured."""
+    names = list(dict.fromkeys(each.result.cell.strategy for each in rows))
+    several = [name for name in names if name != AS_ASKED] or names
+    return [
+        (
+            name,
+            sorted(
+                (each for each in rows if each.result.cell.strategy in (name, AS_ASKED)),
+                key=lambda each: each.result.cell.devices,
+            ),
+        )
+        for name in several
+    ]
+
+
+def _draw_rates(axis: Any, rows: Sequence[Row]) -> None:
+    for number, (name, line) in enumerate(_lines(rows)):
+        colour = _LINES[number % len(_LINES)]
+        x = [each.result.cell.devices for each in line]
+        rates = [[one.tokens_per_second for one in each.result.repeats] for each in line]
+        middle = [each.result.rate or 0.0 for each in line]
+        errors = [
+            [value - min(all_) for value, all_ in zip(middle, rates, strict=True)],
+            [max(all_) - value for value, all_ in zip(middle, rates, strict=True)],
+        ]
+        axis.errorbar(x, middle, errors, color=colour, marker="o", markersize=4, capsize=3, label=name)
+        linear = [middle[0] * each / x[0] for each in x]
+        axis.plot(x, linear, color=colour, linewidth=0.8, linestyle=(0, (4, 3)), alpha=0.6)
+    _finish(axis, rows, "tokens/s (dashed: linear)")
+    if rows:
+        axis.legend(frameon=False)
+
+
+def _draw_efficiency(axis: Any, rows: Sequence[Row]) -> None:
+    for number, (_, line) in enumerate(_lines(rows)):
+        known = [(each.result.cell.devices, each.efficiency) for each in line if each.efficiency is not None]
+        axis.plot(*zip(*known, strict=True), color=_LINES[number % len(_LINES)], marker="o", markersize=4)
+    axis.axhline(LEAST_EFFICIENCY, color=_QUIET, linewidth=0.8, linestyle=(0, (4, 3)))
+    _finish(axis, rows, f"efficiency (dashed: {LEAST_EFFICIENCY:.0%}, the target)")
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axis.set_xlabel("devices", color=_QUIET)
+
+
+def _finish(axis: Any, rows: Sequence[Row], label: str) -> None:
+    axis.set_ylabel(label, color=_QUIET)
+    axis.set_ylim(bottom=0)
+    axis.set_xticks(sorted({each.result.cell.devices for each in rows}))
+    axis.grid(axis="y", color=_INK, linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.tick_params(colors=_QUIET)

@@ -1,0 +1,164 @@
+"""A benchmark as Markdown and as plain values for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS, Result
+from ascendtune.check.bench.judge import Row, Shortfall
+from ascendtune.core.terminal_text import safe
+from ascendtune.core.units import count_of, format_bytes
+
+SCHEMA_VERSION = 1
+_HEADS = ("devices", "strategy", "global batch", "tokens/s", "mean", "spread", "speed-up", "efficiency", "memory",
+          "utilisation", "power")  # fmt: skip
+LEFT_ALIGNED = "strategy"
+METHOD = (
+    "tokens/s is the median over repeats of the tokens of the measured steps over their seconds, mean the mean over "
+    "repeats, spread (fastest - slowest) / median. Speed-up and efficiency compare with the fewest devices of the same "
+    "table that could be trained."
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What was measured, and where."""
+
+    recipe: str
+    """Its name."""
+    device: str
+    kind: str
+    memory_bytes: int | None
+    """Of one device; on CPU of the host."""
+    cores: int
+    steps: int
+    """Measured, of each training."""
+    warm_up: int
+    """Steps before them."""
+    repeats: int
+    version: str
+
+
+def as_plain(setting: Setting, rows: Sequence[Row], short: Sequence[Shortfall], notes: Sequence[str]) -> dict[str, Any]:
+    """The summary as plain values."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "setting": asdict(setting),
+        "rows": [_row_as_plain(each) for each in rows],
+        "shortfalls": [each.as_plain() for each in short],
+        "notes": list(notes),
+    }
+
+
+def _row_as_plain(row: Row) -> dict[str, Any]:
+    result = row.result
+    return {
+        "comparison": row.comparison,
+        **asdict(result.cell),
+        "global_batch": result.cell.global_batch,
+        "chosen_strategy": chosen_strategy(result),
+        "tokens_per_second": result.rate,
+        "mean_tokens_per_second": result.mean_rate,
+        "spread_ratio": result.spread,
+        "repeats": [each.tokens_per_second for each in result.repeats],
+        "speedup": row.speedup,
+        "efficiency": row.efficiency,
+        "base_devices": row.base_devices,
+        "memory_bytes": result.memory_bytes(),
+        "memory_ratio": row.memory_ratio,
+        "utilization_ratio": result.average("utilization_ratio"),
+        "power_watts": result.average("power_watts"),
+        "failure": result.failure,
+    }
+
+
+def chosen_strategy(result: Result) -> str:
+    """The strategy that the runs chose; before that the one that was asked for."""
+    return next((each.strategy for each in result.repeats if each.strategy), result.cell.strategy)
+
+
+def as_markdown(setting: Setting, rows: Sequence[Row], short: Sequence[Shortfall], notes: Sequence[str]) -> str:
+    """The tables of both comparisons, where they fall short of the target, and how they were measured."""
+    lines = [f"# {_name(setting.recipe)} on {_name(setting.device)}", "", _prose(head(setting))]
+    for comparison in COMPARISONS:
+        heads, content = table_of([each for each in rows if each.comparison == comparison])
+        lines += ["", f"## {comparison[0].upper()}{comparison[1:]}", "", "| " + " | ".join(heads) + " |"]
+        lines.append("|" + "|".join(" --- " if each == LEFT_ALIGNED else " ---: " for each in heads) + "|")
+        lines += ["| " + " | ".join(map(_name, row)) + " |" for row in content]
+    if failed := failures(rows):
+        lines += ["", "## Not measured", ""]
+        lines += [f"- {_name(each.cell.name)}: {_prose(each.failure or '')}" for each in failed]
+    if short:
+        lines += ["", "## Below the target", ""]
+        for each in short:
+            lines.append(f"- {each.comparison}, {_name(each.cell)}: {_prose(each.what)}")
+            if each.why:
+                lines.append(f"  - why: {_prose(each.why)}")
+    return "\n".join([*lines, "", METHOD, *(f"\n{_prose(note)}" for note in notes)]) + "\n"
+
+
+def head(setting: Setting) -> str:
+    """Device, version and steps in one line."""
+    memory = f", {format_bytes(setting.memory_bytes)}" if setting.memory_bytes else ""
+    return (
+        f"{setting.device}{memory}; ascendtune {setting.version}; {count_of(setting.steps, 'step')} after "
+        f"{setting.warm_up}, {count_of(setting.repeats, 'repeat')}"
+    )
+
+
+def failures(rows: Sequence[Row]) -> list[Result]:
+    """Cells without a measurement; each once."""
+    found = {each.result.cell.name: each.result for each in rows if each.result.failure and not each.result.repeats}
+    return list(found.values())
+
+
+def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Heads and cells of one comparison; a column in which nothing is known is left out."""
+    content = [_values(each) for each in rows]
+    kept = [at for at in range(len(_HEADS)) if any(row[at] != "-" for row in content)]
+    return [_HEADS[at] for at in kept], [[row[at] for at in kept] for row in content]
+
+
+def _values(row: Row) -> list[str]:
+    result = row.result
+    strategy = chosen_strategy(result)
+    utilization, power = result.average("utilization_ratio"), result.average("power_watts")
+    return [
+        str(result.cell.devices),
+        "as the recipe" if strategy == AS_ASKED else strategy,
+        str(result.cell.global_batch),
+        "failed" if result.failure and not result.repeats else _number(result.rate),
+        _number(result.mean_rate),
+        _percent(result.spread, 1),
+        "-" if row.speedup is None else f"{row.speedup:.2f}",
+        _percent(row.efficiency),
+        format_bytes(result.memory_bytes()) if row.memory_ratio is None else _percent(row.memory_ratio),
+        _percent(utilization),
+        "-" if power is None else f"{power:,.0f} W",
+    ]
+
+
+def _name(text: str) -> str:
+    """A name of others in Markdown: one line, no column of its own, no markup."""
+    one_line = " ".join(safe(text).split())
+    for mark in ("\\", "|", "<", "`", "[", "*"):
+        one_line = one_line.replace(mark, "\\" + mark)
+    return one_line
+
+
+def _prose(text: str) -> str:
+    """A sentence in Markdown, which may name commands and files: one line, no HTML, no link, no column."""
+    one_line = " ".join(safe(text).split())
+    for mark in ("|", "<", "["):
+        one_line = one_line.replace(mark, "\\" + mark)
+    return one_line
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _percent(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{100 * value:.{digits}f} %"

@@ -1,0 +1,201 @@
+"""`ascendtune bench`"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ascendtune.cli.options import MOST_PROCESSES, AsJson, Overrides, Quiet
+from ascendtune.core.errors import CheckFailed, InputError, MachineError
+
+if TYPE_CHECKING:
+    from ascendtune.check.bench.cells import Result
+    from ascendtune.check.bench.judge import Row, Shortfall
+    from ascendtune.check.bench.show import Setting
+    from ascendtune.check.profile.profile import RankProfile
+    from ascendtune.recipe.recipe import Recipe
+
+_STRATEGIES = ("ddp", "fsdp", "deepspeed")
+_MOST_STEPS = 10_000
+_PLAIN_COLUMNS = 100
+_SPARE = ("mean", "global batch", "power", "spread", "utilisation")
+"""Columns that a narrow terminal leaves out, in this order; bench.md has all."""
+
+
+def bench(
+    recipe: Annotated[Path, typer.Argument(help="The recipe, in native or LLaMA-Factory form.", show_default=False)],
+    overrides: Overrides = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(metavar="1,2,4,8", help="Numbers of devices (default: powers of two, and all; on CPU 1,2)."),
+    ] = None,
+    strategies: Annotated[
+        str | None,
+        typer.Option(metavar="ddp,fsdp", help="Strategies for several devices (default: the recipe's)."),
+    ] = None,
+    steps: Annotated[int, typer.Option(metavar="N", min=2, max=_MOST_STEPS, help="Steps to measure.")] = 20,
+    warmup: Annotated[int, typer.Option(metavar="N", min=1, max=_MOST_STEPS, help="Steps before them.")] = 5,
+    repeats: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="Trainings of each cell.")] = 3,
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Directory of the results (default: runs/NAME-bench).")
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how much faster a recipe trains on more devices.
+
+    \b
+    ascendtune bench recipe.yaml
+    ascendtune bench recipe.yaml --devices 1,2,4,8
+    ascendtune bench recipe.yaml --devices 1,8 --strategies ddp,fsdp
+
+    Trains the first steps of the recipe on each number of devices, at an equal batch per device and at an equal global
+    batch. Writes bench.md, bench.json and bench.svg. After Ctrl-C the same command goes on behind the last training
+    that finished. Exit code 1: a training failed.
+    """
+    from ascendtune.check.bench.cells import cells_of
+    from ascendtune.check.bench.judge import rows_of, shortfalls
+    from ascendtune.check.bench.picture import draw
+    from ascendtune.check.bench.show import as_markdown, as_plain
+    from ascendtune.cli.bench_cells import Bench, measure
+    from ascendtune.cli.complain import warn
+    from ascendtune.core import log
+    from ascendtune.core.files import write_atomically
+    from ascendtune.core.ownership import restrict_umask
+    from ascendtune.core.terminal_text import safe
+    from ascendtune.machine.visible import visible_devices
+    from ascendtune.recipe.recipe import Recipe
+
+    log.set_up(quiet=quiet)
+    restrict_umask()
+    loaded = Recipe.load(recipe, overrides or [])
+    visible = visible_devices()
+    counts = _counts(devices, len(visible.ids) if visible.vendor.is_accelerator else None)
+    names = _names(strategies)
+    setting = _setting(loaded, steps=steps, warmup=warmup, repeats=repeats)
+    per_device, accumulate = loaded.batch.micro_batch, loaded.batch.accumulate
+    cells, notes = cells_of(devices=counts, strategies=names, per_device=per_device, accumulate=accumulate)
+    with Bench.open(output, loaded, setting) as found:
+        results = measure(found, cells, recipe, overrides or [], loaded, visible)
+        rows = rows_of(results, setting.memory_bytes if visible.vendor.is_accelerator else None)
+        short = shortfalls(rows, _profile_of, on_host=not visible.vendor.is_accelerator, cores=setting.cores)
+        content = as_plain(setting, rows, short, notes)
+        found.write(summary=content)
+        write_atomically(found.directory / "bench.md", as_markdown(setting, rows, short, notes))
+        measured = [each for each in results if each.repeats]
+        if measured:
+            try:
+                draw(found.directory / "bench.svg", f"{setting.recipe} on {setting.device}", rows)
+            except MachineError as error:
+                warn(f"no picture: {error.what}")
+    if as_json:
+        print(json.dumps(content, indent=2, ensure_ascii=False))
+    else:
+        print(_as_text(setting, rows, short, notes))
+        print(f"\nresults: {safe(str(found.directory))}")
+    if not measured:
+        raise CheckFailed(
+            f"no training could be measured; the first failed: {results[0].failure}",
+            code="nothing-measured",
+            remedy="`ascendtune train` with the same recipe shows the error in full",
+            where=found.directory / "log",
+        )
+    if any(each.failure and not each.repeats for each in results):
+        raise typer.Exit(1)
+
+
+def _as_text(setting: Setting, rows: list[Row], short: list[Shortfall], notes: list[str]) -> str:
+    """For the terminal: the tables, what failed, and where the target is missed."""
+    from ascendtune.check.bench.cells import COMPARISONS
+    from ascendtune.check.bench.show import LEFT_ALIGNED, failures, head, table_of
+    from ascendtune.cli.terminal import table, width
+    from ascendtune.core.terminal_text import safe, wrap_words
+
+    columns = width(sys.stdout) or _PLAIN_COLUMNS
+    lines = wrap_words(safe(head(setting)), columns, "", "")
+    for comparison in COMPARISONS:
+        heads, content = table_of([each for each in rows if each.comparison == comparison])
+        right = [each for each in heads if each != LEFT_ALIGNED]
+        lines += ["", f"{comparison}:", table(heads, content, right=right, spare=_SPARE)]
+    failed = failures(rows)
+    if failed or short:
+        lines.append("")
+    for each in failed:
+        lines += wrap_words(safe(f"not measured: {each.cell.name}: {each.failure}"), columns, "", "  ")
+    for one in short:
+        words = f"{one.comparison}, {one.cell}: {one.what}" + (f"; {one.why}" if one.why else "")
+        lines += wrap_words(safe(words), columns, "below the target: ", "  ")
+    for note in notes:
+        lines += wrap_words(note, columns, "", "  ")
+    return "\n".join(lines)
+
+
+def _counts(text: str | None, visible: int | None) -> list[int]:
+    """The numbers of devices, rising.
+
+    Args:
+        visible: accelerators; None on the CPU.
+    """
+    if text is None:
+        most = visible or 2
+        powers = [1 << shift for shift in range(most.bit_length()) if 1 << shift <= most]
+        return sorted({*powers, most})
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and len(word) < 6 and 1 <= int(word) <= MOST_PROCESSES for word in words):
+        raise InputError(
+            f"--devices {text} is not a list of numbers", code="invalid-option-value", remedy="write it as 1,2,4,8"
+        )
+    counts = sorted({int(word) for word in words})
+    if visible is not None and counts[-1] > visible:
+        raise MachineError(
+            f"{counts[-1]} devices requested, {visible} visible",
+            code="too-few-devices",
+            remedy=f"use numbers up to {visible}",
+        )
+    return counts
+
+
+def _names(text: str | None) -> list[str]:
+    from ascendtune.core.suggest import did_you_mean
+
+    names = [word.strip() for word in text.split(",")] if text is not None else []
+    for name in names:
+        if name not in _STRATEGIES:
+            raise InputError(
+                f"--strategies: '{name}' is not a strategy",
+                code="invalid-option-value",
+                remedy=did_you_mean(name, _STRATEGIES, f"choose from: {', '.join(_STRATEGIES)}"),
+            )
+    return list(dict.fromkeys(names))
+
+
+def _setting(recipe: Recipe, *, steps: int, warmup: int, repeats: int) -> Setting:
+    from ascendtune import __version__
+    from ascendtune.check.bench.show import Setting
+    from ascendtune.machine.visible import cpu_count, visible_devices
+    from ascendtune.train.plan.ask import target_here
+
+    visible = visible_devices()
+    try:
+        target = target_here(visible, 1)
+        name, memory = target.name, target.memory_bytes
+    except MachineError:
+        name, memory = visible.vendor.noun, None
+    return Setting(recipe.name, name, visible.kind, memory, cpu_count(), steps, warmup, repeats, __version__)
+
+
+def _profile_of(result: Result) -> list[RankProfile] | None:
+    """The profile of the first training of a cell, which has those of all ranks; None where it cannot be read."""
+    from ascendtune.check.profile.profile import read_profile
+    from ascendtune.core.errors import AscendtuneError
+
+    if not result.repeats:
+        return None
+    try:
+        return read_profile(Path(result.repeats[0].run))
+    except (AscendtuneError, OSError):
+        return None

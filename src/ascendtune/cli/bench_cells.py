@@ -1,0 +1,201 @@
+"""Trains the cells of `ascendtune bench`, and keeps what they measured."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ascendtune.check.bench.cells import AS_ASKED, Cell, Result
+from ascendtune.check.bench.measure import DeviceSamples, read_repeat
+from ascendtune.check.bench.show import Setting
+from ascendtune.cli.align_repeat import error_in
+from ascendtune.cli.short_run import train_briefly
+from ascendtune.core import log
+from ascendtune.core.errors import CheckFailed, InputError, MachineError, translated_disk_errors
+from ascendtune.core.files import parsed_record, read_record, write_json
+from ascendtune.core.locks import file_lock
+from ascendtune.core.ownership import require_own
+from ascendtune.core.rundir import RunDir
+from ascendtune.machine.inventory import Accelerator
+from ascendtune.machine.snapshot import take_snapshot
+from ascendtune.machine.visible import Visible
+from ascendtune.recipe.recipe import Recipe
+
+_FILE = "bench.json"
+_PROFILED_STEPS = 2
+_MOST_SERIES = 1000
+
+
+@dataclass
+class Bench:
+    """The directory of a benchmark, with the results so far."""
+
+    directory: Path
+    identity: str
+    """Of recipe, device and number of steps: results of another one are not mixed in."""
+    setting: Setting
+    results: dict[Cell, Result]
+
+    @classmethod
+    @contextmanager
+    def open(cls, directory: Path | None, recipe: Recipe, setting: Setting) -> Iterator[Bench]:
+        """The benchmark in `directory`, or in the next free one beside the runs of the recipe; no other may use it.
+
+        Raises:
+            InputError: the directory holds another benchmark.
+            MachineError: another process uses the directory, or it cannot be written, or bench.json is damaged.
+        """
+        identity = _identity(recipe, setting)
+        place = directory or _free(recipe.run_directory().parent, f"{recipe.name}-bench", identity)
+        with translated_disk_errors(place, "making the directory of the benchmark"):
+            (place / "log").mkdir(parents=True, exist_ok=True)
+        require_own(place, remedy="give another directory: --output DIR")
+        with file_lock(place / ".lock", wait=False) as is_ours:
+            if not is_ours:
+                raise MachineError(
+                    "another process runs this benchmark",
+                    code="bench-in-use",
+                    remedy="wait for it, or give another --output",
+                    where=place,
+                )
+            kept = _read(place)
+            if kept and kept.get("identity") != identity:
+                raise InputError(
+                    "this directory holds another benchmark: of another recipe, device, number of steps or version",
+                    code="bench-differs",
+                    remedy="give another --output, or remove the directory",
+                    where=place,
+                )
+            cells = kept.get("cells", [])
+            found = [Result.of(each) for each in (cells if isinstance(cells, list) else [cells])]
+            yield cls(place, identity, setting, {each.cell: each for each in found})
+
+    def write(self, summary: dict[str, Any] | None = None) -> None:
+        """Replace bench.json.
+
+        Args:
+            summary: the tables, once all cells are measured.
+        """
+        content = summary or {"setting": asdict(self.setting)}
+        cells = [each.as_plain() for each in self.results.values()]
+        write_json(self.directory / _FILE, {"identity": self.identity, **content, "cells": cells})
+
+
+def measure(
+    bench: Bench, cells: Sequence[Cell], recipe: Path, overrides: list[str], loaded: Recipe, visible: Visible
+) -> list[Result]:
+    """Train each cell as often as the setting says, less what is measured already; results in that order.
+
+    All cells are trained once before the first is trained again, so that a drift of the machine is seen as spread. A
+    cell that fails is not trained again in this call.
+    """
+    results = [bench.results.setdefault(each, Result(each)) for each in cells]
+    for each in results:
+        each.failure = None
+    times = bench.setting.repeats
+    missing = sum(max(0, times - len(each.repeats)) for each in results)
+    done = 0
+    if missing < times * len(results):
+        log.say(f"{times * len(results) - missing} of {times * len(results)} trainings are measured already")
+    try:
+        for number in range(1, times + 1):
+            for result in results:
+                if len(result.repeats) >= number or result.failure is not None:
+                    continue
+                done += 1
+                log.say(f"training {done} of {missing}: {result.cell.name}, repeat {number}")
+                _train(bench, result, number, recipe, overrides, loaded, visible)
+                bench.write()
+    except KeyboardInterrupt:
+        log.say(f"stopped: what is measured is in {bench.directory / _FILE}; the same command goes on from there")
+        raise
+    return results
+
+
+def _train(
+    bench: Bench, result: Result, number: int, recipe: Path, overrides: list[str], loaded: Recipe, visible: Visible
+) -> None:
+    """Train a cell once, and add what it measured, or why it failed, to `result`."""
+    cell, setting = result.cell, bench.setting
+    steps = range(setting.warm_up + 1, setting.warm_up + setting.steps + 1)
+    name = f"{cell.name}-r{number}"
+    # The profiler starts a step before the first one that it records.
+    first_profiled = steps.stop + 1
+    last = first_profiled + _PROFILED_STEPS - 1
+    words = [
+        *overrides,
+        *([] if cell.strategy == AS_ASKED else [f"parallel.strategy={cell.strategy}"]),
+        f"batch.per_device={cell.per_device}",
+        f"batch.accumulate={cell.accumulate}",
+        "optim.epochs=null",
+        f"optim.max_steps={last}",
+        f"track.every_steps={min(loaded.track.every_steps, max(1, setting.steps // 2))}",
+        "track.tensorboard=false",
+        f"profile.steps={first_profiled}-{last}",
+        "profile.only=true",
+        # The first training explains the cell: a slow rank is seen beside the others only.
+        f"profile.ranks={'null' if number == 1 else '[0]'}",
+        "checkpoint.resume=never",
+        f"name={name}",
+        f"run_dir={bench.directory}/runs/{{name}}",
+    ]
+    samples = DeviceSamples(lambda: _devices_of_job(visible, cell.devices), steps)
+    output = bench.directory / "log" / f"{name}.log"
+    watch = samples.take if visible.vendor.is_accelerator else None
+    code, run = train_briefly(recipe, words, devices=cell.devices, log=output, watch=watch)
+    if code or run is None:
+        result.failure = _failure(run, output)
+        log.warn(f"{cell.name} could not be trained: {result.failure}")
+        return
+    try:
+        result.repeats.append(repeat := read_repeat(RunDir(run), steps, samples))
+    except CheckFailed as error:
+        result.failure = error.what
+        return
+    log.say(f"  {repeat.tokens_per_second:,.0f} tokens/s")
+
+
+def _devices_of_job(visible: Visible, count: int) -> list[Accelerator]:
+    """The first `count` visible devices, which a job gets, as the vendor's tool reports them now."""
+    wanted = visible.ids[:count]
+    return [each for each in take_snapshot().devices if str(each.logical_id) in wanted]
+
+
+def _failure(run: Path | None, output: Path) -> str:
+    """Why a training failed: the cause in run.json, else the error that it printed."""
+    cause = RunDir(run).read().get("exit_cause") if run else None
+    what = cause.get("what") if isinstance(cause, dict) else None
+    return what if isinstance(what, str) else error_in(output)
+
+
+def _identity(recipe: Recipe, setting: Setting) -> str:
+    content = recipe.model_dump(mode="json")
+    measured = {key: value for key, value in content.items() if key not in ("name", "run_dir", "profile", "checkpoint")}
+    where = {"host": socket.gethostname(), "device": setting.device, "version": setting.version}
+    values = {"recipe": measured, **where, "steps": setting.steps, "warm_up": setting.warm_up}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _read(directory: Path) -> dict[str, Any]:
+    path = directory / _FILE
+    remedy = "remove it: the cells are measured again; or give another --output"
+    return parsed_record(read_record(path, own=True), path, remedy=remedy) if path.exists() else {}
+
+
+def _free(parent: Path, name: str, identity: str) -> Path:
+    """The directory of this benchmark: the first of its series that holds it, or none."""
+    for number in range(1, _MOST_SERIES):
+        place = parent / (name if number == 1 else f"{name}-{number}")
+        if _read(place).get("identity", identity) == identity:
+            return place
+    raise InputError(
+        f"{parent} holds {_MOST_SERIES} benchmarks of this recipe",
+        code="too-many-benchmarks",
+        remedy="remove old ones, or give --output",
+    )

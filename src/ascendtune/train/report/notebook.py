@@ -1,0 +1,78 @@
+"""What a cell of a notebook shows: a bar while a run trains, and the picture of a finished run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from html import escape
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ascendtune.core.units import format_duration
+
+if TYPE_CHECKING:
+    from ascendtune.train.report.progress import Progress
+
+_REDRAW_SECONDS = 0.5
+
+
+def in_notebook() -> bool:
+    """Whether this process is a kernel of Jupyter; a terminal with IPython is not."""
+    module: Any = sys.modules.get("IPython")
+    shell = module.get_ipython() if module is not None else None
+    return getattr(shell, "kernel", None) is not None
+
+
+class NotebookScreen:
+    """One line of text and a bar below the cell, replaced at most twice a second."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._ipython = import_module("IPython.display")
+        self._handle = self._ipython.display(self._rendered(), display_id=True)
+        self._next = 0.0
+
+    def stepped(self) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _REDRAW_SECONDS
+            self._draw()
+
+    def evaluated(self) -> None:
+        self._draw()
+
+    def fell_silent(self) -> None:
+        self._draw()
+
+    def close(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        self._handle.update(self._rendered())
+
+    def _rendered(self) -> Any:
+        progress = self._progress
+        pieces = [f"step {progress.step}/{progress.total}", *progress.pieces()]
+        evaluation = (progress.evaluation or {}).get("loss")
+        if evaluation is not None:
+            pieces.append(f"evaluation loss {evaluation:.4g}")
+        if progress.silence is not None:
+            pieces.append(progress.silence)
+        elif progress.step == progress.total:
+            pieces.append(f"took {format_duration(progress.elapsed)}")
+        elif eta := progress.eta:
+            pieces.append(f"ETA {format_duration(eta)}")
+        bar = f'<progress value="{progress.step}" max="{progress.total}" style="width: 20em"></progress>'
+        return self._ipython.HTML(f"<b>{escape(progress.name)}</b> {bar}<br>{escape('  '.join(pieces))}")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture in a file, which a notebook shows where it is the value of a cell."""
+
+    path: Path
+
+    def _repr_png_(self) -> bytes:
+        return self.path.read_bytes()

@@ -1,0 +1,66 @@
+"""The largest micro-batch of an epoch, held against a walk through all of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from ascendtune.data.plan import BatchPlan, share_of_rank
+from ascendtune.data.store import TokenDataset
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.plan.rows import largest_micro_batch
+
+
+def _recipe(stage: dict[str, Any], **changes: Any) -> Recipe:
+    return Recipe.model_validate(
+        {
+            "name": "x",
+            "model": {"path": "m"},
+            "data": {"train": "d.jsonl", "max_length": 40},
+            "method": stage,
+            "batch": {"per_device": 3, "accumulate": 2},
+            **changes,
+        }
+    )
+
+
+@pytest.mark.parametrize("max_steps", [None, 2])
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    ("stage", "size", "members"),
+    [
+        ({"stage": "sft"}, 1, 1),
+        ({"stage": "preference"}, 2, 2),
+        ({"stage": "preference", "preference": {"loss": "kto"}}, 2, 1),
+    ],
+    ids=["sft", "pairs", "kto"],
+)
+def test_no_micro_batch_has_more_positions_or_as_many_and_more_labels(
+    stage: dict[str, Any], size: int, members: int, packed: bool, max_steps: int | None
+) -> None:
+    drawn = np.random.default_rng(1)
+    lengths = drawn.integers(2, 41, 101 * size).astype(np.int32)
+    labels = drawn.integers(1, lengths).astype(np.int32)
+    dataset = cast(TokenDataset, SimpleNamespace(lengths=lengths, label_counts=labels, group_size=size))
+    recipe = _recipe(stage, optim={"max_steps": max_steps} if max_steps else {"epochs": 1})
+    plan = BatchPlan(
+        lengths, labels, capacity=40 if packed else None, global_batch=12, seed=recipe.seed, group_size=size
+    )
+
+    def measured(rows: list[int]) -> tuple[int, int]:
+        positions = sum(lengths[rows]) if packed else len(rows) * max(lengths[rows])
+        return int(positions), int(sum(labels[rows]))
+
+    expected = max(
+        measured([group * size + each for sequence in share for group in sequence for each in range(members)])
+        for step in range(max_steps or plan.steps_per_epoch)
+        for rank in range(2)
+        for share in share_of_rank(plan.batch(step), rank=rank, world_size=2, per_device=3)
+        if share
+    )
+    found = largest_micro_batch(dataset, recipe, packed=packed, ranks=2)
+    tokens = [each.tokens for each in found]
+    assert (sum(tokens) if packed else len(tokens) * max(tokens), sum(each.labels for each in found)) == expected
