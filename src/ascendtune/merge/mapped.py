@@ -78,6 +78,7 @@ class AsStored:
     """A tensor for `from_pretrained(state_dict=…)` that keeps its dtype, whatever dtype the model is loaded in."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
+        """Wrap `tensor`, of any shape and dtype."""
         self._tensor = tensor
 
     def __getitem__(self, everything: Any) -> AsStored:

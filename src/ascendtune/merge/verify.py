@@ -75,7 +75,7 @@ class ExactWeights:
         """Tensors of the files whose names are not parameters of the model; they stay rounded."""
 
     def put(self, name: str, target: torch.Tensor) -> None:
-        """Put what the weight `name` is before it is rounded into `target`: its shape, fp32, as the file has it.
+        """Put what the weight `name` is before it is rounded into `target`: (*shape,) of the weight in the file, fp32.
 
         Raises:
             CheckFailed: a file holds other numbers than those, rounded to the nearest.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from ascendtune.hub.model_config import activation_fault, read_model_config
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.sections import MemorySection, ModelSection
+from ascendtune.train.deferred_weights import DeferredWeights, can_defer, deferred_model
 from ascendtune.train.new_layers import expand_layers, expanded_config
 from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.tuner.freeze import tune_layers
@@ -78,16 +79,10 @@ def load_model(
     Raises:
         RecipeError: weights are missing or do not fit the architecture.
     """
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
     dtype, kind = DTYPES[precision.weights], auto_class(stage)
-    verbosity = logging.get_verbosity()
-    # Its report of keys is for programmers, and lists the score, which training adds, as missing.
-    logging.set_verbosity_error()
     # Decides random weights, and a score that the files do not hold.
     torch.manual_seed(seed)
-    try:
+    with _loading(directory):
         if section.init == "random":
             model = kind.from_config(
                 config, dtype=dtype, attn_implementation=implementation, trust_remote_code=section.trust_remote_code
@@ -98,15 +93,55 @@ def load_model(
             )
             if section.new_layers:
                 model = expand_layers(model, config)
+    grow_embeddings(model, vocabulary)
+    model.train()
+    return model
+
+
+def load_deferred(
+    section: ModelSection,
+    method: MethodSection,
+    directory: Path,
+    config: Any,
+    *,
+    precision: Precision,
+    implementation: str,
+    vocabulary: int,
+) -> tuple[Any, DeferredWeights] | None:
+    """As `load_model`, with the weights still in their files; None for a model that must be loaded whole.
+
+    Raises:
+        RecipeError: the files are damaged, or do not fit the architecture.
+    """
+    if section.init == "random" or section.trust_remote_code or section.new_layers or not can_defer(method):
+        return None
+    with _loading(directory):
+        found = deferred_model(
+            auto_class(method.stage), directory, config,
+            dtype=DTYPES[precision.weights], implementation=implementation, vocabulary=vocabulary,
+        )  # fmt: skip
+    if found is not None:
+        found[0].train()
+    return found
+
+
+@contextmanager
+def _loading(directory: Path) -> Iterator[None]:
+    """Keep transformers quiet, and translate its errors about the model in `directory`."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    verbosity = logging.get_verbosity()
+    # Its report of keys is for programmers, and lists the score, which training adds, as missing.
+    logging.set_verbosity_error()
+    try:
+        yield
     except AscendtuneError:
         raise
     except Exception as error:  # transformers raises what its classes happen to raise on values that cannot be
         raise _unusable(error, directory) from error
     finally:
         logging.set_verbosity(verbosity)
-    grow_embeddings(model, vocabulary)
-    model.train()
-    return model
 
 
 def auto_class(stage: str) -> Any:

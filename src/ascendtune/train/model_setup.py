@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.log import say, warn
@@ -17,9 +19,11 @@ from ascendtune.train import model_checks
 from ascendtune.train.adapters import Adapter
 from ascendtune.train.attention.choice import AttentionChoice, choose_attention
 from ascendtune.train.attention.model_type import require_rows_alone
+from ascendtune.train.deferred_weights import nothing_deferred
 from ascendtune.train.kernel.install import KernelChoice, install_kernels
 from ascendtune.train.model import (
     apply_tuner,
+    load_deferred,
     load_model,
     read_config,
     recompute_activations,
@@ -54,23 +58,40 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
         set_single_score(config, prepared.pad_id)
     attention = _choose_attention(recipe, config, strategy)
     tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
-    # The seed decides random weights and adapters, alike on every rank.
-    model = load_model(
-        recipe.model, recipe.method.stage, directory, config,
-        precision=precision, implementation=attention.implementation(),
-        vocabulary=tokenizer.vocab_size, seed=recipe.seed,
-    )  # fmt: skip
+    model, fill = _load(recipe, directory, config, strategy, precision, attention, tokenizer.vocab_size)
     if not strategy.divides_weights:
         model.to(device.torch_device)
     torch.manual_seed(recipe.seed)
     tuned = apply_tuner(model, recipe.method, [Adapter.of(each).path for each in record.get("adapters", [])])
     # After the tuner: it copies modules, and the copies must be of the model's own modules.
-    kernels = install_kernels(model, recipe.kernel, device, precision)
+    kernels = install_kernels(model, recipe.kernel, device, precision, fill)
     model_checks.warn_of_untrained_parts(model, recipe, config, attention, is_main=strategy.is_main)
     recompute_activations(model, recipe.memory)
     root = RootModule(model)
-    strategy.shard(root, precision)
+    strategy.shard(root, precision, fill)
     return ModelSetup(config, precision, attention, kernels, tokenizer, root, tuned)
+
+
+def _load(
+    recipe: Recipe, directory: Path, config: Any, strategy: Strategy, precision: Precision,
+    attention: AttentionChoice, vocabulary: int,
+) -> tuple[Any, Callable[[nn.Module], None]]:  # fmt: skip
+    """The model, and what reads the weights of a part of it that are still in their files."""
+    section, implementation = recipe.model, attention.implementation()
+    if strategy.divides_weights:
+        found = load_deferred(
+            section, recipe.method, directory, config,
+            precision=precision, implementation=implementation, vocabulary=vocabulary,
+        )  # fmt: skip
+        if found is not None:
+            model, weights = found
+            return model, weights.fill
+    # The seed decides random weights and adapters, alike on every rank.
+    model = load_model(
+        section, recipe.method.stage, directory, config,
+        precision=precision, implementation=implementation, vocabulary=vocabulary, seed=recipe.seed,
+    )  # fmt: skip
+    return model, nothing_deferred
 
 
 def _choose_attention(recipe: Recipe, config: Any, strategy: Strategy) -> AttentionChoice:

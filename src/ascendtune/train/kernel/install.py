@@ -12,11 +12,13 @@ from pkgutil import resolve_name
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from ascendtune.core.errors import MachineError
 from ascendtune.core.log import warn
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.sections import KernelSection
+from ascendtune.train.deferred_weights import nothing_deferred
 from ascendtune.train.kernel.experts import find_experts
 from ascendtune.train.kernel.fusable import FusableModule, Kernel, randn
 from ascendtune.train.kernel.rms_norm import find_rms_norms
@@ -63,11 +65,18 @@ class KernelChoice:
 
 
 def install_kernels(
-    model: Any, choice: Literal["auto", "off"] | KernelSection, device: Device, precision: Precision
+    model: Any,
+    choice: Literal["auto", "off"] | KernelSection,
+    device: Device,
+    precision: Precision,
+    fill: Callable[[nn.Module], None] = nothing_deferred,
 ) -> dict[str, KernelChoice]:
     """Put in what the recipe allows, the device has and the model contains; returns the outcome for each part.
 
     An operator that disagrees with the module it replaces, or fails, is taken out again with a warning.
+
+    Args:
+        fill: reads the weights of a module that are still in their files; called before an operator is tested in it.
 
     Raises:
         MachineError: an operator's failure has left the device unusable.
@@ -81,12 +90,17 @@ def install_kernels(
             outcome[part] = KernelChoice(f"the model's own: no fused operator on {device.kind}")
         else:
             modules = _FINDERS[part](model, device.torch_device)
-            outcome[part] = _install(part, modules, operators, device, precision)
+            outcome[part] = _install(part, modules, operators, device, precision, fill)
     return outcome
 
 
 def _install(
-    part: str, modules: list[FusableModule], operators: dict[str, str], device: Device, precision: Precision
+    part: str,
+    modules: list[FusableModule],
+    operators: dict[str, str],
+    device: Device,
+    precision: Precision,
+    fill: Callable[[nn.Module], None],
 ) -> KernelChoice:
     if not modules:
         return KernelChoice("the model's own: nothing of this form in it")
@@ -99,6 +113,7 @@ def _install(
     failures: dict[Hashable, str | None] = {}
     for module in modules:
         if module.key not in failures:
+            fill(module.module)
             failures[module.key] = try_kernel(module, kernel, device.torch_device, precision)
         elif failures[module.key] is None:
             module.replace_forward(kernel)

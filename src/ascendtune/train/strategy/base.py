@@ -17,6 +17,7 @@ from ascendtune.machine.peers import init_method, require_own_peers
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.checkpoint.content import CheckpointContent, NamedTensors
+from ascendtune.train.deferred_weights import nothing_deferred
 from ascendtune.train.object_collectives import refuse_foreign_pickles
 from ascendtune.train.precision import Precision
 
@@ -82,8 +83,14 @@ class Strategy:
         """Whether this process writes the files of the whole run."""
         return self.rank == 0
 
-    def shard(self, root: RootModule, precision: Precision) -> None:
-        """Divide the weights among the ranks; if nothing is divided, they are on the device already."""
+    def shard(
+        self, root: RootModule, precision: Precision, fill: Callable[[nn.Module], None] = nothing_deferred
+    ) -> None:
+        """Divide the weights among the ranks; if nothing is divided, they are on the device already.
+
+        Args:
+            fill: reads the weights of a module that are still in their files; called before it is divided.
+        """
 
     def prepare(
         self, root: RootModule, precision: Precision, make_optimizer: MakeOptimizer

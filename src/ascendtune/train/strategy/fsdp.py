@@ -9,7 +9,7 @@ that are not tied are a group of their own: they are not used after the look-up 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from ascendtune.train.deferred_weights import nothing_deferred
 from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.strategy.base import GroupStrategy, RootModule
 from ascendtune.train.tuner.freeze import decoder_blocks
@@ -30,7 +31,9 @@ class FsdpStrategy(GroupStrategy):
     divides_weights = True
     is_sharded = True
 
-    def shard(self, root: RootModule, precision: Precision) -> None:
+    def shard(
+        self, root: RootModule, precision: Precision, fill: Callable[[nn.Module], None] = nothing_deferred
+    ) -> None:
         options: dict[str, Any] = {
             "mesh": self._mesh(),
             "offload_policy": self._offload_policy(),
@@ -38,11 +41,14 @@ class FsdpStrategy(GroupStrategy):
         reshard = self.recipe.parallel.fsdp.reshard
         blocks = blocks_of(root)
         for block in blocks:
+            fill(block)
             _unify_dtypes(block, ())
             fully_shard(block, reshard_after_forward=reshard, mp_policy=_policy(precision), **options)
         for embeddings in _separate_embeddings(root, blocks):
+            fill(embeddings)
             # Their gradient does not depend on their weights.
             fully_shard(embeddings, reshard_after_forward=True, **options).set_unshard_in_backward(False)
+        fill(root)
         _unify_dtypes(root, blocks)
         # Not in the compute type: embeddings are looked up in the type that they are held in, as without FSDP.
         fully_shard(root, reshard_after_forward=False, **options)

@@ -1,0 +1,152 @@
+"""Weights that stay in their files until the part of the model that they belong to is divided among the ranks.
+
+Until then a parameter is one number that stands for all of its own (stride 0): it has shape, type and device, and no
+memory. Filled and divided block by block, a model never takes more of a rank's memory than its share and one block.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from ascendtune.hub.safetensors_header import FLOAT_DTYPES
+from ascendtune.hub.weight_files import all_tensors, read_weight_headers
+from ascendtune.recipe.method import MethodSection
+
+
+class DeferredWeights:
+    """The parameters of one model whose weights have not been read yet.
+
+    Args:
+        places: parameter -> (file, name of its tensor in that file).
+    """
+
+    def __init__(self, places: dict[nn.Parameter, tuple[Path, str]]) -> None:
+        self._places = places
+
+    def fill(self, module: nn.Module) -> None:
+        """Read the weights of `module` and of all modules in it, unless they have been read before."""
+        by_file: dict[Path, list[tuple[nn.Parameter, str]]] = defaultdict(list)
+        for parameter in module.parameters():
+            # A reference that stays here would keep the undivided weight alive.
+            if (place := self._places.pop(parameter, None)) is not None:
+                by_file[place[0]].append((parameter, place[1]))
+        for path, wanted in by_file.items():
+            with safe_open(path, framework="pt") as file:
+                for parameter, name in wanted:
+                    parameter.data = _in_own_pages(file.get_tensor(name), parameter.dtype)
+
+
+def _in_own_pages(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`weight`, any shape, in `dtype`, in memory that goes back to the system when the tensor goes.
+
+    In the heap, what stays after a block would lie between what is given back, and hold it.
+    """
+    if weight.dtype == dtype or not weight.numel():
+        return weight.to(dtype)
+    pages = mmap(-1, weight.numel() * dtype.itemsize, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=dtype, count=weight.numel()).view(weight.shape).copy_(weight)
+
+
+def nothing_deferred(module: nn.Module) -> None:
+    """The weights of `module` are in memory already."""
+
+
+def can_defer(section: MethodSection) -> bool:
+    """Whether the tuner of `section` makes do with the shapes of the weights."""
+    lora = section.lora
+    takes_values = lora.dora or lora.init == "pissa" or bool(lora.modules_to_save) or bool(lora.start_from)
+    # The score of a reward model is drawn, and not in the files.
+    return section.stage != "reward" and (section.tuner != "lora" or not takes_values)
+
+
+def deferred_model(
+    kind: Any, directory: Path, config: Any, *, dtype: torch.dtype, implementation: str, vocabulary: int
+) -> tuple[Any, DeferredWeights] | None:
+    """A model of transformers without weights, and where these are; None where loading is more than copying.
+
+    Each parameter must be in the files under its own name and with its own shape, and nothing else may be.
+
+    Args:
+        kind: an auto class.
+        implementation: of attention.
+        vocabulary: tokens of the tokenizer, for which the embeddings must have rows.
+    """
+    if getattr(config, "quantization_config", None) is not None:
+        return None
+    # Making a model notes its type in the config, which still says of what type the files are.
+    config = deepcopy(config)
+    config.name_or_path = str(directory)
+    with _without_memory():
+        model = kind.from_config(config, dtype=dtype, attn_implementation=implementation)
+    model.tie_weights()
+    if model.get_input_embeddings().weight.shape[0] < vocabulary or _converts(model):
+        return None
+    headers = read_weight_headers(directory)
+    stored = all_tensors(headers)
+    files = {name: directory / file for file, header in headers.items() for name in header.tensors}
+    names: dict[nn.Parameter, list[str]] = defaultdict(list)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names[parameter].append(name)
+    places = {}
+    for parameter, own in names.items():
+        found = [name for name in own if name in stored]
+        if len(found) != 1 or stored[found[0]].shape != tuple(parameter.shape):
+            return None
+        if stored[found[0]].dtype not in FLOAT_DTYPES or parameter.dtype != dtype:
+            return None
+        places[parameter] = files[found[0]], found[0]
+    is_whole = len(places) == len(stored) and model.state_dict().keys() == {
+        each for own in names.values() for each in own
+    }
+    if not is_whole:
+        return None
+    for parameter in names:
+        stand_in = torch.zeros((), dtype=dtype).expand(parameter.shape)
+        # The same object, so that tied weights stay tied.
+        torch.utils.swap_tensors(parameter, nn.Parameter(stand_in, parameter.requires_grad))
+    _read_generation_config(model, directory)
+    return model, DeferredWeights(places)
+
+
+@contextmanager
+def _without_memory() -> Iterator[None]:
+    """Parameters of modules that are made in this context are on the meta device; buffers are computed as always."""
+    register = nn.Module.register_parameter
+
+    def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:
+            parameter = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+        register(module, name, parameter)
+
+    nn.Module.register_parameter = on_meta  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def _converts(model: Any) -> bool:
+    """Whether transformers computes weights of this model from those in the files."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter
+
+    return any(isinstance(each, WeightConverter) for each in get_model_conversion_mapping(model))
+
+
+def _read_generation_config(model: Any, directory: Path) -> None:
+    """As `from_pretrained` does: it is exported with the model."""
+    from transformers import GenerationConfig
+
+    if model.can_generate():
+        with suppress(OSError):
+            model.generation_config = GenerationConfig.from_pretrained(directory)
