@@ -139,7 +139,7 @@ def _put_precision(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if recipe["pure_bf16"]:
         native.put("model.dtype", "bf16", recipe.place("pure_bf16"))
     if not half and not recipe["fp16"]:
-        native.note("neither bf16 nor fp16 is set: everything is computed in fp32; on an accelerator precision=bf16 is faster")
+        native.note("neither bf16 nor fp16 is set: all is computed in fp32; on an accelerator precision=bf16 is faster")
 
 
 def _put_output(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
