@@ -172,6 +172,8 @@ class CheckpointSection(Section):
 
 
 TrackerName = Literal["wandb", "swanlab", "mlflow", "trackio"]
+PROJECT_NAME = r"^[\w.-]{1,100}$"
+"""What `track.project` may be."""
 
 
 class TrackSection(Section):
@@ -183,7 +185,7 @@ class TrackSection(Section):
     """Write events for TensorBoard into the run directory."""
     send_to: list[TrackerName] = []
     """Trackers that get the numbers while the run trains, such as `[wandb]`; `ascendtune track send` does it later."""
-    project: str = Field(default="ascendtune", pattern=r"^[\w.-]{1,100}$")
+    project: str = Field(default="ascendtune", pattern=PROJECT_NAME)
     """Name of the project (in mlflow: of the experiment) in these trackers."""
     host: str | None = Field(default=None, pattern=r"^https?://[^\s@]+$", max_length=500)
     """Address of a server of your own; null: the one that the tracker's own client is set up for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-WHY_NO_TRACKER = "TensorBoard (report_to: tensorboard) is the tracker here; every number is in metrics.jsonl too"
+WHY_NO_TRACKER = "runs are sent to wandb, swanlab, mlflow and trackio; every number is in metrics.jsonl too"
 
 _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
     (
@@ -80,8 +80,8 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
             "log_on_each_node": True, "log_level": "passive", "log_level_replica": "warning", "disable_tqdm": None,
             "include_num_input_tokens_seen": None, "include_effective_tokens_per_second": False,
             "print_param_status": False, "skip_memory_metrics": True, "debug": None, "torch_empty_cache_steps": None,
-            "logging_dir": None, "run_name": None, "project": "huggingface", "trackio_space_id": None,
-            "trackio_bucket_id": None, "trackio_static_space_id": None,
+            "logging_dir": None, "run_name": None, "trackio_space_id": None, "trackio_bucket_id": None,
+            "trackio_static_space_id": None,
         },
     ),
     ("`seed` decides the order of rows too", {"data_seed": None}),
@@ -145,9 +145,8 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
          "ppo_whiten_rewards": False, "reward_model_type": "lora"},
     ),
     (
-        WHY_NO_TRACKER,
-        {"use_swanlab": False, "swanlab_project": "llamafactory", "swanlab_workspace": None,
-         "swanlab_run_name": None, "swanlab_mode": "cloud", "swanlab_logdir": None, "swanlab_lark_webhook_url": None,
+        "a run has the name of its directory in swanlab, and the workspace of the log-in; nothing is sent to Lark",
+        {"swanlab_workspace": None, "swanlab_run_name": None, "swanlab_logdir": None, "swanlab_lark_webhook_url": None,
          "swanlab_lark_secret": None},
     ),
     (

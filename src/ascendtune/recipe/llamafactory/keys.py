@@ -126,7 +126,11 @@ TRANSLATED: dict[str, Key] = {
     "eval_steps": Key("number", None, "eval.every_steps"),
     "load_best_model_at_end": Key("truth", False, "checkpoint.best", copied=True),
     "early_stopping_steps": Key("whole number", None, "eval.early_stop.patience", copied=True),
-    "report_to": Key("names", "none", "track.tensorboard"),
+    "report_to": Key("names", "none", "track.tensorboard, track.send_to"),
+    "project": Key("text", "huggingface", "track.project"),
+    "use_swanlab": Key("truth", False, "track.send_to"),
+    "swanlab_project": Key("text", "llamafactory", "track.project"),
+    "swanlab_mode": Key(("cloud", "local"), "cloud", "track.send_to"),
 }
 
 ALIASES = {"evaluation_strategy": "eval_strategy"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args
 
 from ascendtune.core.document import Document
 from ascendtune.hub import modelscope
@@ -14,6 +15,7 @@ from ascendtune.recipe.llamafactory.ignored_keys import WHY_NO_TRACKER
 from ascendtune.recipe.llamafactory.llamafactory_recipe import LlamaFactoryRecipe, NativeRecipe, final_weights
 from ascendtune.recipe.llamafactory.method import put_method
 from ascendtune.recipe.llamafactory.parallel import put_parallel
+from ascendtune.recipe.sections import PROJECT_NAME, TrackerName
 
 _ATTENTION = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "auto", "fa3": "auto"}
 # LLaMA-Factory keeps every checkpoint by default.
@@ -159,11 +161,31 @@ def _put_output(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         native.put("name", folder.name, place)
     native.note("output_dir: final weights are in `model` below it, checkpoints in ascendtune's format beside them")
     _put_checkpoints(recipe, native)
-    trackers = recipe["report_to"] if recipe.given("report_to") else []
-    if others := [tracker for tracker in trackers if tracker not in ("none", "all", "tensorboard")]:
-        native.note_ignored(f"report_to: {', '.join(others)}", WHY_NO_TRACKER)
-    native.put("track.tensorboard", bool({"all", "tensorboard"} & {*trackers}), recipe.place("report_to"))
+    _put_trackers(recipe, native)
     _require_whole_steps(recipe, "logging_steps")
+
+
+def _put_trackers(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+    asked = recipe["report_to"] if recipe.given("report_to") else []
+    native.put("track.tensorboard", bool({"all", "tensorboard"} & {*asked}), recipe.place("report_to"))
+    known = get_args(TrackerName)
+    if others := [name for name in asked if name not in ("none", "all", "tensorboard", *known)]:
+        native.note_ignored(f"report_to: {', '.join(others)}", WHY_NO_TRACKER)
+    place = recipe.place("report_to" if {*asked} & {*known} else "use_swanlab")
+    trackers = [name for name in known if name in asked or (name == "swanlab" and recipe["use_swanlab"])]
+    if "swanlab" in trackers and recipe["swanlab_mode"] == "local":
+        trackers.remove("swanlab")
+        native.note("swanlab_mode: local: later, `ascendtune track send RUN --to swanlab --offline` writes its files")
+    if not trackers:
+        return
+    native.put("track.send_to", trackers, place)
+    key = "swanlab_project" if "swanlab" in trackers and recipe["use_swanlab"] else "project"
+    if key == "project" and not ("trackio" in trackers and recipe.given("project")):
+        return
+    if re.fullmatch(PROJECT_NAME, recipe[key]):
+        native.put("track.project", recipe[key], recipe.place(key))
+    else:
+        native.note_ignored(key, "the name of a project is letters, digits, '_', '-' and '.' here; set track.project")
 
 
 def _put_checkpoints(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:

@@ -79,6 +79,9 @@ def test_absent_keys_get_llamafactory_defaults(read: Read) -> None:
         ({"save_total_limit": 3}, {"checkpoint.keep": 3}),
         ({"resume_from_checkpoint": "saves/a/checkpoints/step_3"}, {"checkpoint.resume": "saves/a/checkpoints/step_3"}),
         ({"report_to": ["tensorboard"]}, {"track.tensorboard": True}),
+        ({"report_to": "wandb"}, {"track.tensorboard": False, "track.send_to": ["wandb"]}),
+        ({"report_to": "trackio", "project": "qa"}, {"track.send_to": ["trackio"], "track.project": "qa"}),
+        ({"use_swanlab": True}, {"track.send_to": ["swanlab"], "track.project": "llamafactory"}),
         ({"lora_target": "all"}, {"method.lora.target": "all-linear"}),
         ({"lora_target": "q_proj, v_proj"}, {"method.lora.target": ["q_proj", "v_proj"]}),
         ({"additional_target": "embed_tokens,lm_head"}, {"method.lora.modules_to_save": ["embed_tokens", "lm_head"]}),
@@ -250,11 +253,20 @@ def test_all_is_said_at_once(write: Write) -> None:
     assert lines == sorted(lines)
 
 
-@pytest.mark.parametrize("theirs", [{"report_to": "wandb"}, {"use_swanlab": True}])
-def test_unsupported_tracker_is_noted_and_training_continues(theirs: dict[str, Any], write: Write) -> None:
-    recipe = Recipe.load(write(theirs))
-    assert not recipe.track.tensorboard
-    assert any(next(iter(theirs)) in note and "no effect: TensorBoard" in note for note in recipe.notes)
+def test_unsupported_tracker_is_noted_and_training_continues(write: Write) -> None:
+    recipe = Recipe.load(write({"report_to": ["comet_ml", "mlflow"]}))
+    assert not recipe.track.tensorboard and recipe.track.send_to == ["mlflow"]
+    assert any(note.startswith("report_to: comet_ml: no effect") for note in recipe.notes)
+
+
+def test_swanlab_in_local_mode_sends_nothing_and_is_noted(write: Write) -> None:
+    recipe = Recipe.load(write({"use_swanlab": True, "swanlab_mode": "local"}))
+    assert recipe.track.send_to == [] and any("swanlab_mode: local" in note for note in recipe.notes)
+
+
+def test_project_with_an_invalid_name_is_noted_and_not_taken(write: Write) -> None:
+    recipe = Recipe.load(write({"use_swanlab": True, "swanlab_project": "my project"}))
+    assert recipe.track.project == "ascendtune" and any(note.startswith("swanlab_project") for note in recipe.notes)
 
 
 def test_key_without_effect_is_noted_with_its_reason(write: Write) -> None:
