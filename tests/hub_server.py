@@ -1,7 +1,8 @@
-"""A hub on loopback that speaks Hugging Face's and ModelScope's protocol, with faults on request."""
+"""A hub on loopback that speaks Hugging Face's and ModelScope's protocol, with faults on request; HF's uploads too."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import threading
@@ -25,6 +26,10 @@ class Hub:
         statuses: error statuses for the next requests of a file.
         trickle: bytes per second of every file; 0: at once.
         sent: body bytes of files that left the server, per file.
+        private: whether the repository of uploads, `o/m`, is private; None: it does not exist.
+        stored: large objects by their hash; they stay where a commit does not follow.
+        commits: the names of the files of each commit of an upload.
+        refuses_commits: error statuses for the next commits.
     """
 
     files: dict[str, bytes]
@@ -40,6 +45,10 @@ class Hub:
     tokens: list[str | None] = field(default_factory=list)
     endpoint: str = ""
     chunk: int = 1 << 14
+    private: bool | None = None
+    stored: dict[str, bytes] = field(default_factory=dict)
+    commits: list[list[str]] = field(default_factory=list)
+    refuses_commits: list[int] = field(default_factory=list)
 
 
 @contextmanager
@@ -74,6 +83,10 @@ class _Handler(BaseHTTPRequestHandler):
         resolve = f"/o/m/resolve/{COMMIT}/"
         if path.startswith("/api/v1/"):
             self._modelscope(path, query)
+        elif path in ("/api/models/o/m", "/api/models/o/m/revision/main") and hub.private is not None:
+            self._json({"id": "o/m", "sha": f"{len(hub.commits):040x}", "private": hub.private, "tags": []})
+        elif path == "/api/models/o/m":
+            self._answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
         elif path in ("/api/models/o/m/revision/main", f"/api/models/o/m/revision/{COMMIT}"):
             self._json({"sha": COMMIT})
         elif path.startswith(f"/api/models/o/m/tree/{COMMIT}"):
@@ -84,6 +97,58 @@ class _Handler(BaseHTTPRequestHandler):
             self._file(path.removeprefix(resolve))
         else:
             self._answer(404, b"{}", {})
+
+    def do_POST(self) -> None:
+        hub, path = self.held, urlsplit(self.path).path
+        hub.tokens.append(self.headers.get("Authorization"))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if not self.headers.get("Authorization"):
+            self._answer(401, b"{}", {})
+        elif path == "/api/repos/create":
+            asked = json.loads(body)
+            # huggingface_hub 1 has `private`, 2 `visibility`.
+            hub.private = asked.get("private", asked.get("visibility") == "private")
+            self._json({"url": f"{hub.endpoint}/o/m", "id": "o/m", "name": "o/m"})
+        elif path == "/api/validate-yaml":
+            self._json({"errors": [], "warnings": []})
+        elif path == "/api/models/o/m/preupload/main":
+            self._json({"files": [self._mode(each["path"]) for each in json.loads(body)["files"]]})
+        elif path == "/o/m.git/info/lfs/objects/batch":
+            self._answer(200, json.dumps({"objects": [*map(self._action, json.loads(body)["objects"])]}).encode(), {})
+        elif path == "/api/models/o/m/commit/main" and hub.refuses_commits:
+            self._answer(hub.refuses_commits.pop(0), b"{}", {})
+        elif path == "/api/models/o/m/commit/main":
+            self._commit([json.loads(line) for line in body.splitlines()])
+        else:
+            self._answer(404, b"{}", {})
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        oid = hashlib.sha256(body).hexdigest()
+        if self.path == f"/lfs/{oid}":
+            self.held.stored[oid] = body
+        self._answer(200 if self.path == f"/lfs/{oid}" else 400, b"", {})
+
+    def _mode(self, name: str) -> dict[str, object]:
+        is_large, content = name.endswith(".safetensors"), self.held.files.get(name)
+        oid = None
+        if content is not None:
+            oid = hashlib.sha256(content).hexdigest() if is_large else git_sha1(content)
+        return {"path": name, "uploadMode": "lfs" if is_large else "regular", "shouldIgnore": False, "oid": oid}
+
+    def _action(self, wanted: dict[str, object]) -> dict[str, object]:
+        upload = {"upload": {"href": f"{self.held.endpoint}/lfs/{wanted['oid']}"}}
+        return {**wanted, **({} if wanted["oid"] in self.held.stored else {"actions": upload})}
+
+    def _commit(self, lines: list[dict[str, dict[str, str]]]) -> None:
+        hub, values = self.held, [line["value"] for line in lines]
+        for kind, value in zip((line["key"] for line in lines), values, strict=True):
+            if kind == "lfsFile":
+                hub.files[value["path"]] = hub.stored[value["oid"]]
+            elif kind == "file":
+                hub.files[value["path"]] = base64.b64decode(value["content"])
+        hub.commits.append([value["path"] for value in values if "path" in value])
+        self._json({"commitUrl": f"{hub.endpoint}/o/m/commit/1", "commitOid": f"{len(hub.commits):040x}"})
 
     def _tree(self, begin: int) -> None:
         entries = []

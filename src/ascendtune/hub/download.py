@@ -141,7 +141,7 @@ def _download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str]
         ) from error
     if not sys.stderr.isatty():
         huggingface_hub.utils.disable_progress_bars()
-    say(f"looking for the {noun(kind)} {name} in the cache and on {_endpoint()}")
+    say(f"looking for the {noun(kind)} {name} in the cache and on {endpoint()}")
     try:
         return Path(
             huggingface_hub.snapshot_download(
@@ -164,7 +164,7 @@ def _translated(error: BaseException, name: str, kind: Kind, revision: str | Non
     from huggingface_hub import errors
 
     refused, what = input_error(kind), noun(kind)
-    url = f"{_endpoint()}/{'datasets/' if kind == 'dataset' else ''}{name}"
+    url = f"{endpoint()}/{'datasets/' if kind == 'dataset' else ''}{name}"
     nearest = closest_path(Path(name))
     or_path = f"; for a local path: did you mean '{nearest}'?" if nearest else ""
     if isinstance(error, errors.GatedRepoError):
@@ -175,7 +175,7 @@ def _translated(error: BaseException, name: str, kind: Kind, revision: str | Non
         )
     if isinstance(error, errors.RepositoryNotFoundError):
         return refused(
-            f"there is no {what} {name} on {_endpoint()} (or it is private), and no such local path",
+            f"there is no {what} {name} on {endpoint()} (or it is private), and no such local path",
             code="not-on-hub",
             remedy=f"check the spelling; a private one needs HF_TOKEN{or_path}",
         )
@@ -191,9 +191,9 @@ def _translated(error: BaseException, name: str, kind: Kind, revision: str | Non
             code="invalid-hub-id",
             remedy="check the spelling",
         )
-    if _status(error) in (401, 403):
+    if http_status(error) in (401, 403):
         return refused(
-            f"{_endpoint()} refuses access to {name}",
+            f"{endpoint()} refuses access to {name}",
             code="hub-access-denied",
             remedy="set HF_TOKEN to a token that may read it",
         )
@@ -213,16 +213,16 @@ def _unreachable(error: BaseException, name: str, what: str, or_path: str) -> Ma
             code="hub-offline",
             remedy=f"unset HF_HUB_OFFLINE, or download it on another machine and copy {_cache()} from there{or_path}",
         )
-    reason = _status(error) or type(error.__cause__ or error).__name__
+    reason = http_status(error) or type(error.__cause__ or error).__name__
     return MachineError(
-        f"the {what} {name} is not a local path and not in the cache, and {_endpoint()} cannot be used ({reason})",
+        f"the {what} {name} is not a local path and not in the cache, and {endpoint()} cannot be used ({reason})",
         code="hub-unreachable",
         remedy="check network and proxy; set HF_ENDPOINT to a mirror that you can reach; or download it on another "
         f"machine and give its path here{or_path}",
     )
 
 
-def _status(error: BaseException) -> int | None:
+def http_status(error: BaseException) -> int | None:
     """The HTTP status of an error, or of its cause."""
     for each in (error, error.__cause__):
         response: Any = getattr(each, "response", None)
@@ -231,7 +231,8 @@ def _status(error: BaseException) -> int | None:
     return None
 
 
-def _endpoint() -> str:
+def endpoint() -> str:
+    """The address of Hugging Face's hub, or of the mirror in HF_ENDPOINT."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 

@@ -174,7 +174,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ),
     (
         "uploading is not a part of training here",
-        "remove it; `hf upload REPOSITORY RUN/model` does it afterwards",
+        "remove it; `ascendtune push RUN OWNER/NAME` does it afterwards",
         {"push_to_hub": False, "export_hub_model_id": None},
     ),
     (

@@ -1,0 +1,140 @@
+"""`ascendtune push`"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ascendtune.cli.options import AsJson, Quiet, Yes
+from ascendtune.cli.run_names import complete_run, run_named
+from ascendtune.core.errors import InputError
+
+if TYPE_CHECKING:
+    from ascendtune.core.rundir import RunDir
+    from ascendtune.hub.upload import Repository
+    from ascendtune.hub.upload_files import UploadFile
+
+
+def push(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="A run directory, or its name.", show_default=False, autocompletion=complete_run
+        ),
+    ],
+    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the hub.", show_default=False)],
+    base: Annotated[
+        str | None, typer.Option(metavar="OWNER/NAME", help="Base model on the hub (default: as the recipe names it).")
+    ] = None,
+    public: Annotated[bool, typer.Option("--public", help="Let everybody see the repository.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the files and the model card.")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Upload a run's final weights to Hugging Face's hub, with a model card written from the run.
+
+    \b
+    ascendtune push runs/alpaca-qwen me/alpaca-qwen --dry-run
+    ascendtune push runs/alpaca-qwen me/alpaca-qwen
+    ascendtune push llama-lora me/llama-lora --base meta-llama/Llama-3.1-8B --public
+
+    It lists the files and asks. A new repository is private without --public. Files that the hub has are not sent
+    again. A README.md of yours in RUN/model is the card. The hub's own log-in is used: HF_TOKEN, or `hf auth login`.
+    """
+    from ascendtune.cli.confirm import agreed
+    from ascendtune.core import log
+    from ascendtune.core.rundir import RunDir
+    from ascendtune.hub.upload import Repository, find_repository, upload
+
+    log.set_up(quiet=quiet)
+    directory = RunDir.open(run_named(run))
+    repository, base = _hub_id(repository), _hub_id(base) if base else None
+    files, left_out = _files(directory, repository, base)
+    found = Repository(repository, None, None) if dry_run else find_repository(repository)
+    _require_visibility(found, public=public)
+    out = sys.stderr if as_json else sys.stdout
+    print("\n".join(_listing(files, left_out, found, public=public)), file=out)
+    if dry_run and not as_json:
+        print(f"\nREADME.md:\n\n{_card_text(files)}")
+    commit = None
+    if not dry_run:
+        if not agreed(f"upload {len(files)} files to {found.url}?", yes=yes):
+            print("nothing was uploaded", file=out)
+            return
+        commit = upload(found, files, public=public, message=f"Upload {directory.path.resolve().name} with ascendtune")
+    if as_json:
+        print(json.dumps({
+            "run": str(directory), "repository": found.url, "private": not public if found.is_private is None
+            else found.is_private, "files": [{"name": each.name, "bytes": each.size_bytes} for each in files],
+            "left_out": left_out, "commit": commit,
+        }, indent=2, ensure_ascii=False))  # fmt: skip
+    elif not dry_run:
+        print(f"uploaded: {found.url}" if commit else f"nothing new: {found.url} has these files")
+
+
+def _files(run: RunDir, repository: str, base: str | None) -> tuple[list[UploadFile], list[str]]:
+    from ascendtune.hub.trained import weights_of_run
+    from ascendtune.hub.upload_files import CARD, PICTURE, UploadFile, files_of_model
+    from ascendtune.train.report.model_card import base_on_hub, model_card, written_by_user
+
+    weights = weights_of_run(run)
+    base = base or base_on_hub(run)
+    files, left_out = files_of_model(weights, base)
+    picture = run.path / PICTURE
+    if with_picture := picture.is_file() and not picture.is_symlink():
+        files.append(UploadFile(PICTURE, picture))
+    if written_by_user(weights):
+        card = UploadFile(CARD, weights / CARD)
+    else:
+        card = UploadFile(CARD, model_card(run, repository, base, with_picture=with_picture).encode())
+    return [card, *files], left_out
+
+
+def _hub_id(name: str) -> str:
+    from ascendtune.hub.supply.supplies import checked_id
+
+    try:
+        return checked_id(name.removeprefix("hf:"))
+    except ValueError as error:
+        raise InputError(f"not a valid hub id: {name}", code="invalid-hub-id", remedy=str(error)) from error
+
+
+def _require_visibility(found: Repository, *, public: bool) -> None:
+    if found.is_private is False and not public:
+        raise InputError(
+            "this repository is public: everybody would see the model",
+            code="repository-public",
+            remedy="add --public if that is what you want, or name another repository",
+            where=found.url,
+        )
+    if found.is_private and public:
+        raise InputError(
+            "this repository is private, and --public does not change that",
+            code="repository-private",
+            remedy="leave out --public, or make the repository public in its settings on the hub first",
+            where=found.url,
+        )
+
+
+def _listing(files: list[UploadFile], left_out: list[str], found: Repository, *, public: bool) -> list[str]:
+    from ascendtune.cli.terminal import table
+    from ascendtune.core.units import count_of, format_bytes
+
+    rows = [[each.name, format_bytes(each.size_bytes)] for each in files]
+    seen_by = "public" if public else "private"
+    state = f"a new {seen_by} repository" if found.is_private is None else f"a {seen_by} repository that exists"
+    lines = [table(["file", "size"], rows, right=["size"])]
+    if left_out:
+        lines.append(f"stays here: {', '.join(left_out)}")
+    total = format_bytes(sum(each.size_bytes for each in files))
+    return [*lines, f"{count_of(len(files), 'file')}, {total}, to {found.url}, {state}"]
+
+
+def _card_text(files: list[UploadFile]) -> str:
+    source = files[0].source
+    return (source if isinstance(source, bytes) else source.read_bytes()).decode(errors="replace")

@@ -1,0 +1,150 @@
+"""Uploads a model to a repository of Hugging Face's hub, in one commit; files that it has are not sent again.
+
+Uploads go through huggingface_hub, so its variables work: HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE, proxies.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ascendtune.core.errors import AscendtuneError, InputError, MachineError
+from ascendtune.core.foreign_json import first_line
+from ascendtune.hub.download import endpoint, http_status
+from ascendtune.hub.upload_files import UploadFile
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository of models on the hub, as it is before the upload."""
+
+    name: str
+    """OWNER/NAME."""
+    is_private: bool | None
+    """None: it does not exist yet, or this user may not see it."""
+    commit: str | None
+
+    @property
+    def url(self) -> str:
+        return f"{endpoint()}/{self.name}"
+
+
+def find_repository(name: str) -> Repository:
+    """The repository, if there is one.
+
+    Raises:
+        InputError: no access.
+        MachineError: the hub cannot be used.
+    """
+    with _translated(name):
+        from huggingface_hub import errors
+
+        try:
+            found = _client().model_info(name)
+        except errors.RepositoryNotFoundError:
+            return Repository(name, None, None)
+        # Without this field nothing says that others cannot see it.
+        return Repository(name, found.private is True, found.sha)
+
+
+def upload(to: Repository, files: Sequence[UploadFile], *, public: bool, message: str) -> str | None:
+    """Upload the files in one commit; the repository is created if it does not exist.
+
+    Args:
+        public: of a new repository; an existing one stays as it is.
+
+    Returns:
+        The commit; None where every file is there already with this content.
+
+    Raises:
+        InputError: no access.
+        MachineError: the hub cannot be used, or it refused a file.
+    """
+    with _translated(to.name):
+        import huggingface_hub
+        from huggingface_hub.utils import disable_progress_bars
+
+        if not sys.stderr.isatty():
+            disable_progress_bars()
+        client = _client()
+        if to.is_private is None:
+            # Not exist_ok: a repository that appears in between may be public.
+            client.create_repo(to.name, private=not public)
+        operations = [
+            huggingface_hub.CommitOperationAdd(
+                path_in_repo=each.name,
+                path_or_fileobj=each.source if isinstance(each.source, bytes) else str(each.source),
+            )
+            for each in files
+        ]
+        with _warnings_hidden():
+            commit = client.create_commit(to.name, operations, commit_message=message)
+        return None if commit.oid == to.commit else str(commit.oid)
+
+
+@contextmanager
+def _warnings_hidden() -> Iterator[None]:
+    """Context without huggingface_hub's warning that nothing has changed: the caller reports it."""
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _client() -> Any:
+    import huggingface_hub
+
+    return huggingface_hub.HfApi(endpoint=endpoint())
+
+
+@contextmanager
+def _translated(name: str) -> Iterator[None]:
+    """Context in which errors of huggingface_hub and of the network become ours."""
+    try:
+        yield
+    except ImportError as error:
+        raise MachineError(
+            "uploading needs huggingface_hub", code="package-missing", remedy="pip install 'ascendtune[train]'"
+        ) from error
+    except AscendtuneError:
+        raise
+    except Exception as error:
+        translated = _our_error(error, name)
+        if translated is None:
+            raise
+        raise translated from error
+
+
+def _our_error(error: Exception, name: str) -> AscendtuneError | None:
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return MachineError("HF_HUB_OFFLINE is set", code="hub-offline", remedy="unset it to upload")
+    status = http_status(error)
+    if isinstance(error, errors.RepositoryNotFoundError | errors.GatedRepoError) or status in (401, 403):
+        return InputError(
+            f"{endpoint()} does not let you write to {name}",
+            code="hub-access-denied",
+            remedy="set HF_TOKEN to a token that may write to it, or `hf auth login`; check the owner's name",
+        )
+    if status is None and type(error).__module__.partition(".")[0] in ("httpx", "httpx2"):
+        return MachineError(
+            f"{endpoint()} cannot be used ({type(error).__name__})",
+            code="hub-unreachable",
+            remedy="check network and proxy, and give the same command again: files that arrived are not sent again",
+        )
+    if isinstance(error, errors.HfHubHTTPError | ValueError | RuntimeError | OSError):
+        # A limit of the hub's, or a card with metadata that it does not take.
+        return MachineError(
+            f"the upload to {name} failed: {first_line(error)}",
+            code="upload-failed",
+            remedy="give the same command again: files that arrived are not sent again",
+        )
+    return None

@@ -1,0 +1,223 @@
+"""The model card of a run: base, data, settings, curve, evaluation and versions, from the run directory alone.
+
+Only settings that are listed here enter it: no paths, no environment, no values of other recipe keys.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ascendtune.core.document import read_document
+from ascendtune.core.mask import without_secrets
+from ascendtune.core.rundir import RunDir
+from ascendtune.core.units import format_count, format_duration
+from ascendtune.hub.trained import is_reward_model
+from ascendtune.hub.upload_files import CARD, PICTURE, is_adapter
+from ascendtune.train.report.summary import SHOWN_EXTRAS
+
+_SETTINGS = (
+    "method.stage", "method.tuner", "optim.optimizer", "optim.learning_rate", "optim.scheduler", "optim.warmup_ratio",
+    "optim.weight_decay", "optim.max_grad_norm", "optim.epochs", "optim.max_steps", "data.max_length", "data.packing",
+    "data.loss_on", "precision", "seed",
+)  # fmt: skip
+_OF_LORA = ("method.lora.rank", "method.lora.alpha", "method.lora.dropout", "method.lora.target", "method.lora.init")
+_OF_STAGE = {"sft": ("method.sft.loss",), "preference": ("method.preference.loss", "method.preference.beta")}
+_STAGES = {
+    "pretrain": "continued pretraining",
+    "sft": "supervised fine-tuning",
+    "reward": "training of a reward model",
+    "preference": "preference learning",
+}
+_HUB_ID = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}")
+_MOST_EVALUATIONS = 8
+_LONGEST_VALUE = 200
+
+
+def base_on_hub(run: RunDir) -> str | None:
+    """OWNER/NAME of the base model; None where it was a directory, or that is not certain.
+
+    Raises:
+        MachineError: a record of the run is damaged.
+    """
+    path = str(_at(_recipe(run), "model.path") or "")
+    hub, colon, name = path.partition(":")
+    if colon and hub in ("hf", "modelscope"):
+        return name if _HUB_ID.fullmatch(name) else None
+    # A relative directory may look like an id: the cache of the hub tells them apart.
+    is_from_cache = f"models--{path.replace('/', '--')}" in Path(str(run.read().get("model_directory") or "")).parts
+    return path if _HUB_ID.fullmatch(path) and is_from_cache else None
+
+
+def written_by_user(directory: Path) -> bool:
+    """Whether `directory` has a model card, and not only PEFT's form without an entry.
+
+    Raises:
+        MachineError: it cannot be read.
+    """
+    from ascendtune.core.foreign_json import read_regular_file
+
+    # A link could lead to any file of this machine.
+    if not (directory / CARD).is_file() or (directory / CARD).is_symlink():
+        return False
+    from huggingface_hub import ModelCard, ModelCardData
+
+    text = read_regular_file(directory / CARD).decode(errors="replace")
+    body = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
+    form = {line.strip() for line in str(ModelCard.from_template(ModelCardData()).text).splitlines()}
+    entries = [line for line in map(str.strip, body.splitlines()) if line and line not in form]
+    return any(line != "### Framework versions" and not re.fullmatch(r"- PEFT [\w.+-]+", line) for line in entries)
+
+
+def model_card(run: RunDir, repository: str, base: str | None, *, with_picture: bool) -> str:
+    """The card as Markdown with the hub's metadata.
+
+    Args:
+        repository: OWNER/NAME of the model on the hub.
+        base: id of the base model on the hub, if it has one.
+
+    Raises:
+        RecipeError: the model's config is damaged.
+        MachineError: a record of the run is damaged.
+    """
+    recipe, record = _recipe(run), run.read()
+    lines = [*_head(run, recipe, repository, base), "## Data", "", *_data(run)]
+    lines += ["## Training", "", *_table(("setting", "value"), _settings(recipe, record)), ""]
+    steps = [each for each in run.read_metrics() if _is_number(each.get("loss"))]
+    if steps:
+        lines += [f"The loss went from {steps[0]['loss']:.4g} at step {_shown(steps[0].get('step'))} to "
+                  f"{steps[-1]['loss']:.4g} at step {_shown(steps[-1].get('step'))}.", ""]  # fmt: skip
+    if with_picture:
+        lines += [f"![Loss, learning rate, gradient norm and throughput of the run]({PICTURE})", ""]
+    evaluations = [each for each in run.read_evaluations() if _is_number(each.get("loss"))]
+    if evaluations:
+        extras = [name for name in SHOWN_EXTRAS if any(_is_number(each.get(name)) for each in evaluations)]
+        rows = [[_shown(each.get(name)) for name in ("step", "loss", *extras)] for each in _some(evaluations)]
+        lines += ["## Evaluation", "", "On rows that were not trained on.", "",
+                  *_table(("step", "loss", *extras), rows), ""]  # fmt: skip
+    versions = record.get("versions") or {}
+    lines += ["## Versions", "", *_table(("package", "version"), [[_code(k), _code(v)] for k, v in versions.items()])]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _head(run: RunDir, recipe: Mapping[str, Any], repository: str, base: str | None) -> Iterator[str]:
+    adapter, scores = is_adapter(run.model), is_reward_model(run.model)
+    stage, tuner = str(_at(recipe, "method.stage")), str(_at(recipe, "method.tuner"))
+    data = {
+        "library_name": "peft" if adapter else "transformers",
+        "pipeline_tag": "text-classification" if scores else "text-generation",
+        **({"base_model": base, "base_model_relation": "adapter" if adapter else "finetune"} if base else {}),
+        **({"datasets": names} if (names := sorted(set(_hub_datasets(run)))) else {}),
+        "tags": ["ascendtune", *(each for each in (stage, tuner) if re.fullmatch(r"[a-z]{1,20}", each))],
+    }
+    origin = f"[{base}](https://huggingface.co/{base})" if base else _code(_name(_at(recipe, "model.path")))
+    what = "An adapter of" if adapter else "A model made from"
+    yield from ("---", yaml.safe_dump(data, sort_keys=False, allow_unicode=True).rstrip(), "---", "")
+    yield from (f"# {repository.rpartition('/')[2]}", "")
+    yield f"{what} {origin} by {_STAGES.get(stage, 'training')} with `ascendtune`."
+    yield from ("Its licence is that of the base model.", "")
+    if adapter and not scores:
+        yield from ("```python", "from peft import AutoPeftModelForCausalLM", "",
+                    f'model = AutoPeftModelForCausalLM.from_pretrained("{repository}")', "```", "")  # fmt: skip
+    elif not scores:
+        yield from ("```sh", f"ascendtune chat hf:{repository}", "```", "")
+
+
+def _data(run: RunDir) -> Iterator[str]:
+    for part, report in (run.read_data_report() or {}).items():
+        if not isinstance(report, dict):
+            continue
+        rows = [
+            [_code(_name(each.get("path"))), _code(each.get("format")), _shown(each.get("rows_used"))]
+            for each in report.get("datasets") or []
+            if isinstance(each, dict)
+        ]
+        counts = f"{_shown(report.get('rows_kept'))} rows, {_shown(report.get('tokens'))} tokens"
+        labelled = _shown(report.get("labelled_tokens"))
+        yield from (
+            f"Evaluation: {counts}." if part == "eval" else f"Training: {counts}, {labelled} of them labelled.",
+            "",
+        )
+        if rows:
+            yield from (*_table(("data set", "format", "rows"), rows), "")
+
+
+def _settings(recipe: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[list[str]]:
+    keys = [*_SETTINGS, *_OF_STAGE.get(str(_at(recipe, "method.stage")), ())]
+    keys += _OF_LORA if _at(recipe, "method.tuner") == "lora" else ()
+    for key in keys:
+        if (value := _at(recipe, key)) is not None:
+            yield [f"`{key}`", _code(value if isinstance(value, str) else json.dumps(value))]
+    resolved = record.get("resolved") or {}
+    for name, key in (("rows of a step", "global_batch"), ("steps", "total_steps")):
+        yield [name, _shown(resolved.get(key))]
+    for name, key in (("parameters", "parameters"), ("of which trained", "trainable")):
+        if _is_number(resolved.get(key)):
+            yield [name, format_count(resolved[key])]
+    device = resolved.get("device")
+    if isinstance(device, dict):
+        yield ["devices", f"{_shown(device.get('world_size'))} × {_code(device.get('name'))}"]
+    attempts = [each for each in record.get("attempts") or [] if _is_number(each.get("ended"))]
+    took = sum(each["ended"] - each["started"] for each in attempts if _is_number(each.get("started")))
+    if took > 0:
+        yield ["time", format_duration(took)]
+
+
+def _hub_datasets(run: RunDir) -> Iterator[str]:
+    for each in _at(_recipe(run), "data.train") or []:
+        hub, _, name = str(each.get("path") if isinstance(each, dict) else "").partition(":")
+        if hub == "hf" and _HUB_ID.fullmatch(name):
+            yield name
+
+
+def _some(evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """At most eight, evenly distributed, with the first, the best and the last."""
+    best = min(range(len(evaluations)), key=lambda number: evaluations[number]["loss"])
+    every = max(1, math.ceil(len(evaluations) / (_MOST_EVALUATIONS - 2)))
+    chosen = {*range(0, len(evaluations), every), best, len(evaluations) - 1}
+    return [evaluations[number] for number in sorted(chosen)]
+
+
+def _recipe(run: RunDir) -> Mapping[str, Any]:
+    return read_document(run.recipe).values if run.recipe.is_file() else {}
+
+
+def _at(recipe: Mapping[str, Any], key: str) -> Any:
+    value: Any = recipe
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _name(path: Any) -> str:
+    """The id of a hub, or the last part of a path."""
+    text = str(path or "unknown")
+    hub, _, name = text.partition(":")
+    return text if hub in ("hf", "modelscope") and _HUB_ID.fullmatch(name) else text.rstrip("/").rpartition("/")[2]
+
+
+def _code(value: Any) -> str:
+    """A value of a record as code: it cannot become markup, and holds no secret."""
+    text = re.sub(r"[^\S ]|[`|\x00-\x1f\x7f]", " ", without_secrets(str(value)))
+    text = text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
+    return f"`{text.strip() or '-'}`"
+
+
+def _shown(value: Any) -> str:
+    if not _is_number(value):
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _table(header: tuple[str, ...], rows: Any) -> list[str]:
+    return [f"| {' | '.join(each)} |" for each in (header, ("---",) * len(header), *rows)]

@@ -1,0 +1,198 @@
+"""`ascendtune push` as a user gives it, to a hub on loopback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+import torch
+import yaml
+from huggingface_hub import ModelCard, ModelCardData
+from safetensors.torch import save_file
+
+from ascendtune.cli import main as command_line
+from ascendtune.cli.push import push
+from ascendtune.core.errors import AscendtuneError, InputError, MachineError
+from ascendtune.core.rundir import RunDir
+from ascendtune.train.report.model_card import base_on_hub, model_card
+from hub_server import Hub, serving
+
+_TOKEN = "hf_" + "a" * 34
+_RECIPE = {
+    "model": {"path": "/home/alice/models/base"},
+    "data": {"train": [{"path": "/home/alice/rows.jsonl"}, {"path": "hf:owner/rows"}], "max_length": 512},
+    "method": {"stage": "sft", "tuner": "full", "lora": {"rank": 8}},
+    "optim": {"learning_rate": 1e-4, "epochs": 2},
+    "track": {"host": f"https://alice:{_TOKEN}@example.com"},
+}
+_REPORT = {
+    "train": {
+        "datasets": [{"path": "/home/alice/rows.jsonl", "format": "messages", "rows_used": 1234}],
+        "rows_kept": 1234, "tokens": 5678, "labelled_tokens": 910,
+    },
+    "eval": None,
+}  # fmt: skip
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with serving(Hub({})) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        monkeypatch.setenv("HF_TOKEN", _TOKEN)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+        yield hub
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path / "qa")
+    run.create(yaml.safe_dump(_RECIPE), {}, {
+        "model_directory": "/home/alice/models/base", "directory": "/home/alice", "host": "secret-host",
+        "versions": {"torch": "2.13.0"}, "argv": ["ascendtune", "train", "/home/alice/recipe.yaml"],
+        "resolved": {"global_batch": 8, "total_steps": 30, "parameters": 1000, "trainable": 1000,
+                     "device": {"name": "Ascend 910B", "world_size": 8}},
+    })  # fmt: skip
+    run.update(state="finished")
+    run.data_report.write_text(json.dumps(_REPORT))
+    run.metrics.write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": null}\n{"step": 30, "loss": 0.5}\n')
+    run.evaluations.write_text("".join(f'{{"step": {step}, "loss": {10 / step}}}\n' for step in range(1, 31)))
+    (run.path / "loss.png").write_bytes(b"a picture")
+    run.model.mkdir()
+    save_file({"w": torch.zeros(4)}, run.model / "model.safetensors")
+    (run.model / "config.json").write_text('{"model_type": "qwen2", "_name_or_path": "/home/alice/models/base"}')
+    (run.model / "tokenizer.json").write_text("{}")
+    (run.model / "optimizer.pt").write_bytes(b"state")
+    (run.model / "vocab.json").symlink_to("/etc/passwd")
+    return run
+
+
+def _push(run: RunDir, *, public: bool = False) -> None:
+    push(run.path, "o/m", public=public, yes=True)
+
+
+def test_new_repository_is_private_and_gets_the_allowed_files_only(hub: Hub, run: RunDir) -> None:
+    _push(run)
+    assert hub.private is True
+    assert sorted(hub.files) == ["README.md", "config.json", "loss.png", "model.safetensors", "tokenizer.json"]
+    assert hub.files["model.safetensors"] == (run.model / "model.safetensors").read_bytes()
+    assert json.loads(hub.files["config.json"]) == {"model_type": "qwen2"}
+    assert {*hub.tokens} == {f"Bearer {_TOKEN}"}
+    everything = b"".join(hub.files.values())
+    assert not any(each in everything for each in (b"/home/alice", _TOKEN.encode(), b"secret-host", b"root:"))
+
+
+def test_same_content_again_makes_no_commit(hub: Hub, run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    _push(run)
+    _push(run)
+    assert len(hub.commits) == 1 and "nothing new" in capsys.readouterr().out
+    with (run.metrics).open("a") as metrics:
+        metrics.write('{"step": 31, "loss": 0.25}\n')
+    _push(run)
+    assert hub.commits[1:] == [["README.md"]]
+
+
+def test_weights_that_arrived_are_not_sent_again_after_a_failed_commit(hub: Hub, run: RunDir) -> None:
+    hub.refuses_commits = [500]
+    with pytest.raises(MachineError) as caught:
+        _push(run)
+    assert caught.value.code == "upload-failed" and len(hub.stored) == 1
+    hub.stored = dict.fromkeys(hub.stored, b"sent before")
+    _push(run)
+    assert hub.files["model.safetensors"] == b"sent before"
+
+
+def test_public_repository_is_refused_without_public(hub: Hub, run: RunDir) -> None:
+    hub.private = False
+    with pytest.raises(InputError) as caught:
+        _push(run)
+    assert caught.value.code == "repository-public" and not hub.commits
+    _push(run, public=True)
+    assert len(hub.commits) == 1
+
+
+def test_public_is_refused_for_a_private_repository(hub: Hub, run: RunDir) -> None:
+    hub.private = True
+    with pytest.raises(InputError) as caught:
+        _push(run, public=True)
+    assert caught.value.code == "repository-private" and not hub.commits
+
+
+def test_nothing_is_sent_without_an_answer(hub: Hub, run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        command_line.main(["push", str(run), "o/m"])
+    shown = capsys.readouterr()
+    assert left.value.code == 2 and "confirmation-needed" in shown.err
+    assert hub.private is None and not hub.commits
+    assert "stays here: optimizer.pt, vocab.json" in shown.out and "a new private repository" in shown.out
+
+
+def test_missing_token_and_dead_hub_are_told_apart(
+    hub: Hub, run: RunDir, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
+    with pytest.raises(AscendtuneError) as caught:
+        _push(run)
+    assert caught.value.code == "hub-access-denied"
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(AscendtuneError) as caught:
+        _push(run)
+    assert caught.value.code == "hub-unreachable"
+
+
+def _make_adapter(run: RunDir) -> None:
+    for file in run.model.iterdir():
+        file.unlink()
+    save_file({"w": torch.zeros(4)}, run.model / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": 8, "base_model_name_or_path": "/home/alice/models/base"}
+    (run.model / "adapter_config.json").write_text(json.dumps(config))
+
+
+def test_adapter_names_its_base_on_the_hub(hub: Hub, run: RunDir) -> None:
+    _make_adapter(run)
+    with pytest.raises(InputError) as caught:
+        _push(run)
+    assert caught.value.code == "base-model-unknown" and not hub.commits
+    push(run.path, "o/m", base="Qwen/Qwen3-8B", yes=True)
+    assert json.loads(hub.files["adapter_config.json"])["base_model_name_or_path"] == "Qwen/Qwen3-8B"
+    assert b'AutoPeftModelForCausalLM.from_pretrained("o/m")' in hub.files["README.md"]
+    assert b"base_model: Qwen/Qwen3-8B\nbase_model_relation: adapter\n" in hub.files["README.md"]
+
+
+@pytest.mark.parametrize("entry", ["", "This one likes cats.\n"])
+def test_form_of_peft_is_replaced_and_a_card_of_the_user_is_kept(hub: Hub, run: RunDir, entry: str) -> None:
+    _make_adapter(run)
+    form = ModelCard.from_template(ModelCardData())
+    form.data["base_model"] = "/home/alice/models/base"
+    text = f"{form}\n{entry}### Framework versions\n\n- PEFT 0.21.2"
+    (run.model / "README.md").write_text(text)
+    push(run.path, "o/m", base="Qwen/Qwen3-8B", yes=True)
+    assert (hub.files["README.md"].decode() == text) == bool(entry)
+
+
+def test_card_has_data_settings_curve_evaluation_and_versions(run: RunDir) -> None:
+    card = model_card(run, "o/m", None, with_picture=True)
+    metadata = yaml.safe_load(card.split("---\n")[1])
+    assert metadata["datasets"] == ["owner/rows"] and "base_model" not in metadata
+    for part in ("| `rows.jsonl` | `messages` | 1,234 |", "| `optim.learning_rate` | `0.0001` |", "(loss.png)",
+                 "from 2.5 at step 1 to 0.5 at step 30", "| 1 | 10 |", "| 30 | 0.3333 |", "| `torch` | `2.13.0` |",
+                 "| devices | 8 × `Ascend 910B` |"):  # fmt: skip
+        assert part in card
+    assert card.count("\n| ") < 45 and "lora" not in card and "track" not in card
+
+
+def test_base_is_known_only_where_the_hub_s_cache_says_so(run: RunDir) -> None:
+    run.rewrite_recipe(yaml.safe_dump({"model": {"path": "Qwen/Qwen3-8B"}}), {})
+    assert base_on_hub(run) is None, "a relative directory may have this name"
+    run.update(model_directory="/home/alice/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/0123")
+    assert base_on_hub(run) == "Qwen/Qwen3-8B"
+
+
+def test_values_of_a_foreign_run_cannot_become_markup(run: RunDir) -> None:
+    report = {"train": {"datasets": [{"path": "a|`<img>\n# b", "format": _TOKEN, "rows_used": "<b>"}]}}
+    run.data_report.write_text(json.dumps(report))
+    card = model_card(run, "o/m", None, with_picture=False)
+    assert "| `a  <img> # b` | `***` | - |" in card
