@@ -147,3 +147,19 @@ def test_resume_takes_a_checkpoint_name(runs: Path) -> None:
     values = {"model": {"path": "m"}, "data": {"train": "rows.json"}, "checkpoint": {"resume": "lora@4"}}
     recipe = Recipe.check({**values, "name": "other"})
     assert checkpoint_to_resume(recipe) == RunDir(runs / "lora").checkpoint(4)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_push_takes_all_that_a_training_exports(name: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["push", name, "owner/model", "--base", "owner/base", "--dry-run"]
+    with pytest.raises(SystemExit) as left:
+        main([*words, "--json"])
+    pushed = json.loads(capsys.readouterr().out)
+    assert left.value.code == 0 and pushed["left_out"] == []
+    exported = {each.name for each in (runs / name / "model").iterdir()}
+    assert {each["name"] for each in pushed["files"]} == exported | {"README.md", "loss.png"}
+    with pytest.raises(SystemExit):
+        main(words)
+    shown = capsys.readouterr().out
+    assert "base_model: owner/base" in shown and "More Information Needed" not in shown
+    assert str(runs.resolve().parent) not in shown
