@@ -41,6 +41,7 @@ def clone(
 
     After a proxy, HEAD is compared with the one that URL itself names, if it answers within 20 s.
     """
+    from ascendtune.cli.progress import Progress
     from ascendtune.core.mask import without_secrets
     from ascendtune.machine.environment.clone import PROXIES
     from ascendtune.machine.environment.clone import clone as clone_repository
@@ -48,7 +49,9 @@ def clone(
 
     name = checked_url(url).rstrip("/").rpartition("/")[2].rpartition(":")[2].removesuffix(".git")
     target = directory or Path(name)
-    address, is_same = clone_repository(url, target, proxies=[*(via or []), *(PROXIES if proxy else ())])
+    with Progress(sys.stderr) as progress:
+        proxies = [*(via or []), *(PROXIES if proxy else ())]
+        address, is_same = clone_repository(url, target, proxies=proxies, progress=progress.show)
     origin = "" if address == url else f"; origin is {without_secrets(url)}"
     print(f"{target}: cloned from {without_secrets(address)}{origin}")
     if is_same is None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.mask import without_secrets
 from ascendtune.machine.environment.checkout import Repository
-from ascendtune.machine.environment.git import GIVE_UP_SLOW, NETWORK_SECONDS, checked_url, last_line, start_git
+from ascendtune.machine.environment.git import (
+    GIVE_UP_SLOW,
+    NETWORK_SECONDS,
+    checked_url,
+    last_line,
+    start_git,
+    start_git_with_progress,
+)
 from ascendtune.machine.environment.mirrors import proxied
 
 PROXIES = ("https://gh-proxy.com",)
@@ -17,10 +24,19 @@ PROXIES = ("https://gh-proxy.com",)
 _COMPARE_SECONDS = 20.0
 
 
-def clone(url: str, directory: Path, *, proxies: Sequence[str] = ()) -> tuple[str, bool | None]:
+def clone(
+    url: str,
+    directory: Path,
+    *,
+    proxies: Sequence[str] = (),
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> tuple[str, bool | None]:
     """Clone, from `url` itself, then through each proxy; the remote `origin` is `url` in any case.
 
     An address with a user name or a password is not sent to a proxy.
+
+    Args:
+        progress: called with git's phase, and the objects done and in all.
 
     Returns:
         The address that worked, and whether HEAD is what `url` itself names; None where it does not answer.
@@ -41,8 +57,8 @@ def clone(url: str, directory: Path, *, proxies: Sequence[str] = ()) -> tuple[st
     addresses = [url, *(proxied(url, each) for each in proxies if may_use_proxy)]
     failures = []
     for address in addresses:
-        argv = ["git", *GIVE_UP_SLOW, "clone", "--no-recurse-submodules", "--", address, str(directory)]
-        done = start_git(argv, NETWORK_SECONDS)
+        argv = ["git", *GIVE_UP_SLOW, "clone", "--progress", "--no-recurse-submodules", "--", address, str(directory)]
+        done = start_git_with_progress(argv, NETWORK_SECONDS, progress)
         if done.exit_code == 0:
             break
         failures.append(f"{without_secrets(address)}: {last_line(done)}")

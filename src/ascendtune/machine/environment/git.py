@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.mask import without_secrets
-from ascendtune.core.process import Finished, run
+from ascendtune.core.process import Child, Finished, run
 
 NETWORK_SECONDS, QUICK_SECONDS = 3600.0, 60.0
 GIVE_UP_SLOW = ("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=30")
 """A server that sends less than 1000 bytes a second for 30 s is given up."""
 _OF_ANOTHER_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY")
 """A hook of git has these variables in its environment: they win over the directory that a command names."""
+_PROGRESS = re.compile(r"(Receiving objects|Resolving deltas|Updating files): +\d+% \((\d+)/(\d+)\)")
+_PROGRESS_SECONDS, _END_SECONDS, _TAIL_BYTES = 0.2, 10.0, 1 << 14
 _URL = re.compile(
     r"(https?|ssh|git|file)://[^\s\x00-\x1f]+|\w[\w.-]*@\w[\w.-]*:[^\s\x00-\x1f:][^\s\x00-\x1f]*|/[^\x00-\x1f]+"
 )
@@ -37,14 +44,50 @@ def checked_url(url: str) -> str:
 
 def start_git(argv: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None) -> Finished:
     """Run git: without questions, in English, and with no helper that a URL could name."""
-    env = dict(os.environ if environment is None else environment)
-    for name in _OF_ANOTHER_REPOSITORY:
-        env.pop(name, None)
-    env |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file"}
-    done = run(argv, timeout_seconds=seconds, env=env)
+    done = run(argv, timeout_seconds=seconds, env=_safe(os.environ if environment is None else environment))
     if done.exit_code == 127:
-        raise MachineError("git is not installed", code="program-missing", remedy="install git")
+        raise _not_installed()
     return done
+
+
+def start_git_with_progress(argv: Sequence[str], seconds: float, progress: Callable[[str, int, int], None]) -> Finished:
+    """`start_git` for a command with --progress and nothing on its stdout.
+
+    Args:
+        progress: called with the phase, and the objects done and in all.
+    """
+    if shutil.which("git") is None:
+        raise _not_installed()
+    with tempfile.TemporaryDirectory() as directory:
+        log = Path(directory) / "stderr"
+        child = Child(argv, _safe(os.environ), stderr=log)
+        deadline = time.monotonic() + seconds
+        try:
+            while (code := child.wait(_PROGRESS_SECONDS)) is None and time.monotonic() < deadline:
+                if found := _PROGRESS.findall(_tail(log)):
+                    phase, done, total = found[-1]
+                    progress(phase.lower(), int(done), int(total))
+        finally:
+            # After a time-out or Ctrl-C: git removes what it has made.
+            child.signal(signal.SIGTERM)
+            if child.wait(_END_SECONDS) is None:
+                child.signal(signal.SIGKILL)
+        return Finished(tuple(argv), 124 if code is None else code, "", _tail(log), timed_out=code is None)
+
+
+def _tail(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        return file.read().decode(errors="replace")
+
+
+def _safe(environment: Mapping[str, str]) -> dict[str, str]:
+    env = {name: value for name, value in environment.items() if name not in _OF_ANOTHER_REPOSITORY}
+    return {**env, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file"}
+
+
+def _not_installed() -> MachineError:
+    return MachineError("git is not installed", code="program-missing", remedy="install git")
 
 
 def last_line(done: Finished) -> str:

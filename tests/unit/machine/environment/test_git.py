@@ -14,7 +14,7 @@ import pytest
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.machine.environment.checkout import MergeConflicts, Repository
 from ascendtune.machine.environment.clone import clone
-from ascendtune.machine.environment.git import checked_url
+from ascendtune.machine.environment.git import checked_url, last_line, start_git_with_progress
 
 
 @pytest.fixture(autouse=True)
@@ -238,6 +238,26 @@ def test_clone_falls_back_through_proxies_and_origin_is_the_repository(world: Pa
     with pytest.raises(AscendtuneError) as caught:
         clone(url, world / "none")
     assert caught.value.code == "hub-unreachable" and not (world / "none").exists()
+
+
+def test_progress_of_git_is_passed_on_while_it_runs(tmp_path: Path) -> None:
+    seen = list[tuple[str, int, int]]()
+
+    def progress(phase: str, done: int, total: int) -> None:
+        seen.append((phase, done, total))
+        (tmp_path / "seen").touch()
+
+    script = (
+        "printf 'Receiving objects:  50%% (5/10)\\r' >&2; until [ -e \"$1\" ]; do sleep 0.05; done; echo fatal: x >&2"
+    )
+    done = start_git_with_progress(["sh", "-c", f"{script}; exit 3", "sh", str(tmp_path / "seen")], 60, progress)
+    assert seen[0] == ("receiving objects", 5, 10)
+    assert (done.exit_code, done.timed_out, last_line(done)) == (3, False, "fatal: x")
+
+
+def test_git_that_does_not_end_in_time_is_ended() -> None:
+    done = start_git_with_progress(["sleep", "600"], 0.1, lambda *_: None)
+    assert (done.exit_code, done.timed_out) == (124, True)
 
 
 def test_clone_of_a_path_needs_no_proxy(world: Path) -> None:
