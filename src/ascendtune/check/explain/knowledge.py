@@ -59,6 +59,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, get_args
 
+from ascendtune.check.explain.language import say
 from ascendtune.core import language
 
 Kind = Literal["cause", "symptom", "detail", "wrapper", "unknown", "consequence", "notice"]
@@ -132,8 +133,10 @@ class Words:
 
 def words_of(entry: KnownFailure) -> Words:
     """The sentences of an entry in the current language; in English what is not translated."""
-    english = Words(entry.what, entry.causes, entry.remedies)
-    return chinese().get(entry.id, english) if language.current() == "zh" else english
+    if language.current() == "zh" and entry.id in chinese():
+        return chinese()[entry.id]
+    # The entries of `own_words` are not in a file; their sentences are among those of the report.
+    return Words(say(entry.what), tuple(map(say, entry.causes)), tuple(map(say, entry.remedies)))
 
 
 @cache
