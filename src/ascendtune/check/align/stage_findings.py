@@ -85,7 +85,9 @@ def data(reference: Side, candidate: Side) -> Finding:
     if all(hashes) and hashes[0] == hashes[1]:
         return ok("data", say("the tokens are the same (data_hash); batches were not recorded"))
     if lacking := [side for side in (reference, candidate) if not any(side.curve.batch_hashes)]:
-        remedy = _recording(lacking) or say("train with align.batch_hash: true on both sides")
+        remedy = _recording(lacking)
+        if remedy is None and not all(side.is_foreign for side in lacking):
+            remedy = say("train with align.batch_hash: true on both sides")
         return unknown("data", say("{names} recorded no batches", names=_names(lacking)), remedy=remedy)
     return unknown("data", say("no step has the batches of both sides"))
 

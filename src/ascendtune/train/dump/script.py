@@ -6,11 +6,12 @@ they start. The variable ASCENDTUNE_RECORD holds the request.
 
 from __future__ import annotations
 
+import atexit
 import os
 import runpy
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from multiprocessing import forkserver
 from multiprocessing.spawn import spawn_main
@@ -48,6 +49,22 @@ def record_fork_server(*numbers: Any, **named: Any) -> None:
     """What the fork server of `multiprocessing` runs instead of its `main`: the processes that it forks have hooks."""
     with _recorded(["multiprocessing", f"process {os.getpid()}"]):
         forkserver.main(*numbers, **named)
+
+
+def record_this_process(words: list[str]) -> None:
+    """Record this process, which runs `words`, from now until it ends: `startup/sitecustomize.py` calls it."""
+    recorded = ExitStack()
+    recorded.enter_context(_recorded(command_without_secrets(words)))
+    atexit.register(recorded.close)
+    show = sys.excepthook
+
+    def show_own_in_one_line(kind: Any, error: Any, traceback: Any) -> None:
+        if isinstance(error, AscendtuneError):
+            log.error(str(error))
+        else:
+            show(kind, error, traceback)
+
+    sys.excepthook = show_own_in_one_line
 
 
 @contextmanager

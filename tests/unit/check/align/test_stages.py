@@ -102,6 +102,21 @@ def test_stage_without_evidence_names_the_side_that_lacks_it() -> None:
     assert measured["update"] == "log (CSV) recorded no loss of steps 2 and 3"
 
 
+def test_remedy_of_unrecorded_batches_is_for_the_side_that_lacks_them() -> None:
+    ours, log = side("ours", [1e-3] * 3), csv_side("log", [2.0] * 3)
+    recording = replace(log, kind="recorded", run={"world_size": 1})
+    remedies = []
+    for other in (ours, log, recording):
+        one = other if other is ours else replace(ours, curve=replace(ours.curve, batch_hashes=("0",) * 3))
+        found = compare(one, other, expected_noise(one, other)).findings
+        remedies.append(next(each.remedy for each in found if each.code == "data"))
+    assert remedies == [
+        "train with align.batch_hash: true on both sides",
+        "record the other trainer: ascendtune align record -- COMMAND",
+        None,
+    ]
+
+
 def test_loss_that_is_nan_from_the_first_step_parts() -> None:
     one, other = csv_side("one", [2.0] * 3), csv_side("other", [np.nan] * 3)
     found = compare(one, other, expected_noise(one, other))

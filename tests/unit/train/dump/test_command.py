@@ -126,13 +126,43 @@ def run_below_startup(directory: Path, *words: str) -> str:
     return ended.stdout
 
 
-def test_python_program_of_a_shell_becomes_recorded_and_keeps_sitecustomize(tmp_path: Path) -> None:
+def recorder_that_prints(directory: Path) -> None:
+    """Stand-ins for the recorder and for torch, in the directory of the program."""
+    package = directory / "ascendtune" / "train" / "dump"
+    package.mkdir(parents=True)
+    for each in (package, *package.parents[:2]):
+        (each / "__init__.py").touch()
+    (package / "script.py").write_text("def record_this_process(words): print('recorded:', *words)\n")
+    (directory / "torch.py").write_text("print('torch')\n")
+
+
+def test_python_program_of_a_shell_is_recorded_once_torch_is_imported_and_keeps_sitecustomize(tmp_path: Path) -> None:
+    recorder_that_prints(tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "sitecustomize.py").write_text("MINE = True\n")
     (tmp_path / "show.py").write_text(
-        "import sys, sitecustomize\nprint(sitecustomize.MINE, sys.orig_argv[1:3], 'startup' in ''.join(sys.path))\n"
+        "import importlib.util, sys, sitecustomize\n"
+        "print(sitecustomize.MINE, 'startup' in ''.join(sys.path), 'ascendtune' in sys.modules)\n"
+        # As libraries look whether torch is installed.
+        "assert importlib.util.find_spec('torch')\n"
+        "import torch\n"
+        "print('program', 'exec_module' in vars(torch.__loader__))\n"
     )
-    assert run_below_startup(tmp_path, "show.py").split("\n")[0] == f"True {RUN} False"
+    said = run_below_startup(tmp_path, "show.py", "x").splitlines()
+    assert said == ["True False False", "torch", "recorded: show.py x", "program False"]
+
+
+def test_program_whose_import_of_torch_fails_is_not_recorded(tmp_path: Path) -> None:
+    recorder_that_prints(tmp_path)
+    (tmp_path / "torch.py").write_text("raise ImportError('broken')\n")
+    program = "try:\n    import torch\nexcept ImportError as error:\n    print(error)\n"
+    (tmp_path / "show.py").write_text(program)
+    assert run_below_startup(tmp_path, "show.py") == "broken\n"
+
+
+def test_recorder_itself_is_not_recorded_again(tmp_path: Path) -> None:
+    recorder_that_prints(tmp_path)
+    assert run_below_startup(tmp_path, "-c", f"import torch  # {PROGRAM}") == "torch\n"
 
 
 def test_code_in_the_command_line_is_left_alone_below_startup(tmp_path: Path) -> None:

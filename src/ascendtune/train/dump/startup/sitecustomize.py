@@ -1,42 +1,76 @@
-"""Python imports this when it starts below `ascendtune align record`: a program that trains becomes a recorded one.
+"""Python imports this when it starts below `ascendtune align record`: a program that imports torch is recorded.
 
 The directory of this file is the first of PYTHONPATH, so that programs are followed that a shell or `os.posix_spawn`
-starts. Interpreters that have no ascendtune are left alone. The user's own `sitecustomize` is imported afterwards.
+starts. Most of them train nothing: until torch is imported nothing else is. Interpreters that have no ascendtune are
+left alone. The user's own `sitecustomize` is imported afterwards.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
-from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
-from pathlib import Path
+from importlib.machinery import ModuleSpec, PathFinder
+
+TYPE_CHECKING = False  # The import of `typing` would take as long as half of Python's start.
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+_RECORDER = "ascendtune.train.dump.script"
 
 
-def _become_recorded() -> None:
-    words = sys.orig_argv[1:]
-    options = next((at for at, word in enumerate(words) if not word.startswith("-") or word == "-m"), len(words))
-    # Spared the import: an interactive interpreter, and `-c`, which multiprocessing uses for each of its processes.
-    if "ASCENDTUNE_RECORD" not in os.environ or options == len(words) or "-c" in words[:options]:
+class _RecordOnceTorchIsImported:
+    """A finder for `sys.meta_path`: finds torch as the other finders do, and records when it has been imported."""
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "torch":
+            return None
+        found = (each.find_spec(name, path, target) for each in sys.meta_path if each is not cls)
+        spec = next((each for each in found if each is not None), None)
+        if spec is None or spec.loader is None:
+            return spec
+        loader, execute = spec.loader, spec.loader.exec_module
+
+        def execute_and_record(module: ModuleType) -> None:
+            del loader.exec_module
+            execute(module)
+            if cls in sys.meta_path:
+                sys.meta_path.remove(cls)
+                _record()
+
+        loader.exec_module = execute_and_record  # type: ignore[method-assign]
+        return spec
+
+
+def _record() -> None:
+    try:
+        from ascendtune.train.dump.script import record_this_process
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("ascendtune"):
+            raise
         return
-    with suppress(ImportError):
-        from ascendtune.train.dump.command import recorded_command
-
-        command = recorded_command([sys.executable, *words], directory=Path(sys.executable).absolute().parent)
-        if command is not None:
-            os.execv(command[0], command)
+    record_this_process(sys.orig_argv[1:])
 
 
 def _import_the_next() -> None:
     """Import the `sitecustomize` that Python would have imported without this one."""
-    own = Path(__file__).parent
-    sys.path[:] = [each for each in sys.path if Path(each) != own]
+    own = __file__.rpartition(os.sep)[0]
+    sys.path[:] = [each for each in sys.path if each.rstrip(os.sep) != own]
     spec = PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:
+        from importlib.util import module_from_spec
+
         sys.modules["sitecustomize"] = module_from_spec(spec)
         spec.loader.exec_module(sys.modules["sitecustomize"])
 
 
-_become_recorded()
+# The recorder itself is named by `-m`, or in the text of `-c` by which multiprocessing starts a process.
+if "ASCENDTUNE_RECORD" in os.environ and not any(_RECORDER in word for word in sys.orig_argv):
+    if "torch" in sys.modules:
+        _record()
+    else:
+        sys.meta_path.insert(0, _RecordOnceTorchIsImported)
 _import_the_next()
