@@ -75,7 +75,7 @@ def row(status: Status, name: str, name_width: int, limit: int, paint: Paint, bo
     if limit < _NARROW:
         return [f"{shown}  {name}", *body(4)]
     first, *more = body(_STATUS_WIDTH + name_width + 4) or [""]
-    return [f"{shown}  {name.ljust(name_width)}  {first.strip()}".rstrip(), *more]
+    return [f"{shown}  {name}{' ' * (name_width - columns_of(name))}  {first.strip()}".rstrip(), *more]
 
 
 def as_json(verdict: str, findings: Sequence[Finding], **further: Any) -> str:

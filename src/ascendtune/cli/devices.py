@@ -10,7 +10,8 @@ import typer
 
 from ascendtune.cli.options import AsJson, LanguageOption
 from ascendtune.cli.terminal import colour, table, width
-from ascendtune.core.units import count_of, format_bytes
+from ascendtune.core.terminal_text import columns_of
+from ascendtune.core.units import format_bytes
 from ascendtune.machine.language import say
 from ascendtune.machine.npu.topology import LINKS, Topology, cores_of
 
@@ -185,7 +186,8 @@ def _devices(devices: tuple[Accelerator, ...]) -> str:
         if limit is not None and _size(rows) > limit:
             rows.pop(name, None)
     # The name gives way when even then the terminal is too narrow.
-    lines = table(list(rows), list(zip(*rows.values(), strict=True)), right=_RIGHT).splitlines()
+    cells = list(zip(*rows.values(), strict=True))
+    lines = table([say(name) for name in rows], cells, right=[say(name) for name in _RIGHT]).splitlines()
     return "\n".join([colour(lines[0], "bold", sys.stdout), *map(_painted, lines[1:], devices)])
 
 
@@ -196,7 +198,8 @@ def _nothing(snapshot: Snapshot) -> str:
 
 
 def _size(rows: dict[str, list[str]]) -> int:
-    return sum(max(len(name), *map(len, cells)) for name, cells in rows.items()) + 2 * (len(rows) - 1)
+    sizes = (max(columns_of(say(name)), *map(columns_of, cells)) for name, cells in rows.items())
+    return sum(sizes) + 2 * (len(rows) - 1)
 
 
 def _painted(line: str, device: Accelerator) -> str:
@@ -222,13 +225,14 @@ def _host(host: HostInfo) -> str:
         free=format_bytes(host.memory_available_bytes),
         total=format_bytes(host.memory_total_bytes),
     )
+    cores = host.cores or host.cores_usable
     shown = [
         host.hostname,
         host.cpu_name,
-        f"{count_of(host.cores or host.cores_usable, 'core')}{usable} ({host.architecture})",
+        (say("1 core") if cores == 1 else say("{count} cores", count=cores)) + f"{usable} ({host.architecture})",
         None if host.load_average is None else say("load {load:.1f}", load=host.load_average),
         memory,
-        f"{count_of(len(host.numa_nodes), 'NUMA node')}" if len(host.numa_nodes) > 1 else None,
+        say("{count} NUMA nodes", count=len(host.numa_nodes)) if len(host.numa_nodes) > 1 else None,
         host.operating_system,
     ]
     return say("host: ") + ", ".join(part for part in shown if part)
@@ -267,7 +271,7 @@ def topology_picture(topology: Topology, numa_nodes: Mapping[str, str]) -> str:
     near = [f"NPU{npu}: {_near(topology.cores[npu], numa_nodes)}" for npu in topology.npus if npu in topology.cores]
     used = set(topology.links.values())
     meanings = [
-        f"{link}: {LINKS.get(link, say('a link that npu-smi does not explain'))}"
+        f"{link}: {say(LINKS.get(link, 'a link that npu-smi does not explain'))}"
         for link in sorted(used, key=_distance)
     ]
     return "\n".join([matrix, "", *near, "", *meanings])
@@ -276,7 +280,7 @@ def topology_picture(topology: Topology, numa_nodes: Mapping[str, str]) -> str:
 def _near(cores: str, numa_nodes: Mapping[str, str]) -> str:
     near = cores_of(cores)
     nodes = [node for node, its_cores in numa_nodes.items() if near & cores_of(its_cores)]
-    return f"cores {cores}" + (f", NUMA node {', '.join(nodes)}" if nodes else "")
+    return say("cores {cores}", cores=cores) + (say(", NUMA node {nodes}", nodes=", ".join(nodes)) if nodes else "")
 
 
 def _distance(link: str) -> int:

@@ -79,6 +79,8 @@ def doctor(
         raise InputError(
             "--yes needs --fix or --bundle", code="conflicting-options", remedy="add --fix, or remove --yes"
         )
+    # Programs that read JSON get English, unless they ask for something else.
+    spoken = language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)
     recipe, words = _recipe_among(codes or [])
     chosen = _known(words, has_nodes=nodes is not None)
     if as_list:
@@ -99,14 +101,14 @@ def doctor(
                 code="conflicting-options",
                 remedy="run them on that machine, without --nodes",
             )
-        return doctor_nodes(nodes, chosen, deep=deep, json=as_json)
+        with language.using(spoken):
+            return doctor_nodes(nodes, chosen, deep=deep, json=as_json)
     if bundle is not None:
         require_place_for(bundle)
     outside = Outside(needs=recipe)
     if deep:
         chosen = [*(chosen or CHECKS), *DEEP_CHECKS]
-    # Programs that read JSON get English, unless they ask for something else.
-    with language.using(language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)):
+    with language.using(spoken):
         examination = examine(outside, chosen)
         sentence = verdict(examination, outside)
         todo = plan(examination, outside) if mend else None
@@ -118,8 +120,8 @@ def doctor(
             _show(sentence, examination, everything=verbose, chosen=bool(words))
             if todo:
                 fix(todo, yes=yes)
-    if bundle is not None:
-        _write_bundle(bundle, collect(sentence, examination, outside), yes=yes)
+        if bundle is not None:
+            _write_bundle(bundle, collect(sentence, examination, outside), yes=yes)
     return exit_code(examination.findings)
 
 
@@ -203,39 +205,42 @@ def _list(as_json: bool) -> str:
 def _write_bundle(path: Path, files: dict[str, str], *, yes: bool) -> None:
     """Show what goes into the bundle, ask on a terminal, and write it."""
     from ascendtune.check.doctor.bundle import masked_words, write_bundle
+    from ascendtune.check.doctor.language import say
     from ascendtune.core.terminal_text import safe
     from ascendtune.core.units import format_bytes
 
-    print(f"{path} will contain:", file=sys.stderr)
+    print(say("{path} will contain:", path=path), file=sys.stderr)
     for name, text in files.items():
         print(f"  {safe(name)} ({format_bytes(len(text.encode()))})", file=sys.stderr)
-    masked = ", ".join(f"{count} {kind}" for kind, count in masked_words(files).items())
-    print(f"masked: {masked or 'nothing was found to mask'}", file=sys.stderr)
+    masked = ", ".join(f"{count} {say(kind)}" for kind, count in masked_words(files).items())
+    print(say("masked: ") + (masked or say("nothing was found to mask")), file=sys.stderr)
     if not yes and sys.stdin.isatty() and sys.stderr.isatty():
-        answer = typer.prompt("Write it? (y)es, (n)o, (v)iew the text first", default="y", err=True)
+        answer = typer.prompt(say("Write it? (y)es, (n)o, (v)iew the text first"), default="y", err=True)
         if answer.lower().startswith("v"):
             for name, text in files.items():
                 print(f"--- {safe(name)}", *map(safe, text.splitlines()), sep="\n", file=sys.stderr)
-            answer = "y" if typer.confirm("Write it?", err=True) else "n"
+            answer = "y" if typer.confirm(say("Write it?"), err=True) else "n"
         if not answer.lower().startswith("y"):
-            print("nothing was written", file=sys.stderr)
+            print(say("nothing was written"), file=sys.stderr)
             return
     write_bundle(path, files)
-    print(f"wrote {path}: review it before you send it", file=sys.stderr)
+    print(say("wrote {path}: review it before you send it", path=path), file=sys.stderr)
 
 
 def fix(plan: Plan, *, yes: bool) -> None:
     """Print the plan, ask, and carry it out. An action that fails is reported; the others are still done."""
+    from ascendtune.check.doctor.language import say
+
     print()
     if plan.actions:
-        print("--fix can do:", *(f"  {each.what}" for each in plan.actions), sep="\n")
+        print(say("--fix can do:"), *(f"  {each.what}" for each in plan.actions), sep="\n")
     else:
-        print("--fix can do nothing here: it only cleans ascendtune's own cache and creates directories")
+        print(say("--fix can do nothing here: it only cleans ascendtune's own cache and creates directories"))
     if plan.shell:
-        print("run in this shell, and add to the job script; a program cannot set these variables for you:")
+        print(say("run in this shell, and add to the job script; a program cannot set these variables for you:"))
         print(*(f"  {line}" for line in plan.shell), sep="\n")
     if plan.left:
-        print("to do by hand, because --fix does not change the system, packages or other processes:")
+        print(say("to do by hand, because --fix does not change the system, packages or other processes:"))
         print(*(f"  {each.code}: {each.remedy}" for each in plan.left), sep="\n")
     if plan.actions and _agreed(len(plan.actions), yes):
         carry_out(plan)
@@ -243,6 +248,7 @@ def fix(plan: Plan, *, yes: bool) -> None:
 
 def carry_out(plan: Plan) -> list[Action]:
     """Run the actions, with one line on stderr for each; returns those that succeeded."""
+    from ascendtune.check.doctor.language import say
     from ascendtune.core.errors import MachineError
 
     done = []
@@ -250,9 +256,9 @@ def carry_out(plan: Plan) -> list[Action]:
         try:
             action.do()
         except MachineError as error:
-            print(f"not done: {action.what}: {error.what}; {error.remedy}", file=sys.stderr)
+            print(say("not done: ") + f"{action.what}: {error.what}; {error.remedy}", file=sys.stderr)
         else:
-            print(f"done: {action.what}", file=sys.stderr)
+            print(say("done: ") + action.what, file=sys.stderr)
             done.append(action)
     return done
 
@@ -260,7 +266,9 @@ def carry_out(plan: Plan) -> list[Action]:
 def _agreed(count: int, yes: bool) -> bool:
     if yes:
         return True
+    from ascendtune.check.doctor.language import say
+
     if not sys.stdin.isatty():
-        print("nothing was changed: add --yes", file=sys.stderr)
+        print(say("nothing was changed: add --yes"), file=sys.stderr)
         return False
-    return typer.confirm(f"Do {'this' if count == 1 else f'these {count} things'}?")
+    return typer.confirm(say("Do this?") if count == 1 else say("Do these {count} things?", count=count))

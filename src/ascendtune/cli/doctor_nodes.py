@@ -14,9 +14,11 @@ from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import exit_code
 from ascendtune.check.nodes.ask import ask
 from ascendtune.check.nodes.compare import compare
+from ascendtune.check.nodes.language import say
 from ascendtune.check.nodes.summary import as_json, as_text, summary
 from ascendtune.cli.progress import Progress
 from ascendtune.cli.terminal import paint, width
+from ascendtune.core import language
 from ascendtune.core.errors import together
 from ascendtune.job.nodes.cluster_spec import hosts_of
 from ascendtune.job.nodes.connection import portable
@@ -42,6 +44,7 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
         "directory": str(Path.cwd()),
         "codes": [code for code in chosen if code not in NODE_CHECKS],
         "facts": NODES_ALIKE in chosen,
+        "language": language.current(),
     }
     is_deep = bool(DEEP_CHECKS.keys() & set(chosen))
     with Progress(sys.stderr) as progress:
@@ -50,7 +53,7 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
             look,
             limit_seconds=_LIMIT_SECONDS + (DEEP_LIMIT_SECONDS if is_deep else 0),
             # Without a total: the time left does not depend on how many have answered.
-            show=lambda done, total: progress.show("nodes that answered", done, total),
+            show=lambda done, total: progress.show(say("nodes that answered"), done, total),
         )
     if not nodes.answers:
         raise together(list(nodes.silent.values()))

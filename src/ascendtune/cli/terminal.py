@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from ascendtune.core.terminal_text import control, terminal_width
+from ascendtune.core.terminal_text import columns_of, control, terminal_width
 
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36"}
 _CODES = {**_COLOURS, "bold": "1", "dim": "2"}
@@ -47,12 +47,12 @@ def table(
         if limit is None or _columns_needed(columns) <= limit:
             break
         columns = [column for column in columns if column[0] != name]
-    sizes = [max(map(len, column)) for column in columns]
+    sizes = [max(map(columns_of, column)) for column in columns]
     if limit is not None and not spare:
         sizes[0] = max(8, sizes[0] - max(0, _columns_needed(columns) - limit))
     return "\n".join(
         "  ".join(
-            _shortened(cell, size).rjust(size) if name in right else _shortened(cell, size).ljust(size)
+            _padded(_shortened(cell, size), size, is_right=name in right)
             for cell, size, (name, *_) in zip(line, sizes, columns, strict=True)
         ).rstrip()
         for line in zip(*columns, strict=True)
@@ -60,9 +60,18 @@ def table(
 
 
 def _columns_needed(columns: Sequence[Sequence[str]]) -> int:
-    return sum(max(map(len, column)) for column in columns) + 2 * (len(columns) - 1)
+    return sum(max(map(columns_of, column)) for column in columns) + 2 * (len(columns) - 1)
+
+
+def _padded(text: str, size: int, *, is_right: bool) -> str:
+    blank = " " * (size - columns_of(text))
+    return blank + text if is_right else text + blank
 
 
 def _shortened(text: str, size: int) -> str:
     # The end of a path is more informative than its beginning.
-    return text if len(text) <= size else "…" + text[len(text) - size + 1 :]
+    if columns_of(text) <= size:
+        return text
+    while columns_of(text) > size - 1:
+        text = text[1:]
+    return "…" + text

@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ascendtune.cli import devices
 from ascendtune.core import language
 from ascendtune.machine import language as machine_language
 from ascendtune.machine.language import say
 from ascendtune.machine.npu import trouble
+from ascendtune.machine.npu.topology import LINKS
 
 _ROOM = Path(machine_language.__file__).parent
 _NAMES = re.compile(r"\{(\w+)")
@@ -25,6 +27,7 @@ def _said() -> Iterator[str]:
 
 def test_every_sentence_about_devices_has_a_translation_with_the_same_names() -> None:
     known = {sentence for each in trouble._KNOWN for sentence in (each.what, each.remedy)}
+    known |= {*devices._COLUMNS, *LINKS.values()}
 
     assert sorted({*_said(), *known} - say.chinese.keys()) == []
     for english, translated in say.chinese.items():

@@ -50,7 +50,11 @@ def _look_at_accelerators(outside: Outside) -> Iterator[Finding]:
     elif gpus:
         yield ok(
             ACCELERATORS,
-            say("{count}, driver {value}", count=count_of(gpus, "GPU"), value=outside.gpus[1] or "of unknown version"),
+            say(
+                "{count}, driver {value}",
+                count=count_of(gpus, "GPU"),
+                value=outside.gpus[1] or say("of unknown version"),
+            ),
         )
     if not (npus or gpus or outside.npus_on_bus or outside.gpus_on_bus or outside.npu_smi[0].devices):
         yield _cpu_alone(outside)
@@ -205,20 +209,20 @@ def _cuda(value: str, count: int) -> Iterator[Finding]:
 
 def _problem(names: list[str], count: int, *, ascending: bool) -> str | None:
     if names == [""]:
-        return "it is empty"
+        return say("it is empty")
     if any(name != name.strip() for name in names):
-        return "a blank ends the list"
+        return say("a blank ends the list")
     strange = [name for name in names if not name.isdecimal()]
     if strange:
-        return f"{strange[0]!r} is not an id"
+        return say("{name!r} is not an id", name=strange[0])
     ids = [int(name) for name in names]
     absent = [each for each in ids if each >= count]
     if absent:
-        return f"device {absent[0]} does not exist"
+        return say("device {id} does not exist", id=absent[0])
     if len(set(ids)) < len(ids):
-        return "an id is repeated"
+        return say("an id is repeated")
     if ascending and ids != sorted(ids):
-        return "the ids must be ascending"
+        return say("the ids must be ascending")
     return None
 
 

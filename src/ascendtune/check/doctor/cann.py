@@ -183,13 +183,13 @@ def _where_from(missing: list[str], outside: Outside) -> str:
         for directory in sorted(outside.path("/usr/local/Ascend").glob(pattern), reverse=True):
             if (directory / missing[0]).exists():
                 return _how(directory)
-    return "source CANN's set_env.sh; in a container also mount /usr/local/Ascend/driver/lib64"
+    return say("source CANN's set_env.sh; in a container also mount /usr/local/Ascend/driver/lib64")
 
 
 def _how(directory: Path) -> str:
     if "driver" in directory.parts:
         return f"export LD_LIBRARY_PATH={directory}:$LD_LIBRARY_PATH"
-    return f"source the set_env.sh of the CANN that has it, in {directory}"
+    return say("source the set_env.sh of the CANN that has it, in {directory}", directory=directory)
 
 
 LIBRARIES_CHECK = Check(

@@ -13,7 +13,6 @@ from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import COMPUTE_SECONDS, Outside
 from ascendtune.check.finding import Finding, unknown
-from ascendtune.core.units import count_of
 from ascendtune.machine.inventory import Accelerator
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import attached
@@ -73,7 +72,7 @@ def examine(outside: Outside, codes: Sequence[str] = (), *, limit_seconds: float
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     told = {check.code: answers.get(check.code) for check in checks}
-    late = f"no answer within {limit_seconds:g} s"
+    late = say("no answer within {seconds:g} s", seconds=limit_seconds)
     findings = [
         each for code, found in told.items() for each in (found if found is not None else [unknown(code, late)])
     ]
@@ -143,7 +142,8 @@ def trains_on(outside: Outside) -> str | None:
     if devices and outside.package("torch"):
         names = {device.name for device in devices if device.name}
         return f"{len(devices)} GPU" + (f" ({', '.join(sorted(names))})" if names else "")
-    cores = count_of(len(os.sched_getaffinity(0)), "core")
+    count = len(os.sched_getaffinity(0))
+    cores = say("1 core") if count == 1 else say("{count:,} cores", count=count)
     return say("the CPU ({cores}); larger models need an NPU or a GPU", cores=cores)
 
 

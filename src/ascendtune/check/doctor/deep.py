@@ -42,9 +42,13 @@ def _answer(done: Finished) -> dict[str, Any] | None:
 
 def _no_answer(code: str, who: str, done: Finished, *, expected: str, remedy: str) -> Finding:
     """The failure of a program without output: how it exited, and its last error lines."""
-    how = done.error.strip().splitlines()[-1:] or ["no message"]
-    exited = f"signal {-done.exit_code}" if done.exit_code < 0 else f"exit code {done.exit_code}"
-    ended = "timed out" if done.timed_out else f"ended with {exited}"
+    how = done.error.strip().splitlines()[-1:] or [say("no message")]
+    exited = (
+        say("signal {number}", number=-done.exit_code)
+        if done.exit_code < 0
+        else say("exit code {number}", number=done.exit_code)
+    )
+    ended = say("timed out") if done.timed_out else say("ended with {how}", how=exited)
     return failure(
         code,
         f"{who} {ended}: {how[0][:200]}",
@@ -83,14 +87,18 @@ def _judge_product(label: str, done: Finished) -> Finding:
     told = _answer(done)
     if told is None:
         remedy = say("check the findings versions and libraries first; then `ascendtune explain` on the lines below")
-        return _no_answer(COMPUTE, f"torch on {label}", done, expected="a matrix product", remedy=remedy)
+        return _no_answer(
+            COMPUTE, say("torch on {label}", label=label), done, expected=say("a matrix product"), remedy=remedy
+        )
     wrong = {name: error for name, error in told["errors"].items() if not error <= _PRODUCT_TOLERANCE[name]}
     if wrong:
         shown = ", ".join(f"{name} {error:.2g}" for name, error in wrong.items())
         return failure(
             COMPUTE,
             say("{label} multiplies incorrectly: relative error {shown}", label=label, shown=shown),
-            expected=", ".join(f"{name} below {_PRODUCT_TOLERANCE[name]:g}" for name in wrong),
+            expected=", ".join(
+                say("{name} below {limit:g}", name=name, limit=_PRODUCT_TOLERANCE[name]) for name in wrong
+            ),
             remedy=say(
                 "take the device out of use and check its health (ECC errors); have it replaced if this persists"
             ),
@@ -99,10 +107,14 @@ def _judge_product(label: str, done: Finished) -> Finding:
 
 
 def _sentence(told: dict[str, Any]) -> str:
-    parts = [f"{', '.join(told['errors'])} agree with the CPU", f"{format_bytes(told['allocated_bytes'])} allocated"]
+    parts = [
+        say("{names} agree with the CPU", names=", ".join(told["errors"])),
+        say("{size} allocated", size=format_bytes(told["allocated_bytes"])),
+    ]
     if "to_device_bytes_per_second" in told:
         there, back = told["to_device_bytes_per_second"], told["from_device_bytes_per_second"]
-        parts.append(f"{format_bytes(there)}/s to the device, {format_bytes(back)}/s back")
+        template = "{there}/s to the device, {back}/s back"
+        parts.append(say(template, there=format_bytes(there), back=format_bytes(back)))
     return "; ".join(parts)
 
 
@@ -208,10 +220,12 @@ def _judge_sums(joined: Visible, ranks: Sequence[Finished], *, is_all: bool) -> 
         names = " and ".join([*joined.vendor.interface_variables, "GLOO_SOCKET_IFNAME"])
         return _no_answer(
             ALL_REDUCE,
-            f"rank {rank} of {_RANKS}, on {joined.label(rank)},",
+            say("rank {rank} of {ranks}, on {label},", rank=rank, ranks=_RANKS, label=joined.label(rank)),
             ranks[rank],
-            expected="the sum over both ranks",
-            remedy=f"check {names}, compute and hccl_host first; then `ascendtune explain` on the lines below",
+            expected=say("the sum over both ranks"),
+            remedy=say(
+                "check {names}, compute and hccl_host first; then `ascendtune explain` on the lines below", names=names
+            ),
         )
     told = [each for each in answers if each is not None]
     backend, places = told[0]["backend"], " and ".join(dict.fromkeys(map(joined.label, range(_RANKS))))

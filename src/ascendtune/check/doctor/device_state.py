@@ -202,10 +202,9 @@ def _without_npu_smi(outside: Outside) -> Finding:
         return unknown(DEVICE_MEMORY, why, remedy=say("see the finding npu_smi"), because=NPU_SMI)
     return warning(
         DEVICE_MEMORY,
-        say(
-            "npu-smi lists no cards, but {count} a card open",
-            count=count_of(len(holders), "process has", "processes have"),
-        ),
+        say("npu-smi lists no cards, but 1 process has a card open")
+        if len(holders) == 1
+        else say("npu-smi lists no cards, but {count} processes have a card open", count=len(holders)),
         expected=say("no process before training starts"),
         remedy=say("if they are left over from your jobs: kill {names}", names=" ".join(map(str, list(holders)[:8]))),
         evidence=tuple(f"pid {pid} ({name}) has {nodes} open" for pid, (name, nodes) in list(holders.items())[:16]),
@@ -237,7 +236,8 @@ def _is_used(device: Accelerator) -> bool:
 
 def _held(devices: list[Accelerator]) -> Finding:
     lines = [
-        f"{device.label}: {process.name or 'a process'}, pid {process.pid}, {format_bytes(process.memory_used_bytes)}"
+        f"{device.label}: {process.name or say('a process')}, pid {process.pid}, "
+        f"{format_bytes(process.memory_used_bytes)}"
         for device in devices
         for process in device.processes
     ]
@@ -258,7 +258,12 @@ def _held(devices: list[Accelerator]) -> Finding:
 
 def _silent(devices: list[Accelerator], outside: Outside) -> Finding:
     lines = [
-        f"{each.label}: {format_bytes(each.memory_used_bytes)} of {format_bytes(each.memory_total_bytes)} used"
+        say(
+            "{label}: {used} of {total} used",
+            label=each.label,
+            used=format_bytes(each.memory_used_bytes),
+            total=format_bytes(each.memory_total_bytes),
+        )
         for each in devices
     ]
     lines += [f"pid {pid} ({name}) has {nodes} open" for pid, (name, nodes) in list(_holders(outside).items())[:16]]

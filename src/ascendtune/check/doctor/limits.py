@@ -25,13 +25,13 @@ def _look_at_limits(outside: Outside) -> Iterator[Finding]:
     found = []
     for name, (flag, number, wanted) in _WANTED.items():
         soft, hard = outside.limits(number)
-        told.append(f"{name} {_shown(soft)}")
+        told.append(f"{say(name)} {_shown(soft)}")
         if soft != resource.RLIM_INFINITY and soft < wanted:
             can = hard == resource.RLIM_INFINITY or hard >= wanted
             found.append(
                 warning(
                     LIMITS,
-                    say("at most {soft} {name} (hard limit {hard})", soft=soft, name=name, hard=_shown(hard)),
+                    say("at most {soft} {name} (hard limit {hard})", soft=soft, name=say(name), hard=_shown(hard)),
                     expected=say("{wanted} or more", wanted=wanted),
                     remedy=say("ulimit {flag} {wanted}", flag=flag, wanted=wanted)
                     if can
@@ -47,7 +47,7 @@ def _look_at_limits(outside: Outside) -> Iterator[Finding]:
 
 
 def _shown(limit: int) -> str:
-    return "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
+    return say("unlimited") if limit == resource.RLIM_INFINITY else str(limit)
 
 
 LIMITS_CHECK = Check(

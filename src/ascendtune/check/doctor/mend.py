@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from ascendtune.check.doctor.check import Examination
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding
 from ascendtune.core.directories import abandoned, remove_abandoned
@@ -70,7 +71,8 @@ def _missing_directories(outside: Outside) -> Iterator[Action]:
     )
     for directory in dict.fromkeys((outside.cache, *named)):
         if directory.is_absolute() and not directory.exists() and _may_be_made(directory):
-            yield Action(f"create the cache directory {directory}", partial(_make, directory))
+            what = say("create the cache directory {path}", path=directory)
+            yield Action(what, partial(_make, directory))
 
 
 def _may_be_made(directory: Path) -> bool:
@@ -91,7 +93,7 @@ def _half_built(outside: Outside) -> Iterator[Action]:
         return
     for building in found:
         size = format_bytes(sum(path.stat().st_size for path in building.rglob("*") if path.is_file()))
-        what = f"remove {building} ({size}): data that a killed process was preparing"
+        what = say("remove {path} ({size}): data that a killed process was preparing", path=building, size=size)
         yield Action(what, partial(remove_abandoned, building))
 
 
@@ -99,7 +101,8 @@ def _half_written(outside: Outside) -> Iterator[Action]:
     for directory in dict.fromkeys((outside.cache, outside.cache / "tokens", outside.state / "jobs")):
         for path in unfinished_files(directory):
             if _is_abandoned(path):
-                yield Action(f"remove {path}: a killed process was writing it", partial(_remove, path))
+                what = say("remove {path}: a killed process was writing it", path=path)
+                yield Action(what, partial(_remove, path))
 
 
 def _is_abandoned(path: Path) -> bool:

@@ -10,7 +10,6 @@ from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.check.nodes.answer import Clock
 from ascendtune.check.nodes.compare import all_nodes, compare
-from ascendtune.core.units import count_of
 
 NODES_ANSWER = "nodes_answer"
 
@@ -21,7 +20,11 @@ def _look_at_nodes_answer(outside: Outside) -> Iterator[Finding]:
     for error in outside.nodes.silent.values():
         yield failure(NODES_ANSWER, error.what, expected=say("passwordless ssh works"), remedy=error.remedy)
     if not outside.nodes.silent:
-        yield ok(NODES_ANSWER, say("{count} answered", count=count_of(len(outside.nodes.answers), "node")))
+        yield ok(NODES_ANSWER, _answered(len(outside.nodes.answers)))
+
+
+def _answered(count: int) -> str:
+    return say("1 node answered") if count == 1 else say("{count} nodes answered", count=count)
 
 
 NODES_ANSWER_CHECK = Check(
@@ -56,7 +59,7 @@ def _look_at_nodes_alike(outside: Outside) -> Iterator[Finding]:
             else say("make it the same, unless the difference is intended"),
         )
     if not differences:
-        yield ok(NODES_ALIKE, say("{count} are the same", count=count_of(comparison.equal_facts, "fact")))
+        yield ok(NODES_ALIKE, say("equal facts: {count}", count=comparison.equal_facts))
 
 
 NODES_ALIKE_CHECK = Check(
@@ -78,7 +81,8 @@ CLOCK_SKEW = "clock_skew"
 
 _MOST_SECONDS = 1.0
 """Machines with time synchronisation differ by milliseconds in one network, by tenths of a second over a bad one."""
-_REMEDY = "start chronyd (or ntpd, systemd-timesyncd) there: `timedatectl` shows whether it is synchronised"
+_REMEDY_THERE = "start chronyd (or ntpd, systemd-timesyncd) there: `timedatectl` shows whether it is synchronised"
+_REMEDY_HERE = "start chronyd (or ntpd, systemd-timesyncd) here: `timedatectl` shows whether it is synchronised"
 
 
 def _look_at_clock_skew(outside: Outside) -> Iterator[Finding]:
@@ -89,14 +93,20 @@ def _look_at_clock_skew(outside: Outside) -> Iterator[Finding]:
     apart = {name: clock for name, clock in clocks.items() if clock.certain_seconds() > _MOST_SECONDS}
     if len(apart) == len(clocks) > 1 and _agree(list(apart.values())):
         clock = next(iter(apart.values()))
-        yield _skew(
-            f"the clock of this machine is {_shown(-clock.ahead_seconds, clock)} those of {all_nodes(clocks)}, "
-            "which agree",
-            _REMEDY.replace("there", "here"),
+        template = (
+            "the clock of this machine is {seconds} ahead of those of {nodes}, which agree"
+            if clock.ahead_seconds < 0
+            else "the clock of this machine is {seconds} behind those of {nodes}, which agree"
         )
+        yield _skew(say(template, seconds=_shown(clock), nodes=all_nodes(clocks)), say(_REMEDY_HERE))
     else:
         for name, clock in apart.items():
-            yield _skew(f"the clock of {name} is {_shown(clock.ahead_seconds, clock)} this machine's", _REMEDY)
+            template = (
+                "the clock of {name} is {seconds} ahead of this machine's"
+                if clock.ahead_seconds > 0
+                else "the clock of {name} is {seconds} behind this machine's"
+            )
+            yield _skew(say(template, name=name, seconds=_shown(clock)), say(_REMEDY_THERE))
     for name in vague:
         if name not in apart:
             why = say(
@@ -122,15 +132,17 @@ def _skew(measured: str, remedy: str) -> Finding:
     )
 
 
-def _shown(ahead_seconds: float, clock: Clock) -> str:
-    side = "ahead of" if ahead_seconds > 0 else "behind"
-    return f"{abs(ahead_seconds):.1f} s (± {clock.within_seconds * 1e3:.1f} ms) {side}"
+def _shown(clock: Clock) -> str:
+    return f"{abs(clock.ahead_seconds):.1f} s (± {clock.within_seconds * 1e3:.1f} ms)"
 
 
 def _all_well(clocks: Mapping[str, Clock]) -> str:
     most = max(abs(clock.ahead_seconds) + clock.within_seconds for clock in clocks.values())
     milliseconds = max(most * 1e3, 0.1)
-    return f"the clocks of {count_of(len(clocks), 'node')} are within {milliseconds:.1f} ms of this machine's"
+    if len(clocks) == 1:
+        return say("the clock of 1 node is within {value:.1f} ms of this machine's", value=milliseconds)
+    template = "the clocks of {count} nodes are within {value:.1f} ms of this machine's"
+    return say(template, count=len(clocks), value=milliseconds)
 
 
 CLOCK_SKEW_CHECK = Check(

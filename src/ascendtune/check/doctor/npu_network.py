@@ -219,11 +219,12 @@ def _for_each(ports: Sequence[Port], words: str) -> str:
 def _spread(ports: Sequence[Port]) -> str:
     """UDP source ports in words: fixed ports work on one machine and are slow between many."""
     if not all(port.udp.mode for port in ports):
-        return "; UDP source ports unknown"
+        return say("; UDP source ports unknown")
     if any(port.udp.mode != "custom" for port in ports):
-        return "; UDP source ports spread"
+        return say("; UDP source ports spread")
     numbers = ", ".join(map(str, sorted({port.udp.port for port in ports if port.udp.port})))
-    return f"; UDP source ports fixed ({numbers}): between machines `-udp -s auto` spreads flows over paths"
+    template = "; UDP source ports fixed ({numbers}): between machines `-udp -s auto` spreads flows over paths"
+    return say(template, numbers=numbers)
 
 
 def _ids(ports: Sequence[Port]) -> str:

@@ -32,7 +32,7 @@ def _look_at_packages(outside: Outside) -> Iterator[Finding]:
     yield from found
     if not found:
         versions = {name: outside.package(name) for name in ("torch", "transformers", "peft", "numpy")}
-        said = ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
+        said = ", ".join(f"{name} {version or say('not installed')}" for name, version in versions.items())
         yield ok(PACKAGES, said)
 
 

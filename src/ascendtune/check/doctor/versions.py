@@ -38,7 +38,7 @@ def _look_at_versions(outside: Outside) -> Iterator[Finding]:
         *(_interface(outside, kit) if kit else ()),
     ]
     names = {"Python": outside.python, "torch": torch, "torch_npu": torch_npu, "CANN": cann}
-    said = ", ".join(f"{name} {version or 'missing'}" for name, version in names.items())
+    said = ", ".join(f"{name} {version or say('missing')}" for name, version in names.items())
     yield from found
     if not found:
         user = seen_pair(torch_npu, cann)
@@ -193,7 +193,7 @@ def _look_at_driver_firmware(outside: Outside) -> Iterator[Finding]:
             say("{home}/{missing}/version.info does not exist{where}", home=_HOME, missing=missing, where=where),
         )
         return
-    both = f"driver {driver_version}, firmware {firmware_version}"
+    both = say("driver {driver}, firmware {firmware}", driver=driver_version, firmware=firmware_version)
     accepted = read_list(driver.get("compatible_version_fw", ""))
     asked = read_list(firmware.get("compatible_version_drv", ""))
     if not accepted and not asked:

@@ -4,7 +4,7 @@
 
     it receives                 it sends
     {"clock": true}             {"time": seconds since the epoch}
-    {"look": {"env", "directory", "codes", "facts"}}
+    {"look": {"env", "directory", "codes", "facts", "language"}}
                                 {"address", "verdict", "trains_on", "findings", "not_applicable", "facts"}
     {"towards": address}        {"mtu": text or null}
                                 (null: towards the asking host)
@@ -27,6 +27,8 @@ from typing import IO, Any
 from ascendtune.check.doctor.check import Examination, examine, trains_on, verdict
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.nodes.facts import facts, mtu_towards
+from ascendtune.check.nodes.language import say
+from ascendtune.core import language
 from ascendtune.core.process import below, send
 from ascendtune.job.nodes.handshake_reply import client_address, server_address
 from ascendtune.job.nodes.message import decode, encode
@@ -45,7 +47,8 @@ def serve(received: IO[bytes], sent: IO[bytes]) -> None:
             answer: dict[str, Any] = {"time": time.time()}
         elif "look" in message:
             outside = _outside(message["look"])
-            answer = {"address": server_address(), **look(outside, message["look"])}
+            with language.using(language.choose(message["look"]["language"], {}, None)):
+                answer = {"address": server_address(), **look(outside, message["look"])}
         else:
             address = message["towards"] or client_address()
             answer = {"mtu": mtu_towards(outside or Outside(), address) if address else None}
@@ -64,7 +67,7 @@ def look(outside: Outside, asked: Mapping[str, Any]) -> dict[str, Any]:
         telling.join(_FACTS_SECONDS)
     return {
         "verdict": verdict(examination, outside),
-        "trains_on": trains_on(outside) or "no device",
+        "trains_on": trains_on(outside) or say("no device"),
         "findings": [finding.as_json() for finding in examination.findings],
         "not_applicable": examination.not_applicable,
         "facts": dict(told),

@@ -35,7 +35,7 @@ def ask(
     """Let every host examine itself. Never raises for what hosts do; see `silent`.
 
     Args:
-        look: what the agent needs to know: env, directory, codes, facts.
+        look: what the agent needs to know: env, directory, codes, facts, language.
         limit_seconds: from now; a host that has not answered by then counts as silent.
         agent: the module that runs there.
     """

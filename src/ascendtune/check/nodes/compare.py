@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from ascendtune.check.finding import Finding, Status, worst_first
 from ascendtune.check.nodes.answer import Answer
 from ascendtune.check.nodes.facts import REQUIRED
+from ascendtune.check.nodes.language import say
 from ascendtune.job.nodes.alike import Group, differ, groups_of, in_words
-
-_ABSENT = "absent"
-_FINE = "ok"
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class Difference:
     """Of the value of a group."""
 
     def in_words(self) -> str:
-        return in_words(self.name if self.is_fact else f"{self.name}:", self.groups)
+        return in_words(say(self.name) if self.is_fact else f"{self.name}:", self.groups)
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,8 @@ def compare(answers: Mapping[str, Answer]) -> Comparison:
     Checks that found nothing wrong are equal, whatever figures they name (free disk, load); what is wrong is compared
     word by word.
     """
-    facts = _by_name({node: answer.facts for node, answer in answers.items()}, _ABSENT)
-    found = _by_name({node: _in_words(answer.findings) for node, answer in answers.items()}, _FINE)
+    facts = _by_name({node: answer.facts for node, answer in answers.items()}, say("absent"))
+    found = _by_name({node: _in_words(answer.findings) for node, answer in answers.items()}, say("ok"))
     differences = [
         *(
             Difference(name, "failure" if name in REQUIRED else "warning", groups_of(values), is_fact=True)
@@ -55,7 +53,7 @@ def compare(answers: Mapping[str, Answer]) -> Comparison:
         ),
         *(_check(name, values, answers) for name, values in found.items() if differ(values)),
     ]
-    wrong = {name for name, values in found.items() if not differ(values) and _FINE not in values.values()}
+    wrong = {name for name, values in found.items() if not differ(values) and say("ok") not in values.values()}
     first = next(iter(answers.values()))
     return Comparison(
         tuple(sorted(differences, key=lambda each: _ORDER.index(each.status))),
@@ -68,7 +66,7 @@ def compare(answers: Mapping[str, Answer]) -> Comparison:
 def all_nodes(names: Collection[str]) -> str:
     """ "all 4 nodes", "both nodes"; of one alone the name."""
     if len(names) > 1:
-        return f"all {len(names)} nodes" if len(names) > 2 else "both nodes"
+        return say("all {count} nodes", count=len(names)) if len(names) > 2 else say("both nodes")
     return next(iter(names))
 
 
@@ -87,8 +85,8 @@ def _in_words(findings: Iterable[Finding]) -> dict[str, str]:
     for each in worst_first(findings):
         wrong = told.setdefault(each.code, [])
         if each.status != "ok":
-            wrong.append(f"{each.status}: {each.measured}")
-    return {code: "; ".join(wrong) or _FINE for code, wrong in told.items()}
+            wrong.append(f"{say(each.status)}: {each.measured}")
+    return {code: say("; ").join(wrong) or say("ok") for code, wrong in told.items()}
 
 
 def _check(code: str, values: Mapping[str, str], answers: Mapping[str, Answer]) -> Difference:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.nodes.language import say
 from ascendtune.core.errors import MachineError
 from ascendtune.core.units import format_bytes
 from ascendtune.job.nodes.handshake_reply import COMPARED
@@ -55,20 +56,20 @@ def _software(outside: Outside) -> Iterator[tuple[str, str | None]]:
         yield name, outside.package(name.replace("_", "-"))
     kit = loaded_toolkit(outside)
     installed = ", ".join(sorted({each.version for each in outside.versions.toolkits if each.version}))
-    yield "CANN", kit.version if kit else f"{installed} (not loaded)" if installed else None
+    yield "CANN", kit.version if kit else say("{versions} (not loaded)", versions=installed) if installed else None
     yield "firmware", outside.versions.firmware_version
 
 
 def _variables(outside: Outside) -> Iterator[tuple[str, str | None]]:
     for name, value in sorted(outside.env.items()):
         if _VARIABLE.fullmatch(name) and name not in _OF_ONE_NODE:
-            yield name, value or "empty"
+            yield name, value or say("empty")
 
 
 def _limits(outside: Outside) -> Iterator[tuple[str, str | None]]:
     for name, number in _LIMITS.items():
         soft, _ = outside.limits(number)
-        yield name, "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+        yield name, say("unlimited") if soft == resource.RLIM_INFINITY else str(soft)
 
 
 def _computer(outside: Outside) -> Iterator[tuple[str, str | None]]:
@@ -85,7 +86,9 @@ def _computer(outside: Outside) -> Iterator[tuple[str, str | None]]:
 
 def _devices(outside: Outside) -> Iterator[tuple[str, str | None]]:
     npus = outside.npu_smi[0].devices if outside.has_npus else ()
-    unnamed = f"{len(outside.npu_nodes)}, which npu-smi does not name" if outside.npu_nodes else None
+    unnamed = None
+    if outside.npu_nodes:
+        unnamed = say("{count}, which npu-smi does not name", count=len(outside.npu_nodes))
     yield "NPUs", _counted(npus) or unnamed
     gpus, cuda_driver, _ = outside.gpus
     yield "GPUs", _counted(gpus)
@@ -94,11 +97,14 @@ def _devices(outside: Outside) -> Iterator[tuple[str, str | None]]:
 
 def _counted(devices: tuple[Accelerator, ...]) -> str | None:
     """ "8 x 910B4 with 64.0 GiB"."""
-    names = Counter(f"{device.name or 'unnamed'} with {format_bytes(device.memory_total_bytes)}" for device in devices)
+    names = Counter(
+        say("{name} with {memory}", name=device.name or say("unnamed"), memory=format_bytes(device.memory_total_bytes))
+        for device in devices
+    )
     return ", ".join(f"{count} x {name}" for name, count in sorted(names.items())) or None
 
 
 def _directory(path: Path) -> str | None:
     if not path.is_dir():
         return None
-    return str(path) if os.access(path, os.W_OK) else f"{path} (not writable)"
+    return str(path) if os.access(path, os.W_OK) else say("{path} (not writable)", path=path)

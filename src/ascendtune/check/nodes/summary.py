@@ -9,8 +9,9 @@ from ascendtune.check.doctor.nodes import CLOCK_SKEW
 from ascendtune.check.finding import Finding
 from ascendtune.check.nodes.answer import Answer, NodeAnswers
 from ascendtune.check.nodes.compare import Comparison, Difference, all_nodes
+from ascendtune.check.nodes.language import say
 from ascendtune.check.table import WIDE, Paint, blocks, headline, row, wrapped
-from ascendtune.core.units import count_of
+from ascendtune.core.terminal_text import columns_of
 from ascendtune.job.nodes.alike import in_a_row
 
 
@@ -29,18 +30,20 @@ def as_text(
         ours: those that the table of differences does not show.
         columns: width of the terminal, None where there is none.
     """
-    limit, everywhere = columns or WIDE, f"on {all_nodes(nodes.answers)}"
+    limit, everywhere = columns or WIDE, all_nodes(nodes.answers)
     lines = [*headline(sentence, limit=limit, paint=paint), *blocks(ours, limit=limit, paint=paint)]
     if comparison.differences:
-        width = max(len(each.name) for each in comparison.differences)
-        lines += ["", "differences"]
+        width = max(columns_of(say(each.name)) for each in comparison.differences)
+        lines += ["", say("differences")]
         lines += [line for each in comparison.differences for line in _row(each, width, limit, paint)]
     if comparison.shared:
-        lines += ["", everywhere, *blocks(comparison.shared, limit=limit, paint=paint)]
+        lines += ["", say("on {nodes}", nodes=everywhere), *blocks(comparison.shared, limit=limit, paint=paint)]
     if len(nodes.answers) > 1:
-        counts = {"fact": comparison.equal_facts, "check": comparison.equal_checks}
-        equal = " and ".join(count_of(count, what) for what, count in counts.items() if count)
-        lines += ["", f"the same {everywhere}: {equal or 'nothing'}"]
+        facts, checks = comparison.equal_facts, comparison.equal_checks
+        equal = [say("1 fact") if facts == 1 else say("{count} facts", count=facts)] if facts else []
+        equal += [say("1 check") if checks == 1 else say("{count} checks", count=checks)] if checks else []
+        counts = say(" and ").join(equal) or say("nothing")
+        lines += ["", say("the same on {nodes}: {equal}", nodes=everywhere, equal=counts)]
     return "\n".join(lines)
 
 
@@ -73,10 +76,11 @@ def _row(difference: Difference, width: int, limit: int, paint: Paint) -> list[s
         for group in difference.groups:
             lines += wrapped(f"{group.who()}: ", group.value, indent, limit)
             if remedy := difference.remedies.get(group.value):
-                lines += wrapped("do: ", remedy, indent + 2, limit)
+                lines += wrapped(say("do: "), remedy, indent + 2, limit)
         return lines
 
-    return row(difference.status, difference.name, width, limit, paint, body)
+    name = say(difference.name) if difference.is_fact else difference.name
+    return row(difference.status, name, width, limit, paint, body)
 
 
 def summary(nodes: NodeAnswers, comparison: Comparison, ours: Sequence[Finding]) -> str:
@@ -87,25 +91,28 @@ def summary(nodes: NodeAnswers, comparison: Comparison, ours: Sequence[Finding])
     """
     parts = []
     if nodes.silent:
-        parts.append(f"{in_a_row(nodes.silent)} {'do' if len(nodes.silent) > 1 else 'does'} not answer")
+        template = "{nodes} do not answer" if len(nodes.silent) > 1 else "{nodes} does not answer"
+        parts.append(say(template, nodes=in_a_row(nodes.silent)))
     count, differences = len(nodes.answers), comparison.differences
-    everywhere = f"the other {count}" if nodes.silent and count > 1 else all_nodes(nodes.answers)
+    everywhere = say("the other {count}", count=count) if nodes.silent and count > 1 else all_nodes(nodes.answers)
     if differences:
         more = len(differences) - 1
-        parts.append(differences[0].in_words() + (f" ({count_of(more, 'more difference')})" if more else ""))
+        others = say(" (1 more difference)") if more == 1 else say(" ({count} more differences)", count=more)
+        parts.append(differences[0].in_words() + (others if more else ""))
     parts += [each.measured for each in ours if each.code == CLOCK_SKEW and each.status == "warning"]
     failures = [each for each in comparison.shared if each.status == "failure"]
     if failures:
-        parts.append(f"on {everywhere}: {failures[0].measured}; do: {failures[0].remedy}")
+        what, remedy = failures[0].measured, failures[0].remedy
+        parts.append(say("on {nodes}: {what}; do: {remedy}", nodes=everywhere, what=what, remedy=remedy))
     if not differences and not failures:
         parts.append(_alike(list(nodes.answers.values()), everywhere))
-    return "; ".join(parts)
+    return say("; ").join(parts)
 
 
 def _alike(answers: Sequence[Answer], everywhere: str) -> str:
     first, *others = answers
     if not others:
-        return f"{everywhere} trains on {first.trains_on}"
+        return say("{nodes} trains on {devices}", nodes=everywhere, devices=first.trains_on)
     if not first.facts:
-        return f"{everywhere} are alike in what was asked"
-    return f"{everywhere} are alike and train on {first.trains_on}"
+        return say("{nodes} are alike in what was asked", nodes=everywhere)
+    return say("{nodes} are alike and train on {devices}", nodes=everywhere, devices=first.trains_on)

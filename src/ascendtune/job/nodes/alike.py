@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascendtune.core.errors import InputError, MachineError, together
+from ascendtune.core.language import Phrases
 from ascendtune.core.log import warn
 from ascendtune.job.nodes.cluster_spec import TargetHost
+
+say = Phrases(__package__)
 
 _FEWEST_FOR_A_VIEW = 3
 """Of two hosts that differ, neither is the majority."""
@@ -24,7 +27,8 @@ class Group:
 
     def who(self) -> str:
         if self.is_majority:
-            return "the other " + (str(len(self.hosts)) if len(self.hosts) > 1 else "one")
+            count = len(self.hosts)
+            return say("the other {count}", count=count) if count > 1 else say("the other one")
         return in_a_row(self.hosts)
 
 
@@ -54,19 +58,20 @@ def odd_hosts(groups: tuple[Group, ...]) -> list[str]:
 def in_words(name: str, groups: tuple[Group, ...]) -> str:
     """ "node2 differs: torch_npu 2.6.0 there, 2.7.1 on the other 3". `name`: of what differs."""
     *odd, last = groups
-    who = odd_hosts(groups) if last.is_majority else ["the nodes"]
-    verb = "differs" if len(who) == 1 and last.is_majority else "differ"
+    who = odd_hosts(groups) if last.is_majority else [say("the nodes")]
     if last.is_majority and len(odd) == 1:
-        values = f"{odd[0].value} there, {last.value} on {last.who()}"
+        values = say("{value} there, {other} on {hosts}", value=odd[0].value, other=last.value, hosts=last.who())
     else:
-        values = ", ".join(f"{group.value} on {group.who()}" for group in groups)
-    return f"{in_a_row(who)} {verb}: {name} {values}"
+        values = say(", ").join(say("{value} on {hosts}", value=group.value, hosts=group.who()) for group in groups)
+    is_one = len(who) == 1 and last.is_majority
+    template = "{hosts} differs: {name} {values}" if is_one else "{hosts} differ: {name} {values}"
+    return say(template, hosts=in_a_row(who), name=name, values=values)
 
 
 def in_a_row(names: Iterable[str]) -> str:
     """ "a, b and c"."""
     *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
+    return say("{names} and {last}", names=", ".join(most), last=last) if most else last
 
 
 _SKEW_SECONDS = 10.0

@@ -32,6 +32,7 @@ def _said() -> Iterator[str]:
 
 def test_every_sentence_of_the_doctor_has_a_translation_with_the_same_names() -> None:
     said = {*_said(), *disk._ELSEWHERE, *disk._ELSEWHERE.values(), *(each.breaks for each in known_combinations())}
+    said |= {*bundle._KINDS.values()}
     said |= {why for _, why in (*container._MOUNTS.values(), container._TOOL)}
 
     assert sorted(each for each in said - say.chinese.keys() if not _COMMAND.match(each)) == []

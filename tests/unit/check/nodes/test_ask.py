@@ -13,7 +13,13 @@ from ascendtune.check.nodes.ask import AGENT, ask
 from ascendtune.job.nodes.cluster_spec import TargetHost
 
 HERE, ALSO_HERE = TargetHost("localhost"), TargetHost(socket.gethostname())
-LOOK = {"env": {"HCCL_BUFFSIZE": "400"}, "directory": "/", "codes": ["limits"], "facts": True}
+LOOK = {
+    "env": {"HCCL_BUFFSIZE": "400"},
+    "directory": "/",
+    "codes": ["limits"],
+    "facts": True,
+    "language": "en",
+}
 
 _ANSWERING = """
 import json, sys, time
@@ -45,6 +51,11 @@ def test_two_connections_to_this_machine_give_equal_facts() -> None:
 def test_only_what_is_asked() -> None:
     nodes = ask([HERE], {**LOOK, "codes": [], "facts": False}, limit_seconds=20)
     assert nodes.answers["localhost"].findings == () and nodes.answers["localhost"].facts == {}
+
+
+def test_node_answers_in_the_language_of_the_asker() -> None:
+    nodes = ask([HERE], {**LOOK, "facts": False, "language": "zh"}, limit_seconds=20)
+    assert nodes.answers["localhost"].verdict.startswith("本机")
 
 
 def test_a_directory_that_is_not_there() -> None:
