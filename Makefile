@@ -5,7 +5,7 @@
 #   WORKERS=N          how many tests run side by side (default: 2)
 #   PYTHON=COMMAND     for `make hardware`: the Python that has torch (default: python3)
 #   WHEELS=FOLDER      for `make hardware`: wheels of packages that this Python lacks
-#   MINUTES=N          for `make hardware`: begin no piece that could last longer
+#   MINUTES=N          for `make hardware`: end after so many minutes; go on with the same command
 
 CONSTRAINTS ?= constraints/x86_64.txt
 TORCH_INDEX ?=

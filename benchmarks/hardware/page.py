@@ -24,7 +24,7 @@ _TEXTS: dict[str, dict[str, str]] = {
 ```
 make hardware                                   # all pieces that have not passed
 make hardware PYTHON=python3.12 WHEELS=wheels   # packages that this Python lacks come from a folder
-make hardware MINUTES=9                         # begin no piece that could last longer; go on with the same command
+make hardware MINUTES=9                         # end after nine minutes; go on with the same command
 ```
 
 It needs Python >= 3.11 with torch >= 2.6, transformers and PEFT; it needs no package index and no `.venv`. Packages
@@ -63,7 +63,7 @@ expects.""",
 ```
 make hardware                                   # 运行所有尚未通过的部分
 make hardware PYTHON=python3.12 WHEELS=wheels   # 该 Python 缺少的包从一个目录中安装
-make hardware MINUTES=9                         # 时间不够的部分不再开始；再次执行同一命令即可继续
+make hardware MINUTES=9                         # 九分钟后结束；再次执行同一命令即可继续
 ```
 
 需要 Python 3.11 或更高版本，并已安装 torch 2.6 或更高版本、transformers 和 PEFT；不需要软件源，也不需要 `.venv`。
