@@ -82,6 +82,11 @@ def align(
             "stage": comparison.parted.code if comparison.parted else None,
             "step": comparison.step,
             "place": place_as_json(comparison.dumps.place) if comparison.dumps.place else None,
+            "records": {
+                "compared": len(comparison.pair.steps),
+                "reference_alone": len(comparison.pair.reference_alone),
+                "candidate_alone": len(comparison.pair.candidate_alone),
+            },
             "mean_difference": comparison.mean_difference,
             "noise": {"loss": noise.loss, "grad_norm": noise.grad_norm, "basis": str(noise.basis)},
             "stages": [each.as_json() for each in comparison.findings],

@@ -45,8 +45,8 @@ def explain(
 
     # Programs that read JSON get English, unless they ask for something else.
     chosen = language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)
-    explanation = explain_logs([run_named(each) for each in logs], is_here=here)
     with language.using(chosen):
+        explanation = explain_logs([run_named(each) for each in logs], is_here=here)
         if as_json:
             print(explanation_as_json(explanation))
         else:

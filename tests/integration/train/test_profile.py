@@ -127,10 +127,10 @@ def on_two_ranks(train_on_ranks: Any, steps: dict[str, Any]) -> tuple[list[RankP
 def test_a_slow_rank_is_named_first(train_on_ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     forward_backward = Loop._forward_backward
 
-    def slow(self: Loop) -> Any:
+    def slow(self: Loop, *given: Any) -> Any:
         if self.strategy.rank == 1:
             time.sleep(1.0)
-        return forward_backward(self)
+        return forward_backward(self, *given)
 
     monkeypatch.setattr(Loop, "_forward_backward", slow)
     ranks, advice = on_two_ranks(train_on_ranks, TWO_STEPS)

@@ -123,11 +123,15 @@ class Pair:
     Attributes:
         steps: (records,) int64, the last step of each record.
         reference, candidate: (records,) float64 losses.
+        reference_alone, candidate_alone: (other records,) int64, steps of one curve that were not compared, since the
+            other curve has no loss for them.
     """
 
     steps: NDArray[np.int64]
     reference: Floats
     candidate: Floats
+    reference_alone: NDArray[np.int64]
+    candidate_alone: NDArray[np.int64]
 
     @property
     def difference(self) -> Floats:
@@ -152,19 +156,27 @@ def paired(reference: Curve, candidate: Curve) -> Pair:
     same windows: without weights, as transformers' Trainer does, or by labelled tokens, as our runs do.
     """
     if reference.is_sparse() and not candidate.is_sparse():
-        steps, losses, means = _over_windows(reference, candidate)
-        return Pair(steps, losses, means)
+        return _over_windows(reference, candidate)
     if candidate.is_sparse() and not reference.is_sparse():
-        steps, losses, means = _over_windows(candidate, reference)
-        return Pair(steps, means, losses)
+        pair = _over_windows(candidate, reference)
+        return Pair(pair.steps, pair.candidate, pair.reference, pair.candidate_alone, pair.reference_alone)
     steps, at_reference, at_candidate = np.intersect1d(
         reference.steps, candidate.steps, assume_unique=True, return_indices=True
     )
-    return Pair(steps, reference.losses[at_reference], candidate.losses[at_candidate])
+    return Pair(
+        steps,
+        reference.losses[at_reference],
+        candidate.losses[at_candidate],
+        np.delete(reference.steps, at_reference),
+        np.delete(candidate.steps, at_candidate),
+    )
 
 
-def _over_windows(sparse: Curve, dense: Curve) -> tuple[NDArray[np.int64], Floats, Floats]:
-    """Steps and losses of `sparse`, and the means of `dense` over the same windows, where it has all their steps."""
+def _over_windows(sparse: Curve, dense: Curve) -> Pair:
+    """Losses of `sparse`, and as the candidate the means of `dense` over the same windows, where it has all steps.
+
+    A step of `dense` in a window that is not compared, or after the last one, is alone.
+    """
     ends = np.searchsorted(dense.steps, sparse.steps, side="right")
     begins = np.searchsorted(dense.steps, np.concatenate(([0], sparse.steps[:-1])), side="right")
     lengths = np.diff(sparse.steps, prepend=0)
@@ -178,7 +190,10 @@ def _over_windows(sparse: Curve, dense: Curve) -> tuple[NDArray[np.int64], Float
     )
     is_whole = (numbers[ends] - numbers[begins] == lengths) & (totals[ends] > totals[begins])
     means = (sums[ends] - sums[begins])[is_whole] / (totals[ends] - totals[begins])[is_whole]
-    return sparse.steps[is_whole], sparse.losses[is_whole], means
+    # The window of each step; one more for the steps after the last window.
+    window = np.searchsorted(sparse.steps, dense.steps, side="left")
+    is_alone = ~np.append(is_whole, False)[window]
+    return Pair(sparse.steps[is_whole], sparse.losses[is_whole], means, sparse.steps[~is_whole], dense.steps[is_alone])
 
 
 def no_records(source: str | Path) -> DataError:

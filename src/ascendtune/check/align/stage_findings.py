@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ascendtune.check.align.curve import Pair
 from ascendtune.check.align.language import say
@@ -29,10 +30,8 @@ ASCEND_LIMIT = 0.05
 def question(reference: Side, candidate: Side) -> Finding:
     """1: were both asked for the same?"""
     if reference.recipe is None or candidate.recipe is None:
-        which = reference if reference.recipe is None else candidate
-        return unknown(
-            "question", say("{name} ({kind}) records no recipe that can be compared", name=which.name, kind=which.kind)
-        )
+        lacking = [side for side in (reference, candidate) if side.recipe is None]
+        return unknown("question", say("{names} recorded no recipe that can be compared", names=_names(lacking)))
     keys = sorted(reference.recipe.keys() | candidate.recipe.keys())
     different = [
         key
@@ -85,11 +84,10 @@ def data(reference: Side, candidate: Side) -> Finding:
     hashes = [side.run.get("data_hash") for side in (reference, candidate)]
     if all(hashes) and hashes[0] == hashes[1]:
         return ok("data", say("the tokens are the same (data_hash); batches were not recorded"))
-    return unknown(
-        "data",
-        say("a side has not recorded its batches"),
-        remedy=say("train with align.batch_hash: true on both sides"),
-    )
+    if lacking := [side for side in (reference, candidate) if not any(side.curve.batch_hashes)]:
+        remedy = _recording(lacking) or say("train with align.batch_hash: true on both sides")
+        return unknown("data", say("{names} recorded no batches", names=_names(lacking)), remedy=remedy)
+    return unknown("data", say("no step has the batches of both sides"))
 
 
 def start(reference: Side, candidate: Side) -> Finding:
@@ -135,7 +133,12 @@ def start(reference: Side, candidate: Side) -> Finding:
             say("the adapters that training went on from are different files"),
             remedy=say("give both the same adapters in method.lora.start_from"),
         )
-    return unknown("start", say("the files of weights lie on different disks, and their content was not recorded"))
+    if lacking := [side for side in (reference, candidate) if not _hashes(side) and not side.run.get("weights_hash")]:
+        said = say("{names} recorded no weights", names=_names(lacking))
+        return unknown("start", said, remedy=_recording(lacking))
+    return unknown(
+        "start", say("the files of weights have other names, sizes or times, and their content was not recorded")
+    )
 
 
 def _only_in(name: str, parameters: Mapping[str, str], others: Mapping[str, str]) -> tuple[str, ...]:
@@ -150,8 +153,11 @@ def _hashes(side: Side) -> dict[str, str]:
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
 
-def forward(pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
+def forward(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
     """4: does the same model give the same loss before any update?"""
+    if lacking := _without_loss(reference, candidate):
+        said = say("{names} recorded no loss", names=_names(lacking))
+        return unknown("forward", said, remedy=_recording(lacking))
     if not len(pair.steps) or pair.steps[0] != 1:
         return unknown(
             "forward",
@@ -182,10 +188,11 @@ def forward(pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
 
 def backward(reference: Side, candidate: Side, noise: Noise) -> Finding:
     """5: does the same loss give the same gradient?"""
-    curves = reference.curve, candidate.curve
-    norms = [float(each.grad_norms[0]) if 1 in each.steps[:1] else np.nan for each in curves]
-    if not np.isfinite(norms).all():
-        return unknown("backward", say("the gradient norm of step 1 was not recorded by both sides"))
+    sides = reference, candidate
+    norms = [float(each.curve.grad_norms[0]) if 1 in each.curve.steps[:1] else np.nan for each in sides]
+    if lacking := [side for side, norm in zip(sides, norms, strict=True) if not np.isfinite(norm)]:
+        said = say("{names} recorded no gradient norm of step 1", names=_names(lacking))
+        return unknown("backward", said, remedy=_recording(lacking))
     difference = abs(norms[1] - norms[0]) / max(abs(norms[0]), 1e-12)
     said = say(
         "gradient norm of step 1: {one:.9g} and {other:.9g}, {difference:.2g} apart",
@@ -208,7 +215,13 @@ def backward(reference: Side, candidate: Side, noise: Noise) -> Finding:
     )
 
 
-def update(other_rate: tuple[int, float, float] | None, pair: Pair, exceeding: int | None) -> Finding:
+def update(
+    reference: Side,
+    candidate: Side,
+    other_rate: tuple[int, float, float] | None,
+    pair: Pair,
+    exceeding: int | None,
+) -> Finding:
     """6: does the same gradient make the same update?"""
     if other_rate is not None:
         step, one, other = other_rate
@@ -230,12 +243,17 @@ def update(other_rate: tuple[int, float, float] | None, pair: Pair, exceeding: i
             ),
         )
     if not len(early):
+        lacking = [side for side in (reference, candidate) if not np.isin((2, 3), side.curve.steps).any()]
+        if lacking:
+            return unknown("update", say("{names} recorded no loss of steps 2 and 3", names=_names(lacking)))
         return unknown("update", say("steps 2 and 3 were not recorded by both sides"))
     return ok("update", say("the losses right after the first updates agree"))
 
 
-def later(pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
+def later(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
     """7: do the curves stay together?"""
+    if lacking := _without_loss(reference, candidate):
+        return unknown("later", say("{names} recorded no loss", names=_names(lacking)))
     relative = pair.relative
     if not np.isfinite(relative).any():
         return unknown("later", say("no step has a number on both sides"))
@@ -248,7 +266,9 @@ def later(pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
         largest=largest,
         step=at,
     )
+    alone = ((reference, pair.reference_alone), (candidate, pair.candidate_alone))
     accepted = [
+        *(records_alone(side, steps) for side, steps in alone if len(steps)),
         say(
             "verl's limit for the mean, {limit:.0%}: kept"
             if mean < VERL_LIMIT
@@ -312,8 +332,9 @@ def ranks(reference: Side, candidate: Side, exceeding: int | None) -> Finding:
                 ),
             )
     sizes = [side.world_size for side in (reference, candidate)]
-    if None in sizes:
-        return unknown("ranks", say("a side does not record its number of ranks"))
+    if lacking := [side for side in (reference, candidate) if side.world_size is None]:
+        said = say("{names} recorded no number of ranks", names=_names(lacking))
+        return unknown("ranks", said, remedy=_recording(lacking))
     if sizes[0] == sizes[1]:
         return ok("ranks", say("both with 1 rank" if sizes[0] == 1 else "both with {count} ranks", count=sizes[0]))
     both: dict[str, object] = {"one": sizes[0], "other": sizes[1]}
@@ -324,3 +345,30 @@ def ranks(reference: Side, candidate: Side, exceeding: int | None) -> Finding:
         say("{one} and {other} ranks", **both),
         remedy=say("train the candidate with as many ranks: it tells reduction from computation"),
     )
+
+
+def records_alone(side: Side, steps: NDArray[np.int64]) -> str:
+    """The records of `side` that were not compared, by their steps, (records,), in a sentence."""
+    which = say("{least} to {most}", least=steps[0], most=steps[-1]) if len(steps) > 1 else steps[0]
+    return say(
+        "records of {name} without a counterpart: {count:,} (step {which})",
+        name=side.name,
+        count=len(steps),
+        which=which,
+    )
+
+
+def _names(sides: Sequence[Side]) -> str:
+    """The sides and what kind of record they are."""
+    return say(" and ").join(f"{side.name} ({side.kind})" for side in sides)
+
+
+def _recording(sides: Sequence[Side]) -> str | None:
+    """The remedy where one of `sides` is a log, which has losses alone; None where none is."""
+    if not any(side.is_foreign and not side.run for side in sides):
+        return None
+    return say("record the other trainer: ascendtune align record -- COMMAND")
+
+
+def _without_loss(*sides: Side) -> list[Side]:
+    return [side for side in sides if not len(side.curve.steps)]

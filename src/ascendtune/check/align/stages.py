@@ -79,10 +79,10 @@ def compare(reference: Side, candidate: Side, noise: Noise, dumps: DumpCompariso
         stage_findings.question(reference, candidate),
         stage_findings.data(reference, candidate),
         stage_findings.start(reference, candidate),
-        stage_findings.forward(pair, noise, exceeding),
+        stage_findings.forward(reference, candidate, pair, noise, exceeding),
         stage_findings.backward(reference, candidate, noise),
-        stage_findings.update(other_rate, pair, exceeding),
-        stage_findings.later(pair, noise, exceeding),
+        stage_findings.update(reference, candidate, other_rate, pair, exceeding),
+        stage_findings.later(reference, candidate, pair, noise, exceeding),
         stage_findings.ranks(reference, candidate, exceeding),
     )
     findings = refined(from_records, dumps)

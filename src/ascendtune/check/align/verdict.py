@@ -6,11 +6,23 @@ import numpy as np
 
 from ascendtune.check.align.language import say
 from ascendtune.check.align.side import Side
+from ascendtune.check.align.stage_findings import records_alone
 from ascendtune.check.align.stages import Comparison
 
 
 def verdict(comparison: Comparison, reference: Side, candidate: Side) -> str:
-    """One sentence."""
+    """One sentence; where they are aligned, with the records that were not compared."""
+    said = _verdict(comparison, reference, candidate)
+    pair = comparison.pair
+    if comparison.parted is not None or not len(pair.steps):
+        return said
+    for side, steps in ((reference, pair.reference_alone), (candidate, pair.candidate_alone)):
+        if len(steps):
+            said = say("{measured}; {further}", measured=said, further=records_alone(side, steps))
+    return said
+
+
+def _verdict(comparison: Comparison, reference: Side, candidate: Side) -> str:
     sides = {"candidate": candidate.name, "reference": reference.name}
     parted, dumps = comparison.parted, comparison.dumps
     if parted is not None and dumps.place is not None and dumps.place.stage == parted.code:

@@ -33,6 +33,8 @@ The sentences in Chinese stand in knowledge/zh/, in a file of the same name, in 
     causes = ["…"]
     remedies = ["…"]
 
+There, too, [common] has what the entries of the file share, and [code] the meanings of numbers.
+
 A file may have a table [common] with what its entries share; `test` may be left out where the first anchor says it.
 A file of numbers has [codes] with what they share and [code] with `number = "meaning"`.
 
@@ -57,6 +59,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, get_args
 
+from ascendtune.check.explain.language import say
 from ascendtune.core import language
 
 Kind = Literal["cause", "symptom", "detail", "wrapper", "unknown", "consequence", "notice"]
@@ -130,8 +133,10 @@ class Words:
 
 def words_of(entry: KnownFailure) -> Words:
     """The sentences of an entry in the current language; in English what is not translated."""
-    english = Words(entry.what, entry.causes, entry.remedies)
-    return chinese().get(entry.id, english) if language.current() == "zh" else english
+    if language.current() == "zh" and entry.id in chinese():
+        return chinese()[entry.id]
+    # The entries of `own_words` are not in a file; their sentences are among those of the report.
+    return Words(say(entry.what), tuple(map(say, entry.causes)), tuple(map(say, entry.remedies)))
 
 
 @cache
@@ -140,10 +145,13 @@ def chinese() -> dict[str, Words]:
     by_id = {entry.id: entry for entry in entries()}
     found = {}
     for file in (files(__package__) / "knowledge" / "zh").iterdir():
-        for name, content in tomllib.loads(file.read_text(encoding="utf-8")).items():
-            entry = by_id[name]
-            causes, remedies = content.get("causes", entry.causes), content.get("remedies", entry.remedies)
-            found[name] = Words(content["what"], tuple(causes), tuple(remedies))
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+        common = content.pop("common", {})
+        numbers = {number: {"what": what} for number, what in content.pop("code", {}).items()}
+        for name, own in {**content, **numbers}.items():
+            entry, words = by_id[name], {**common, **own}
+            causes, remedies = words.get("causes", entry.causes), words.get("remedies", entry.remedies)
+            found[name] = Words(words["what"], tuple(causes), tuple(remedies))
     return found
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ascendtune.check.explain.knowledge import KnownFailure
+from ascendtune.check.explain.language import say
 
 _WORD = re.compile(rb"[a-z0-9]+")
 _WORDS_ONLY = bytes(
@@ -93,11 +94,13 @@ def _rank(hit: Hit) -> tuple[int, bool, int, int, str]:
 
 
 def filled(text: str, names: dict[str, str]) -> str:
-    """`text` with what was captured in place of {name}; what was not captured is left out."""
+    """`text` with what was captured in place of {name}; what was not captured is left out, with the brackets or the
+    colon before it. Chinese sentences have full-width ones, and no blank after a name.
+    """
     for name in set(re.findall(r"\{(\w+)\}", text)) - names.keys():
-        text = re.sub(rf"^\{{{name}\}}", "something", text)
-        text = re.sub(rf" ?\([^(){{}}]*\{{{name}\}}[^(){{}}]*\)", "", text)
-        text = re.sub(rf":? ?\(?\{{{name}\}}[^ ,;.:)]*\)?", "", text)
+        text = re.sub(rf"^\{{{name}\}}", say("something"), text)
+        text = re.sub(rf" ?[(（][^(){{}}（）]*\{{{name}\}}[^(){{}}（）]*[)）]", "", text)
+        text = re.sub(rf"[:：]? ?\(?\{{{name}\}}[^ ,;.:)，；。：、）一-鿿]*\)?", "", text)
     return re.sub(r"\{(\w+)\}", lambda match: names.get(match[1], match[0]), text)
 
 

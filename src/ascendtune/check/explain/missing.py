@@ -79,7 +79,9 @@ class Missing:
     @property
     def what(self) -> str:
         names = {
-            "ranks": f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"ranks {listed(self.ranks)}",
+            "ranks": say("rank {rank}", rank=self.ranks[0])
+            if len(self.ranks) == 1
+            else say("ranks {ranks}", ranks=listed(self.ranks)),
             "count": len(self.waiting),
             "phase": say(self.phase or ""),
             "behind": self.behind,
@@ -188,7 +190,9 @@ def _in_another_collective(said: dict[int, str], size: int | None) -> Missing | 
         return None
     (number, operation), ranks = min(groups.items(), key=lambda group: (len(group[1]), group[0]))
     (most_number, most_operation), _ = max(groups.items(), key=lambda group: (len(group[1]), group[0]))
-    behind = f"{operation} {number}, the others {most_operation} {most_number}"
+    behind = say(
+        "{operation}, the others {others}", operation=f"{operation} {number}", others=f"{most_operation} {most_number}"
+    )
     return Missing(tuple(sorted(ranks)), tuple(sorted(set(works) - set(ranks))), size, behind=behind)
 
 

@@ -41,7 +41,7 @@ def unknown_exception(trace: Trace) -> Hit:
     function = trace.place[2] if trace.place else ""
     names = {"type": trace.type, "message": trace.message[:_LONGEST_MESSAGE]}
     if function.isidentifier():
-        names["place"] = f"in {function}"
+        names["function"] = function
     return Hit(_EXCEPTION if trace.message else _BARE_EXCEPTION, 0, names)
 
 
@@ -129,7 +129,7 @@ def _unknown(identity: str, what: str, source: str, *remedies: str) -> KnownFail
 
 _PYTHON = "https://docs.python.org/3/tutorial/errors.html"
 _EXCEPTION = _unknown("python-exception", "Python failed with {type}: {message}", _PYTHON)
-_BARE_EXCEPTION = _unknown("python-exception", "Python failed with {type} ({place})", _PYTHON)
+_BARE_EXCEPTION = _unknown("python-exception", "Python failed with {type} (in {function})", _PYTHON)
 _CUT_OFF = _unknown("traceback-cut-off", "Python failed; the log ends before the exception", _PYTHON)
 _CUT_OFF_CALL = _unknown(
     "traceback-cut-off", "Python failed in {function} at {place}; the log ends before the exception: {code}", _PYTHON

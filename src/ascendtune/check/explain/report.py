@@ -109,7 +109,8 @@ def _places(explanation: Explanation, first: Event) -> Iterator[_Block]:
             yield _Block("", f"{event.where}: {_short(event.text)}", _HELPFUL)
     if first.trace is not None and (place := first.trace.place) is not None:
         file, line, function = place
-        yield _Block("frame", f"{file}:{line}" + (f" in {function}" if function else ""), _HELPFUL)
+        inside = say(" in {function}", function=function) if function else ""
+        yield _Block("frame", f"{file}:{line}{inside}", _HELPFUL)
     if (rival := explanation.verdict.rival) is not None:
         yield _Block("or", f"{rival.meaning} ({rival.where})", _KEPT)
 

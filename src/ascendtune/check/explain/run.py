@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ascendtune.check.explain.language import say
 from ascendtune.core.errors import CheckFailed, Stopped
 from ascendtune.core.rundir import RunDir, exit_cause
 from ascendtune.job.record import Job, state_of
@@ -49,7 +50,7 @@ def newest_attempt(run: RunDir) -> Newest:
         # Workers whose starter has ended are asked to stop: that is not the cause.
         return Newest(tuple(_logs(run, job)), _vanished(job, cause), is_here=is_here)
     if record["state"] == "stopped":
-        return Newest(stop=cause or _STOPPED)
+        return Newest(stop=cause or _stopped())
     return Newest(tuple(_logs(run, job)), cause, is_here=is_here)
 
 
@@ -66,23 +67,29 @@ def _logs(run: RunDir, job: Job | None) -> Iterator[tuple[str, int]]:
 
 
 def _vanished(job: Job, stop: Cause | None) -> Cause:
-    after = f"; its workers were then {stop['what']}" if stop else ""
+    after = say("; its workers were then {what}", what=stop["what"]) if stop else ""
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.started))
     error = CheckFailed(
-        f"the process that started the run ended without recording why (started {began}, pid {job.pid}){after}",
+        say(
+            "the process that started the run ended without recording why (started {began}, pid {pid}){after}",
+            began=began,
+            pid=job.pid,
+            after=after,
+        ),
         code="starter-lost",
-        remedy="it was killed (kill -9, out of host memory, a container that was removed), or the host restarted: see "
-        "`dmesg | grep -i oom` and `last reboot`; the same command resumes from the newest checkpoint",
+        remedy=say(
+            "it was killed (kill -9, out of host memory, a container that was removed), or the host restarted: see "
+            "`dmesg | grep -i oom` and `last reboot`; the same command resumes from the newest checkpoint"
+        ),
     )
     return exit_cause("lost_starter", error, host=job.host)
 
 
-_STOPPED = exit_cause(
-    # A job that was killed before its workers could write has recorded nothing.
-    "stop",
-    Stopped(
-        "the run was asked to stop",
-        remedy="the same command resumes from its newest checkpoint",
+def _stopped() -> Cause:
+    """For a job that was killed before its workers could write: it has recorded nothing."""
+    error = Stopped(
+        say("the run was asked to stop"),
+        remedy=say("the same command resumes from its newest checkpoint"),
         signal_number=signal.SIGTERM,
-    ),
-)
+    )
+    return exit_cause("stop", error)

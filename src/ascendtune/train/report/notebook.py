@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import sys
 import time
 from dataclasses import dataclass
-from html import escape
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +65,7 @@ class NotebookScreen:
         elif eta := progress.eta:
             pieces.append(f"ETA {format_duration(eta)}")
         bar = f'<progress value="{progress.step}" max="{progress.total}" style="width: 20em"></progress>'
-        return self._ipython.HTML(f"<b>{escape(progress.name)}</b> {bar}<br>{escape('  '.join(pieces))}")
+        return self._ipython.HTML(f"<b>{html.escape(progress.name)}</b> {bar}<br>{html.escape('  '.join(pieces))}")
 
 
 @dataclass(frozen=True)

@@ -69,3 +69,17 @@ def test_difference_is_absolute_below_a_loss_of_one() -> None:
 
 def test_number_that_is_not_finite_has_no_difference() -> None:
     assert math.isnan(paired(curve({1: 1.0}), curve({1: None})).difference[0])
+
+
+def test_steps_of_one_curve_alone_are_named() -> None:
+    pair = paired(curve({1: 4.0, 2: 3.0}), curve({2: 3.0, 3: 2.5, 4: 1.0}))
+    assert (pair.reference_alone.tolist(), pair.candidate_alone.tolist()) == ([1], [3, 4])
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_windows_and_steps_that_are_not_compared_are_alone(swapped: bool) -> None:
+    dense, sparse = curve(dict.fromkeys((1, 2, 3, 5, 6, 7, 8), 1.0)), curve({2: 1.0, 4: 1.0, 6: 1.0})
+    pair = paired(dense, sparse) if swapped else paired(sparse, dense)
+    alone = [pair.reference_alone.tolist(), pair.candidate_alone.tolist()]
+    # The window of steps 3 and 4 lacks step 4; steps 7 and 8 follow the last window.
+    assert pair.steps.tolist() == [2, 6] and (alone[::-1] if swapped else alone) == [[4], [3, 7, 8]]

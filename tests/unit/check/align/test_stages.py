@@ -77,3 +77,32 @@ def test_loss_that_is_nan_on_one_side_is_named_as_such() -> None:
     found = compare(one, other, expected_noise(one, other))
     assert found.parted is not None and (found.parted.code, found.step) == ("later", 5)
     assert "NaN or infinite on one side" in found.parted.measured
+
+
+def csv_side(name: str, losses: list[float]) -> Side:
+    columns = {"step": np.arange(1.0, len(losses) + 1), "loss": np.array(losses)}
+    return Side(name, Path(name), "CSV", Curve.of_columns(columns, [None] * len(losses), resolution=0.0, source=name))
+
+
+def test_verdict_names_records_that_were_not_compared() -> None:
+    one, other = csv_side("one", [2.0] * 20), csv_side("other", [2.0] * 5)
+    found = compare(one, other, expected_noise(one, other))
+    alone = "records of one without a counterpart: 15 (step 6 to 20)"
+    assert found.parted is None and verdict(found, one, other).endswith(
+        f"5 losses are equal to the last digit; {alone}"
+    )
+    assert alone in next(each for each in found.findings if each.code == "later").evidence
+
+
+def test_stage_without_evidence_names_the_side_that_lacks_it() -> None:
+    one, other = side("ours", [1e-3] * 3), csv_side("log", [2.0])
+    measured = {each.code: each.measured for each in compare(one, other, expected_noise(one, other)).findings}
+    assert measured["question"] == "log (CSV) recorded no recipe that can be compared"
+    assert measured["start"] == "ours (ascendtune) and log (CSV) recorded no weights"
+    assert measured["update"] == "log (CSV) recorded no loss of steps 2 and 3"
+
+
+def test_loss_that_is_nan_from_the_first_step_parts() -> None:
+    one, other = csv_side("one", [2.0] * 3), csv_side("other", [np.nan] * 3)
+    found = compare(one, other, expected_noise(one, other))
+    assert found.parted is not None and (found.parted.code, found.step) == ("forward", 1)

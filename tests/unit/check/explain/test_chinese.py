@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
-from ascendtune.check.explain import memory, missing, report
+import pytest
+
+from ascendtune.check.explain import memory, missing, own_words, report
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.knowledge import chinese, entries
+from ascendtune.check.explain.knowledge import KnownFailure, chinese, entries
+from ascendtune.check.explain.matcher import filled
 from ascendtune.check.explain.report import as_text
 from ascendtune.core import language
 from ascendtune.core.terminal_text import columns_of
@@ -40,7 +43,9 @@ def _said() -> Iterator[str]:
 
 def test_every_sentence_of_explain_has_a_translation_with_the_same_names() -> None:
     phases = (phase for phase, _ in missing._PHASES)
-    said = {*_said(), *phases, *missing._REMEDIES.values()} - {""}
+    unknown = [each for each in vars(own_words).values() if isinstance(each, KnownFailure)]
+    own = (sentence for each in unknown for sentence in (each.what, *each.remedies))
+    said = {*_said(), *phases, *missing._REMEDIES.values(), *own} - {""}
 
     assert sorted(said - report.say.chinese.keys()) == []
     for english, translated in report.say.chinese.items():
@@ -72,6 +77,35 @@ def test_chinese_answer_is_wrapped_and_keeps_the_original_line(explained: Callab
     assert any(line.startswith("把握     确定") for line in lines)
     assert "".join(said.split()) in "".join("".join(lines).split())
     assert explanation.sureness == "certain"
+
+
+@pytest.mark.parametrize(
+    ("template", "shown"),
+    [
+        ("调用失败（{call}）；原因见它下面的错误块", "调用失败；原因见它下面的错误块"),
+        ("CANN 的原话：{message}", "CANN 的原话"),
+        ("库（需要 {needed}，上限 {limit}）太小", "库太小"),
+        ("{host} 上的进程退出", "某项内容 上的进程退出"),
+        ("设备{device}失去心跳", "设备失去心跳"),
+    ],
+)
+def test_name_that_was_not_captured_is_left_out_with_full_width_brackets(template: str, shown: str) -> None:
+    with language.using("zh"):
+        assert filled(template, {}) == shown
+
+
+def test_failure_without_an_entry_is_told_in_chinese(explained: Callable[..., Explanation]) -> None:
+    with language.using("zh"):
+        explanation = explained(
+            'Traceback (most recent call last):\n  File "a.py", line 3, in go\n    go()\nOddError\n'
+        )
+        assert explanation.headline() == "Python 报错 OddError（在 go 中）"
+
+
+def test_missing_ranks_are_told_in_chinese() -> None:
+    with language.using("zh"):
+        what = missing.Missing((2, 3), (0,), last_line="x", phase="loading the model").what
+    assert what == "rank 2-3 没有加入（当时在加载模型）：另外 1 个 rank 一直等到超时"
 
 
 def test_sums_are_named_in_chinese() -> None:

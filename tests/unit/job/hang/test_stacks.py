@@ -32,7 +32,10 @@ if sys.argv[2] != "deaf":
 def hangs_here():
     print(flush=True)
     # PyDLL, as many drivers' bindings, keeps the interpreter's lock.
-    ctypes.PyDLL(None).sleep(60) if sys.argv[2] == "keeps the lock" else time.sleep(60)
+    while sys.argv[2] == "keeps the lock":
+        # Until a signal is handled.
+        ctypes.PyDLL(None).sleep(60)
+    time.sleep(60)
 hangs_here()
 """
 
