@@ -55,7 +55,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheels", default="", help="folder of wheels for what this Python lacks, at most 64 MiB")
     parser.add_argument("--results", type=Path, default=machine.ROOT / "docs" / "hardware")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="end after this time; what it cuts off runs next time")
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="end after this time; what it cuts off runs next time"
+    )
     parser.add_argument("--only", nargs="*", default=[], help="pieces whose name holds one of these words")
     parser.add_argument("--again", action="store_true", help="run pieces again that have passed")
     given = parser.parse_args()
