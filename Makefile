@@ -3,10 +3,16 @@
 #   TORCH_INDEX=URL    package index for torch alone, e.g. one of its CPU builds (default: as pip finds it)
 #   CONSTRAINTS=FILE   the versions to install (default: constraints/x86_64.txt)
 #   WORKERS=N          how many tests run side by side (default: 2)
+#   PYTHON=COMMAND     for `make hardware`: the Python that has torch (default: python3)
+#   WHEELS=FOLDER      for `make hardware`: wheels of packages that this Python lacks
+#   MINUTES=N          for `make hardware`: end after so many minutes; go on with the same command
 
 CONSTRAINTS ?= constraints/x86_64.txt
 TORCH_INDEX ?=
 WORKERS ?= 2
+PYTHON ?= python3
+WHEELS ?=
+MINUTES ?= inf
 
 BIN := .venv/bin
 # A stamp is as old as the installation that it stands for; what it depends on decides whether to install again.
@@ -24,7 +30,7 @@ DEEPSPEED_TESTS := tests/integration/train/test_deepspeed.py tests/integration/t
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants kills matrix matrix-npu families compat npu-env deepspeed-env deepspeed-tests ascend-sim benchmarks docs docs-serve clean
+.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants kills matrix matrix-npu families compat npu-env deepspeed-env deepspeed-tests ascend-sim benchmarks hardware docs docs-serve clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -109,6 +115,9 @@ benchmarks: $(DEV) ## Measure speed and memory beside peers, which get environme
 	for each in start_up first_step throughput host_time data_preparation data_peers merge comm watcher; do \
 	  OMP_NUM_THREADS=1 RAYON_NUM_THREADS=1 $(BIN)/python benchmarks/$$each.py || exit 1; \
 	done
+
+hardware: ## On a machine with a GPU, without .venv: tests against the CPU, then the speed table. Writes docs/hardware/.
+	PYTHONPATH=$(CURDIR)/benchmarks $(PYTHON) -m hardware.run --wheels '$(WHEELS)' --minutes $(MINUTES)
 
 docs: $(DOCS) ## Build the documentation as a site, in both languages: build/site/index.html.
 	$(MKDOCS) build --quiet --strict

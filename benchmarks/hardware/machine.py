@@ -1,0 +1,81 @@
+"""What the machine has: its device, its versions, and the packages that are missing or come from a folder of wheels."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+_MOST_WHEEL_BYTES = 64 << 20
+# Module -> the distribution that brings it.
+_NEEDED = {
+    "torch": "torch", "transformers": "transformers", "tokenizers": "tokenizers", "safetensors": "safetensors",
+    "peft": "peft", "huggingface_hub": "huggingface_hub", "jinja2": "jinja2", "numpy": "numpy",
+    "pydantic": "pydantic", "yaml": "pyyaml", "typer": "typer", "rich": "rich", "psutil": "psutil",
+    "pytest": "pytest", "hypothesis": "hypothesis",
+}  # fmt: skip
+_NOTED = ("torch", "triton", "transformers", "peft", "tokenizers", "liger-kernel", "trl", "llamafactory")
+
+
+def install_wheels(folder: Path, target: Path) -> list[str]:
+    """Put the wheels of `folder` whose package this Python lacks into `target`; returns their file names.
+
+    A package that is installed stays as it is, whatever its version: torch fits the driver, and pins do not know that.
+    """
+    wheels = sorted(folder.glob("*.whl"))
+    if (size := sum(each.stat().st_size for each in wheels)) > _MOST_WHEEL_BYTES:
+        raise SystemExit(f"error: the wheels in {folder} have {size >> 20} MiB; at most {_MOST_WHEEL_BYTES >> 20} MiB")
+    chosen = [each for each in wheels if not _is_installed(each.name.partition("-")[0])]
+    if chosen:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--upgrade"]
+        subprocess.run([*pip, "--target", str(target), *map(str, chosen)], check=True)
+    return [each.name for each in chosen]
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(re.sub(r"[-_.]+", "-", distribution))
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def missing_packages() -> list[str]:
+    """Distributions whose module this Python does not find."""
+    return [name for module, name in _NEEDED.items() if importlib.util.find_spec(module) is None]
+
+
+def facts() -> dict[str, Any]:
+    """The device and the versions: imports torch, which may create a context on the device."""
+    import torch
+
+    has_gpu = torch.cuda.is_available()
+    found = {name: importlib.metadata.version(name) for name in _NOTED if _is_installed(name)}
+    return {
+        "kind": "cuda" if has_gpu else "cpu",
+        "name": torch.cuda.get_device_name(0) if has_gpu else f"CPU, {platform.machine()}",
+        "memory_bytes": torch.cuda.get_device_properties(0).total_memory if has_gpu else None,
+        "versions": {"python": platform.python_version(), **found, "cuda": torch.version.cuda},
+    }
+
+
+def main() -> None:
+    if missing := missing_packages():
+        raise SystemExit(
+            f"error: this Python lacks {', '.join(missing)}; put their wheels into a folder and give WHEELS=FOLDER"
+        )
+    found = facts()
+    if tuple(map(int, found["versions"]["torch"].split(".")[:2])) < (2, 6):
+        raise SystemExit(f"error: torch {found['versions']['torch']} is too old; 2.6 is needed")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""Tests and speed of ascendtune on the device of this machine, in pieces that can be interrupted.
+
+    make hardware [PYTHON=python3] [WHEELS=FOLDER] [MINUTES=9]
+
+It needs torch >= 2.6 and no index, virtual environment or installation. Each piece is a process of at most 9 minutes; a
+piece that has passed is kept in RESULTS/DEVICE/results.json and is not run again. Without a GPU the pieces run in their
+small form on the CPU: that shows that they run, and says nothing about hardware.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from hardware import cells, machine, page
+
+PIECE_SECONDS = 540
+_LEAST_SECONDS = 60
+"""A piece is not begun with less time than this."""
+_WORK = machine.ROOT / "build" / "hardware"
+
+
+@dataclass(frozen=True)
+class Piece:
+    name: str
+    argv: tuple[str, ...]
+    """Behind the interpreter; `{out}` is the file that the piece writes."""
+
+
+def pieces(*, small: bool) -> list[Piece]:
+    """The tests, then the speed table; the cells with a target first."""
+    files = sorted((machine.ROOT / "tests" / "hardware").glob("test_*.py"))
+    pytest = ("-m", "pytest", "-p", "no:cacheprovider", "--junit-xml={out}")
+    found = [Piece(f"test-{file.stem.removeprefix('test_').replace('_', '-')}", (*pytest, str(file))) for file in files]
+    for cell in cells.cells(small=small):
+        for tool in cells.TOOLS:
+            found.append(Piece(f"speed-{cell.name}-{tool}", ("-m", "hardware.speed", cell.name, tool, "{out}")))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--wheels", default="", help="folder of wheels for what this Python lacks, at most 64 MiB")
+    parser.add_argument("--results", type=Path, default=machine.ROOT / "docs" / "hardware")
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="end after this time; what it cuts off runs next time"
+    )
+    parser.add_argument("--only", nargs="*", default=[], help="pieces whose name holds one of these words")
+    parser.add_argument("--again", action="store_true", help="run pieces again that have passed")
+    given = parser.parse_args()
+    ends = time.monotonic() + 60 * given.minutes
+    packages = _WORK / "packages"
+    if given.wheels:
+        for name in machine.install_wheels(Path(given.wheels), packages):
+            print(f"installed {name}", flush=True)
+    environment = environment_of_pieces(packages)
+    asked = subprocess.run(
+        [sys.executable, "-m", "hardware.machine"], env=environment, stdout=subprocess.PIPE, text=True, check=False
+    )
+    if asked.returncode:
+        raise SystemExit(asked.returncode)
+    device = json.loads(asked.stdout.splitlines()[-1])
+    small = device["kind"] == "cpu"
+    if small:
+        print("torch finds no GPU here: the small form runs, on the CPU", flush=True)
+        environment |= {"ASCENDTUNE_HARDWARE": "cpu", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    name = "cpu-small" if small else re.sub(r"[^a-z0-9]+", "-", device["name"].lower()).strip("-")
+    file = given.results / name / "results.json"
+    results = json.loads(file.read_text()) if file.exists() else {"form": "small" if small else "full", "pieces": {}}
+    results["device"] = device
+    chosen = [each for each in pieces(small=small) if not given.only or any(word in each.name for word in given.only)]
+    waiting = [each for each in chosen if given.again or results["pieces"].get(each.name, {}).get("state") != "passed"]
+    print(f"{device['name']}: {len(chosen) - len(waiting)} of {len(chosen)} pieces have passed before", flush=True)
+    not_begun = run_pieces(waiting, environment, results, file, ends)
+    page.write(given.results)
+    states = [results["pieces"][each.name]["state"] for each in chosen if each.name in results["pieces"]]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in ("passed", "failed", "skipped"))
+    print(f"{counts}, {not_begun} not begun; {given.results / 'README.md'}")
+    raise SystemExit(1 if "failed" in states else 0)
+
+
+def not_passed(chosen: list[Piece], results: dict[str, Any]) -> list[Piece]:
+    """Pieces that have not been run, or have failed or been skipped."""
+    return [each for each in chosen if results["pieces"].get(each.name, {}).get("state") != "passed"]
+
+
+def run_pieces(
+    waiting: Iterable[Piece], environment: dict[str, str], results: dict[str, Any], file: Path, ends: float
+) -> int:
+    """Run pieces until `ends` (of time.monotonic) and keep each result; returns how many were not run to their end."""
+    left_out = 0
+    for piece in waiting:
+        limit = min(PIECE_SECONDS, ends - time.monotonic())
+        result = run_piece(piece, environment, limit) if limit >= _LEAST_SECONDS else None
+        if result is None or (result["state"] == "failed" and result["timed_out"] and limit < PIECE_SECONDS):
+            left_out += 1
+            continue
+        print(f"{result['state']:8}{result['seconds']:7.1f} s  {piece.name}  {result['summary']}", flush=True)
+        results["pieces"][piece.name] = result
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+        part.replace(file)
+    return left_out
+
+
+def run_piece(piece: Piece, environment: dict[str, str], limit: float) -> dict[str, Any]:
+    """One piece in a process group of its own, ended after `limit` seconds."""
+    scratch = _WORK / f"work-{os.getpid()}"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    out, log = scratch / "result", scratch / "output.txt"
+    argv = [sys.executable, *(word.replace("{out}", str(out)) for word in piece.argv)]
+    own = {"XDG_CACHE_HOME": str(scratch / "cache"), "XDG_STATE_HOME": str(scratch / "state"), "TMPDIR": str(scratch)}
+    begun, timed_out = time.monotonic(), False
+    try:
+        with log.open("wb") as output:
+            child = subprocess.Popen(
+                argv, cwd=machine.ROOT, env={**environment, **own}, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+            try:
+                child.wait(limit)
+            except subprocess.TimeoutExpired:
+                timed_out = True
+            finally:
+                if child.poll() is None:
+                    os.killpg(child.pid, signal.SIGKILL)
+                    child.wait()
+        said = log.read_text(errors="replace").replace(str(scratch), "…").strip().splitlines()[-25:]
+        content = (_tests if "pytest" in piece.argv else json.loads)(out.read_text()) if out.exists() else {}
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    said_state = content.pop("state", "passed")
+    state = said_state if child.returncode == 0 else "failed"
+    summary = f"ended after {limit:.0f} s" if timed_out else content.pop("summary", said[-1] if said else "")
+    result = {
+        "state": state,
+        "summary": summary,
+        "timed_out": timed_out,
+        "seconds": round(time.monotonic() - begun, 1),
+        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+        "commit": _commit(),
+        **content,
+    }
+    return result | ({"output": said} if state == "failed" else {})
+
+
+def _tests(text: str) -> dict[str, Any]:
+    """What a JUnit report of pytest says: a line for each test."""
+    found = []
+    for case in ElementTree.fromstring(text).iter("testcase"):
+        outcomes = [each for each in case if each.tag in ("failure", "error", "skipped")]
+        state = (
+            {"failure": "failed", "error": "failed", "skipped": "skipped"}[outcomes[0].tag] if outcomes else "passed"
+        )
+        why = (outcomes[0].get("message") or "").splitlines()[:1] if outcomes else []
+        found.append({"name": case.get("name"), "state": state, "why": "".join(why)[:300]})
+    counts = {state: sum(each["state"] == state for each in found) for state in ("passed", "failed", "skipped")}
+    return {
+        "state": "passed" if counts["passed"] else "skipped",
+        "summary": ", ".join(f"{count} {state}" for state, count in counts.items() if count),
+        "tests": found,
+    }
+
+
+def environment_of_pieces(packages: Path) -> dict[str, str]:
+    """That of this process, with the repository and the wheels on the path, offline."""
+    found = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    own = [machine.ROOT / each for each in ("src", "benchmarks", "tests")]
+    path = [*own, packages, *filter(None, [found.get("PYTHONPATH")])]
+    offline = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
+    return {**found, **offline, "PYTHONPATH": os.pathsep.join(map(str, path)), "TOKENIZERS_PARALLELISM": "false"}
+
+
+def _commit() -> str | None:
+    """None where git or the repository's history is not there."""
+    if shutil.which("git") is None:
+        return None
+    asked = subprocess.run(
+        ["git", "-C", str(machine.ROOT), "describe", "--always", "--dirty"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return asked.stdout.strip() or None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Losses, gradient norms and checkpoints of the device, held against the CPU's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ascendtune.train.fit import FitResult
+
+if TYPE_CHECKING:
+    from tests.hardware.conftest import TrainOn
+
+    from ascendtune.machine.torch_backend.device import Device
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "full": {},
+    "packed": {"data": {"packing": True}},
+    "accumulated": {"batch": {"per_device": 2, "accumulate": 2}},
+    "lora": {"method": {"tuner": "lora"}},
+    "checkpointed": {"memory": {"gradient_checkpointing": True, "offload_activations": True}},
+    "fsdp": {"parallel": {"strategy": "fsdp"}},
+    "fsdp-lora": {"parallel": {"strategy": "fsdp"}, "method": {"tuner": "lora"}},
+    "fsdp-offload": {"parallel": {"strategy": "fsdp", "fsdp": {"offload": True}}},
+}
+"""Each strategy that one device can run, each tuner, and the ways that batches reach the device."""
+ALLOWED = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 1e-2}
+"""Difference of a step's loss from that of the CPU, relative: what rounding leaves after six steps of Adam."""
+
+
+def losses(result: FitResult) -> list[float]:
+    return [record["loss"] for record in result.run.read_metrics()]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_losses_in_fp32_are_those_of_the_cpu(name: str, device: Device, cpu: Device, train_on: TrainOn) -> None:
+    changes = RECIPES[name]
+    # The reference is undivided: a strategy must not change the numbers.
+    plain = {key: value for key, value in changes.items() if key not in ("parallel", "memory")}
+    expected = train_on(cpu, "reference", precision="fp32", kernel="off", **plain)
+    found = train_on(device, "found", precision="fp32", **changes)
+    assert losses(found) == pytest.approx(losses(expected), rel=ALLOWED["fp32"])
+    norms = [[record["grad_norm"] for record in each.run.read_metrics()] for each in (found, expected)]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-2)
+
+
+@pytest.mark.parametrize("name", ["full", "packed", "lora", "fsdp"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_losses_in_half_precision_are_those_of_the_cpu_in_fp32(
+    precision: str, name: str, device: Device, cpu: Device, train_on: TrainOn
+) -> None:
+    if precision == "fp16" and not device.supports_fp16:
+        pytest.skip(f"{device.name} does not train in fp16")
+    changes = RECIPES[name]
+    plain = {key: value for key, value in changes.items() if key != "parallel"}
+    expected = train_on(cpu, "reference", precision="fp32", kernel="off", **plain)
+    found = train_on(device, "found", precision=precision, **changes)
+    records = list(found.run.read_metrics())
+    # The scale of fp16 may begin too high: a step that overflows changes no weight, and later losses are other ones.
+    assert records[-1]["skipped_steps"] <= 3
+    count = next((number for number, each in enumerate(records, 1) if each["skipped_steps"]), len(records))
+    assert losses(found)[:count] == pytest.approx(losses(expected)[:count], rel=ALLOWED[precision])
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_resumed_run_repeats_the_uninterrupted_one_bit_by_bit(strategy: str, device: Device, train_on: TrainOn) -> None:
+    changes: dict[str, Any] = {
+        "precision": "bf16", "deterministic": True, "parallel": {"strategy": strategy}, "model": {"attention": "sdpa"},
+        "optim": {"max_steps": 6, "warmup_steps": 2, "scheduler": "cosine"},
+    }  # fmt: skip
+    whole = train_on(device, "whole", **changes, checkpoint={"every_steps": 3, "keep": 9})
+    again = train_on(
+        device, "again", **changes, checkpoint={"resume": str(whole.run.checkpoint(3))}, trust_checkpoint=True
+    )
+    assert losses(again) == losses(whole)[3:]
+    expected, found = (load_file(each.model / "model.safetensors") for each in (whole, again))
+    assert expected.keys() == found.keys() and all(torch.equal(found[name], expected[name]) for name in expected)

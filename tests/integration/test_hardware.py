@@ -1,0 +1,30 @@
+"""`make hardware` on a machine without GPU: the small form, one piece of tests and one of speed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PIECES = ("test-operators", "speed-tiny-full-256-ascendtune")
+
+
+def test_small_form_runs_on_the_cpu_and_says_so(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks"), "CUDA_VISIBLE_DEVICES": ""}
+
+    argv = [sys.executable, "-m", "hardware.run", "--results", str(tmp_path), "--only", *PIECES]
+    ended = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=900)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "the small form runs, on the CPU" in ended.stdout
+    results = json.loads((tmp_path / "cpu-small" / "results.json").read_text())
+    assert results["form"] == "small" and results["pieces"].keys() == set(PIECES)
+    assert all(each["state"] == "passed" for each in results["pieces"].values())
+    tests = results["pieces"]["test-operators"]["tests"]
+    assert {"passed", "skipped"} == {each["state"] for each in tests}
+    speed = results["pieces"]["speed-tiny-full-256-ascendtune"]["speed"]
+    assert speed["tokens_per_second"] > 0 and speed["planned_bytes"] > 0 and speed["mfu_6n"] is None
+    page = (tmp_path / "README.md").read_text()
+    assert "Not run on a GPU yet" in page and "| test-operators | passed |" in page
