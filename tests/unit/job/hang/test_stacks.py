@@ -21,6 +21,7 @@ from ascendtune.core.procfs import catches, stat_of
 from ascendtune.core.rundir import FORCED_STACKS_SIGNAL, STACKS_SIGNAL, RunDir
 from ascendtune.job.hang import flight_recorder, stacks
 from ascendtune.job.hang.heartbeat import beats_of, newest_beats
+from cluster import until
 
 _WORKER = """
 import ctypes, sys, time
@@ -85,6 +86,8 @@ def test_a_worker_writes_its_own_stacks_as_often_as_it_is_asked(run: RunDir, wor
 
 @pytest.mark.parametrize("worker", ["keeps the lock"], indirect=True)
 def test_worker_that_keeps_the_interpreters_lock_is_read_without_it(run: RunDir, worker: int) -> None:
+    # It prints its line before it keeps the lock and sleeps.
+    until(lambda: (now := stat_of(worker)) is not None and now.state == "S")
     _, stack = _collect(run)
     assert stack.source == "faulthandler" and stack.frames[0].function == "hangs_here"
 
