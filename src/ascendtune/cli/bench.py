@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.options import MOST_PROCESSES, AsJson, Overrides, Quiet
+from ascendtune.cli.options import MOST_PROCESSES, AsJson, Overrides, Quiet, RecipeFile
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _SPARE = ("mean", "global batch", "power", "spread", "utilisation")
 
 
 def bench(
-    recipe: Annotated[Path, typer.Argument(help="The recipe, in native or LLaMA-Factory form.", show_default=False)],
+    recipe: RecipeFile,
     overrides: Overrides = None,
     devices: Annotated[
         str | None,

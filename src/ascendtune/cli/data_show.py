@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ascendtune.cli.options import AsJson, Overrides
+from ascendtune.cli.options import AsJson, Overrides, RecipeFile
 from ascendtune.cli.terminal import paint, width
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _SAMPLE_CHARACTERS = 160
 
 
 def show(
-    recipe: Annotated[Path, typer.Argument(help="The recipe, in native or LLaMA-Factory form.", show_default=False)],
+    recipe: RecipeFile,
     overrides: Overrides = None,
     count: Annotated[int, typer.Option("-n", min=1, max=1000, help="Number of rows.")] = 3,
     row: Annotated[int, typer.Option(metavar="K", min=1, help="The first row to show, counted from 1.")] = 1,

@@ -9,6 +9,7 @@ import typer
 
 from ascendtune.cli.run_names import complete_key
 
+RecipeFile = Annotated[Path, typer.Argument(help="The recipe, in native or LLaMA-Factory form.", show_default=False)]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print only results, warnings and errors.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print notices in full.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

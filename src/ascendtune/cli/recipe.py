@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascendtune.cli.complain import warn
-from ascendtune.cli.options import Overrides
+from ascendtune.cli.options import Overrides, RecipeFile
 from ascendtune.cli.terminal import width
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    recipe: Annotated[Path, typer.Argument(help="The recipe, in native or LLaMA-Factory form.", show_default=False)],
+    recipe: RecipeFile,
     overrides: Overrides = None,
     data: Annotated[
         bool, typer.Option("--data", help="Read and tokenise every row, as `ascendtune train --prepare` does.")

@@ -22,6 +22,7 @@ from ascendtune.cli.options import (
     MinNodes,
     Overrides,
     Quiet,
+    RecipeFile,
     Verbose,
 )
 from ascendtune.cli.terminal import width
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="The recipe, in native or LLaMA-Factory form.", show_default=False)],
+    recipe: RecipeFile,
     overrides: Overrides = None,
     devices: DeviceCount = None,
     device_ids: DeviceIds = None,

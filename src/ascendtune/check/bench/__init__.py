@@ -1,1 +1,1 @@
-"""How much faster is a recipe on more devices, and what keeps it from being faster still?"""
+"""How much faster is a recipe on more devices? What limits it?"""

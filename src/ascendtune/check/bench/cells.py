@@ -39,7 +39,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Repeat:
-    """What one training of a cell measured; None is what nothing reports."""
+    """Measurements of one training of a cell. None: not reported on this device."""
 
     run: str
     """The run directory."""

@@ -1,4 +1,4 @@
-"""What the cells of a benchmark say: speed-up, efficiency, where they fall short of the target, and why."""
+"""Judges the cells of a benchmark: speed-up, efficiency, which targets they miss, and why."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def rows_of(results: Sequence[Result], memory_bytes: int | None) -> list[Row]:
 
 
 def _base(result: Result, members: Sequence[Result]) -> Result | None:
-    """What `result` is compared with: the same strategy on the fewest devices, or one device, which needs none."""
+    """The baseline of `result`: the same strategy on the fewest devices. One device has no strategy and serves all."""
     alike = [each for each in members if each.repeats and each.cell.strategy in (AS_ASKED, result.cell.strategy)]
     return min(alike, key=lambda each: each.cell.devices, default=None)
 

@@ -1,4 +1,4 @@
-"""What a training of a benchmark measured, from its run directory and from the vendor's tool. No torch."""
+"""Reads the measurements of a training from its run directory and from the vendor's tool. No torch."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class DeviceSamples:
 
 
 def read_repeat(run: RunDir, steps: range, samples: DeviceSamples) -> Repeat:
-    """What the measured steps of a run took.
+    """Time, memory and utilisation of the measured steps of a run.
 
     Args:
         steps: those that are measured.

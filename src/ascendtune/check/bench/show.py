@@ -24,7 +24,7 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Setting:
-    """What was measured, and where."""
+    """The recipe and the devices of a benchmark."""
 
     recipe: str
     """Its name."""
