@@ -7,13 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
-
-import psutil
 
 from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.procfs import stats
@@ -370,7 +368,6 @@ class Dialogue:
 _KILL_SECONDS = 1.0
 """Seconds that a killed program may take to end."""
 _PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def _in_a_session(argv: Sequence[str], *, remedy: str = "check that it exists", **how: Any) -> subprocess.Popen[bytes]:
@@ -385,50 +382,3 @@ def _in_a_session(argv: Sequence[str], *, remedy: str = "check that it exists", 
 
 def _terminate_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def adopt_orphans() -> None:
-    """From here on, a process below us whose parent ends becomes our child, so that it can be found and waited for."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def children(pid: int) -> list[psutil.Process]:
-    """The processes that `pid` has started itself."""
-    return _children(pid, recursive=False)
-
-
-def below(pid: int) -> list[psutil.Process]:
-    """Every process that `pid` has started, directly or not."""
-    return _children(pid, recursive=True)
-
-
-def _children(pid: int, *, recursive: bool) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=recursive)
-    except psutil.NoSuchProcess:
-        return []
-
-
-def send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
-    """Send `number` to each live process; psutil checks that a pid was not reused."""
-    for process in processes:
-        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            process.send_signal(number)
-
-
-def send_as_a_terminal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
-    """Send `number` to each live process, and to the process group that it leads."""
-    for process in processes:
-        with suppress(psutil.NoSuchProcess, psutil.AccessDenied, OSError):
-            # Checks that the pid was not reused, as `send` does.
-            if not process.is_running():
-                continue
-            if os.getpgid(process.pid) == process.pid:
-                os.killpg(process.pid, number)
-            else:
-                process.send_signal(number)
-
-
-def wait_all(processes: Sequence[psutil.Process], timeout_seconds: float) -> list[psutil.Process]:
-    """Wait for processes to end; returns those that have not."""
-    return psutil.wait_procs(list(processes), timeout=timeout_seconds)[1]

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ascendtune.core import process, procfs
+from ascendtune.core import process_tree, procfs
 from ascendtune.job import registry
 from ascendtune.job.device_memory_holders import Held, devices_of, pid_here
 from ascendtune.job.environment import MARK
@@ -75,7 +75,7 @@ def end(chosen: Sequence[Leftover]) -> list[procfs.Stat]:
     """
     left = still_there([each.stat for each in chosen if each.may_be_ended])
     for number, seconds in ((signal.SIGTERM, _TERMINATE_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
-        process.send([found for stat in left if (found := handle(stat))], number)
+        process_tree.send([found for stat in left if (found := handle(stat))], number)
         deadline = time.monotonic() + seconds
         while (left := still_there(left)) and time.monotonic() < deadline:
             time.sleep(_LOOK_EVERY_SECONDS)

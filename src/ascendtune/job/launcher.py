@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from ascendtune.core import process, procfs
+from ascendtune.core import process, process_tree, procfs
 from ascendtune.core.log import say
 from ascendtune.core.units import count_of
 from ascendtune.job.guard import TOKEN
@@ -35,10 +35,10 @@ class Launcher:
     def __init__(
         self, argv: list[str], env: dict[str, str], *, stdin: int | None, stdout: int | None = None, stderr: Path | None
     ) -> None:
-        process.adopt_orphans()
+        process_tree.adopt_orphans()
         token = secrets.token_hex(8)
         self._guard = process.Guard((sys.executable, "-m", "ascendtune.job.guard", token), env)
-        self._others = set(process.below(os.getpid()))
+        self._others = set(process_tree.below(os.getpid()))
         self._agent = process.Child(argv, {**env, TOKEN: token}, stdin=stdin, stdout=stdout, stderr=stderr)
         self._has_agent = stderr is not None
         self._has_begun = False
@@ -57,15 +57,17 @@ class Launcher:
         Not to the agent: it would kill them 30 s later, in the middle of a large checkpoint. Only where there are no
         workers yet does the agent get it; it is repeated, as it can be lost while torch is imported.
         """
-        agent = [each for each in process.children(os.getpid()) if each.pid == self._agent.pid]
-        workers = process.children(self._agent.pid) if self._has_agent else agent
+        agent = [each for each in process_tree.children(os.getpid()) if each.pid == self._agent.pid]
+        workers = process_tree.children(self._agent.pid) if self._has_agent else agent
         self._unheard = number if self._has_agent and not workers else None
         self._asked_at = time.monotonic()
-        process.send_as_a_terminal(workers or agent, number)
+        process_tree.send_as_a_terminal(workers or agent, number)
 
     def workers(self) -> dict[int, procfs.Stat]:
         """Rank -> process of those that have begun; before, torchrun's agent in the place of the first."""
-        ranks = {each.pid: procfs.environment_of(each.pid).get("RANK") for each in process.children(self._agent.pid)}
+        ranks = {
+            each.pid: procfs.environment_of(each.pid).get("RANK") for each in process_tree.children(self._agent.pid)
+        }
         self._has_begun |= any(ranks.values())
         if not self._has_agent or not self._has_begun:
             ranks = {self._agent.pid: "0"}
@@ -77,30 +79,30 @@ class Launcher:
         Collectives count the time: a job that is paused for longer than their time-out fails when it continues.
         """
         say("paused, with all workers; `fg` continues")
-        process.send(self.family(), signal.SIGSTOP)
+        process_tree.send(self.family(), signal.SIGSTOP)
         # Not SIGSTOP, which would stop this process also where no shell can continue it.
         ours = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, ours)
-        process.send(self.family(), signal.SIGCONT)
+        process_tree.send(self.family(), signal.SIGCONT)
 
     def kill(self) -> None:
         """End everything now."""
-        process.send(self.family(), signal.SIGKILL)
+        process_tree.send(self.family(), signal.SIGKILL)
 
     def see_out(self, is_impatient: Callable[[], bool] = lambda: False) -> None:
         """Wait for processes that outlive the agent: this process adopted them, and the kernel sent them SIGTERM."""
         began, told = time.monotonic(), False
         while (left := self.family()) and (waited := time.monotonic() - began) < _GRACE_SECONDS and not is_impatient():
-            process.wait_all(left, LOOK_EVERY_SECONDS)
+            process_tree.wait_all(left, LOOK_EVERY_SECONDS)
             if waited > _SILENT_SECONDS and not told:
                 who = count_of(len(left), "process", "processes")
                 say(f"waiting for {who} to end, for at most {_GRACE_SECONDS:.0f} s")
                 told = True
-        process.send(left, signal.SIGKILL)
-        process.wait_all(left, LOOK_EVERY_SECONDS)
+        process_tree.send(left, signal.SIGKILL)
+        process_tree.wait_all(left, LOOK_EVERY_SECONDS)
         self._guard.dismiss()
 
     def family(self) -> list[psutil.Process]:
         """The agent and everything below it, also where a parent in between has died."""
-        return [each for each in process.below(os.getpid()) if each not in self._others]
+        return [each for each in process_tree.below(os.getpid()) if each not in self._others]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core import process, procfs
+from ascendtune.core import process_tree, procfs
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
 from ascendtune.core.files import read_record
 from ascendtune.core.locks import file_lock
@@ -141,7 +141,7 @@ def _wait(job: Job, seen: list[procfs.Stat], seconds: float, what: str, show: Sh
 
 
 def _send(stats: Sequence[procfs.Stat], number: signal.Signals) -> None:
-    process.send([found for stat in stats if (found := handle(stat))], number)
+    process_tree.send([found for stat in stats if (found := handle(stat))], number)
 
 
 def _pids(stats: Sequence[procfs.Stat]) -> str:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS
 from ascendtune.check.bench.judge import LEAST_EFFICIENCY, Row
-from ascendtune.core.directories import cache_directory
-from ascendtune.core.errors import MachineError
-from ascendtune.core.files import write_atomically
+from ascendtune.core.figure import import_matplotlib, write_figure
 
 _INK, _QUIET, _LINES = "#e4e7ec", "#667085", ("#1f4e8c", "#d9541e", "#2f6f60", "#8c6d1f", "#6a3d9a")
 
@@ -23,17 +19,9 @@ def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
     Raises:
         MachineError: matplotlib is not installed, or the file cannot be written.
     """
-    # matplotlib writes a font cache: it belongs into our own cache directory.
-    os.environ.setdefault("MPLCONFIGDIR", str(cache_directory() / "matplotlib"))
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MachineError(
-            "a picture needs matplotlib", code="package-missing", remedy="pip install matplotlib"
-        ) from error
+    matplotlib = import_matplotlib()
     with matplotlib.rc_context({"svg.fonttype": "none", "font.size": 9}):
-        figure = Figure(figsize=(9, 6), layout="constrained")
+        figure = matplotlib.figure.Figure(figsize=(9, 6), layout="constrained")
         # "$" would begin a formula.
         figure.suptitle(title.replace("$", r"\$"), x=0.01, ha="left", fontsize=12, fontweight="bold")
         axes = figure.subplots(2, 2)
@@ -42,9 +30,7 @@ def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
             axes[0][column].set_title(comparison, loc="left", fontsize=10)
             _draw_rates(axes[0][column], members)
             _draw_efficiency(axes[1][column], members)
-        content = io.BytesIO()
-        figure.savefig(content, format="svg")
-    write_atomically(path, content.getvalue())
+        write_figure(figure, path)
 
 
 def _lines(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from ascendtune.check.comm.sweep import GIGA, SLOW_SHARE, Link, Row
 from ascendtune.check.table import WIDE, Paint
-from ascendtune.core.directories import cache_directory
-from ascendtune.core.errors import MachineError
-from ascendtune.core.files import write_atomically
+from ascendtune.core.figure import import_matplotlib, write_figure
 from ascendtune.core.units import format_bytes
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -85,7 +80,7 @@ def draw_rows(path: Path, title: str, rows: Sequence[Row]) -> None:
     Raises:
         MachineError: matplotlib is not installed, or the file cannot be written.
     """
-    figure = _figure(7.5, 4.5)
+    figure = import_matplotlib().figure.Figure(figsize=(7.5, 4.5), layout="constrained")
     axis = figure.add_subplot()
     sizes = [row.bytes for row in rows]
     for name, colour in (("algbw", _ALGORITHM), ("busbw", _BUS)):
@@ -100,7 +95,7 @@ def draw_rows(path: Path, title: str, rows: Sequence[Row]) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.tick_params(colors=_QUIET, which="both")
     axis.legend(frameon=False)
-    _save(figure, path)
+    write_figure(figure, path)
 
 
 def draw_links(path: Path, title: str, links: Sequence[Link], ranks: int) -> None:
@@ -109,7 +104,7 @@ def draw_links(path: Path, title: str, links: Sequence[Link], ranks: int) -> Non
     for link in links:
         speeds[link.sender][link.receiver] = link.bytes_per_second / GIGA
     side = max(4.0, 0.55 * ranks)
-    figure = _figure(side + 1.5, side)
+    figure = import_matplotlib().figure.Figure(figsize=(side + 1.5, side), layout="constrained")
     axis = figure.add_subplot()
     image = axis.imshow(speeds, cmap="viridis", vmin=0)
     figure.colorbar(image, ax=axis, label="GB/s")
@@ -122,22 +117,4 @@ def draw_links(path: Path, title: str, links: Sequence[Link], ranks: int) -> Non
     axis.set_xlabel("to rank", color=_QUIET)
     axis.set_ylabel("from rank", color=_QUIET)
     axis.set_title(title, loc="left", fontsize=10)
-    _save(figure, path)
-
-
-def _figure(width: float, height: float) -> Any:
-    # matplotlib writes a font cache: it belongs into our own cache directory.
-    os.environ.setdefault("MPLCONFIGDIR", str(cache_directory() / "matplotlib"))
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MachineError(
-            "a picture needs matplotlib", code="package-missing", remedy="pip install matplotlib"
-        ) from error
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _save(figure: Any, path: Path) -> None:
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=150)
-    write_atomically(path, content.getvalue())
+    write_figure(figure, path)

@@ -29,7 +29,7 @@ from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.nodes.facts import facts, mtu_towards
 from ascendtune.check.nodes.language import say
 from ascendtune.core import language
-from ascendtune.core.process import below, send
+from ascendtune.core.process_tree import below, send
 from ascendtune.job.nodes.handshake_reply import client_address, server_address
 from ascendtune.job.nodes.message import decode, encode
 

@@ -21,7 +21,7 @@ from ascendtune.check.profile.ascend_database import DATABASES, read_database
 from ascendtune.check.profile.intervals import Interval, merged, uncovered, union
 from ascendtune.check.profile.kinds import kind_of_collective, kind_of_operator
 from ascendtune.check.profile.split import Split
-from ascendtune.check.profile.trace import MOST_EVENTS
+from ascendtune.check.profile.trace import MOST_EVENTS, too_many
 from ascendtune.core.errors import InputError
 from ascendtune.core.foreign_json import open_foreign, read_json_object
 
@@ -198,12 +198,7 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
         try:
             for number, row in enumerate(table):
                 if number >= MOST_EVENTS:
-                    raise InputError(
-                        f"{path.name} has more than {MOST_EVENTS:,} lines",
-                        code="trace-too-large",
-                        remedy="record fewer steps",
-                        where=path,
-                    )
+                    raise too_many("lines", where=path)
                 yield {key: value for key, value in row.items() if isinstance(key, str) and isinstance(value, str)}
         except csv.Error as error:
             raise InputError(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ascendtune.check.profile.intervals import Interval
-from ascendtune.check.profile.trace import MOST_EVENTS
+from ascendtune.check.profile.trace import MOST_EVENTS, too_many
 from ascendtune.core.errors import InputError
 
 DATABASES = "ascend_pytorch_profiler*.db"
@@ -113,12 +113,7 @@ def _read(database: sqlite3.Connection, path: Path) -> list[RecordedStep]:
 def _rows(database: sqlite3.Connection, query: str, path: Path) -> Iterator[tuple[int, int, int]]:
     for number, row in enumerate(database.execute(query)):
         if number >= MOST_EVENTS:
-            raise InputError(
-                f"a table of the database has more than {MOST_EVENTS:,} lines",
-                code="trace-too-large",
-                remedy="record fewer steps",
-                where=path,
-            )
+            raise too_many("lines in a table", where=path)
         first, second, third = row
         if not all(isinstance(each, int) for each in row) or (query != _STEPS[1] and second < first):
             continue

@@ -82,14 +82,14 @@ class Trace:
         number = self._ids.get(name)
         if number is None:
             if len(self.names) >= _MOST_NAMES:
-                raise _too_many("different names", _MOST_NAMES)
+                raise too_many("different names", _MOST_NAMES)
             number = self._ids[name] = len(self.names)
             self.names.append(name[:_LONGEST_NAME])
         lane = self._threads.get(thread)
         if lane is None:
             lane = self._threads[thread] = len(self._threads)
         if len(self.start) >= MOST_EVENTS:
-            raise _too_many("events", MOST_EVENTS)
+            raise too_many("events")
         self.category.append(category)
         self.name.append(number)
         self.thread.append(lane)
@@ -161,9 +161,11 @@ def _plain(value: Any) -> Any:
     return value if type(value) is float and math.isfinite(value) else None
 
 
-def _too_many(what: str, limit: int) -> InputError:
+def too_many(what: str, limit: int = MOST_EVENTS, *, where: Path | None = None) -> InputError:
+    """The error for a trace, or a file `where` of it, that holds more than `limit` of `what`."""
     return InputError(
-        f"the trace has more than {limit:,} {what}",
+        f"{where.name if where else 'the trace'} has more than {limit:,} {what}",
         code="trace-too-large",
         remedy="record fewer steps",
+        where=where,
     )

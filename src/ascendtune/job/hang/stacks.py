@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from ascendtune.core import process, procfs
+from ascendtune.core import process, process_tree, procfs
 from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.rundir import FORCED_STACKS_SIGNAL, STACKS_SIGNAL, RunDir
 from ascendtune.job.hang import flight_recorder
@@ -155,7 +155,7 @@ def _by_py_spy(pid: int, *, searches: bool) -> tuple[str, str]:
     if py_spy is None:
         return "", "py-spy is not installed (pip install py-spy)"
     why_not = ""
-    for each in [pid, *(below.pid for below in process.below(pid))] if searches else [pid]:
+    for each in [pid, *(below.pid for below in process_tree.below(pid))] if searches else [pid]:
         # Nonblocking: it would otherwise stop the process, and one that is stopped already keeps it waiting.
         argv = [py_spy, "dump", "--pid", str(each), "--nonblocking", "--full-filenames"]
         done = process.run(argv, timeout_seconds=_PY_SPY_SECONDS)

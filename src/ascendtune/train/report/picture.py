@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import math
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,8 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ascendtune.core.directories import cache_directory
-from ascendtune.core.files import write_atomically
+from ascendtune.core.errors import MachineError
+from ascendtune.core.figure import import_matplotlib, write_figure
 from ascendtune.core.log import warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_count
@@ -37,12 +35,9 @@ def draw(run: RunDir) -> list[Path]:
     steps = _Records(list(run.read_metrics()))
     if not steps.records:
         return []
-    # Matplotlib keeps a font cache; it belongs into the cache of this program.
-    os.environ.setdefault("MPLCONFIGDIR", str(cache_directory() / "matplotlib"))
     try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
+        matplotlib = import_matplotlib()
+    except MachineError:
         warn("no picture of the loss: pip install matplotlib")
         return []
     settings = {
@@ -54,9 +49,12 @@ def draw(run: RunDir) -> list[Path]:
     }
     # Letters that no font has are drawn as boxes; a warning for each would not help.
     with matplotlib.rc_context(settings), warnings.catch_warnings(action="ignore"):
-        figure = Figure(figsize=(9, 6.4), layout="constrained")
+        figure = matplotlib.figure.Figure(figsize=(9, 6.4), layout="constrained")
         _compose(figure, run, steps, _Records(list(run.read_evaluations())))
-        return [_save(figure, run.path / f"loss.{kind}") for kind in ("png", "svg")]
+        paths = [run.path / f"loss.{kind}" for kind in ("png", "svg")]
+        for path in paths:
+            write_figure(figure, path)
+        return paths
 
 
 def _fonts(name: str) -> list[str]:
@@ -199,10 +197,3 @@ def _thinned(x: Sequence[float], y: Sequence[float]) -> tuple[Sequence[float], S
         stretch_range = range(start, min(start + stretch, len(x)))
         kept += sorted({min(stretch_range, key=y.__getitem__), max(stretch_range, key=y.__getitem__)})
     return [x[at] for at in kept], [y[at] for at in kept]
-
-
-def _save(figure: Any, path: Path) -> Path:
-    content = io.BytesIO()
-    figure.savefig(content, format=path.suffix[1:], dpi=150)
-    write_atomically(path, content.getvalue())
-    return path

@@ -1,0 +1,41 @@
+"""Pictures by matplotlib, which is optional: imported when one is drawn."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.directories import cache_directory
+from ascendtune.core.errors import MachineError
+from ascendtune.core.files import write_atomically
+
+
+def import_matplotlib() -> Any:
+    """The package, with `matplotlib.figure` in it; it draws without a display.
+
+    Raises:
+        MachineError: it is not installed.
+    """
+    # It writes a font cache, which belongs into ours.
+    os.environ.setdefault("MPLCONFIGDIR", str(cache_directory() / "matplotlib"))
+    try:
+        importlib.import_module("matplotlib.figure")
+        return importlib.import_module("matplotlib")
+    except ImportError as error:
+        raise MachineError(
+            "a picture needs matplotlib", code="package-missing", remedy="pip install matplotlib"
+        ) from error
+
+
+def write_figure(figure: Any, path: Path) -> None:
+    """Write a matplotlib figure to `path`, as its suffix says: .png or .svg.
+
+    Raises:
+        MachineError: the file cannot be written.
+    """
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix[1:], dpi=150)
+    write_atomically(path, content.getvalue())
