@@ -80,10 +80,10 @@ class Loop:
     def __post_init__(self) -> None:
         self._parameters = [each for each in self.objective.parameters() if each.requires_grad]
         self._metrics = StepMetrics()
-        self._sent: StepMetrics | None = None
         # Of the last step that is to be recorded, on their way to the host.
-        self._begun = time.perf_counter()
+        self._sent: StepMetrics | None = None
         # When the step began that is recorded next.
+        self._begun = time.perf_counter()
         self._shares_casts = self.strategy.shares_casts(self.recipe.batch.accumulate)
 
     def run(self) -> str:
