@@ -7,11 +7,11 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ascendtune.cli.options import AsJson, DeviceCount, DeviceIds, Overrides
+from ascendtune.cli.options import AsJson, DeviceCount, DeviceIds, LanguageOption, Overrides
 
 _PLAIN_COLUMNS = 100
 _SNIFFED_BYTES = 1 << 16
@@ -40,6 +40,7 @@ def profile(
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Also write the page with bars and tables to this file.")
     ] = None,
+    lang: LanguageOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Show where the time of a training step goes, and what to change.
@@ -58,6 +59,7 @@ def profile(
     """
     from ascendtune.check.profile.advice import advice_for
     from ascendtune.check.profile.against import comparison_as_plain, comparison_as_text
+    from ascendtune.check.profile.language import say
     from ascendtune.check.profile.page import write_page
     from ascendtune.check.profile.profile import read_profile
     from ascendtune.check.profile.show import as_plain, as_text
@@ -69,6 +71,7 @@ def profile(
     from ascendtune.core.terminal_text import safe
 
     log.set_up()
+    chosen = language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)
     if report:
         require_place_for(report)
     place = Path(run_named(target))
@@ -81,28 +84,33 @@ def profile(
         _require_no_options(overrides, steps, ranks, devices, device_ids, "yes" if tries else None)
     found = read_profile(place)
     advice = advice_for(found)
-    content = as_plain(found, advice)
     trials = try_changes(advice, found[0], record) if tries else []
-    if tries:
-        content |= {"trials": [each.as_plain() for each in trials]}
+
+    def content() -> dict[str, Any]:
+        """The profile as plain values; its sentences are in the language that is set."""
+        return as_plain(found, advice_for(found)) | ({"trials": [each.as_plain() for each in trials]} if tries else {})
+
     pages = [report] if report else []
     if (place / "run.json").is_file() and os.access(place / "profile", os.W_OK):
-        write_json(place / "profile" / "summary.json", content)
+        write_json(place / "profile" / "summary.json", content())
         pages.append(place / "profile" / "report.html")
-    with language.using(language.choose(None, os.environ, "utf-8")):
+    with language.using(language.choose(lang, os.environ, "utf-8")):
         for page in pages:
-            write_page(page, found, advice)
-    if before is not None:
-        content |= {"against": comparison_as_plain(found, before)}
-    if as_json:
-        print(json.dumps(content, indent=2, ensure_ascii=False))
-    else:
-        print(as_text(found, advice, width(sys.stdout) or _PLAIN_COLUMNS))
-        print("\n" + "\n".join([f"profile: {safe(str(place))}", *(f"report: {safe(str(page))}" for page in pages)]))
+            write_page(page, found)
+    with language.using(chosen):
+        if as_json:
+            compared = {"against": comparison_as_plain(found, before)} if before is not None else {}
+            print(json.dumps(content() | compared, indent=2, ensure_ascii=False))
+            return
+        columns = width(sys.stdout) or _PLAIN_COLUMNS
+        print(as_text(found, advice_for(found), columns))
+        print("\n" + say("profile: {path}", path=safe(str(place))))
+        for page in pages:
+            print(say("report: {path}", path=safe(str(page))))
         if before is not None:
-            print("\n" + comparison_as_text(found, before))
+            print("\n" + comparison_as_text(found, before, columns))
         if tries:
-            print("\n" + trials_as_text(trials))
+            print("\n" + trials_as_text(trials, columns))
 
 
 def _is_recipe(path: Path) -> bool:
@@ -153,7 +161,8 @@ def _record(
     from ascendtune.core.errors import CheckFailed
     from ascendtune.recipe.recipe import Recipe
 
-    overrides = [*overrides, *changes]
+    # Before the user's keys, which may leave the allocations out.
+    overrides = ["profile.memory=true", *overrides, *changes]
     overrides += [f"profile.steps={steps}"] if steps else []
     overrides += [f"profile.ranks=[{ranks}]"] if ranks else []
     asked = Recipe.load(recipe, overrides)

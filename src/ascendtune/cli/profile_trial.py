@@ -58,14 +58,23 @@ def try_changes(advice: list[Advice], first: RankProfile, record: Callable[[list
     return trials
 
 
-def trials_as_text(trials: list[Trial]) -> str:
+def trials_as_text(trials: list[Trial], columns: int) -> str:
+    """What was measured, for people.
+
+    Args:
+        columns: of the terminal.
+    """
+    from ascendtune.check.profile.language import say
+    from ascendtune.core.terminal_text import safe, wrap_words
+
     if not trials:
-        return "no change on the list is one that a recipe key makes: nothing was tried"
-    lines = ["tried, each alone, by time per token:"]
+        return say("no change on the list is one that a recipe key makes: nothing was tried")
+    lines = [say("tried, each alone, by time per token:")]
     for each in trials:
         keys = " ".join(f"{key}={json.dumps(value)}" for key, value in each.keys.items())
-        measured = f"{-100 * each.gain:+.1f} %" if each.gain is not None else "could not be trained"
-        lines.append(f"  {measured:>9}  {keys} (at most {-100 * each.expected_gain:+.1f} % expected)  {each.run}")
+        measured = f"{-100 * each.gain:+.1f} %" if each.gain is not None else say("could not be trained")
+        words = say("{keys} (at most {share} % expected)", keys=keys, share=f"{-100 * each.expected_gain:+.1f}")
+        lines += wrap_words(safe(f"{words}  {each.run}"), columns, f"  {measured:>9}  ", " " * 13)
     return "\n".join(lines)
 
 

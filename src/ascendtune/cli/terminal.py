@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from ascendtune.core.terminal_text import columns_of, control, terminal_width
+from ascendtune.core.terminal_text import control, terminal_width
+from ascendtune.core.text_table import table_lines
 
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36"}
 _CODES = {**_COLOURS, "bold": "1", "dim": "2"}
@@ -39,39 +40,4 @@ def table(
         spare: headers of columns that are dropped, in this order, until the others fit on the terminal, which are then
             never cut. Without `spare` the first column is shortened.
     """
-    # A file name may hold a newline: its second half would pass for a line of its own.
-    one_line = [[cell.replace("\n", "\\n") for cell in row] for row in rows]
-    columns = list(zip(header, *one_line, strict=True))
-    limit = width(sys.stdout)
-    for name in spare:
-        if limit is None or _columns_needed(columns) <= limit:
-            break
-        columns = [column for column in columns if column[0] != name]
-    sizes = [max(map(columns_of, column)) for column in columns]
-    if limit is not None and not spare:
-        sizes[0] = max(8, sizes[0] - max(0, _columns_needed(columns) - limit))
-    return "\n".join(
-        "  ".join(
-            _padded(_shortened(cell, size), size, is_right=name in right)
-            for cell, size, (name, *_) in zip(line, sizes, columns, strict=True)
-        ).rstrip()
-        for line in zip(*columns, strict=True)
-    )
-
-
-def _columns_needed(columns: Sequence[Sequence[str]]) -> int:
-    return sum(max(map(columns_of, column)) for column in columns) + 2 * (len(columns) - 1)
-
-
-def _padded(text: str, size: int, *, is_right: bool) -> str:
-    blank = " " * (size - columns_of(text))
-    return blank + text if is_right else text + blank
-
-
-def _shortened(text: str, size: int) -> str:
-    # The end of a path is more informative than its beginning.
-    if columns_of(text) <= size:
-        return text
-    while columns_of(text) > size - 1:
-        text = text[1:]
-    return "…" + text
+    return "\n".join(table_lines(header, rows, limit=width(sys.stdout), right=right, spare=spare))

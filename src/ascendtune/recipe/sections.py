@@ -245,7 +245,7 @@ class ProfileSection(Section):
     stacks: bool = False
     """Also record the Python stack of every operator; slows the profiled steps down."""
     memory: bool = False
-    """Also record every allocation; slows the profiled steps down."""
+    """Also record every allocation: the report then shows the memory by category. `ascendtune profile` sets it."""
 
     @field_validator("steps")
     @classmethod

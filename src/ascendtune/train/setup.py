@@ -135,7 +135,7 @@ def set_up(
     if scaler is not None and counters.scaler:
         scaler.load_state_dict(counters.scaler)
     flops = _flops_per_token(recipe, model, head_form, batches)
-    profile = _step_profile(run, recipe, strategy, model, phases, resolved, flops, batches.dataset)
+    profile = _step_profile(run, recipe, strategy, model, optimizer, phases, resolved, flops, batches.dataset)
     held.callback(profile.close)
     return Loop(
         run_directory=run, recipe=recipe, strategy=strategy, precision=in_loop,
@@ -228,7 +228,7 @@ def _step_dumps(run: RunDir, recipe: Recipe, strategy: Strategy, model: Any, hea
 
 
 def _step_profile(
-    run: RunDir, recipe: Recipe, strategy: Strategy, model: Any, phases: Phases,
+    run: RunDir, recipe: Recipe, strategy: Strategy, model: Any, optimizer: Any, phases: Phases,
     resolved: dict[str, Any], flops: TokenFlops, dataset: TokenDataset,
 ) -> StepProfile:  # fmt: skip
     tokens, labels = float(dataset.lengths.sum()), float(dataset.label_counts.sum())
@@ -236,13 +236,14 @@ def _step_profile(
         "device": {"kind": strategy.device.kind, "name": strategy.device.name},
         "peak_flops": strategy.device.peak_flops,
         "flops_per_token": flops.useful_in(tokens, labels) / tokens,
+        "computed_flops_per_token": flops.computed_in(tokens, labels) / tokens,
         "world_size": strategy.world_size,
         "accumulate": recipe.batch.accumulate,
         "kernel": recipe.kernel if isinstance(recipe.kernel, str) else recipe.kernel.model_dump(),
         "every_steps": recipe.track.every_steps,
         "resolved": {key: resolved[key] for key in ("precision", "attention", "kernel", "strategy", "packing")},
     }
-    return StepProfile(run.profile, recipe.profile, strategy, model, phases, facts)
+    return StepProfile(run.profile, recipe.profile, strategy, model, optimizer, phases, facts)
 
 
 def _resume(

@@ -54,7 +54,7 @@ def test_changes_that_keys_make_are_measured_per_token(tmp_path: Path) -> None:
     assert [each.code for each in trials] == ["larger", "fails", "third"]
     assert trials[0].gain == pytest.approx(0.25) and trials[0].expected_gain == pytest.approx(0.3)
     assert trials[1].gain is None
-    text = trials_as_text(trials)
+    text = trials_as_text(trials, 100)
     assert "-25.0 %" in text and "could not be trained" in text
 
 

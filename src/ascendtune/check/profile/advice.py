@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from ascendtune.check.profile.host import RECOMPUTATION
 from ascendtune.check.profile.kinds import kind_of_module
+from ascendtune.check.profile.language import say
+from ascendtune.check.profile.memory import MemoryUse
 from ascendtune.check.profile.profile import RankProfile
 from ascendtune.check.profile.split import Split
+from ascendtune.core.units import format_bytes
 
 _LEAST_SHARE = 0.02
 """Of a step: smaller gains are not worth a line."""
@@ -25,6 +30,12 @@ _FUSED_PASSES = 2
 _LEAST_EXPOSED = 0.01
 """Of a step, in so many calls."""
 _FEW_BLOCKS = 4
+_LEAST_UNUSED = 0.15
+"""Of the reserved memory: blocks are rounded up, and a step leaves some gaps."""
+_LEAST_GAP = 512 << 20
+"""Bytes."""
+_DRIVER_MEMORY = re.compile(r"(cuda|hip)(Malloc|Free|HostAlloc)|aclrt(Malloc|Free)\w*")
+_PHASES_OF_MODEL = ("data", "forward", RECOMPUTATION, "backward", "optimizer", "")
 _KERNEL_KEYS = {"norm": "kernel.rms_norm", "rotary": "kernel.rotary", "activation": "kernel.swiglu"}
 
 
@@ -48,7 +59,10 @@ class Advice:
 
 
 def advice_for(ranks: list[RankProfile]) -> list[Advice]:
-    """Defects before options, each by gain; of the first rank, and of what differs between the ranks."""
+    """Defects before options, each by gain; of the first rank, and of what differs between the ranks.
+
+    Their sentences are in the language that is set.
+    """
     first = ranks[0]
     # The slow rank hides its collectives behind the work that makes it slow.
     waiting = max(ranks, key=lambda each: each.waited_seconds)
@@ -64,12 +78,14 @@ def _of_rank(rank: RankProfile) -> Iterator[Advice]:
     if min(split.data_seconds, default=0.0) >= _LEAST_LATE * step and split.data / split.steps >= _LEAST_LATE * step:
         yield Advice(
             "slow-data",
-            f"the batches take {_milliseconds(split.data / split.steps)} of each step, and nothing else runs meanwhile",
-            "put the token cache (XDG_CACHE_HOME) on a local disk; look whether other programs load the host",
+            say("the batches take {time} of each step, and nothing else runs meanwhile",
+                time=_milliseconds(split.data / split.steps)),
+            say("put the token cache (XDG_CACHE_HOME) on a local disk; look whether other programs load the host"),
             split.data / split.steps,
             is_defect=True,
-        )
+        )  # fmt: skip
     yield from _copies(split, step)
+    yield from _fragmentation(split, rank.memory)
     yield from _unfused(split, rank.facts)
     yield from _options(rank)
 
@@ -77,7 +93,7 @@ def _of_rank(rank: RankProfile) -> Iterator[Advice]:
 def _host_syncs(split: Split, step: float) -> Iterator[Advice]:
     calls: dict[str, int] = defaultdict(int)
     for (place, phase), count in split.sync_calls.items():
-        if phase in ("data", "forward", "backward", "optimizer", ""):
+        if phase in _PHASES_OF_MODEL and not _asks_for_memory(place):
             calls[place] += count
     if calls:
         most = max(calls, key=lambda place: (calls[place], place))
@@ -85,17 +101,19 @@ def _host_syncs(split: Split, step: float) -> Iterator[Advice]:
         gain = sum(split.sync.get(place, 0.0) for place in calls) / split.steps
         yield Advice(
             "host-sync",
-            f"the host waits for the device {each_step:.3g} times in each step, most often at {most}",
-            "keep the value on the device (no .item(), .tolist() or `if tensor`), and read it once per recorded step",
+            say("the host waits for the device {count} times in each step, most often at {place}",
+                count=f"{each_step:.3g}", place=most),
+            say("keep the value on the device (no .item(), .tolist() or `if tensor`), and read it once per recorded "
+                "step"),
             min(gain, step),
             is_defect=True,
-        )
+        )  # fmt: skip
     metrics = sum(split.sync.get(place, 0.0) for place, phase in split.sync_calls if phase == _METRICS_PHASE)
     if split.on_device and metrics / split.steps >= _LEAST_SHARE * step:
         yield Advice(
             "metrics-sync",
-            f"recording the metrics costs {_milliseconds(metrics / split.steps)} of each step",
-            "set track.every_steps: 10",
+            say("recording the metrics costs {time} of each step", time=_milliseconds(metrics / split.steps)),
+            say("set {keys}", keys="track.every_steps: 10"),
             metrics / split.steps,
             keys={"track.every_steps": 10},
         )
@@ -124,24 +142,24 @@ def _slow_rank(ranks: list[RankProfile]) -> Iterator[Advice]:
     reason = max(excess, key=lambda name: excess[name])
     yield Advice(
         "slow-rank",
-        f"the other ranks wait {_milliseconds(waited)} of each step for rank {slowest.rank}, "
-        f"which spends {_milliseconds(max(0.0, excess[reason]))} more than they on {reason}",
-        "look at the clock, temperature and neighbours of that rank's device with `ascendtune doctor`; even out the "
-        "lengths of rows with data.packing: true",
+        say("the other ranks wait {time} of each step for rank {rank}, which spends {more} more than they on {reason}",
+            time=_milliseconds(waited), rank=slowest.rank, more=_milliseconds(max(0.0, excess[reason])), reason=reason),
+        say("look at the clock, temperature and neighbours of that rank's device with `ascendtune doctor`; even out "
+            "the lengths of rows with data.packing: true"),
         waited,
         is_defect=True,
-    )
+    )  # fmt: skip
 
 
 def _by_group(split: Split) -> dict[str, float]:
     """Seconds of everything but communication, by a name for people."""
     return {
-        **{f"computing ({kind})": seconds for kind, seconds in split.compute.items()},
-        "the data": split.data,
-        "waiting for its device": sum(split.sync.values()),
-        "launching operators": split.launch,
-        "copies": sum(split.copies.values()),
-        **split.aside,
+        **{say("computing ({kind})", kind=say(kind)): seconds for kind, seconds in split.compute.items()},
+        say("the data"): split.data,
+        say("waiting for its device"): sum(split.sync.values()),
+        say("launching operators"): split.launch,
+        say("copies"): sum(split.copies.values()),
+        **{say(name): seconds for name, seconds in split.aside.items()},
     }
 
 
@@ -152,11 +170,51 @@ def _copies(split: Split, step: float) -> Iterator[Advice]:
     most = max(split.copies, key=lambda name: split.copies[name])
     yield Advice(
         "copies",
-        f"copies take {_milliseconds(total)} of each step, most of it {most}",
-        "keep tensors where and in the type in which they are used; copy what does not change once, before the loop",
+        say("copies take {time} of each step, most of it {name}", time=_milliseconds(total), name=most),
+        say("keep tensors where and in the type in which they are used; copy what does not change once, before the "
+            "loop"),
         total,
         is_defect=True,
-    )
+    )  # fmt: skip
+
+
+def _fragmentation(split: Split, memory: MemoryUse | None) -> Iterator[Advice]:
+    """The allocator holds memory that no step needs, or asks the driver for memory again and again."""
+    calls: Counter[str] = Counter()
+    for (place, _), count in split.sync_calls.items():
+        if _asks_for_memory(place):
+            calls[place] += count
+    each_step = calls.total() / split.steps
+    unused = memory.unused() if memory is not None else 0
+    is_large = memory is not None and memory.reserved and unused >= max(_LEAST_UNUSED * memory.reserved, _LEAST_GAP)
+    if each_step < 1 and not is_large:
+        return
+    found = []
+    if is_large and memory is not None:
+        found.append(
+            say("the allocator has reserved {reserved}, of which at most {allocated} is used at once",
+                reserved=format_bytes(memory.reserved or 0), allocated=format_bytes(memory.allocated or 0))
+        )  # fmt: skip
+    if each_step >= 1:
+        ((most, _),) = calls.most_common(1)
+        found.append(
+            say("the allocator calls the driver {count} times in each step, most often {name}",
+                count=f"{each_step:.3g}", name=most)
+        )  # fmt: skip
+    gain = sum(seconds for place, seconds in split.sync.items() if _asks_for_memory(place)) / split.steps
+    yield Advice(
+        "fragmentation",
+        say("the memory of the device has gaps, or its use grows: {facts}", facts=say("; ").join(found)),
+        say("set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_NPU_ALLOC_CONF on Ascend); with rows of very "
+            "different lengths also data.packing: true"),
+        gain,
+        is_defect=True,
+    )  # fmt: skip
+
+
+def _asks_for_memory(place: str) -> bool:
+    """Whether the host waits there because the allocator asks the driver for memory, or gives it back."""
+    return bool(_DRIVER_MEMORY.fullmatch(place))
 
 
 def _small_collectives(split: Split, step: float) -> Iterator[Advice]:
@@ -169,11 +227,12 @@ def _small_collectives(split: Split, step: float) -> Iterator[Advice]:
         if name == "all-reduce" and each_step >= _MANY_COLLECTIVES and exposed >= _LEAST_EXPOSED * step:
             yield Advice(
                 "small-buckets",
-                f"each step has {each_step:.0f} calls of {name}, with {_milliseconds(exposed)} exposed",
-                "make buckets larger (DDP's bucket_cap_mb is 25 by default): each call costs a latency",
+                say("each step has {count} calls of {name}, with {time} exposed",
+                    count=f"{each_step:.0f}", name=name, time=_milliseconds(exposed)),
+                say("make buckets larger (DDP's bucket_cap_mb is 25 by default): each call costs a latency"),
                 gain,
                 is_defect=True,
-            )
+            )  # fmt: skip
 
 
 def _unfused(split: Split, facts: dict[str, Any]) -> Iterator[Advice]:
@@ -188,18 +247,19 @@ def _unfused(split: Split, facts: dict[str, Any]) -> Iterator[Advice]:
             continue
         yield Advice(
             "unfused-norm",
-            f"{name} runs as {operators:.0f} operators and takes {_milliseconds(seconds)} of each step",
-            f"set {_KERNEL_KEYS[part]}: true{_why_not(facts, 'rms_norm')}",
+            say("{name} runs as {count} operators and takes {time} of each step",
+                name=name, count=f"{operators:.0f}", time=_milliseconds(seconds)),
+            say("set {keys}", keys=f"{_KERNEL_KEYS[part]}: true") + _why_not(facts, "rms_norm"),
             seconds * (1 - _FUSED_PASSES / operators),
             keys=_fused(facts),
-        )
+        )  # fmt: skip
 
 
 def _why_not(facts: dict[str, Any], part: str) -> str:
     resolved = facts.get("resolved")
     kernels = resolved.get("kernel") if isinstance(resolved, dict) else None
     reason = kernels.get(part) if isinstance(kernels, dict) else None
-    return f" (this run: {reason})" if isinstance(reason, str) else ""
+    return say(" (this run: {reason})", reason=reason) if isinstance(reason, str) else ""
 
 
 def _options(rank: RankProfile) -> Iterator[Advice]:
@@ -209,8 +269,8 @@ def _options(rank: RankProfile) -> Iterator[Advice]:
         seconds = recomputed * 1e-6 / split.steps
         yield Advice(
             "recomputation",
-            f"activation checkpointing computes {_milliseconds(seconds)} of each step a second time",
-            "set memory.gradient_checkpointing: false where `ascendtune plan` says that it fits",
+            say("activation checkpointing computes {time} of each step a second time", time=_milliseconds(seconds)),
+            say("set memory.gradient_checkpointing: false where `ascendtune plan` says that it fits"),
             seconds,
             keys={"memory.gradient_checkpointing": False},
         )
@@ -219,19 +279,21 @@ def _options(rank: RankProfile) -> Iterator[Advice]:
         name = max(split.communication, key=lambda each: split.communication[each])
         yield Advice(
             "exposed-communication",
-            f"communication takes {_milliseconds(exposed)} of each step that nothing hides, most of it {name}",
-            "raise batch.accumulate or batch.per_device: fewer exchanges for as many tokens",
+            say("communication takes {time} of each step that nothing hides, most of it {name}",
+                time=_milliseconds(exposed), name=name),
+            say("raise batch.accumulate or batch.per_device: fewer exchanges for as many tokens"),
             exposed / 2,
             keys={"batch.accumulate": 2 * _whole(rank.facts.get("accumulate"))},
-        )
+        )  # fmt: skip
     if split.on_device and split.launch / split.steps >= 0.1 * step:
         yield Advice(
             "launch-bound",
-            f"the device waits {_milliseconds(split.launch / split.steps)} of each step for the host to launch work",
-            "give each launch more to do: raise batch.per_device, use fused operators (kernel: auto)",
+            say("the device waits {time} of each step for the host to launch work",
+                time=_milliseconds(split.launch / split.steps)),
+            say("give each launch more to do: raise batch.per_device, use fused operators (kernel: auto)"),
             split.launch / split.steps / 2,
             keys=_fused(rank.facts),
-        )
+        )  # fmt: skip
 
 
 def _fused(facts: dict[str, Any]) -> dict[str, Any]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ascendtune.check.profile.kinds import short_name
+from ascendtune.check.profile.language import say
 from ascendtune.check.profile.profile import RankProfile
 from ascendtune.check.profile.show import milliseconds, parts_of
-from ascendtune.core.terminal_text import safe
+from ascendtune.core.terminal_text import safe, wrap_words
+from ascendtune.core.text_table import cut_lines, table_lines
+from ascendtune.core.units import format_bytes
 
 _SHOWN = 15
 _KEPT = 500
-_WIDTH = 44
+_WIDTH = 80
 _LEAST_SHOWN_SECONDS = 5e-6
 """A smaller difference would be shown as 0.00 ms."""
 
@@ -53,41 +56,52 @@ def compare(ranks: list[RankProfile], before: list[RankProfile]) -> list[Row]:
     return sorted(rows, key=lambda row: (-abs(row.difference), row.name, row.kind))
 
 
-def comparison_as_text(ranks: list[RankProfile], before: list[RankProfile]) -> str:
-    """Both profiles' parts and the operators whose time differs most, for people."""
+def comparison_as_text(ranks: list[RankProfile], before: list[RankProfile], columns: int) -> str:
+    """Both profiles' parts and the operators whose time differs most, for people.
+
+    Args:
+        columns: of the terminal.
+    """
     first, other = ranks[0], before[0]
     change = first.step_seconds - other.step_seconds
-    lines = [
-        f"step {milliseconds(other.step_seconds)} -> {milliseconds(first.step_seconds)} "
-        f"({100 * change / other.step_seconds if other.step_seconds else 0:+.1f} %), milliseconds of a step:",
-        f"  {'':<{_WIDTH}} {'before':>10} {'now':>10} {'change':>10}",
-    ]
+    title = say(
+        "step {before} -> {now} ({change} %), milliseconds of a step:",
+        before=milliseconds(other.step_seconds), now=milliseconds(first.step_seconds),
+        change=f"{100 * change / other.step_seconds if other.step_seconds else 0:+.1f}",
+    )  # fmt: skip
     old = {title: seconds / other.split.steps for title, seconds, _ in parts_of(other.split)}
-    for title, seconds, _ in parts_of(first.split):
-        lines.append(_line(title, old[title], seconds / first.split.steps))
-    lines += ["", "operators, those first whose time differs most:"]
-    lines.append(f"  {'':<{_WIDTH}} {'before':>10} {'now':>10} {'change':>10}   {'calls':>11}  kind")
-    for row in compare(ranks, before)[:_SHOWN]:
-        if abs(row.difference) < _LEAST_SHOWN_SECONDS:
-            break
-        calls = f"{row.before_calls:.0f}" + (
-            f" -> {row.calls:.0f}" if round(row.calls) != round(row.before_calls) else ""
-        )
-        lines.append(f"{_line(_short(row.name), row.before_seconds, row.seconds)}   {calls:>11}  {row.kind}")
-    if not any(abs(row.difference) >= _LEAST_SHOWN_SECONDS for row in compare(ranks, before)):
-        lines[-2:] = ["no operator's time differs"]
-    return "\n".join(lines)
+    parts = [
+        [say(title), *_times(old[title], seconds / first.split.steps)] for title, seconds, _ in parts_of(first.split)
+    ]
+    shown = [row for row in compare(ranks, before)[:_SHOWN] if abs(row.difference) >= _LEAST_SHOWN_SECONDS]
+    heads = ["", *(say(name) for name in ("before", "now", "change"))]
+    lines = [*wrap_words(title, columns, "", "  "), *_table(heads, parts, columns, right=heads[1:])]
+    lines += _memory_lines(first, other)
+    if not shown:
+        return "\n".join([*lines, "", say("no operator's time differs")])
+    rows = [
+        [*_times(row.before_seconds, row.seconds), _calls(row), say(row.kind), safe(short_name(row.name))[:_WIDTH]]
+        for row in shown
+    ]
+    heads = [say(name) for name in ("before", "now", "change", "calls", "kind", "name")]
+    lines += ["", say("operators, those first whose time differs most:")]
+    return "\n".join([*lines, *_table(heads, rows, columns, right=heads[:4])])
 
 
 def comparison_as_plain(ranks: list[RankProfile], before: list[RankProfile]) -> dict[str, Any]:
     """The comparison as plain values; all times are seconds of one step."""
 
-    def parts(rank: RankProfile) -> Mapping[str, float]:
-        return {title: seconds / rank.split.steps for title, seconds, _ in parts_of(rank.split)}
+    def side(rank: RankProfile) -> dict[str, Any]:
+        return {
+            "trace": str(rank.path),
+            "step_seconds": rank.step_seconds,
+            "parts": {title: seconds / rank.split.steps for title, seconds, _ in parts_of(rank.split)},
+            "memory_peak_bytes": rank.memory.peak_bytes if rank.memory is not None else None,
+        }
 
     return {
-        "before": {"trace": str(before[0].path), "step_seconds": before[0].step_seconds, "parts": parts(before[0])},
-        "now": {"trace": str(ranks[0].path), "step_seconds": ranks[0].step_seconds, "parts": parts(ranks[0])},
+        "before": side(before[0]),
+        "now": side(ranks[0]),
         "operators": [
             {
                 "name": row.name,
@@ -100,10 +114,23 @@ def comparison_as_plain(ranks: list[RankProfile], before: list[RankProfile]) -> 
     }
 
 
-def _line(title: str, before: float, now: float) -> str:
-    return f"  {title:<{_WIDTH}} {1e3 * before:>10.2f} {1e3 * now:>10.2f} {1e3 * (now - before):>+10.2f}"
+def _table(heads: list[str], rows: list[list[str]], columns: int, right: list[str]) -> list[str]:
+    return cut_lines(["  " + line for line in table_lines(heads, rows, limit=None, right=right)], columns)
 
 
-def _short(name: str) -> str:
-    shown = safe(name).removeprefix("autograd::engine::evaluate_function: ")
-    return shown if len(shown) <= _WIDTH else shown[: _WIDTH - 1] + "…"
+def _times(before: float, now: float) -> list[str]:
+    """Milliseconds of both, and their difference."""
+    return [f"{1e3 * before:.2f}", f"{1e3 * now:.2f}", f"{1e3 * (now - before):+.2f}"]
+
+
+def _calls(row: Row) -> str:
+    before, now = f"{row.before_calls:.0f}", f"{row.calls:.0f}"
+    return before if before == now else f"{before} -> {now}"
+
+
+def _memory_lines(first: RankProfile, other: RankProfile) -> list[str]:
+    """The peaks of the memory, where both profiles have one."""
+    if first.memory is None or other.memory is None:
+        return []
+    before, now = format_bytes(other.memory.peak_bytes), format_bytes(first.memory.peak_bytes)
+    return ["  " + say("memory at most: {before} -> {now}", before=before, now=now)]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ascendtune.check.profile.intervals import Interval, uncovered
 from ascendtune.check.profile.kinds import KINDS, is_view, kind_in_module, kind_of_module, kind_of_operator, waits
-from ascendtune.check.profile.trace import LAUNCH, OP, RANGE, Trace
+from ascendtune.check.profile.trace import LAUNCH, OP, RANGE, MemoryEvents, Trace
 
 _OURS = "ascendtune:"
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})")
@@ -19,7 +19,12 @@ _LOADER = "enumerate(DataLoader)#"
 _WAITING_OPERATORS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero"})
 STRONG = frozenset({"attention", "loss", "optimizer", "clip", "collective", "norm", "rotary", "gradients"})
 """Kinds that an operator passes on to those inside it; products of matrices stay what they are."""
+_GATHERING = "FSDP::"
+"""Ranges of torch's FSDP in which it gathers weights and reduces gradients."""
 _DEEPEST = 10_000
+
+RECOMPUTATION = "recomputation"
+"""The phase of modules that run inside the backward pass."""
 
 KIND_NUMBERS = {kind: number for number, kind in enumerate((*KINDS, "collective", "copy"))}
 
@@ -67,6 +72,13 @@ class Host:
         """Ranges `ascendtune:sync PLACE`: calls that wait for a device, where there is one."""
         self.data_ranges: list[Interval] = []
         """In which batches are made; known after `segments`."""
+        self.memory = trace.memory_of_device()
+        """Its owners are known after `segments` of all `threads_with_allocations`."""
+        self._allocations: dict[int, list[int]] = defaultdict(list)
+        if self.memory is not None:
+            for position in sorted(range(len(self.memory)), key=self.memory.time.__getitem__):
+                self._allocations[self.memory.thread[position]].append(position)
+        self._owners: dict[tuple[int, str, str], int] = {}
         self._of_sequence: dict[int, tuple[str, str]] = {}
         self._facts: dict[int, _Facts] = {}
         self._kinds: dict[tuple[int, str, str, bool], tuple[str, str]] = {}
@@ -92,6 +104,9 @@ class Host:
     def threads(self) -> list[int]:
         """The threads, the main one first."""
         return sorted(self._by_thread, key=lambda thread: thread != self.main)
+
+    def threads_with_allocations(self) -> list[int]:
+        return [thread for thread in self.threads() if thread in self._allocations]
 
     def ranges_of_collectives(self) -> list[Interval]:
         """Ranges that a communication library's own threads recorded (gloo's), sorted."""
@@ -120,7 +135,12 @@ class Host:
         Of events that overlap without one containing the other, the later one is cut at the end of the earlier one.
         """
         position = 0
+        allocations = iter(self._allocations.get(thread, ()))
+        allocation = next(allocations, None)
         for start, end, event in self._all_segments(thread):
+            while allocation is not None and self.memory is not None and self.memory.time[allocation] < end:
+                self.memory.owner[allocation] = self._owner_of(event, self.memory)
+                allocation = next(allocations, None)
             while position < len(windows) and windows[position][1] <= start:
                 position += 1
             if position == len(windows):
@@ -162,6 +182,16 @@ class Host:
                 yield cursor, done.end, done
                 cursor = done.end
 
+    def _owner_of(self, event: OpenEvent, memory: MemoryEvents) -> int:
+        """The index in `memory.owners` of what allocates or frees while `event` is the innermost one."""
+        number, kind = event.owner
+        key = number, kind, event.phase
+        found = self._owners.get(key)
+        if found is None:
+            found = self._owners[key] = len(memory.owners)
+            memory.owners.append((self._trace.names[number] if number >= 0 else "", kind, event.phase))
+        return found
+
     def _opened(self, event: int, end: float, above: OpenEvent) -> OpenEvent:
         trace = self._trace
         number, category = trace.name[event], trace.category[event]
@@ -173,7 +203,9 @@ class Host:
             if waits(name):
                 place = number if place < 0 else place
                 self.waits.append(Wait(trace.start[event], trace.names[place], above.phase))
-            return OpenEvent(event, number, end, above.module, above.strong, above.phase, place, above.kind)
+            return OpenEvent(
+                event, number, end, above.module, above.strong, above.phase, place, above.kind, owner=above.owner
+            )
         module, strong, direct = above.module, above.strong, above.direct
         facts = self._facts.get(number) or self._facts_of(number)
         sequence = trace.sequence[event]
@@ -193,7 +225,10 @@ class Host:
             direct = ""
         self.kind[event] = KIND_NUMBERS[kind]
         place = number if facts.is_wait and above.place < 0 else above.place
-        return OpenEvent(event, number, end, module, strong, above.phase, place, kind, direct)
+        # Traces of other programs do not name their phases.
+        phase = above.phase or ("backward" if facts.is_backward else "")
+        owner = above.owner if facts.is_view and above.owner[1] else (number, "loss" if strong == "loss" else kind)
+        return OpenEvent(event, number, end, module, strong, phase, place, kind, direct, owner)
 
     def _facts_of(self, number: int) -> _Facts:
         name = self._trace.names[number]
@@ -204,6 +239,7 @@ class Host:
 
     def _opened_range(self, event: int, name: str, end: float, above: OpenEvent) -> OpenEvent:
         module, strong, phase, place, direct = above.module, above.strong, above.phase, above.place, ""
+        owner = above.owner
         number = self._trace.name[event]
         if name.startswith(_OURS):
             what, _, rest = name.removeprefix(_OURS).partition(" ")
@@ -218,13 +254,16 @@ class Host:
                 self.modules[rest].calls += 1
                 if above.phase == "backward":
                     self.modules[rest].recomputed += self._trace.duration[event]
+                    phase = RECOMPUTATION
         elif name.startswith("Optimizer.step#"):
-            strong = "optimizer"
+            strong, phase = "optimizer", phase or "optimizer"
+        elif name.startswith(_GATHERING):
+            owner = number, "collective"
         elif name.startswith(_LOADER):
             phase = "data"
         if phase == "data" != above.phase:
             self.data_ranges.append(Interval(self._trace.start[event], end))
-        return OpenEvent(event, number, end, module, strong, phase, place, "", direct)
+        return OpenEvent(event, number, end, module, strong, phase, place, "", direct, owner)
 
 
 class _Facts(NamedTuple):
@@ -262,9 +301,10 @@ class OpenEvent:
         place: index of the name of the call in which the host waits for the device; -1 where it does not.
         kind: of an operator, see `kinds.KINDS`; "" for ranges.
         direct: the class of modules whose range this is, or that contains only views of it; "" for other events.
+        owner: name and kind of the innermost operator that is not a view: what allocates here; -1 and "" outside.
     """
 
-    __slots__ = ("direct", "end", "event", "kind", "module", "name", "phase", "place", "strong")
+    __slots__ = ("direct", "end", "event", "kind", "module", "name", "owner", "phase", "place", "strong")
 
     def __init__(
         self,
@@ -277,6 +317,7 @@ class OpenEvent:
         place: int,
         kind: str = "",
         direct: str = "",
+        owner: tuple[int, str] = (-1, ""),
     ) -> None:
         self.event = event
         self.name = name
@@ -287,3 +328,4 @@ class OpenEvent:
         self.place = place
         self.kind = kind
         self.direct = direct
+        self.owner = owner

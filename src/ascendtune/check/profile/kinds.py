@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+_AUTOGRAD = "autograd::engine::evaluate_function: "
 KINDS = ("matmul", "attention", "loss", "norm", "rotary", "activation", "optimizer", "clip", "gradients", "other")
 """Kinds of computing, as the report names them."""
 
@@ -55,11 +56,16 @@ _COLLECTIVES = (
 )
 
 
+def short_name(name: str) -> str:
+    """The name of an operator, without the words that autograd puts before all of its own."""
+    return name.removeprefix(_AUTOGRAD)
+
+
 @lru_cache(maxsize=1 << 16)
 def kind_of_operator(name: str) -> str:
     """One of `KINDS`, or "collective" or "copy"; "other" where the name tells nothing."""
     # Autograd puts the name of the forward operator into its own: MmBackward0, AddmmBackward0.
-    plain = name.removeprefix("autograd::engine::evaluate_function: ")
+    plain = short_name(name)
     if match := re.fullmatch(r"([A-Z]\w*?)Backward\d*", plain):
         plain = re.sub(r"(?<!^)(?=[A-Z])", "_", match[1]).lower() + " " + match[1]
     return next((kind for kind, pattern in _COMPILED if pattern.search(plain)), "other")

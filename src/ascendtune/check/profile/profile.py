@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.check.profile.ascend import ascend_outputs, read_ascend, read_ascend_database
+from ascendtune.check.profile.memory import HELD, MemoryUse, memory_use
 from ascendtune.check.profile.split import Split, split_of
 from ascendtune.check.profile.trace import read_trace
 from ascendtune.core.errors import InputError
@@ -19,6 +20,7 @@ _RANK = re.compile(r"rank[_-]?(\d{1,6})")
 _INFO = re.compile(r"profiler_info_(\d{1,6})\.json")
 MOST_RANKS = 1024
 _MOST_RATIO = 1e30
+_MOST_BYTES = 1e15
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,14 @@ class RankProfile:
 
     Attributes:
         facts: what `train` noted beside the trace; empty for a trace of another program.
+        memory: None where no allocation was recorded.
     """
 
     rank: int
     path: Path
     split: Split
     facts: dict[str, Any] = field(default_factory=dict)
+    memory: MemoryUse | None = None
 
     @property
     def step_seconds(self) -> float:
@@ -46,7 +50,11 @@ class RankProfile:
 
     def model_flops(self) -> float | None:
         """FLOP/s of the model that this rank achieved, recomputation not counted; None where it is not known."""
-        tokens, per_token = self.facts.get("tokens_per_step"), self.facts.get("flops_per_token")
+        return self._flops("flops_per_token")
+
+    def _flops(self, name: str) -> float | None:
+        """FLOP/s of this rank, of the FLOPs for each token that the facts have as `name`."""
+        tokens, per_token = self.facts.get("tokens_per_step"), self.facts.get(name)
         if not is_number(tokens, 1, _MOST_RATIO) or not is_number(per_token, 1, _MOST_RATIO):
             return None
         world_size = self.facts.get("world_size")
@@ -54,8 +62,15 @@ class RankProfile:
         return float(tokens) * float(per_token) / ranks / self.step_seconds  # type: ignore[arg-type]
 
     def utilisation(self) -> float | None:
-        """`model_flops` as a share of the peak of the data sheet (MFU); None where either is not known."""
-        achieved, peak = self.model_flops(), self.facts.get("peak_flops")
+        """`model_flops` as a share of the peak (MFU, Chowdhery et al. 2022, appendix B); None if unknown."""
+        return self._share_of_peak("flops_per_token")
+
+    def hardware_utilisation(self) -> float | None:
+        """As `utilisation`, counting recomputation and padding (HFU, Chowdhery et al. 2022, appendix B)."""
+        return self._share_of_peak("computed_flops_per_token")
+
+    def _share_of_peak(self, name: str) -> float | None:
+        achieved, peak = self._flops(name), self.facts.get("peak_flops")
         return achieved / peak if achieved is not None and is_number(peak, 1, _MOST_RATIO) else None  # type: ignore[operator]
 
 
@@ -128,7 +143,15 @@ def _read_rank(file: Path, rank: int, tokens: dict[int, float]) -> RankProfile:
         counted = [tokens[step] for step in range(first, first + split.steps) if step in tokens]
         if counted:
             facts = {**facts, "tokens_per_step": sum(counted) / len(counted)}
-    return RankProfile(rank, file, split, facts)
+    return RankProfile(rank, file, split, facts, memory_use(trace.memory_of_device(), split.windows, _held(facts)))
+
+
+def _held(facts: dict[str, Any]) -> dict[str, int]:
+    """Category -> bytes before the profile, as `train` noted them."""
+    noted = facts.get("held_bytes")
+    if not isinstance(noted, dict):
+        return {}
+    return {name: int(noted[name]) for name in HELD if is_number(noted.get(name), 1, _MOST_BYTES)}
 
 
 def _tokens_by_step(run: RunDir) -> dict[int, float]:

@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ascendtune.check.profile.advice import Advice
+from ascendtune.check.profile.kinds import short_name
+from ascendtune.check.profile.language import say
 from ascendtune.check.profile.profile import RankProfile
+from ascendtune.check.profile.show_memory import memory_as_plain, memory_lines
 from ascendtune.check.profile.split import Split
-from ascendtune.core.terminal_text import safe, wrap_words
+from ascendtune.core.terminal_text import columns_of, safe, wrap_words
+from ascendtune.core.text_table import cut_lines, table_lines
 
 SCHEMA_VERSION = 1
 _MOST_OPERATORS = 200
@@ -17,6 +21,7 @@ _SHOWN_ADVICE = 8
 _NORMS = "norm+rotary+act"
 _GROUPS = {"norm": _NORMS, "rotary": _NORMS, "activation": _NORMS}
 _LEAST_SHOWN = 0.0005
+_RANK_COLUMNS = ("rank", "step", "compute", "exposed", "copies", "data", "launch")
 
 
 def as_plain(ranks: list[RankProfile], advice: list[Advice]) -> dict[str, Any]:
@@ -81,6 +86,8 @@ def rank_as_plain(rank: RankProfile) -> dict[str, Any]:
         ],
         "model_flops": rank.model_flops(),
         "mfu": rank.utilisation(),
+        "hfu": rank.hardware_utilisation(),
+        "memory": memory_as_plain(rank.memory, steps) if rank.memory is not None else None,
     }
 
 
@@ -91,20 +98,22 @@ def as_text(ranks: list[RankProfile], advice: list[Advice], columns: int) -> str
         columns: of the terminal.
     """
     first = ranks[0]
-    lines = [*_split_lines(first, len(ranks)), *_rank_lines(ranks), "", *_operator_lines(first.split)]
+    lines = [*_split_lines(first, len(ranks), columns), *_rank_lines(ranks, columns)]
+    lines += memory_lines(first.memory, columns, _first_step(first))
+    lines += ["", *_operator_lines(first.split, columns)]
     if advice:
-        lines += ["", "what to change, with the time that it may save:"]
+        lines += ["", say("what to change, with the time that it may save:")]
         for number, each in enumerate(advice[:_SHOWN_ADVICE], 1):
             gain = f"-{100 * each.gain / first.step_seconds:.1f} %" if each.gain else "  0 %"
-            words = f"{each.what} ({each.code}): {each.remedy}"
+            words = say("{what} ({code}): {remedy}", what=each.what, code=each.code, remedy=each.remedy)
             lines += wrap_words(safe(words), columns, f"{number:>2}  {gain:>7}  ", " " * 13)
     else:
-        lines += ["", "nothing to change was found"]
+        lines += ["", say("nothing to change was found")]
     return "\n".join(lines)
 
 
 def parts_of(split: Split) -> list[tuple[str, float, str]]:
-    """Title, seconds of all steps, and what it is made of; the seconds add up to the steps."""
+    """Title (in English), seconds of all steps, and what it is made of; the seconds add up to the steps."""
     compute: dict[str, float] = {}
     for kind, seconds in split.compute.items():
         group = _GROUPS.get(kind, kind)
@@ -112,52 +121,64 @@ def parts_of(split: Split) -> list[tuple[str, float, str]]:
     total = split.total
     hidden = sum(split.hidden.values())
     exchanged = hidden + sum(split.communication.values())
-    behind = [f"{100 * hidden / exchanged:.0f} % of all communication is hidden"] if exchanged else []
+    share = f"{100 * hidden / exchanged:.0f}" if exchanged else ""
+    behind = [say("{share} % of all communication is hidden", share=share)] if share else []
     late = {"data": split.data, "synchronisation": sum(split.sync.values()), "launch": split.launch}
-    idle = [
-        f"host late {_share(sum(late.values()), total)} ({_list(late, total)})",
-        f"gaps {_share(split.gaps, total)}",
-    ]
+    idle = say(
+        "host late {late} ({parts}), gaps {gaps}",
+        late=_share(sum(late.values()), total), parts=_list(late, total), gaps=_share(split.gaps, total),
+    )  # fmt: skip
     return [
         ("compute", sum(split.compute.values()), _list(compute, total)),
         ("exposed communication", sum(split.communication.values()),
          "; ".join([text for text in (_list(split.communication, total),) if text] + behind)),
         ("copies", sum(split.copies.values()), ""),
-        ("idle", split.idle(), ", ".join(idle)),
+        ("idle", split.idle(), idle),
         ("evaluation, checkpoints", sum(split.aside.values()), _list(split.aside, total)),
     ]  # fmt: skip
 
 
-def _split_lines(rank: RankProfile, world_size: int) -> list[str]:
+def _split_lines(rank: RankProfile, world_size: int, columns: int) -> list[str]:
     split = rank.split
-    head = [f"step {milliseconds(rank.step_seconds)}"]
+    head = [say("step {time}", time=milliseconds(rank.step_seconds))]
     if split.steps > 1:
-        head.append(f"{split.steps} steps{_numbers(rank)}, {milliseconds(min(split.step_seconds))} to "
-                    f"{milliseconds(max(split.step_seconds))}")  # fmt: skip
+        first = _first_step(rank)
+        numbers = "" if first is None else say(" ({first} to {last})", first=first, last=first + split.steps - 1)
+        head.append(
+            say(
+                "{count} steps{numbers}, {least} to {most}", count=split.steps, numbers=numbers,
+                least=milliseconds(min(split.step_seconds)), most=milliseconds(max(split.step_seconds)),
+            )
+        )  # fmt: skip
     if world_size > 1:
-        head.append(f"rank {rank.rank} of {world_size}")
+        head.append(say("rank {rank} of {count}", rank=rank.rank, count=world_size))
     if (flops := rank.model_flops()) is not None:
-        head.append(f"{flops / 1e9:,.3g} GFLOP/s of the model")
+        head.append(say("{flops} GFLOP/s of the model", flops=f"{flops / 1e9:,.3g}"))
     if (utilisation := rank.utilisation()) is not None:
-        head.append(f"MFU {100 * utilisation:.1f} % of the data sheet")
-    rows = [" · ".join(head)]
-    for title, seconds, detail in parts_of(split):
-        if seconds or title in ("compute", "idle"):
-            rows.append(f"  {title:<24}{_share(seconds, split.total):>5} %   {safe(detail)}".rstrip())
-    return rows
+        head.append(say("MFU {share} % of the data sheet", share=f"{100 * utilisation:.1f}"))
+    if (hardware := rank.hardware_utilisation()) is not None:
+        head.append(say("HFU {share} % with what is recomputed", share=f"{100 * hardware:.1f}"))
+    lines = wrap_words(" · ".join(head), columns, "", "  ")
+    parts = [(say(title), seconds, detail) for title, seconds, detail in parts_of(split)
+             if seconds or title in ("compute", "idle")]  # fmt: skip
+    size = max(columns_of(title) for title, *_ in parts)
+    for title, seconds, detail in parts:
+        begin = f"  {title}{' ' * (size - columns_of(title))}  {_share(seconds, split.total):>5} %   "
+        lines += wrap_words(safe(detail), columns, begin, " " * columns_of(begin)) if detail else [begin.rstrip()]
+    return lines
 
 
-def _numbers(rank: RankProfile) -> str:
-    """The numbers of the profiled steps, where the trace has them."""
+def _first_step(rank: RankProfile) -> int | None:
+    """The number of the first profiled step; None where the trace does not have it."""
     first = rank.facts.get("first_step")
-    return f" ({first} to {first + rank.split.steps - 1})" if isinstance(first, int) else ""
+    return first if isinstance(first, int) else None
 
 
-def _rank_lines(ranks: list[RankProfile]) -> list[str]:
+def _rank_lines(ranks: list[RankProfile], columns: int) -> list[str]:
     if len(ranks) < 2:
         return []
-    columns = ("rank", "step", "compute", "exposed", "copies", "data", "launch")
-    lines = ["", f"{len(ranks)} ranks, milliseconds of a step:", "  " + " ".join(f"{name:>9}" for name in columns)]
+    heads = [say(name) for name in _RANK_COLUMNS]
+    rows = []
     for each in ranks:
         split = each.split
         values = (
@@ -168,26 +189,35 @@ def _rank_lines(ranks: list[RankProfile]) -> list[str]:
             split.data / split.steps,
             split.launch / split.steps,
         )
-        lines.append(f"  {each.rank:>9} " + " ".join(f"{1e3 * value:>9.1f}" for value in values))
-    return lines
+        rows.append([str(each.rank), *(f"{1e3 * value:.1f}" for value in values)])
+    spare = [say(name) for name in ("launch", "copies", "data")]
+    table = table_lines(heads, rows, limit=columns - 2, right=heads, spare=spare)
+    title = say("{count} ranks, milliseconds of a step:", count=len(ranks))
+    return ["", title, *("  " + line for line in table)]
 
 
-def _operator_lines(split: Split) -> list[str]:
-    rows = sorted(split.operators.items(), key=lambda item: -item[1].seconds)[:_SHOWN_OPERATORS]
-    title = "kernels" if split.on_device else "operators"
-    lines = [f"top {title}, of a step:", f"  {'time':>9} {'share':>6} {'calls':>7}  {'kind':<11} name"]
-    for (name, kind), each in rows:
-        seconds = each.seconds / split.steps
-        lines.append(
-            f"  {1e3 * seconds:>6.2f} ms {_share(each.seconds, split.total):>4} % {each.calls / split.steps:>7.0f}  "
-            f"{kind:<11} {safe(name)[:80]}"
-        )
-    return lines
+def _operator_lines(split: Split, columns: int) -> list[str]:
+    found = sorted(split.operators.items(), key=lambda item: -item[1].seconds)[:_SHOWN_OPERATORS]
+    rows = [
+        [
+            f"{1e3 * each.seconds / split.steps:.2f} ms",
+            f"{_share(each.seconds, split.total)} %",
+            f"{each.calls / split.steps:.0f}",
+            say(kind),
+            safe(short_name(name))[:80],
+        ]
+        for (name, kind), each in found
+    ]
+    heads = [say(name) for name in ("time", "share", "calls", "kind", "name")]
+    title = say("top kernels, of a step:") if split.on_device else say("top operators, of a step:")
+    table = table_lines(heads, rows, limit=None, right=heads[:3])
+    return [title, *cut_lines(["  " + line for line in table], columns)]
 
 
 def _list(values: Mapping[str, float], total: float) -> str:
     shown = sorted(((seconds, name) for name, seconds in values.items()), reverse=True)
-    return ", ".join(f"{name} {_share(seconds, total)}" for seconds, name in shown if seconds >= _LEAST_SHOWN * total)
+    parts = [f"{say(name)} {_share(seconds, total)}" for seconds, name in shown if seconds >= _LEAST_SHOWN * total]
+    return say(", ").join(parts)
 
 
 def _share(seconds: float, total: float) -> str:

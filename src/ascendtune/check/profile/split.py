@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 from ascendtune.check.profile.host import KIND_NUMBERS, Host, ModuleCalls, OpenEvent
@@ -62,6 +62,8 @@ class Split:
     operators: dict[tuple[str, str], Operator] = field(default_factory=lambda: defaultdict(Operator))
     """By name and kind: a product of elements may be part of a norm or of an activation."""
     modules: dict[str, ModuleCalls] = field(default_factory=dict)
+    windows: list[tuple[float, float]] = field(default_factory=list)
+    """Start and end of each step in the trace, in microseconds; empty where there is no trace."""
 
     @property
     def steps(self) -> int:
@@ -91,11 +93,15 @@ def split_of(trace: Trace) -> Split:
     """Divide the time of the profiled steps of one rank."""
     host = Host(trace)
     windows = host.windows or [_whole(trace)]
-    split = Split([(end - start) * _MICRO for start, end in windows], trace.has_device())
+    split = Split([(end - start) * _MICRO for start, end in windows], trace.has_device(), windows=windows)
     if split.on_device:
         _split_device(split, trace, host, windows)
     else:
         _split_host(split, trace, host, windows)
+        for thread in host.threads_with_allocations():
+            if thread != host.main:
+                # Read for the owners of its allocations.
+                deque(host.segments(thread, windows), maxlen=0)
     split.modules = dict(host.modules)
     data = Index(host.data_ranges)
     split.data_seconds = [sum(each.end - each.start for each in data.within(*window)) * _MICRO for window in windows]

@@ -25,11 +25,38 @@ _CATEGORIES = {
     "privateuse1_runtime": LAUNCH,
     "privateuse1_driver": LAUNCH,
 }
+_INSTANT, _MEMORY = "cpu_instant_event", "[memory]"
 MOST_EVENTS = 20_000_000
 _MOST_NAMES = 1_000_000
+_MOST_DEVICES = 64
 _LONGEST_NAME = 300
 _LARGEST_NUMBER = 1 << 62
 _LONGEST_MICROSECONDS = 1e15
+
+
+class MemoryEvents:
+    """What an allocator gave out and took back, of one device. Position i of every column belongs to one event.
+
+    Attributes:
+        thread: (events,) int32, as in `Trace`.
+        time: (events,) fp64 microseconds since the first event of the file.
+        size: (events,) int64 bytes; below 0 where memory was freed.
+        address: (events,) int64.
+        allocated: (events,) int64 bytes in use after the event; on CPU only of those recorded.
+        reserved: (events,) int64 bytes that the allocator has taken from the device; 0 on CPU.
+        owner: (events,) int32 index into `owners`; -1 until `Host.segments` has found it.
+        owners: (name of the innermost operator, its kind, phase) of the thread at that time.
+    """
+
+    def __init__(self) -> None:
+        self.thread, self.owner = array("i"), array("i")
+        self.time = array("d")
+        self.size, self.address = array("q"), array("q")
+        self.allocated, self.reserved = array("q"), array("q")
+        self.owners: list[tuple[str, str, str]] = []
+
+    def __len__(self) -> int:
+        return len(self.time)
 
 
 class Trace:
@@ -46,10 +73,12 @@ class Trace:
         correlation: (events,) int64: the same for a launch and its kernel; -1 without.
         sequence: (events,) int64: the same for an operator of the forward pass and its backward pass; -1 without.
         values: what stands beside the events in the file.
+        memory: (type, index) of a device, where type 0 is the host -> its allocations; empty where none were recorded.
     """
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.memory: dict[tuple[int, int], MemoryEvents] = {}
         self.category, self.name, self.thread = array("b"), array("i"), array("i")
         self.start, self.duration = array("d"), array("d")
         self.external, self.correlation, self.sequence = array("q"), array("q"), array("q")
@@ -85,19 +114,46 @@ class Trace:
                 raise too_many("different names", _MOST_NAMES)
             number = self._ids[name] = len(self.names)
             self.names.append(name[:_LONGEST_NAME])
-        lane = self._threads.get(thread)
-        if lane is None:
-            lane = self._threads[thread] = len(self._threads)
         if len(self.start) >= MOST_EVENTS:
             raise too_many("events")
         self.category.append(category)
         self.name.append(number)
-        self.thread.append(lane)
+        self.thread.append(self._lane(thread))
         self.start.append(start)
         self.duration.append(duration)
         self.external.append(external)
         self.correlation.append(correlation)
         self.sequence.append(sequence)
+
+    def add_memory(self, thread: tuple[Any, Any], time: float, arguments: dict[str, Any]) -> None:
+        """Append an event of an allocator, as torch.profiler writes it; `time` in microseconds."""
+        words = ("Device Type", "Device Id", "Bytes", "Addr", "Total Allocated", "Total Reserved")
+        values = [arguments.get(word) for word in words]
+        if not all(type(each) is int and -_LARGEST_NUMBER < each < _LARGEST_NUMBER for each in values[:4]):
+            return
+        kind, number, size, address, allocated, reserved = map(_number, values)
+        device = kind, number
+        events = self.memory.get(device)
+        if events is None:
+            if len(self.memory) >= _MOST_DEVICES:
+                raise too_many("devices", _MOST_DEVICES)
+            events = self.memory[device] = MemoryEvents()
+        if len(events) >= MOST_EVENTS:
+            raise too_many("allocations")
+        events.thread.append(self._lane(thread))
+        events.owner.append(-1)
+        events.time.append(time)
+        events.size.append(size)
+        events.address.append(address)
+        events.allocated.append(allocated)
+        events.reserved.append(reserved)
+
+    def memory_of_device(self) -> MemoryEvents | None:
+        """The allocations of the accelerator, where it has any, else of the host; None where none were recorded."""
+        return max(self.memory.items(), key=lambda item: (item[0][0] > 0, len(item[1])))[1] if self.memory else None
+
+    def _lane(self, thread: tuple[Any, Any]) -> int:
+        return self._threads.setdefault(thread, len(self._threads))
 
 
 def read_trace(path: Path) -> Trace:
@@ -114,6 +170,11 @@ def read_trace(path: Path) -> Trace:
         category = event.get("cat")
         kind = known(category) if type(category) is str else None
         if kind is None or event.get("ph") != "X":
+            if category == _INSTANT and event.get("name") == _MEMORY:
+                start, arguments = event.get("ts"), event.get("args")
+                if _is_time(start) and type(arguments) is dict:
+                    origin = start if origin is None else origin
+                    trace.add_memory((_plain(event.get("pid")), _plain(event.get("tid"))), start - origin, arguments)
             continue
         name, start, duration = event.get("name"), event.get("ts"), event.get("dur")
         if type(name) is not str or not (_is_time(start) and _is_time(duration)) or duration < 0:

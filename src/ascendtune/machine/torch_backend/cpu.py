@@ -8,6 +8,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import psutil
@@ -87,6 +88,10 @@ class CpuDevice(Device):
 
     def copy_to_host(self, tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
         return lambda: tensor
+
+    def memory_history(self, path: Path) -> AbstractContextManager[None]:
+        """torch keeps no history of the host's allocator."""
+        return nullcontext()
 
     def use_in_thread(self) -> None:
         """There is only one."""

@@ -6,14 +6,18 @@ import gzip
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
 from ascendtune.core.errors import MachineError
 from ascendtune.machine.visible import Kind
+
+_MOST_ALLOCATIONS = 200_000
+"""Of a memory snapshot: some hundred MB."""
 
 
 class StepProfiler(Protocol):
@@ -189,6 +193,14 @@ class Device(ABC):
             profile_memory=memory,
         )
 
+    def memory_history(self, path: Path) -> AbstractContextManager[None]:
+        """Context that records every allocation with its Python stack, then writes torch's memory snapshot to `path`.
+
+        The last `_MOST_ALLOCATIONS` allocations are kept. pytorch.org/memory_viz shows the file; this project never
+        reads it, because it is a pickle.
+        """
+        return _memory_history(torch.get_device_module(self.torch_device).memory, path)
+
     def profiled_activities(self) -> list[torch.profiler.ProfilerActivity]:
         """What torch's own profiler records here."""
         return [torch.profiler.ProfilerActivity.CPU]
@@ -198,6 +210,17 @@ class Device(ABC):
         if self.supports_bf16:
             return "bf16"
         return "fp16" if self.supports_fp16 else "fp32"
+
+
+@contextmanager
+def _memory_history(recorder: Any, path: Path) -> Iterator[None]:
+    """As `Device.memory_history`; `recorder` is torch.cuda.memory or torch_npu.npu.memory."""
+    recorder._record_memory_history(max_entries=_MOST_ALLOCATIONS, stacks="python")
+    try:
+        yield
+        recorder._dump_snapshot(str(path))
+    finally:
+        recorder._record_memory_history(enabled=None)
 
 
 def require_index(index: int, count: int, kind: Kind) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-import torch
-from torch.distributed.tensor import DTensor
-
 from ascendtune.core.units import format_bytes
+from ascendtune.train.held_memory import held_by_category
 from ascendtune.train.loop import Loop
 
 _EXPECTED = {
@@ -18,23 +15,14 @@ _EXPECTED = {
 _GREW = 1.05
 
 
-def held_by_category(loop: Loop) -> dict[str, int]:
-    """Bytes of this rank's tensors on the device; the rest is the peak without the three others."""
-    weights = list(loop.root.parameters())
-    found = {
-        "weights": _bytes(weights),
-        "gradients": _bytes(each.grad for each in weights),
-        "optimizer state": _bytes(
-            value for state in loop.optimizer.state.values() for value in state.values() if torch.is_tensor(value)
-        ),
-    }
-    peak = loop.strategy.device.memory_peak_bytes() or 0
-    return {**found, "activations and the rest": max(0, peak - sum(found.values()))}
-
-
 def describe_memory(loop: Loop) -> str:
     """For the error: bytes by category and, where the run was planned, the category that exceeds its estimate most."""
-    held, planned = held_by_category(loop), loop.run_directory.read().get("plan") or {}
+    held, planned = (
+        held_by_category(loop.root.parameters(), loop.optimizer),
+        loop.run_directory.read().get("plan") or {},
+    )
+    peak = loop.strategy.device.memory_peak_bytes() or 0
+    held["activations and the rest"] = max(0, peak - sum(held.values()))
     listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in held.items() if size)
     expected: Any = planned.get("at_peak")
     if not isinstance(expected, dict):
@@ -45,13 +33,3 @@ def describe_memory(loop: Loop) -> str:
     if size <= _GREW * wanted:
         return f"held: {listed}, as estimated; other processes, or gaps in the allocator's memory, take the rest"
     return f"held: {listed}; {name} exceed the estimate of {format_bytes(wanted)}"
-
-
-def _bytes(tensors: Iterable[torch.Tensor | None]) -> int:
-    """Of storages on an accelerator or the host, each once."""
-    found = {}
-    for each in tensors:
-        if each is not None:
-            storage = (each._local_tensor if isinstance(each, DTensor) else each).untyped_storage()
-            found[storage._cdata] = storage.nbytes()
-    return sum(found.values())

@@ -17,6 +17,7 @@ from ascendtune.core.log import say, warn
 from ascendtune.core.units import count_of
 from ascendtune.machine.torch_backend.device import StepProfiler
 from ascendtune.recipe.sections import ProfileSection
+from ascendtune.train.held_memory import held_by_category
 from ascendtune.train.profile.ranges import host_sync_ranges, module_ranges, named_range
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.supervision import Phases
@@ -52,6 +53,7 @@ class StepProfile:
     Args:
         directory: of the profiles of the run.
         model: the model that is trained; its norms, attention and feed-forward modules get ranges of their own.
+        optimizer: of its weights; what it holds is noted with `profile.memory`.
         facts: of the run, for the report: what the trace itself does not tell.
     """
 
@@ -61,6 +63,7 @@ class StepProfile:
         section: ProfileSection,
         strategy: Strategy,
         model: nn.Module,
+        optimizer: Any,
         phases: Phases,
         facts: dict[str, Any],
     ) -> None:
@@ -68,6 +71,7 @@ class StepProfile:
         self._section = section
         self._strategy = strategy
         self._model = model
+        self._optimizer = optimizer
         self._phases = phases
         self._facts = facts
         self._steps = section.window() if strategy.rank in section.profiled_ranks(strategy.world_size) else range(0)
@@ -87,8 +91,14 @@ class StepProfile:
             self._profiler.step()
             if number == self._steps[0]:
                 # Before the recording has begun, torch drops it.
-                self._profiler.add_metadata_json("ascendtune", json.dumps(self._of_rank()))
+                facts = self._of_rank()
+                self._profiler.add_metadata_json("ascendtune", json.dumps(facts))
+                # Also beside the trace: those of torch_npu have no place for it.
+                write_json(self._directory / f"rank_{self._strategy.rank}.json", facts)
                 self._ranges.enter_context(self._named())
+                if self._section.memory:
+                    snapshot = self._directory / f"rank_{self._strategy.rank}.memory.pickle"
+                    self._ranges.enter_context(self._strategy.device.memory_history(snapshot))
 
     def end_step(self, number: int) -> float:
         """Called after step `number`, with its metrics, evaluation and checkpoint; writes the profile after the last.
@@ -124,11 +134,12 @@ class StepProfile:
             stacks=self._section.stacks,
             memory=self._section.memory,
         )
-        write_json(self._directory / f"rank_{rank}.json", self._of_rank())
         self._profiler.start()
 
     def _of_rank(self) -> dict[str, Any]:
-        return {**self._facts, "rank": self._strategy.rank, "first_step": self._steps[0]}
+        """Facts for the report, at the beginning of the first profiled step."""
+        held = held_by_category(self._model.parameters(), self._optimizer) if self._section.memory else {}
+        return {**self._facts, "rank": self._strategy.rank, "first_step": self._steps[0], "held_bytes": held}
 
     @contextmanager
     def _named(self) -> Iterator[None]:

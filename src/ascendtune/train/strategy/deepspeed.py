@@ -208,6 +208,10 @@ class EngineOptimizer(Optimizer):
         groups: list[dict[str, Any]] = self.engine.optimizer.param_groups
         return groups
 
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return getattr(self.engine.optimizer, "state", {})
+
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         self.engine.step()
 

@@ -31,7 +31,7 @@ def test_operators_are_compared_per_step_by_name_and_kind(tmp_path: Path) -> Non
     assert rows["aten::mm"].difference == pytest.approx(200e-6)
     assert rows["aten::mm"].calls == rows["aten::mm"].before_calls == 1.5
     assert (rows["aten::silu"].calls, rows["aten::silu"].before_calls) == (0, 0.5)
-    text = comparison_as_text(now, before)
+    text = comparison_as_text(now, before, 100)
     assert "+0.20" in text and "step 1 ms -> 1 ms" in text
     plain = comparison_as_plain(now, before)
     for side in ("before", "now"):
@@ -43,6 +43,6 @@ def test_operators_without_a_difference_are_not_listed(tmp_path: Path) -> None:
         read_profile(write(tmp_path / name, [op("aten::mm", 0, 10), op("aten::add", 10, lasts)]))
         for name, lasts in (("one.json", 10), ("other.json", 110))
     )
-    text = comparison_as_text(other, one)
+    text = comparison_as_text(other, one, 100)
     assert "aten::add" in text and "aten::mm" not in text
-    assert "no operator's time differs" in comparison_as_text(one, one)
+    assert "no operator's time differs" in comparison_as_text(one, one, 100)

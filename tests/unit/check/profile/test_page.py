@@ -33,7 +33,7 @@ def ranks(tmp_path: Path) -> list[RankProfile]:
 
 
 def test_the_page_escapes_names_and_loads_nothing(ranks: list[RankProfile], tmp_path: Path) -> None:
-    write_page(tmp_path / "report.html", ranks, advice_for(ranks))
+    write_page(tmp_path / "report.html", ranks)
     page = (tmp_path / "report.html").read_text()
     assert "<script" not in page and "\x1b" not in page and "\u202e" not in page
     assert "&lt;script&gt;" in page

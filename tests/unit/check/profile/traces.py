@@ -37,6 +37,17 @@ def launch(name: str, start: float, duration: float, **arguments: int) -> Event:
     return _event("cuda_runtime", name, start, duration, MAIN, arguments)
 
 
+def allocation(
+    time: float, size: int, address: int, *, device: tuple[int, int] = (0, -1), allocated: int = 0, reserved: int = 0
+) -> Event:
+    """What an allocator gives out; below 0 what it takes back."""
+    return {
+        "ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": MAIN, "ts": time,
+        "args": {"Total Reserved": reserved, "Total Allocated": allocated, "Bytes": size, "Addr": address,
+                 "Device Type": device[0], "Device Id": device[1]},
+    }  # fmt: skip
+
+
 def _event(category: str, name: str, start: float, duration: float, tid: int, arguments: dict[str, int]) -> Event:
     spelled = {"external": "External id", "sequence": "Sequence number", "correlation": "correlation"}
     return {

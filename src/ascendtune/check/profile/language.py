@@ -1,0 +1,24 @@
+"""The sentences of `ascendtune profile`, in English or Chinese."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+
+from ascendtune.core import language
+from ascendtune.core.language import Phrases
+from ascendtune.core.terminal_text import safe
+
+say = Phrases(__package__)
+
+
+def in_both(sentence: Callable[[], str]) -> str:
+    """HTML of a sentence in both languages, of which the page shows one; `sentence` makes it in the current one.
+
+    Names in it may be those of a trace that others wrote: control characters and markup are escaped.
+    """
+    parts = []
+    for each in language.LANGUAGES:
+        with language.using(each):
+            parts.append(f'<span class="{each}">{html.escape(safe(sentence()))}</span>')
+    return "".join(parts)

@@ -1,0 +1,222 @@
+"""What memory was used for during the profiled steps: by category over time, and what was held at the peak."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ascendtune.check.profile.host import RECOMPUTATION
+from ascendtune.check.profile.split import ASIDE
+from ascendtune.check.profile.trace import MemoryEvents
+
+HELD = ("weights", "gradients", "optimizer state")
+"""Categories of which `train` notes how much is held when the profile begins."""
+CATEGORIES = (*HELD, "activations", "loss", "communication", "batches", "temporary", "other")
+"""In the order in which the report shows them."""
+_NUMBERS = {name: number for number, name in enumerate(CATEGORIES)}
+_POINTS = 360
+"""Of the curve."""
+_MOST_OWNERS = 60
+_MICRO = 1e-6
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Tensors that one operator allocated and that are held at the peak."""
+
+    category: str
+    operator: str
+    """"" outside operators."""
+    phase: str
+    size: int
+    """Bytes of all of them."""
+    count: int
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Memory of one rank. All sizes are bytes.
+
+    Attributes:
+        peak_seconds: since the first profiled step began.
+        peak_step: index of the step, from 0.
+        peak: by category.
+        held: what was there before the profile began, as far as it is known; included in `peak`.
+        allocated: what the allocator says was in use at most; None where it does not say it of all tensors (CPU).
+        reserved: what the allocator had taken from the device at most; None on CPU.
+        seconds: (points,) of the curve, since the first profiled step began.
+        curve: category -> (points,) bytes, each at the moment at which most was used until the next point.
+    """
+
+    peak_seconds: float
+    peak_step: int
+    peak_phase: str
+    peak: dict[str, int]
+    owners: list[Owner]
+    held: dict[str, int] = field(default_factory=dict)
+    allocated: int | None = None
+    reserved: int | None = None
+    seconds: list[float] = field(default_factory=list)
+    curve: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def peak_bytes(self) -> int:
+        return sum(self.peak.values())
+
+    def unused(self) -> int:
+        """Bytes that the allocator had taken and at no time needed: gaps between tensors, or larger steps before."""
+        return max(0, (self.reserved or 0) - (self.allocated or 0)) if self.allocated else 0
+
+
+def memory_use(
+    events: MemoryEvents | None, windows: list[tuple[float, float]], held: Mapping[str, int]
+) -> MemoryUse | None:
+    """The memory of the profiled steps; None where no allocation was recorded.
+
+    Args:
+        windows: start and end of each step, in microseconds; must not be empty.
+        held: category -> bytes before the first event, as `train` noted it; empty for traces of other programs.
+    """
+    order = sorted(range(len(events)), key=events.time.__getitem__) if events is not None else []
+    if events is None or not order:
+        return None
+    categories = _categories(events, order)
+    begin, end = windows[0][0], windows[-1][1]
+    now = _before(events, order[0], held)
+    known = {name: size for name, size in zip(CATEGORIES, now, strict=True) if size}
+    live: dict[int, tuple[int, int]] = {}
+    points: list[list[int]] = []
+    highest, peak, peak_at, total, highest_of_point = -1, list(now), order[0], sum(now), 0
+    scale = _POINTS / max(end - begin, 1e-9)
+    allocated = reserved = 0
+    for event in order:
+        size, time = events.size[event], events.time[event]
+        is_inside = begin <= time <= end
+        if is_inside and len(points) <= (at := min(_POINTS - 1, int((time - begin) * scale))):
+            points += [list(now)] * (at + 1 - len(points))
+            highest_of_point = total
+        if size >= 0:
+            category = categories[event]
+            if (missed := live.get(events.address[event])) is not None:
+                # Its end was not recorded.
+                now[missed[0]] -= missed[1]
+                total -= missed[1]
+            live[events.address[event]] = category, size
+        else:
+            category, size = _freed(live.pop(events.address[event], None), -size, now)
+        now[category] += size
+        total += size
+        if not is_inside:
+            continue
+        allocated = max(allocated, events.allocated[event])
+        reserved = max(reserved, events.reserved[event])
+        if total > highest_of_point:
+            highest_of_point, points[-1] = total, list(now)
+        if total > highest:
+            highest, peak, peak_at = total, list(now), event
+    points += [list(now)] * (_POINTS - len(points))
+    steps = [step for step, window in enumerate(windows) if window[0] <= events.time[peak_at]]
+    return MemoryUse(
+        peak_seconds=max(0.0, events.time[peak_at] - begin) * _MICRO,
+        peak_step=steps[-1] if steps else 0,
+        peak_phase=_owner(events, peak_at)[2],
+        peak={name: size for name, size in zip(CATEGORIES, peak, strict=True) if size},
+        owners=_owners(events, order, categories, peak_at),
+        held=known,
+        allocated=allocated if reserved else None,
+        reserved=reserved or None,
+        seconds=[(end - begin) * _MICRO * at / _POINTS for at in range(_POINTS)],
+        curve=_curve(points),
+    )
+
+
+def _before(events: MemoryEvents, first: int, held: Mapping[str, int]) -> list[int]:
+    """Bytes by category before the event `first`."""
+    found = [held.get(name, 0) for name in CATEGORIES]
+    if events.reserved[first] > 0:
+        # The allocator of an accelerator counts all that is there.
+        found[_NUMBERS["other"]] = max(0, events.allocated[first] - events.size[first] - sum(found))
+    return found
+
+
+def _freed(allocated: tuple[int, int] | None, size: int, now: list[int]) -> tuple[int, int]:
+    """Category and size (below 0) of memory that is freed."""
+    if allocated is not None:
+        return allocated[0], -allocated[1]
+    # It was there before; which category it belongs to is not known.
+    other = _NUMBERS["other"]
+    return other, -min(size, now[other])
+
+
+def _categories(events: MemoryEvents, order: list[int]) -> dict[int, int]:
+    """Allocation -> number of its category, which depends on when it is freed."""
+    found: dict[int, int] = {}
+    live: dict[int, int] = {}
+    for event in order:
+        address = events.address[event]
+        if (allocation := live.pop(address, None)) is not None:
+            found[allocation] = _category(_owner(events, allocation), _owner(events, event)[2])
+        if events.size[event] >= 0:
+            live[address] = event
+    return found | {event: _category(_owner(events, event), None) for event in live.values()}
+
+
+def _category(owner: tuple[str, str, str], freed_in: str | None) -> int:
+    """The number of the category.
+
+    Args:
+        owner: name, kind and phase of the operator that allocates.
+        freed_in: the phase in which it is freed; None where it is not.
+    """
+    _, kind, phase = owner
+    stays = freed_in != phase
+    if phase == "backward" and stays:
+        name = "gradients"
+    elif phase == "data":
+        name = "batches"
+    elif kind == "collective":
+        name = "communication"
+    elif phase in ASIDE or (not phase and freed_in is None):
+        name = "other"
+    elif phase in ("forward", RECOMPUTATION, ""):
+        name = "loss" if kind == "loss" else "activations" if stays else "temporary"
+    elif phase == "optimizer" and freed_in is None:
+        name = "optimizer state"
+    else:
+        name = "temporary"
+    return _NUMBERS[name]
+
+
+def _owner(events: MemoryEvents, event: int) -> tuple[str, str, str]:
+    number = events.owner[event]
+    return events.owners[number] if number >= 0 else ("", "", "")
+
+
+def _owners(events: MemoryEvents, order: list[int], categories: dict[int, int], peak_at: int) -> list[Owner]:
+    """What is held at the event `peak_at`, the largest first."""
+    live: dict[int, int] = {}
+    for event in order:
+        if events.size[event] >= 0:
+            live[events.address[event]] = event
+        else:
+            live.pop(events.address[event], None)
+        if event == peak_at:
+            break
+    sizes: Counter[tuple[int, str, str]] = Counter()
+    counts: Counter[tuple[int, str, str]] = Counter()
+    for event in live.values():
+        name, _, phase = _owner(events, event)
+        key = categories[event], name, phase
+        sizes[key] += events.size[event]
+        counts[key] += 1
+    return [
+        Owner(CATEGORIES[category], name, phase, size, counts[category, name, phase])
+        for (category, name, phase), size in sizes.most_common(_MOST_OWNERS)
+    ]
+
+
+def _curve(points: list[list[int]]) -> dict[str, list[int]]:
+    """The categories that are used at all."""
+    columns = {name: [point[number] for point in points] for name, number in _NUMBERS.items()}
+    return {name: values for name, values in columns.items() if any(values)}
