@@ -310,6 +310,18 @@ def later(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding:
             ),
             evidence=tuple(accepted),
         )
+    if exceeding is None and mean >= VERL_LIMIT and noise.measured is None:
+        return Finding(
+            "later",
+            "warning",
+            say(
+                "{measured}; rounding of {basis} may explain it, but verl accepts less",
+                measured=said,
+                basis=noise.basis,
+            ),
+            remedy=say("repeat the reference and give the runs with --noise-runs, or compare both sides in fp32"),
+            evidence=tuple(accepted),
+        )
     if exceeding is None:
         return ok("later", said, evidence=accepted)
     if np.isnan(pair.difference[pair.steps == exceeding]).any():
@@ -319,6 +331,15 @@ def later(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding:
             say("{measured}; the loss of step {step} is NaN or infinite on one side", measured=said, step=exceeding),
             expected=say("a number on both sides"),
             remedy=say("find the first module that makes it: ascendtune align nan RUN"),
+            evidence=tuple(accepted),
+        )
+    if not (pair.difference > noise.band(pair.steps)).any():
+        return Finding(
+            "later",
+            "failure",
+            said,
+            expected=say("at most {limit:.0%} on average, whatever rounding may explain", limit=ASCEND_LIMIT),
+            remedy=say("repeat the reference twice and give both runs with --noise-runs: then the band is measured"),
             evidence=tuple(accepted),
         )
     return Finding(

@@ -120,11 +120,19 @@ def _exceeding(pair: Pair, noise: Noise) -> int | None:
     one_is_nan = np.isfinite(pair.reference) != np.isfinite(pair.candidate)
     beyond = np.flatnonzero((pair.difference > noise.band(pair.steps)) | one_is_nan)
     if not len(beyond):
-        return None
+        return _unacceptable(pair) if noise.measured is None else None
     first = int(beyond[0])
     if not one_is_nan[first] and noise.measured is None and _is_amplified(pair, noise, first):
         return None
     return int(pair.steps[first])
+
+
+def _unacceptable(pair: Pair) -> int | None:
+    """The first step beyond the Ascend community's limit if the mean is: in bf16 the band of late steps is wider."""
+    known = pair.difference[np.isfinite(pair.difference)]
+    if not len(known) or known.mean() < stage_findings.ASCEND_LIMIT:
+        return None
+    return int(pair.steps[np.flatnonzero(pair.difference >= stage_findings.ASCEND_LIMIT)[0]])
 
 
 def _without_unlike_means(pair: Pair, reference: Side, candidate: Side, dumps: DumpComparison) -> Pair:

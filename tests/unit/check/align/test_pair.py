@@ -168,3 +168,17 @@ def test_first_record_of_logging_first_step_is_about_one_step() -> None:
 def test_last_digits_of_a_single_record_are_kept() -> None:
     large = curve({1: 1e15, 2: 1 / 3})
     assert paired(large, large).reference.tolist() == [1e15, 1 / 3]
+
+
+@pytest.mark.parametrize(("fault", "expected"), [(0.001, "ok"), (0.15, "warning"), (0.6, "failure")])
+def test_mean_beyond_what_others_accept_is_not_aligned_however_wide_the_band(fault: float, expected: str) -> None:
+    """In bf16 the band of the last steps is wider than the losses are high."""
+    one, other = (
+        replace(side(name, logged(20, "steps", fault=each)), precision="bf16")
+        for name, each in (("one", 0.0), ("other", fault))
+    )
+    noise = expected_noise(one, other)
+    found = compare(one, other, noise)
+    later = next(each for each in found.findings if each.code == "later")
+    assert later.status == expected and (found.parted is not None) == (expected == "failure")
+    assert not (found.pair.difference > noise.band(found.pair.steps)).any()
