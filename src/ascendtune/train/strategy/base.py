@@ -164,7 +164,7 @@ class Strategy:
 
     def content(self, model: nn.Module, optimizer: Optimizer) -> CheckpointContent:
         """Weights and optimizer state as checkpoints of this strategy hold them."""
-        return NamedTensors(model, optimizer, alone=self.world_size == 1)
+        return NamedTensors(model, optimizer, self.device, rank=self.rank, ranks=self.world_size)
 
     def gather(self, text: str) -> list[str]:
         """The `text` of each rank, in the order of ranks."""
