@@ -47,7 +47,7 @@ def main() -> None:
         run.checkpoints.mkdir()
         (run.path / "run.json").write_text("{}")
         strategy = Strategy(find_device())
-        checkpointer = Checkpointer(run, strategy, NamedTensors(model, optimizer, alone=True), keep=1)
+        checkpointer = Checkpointer(run, strategy, NamedTensors(model, optimizer, strategy.device), keep=1)
         for number in range(1, given.saves + 1):
             begun, busy, all_busy = time.perf_counter(), time.thread_time(), time.process_time()
             checkpointer.save(number, {})

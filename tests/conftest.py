@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,16 @@ def _own_cache_and_registry(tmp_path_factory: pytest.TempPathFactory, monkeypatc
     home = tmp_path_factory.getbasetemp() / "xdg"
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real clients of ModelScope and wandb can be imported, here and in processes that the test starts."""
+    path = _ROOT / ".venv-clients/packages"
+    if not path.is_dir():
+        pytest.skip("the clients of hubs and trackers are not installed: run make clients-env")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(path)])
+    monkeypatch.setenv("PYTHONPATH", str(path))
 
 
 @pytest.fixture(scope="session")

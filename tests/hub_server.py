@@ -1,4 +1,4 @@
-"""A hub on loopback that speaks Hugging Face's and ModelScope's protocol, with faults on request; HF's uploads too."""
+"""A hub on loopback that speaks Hugging Face's and ModelScope's protocol, with faults on request."""
 
 from __future__ import annotations
 
@@ -81,7 +81,10 @@ class _Handler(BaseHTTPRequestHandler):
         hub.tokens.append(self.headers.get("Authorization"))
         path, query = unquote(url.path), parse_qs(url.query)
         resolve = f"/o/m/resolve/{COMMIT}/"
-        if path.startswith("/api/v1/"):
+        if path in ("/openapi/v1/models/o/m", "/api/v1/models/o/m"):
+            found = {"id": "o/m", "private": hub.private}
+            self._answer(404 if hub.private is None else 200, json.dumps({"success": True, "data": found}).encode(), {})
+        elif path.startswith("/api/v1/"):
             self._modelscope(path, query)
         elif path in ("/api/models/o/m", "/api/models/o/m/revision/main") and hub.private is not None:
             self._json({"id": "o/m", "sha": f"{len(hub.commits):040x}", "private": hub.private, "tags": []})
@@ -109,13 +112,22 @@ class _Handler(BaseHTTPRequestHandler):
             # huggingface_hub 1 has `private`, 2 `visibility`.
             hub.private = asked.get("private", asked.get("visibility") == "private")
             self._json({"url": f"{hub.endpoint}/o/m", "id": "o/m", "name": "o/m"})
+        elif path == "/api/v1/models" and hub.private is not None:
+            self._answer(400, b'{"Message": "the repository already exists"}', {})
+        elif path == "/api/v1/models":
+            hub.private = json.loads(body)["Visibility"] == 1
+            self._json({"Code": 200, "Data": {"Path": "o", "Name": "m"}})
+        elif path == "/api/v1/repos/models/o/m/info/lfs/objects/batch":
+            self._json({"Data": {"objects": [*map(self._action, json.loads(body)["objects"])]}})
+        elif path == "/api/v1/repos/models/o/m/commit/master" and not hub.refuses_commits:
+            self._commit_of_modelscope(json.loads(body)["actions"])
         elif path == "/api/validate-yaml":
             self._json({"errors": [], "warnings": []})
         elif path == "/api/models/o/m/preupload/main":
             self._json({"files": [self._mode(each["path"]) for each in json.loads(body)["files"]]})
         elif path == "/o/m.git/info/lfs/objects/batch":
             self._answer(200, json.dumps({"objects": [*map(self._action, json.loads(body)["objects"])]}).encode(), {})
-        elif path == "/api/models/o/m/commit/main" and hub.refuses_commits:
+        elif path in ("/api/models/o/m/commit/main", "/api/v1/repos/models/o/m/commit/master") and hub.refuses_commits:
             self._answer(hub.refuses_commits.pop(0), b"{}", {})
         elif path == "/api/models/o/m/commit/main":
             self._commit([json.loads(line) for line in body.splitlines()])
@@ -149,6 +161,13 @@ class _Handler(BaseHTTPRequestHandler):
                 hub.files[value["path"]] = base64.b64decode(value["content"])
         hub.commits.append([value["path"] for value in values if "path" in value])
         self._json({"commitUrl": f"{hub.endpoint}/o/m/commit/1", "commitOid": f"{len(hub.commits):040x}"})
+
+    def _commit_of_modelscope(self, actions: list[dict[str, str]]) -> None:
+        for each in actions:
+            content = self.held.stored[each["sha256"]] if each["type"] == "lfs" else base64.b64decode(each["content"])
+            self.held.files[each["path"]] = content
+        self.held.commits.append([each["path"] for each in actions])
+        self._json({"Code": 200, "Success": True, "Data": {}})
 
     def _tree(self, begin: int) -> None:
         entries = []

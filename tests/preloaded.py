@@ -43,7 +43,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 _LIBRARIES = (
-    "torch", "torch.distributed.run", "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.nn.parallel",
+    "torch", "torch.distributed.run", "torch.distributed.fsdp", "torch.nn.parallel",
     "torch.distributed.elastic.multiprocessing.api", "transformers", "transformers.modeling_utils", "peft",
     "transformers.models.qwen2.modeling_qwen2", "transformers.models.auto.modeling_auto", "tokenizers",
     "transformers.models.auto.tokenization_auto", "safetensors.torch", "pyarrow.compute", "pandas", "numpy",

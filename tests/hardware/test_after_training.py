@@ -12,6 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ascendtune.infer.engine import load
 from ascendtune.merge.merge import merge
+from ascendtune.recipe.parallel import ParallelSection
+from ascendtune.recipe.sections import BatchSection
 from ascendtune.train.deferred_weights import deferred_model
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import RootModule
@@ -43,7 +45,7 @@ def test_merged_adapter_answers_as_the_adapter_on_the_cpu(
 
 
 def test_weights_that_are_loaded_block_by_block_are_those_of_the_files(device: Device, tiny_model: Path) -> None:
-    recipe: Any = SimpleNamespace(parallel=SimpleNamespace(fsdp=SimpleNamespace(reshard=True, offload=False)))
+    recipe: Any = SimpleNamespace(parallel=ParallelSection(), batch=BatchSection(accumulate=1))
     config = AutoConfig.from_pretrained(tiny_model)
     found = deferred_model(
         AutoModelForCausalLM, tiny_model, config, dtype=torch.float32, implementation="sdpa", vocabulary=512

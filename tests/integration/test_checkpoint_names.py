@@ -89,7 +89,7 @@ def test_generate_and_merge_take_a_checkpoint(runs: Path, tmp_path: Path, capsys
 
 
 def test_a_damaged_checkpoint_is_refused(runs: Path) -> None:
-    [file] = (runs / "full" / "checkpoints" / "step_2").glob("*.distcp")
+    [file] = (runs / "full" / "checkpoints" / "step_2").glob("tensors_rank_*.safetensors")
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(MachineError) as caught:
@@ -102,7 +102,7 @@ def test_a_checkpoint_with_a_pipe_in_it_is_not_waited_for(runs: Path, tmp_path: 
     foreign = tmp_path / "foreign"
     shutil.copytree(runs / "full", foreign, ignore=shutil.ignore_patterns("exported"))
     checkpoint = foreign / "checkpoints" / "step_4"
-    for file in ("digests.json", next(checkpoint.glob("*.distcp")).name):
+    for file in ("digests.json", next(checkpoint.glob("tensors_rank_*.safetensors")).name):
         content = (checkpoint / file).read_bytes()
         (checkpoint / file).unlink()
         os.mkfifo(checkpoint / file)

@@ -63,7 +63,6 @@ def _imported_once() -> Iterator[None]:
     """Before processes are forked."""
     import peft  # noqa: F401
     import tensorboard.summary.writer.record_writer  # noqa: F401
-    import torch.distributed.checkpoint  # noqa: F401
     import transformers  # noqa: F401
 
     yield

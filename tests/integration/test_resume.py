@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 
 from ascendtune.core.errors import AscendtuneError, InputError, RecipeError
@@ -23,6 +22,7 @@ from ascendtune.core.locks import file_lock
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import worker
+from ascendtune.train.checkpoint.tensor_files import fill, stored_tensors
 from ascendtune.train.prepare import prepare_run
 from cluster import until
 
@@ -214,11 +214,9 @@ def _every_checkpoint_is_whole(run: RunDir) -> None:
         directory = run.checkpoint(step)
         assert json.loads((directory / "state.json").read_text())["step"] == step
         assert load_file(directory / "rng" / "rank_0.safetensors")
-        reader = dcp.FileSystemReader(directory)
-        stored = reader.read_metadata().state_dict_metadata
-        tensors = {name: torch.empty(tuple(each.size), dtype=each.properties.dtype) for name, each in stored.items()}
-        dcp.load(tensors, storage_reader=reader, no_dist=True)
-        assert tensors
+        stored = stored_tensors(directory)
+        fill({name: torch.empty(each.size, dtype=each.dtype) for name, each in stored.items()}, stored)
+        assert stored
 
 
 def _same_curves(run: RunDir, whole: RunDir) -> None:
@@ -485,15 +483,11 @@ def _flip_a_bit(path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
-        ("__0_0.distcp", _truncate),
-        ("__0_0.distcp", Path.unlink),
-        ("__0_0.distcp", _flip_a_bit),
+        ("tensors_rank_0.safetensors", _truncate),
+        ("tensors_rank_0.safetensors", Path.unlink),
+        ("tensors_rank_0.safetensors", _flip_a_bit),
         ("digests.json", _truncate),
         ("digests.json", Path.unlink),
-        (".metadata", Path.unlink),
-        (".metadata", _truncate),
-        ("tensors.json", Path.unlink),
-        ("tensors.json", _truncate),
         ("state.json", _truncate),
         ("state.json", lambda path: path.write_text("[]")),
         ("rng/rank_0.safetensors", _truncate),
@@ -515,7 +509,7 @@ def test_damaged_checkpoint_is_refused_and_nothing_is_forgotten(
     assert said.count("the checkpoint is damaged") == 1 and "Traceback" not in said
     assert f"where: {newest}" in said and "do: delete this directory" in said
     assert len(list(run.read_metrics())) == STEPS, "nothing is forgotten before the checkpoint is known to be good"
-    if damage is not _truncate or file != "__0_0.distcp":
+    if damage is not _truncate or file != "tensors_rank_0.safetensors":
         return
     # As the remedy says.
     shutil.rmtree(newest)

@@ -148,7 +148,6 @@ def _recipes(directory: Path) -> Callable[..., Any]:
     """What makes a recipe in fp32, padded, four rows a step, with changes; prepares this process for it."""
     os.environ |= {"XDG_CACHE_HOME": str(directory / "cache"), "XDG_STATE_HOME": str(directory / "state")}
     import deepspeed  # noqa: F401  # before processes are forked
-    import torch.distributed.checkpoint  # noqa: F401
 
     from ascendtune.train import attempt
     from matrix.cells import write_rows

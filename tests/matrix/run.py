@@ -52,7 +52,6 @@ def _try_all(
 ) -> Iterator[tuple[str, str, Way, Outcome]]:
     """What came of each cell; `alone` is filled with one device on CPU, against which they are held."""
     import peft  # noqa: F401  # imported once, before processes are forked
-    import torch.distributed.checkpoint  # noqa: F401
     import transformers  # noqa: F401
 
     from tiny_model import write_tiny_model

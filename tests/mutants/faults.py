@@ -689,8 +689,8 @@ FAULTS = [
     ),
     Fault(
         "train/checkpoint/checkpointer.py",
-        "self._pending = _then(pending, lambda: self._finish(step, directory, protected, on_complete))",
-        "self._finish(step, directory, protected, on_complete)",
+        "lambda digests: self._finish(step, directory, digests, protected, on_complete)",
+        "(self._finish(step, directory, {}, protected, on_complete), lambda digests: None)[1]",
         "a checkpoint gets its name before its content is written",
         _CHECKPOINT,
     ),

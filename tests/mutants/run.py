@@ -37,7 +37,7 @@ MOST_BYTES = 8 << 30
 """Of memory for a test of a faulty source, which may ask for more and more."""
 # Imported once, before the processes that test are forked: each would pay seconds for them.
 HEAVY = (
-    "torch", "torch.distributed.checkpoint", "torch.nn.parallel", "transformers", "peft", "pyarrow", "tokenizers",
+    "torch", "torch.distributed.tensor", "torch.nn.parallel", "transformers", "peft", "pyarrow", "tokenizers",
     "pytest", "transformers.models.qwen2.modeling_qwen2", "transformers.models.auto.modeling_auto",
     "hypothesis", "pydantic", "yaml", "jinja2", "rich.console", "psutil", "safetensors.torch", "torch.testing",
 )  # fmt: skip

@@ -106,7 +106,9 @@ def plan(
     between_nodes = rate_of("--network", network)
     loaded, _ = Recipe.load_with_origins(recipe, overrides or [])
     target = named_target(device, ranks) if device else target_here(visible_devices(), devices)
-    target = replace(target, devices=ranks, memory_bytes=bytes_of(memory) if memory else target.memory_bytes)
+    target = replace(
+        target, devices=ranks, nodes=nodes, memory_bytes=bytes_of(memory) if memory else target.memory_bytes
+    )
     answer = ask(loaded, target, dataset=cached_dataset(loaded))
     found = None
     if measured:

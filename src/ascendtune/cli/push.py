@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,7 +27,9 @@ def push(
             metavar="RUN", help="A run directory, or its name.", show_default=False, autocompletion=complete_run
         ),
     ],
-    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the hub.", show_default=False)],
+    repository: Annotated[
+        str, typer.Argument(metavar="[HUB:]OWNER/NAME", help="Repository; HUB: hf, modelscope.", show_default=False)
+    ],
     base: Annotated[
         str | None, typer.Option(metavar="OWNER/NAME", help="Base model on the hub (default: as the recipe names it).")
     ] = None,
@@ -36,26 +39,31 @@ def push(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Upload a run's final weights to Hugging Face's hub, with a model card written from the run.
+    """Upload a run's final weights to Hugging Face or ModelScope, with a model card written from the run.
 
     \b
     ascendtune push runs/alpaca-qwen me/alpaca-qwen --dry-run
     ascendtune push runs/alpaca-qwen me/alpaca-qwen
     ascendtune push llama-lora me/llama-lora --base meta-llama/Llama-3.1-8B --public
+    ascendtune push runs/alpaca-qwen modelscope:me/alpaca-qwen
 
     It lists the files and asks. A new repository is private without --public. Files that the hub has are not sent
-    again. A README.md of yours in RUN/model is the card. The hub's own log-in is used: HF_TOKEN, or `hf auth login`.
+    again. A README.md of yours in RUN/model is the card. The hub's own log-in is used: HF_TOKEN or `hf auth login`;
+    MODELSCOPE_API_TOKEN or `modelscope login`.
     """
     from ascendtune.cli.confirm import agreed
     from ascendtune.core import log
     from ascendtune.core.rundir import RunDir
-    from ascendtune.hub.upload import Repository, find_repository, upload
+    from ascendtune.hub import modelscope, upload, upload_modelscope
+    from ascendtune.hub.download import split_hub
 
     log.set_up(quiet=quiet)
     directory = RunDir.open(run_named(run))
-    repository, base = _hub_id(repository), _hub_id(base) if base else None
-    files, left_out = _files(directory, repository, base)
-    found = Repository(repository, None, None) if dry_run else find_repository(repository)
+    default = "modelscope" if modelscope.is_wanted(os.environ) else "hf"
+    hub, repository = split_hub(repository)[0] or default, _hub_id(repository)
+    client = upload_modelscope if hub == "modelscope" else upload
+    files, left_out = _files(directory, f"{hub}:{repository}", _hub_id(base) if base else None)
+    found = client.new_repository(repository) if dry_run else client.find_repository(repository)
     _require_visibility(found, public=public)
     out = sys.stderr if as_json else sys.stdout
     print("\n".join(_listing(files, left_out, found, public=public)), file=out)
@@ -66,7 +74,8 @@ def push(
         if not agreed(f"upload {len(files)} files to {found.url}?", yes=yes):
             print("nothing was uploaded", file=out)
             return
-        commit = upload(found, files, public=public, message=f"Upload {directory.path.resolve().name} with ascendtune")
+        message = f"Upload {directory.path.resolve().name} with ascendtune"
+        commit = client.upload(found, files, public=public, message=message)
     if as_json:
         print(json.dumps({
             "run": str(directory), "repository": found.url, "private": not public if found.is_private is None
@@ -96,10 +105,11 @@ def _files(run: RunDir, repository: str, base: str | None) -> tuple[list[UploadF
 
 
 def _hub_id(name: str) -> str:
+    from ascendtune.hub.download import split_hub
     from ascendtune.hub.supply.supplies import checked_id
 
     try:
-        return checked_id(name.removeprefix("hf:"))
+        return checked_id(split_hub(name)[1])
     except ValueError as error:
         raise InputError(f"not a valid hub id: {name}", code="invalid-hub-id", remedy=str(error)) from error
 

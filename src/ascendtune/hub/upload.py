@@ -9,7 +9,7 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError
@@ -20,17 +20,19 @@ from ascendtune.hub.upload_files import UploadFile
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository of models on the hub, as it is before the upload."""
+    """A repository of models on a hub, as it is before the upload."""
 
     name: str
     """OWNER/NAME."""
-    is_private: bool | None
+    url: str
+    is_private: bool | None = None
     """None: it does not exist yet, or this user may not see it."""
-    commit: str | None
+    commit: str | None = None
 
-    @property
-    def url(self) -> str:
-        return f"{endpoint()}/{self.name}"
+
+def new_repository(name: str) -> Repository:
+    """A repository of which nothing is known; asks no hub."""
+    return Repository(name, f"{endpoint()}/{name}")
 
 
 def find_repository(name: str) -> Repository:
@@ -46,9 +48,9 @@ def find_repository(name: str) -> Repository:
         try:
             found = _client().model_info(name)
         except errors.RepositoryNotFoundError:
-            return Repository(name, None, None)
+            return new_repository(name)
         # Without this field nothing says that others cannot see it.
-        return Repository(name, found.private is True, found.sha)
+        return replace(new_repository(name), is_private=found.private is True, commit=found.sha)
 
 
 def upload(to: Repository, files: Sequence[UploadFile], *, public: bool, message: str) -> str | None:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ascendtune.core.config import Contradiction, Section, other_names
+from ascendtune.core.errors import RecipeError
 
 _OTHER_NAMES = {
     "fsdp1": "use parallel.strategy: fsdp, which is FSDP2",
@@ -29,6 +30,37 @@ class FsdpSection(Section):
     """Free a layer's gathered weights after its forward pass: less memory, one more all-gather in the backward pass."""
     offload: bool = False
     """Keep weights, gradients and optimizer state in host memory; slow, needs least device memory."""
+    replicas: Literal["nodes"] | Annotated[int, Field(ge=1)] = 1
+    """Copies of the sharded model (HSDP): weights are gathered within a copy, gradients are summed over all; `nodes`:
+    one copy on each node."""
+    sync_each_batch: Literal["auto"] | bool = "auto"
+    """Reduce gradients after each micro-batch; `false`: once a step, each device holds whole gradients until then;
+    `auto`: once a step on accelerators whose memory allows it."""
+
+    def copies(self, nodes: int) -> int:
+        """Copies of the model in a job on `nodes` nodes."""
+        return nodes if self.replicas == "nodes" else self.replicas
+
+    def shards(self, *, ranks: int, nodes: int) -> int:
+        """Ranks that hold one copy of the model together.
+
+        Raises:
+            RecipeError: the ranks cannot be divided into so many copies, or no weight would be sharded.
+        """
+        copies = self.copies(nodes)
+        if ranks % copies:
+            raise RecipeError(
+                f"parallel.fsdp.replicas is {copies}, and {ranks} ranks cannot be divided into {copies} equal groups",
+                code="replicas-unequal",
+                remedy=f"use a number that divides {ranks}, or another number of devices",
+            )
+        if copies == ranks > 1:
+            raise RecipeError(
+                f"parallel.fsdp.replicas is {copies}: each of the {ranks} ranks would hold a whole copy of the model",
+                code="replicas-not-sharded",
+                remedy="use parallel.strategy: ddp, or fewer replicas",
+            )
+        return ranks // copies
 
 
 class DeepSpeedSection(Section):
@@ -105,5 +137,7 @@ class ParallelSection(Section):
 
     strategy: Annotated[Literal["auto", "ddp", "fsdp", "deepspeed"], other_names(_OTHER_NAMES)] = "auto"
     """`ddp`: a whole model on every device; `fsdp`, `deepspeed`: sharded; `auto` chooses by size (see run.json)."""
+    reduce_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Type in which `ddp` and `fsdp` sum gradients over ranks; `bf16` halves the bytes and keeps 8 significant bits."""
     fsdp: FsdpSection = FsdpSection()
     deepspeed: DeepSpeedSection = DeepSpeedSection()

@@ -154,6 +154,18 @@ REFUSALS = (
         STAGE_0_REMEDY,
         ("parallel", "deepspeed", "stage"),
     ),
+    Refusal(
+        lambda recipe: recipe.parallel.strategy == "deepspeed" and recipe.parallel.reduce_dtype != "fp32",
+        "parallel.reduce_dtype is for ddp and fsdp: DeepSpeed sums gradients in the type that it computes in",
+        "remove it, or use parallel.strategy: fsdp",
+        ("parallel", "reduce_dtype"),
+    ),
+    Refusal(
+        lambda recipe: recipe.parallel.reduce_dtype == "bf16" and recipe.parallel.fsdp.sync_each_batch is False,
+        "with parallel.reduce_dtype: bf16, parallel.fsdp.sync_each_batch: false would add micro-batches in bf16, too",
+        "keep one of them",
+        ("parallel", "fsdp", "sync_each_batch"),
+    ),
 )
 
 NOT_SUMMABLE = {

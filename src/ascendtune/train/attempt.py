@@ -250,9 +250,7 @@ def _is_lost_connection(error: BaseException) -> bool:
         return False
     cause: BaseException | None = error
     while cause is not None:
-        # DCP reports a lost rank by an exception of its own.
-        lost = isinstance(cause, RuntimeError) or type(cause).__name__ == "CheckpointException"
-        if lost and any(word in str(cause).lower() for word in _LOST_CONNECTION):
+        if isinstance(cause, RuntimeError) and any(word in str(cause).lower() for word in _LOST_CONNECTION):
             return True
         cause = cause.__cause__ or cause.__context__
     return False

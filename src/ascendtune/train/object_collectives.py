@@ -1,8 +1,7 @@
 """The pickles that ranks may send each other.
 
-torch's object collectives, by which torch.distributed.checkpoint plans what each rank writes and reads, unpickle what
-comes from another rank. Gloo does not authenticate ranks: any process that reaches its port can pretend to be one.
-A pickle that names anything but plain data, plans of checkpoints and exceptions is refused here before it is executed.
+torch's object collectives unpickle what comes from another rank. Gloo does not authenticate ranks: any process that
+reaches its port can pretend to be one. A pickle that names anything but plain data is refused before it is executed.
 """
 
 from __future__ import annotations
@@ -16,29 +15,11 @@ import torch.distributed.distributed_c10d as c10d
 
 from ascendtune.core.errors import MachineError
 
-_PLANS = "torch.distributed.checkpoint"
-_ALLOWED = {
-    "collections": {"OrderedDict"},
-    "torch": {"Size", "device"},
-    "torch.serialization": {"_get_layout"},
-    "pathlib": {"PosixPath"},
-    "pathlib._local": {"PosixPath"},
-    "traceback": {"FrameSummary", "StackSummary"},
-    f"{_PLANS}.filesystem": {"_StorageInfo", "_StoragePrefix"},
-    f"{_PLANS}.metadata": {
-        *("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta"),
-        *("TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING"),
-    },
-    f"{_PLANS}.planner": {
-        *("BytesIOWriteData", "LoadItemType", "LoadPlan", "ReadItem", "SavePlan", "TensorWriteData"),
-        *("WriteItem", "WriteItemType"),
-    },
-    f"{_PLANS}.storage": {"WriteResult"},
-}
+_ALLOWED = {"collections": {"OrderedDict"}, "torch": {"Size", "device"}}
 
 
-class PlansUnpickler(pickle.Unpickler):
-    """Unpickles plain data, plans of checkpoints, and exceptions, which report that a rank has failed."""
+class PlainUnpickler(pickle.Unpickler):
+    """Unpickles plain data: numbers, texts, collections of them, and types and sizes of tensors."""
 
     def find_class(self, module: str, name: str) -> Any:
         """The object `name` of `module`.
@@ -50,8 +31,6 @@ class PlansUnpickler(pickle.Unpickler):
             return super().find_class(module, name)
         # Nothing is imported for its sake, and a name with dots, which leads through attributes, is not in there.
         found = vars(sys.modules[module]).get(name) if module in sys.modules else None
-        if isinstance(found, type) and issubclass(found, BaseException):
-            return found
         if module == "torch" and isinstance(found, torch.dtype | torch.layout | torch.memory_format):
             return found
         raise MachineError(
@@ -62,6 +41,6 @@ class PlansUnpickler(pickle.Unpickler):
 
 
 def refuse_foreign_pickles() -> None:
-    """Let every object collective of this process unpickle by `PlansUnpickler`."""
+    """Let every object collective of this process unpickle by `PlainUnpickler`."""
     # torch names it once, for exactly this use.
-    c10d._unpickler = PlansUnpickler
+    c10d._unpickler = PlainUnpickler

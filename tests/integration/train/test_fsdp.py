@@ -97,8 +97,8 @@ def test_a_run_goes_on_bit_by_bit(train_on_ranks: Train) -> None:
         "parallel": FSDP,
     }
     trained = train_on_ranks(2, **changes)
-    shards = [file.name for file in trained.run.checkpoint(2).glob("*.distcp")]
-    assert sorted(shards) == ["__0_0.distcp", "__1_0.distcp"]
+    shards = [file.name for file in trained.run.checkpoint(2).glob("tensors_rank_*.safetensors")]
+    assert sorted(shards) == ["tensors_rank_0.safetensors", "tensors_rank_1.safetensors"]
     before, weights = list(trained.run.read_metrics()), trained.weights()
     go_on(trained, partial(train_on_ranks, 2, **changes))
     after = list(trained.run.read_metrics())

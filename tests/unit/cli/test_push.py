@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -174,7 +175,7 @@ def test_form_of_peft_is_replaced_and_a_card_of_the_user_is_kept(hub: Hub, run: 
 
 
 def test_card_has_data_settings_curve_evaluation_and_versions(run: RunDir) -> None:
-    card = model_card(run, "o/m", None, with_picture=True)
+    card = model_card(run, "hf:o/m", None, with_picture=True)
     metadata = yaml.safe_load(card.split("---\n")[1])
     assert metadata["datasets"] == ["owner/rows"] and "base_model" not in metadata
     for part in ("| `rows.jsonl` | `messages` | 1,234 |", "| `optim.learning_rate` | `0.0001` |", "(loss.png)",
@@ -194,5 +195,78 @@ def test_base_is_known_only_where_the_hub_s_cache_says_so(run: RunDir) -> None:
 def test_values_of_a_foreign_run_cannot_become_markup(run: RunDir) -> None:
     report = {"train": {"datasets": [{"path": "a|`<img>\n# b", "format": _TOKEN, "rows_used": "<b>"}]}}
     run.data_report.write_text(json.dumps(report))
-    card = model_card(run, "o/m", None, with_picture=False)
+    card = model_card(run, "hf:o/m", None, with_picture=False)
     assert "| `a  <img> # b` | `***` | - |" in card
+
+
+@pytest.fixture
+def modelscope(clients: None, hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hub:
+    monkeypatch.setenv("MODELSCOPE_ENDPOINT", hub.endpoint)
+    monkeypatch.setenv("MODELSCOPE_API_TOKEN", _TOKEN)
+    # Where its client looks for a log-in.
+    monkeypatch.setenv("MODELSCOPE_HOME", str(tmp_path / "modelscope"))
+    return hub
+
+
+def test_modelscope_gets_the_files_in_one_commit_and_changes_only_afterwards(
+    modelscope: Hub, run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.rewrite_recipe(yaml.safe_dump({"model": {"path": "modelscope:Qwen/Qwen3-8B"}}), {})
+    push(run.path, "modelscope:o/m", yes=True)
+    assert modelscope.private is True and len(modelscope.commits) == 1
+    assert sorted(modelscope.files) == ["README.md", "config.json", "loss.png", "model.safetensors", "tokenizer.json"]
+    assert modelscope.files["model.safetensors"] == (run.model / "model.safetensors").read_bytes()
+    card = modelscope.files["README.md"].decode()
+    assert "(https://www.modelscope.cn/models/Qwen/Qwen3-8B)" in card and "ascendtune chat modelscope:o/m" in card
+    shown = capsys.readouterr().out
+    assert shown.rstrip().endswith(f"uploaded: {modelscope.endpoint}/models/o/m") and "Upload Report" not in shown
+    everything = b"".join(modelscope.files.values())
+    assert not any(each in everything for each in (b"/home/alice", _TOKEN.encode(), b"secret-host", b"root:"))
+    push(run.path, "modelscope:o/m", yes=True)
+    assert len(modelscope.commits) == 1 and "nothing new" in capsys.readouterr().out
+    with (run.metrics).open("a") as metrics:
+        metrics.write('{"step": 31, "loss": 0.25}\n')
+    push(run.path, "modelscope:o/m", yes=True)
+    assert modelscope.commits[1:] == [["README.md"]]
+
+
+def test_weights_that_modelscope_stored_are_not_sent_again_after_a_refused_commit(modelscope: Hub, run: RunDir) -> None:
+    modelscope.refuses_commits = [422] * 9
+    with pytest.raises(MachineError) as caught:
+        push(run.path, "modelscope:o/m", yes=True)
+    assert caught.value.code == "upload-failed" and "422" in caught.value.what and _TOKEN not in str(caught.value)
+    modelscope.refuses_commits.clear()
+    modelscope.stored = dict.fromkeys(modelscope.stored, b"sent before")
+    push(run.path, "modelscope:o/m", yes=True)
+    assert modelscope.files["model.safetensors"] == b"sent before"
+
+
+def test_public_repository_of_modelscope_is_refused_without_public(modelscope: Hub, run: RunDir) -> None:
+    modelscope.private = False
+    with pytest.raises(InputError) as caught:
+        push(run.path, "modelscope:o/m", yes=True)
+    assert caught.value.code == "repository-public" and not modelscope.commits
+
+
+def test_modelscope_tells_a_missing_token_a_dead_hub_and_a_missing_client_apart(
+    modelscope: Hub, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def code() -> str:
+        with pytest.raises(AscendtuneError) as caught:
+            push(run.path, "modelscope:o/m", yes=True)
+        return caught.value.code
+
+    monkeypatch.setenv("MODELSCOPE_API_TOKEN", "")
+    assert code() == "hub-access-denied" and modelscope.private is None
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setenv("MODELSCOPE_ENDPOINT", "http://127.0.0.1:9")
+    assert code() == "hub-unreachable"
+    monkeypatch.setitem(sys.modules, "modelscope_hub", None)
+    assert code() == "package-missing"
+
+
+def test_adapter_for_modelscope_is_loaded_through_modelscope_s_own_download(run: RunDir) -> None:
+    _make_adapter(run)
+    card = model_card(run, "modelscope:o/m", "Qwen/Qwen3-8B", with_picture=False)
+    assert 'AutoPeftModelForCausalLM.from_pretrained(snapshot_download("o/m"))' in card
+    assert "from modelscope import snapshot_download\n" in card

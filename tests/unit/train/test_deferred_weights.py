@@ -17,6 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Lla
 
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.method import MethodSection
+from ascendtune.recipe.parallel import ParallelSection
+from ascendtune.recipe.sections import BatchSection
 from ascendtune.train.deferred_weights import DeferredWeights, can_defer, deferred_model
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import RootModule
@@ -81,7 +83,7 @@ def test_filled_model_is_the_one_that_transformers_loads(directory: Path, dtype:
 
 @pytest.fixture
 def fsdp() -> Iterator[FsdpStrategy]:
-    recipe: Any = SimpleNamespace(parallel=SimpleNamespace(fsdp=SimpleNamespace(reshard=True, offload=False)))
+    recipe: Any = SimpleNamespace(parallel=ParallelSection(), batch=BatchSection(accumulate=1))
     strategy = FsdpStrategy(find_device(), recipe)
     yield strategy
     strategy.close()

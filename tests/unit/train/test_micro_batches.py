@@ -92,7 +92,7 @@ def test_casts_are_shared_where_there_are_several_micro_batches(micro_batches: i
 
 @pytest.fixture
 def ddp() -> Iterator[DdpStrategy]:
-    recipe: Any = SimpleNamespace(batch=SimpleNamespace(accumulate=2))
+    recipe: Any = SimpleNamespace(batch=SimpleNamespace(accumulate=2), parallel=SimpleNamespace(reduce_dtype="fp32"))
     strategy = DdpStrategy(find_device(), recipe)
     yield strategy
     strategy.close()

@@ -1,4 +1,4 @@
-"""Loss curves: the numbers that a training recorded, step by step, and two curves at the same steps."""
+"""Loss curves: the numbers that a training recorded, step by step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from ascendtune.core.errors import DataError
 
 Floats = NDArray[np.float64]
+Reading = Literal["steps", "tokens", "single"]
+"""Of a record of several steps: their mean, the mean over their labelled tokens, or the loss of the last one."""
 _MOST_STEPS = 2**53
 """Above it a float does not hold every whole number."""
 _COLUMNS = ("loss", "grad_norm", "learning_rate", "labelled_tokens")
@@ -26,7 +28,7 @@ class Curve:
     Attributes:
         steps: (records,) int64, strictly increasing.
         losses, grad_norms, learning_rates: (records,) float64, NaN where not recorded or not finite.
-        is_token_mean: a record of several steps is the mean over their labelled tokens, not over the steps.
+        readings: what a record of several steps may be; more than one where the log does not say it.
         labelled_tokens: (records,) float64, NaN where not recorded.
         batch_hashes: (records,) names of the rows of the last step of a record; None where not recorded.
         resolution: half a unit of the last digit that losses were written with; 0 at full precision.
@@ -39,7 +41,7 @@ class Curve:
     labelled_tokens: Floats
     batch_hashes: tuple[str | None, ...]
     resolution: float
-    is_token_mean: bool = False
+    readings: tuple[Reading, ...] = ("steps", "tokens", "single")
 
     @classmethod
     def of_records(
@@ -114,86 +116,6 @@ class Curve:
         """Whether a record stands for several steps, as with `logging_steps` above 1."""
         gaps = np.diff(self.steps) if len(self.steps) > 1 else self.steps
         return bool(len(gaps) and np.median(gaps) > 1)
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The losses of two curves at the same steps.
-
-    Attributes:
-        steps: (records,) int64, the last step of each record.
-        reference, candidate: (records,) float64 losses.
-        reference_alone, candidate_alone: (other records,) int64, steps of one curve that were not compared, since the
-            other curve has no loss for them.
-    """
-
-    steps: NDArray[np.int64]
-    reference: Floats
-    candidate: Floats
-    reference_alone: NDArray[np.int64]
-    candidate_alone: NDArray[np.int64]
-
-    @property
-    def difference(self) -> Floats:
-        """(records,) float64: |candidate - reference| / max(|reference|, 1); NaN where one side has no number.
-
-        A loss is a difference of logits, whose error does not shrink when the loss does: below 1 the difference is
-        absolute.
-        """
-        scale = np.maximum(np.abs(self.reference), 1.0)
-        return np.abs(self.candidate - self.reference) / scale
-
-    @property
-    def relative(self) -> Floats:
-        """(records,) float64: |candidate - reference| / |reference|, as others' acceptance rules count it."""
-        return np.abs(self.candidate - self.reference) / np.maximum(np.abs(self.reference), 1e-12)
-
-
-def paired(reference: Curve, candidate: Curve) -> Pair:
-    """Losses of the steps that both have recorded.
-
-    Where one side recorded means over several steps and the other every step, the other's steps are averaged over the
-    same windows: without weights, as transformers' Trainer does, or by labelled tokens, as our runs do.
-    """
-    if reference.is_sparse() and not candidate.is_sparse():
-        return _over_windows(reference, candidate)
-    if candidate.is_sparse() and not reference.is_sparse():
-        pair = _over_windows(candidate, reference)
-        return Pair(pair.steps, pair.candidate, pair.reference, pair.candidate_alone, pair.reference_alone)
-    steps, at_reference, at_candidate = np.intersect1d(
-        reference.steps, candidate.steps, assume_unique=True, return_indices=True
-    )
-    return Pair(
-        steps,
-        reference.losses[at_reference],
-        candidate.losses[at_candidate],
-        np.delete(reference.steps, at_reference),
-        np.delete(candidate.steps, at_candidate),
-    )
-
-
-def _over_windows(sparse: Curve, dense: Curve) -> Pair:
-    """Losses of `sparse`, and as the candidate the means of `dense` over the same windows, where it has all steps.
-
-    A step of `dense` in a window that is not compared, or after the last one, is alone.
-    """
-    ends = np.searchsorted(dense.steps, sparse.steps, side="right")
-    begins = np.searchsorted(dense.steps, np.concatenate(([0], sparse.steps[:-1])), side="right")
-    lengths = np.diff(sparse.steps, prepend=0)
-    # A single NaN would propagate into every later sum.
-    is_number = np.isfinite(dense.losses)
-    by_tokens = sparse.is_token_mean and bool(np.isfinite(dense.labelled_tokens).all())
-    weights = np.where(is_number, dense.labelled_tokens if by_tokens else 1.0, 0.0)
-    sums, totals, numbers = (
-        np.concatenate(([0.0], np.cumsum(each)))
-        for each in (np.where(is_number, dense.losses, 0.0) * weights, weights, is_number)
-    )
-    is_whole = (numbers[ends] - numbers[begins] == lengths) & (totals[ends] > totals[begins])
-    means = (sums[ends] - sums[begins])[is_whole] / (totals[ends] - totals[begins])[is_whole]
-    # The window of each step; one more for the steps after the last window.
-    window = np.searchsorted(sparse.steps, dense.steps, side="left")
-    is_alone = ~np.append(is_whole, False)[window]
-    return Pair(sparse.steps[is_whole], sparse.losses[is_whole], means, sparse.steps[~is_whole], dense.steps[is_alone])
 
 
 def no_records(source: str | Path) -> DataError:

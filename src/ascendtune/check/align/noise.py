@@ -21,8 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ascendtune.check.align.curve import Curve, Floats, paired
+from ascendtune.check.align.curve import Curve, Floats
 from ascendtune.check.align.language import Sentence
+from ascendtune.check.align.pair import paired
 from ascendtune.check.align.side import Side
 from ascendtune.core.errors import NoVerdict
 

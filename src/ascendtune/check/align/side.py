@@ -34,6 +34,8 @@ _NAMES = {
     "grad_norm": ("grad_norm", "train/grad_norm", "grad norm"),
     "learning_rate": ("learning_rate", "train/learning_rate", "lr"),
 }
+_MEANS_OVER_STEPS = ("transformers Trainer", "LLaMA-Factory")
+"""Since the last record (transformers 5.23, `_maybe_log_save_evaluate`)."""
 _EVENTS = "events.out.tfevents"
 _MOST_DIRECTORIES = 10_000
 """That are searched for events."""
@@ -205,7 +207,7 @@ def _read_run(run: RunDir) -> Side:
         path=run.path,
         kind="ascendtune",
         # A preference's loss is a mean over pairs: its steps have as many.
-        curve=replace(curve, is_token_mean=recipe.get("method.stage") in ("pretrain", "sft")),
+        curve=replace(curve, readings=("tokens" if recipe.get("method.stage") in ("pretrain", "sft") else "steps",)),
         recipe=recipe,
         run=record,
         precision=precision if isinstance(precision, str) else None,
@@ -290,7 +292,8 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _foreign(path: Path, kind: str, records: Iterator[dict[str, Any]], names: dict[str, str], *, rounded: bool) -> Side:
-    return Side(path.name, path, kind, Curve.of_records(records, names, rounded=rounded, source=str(path)))
+    curve = Curve.of_records(records, names, rounded=rounded, source=str(path))
+    return Side(path.name, path, kind, replace(curve, readings=("steps",)) if kind in _MEANS_OVER_STEPS else curve)
 
 
 def _trainer_state(path: Path) -> Side:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ascendtune.check.align.curve import Pair
 from ascendtune.check.align.language import say
 from ascendtune.check.align.noise import Noise
+from ascendtune.check.align.pair import Pair
 from ascendtune.check.align.side import Side
 from ascendtune.check.finding import Finding, ok, unknown
 
@@ -21,6 +21,11 @@ _FREE = (
 # Decided by hashes where both sides have them: the same files may lie elsewhere.
 _DATA = ("data.train", "data.eval")
 _SHOWN = 5
+_READINGS = {
+    "steps": "a record of {name} is read as the mean over its steps",
+    "tokens": "a record of {name} is read as the mean over the labelled tokens of its steps",
+    "single": "a record of {name} is read as the loss of one step",
+}
 VERL_LIMIT = 0.02
 """Mean relative difference of losses that verl accepts between NPU and GPU."""
 ASCEND_LIMIT = 0.05
@@ -234,7 +239,7 @@ def update(
             remedy=say("compare optim.learning_rate, scheduler, warm-up and the number of steps"),
         )
     # The first update shows in the loss of the step after it, with warm-up one later.
-    early = pair.steps[(pair.steps > 1) & (pair.steps <= 3)]
+    early = pair.steps[(pair.steps > 1) & (pair.steps <= 3) & pair.is_single]
     if exceeding is not None and exceeding in early:
         return Finding(
             "update",
@@ -257,6 +262,13 @@ def later(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding:
     if lacking := _without_loss(reference, candidate):
         return unknown("later", say("{names} recorded no loss", names=_names(lacking)))
     relative = pair.relative
+    if not pair.is_certain and not len(pair.steps):
+        return unknown(
+            "later",
+            say("the losses differ, but the records may be of different kinds"),
+            remedy=say("record every step on both sides: track.every_steps: 1, or logging_steps: 1"),
+            evidence=kinds_of_records(pair, reference, candidate),
+        )
     if not np.isfinite(relative).any():
         return unknown("later", say("no step has a number on both sides"))
     mean, largest = float(np.nanmean(relative)), float(np.nanmax(relative))
@@ -270,6 +282,7 @@ def later(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding:
     )
     alone = ((reference, pair.reference_alone), (candidate, pair.candidate_alone))
     accepted = [
+        *kinds_of_records(pair, reference, candidate),
         *(records_alone(side, steps) for side, steps in alone if len(steps)),
         say(
             "verl's limit for the mean, {limit:.0%}: kept"
@@ -297,6 +310,18 @@ def later(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding:
             ),
             evidence=tuple(accepted),
         )
+    if exceeding is None and mean >= VERL_LIMIT and noise.measured is None:
+        return Finding(
+            "later",
+            "warning",
+            say(
+                "{measured}; rounding of {basis} may explain it, but verl accepts less",
+                measured=said,
+                basis=noise.basis,
+            ),
+            remedy=say("repeat the reference and give the runs with --noise-runs, or compare both sides in fp32"),
+            evidence=tuple(accepted),
+        )
     if exceeding is None:
         return ok("later", said, evidence=accepted)
     if np.isnan(pair.difference[pair.steps == exceeding]).any():
@@ -308,14 +333,43 @@ def later(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding:
             remedy=say("find the first module that makes it: ascendtune align nan RUN"),
             evidence=tuple(accepted),
         )
+    if not (pair.difference > noise.band(pair.steps)).any():
+        return Finding(
+            "later",
+            "failure",
+            said,
+            expected=say("at most {limit:.0%} on average, whatever rounding may explain", limit=ASCEND_LIMIT),
+            remedy=say("repeat the reference twice and give both runs with --noise-runs: then the band is measured"),
+            evidence=tuple(accepted),
+        )
     return Finding(
         "later",
         "failure",
-        say("{measured}; beyond rounding from step {step} on", measured=said, step=exceeding),
+        say("{measured}; beyond rounding from {which} on", measured=said, which=steps_of_record(pair, exceeding)),
         expected=say("within the noise of {basis}", basis=noise.basis),
         remedy=say("repeat the reference twice and give both runs with --noise-runs: then the band is measured"),
         evidence=tuple(accepted),
     )
+
+
+def kinds_of_records(pair: Pair, reference: Side, candidate: Side) -> tuple[str, ...]:
+    """What the records of several steps are taken for, a sentence for each side that has such."""
+    said = tuple(
+        say(_READINGS[reading], name=side.name)
+        for side, reading in zip((reference, candidate), pair.readings, strict=True)
+        if reading is not None
+    )
+    is_assumed = len(said) > 1 and all(len(side.curve.readings) > 1 for side in (reference, candidate))
+    assumed = say("neither log says so: if one holds means and the other losses of single steps, they differ")
+    return (*said, assumed) if is_assumed else said
+
+
+def steps_of_record(pair: Pair, step: int) -> str:
+    """The steps of the record that ends at `step`."""
+    begin = int(pair.begins[pair.steps == step][0])
+    if step - begin == 1:
+        return say("step {step}", step=step)
+    return say("steps {least} to {most}", least=begin + 1, most=step)
 
 
 def ranks(reference: Side, candidate: Side, exceeding: int | None) -> Finding:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ascendtune.check.align import stage_findings
-from ascendtune.check.align.curve import Pair, paired
 from ascendtune.check.align.noise import Noise
+from ascendtune.check.align.pair import Pair, paired
 from ascendtune.check.align.parting import DumpComparison, compare_dumps
 from ascendtune.check.align.side import Side
 from ascendtune.check.align.tensor_findings import refined
@@ -75,6 +75,8 @@ def compare(reference: Side, candidate: Side, noise: Noise, dumps: DumpCompariso
             where=f"{reference.path} and {candidate.path}",
         )
     exceeding, other_rate = _exceeding(pair, noise), _first_other_rate(reference, candidate)
+    if exceeding is not None and not pair.is_certain:
+        pair, exceeding = _without_unlike_means(pair, reference, candidate, dumps), None
     from_records: tuple[Finding, ...] = (
         stage_findings.question(reference, candidate),
         stage_findings.data(reference, candidate),
@@ -118,11 +120,37 @@ def _exceeding(pair: Pair, noise: Noise) -> int | None:
     one_is_nan = np.isfinite(pair.reference) != np.isfinite(pair.candidate)
     beyond = np.flatnonzero((pair.difference > noise.band(pair.steps)) | one_is_nan)
     if not len(beyond):
-        return None
+        return _unacceptable(pair) if noise.measured is None else None
     first = int(beyond[0])
     if not one_is_nan[first] and noise.measured is None and _is_amplified(pair, noise, first):
         return None
     return int(pair.steps[first])
+
+
+def _unacceptable(pair: Pair) -> int | None:
+    """The first step beyond the Ascend community's limit if the mean is: in bf16 the band of late steps is wider."""
+    known = pair.difference[np.isfinite(pair.difference)]
+    if not len(known) or known.mean() < stage_findings.ASCEND_LIMIT:
+        return None
+    return int(pair.steps[np.flatnonzero(pair.difference >= stage_findings.ASCEND_LIMIT)[0]])
+
+
+def _without_unlike_means(pair: Pair, reference: Side, candidate: Side, dumps: DumpComparison) -> Pair:
+    """`pair` without its losses, whose difference does not prove anything.
+
+    Raises:
+        NoVerdict: no tensors were compared either.
+    """
+    if not dumps.compared:
+        mean = float(np.nanmean(pair.relative))
+        raise NoVerdict(
+            f"the losses differ by {mean:.2%} on average, but the records may be of different kinds: "
+            + ", ".join(stage_findings.kinds_of_records(pair, reference, candidate)),
+            code="records-of-different-kinds",
+            remedy="record every step on both sides: track.every_steps: 1, or logging_steps: 1 in the other trainer",
+            where=f"{reference.path} and {candidate.path}",
+        )
+    return pair.without_losses()
 
 
 def _is_amplified(pair: Pair, noise: Noise, beyond: int) -> bool:

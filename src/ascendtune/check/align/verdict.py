@@ -6,7 +6,7 @@ import numpy as np
 
 from ascendtune.check.align.language import say
 from ascendtune.check.align.side import Side
-from ascendtune.check.align.stage_findings import records_alone
+from ascendtune.check.align.stage_findings import records_alone, steps_of_record
 from ascendtune.check.align.stages import Comparison
 
 
@@ -22,6 +22,13 @@ def verdict(comparison: Comparison, reference: Side, candidate: Side) -> str:
     return said
 
 
+def _which(comparison: Comparison) -> str:
+    """The step, or the steps of the first record, at which the trainings part."""
+    if comparison.parted is not None and comparison.parted.code == "later" and comparison.step is not None:
+        return steps_of_record(comparison.pair, comparison.step)
+    return say("step {step}", step=comparison.step)
+
+
 def _verdict(comparison: Comparison, reference: Side, candidate: Side) -> str:
     sides = {"candidate": candidate.name, "reference": reference.name}
     parted, dumps = comparison.parted, comparison.dumps
@@ -29,8 +36,8 @@ def _verdict(comparison: Comparison, reference: Side, candidate: Side) -> str:
         return say("{candidate} and {reference} part at {place}", place=parted.measured, **sides)
     if parted is not None:
         return say(
-            "{candidate} and {reference} part at step {step}, {stage}: {reason}",
-            step=comparison.step,
+            "{candidate} and {reference} part at {which}, {stage}: {reason}",
+            which=_which(comparison),
             stage=say(parted.code),
             reason=parted.measured,
             **sides,

@@ -15,6 +15,8 @@ Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
 
 _LAUNCHER = "launcher"
 _INTERRUPTED = "interrupted"
+_KILLED = "killed"
+"""The word of a shell, which does not say why."""
 _NEAR_LINES = 60
 _MESSAGE_LINES = 10
 """Lines below an exception that are likely to belong to its message."""
@@ -160,7 +162,10 @@ def _first_cause(fatal: list[Event]) -> Event:
 
 
 def _ends(event: Event, fatal: list[Event]) -> bool:
-    """Whether an interrupt only ended what had failed before, in words other than those that it was raised among."""
+    """Whether an interrupt only ended what had failed before, in words other than those that it was raised among; and
+    whether "Killed" of a shell follows a failure."""
+    if event.hit.entry.id == _KILLED:
+        return any(_failed_before(each, event) for each in fatal)
     if event.hit.entry.id != _INTERRUPTED:
         return False
     handled, parent = set(), event.trace.parent if event.trace else None
@@ -172,6 +177,12 @@ def _ends(event: Event, fatal: list[Event]) -> bool:
         for each in fatal[: fatal.index(event)]
         if id(each.trace) not in handled
     )
+
+
+def _failed_before(event: Event, end: Event) -> bool:
+    """Whether `event` is a failure that was said shortly before `end`."""
+    is_near = event.source == end.source and 0 < end.number - event.last <= _NEAR_LINES
+    return is_near and (event.hit.entry.kind in ("cause", "symptom", "detail") or event.is_raised)
 
 
 def _better_known(first: Event, candidates: list[Event]) -> Event:

@@ -18,7 +18,14 @@ from ascendtune.check.explain.language import say
 from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.memory import Sums, sums_in
 from ascendtune.check.explain.now import on_this_machine, this_machine
-from ascendtune.check.explain.own_words import explains_itself, innermost_reason, own_sentence, says_more_than
+from ascendtune.check.explain.own_words import (
+    advice_of,
+    explains_itself,
+    fits_in_words_only,
+    innermost_reason,
+    own_sentence,
+    says_more_than,
+)
 from ascendtune.check.explain.run import Newest, newest_attempt
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.source import STDIN, logs_in
@@ -95,6 +102,8 @@ class Explanation:
             return say("likely: the message itself names what failed; no entry of the knowledge matches it")
         if found.certainty == "unexplained" or first is None:
             return say("unknown: nothing is known about this failure; these are the most telling lines")
+        if fits_in_words_only(first, first.meaning):
+            return say("likely: the line has words of this kind of failure, and says more than they do")
         if first.is_quoted or first.weak:
             return say("likely: the line is quoted or logged, not raised")
         return say("certain")
@@ -192,6 +201,8 @@ class Explanation:
         if first is None and self.run_cause is not None:
             return (str(self.run_cause["remedy"]),)
         advice = first.remedies if first is not None else ()
+        if not advice and first is not None and (words := advice_of(first)):
+            advice = (say("the message itself advises: {words}", words=words),)
         if first is not None and first.trace is not None and first.trace.place is not None:
             file, line, _ = first.trace.place
             return (*advice, say("look at {file}:{line}", file=file, line=line), *self._read_plog())

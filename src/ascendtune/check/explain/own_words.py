@@ -14,8 +14,16 @@ _LEAST_WORDS = 3
 _LEAST_NEW_WORDS = 2
 """Words of a message, beyond those of the entry that matches it, from which on the headline quotes the message."""
 _LONGEST_SENTENCE = 120
+_MANY_PHRASES = 3
+"""An entry that is found by so many phrases stands for a class of failures."""
+_LEAST_OTHER_WORDS = 3
+"""Words of a message, beyond those of such an entry, from which on the entry is not certain to be what failed."""
+_PLAIN_WORD = re.compile(r"(?<![\w./])[a-z]{4,}(?![\w/])")
+_NAMES = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|\S*[/=_\\]\S*|\[[^\]]*\]")
+"""Values in a message: quoted names, paths, variables, lists."""
+_SENTENCE = re.compile(r".+?(?:[.!?](?=\s|$)|$)\s*")
 _WORD = re.compile(r"[a-z_]{3,}|\d+")
-_SENTENCE_END = re.compile(r"[.!?;](?=\s+[A-Z])|(?<=[a-z]{3})\.(?=[A-Z][a-z]+ [A-Z])")
+_SENTENCE_END = re.compile(r"(?<!\.)[.!?;](?=\s+[A-Z])|(?<=[a-z]{3})\.(?=[A-Z][a-z]+ [A-Z])")
 _NESTED = re.compile(r":\s+")
 """Between the reasons of a message, the outermost of which stands first."""
 _LOGGER = re.compile(
@@ -31,6 +39,13 @@ _LOGGER = re.compile(
 )
 """What loggers put before a message: levels, times, processes, places in their source."""
 _TIME = re.compile(r"^\W*\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S* (?=\S)")
+_ADVICE = re.compile(
+    r"(?:(?<=[.!?;] )|(?<=[.!?;])|^)"
+    r"(?:Please|Try|Consider|Use|Set|Make sure|Ensure|Upgrade|Update|Specify|Reduce|Increase|Check|Pass|Enable|Disable|"
+    r"Did you|You (?:can|may|might|should|need|must)|To (?:fix|solve|avoid|resolve|use|disable))\b[^\n]{8,}"
+)
+"""Where a message goes over to what its authors advise."""
+_LONGEST_ADVICE = 200
 _IMPORT = re.compile(r"(?:from (?P<module>\w+)[\w.]* import\b|import (?P<other>\w+))")
 
 
@@ -90,6 +105,39 @@ def says_more_than(event: Event, meaning: str) -> bool:
     return len(_words(own_sentence(event)) - _words(f"{meaning} {example}")) >= _LEAST_NEW_WORDS
 
 
+def advice_of(event: Event) -> str:
+    """What the message itself advises, cut after a whole sentence; empty if it advises nothing."""
+    match = _ADVICE.search(without_stamp(event.trace.message if event.trace else event.text))
+    if match is None:
+        return ""
+    shown = ""
+    for sentence in _SENTENCE.findall(match[0]):
+        if len(shown) + len(sentence) > _LONGEST_ADVICE:
+            break
+        shown += sentence
+    return shown.strip()
+
+
+def fits_in_words_only(event: Event, meaning: str) -> bool:
+    """Whether the entry knows the line by one of many phrases, and the line says something else besides."""
+    entry = event.hit.entry
+    if entry.specific or entry.conditions or "{" in entry.what or len(entry.anchors) < _MANY_PHRASES:
+        return False
+    message = without_stamp(event.trace.message if event.trace else without_logger(event.text))
+    reasons = [part for part in _NESTED.split(message) if any(_holds(part, anchor) for anchor in entry.anchors)]
+    message = _NAMES.sub(" ", reasons[-1] if reasons else message)
+    example = " ".join((entry.test, meaning, *(part for anchor in entry.anchors for part in anchor)))
+    return len(_plain_words(message) - _plain_words(example)) >= _LEAST_OTHER_WORDS
+
+
+def _holds(reason: str, anchor: tuple[str, ...]) -> bool:
+    return all(part in reason.lower() for part in anchor)
+
+
+def _plain_words(text: str) -> set[str]:
+    return set(_PLAIN_WORD.findall(text.lower()))
+
+
 def _words(text: str) -> set[str]:
     return set(_WORD.findall(text.lower()))
 
@@ -99,7 +147,8 @@ def innermost_reason(event: Event) -> str:
     message = event.trace.message if event.trace else without_logger(event.text)
     parts = _NESTED.split(_TIME.sub("", without_stamp(message), count=1))
     reasons = [part.strip(" .,!") for part in parts if len(part.split()) > 1]
-    return reasons[-1] if reasons and len(reasons[-1]) <= _LONGEST_SENTENCE else own_sentence(event)
+    reason = reasons[-1].partition("\\n")[0].strip(" .,!") if reasons else ""
+    return reason if reason and len(reason) <= _LONGEST_SENTENCE else own_sentence(event)
 
 
 def explains_itself(event: Event) -> bool:

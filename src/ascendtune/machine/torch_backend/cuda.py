@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import weakref
+from typing import Any
 
 import torch
 
@@ -20,6 +22,8 @@ _PEAK_FLOPS = {
     "L40S": 362e12,
     "4090": 165e12,
 }
+_REGISTER_PORTABLE = 1
+"""cudaHostRegisterPortable: pinned for every context of the process."""
 
 
 class CudaDevice(Device):
@@ -61,6 +65,13 @@ class CudaDevice(Device):
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.index)
+
+    def pin(self, buffer: torch.Tensor) -> None:
+        if buffer.nbytes:
+            cudart: Any = torch.cuda.cudart()
+            # Pages that cannot be locked are copied to as well, only slower.
+            if int(cudart.cudaHostRegister(buffer.data_ptr(), buffer.nbytes, _REGISTER_PORTABLE)) == 0:
+                weakref.finalize(buffer, cudart.cudaHostUnregister, buffer.data_ptr())
 
     @property
     def supports_bf16(self) -> bool:

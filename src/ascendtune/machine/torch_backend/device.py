@@ -130,6 +130,12 @@ class Device(ABC):
 
         return wait
 
+    def pin(self, buffer: torch.Tensor) -> None:  # noqa: B027  # most devices have no such call
+        """Lock the pages of `buffer`, (bytes,) uint8 in host memory, so that copies to it need no buffer of the driver.
+
+        Unlike torch's `pin_memory` it takes no more memory: that rounds sizes up to a power of two.
+        """
+
     def use_in_thread(self) -> None:
         """Make this the device of a further thread of the process; torch keeps the current device for each thread."""
         torch.get_device_module(self.torch_device).set_device(self.index)

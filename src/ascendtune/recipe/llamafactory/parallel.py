@@ -12,6 +12,7 @@ _FOUND_HERE = {
     "forward_prefetch", "limit_all_gathers", "use_orig_params", "sync_module_states", "cpu_ram_efficient_loading",
     "activation_checkpointing", "state_dict_type", "min_num_params",
 }  # fmt: skip
+_FSDP_OPTIONS = ("full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2", "auto_wrap", "offload")
 _CHOSEN_HERE = {"reshard_after_forward": "parallel.fsdp.reshard", "offload_params": "parallel.fsdp.offload"}
 
 
@@ -57,17 +58,19 @@ def _put_fsdp(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if "no_shard" in options:
         native.put("parallel.strategy", "ddp", place)
         return
-    if unknown := [word for word in options if word not in ("full_shard", "shard_grad_op", "auto_wrap", "offload")]:
+    if unknown := [word for word in options if word not in _FSDP_OPTIONS]:
         recipe.complain(
             "fsdp",
             f"fsdp: {unknown[0]} is not in this version",
-            "use full_shard, shard_grad_op, offload or no_shard",
+            "use full_shard, shard_grad_op, hybrid_shard, offload or no_shard",
             code="not-in-this-version",
         )
         return
     native.put("parallel.strategy", "fsdp", place)
-    if "shard_grad_op" in options:
+    if "shard_grad_op" in options or "hybrid_shard_zero2" in options:
         native.put("parallel.fsdp.reshard", False, place)
+    if "hybrid_shard" in options or "hybrid_shard_zero2" in options:
+        native.put("parallel.fsdp.replicas", "nodes", place)
     if "offload" in options:
         native.put("parallel.fsdp.offload", True, place)
     _put_fsdp_config(recipe, native)

@@ -5,19 +5,17 @@ rank has written its part. A run that is killed in between leaves a directory th
 
     step_N/state.json                 step, counters, learning state that is not a tensor
     step_N/rng/rank_R.safetensors     the random state of each rank
-    step_N/*.distcp                   tensors by name (torch.distributed.checkpoint): sharded, any number of ranks reads
-    step_N/tensors.json               where each of them lies; beside it .metadata, for other programs
+    step_N/tensors_rank_R.safetensors what rank R writes of the tensors (see `tensor_files.py`)
     step_N/zero/                      in their place, DeepSpeed's files (see `content.py`)
     step_N/digests.json               SHA-256 of every other file: a flipped bit is noticed before it is trained on
 
-Nothing of it is unpickled except by `torch.load(weights_only=True)`, which runs no code. Others could still choose what
+Nothing of it is a pickle, except DeepSpeed's files, which are read without running code. Others could still choose what
 is trained on, so a run goes on only from files that no other user may write (`core/ownership.py`), or that are trusted.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -34,8 +32,7 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of, format_bytes
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.recipe.sections import CheckpointSection
-from ascendtune.train.checkpoint.content import CheckpointContent, causes_of, damaged_checkpoint
-from ascendtune.train.checkpoint.digests import take_digests
+from ascendtune.train.checkpoint.content import CheckpointContent, damaged_checkpoint
 from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.strategy.base import Strategy
 
@@ -97,15 +94,17 @@ class Checkpointer:
             self._require_space()
             for each in (directory, directory / "rng"):
                 each.mkdir(exist_ok=True)
-            save_random_state(directory, self._strategy)
+            files = {_random_file(self._strategy.rank): packed_random_state(self._strategy)}
             if self._strategy.is_main:
                 written = {"form": self._content.form, "ranks": self._strategy.world_size}
-                write_json(directory / "state.json", {"step": step, **written, **state})
-            pending = self._content.write(directory)
+                files["state.json"] = json.dumps({"step": step, **written, **state}, indent=2).encode()
+            pending = self._content.write(directory, files)
         self._pending, self._pending_step, self._saved_step = pending, step, step
         if self._strategy.is_main:
             # Chained rather than polled: the name is given as soon as the last byte is down, not at the next step.
-            self._pending = _then(pending, lambda: self._finish(step, directory, protected, on_complete))
+            self._pending = _then(
+                pending, lambda digests: self._finish(step, directory, digests, protected, on_complete)
+            )
 
     def poll(self) -> None:
         """Raise what went wrong in the background, if anything did. Costs nothing."""
@@ -121,18 +120,12 @@ class Checkpointer:
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        from torch.distributed.checkpoint.api import CheckpointException
-
         try:
             pending.result()
-        # DCP's own exception is a BaseException. The error of the writer is raised as one of this program.
-        except (Exception, CheckpointException) as error:
+        except Exception as error:
             place = self._run.checkpoint(self._pending_step)
             shutil.rmtree(self._run.checkpoints / f".step_{self._pending_step}.writing", ignore_errors=True)
-            fault = next(
-                (found for each in causes_of(error) if (found := disk_fault(each, place, "writing a checkpoint"))), None
-            )
-            raise fault or MachineError(
+            raise disk_fault(error, place, "writing a checkpoint") or MachineError(
                 f"the checkpoint of step {self._pending_step} could not be written: {error}",
                 code="checkpoint-not-written",
                 remedy="check the file system of the run directory",
@@ -183,12 +176,16 @@ class Checkpointer:
         remedy = "free space, set checkpoint.keep lower, or put run_dir on another disk"
         require_free_space(self._run.checkpoints, needed, f"a checkpoint needs {format_bytes(needed)}", remedy=remedy)
 
-    def _finish(self, step: int, directory: Path, protected: int | None, on_complete: Callable[[int], None]) -> None:
-        digests = take_digests(directory)
-        # DCP's writer syncs the .metadata while the end of it is still in Python's buffer (seen in torch 2.13).
+    def _finish(
+        self,
+        step: int,
+        directory: Path,
+        made: dict[str, str],
+        protected: int | None,
+        on_complete: Callable[[int], None],
+    ) -> None:
         sync_tree(directory)
-        for name in _files_of(directory):
-            digests[name] = digests.get(name) or digest_of_file(directory / name)
+        digests = {name: made.get(name) or digest_of_file(directory / name) for name in _files_of(directory)}
         write_json(directory / _DIGESTS, digests)
         final = self._run.checkpoint(step)
         if final.exists():
@@ -224,14 +221,13 @@ def require_intact(directory: Path, strategy: Strategy) -> None:
             raise ValueError(f"{name} is not as it was written")
 
 
-def _then(first: Future[Any], action: Callable[[], None]) -> Future[Any]:
-    """A future that is done when `first` is done and `action` has run after it."""
+def _then(first: Future[dict[str, str]], action: Callable[[dict[str, str]], None]) -> Future[Any]:
+    """A future that is done when `first` is done and `action` has run with its result."""
     both: Future[Any] = Future()
 
-    def run(done: Future[Any]) -> None:
+    def run(done: Future[dict[str, str]]) -> None:
         try:
-            done.result()
-            action()
+            action(done.result())
         except BaseException as error:  # noqa: BLE001  # raised again by `wait`
             both.set_exception(error)
         else:
@@ -241,18 +237,19 @@ def _then(first: Future[Any], action: Callable[[], None]) -> Future[Any]:
     return both
 
 
-def save_random_state(directory: Path, strategy: Strategy) -> None:
-    """Write `rng/rank_R.safetensors`, flushed to disk."""
+def _random_file(rank: int) -> str:
+    return f"rng/rank_{rank}.safetensors"
+
+
+def packed_random_state(strategy: Strategy) -> bytes:
+    """The generators of this rank as a safetensors file: `cpu` and, where it has its own, `device`, (bytes,) uint8."""
     from safetensors.torch import save
 
     content = {"cpu": torch.get_rng_state()}
     if (of_device := strategy.device.random_state()) is not None:
         content["device"] = of_device
-    path = directory / "rng" / f"rank_{strategy.rank}.safetensors"
-    with path.open("wb") as file:
-        file.write(save(content))
-        file.flush()
-        os.fsync(file.fileno())
+    packed: bytes = save(content)
+    return packed
 
 
 def read_random_state(directory: Path, strategy: Strategy) -> dict[str, torch.Tensor]:
@@ -262,7 +259,7 @@ def read_random_state(directory: Path, strategy: Strategy) -> dict[str, torch.Te
     """
     from safetensors.torch import load_file
 
-    path = directory / "rng" / f"rank_{strategy.rank}.safetensors"
+    path = directory / _random_file(strategy.rank)
     return load_file(path) if path.exists() or strategy.is_main else {}
 
 

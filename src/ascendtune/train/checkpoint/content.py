@@ -1,17 +1,21 @@
 """The content of checkpoints: weights and optimizer state, written and read.
 
-`NamedTensors` is the usual form, tensor by tensor and by name (torch.distributed.checkpoint): any number of ranks reads
-it. Strategies with state of their own have other forms.
+`NamedTensors` is the usual form, tensor by tensor and by name: any number of ranks reads it. Strategies with state of
+their own have other forms.
 """
 
 from __future__ import annotations
 
-import warnings
+import json
+import os
+import sys
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,11 +23,20 @@ from torch import nn
 
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.machine.peers import require_own_peers
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.train.checkpoint.tensor_files import (
+    Staging,
+    Stored,
+    file_of_rank,
+    fill,
+    parts_of_rank,
+    stored_tensors,
+)
 
 Tensors = dict[str, torch.Tensor]
 
-# One process is intended; DCP warns at every save and load.
-warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+_NICENESS = 5
+"""Of the thread that writes: training goes first where cores are few."""
 
 
 class CheckpointContent(ABC):
@@ -39,8 +52,15 @@ class CheckpointContent(ABC):
         """What `write` will take on the disk, all ranks together; about."""
 
     @abstractmethod
-    def write(self, directory: Path) -> Future[Any]:
-        """Copy everything now, and write this rank's part; done when every rank's is written."""
+    def write(self, directory: Path, files: Mapping[str, bytes]) -> Future[dict[str, str]]:
+        """Copy everything now, and write this rank's part; done when every rank's is written.
+
+        Args:
+            files: written as well: name in `directory` -> content.
+
+        Returns:
+            SHA-256 of files of all ranks, by name, as far as they were made while writing; in hexadecimal.
+        """
 
     @abstractmethod
     def read(self, directory: Path) -> None:
@@ -57,43 +77,59 @@ class NamedTensors(CheckpointContent):
 
     Args:
         model: its trainable parameters are the weights that are kept; frozen ones come from the base model.
-        alone: whether there is one rank.
+        device: where they are.
+        rank: of this process, of `ranks`.
     """
 
     form = "tensors"
     on_any_ranks = True
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, alone: bool) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, device: Device, *, rank: int = 0, ranks: int = 1
+    ) -> None:
         self._model = model
         self._optimizer = optimizer
-        self._alone = alone
-        self._staging: Any = None
+        self._rank = rank
+        self._ranks = ranks
+        self._staging = Staging(device)
 
     def size_bytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors().values())
 
-    def write(self, directory: Path) -> Future[Any]:
-        from torch.distributed.checkpoint import async_save
-
-        from ascendtune.train.checkpoint.tensor_index import IndexedWriter
-
+    def write(self, directory: Path, files: Mapping[str, bytes]) -> Future[dict[str, str]]:
         tensors = self._tensors()
-        self._staging = self._staging or _reused_staging(tensors)
-        pending = async_save(
-            dict(tensors),
-            storage_writer=IndexedWriter(directory, single_file_per_rank=True, sync_files=True, thread_count=1),
-            async_stager=self._staging,
-            process_group=None if self._alone else _host_group(),
-            no_dist=self._alone,
-        )
-        assert isinstance(pending, Future)
-        return pending
+        self._staging.copy(parts_of_rank(tensors, self._rank, self._ranks))
+        group = None if self._ranks == 1 else _host_group()
+        writer = ThreadPoolExecutor(1, "checkpoint")
+        written = writer.submit(self._write, directory, files, sorted(tensors), group)
+        writer.shutdown(wait=False)
+        return written
+
+    def _write(
+        self, directory: Path, files: Mapping[str, bytes], names: list[str], group: dist.ProcessGroup | None
+    ) -> dict[str, str]:
+        # Linux has a priority for each thread.
+        if sys.platform == "linux":
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        path = file_of_rank(directory, self._rank)
+        digests, failure = dict[str, str](), None
+        try:
+            write_files(directory, files)
+            digests[path.name] = self._staging.write(path)
+        except Exception as error:  # noqa: BLE001  # raised below, when the other ranks know of it
+            failure = error
+        if group is not None:
+            with suppress(Exception) if failure else nullcontext():
+                digests = _of_all_ranks(_Report(names, digests, *_as_fields(failure)), group)
+        if failure is not None:
+            raise failure
+        return digests
 
     def read(self, directory: Path) -> None:
-        tensors = _read_into(lambda stored: (self._tensors(like=stored), stored), directory, alone=self._alone)
+        tensors = _read_into(lambda stored: (self._tensors(like=stored), stored), directory)
         self._restore_optimizer(tensors)
 
-    def _tensors(self, like: dict[str, Any] | None = None) -> dict[str, torch.Tensor]:
+    def _tensors(self, like: Mapping[str, Stored] | None = None) -> dict[str, torch.Tensor]:
         """Everything by name, `model.NAME` and `optimizer.NAME.KEY`. With `like`, optimizer state to be filled."""
         names = {parameter: name for name, parameter in self._model.named_parameters() if parameter.requires_grad}
         tensors = {f"model.{name}": parameter.detach() for parameter, name in names.items()}
@@ -107,12 +143,10 @@ class NamedTensors(CheckpointContent):
                 for key, entry in like.items():
                     if key.startswith(prefix) and "." not in key[len(prefix) :]:
                         # State of the parameter's shape is laid out (and sharded) like the parameter.
-                        same = tuple(entry.size) == tuple(parameter.shape)
-                        kind = entry.properties.dtype
                         tensors[key] = (
-                            torch.zeros_like(parameter, dtype=kind, requires_grad=False)
-                            if same
-                            else torch.zeros(tuple(entry.size), dtype=kind)
+                            torch.zeros_like(parameter, dtype=entry.dtype, requires_grad=False)
+                            if entry.size == tuple(parameter.shape)
+                            else torch.zeros(entry.size, dtype=entry.dtype)
                         )
         return tensors
 
@@ -145,40 +179,33 @@ def read_weights(model: nn.Module, directory: Path) -> None:
     _read_into(
         lambda stored: (tensors, {name: entry for name, entry in stored.items() if name.startswith("model.")}),
         directory,
-        alone=True,
     )
 
 
 def _read_into(
-    choose: Callable[[dict[str, Any]], tuple[Tensors, dict[str, Any]]], directory: Path, *, alone: bool
+    choose: Callable[[Mapping[str, Stored]], tuple[Tensors, Mapping[str, Stored]]], directory: Path
 ) -> Tensors:
     """Read tensors of a checkpoint in place.
 
     Args:
-        choose: from what is stored (name -> metadata) to the tensors to fill and the stored entries they must match.
+        choose: from what is stored to the tensors to fill and the stored ones they must match.
     """
-    import torch.distributed.checkpoint as dcp
-
-    from ascendtune.train.checkpoint.tensor_index import IndexedReader
-
     try:
-        reader = IndexedReader(directory)
-        stored = reader.read_metadata().state_dict_metadata
-    except Exception as error:  # damaged JSON can be anything
+        stored = stored_tensors(directory)
+    except Exception as error:  # a damaged header can be anything
         raise damaged_checkpoint(directory, error) from error
     tensors, expected = choose(stored)
     _require_same_shapes(tensors, expected, directory)
     try:
-        dcp.load(tensors, storage_reader=reader, no_dist=alone)
-    # DCP's own exception is a BaseException; truncated files surface as errors of zip or storage.
-    except (Exception, dcp.api.CheckpointException) as error:
-        raise damaged_checkpoint(directory, causes_of(error)[-1]) from error
+        fill(tensors, stored)
+    except Exception as error:  # errors of the disk and of safetensors
+        raise damaged_checkpoint(directory, error) from error
     return tensors
 
 
-def _require_same_shapes(tensors: Tensors, stored: dict[str, Any], directory: Path) -> None:
+def _require_same_shapes(tensors: Tensors, stored: Mapping[str, Stored], directory: Path) -> None:
     differing = sorted(set(tensors) ^ set(stored)) or [
-        name for name, tensor in tensors.items() if tuple(stored[name].size) != tuple(tensor.shape)
+        name for name, tensor in tensors.items() if stored[name].size != tuple(tensor.shape)
     ]
     if differing:
         raise InputError(
@@ -188,6 +215,15 @@ def _require_same_shapes(tensors: Tensors, stored: dict[str, Any], directory: Pa
             remedy="resume with the recipe that wrote it",
             where=directory,
         )
+
+
+def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Write `files`, name -> content, into `directory`, flushed to disk."""
+    for name, content in files.items():
+        with (directory / name).open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def damaged_checkpoint(directory: Path, why: object) -> MachineError:
@@ -200,29 +236,39 @@ def damaged_checkpoint(directory: Path, why: object) -> MachineError:
     )
 
 
-def causes_of(error: BaseException) -> list[BaseException]:
-    """The error and what it came from, also on other ranks."""
-    found = [error]
-    while (cause := found[-1].__cause__ or found[-1].__context__) is not None and cause not in found:
-        found.append(cause)
-    failures = getattr(error, "failures", None)  # DCP's CheckpointException: rank -> (exception, traceback)
-    if isinstance(failures, dict):
-        found += [each[0] for each in failures.values()]
-    return found
+class _Report(NamedTuple):
+    """What a rank tells the others when it has written its part of a checkpoint."""
+
+    names: list[str]
+    """Of all tensors: every rank must have the same, or some would be written by none."""
+    digests: dict[str, str]
+    failure: str = ""
+    errno: int = 0
 
 
-def _reused_staging(tensors: Tensors) -> Any:
-    """Host memory that one checkpoint after the other is copied to: new pages cost more than the copy.
+def _as_fields(failure: Exception | None) -> tuple[str, int]:
+    """Message and number of an error; of the operating system's, without the file."""
+    if isinstance(failure, OSError) and failure.errno is not None:
+        return failure.strerror or str(failure), failure.errno
+    return ("", 0) if failure is None else (f"{type(failure).__name__}: {failure}", 0)
 
-    None before torch 2.8, which has no such class: each checkpoint gets memory of its own there.
+
+def _of_all_ranks(own: _Report, group: dist.ProcessGroup) -> dict[str, str]:
+    """The digests of all ranks, when each has written its part.
+
+    Raises:
+        OSError, RuntimeError: another rank could not; or the connection to it is lost.
     """
-    try:
-        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-    except ImportError:
-        return None
-    # torch pins it by a call of CUDA.
-    pinned = any(tensor.is_cuda for tensor in tensors.values())
-    return DefaultStager(StagingOptions(pinned, False, False, False))
+    texts: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(texts, json.dumps(own), group)
+    reports = [_Report(*json.loads(text)) for text in texts]
+    for rank, each in enumerate(reports):
+        if each.failure:
+            told = f"rank {rank}: {each.failure}"
+            raise OSError(each.errno, told) if each.errno else RuntimeError(told)
+        if each.names != own.names:
+            raise RuntimeError(f"rank {rank} has other tensors than this one")
+    return {name: digest for each in reports for name, digest in each.digests.items()}
 
 
 def _host_group() -> dist.ProcessGroup:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ascendtune.train.dump.checksum import as_hex, checksum
 from ascendtune.train.dump.names import plain_name
@@ -32,31 +32,36 @@ def hashes_of_weights(
     parameters = {plain_name(name): each for name, each in model.named_parameters()}
     own_parts = (_own_part(each) if whole is None else checksum(whole(each)) for each in parameters.values())
     by_rank = gather(torch.stack(list(own_parts)).tolist())
-    divided = [isinstance(each, DTensor) for each in parameters.values()]
-    ranks = [
-        {name: as_hex(value) for name, value in zip(parameters, _whole(own, by_rank, divided), strict=True)}
-        for own in by_rank
-    ]
+    ranks = []
+    for rank, own in enumerate(by_rank):
+        sums = (
+            sum(by_rank[holder][position] for holder in holders) if (holders := _holders(each, rank)) else own[position]
+            for position, each in enumerate(parameters.values())
+        )
+        ranks.append({name: as_hex(value) for name, value in zip(parameters, sums, strict=True)})
     return {"hash": _over_all(ranks[0]), "ranks": [_over_all(each) for each in ranks], "parameters": ranks[0]}
 
 
 def _own_part(parameter: nn.Parameter) -> torch.Tensor:
     if not isinstance(parameter, DTensor):
         return checksum(parameter)
-    (placement,) = parameter.placements
+    *copies, placement = parameter.placements
+    if any(not isinstance(each, Replicate) for each in copies):
+        raise NotImplementedError(f"weights that are divided as {parameter.placements}")
     if not isinstance(placement, Shard) or placement.dim != 0:
         raise NotImplementedError(f"weights that are divided as {placement}")
     # torch divides rows as `torch.chunk` does.
-    rows = -(-parameter.shape[0] // parameter.device_mesh.size())
-    before = min(rows * parameter.device_mesh.get_local_rank(), parameter.shape[0])
+    rows = -(-parameter.shape[0] // parameter.device_mesh.size(-1))
+    before = min(rows * parameter.device_mesh.get_local_rank(len(copies)), parameter.shape[0])
     return checksum(parameter.to_local(), offset=before * math.prod(parameter.shape[1:]))
 
 
-def _whole(own: list[int], by_rank: list[list[int]], divided: list[bool]) -> list[int]:
-    return [
-        sum(parts) if is_divided else value
-        for value, is_divided, parts in zip(own, divided, zip(*by_rank, strict=True), strict=True)
-    ]
+def _holders(parameter: nn.Parameter, rank: int) -> list[int]:
+    """The ranks that hold the parts of the copy of which `rank` holds one; empty where it holds the whole."""
+    if not isinstance(parameter, DTensor):
+        return []
+    copies = parameter.device_mesh.mesh.reshape(-1, parameter.device_mesh.size(-1)).tolist()
+    return next(ranks for ranks in copies if rank in ranks)
 
 
 def _over_all(hashes: dict[str, str]) -> str:

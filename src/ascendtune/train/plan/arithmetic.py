@@ -47,7 +47,8 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
     frozen = (weights.all - weights.trained) * weights.frozen_bytes
     divided = _divided(setting)
     gathered = 2 * weights.block * weights.computed_bytes + weights.outside * weights.trained_bytes
-    share = {part: 1 / ranks if part in divided else 1.0 for part in ("weights", "gradients", "optimizer")}
+    holders = setting.shards if setting.strategy == "fsdp" else ranks
+    share = {part: 1 / holders if part in divided else 1.0 for part in ("weights", "gradients", "optimizer")}
     # FSDP gathers weights in the type of autocast, which need not copy them.
     casts = weights.computed_bytes < weights.frozen_bytes and setting.strategy != "fsdp"
     cast = weights.all * weights.computed_bytes if casts else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from ascendtune.recipe.deepspeed_config import stage_of, zero_config
 from ascendtune.recipe.recipe import Recipe
@@ -13,6 +14,7 @@ from ascendtune.train.plan.setting import Setting
 from ascendtune.train.plan.work import Transfer, Work
 from ascendtune.train.precision import DTYPES, export_dtype
 from ascendtune.train.strategy.choose import ParameterCounts, count_weights
+from ascendtune.train.strategy.fsdp import reduces_once
 
 
 def count_work(setting: Setting) -> Work:
@@ -34,11 +36,11 @@ def count_work(setting: Setting) -> Work:
     # Read: gradient, weight, states; written: weight, states. Clipping reads gradients twice and writes them once.
     passes = 3 + 2 * states + (3 if recipe.optim.max_grad_norm is not None else 0)
     stage = _zero_stage(recipe) if setting.strategy == "deepspeed" else 0
-    divided = ranks if setting.strategy == "fsdp" or stage >= 1 else 1
+    divided = setting.shards if setting.strategy == "fsdp" else ranks if stage >= 1 else 1
     exported = trained if recipe.method.tuner == "lora" else weights.all * export_dtype(recipe, setting.config).itemsize
     return Work(
         flops=model_flops(model, recipe, head_is_fused=setting.head_form is not None),
-        transfers=_transfers(setting, weights, stage) if ranks > 1 else (),
+        transfers=_transfers(setting, model, weights, stage) if ranks > 1 else (),
         updated_bytes=passes * trained // divided,
         checkpoint_bytes=trained * (1 + states),
         model_bytes=exported,
@@ -51,9 +53,10 @@ def _zero_stage(recipe: Recipe) -> int:
     return stage_of(zero_config(recipe, compute=None, ranks=None, hidden_size=None))
 
 
-def _transfers(setting: Setting, weights: ParameterCounts, stage: int) -> tuple[Transfer, ...]:
+def _transfers(setting: Setting, model: nn.Module, weights: ParameterCounts, stage: int) -> tuple[Transfer, ...]:
     """DDP: Li et al. 2020, arXiv 2006.15704; FSDP: Zhao et al. 2023, 2304.11277; ZeRO: 1910.02054, section 7."""
-    gradients = weights.trained * weights.trained_bytes
+    sent_bytes = DTYPES[setting.recipe.parallel.reduce_dtype].itemsize
+    gradients = weights.trained * min(weights.trained_bytes, sent_bytes)
     gathered = weights.all * weights.computed_bytes
     match setting.strategy:
         case "ddp":
@@ -64,10 +67,19 @@ def _transfers(setting: Setting, weights: ParameterCounts, stage: int) -> tuple[
                 weights.trained_bytes if setting.recipe.method.tuner == "full" else weights.frozen_bytes
             )
             times = 2 if setting.recipe.parallel.fsdp.reshard else 1
+            shards, copies = setting.shards, setting.ranks // setting.shards
+            once = reduces_once(model, setting.recipe, setting.device, shards=shards)
+            summed = sent_bytes * weights.trained
+            within = (
+                Transfer("all_gather", times * in_blocks + outside, True, True, ranks=shards),
+                Transfer("reduce_scatter", summed, of_micro_batch=not once, in_forward=False, ranks=shards),
+            )
+            if copies == 1:
+                return within
+            # In bf16 copies do not wait for the last micro-batch.
             return (
-                Transfer("all_gather", times * in_blocks + outside, of_micro_batch=True, in_forward=True),
-                # Gradients are summed in fp32.
-                Transfer("reduce_scatter", 4 * weights.trained, of_micro_batch=True, in_forward=False),
+                *within,
+                Transfer("all_reduce", summed // shards, sent_bytes == 2, False, ranks=copies, spread=True),
             )
         case "deepspeed" if stage == 3:
             return (

@@ -129,6 +129,7 @@ def _setting(recipe: Recipe, request: Request) -> Setting:
     return Setting.of(
         recipe, Path(request.model_directory), PlannedDevice(request.target),
         ranks=request.target.devices, vocabulary=request.vocabulary, pad_id=request.pad_id,
+        nodes=request.target.nodes,
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ class Target:
     bf16: bool = True
     context_bytes: int = 0
     """Taken by driver, libraries and communication before the first tensor."""
+    nodes: int = 1
 
     @property
     def is_host(self) -> bool:

@@ -33,6 +33,8 @@ class Setting:
     directory: Path
     device: Device
     ranks: int
+    shards: int
+    """Ranks that divide one copy of the model, where the strategy is fsdp."""
     config: Any
     precision: Precision
     attention: AttentionChoice
@@ -56,7 +58,15 @@ class Setting:
 
     @classmethod
     def of(
-        cls, recipe: Recipe, directory: Path, device: Device, *, ranks: int, vocabulary: int, pad_id: int
+        cls,
+        recipe: Recipe,
+        directory: Path,
+        device: Device,
+        *,
+        ranks: int,
+        vocabulary: int,
+        pad_id: int,
+        nodes: int = 1,
     ) -> Setting:
         """Resolve every `auto`.
 
@@ -68,11 +78,12 @@ class Setting:
         config, attention, head_form = _of_model(model, stage, directory, device.attention, precision, pad_id)
         section, reason = recipe.parallel, "as asked"
         if section.strategy == "auto":
-            section, reason = resolve_auto(recipe, device, directory, ranks=ranks)
+            section, reason = resolve_auto(recipe, device, directory, ranks=ranks, nodes=nodes)
         recipe = recipe.model_copy(update={"parallel": section})
+        shards = section.fsdp.shards(ranks=ranks, nodes=nodes) if section.strategy == "fsdp" else ranks
         name = "single" if section.strategy == "ddp" and ranks == 1 else section.strategy
         return cls(
-            recipe, directory, device, ranks, config, precision, attention, head_form, name, reason,
+            recipe, directory, device, ranks, shards, config, precision, attention, head_form, name, reason,
             recipe.data.packing is not False and attention.verdict.packed, vocabulary, pad_id,
         )  # fmt: skip
 

@@ -183,13 +183,16 @@ def communication(
     work: Work, recipe: Recipe, ranks: int, speed: Speed, *, nodes: int = 1, network: float | None = None
 ) -> Communication | None:
     """Seconds of a step's collectives over the slowest link, None where its bandwidth is not known."""
-    link = speed.link_among(ranks // nodes) if ranks > nodes else None
+    within = speed.link_among(ranks // nodes) if ranks > nodes else None
+    link = within
     if nodes > 1:
-        link = None if network is None or (ranks > nodes and link is None) else min(network, link or network)
+        link = None if network is None or (ranks > nodes and within is None) else min(network, within or network)
     if link is None:
         return None
-    seconds = {True: 0.0, False: 0.0}
+    slowest, seconds = link, {True: 0.0, False: 0.0}
     for each in work.transfers:
+        stays = not each.spread and each.ranks is not None and each.ranks <= ranks // nodes
+        link = within if stays and within is not None else slowest
         times = recipe.batch.accumulate if each.of_micro_batch else 1
         seconds[each.in_forward] += times * each.bus_bytes(ranks) / (link * _LINK_SHARE)
     return Communication(in_backward=seconds[False], in_both=seconds[True])

@@ -22,6 +22,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import OffloadPolicy
 from torch.distributed.tensor import DTensor
 
 from ascendtune.data.collate import Batch
@@ -185,11 +186,15 @@ class _Steps:
             if weight.grad is None:
                 weight.grad = torch.empty_like(weight)
         self._update(strategy, module, optimizer, trained)
+        waiting = []
         if recipe.batch.accumulate > 1 and not strategy.keeps_gradients:
             # All micro-batches but the first add to gradients that are there.
             live.enter("accumulating", "gradients")
-            for weight in trained:
-                weight.grad = torch.empty_like(weight)
+            if isinstance(strategy, FsdpStrategy) and strategy.reduces_once:
+                waiting = [torch.empty(weight.shape, dtype=torch.float32, device=weight.device) for weight in trained]
+            else:
+                for weight in trained:
+                    weight.grad = torch.empty_like(weight)
         with self._watched(trained):
             batch = _on_device(host, setting, self._fake)
             live.enter(FORWARD, "activations")
@@ -202,6 +207,7 @@ class _Steps:
                 live.enter("backward begins", "backward")
                 (loss * 1.0).backward()
                 del loss
+        waiting.clear()
         live.enter(UPDATE, "optimizer")
         self._update(strategy, module, optimizer, trained)
         live.enter("resting")
@@ -305,19 +311,16 @@ def _into_bucket(bucket: torch.Tensor, weight: torch.Tensor) -> None:
 class _Fsdp(FsdpStrategy):
     def __init__(self, setting: Setting) -> None:
         Strategy.__init__(self, setting.device)
-        # What offloading keeps in host memory is told apart afterwards: here all memory is the CPU's.
-        parallel = setting.recipe.parallel
-        self.recipe = setting.recipe.model_copy(
-            update={
-                "parallel": parallel.model_copy(update={"fsdp": parallel.fsdp.model_copy(update={"offload": False})})
-            }
-        )
-        self.world_size = setting.ranks
+        self.recipe, self.world_size, self.shards = setting.recipe, setting.ranks, setting.shards
 
     def _mesh(self) -> DeviceMesh:
         # It reads the numbers of its ranks.
         with unset_fake_temporarily():
             return super()._mesh()
+
+    def _offload_policy(self) -> OffloadPolicy:
+        # What offloading keeps in host memory is told apart afterwards: here all memory is the CPU's.
+        return OffloadPolicy()
 
 
 _STRATEGIES: dict[str, Any] = {"single": _Single, "ddp": _Ddp, "fsdp": _Fsdp}

@@ -21,10 +21,15 @@ class Transfer:
     """Once for each micro-batch; else once a step."""
     in_forward: bool
     """Whether forward computation runs beside it, too; backward does in any case."""
+    ranks: int | None = None
+    """Of each of the groups that it runs in; None: all ranks are one group."""
+    spread: bool = False
+    """Whether the ranks of a group are apart: one of each copy of the model."""
 
     def bus_bytes(self, ranks: int) -> float:
-        """Bytes that each rank sends over its link (nccl-tests, doc/PERFORMANCE.md)."""
-        share = (ranks - 1) / ranks
+        """Bytes that each rank sends over its link (nccl-tests, doc/PERFORMANCE.md), in a job of `ranks`."""
+        members = self.ranks or ranks
+        share = (members - 1) / members
         return self.size_bytes * (2 * share if self.name == "all_reduce" else share)
 
 

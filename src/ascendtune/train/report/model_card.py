@@ -18,6 +18,7 @@ from ascendtune.core.document import read_document
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_count, format_duration
+from ascendtune.hub.download import split_hub
 from ascendtune.hub.trained import is_reward_model
 from ascendtune.hub.upload_files import CARD, PICTURE, is_adapter
 from ascendtune.train.report.summary import SHOWN_EXTRAS
@@ -35,6 +36,7 @@ _STAGES = {
     "reward": "training of a reward model",
     "preference": "preference learning",
 }
+_PAGES = {"hf": "https://huggingface.co", "modelscope": "https://www.modelscope.cn/models"}
 _HUB_ID = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}")
 _MOST_EVALUATIONS = 8
 _LONGEST_VALUE = 200
@@ -79,8 +81,8 @@ def model_card(run: RunDir, repository: str, base: str | None, *, with_picture: 
     """The card as Markdown with the hub's metadata.
 
     Args:
-        repository: OWNER/NAME of the model on the hub.
-        base: id of the base model on the hub, if it has one.
+        repository: HUB:OWNER/NAME of the model, with `hf` or `modelscope` as HUB.
+        base: id of the base model on this hub, if it has one.
 
     Raises:
         RecipeError: the model's config is damaged.
@@ -109,24 +111,29 @@ def model_card(run: RunDir, repository: str, base: str | None, *, with_picture: 
 def _head(run: RunDir, recipe: Mapping[str, Any], repository: str, base: str | None) -> Iterator[str]:
     adapter, scores = is_adapter(run.model), is_reward_model(run.model)
     stage, tuner = str(_at(recipe, "method.stage")), str(_at(recipe, "method.tuner"))
+    hub, name = split_hub(repository)
     data = {
         "library_name": "peft" if adapter else "transformers",
         "pipeline_tag": "text-classification" if scores else "text-generation",
         **({"base_model": base, "base_model_relation": "adapter" if adapter else "finetune"} if base else {}),
-        **({"datasets": names} if (names := sorted(set(_hub_datasets(run)))) else {}),
+        **({"datasets": names} if (names := sorted(set(_hub_datasets(run, hub)))) else {}),
         "tags": ["ascendtune", *(each for each in (stage, tuner) if re.fullmatch(r"[a-z]{1,20}", each))],
     }
-    origin = f"[{base}](https://huggingface.co/{base})" if base else _code(_name(_at(recipe, "model.path")))
+    origin = f"[{base}]({_PAGES[str(hub)]}/{base})" if base else _code(_name(_at(recipe, "model.path")))
     what = "An adapter of" if adapter else "A model made from"
     yield from ("---", yaml.safe_dump(data, sort_keys=False, allow_unicode=True).rstrip(), "---", "")
-    yield from (f"# {repository.rpartition('/')[2]}", "")
+    yield from (f"# {name.rpartition('/')[2]}", "")
     yield f"{what} {origin} by {_STAGES.get(stage, 'training')} with `ascendtune`."
     yield from ("Its licence is that of the base model.", "")
     if adapter and not scores:
-        yield from ("```python", "from peft import AutoPeftModelForCausalLM", "",
-                    f'model = AutoPeftModelForCausalLM.from_pretrained("{repository}")', "```", "")  # fmt: skip
+        # PEFT itself downloads from Hugging Face only.
+        is_other = hub == "modelscope"
+        path = f'snapshot_download("{name}")' if is_other else f'"{name}"'
+        yield from ("```python", *(["from modelscope import snapshot_download"] if is_other else []),
+                    "from peft import AutoPeftModelForCausalLM", "",
+                    f"model = AutoPeftModelForCausalLM.from_pretrained({path})", "```", "")  # fmt: skip
     elif not scores:
-        yield from ("```sh", f"ascendtune chat hf:{repository}", "```", "")
+        yield from ("```sh", f"ascendtune chat {repository}", "```", "")
 
 
 def _data(run: RunDir) -> Iterator[str]:
@@ -169,10 +176,10 @@ def _settings(recipe: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[
         yield ["time", format_duration(took)]
 
 
-def _hub_datasets(run: RunDir) -> Iterator[str]:
+def _hub_datasets(run: RunDir, hub: str | None) -> Iterator[str]:
     for each in _at(_recipe(run), "data.train") or []:
-        hub, _, name = str(each.get("path") if isinstance(each, dict) else "").partition(":")
-        if hub == "hf" and _HUB_ID.fullmatch(name):
+        named, name = split_hub(str(each.get("path") if isinstance(each, dict) else ""))
+        if named is not None and named == hub and _HUB_ID.fullmatch(name):
             yield name
 
 

@@ -23,6 +23,8 @@ from ascendtune.train.precision import Precision
 
 MakeOptimizer = Callable[[], Optimizer]
 Answer = TypeVar("Answer")
+COMFORTABLE = 0.7
+"""Share of a device's memory that weights, gradients and optimizer state may take; the rest is for activations."""
 # Long enough for the first step on a slow file system, short enough that a lost rank is noticed today.
 _TIMEOUT = timedelta(minutes=30)
 
@@ -162,7 +164,7 @@ class Strategy:
 
     def content(self, model: nn.Module, optimizer: Optimizer) -> CheckpointContent:
         """Weights and optimizer state as checkpoints of this strategy hold them."""
-        return NamedTensors(model, optimizer, alone=self.world_size == 1)
+        return NamedTensors(model, optimizer, self.device, rank=self.rank, ranks=self.world_size)
 
     def gather(self, text: str) -> list[str]:
         """The `text` of each rank, in the order of ranks."""
@@ -252,6 +254,16 @@ def started_by_torchrun() -> bool:
 def world_size() -> int:
     """How many ranks torchrun has started."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def node_count() -> int:
+    """On how many nodes torchrun has started ranks."""
+    return int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+
+
+def node_rank() -> str:
+    """torchrun's number of this node."""
+    return os.environ.get("GROUP_RANK", "0")
 
 
 def _row_norms(gradient: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ascendtune.core.errors import MachineError
 from ascendtune.core.units import format_bytes
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.method import MethodSection
@@ -18,7 +19,14 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.model import read_config
 from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.precision import DTYPES, Precision, choose_precision
-from ascendtune.train.strategy.base import GroupStrategy, Strategy, started_by_torchrun, world_size
+from ascendtune.train.strategy.base import (
+    COMFORTABLE,
+    GroupStrategy,
+    Strategy,
+    node_count,
+    started_by_torchrun,
+    world_size,
+)
 from ascendtune.train.strategy.fsdp import blocks_of
 from ascendtune.train.tuner.lora import modules_to_save
 from ascendtune.train.tuner.targets import adapter_size
@@ -28,22 +36,28 @@ TABLE = {
     "deepspeed": "ascendtune.train.strategy.deepspeed:DeepSpeedStrategy",
     "fsdp": "ascendtune.train.strategy.fsdp:FsdpStrategy",
 }
-COMFORTABLE = 0.7
-"""Share of a device's memory that weights, gradients and optimizer state may take; the rest is for activations."""
 
 
 def make_strategy(recipe: Recipe, device: Device, model_directory: Path) -> Strategy:
     """The strategy of this process, with its process group, where it has one."""
     section, reason = recipe.parallel, "as asked"
     if section.strategy == "auto":
-        section, reason = resolve_auto(recipe, device, model_directory, ranks=world_size())
+        section, reason = resolve_auto(recipe, device, model_directory, ranks=world_size(), nodes=node_count())
     if section.strategy == "ddp" and not started_by_torchrun():
         return Strategy(device)
+    if section.reduce_dtype == "bf16" and not device.computes_bf16:
+        raise MachineError(
+            f"{device.name} has no bf16, which parallel.reduce_dtype needs",
+            code="bf16-unsupported",
+            remedy="remove parallel.reduce_dtype",
+        )
     kind: type[GroupStrategy] = resolve_name(TABLE[section.strategy])
     return kind(device, recipe.model_copy(update={"parallel": section}), reason)
 
 
-def resolve_auto(recipe: Recipe, device: Device, directory: Path, *, ranks: int) -> tuple[ParallelSection, str]:
+def resolve_auto(
+    recipe: Recipe, device: Device, directory: Path, *, ranks: int, nodes: int = 1
+) -> tuple[ParallelSection, str]:
     """The section with the strategy that `auto` comes to, and the reason as a sentence."""
     name, offload, reason = "ddp", False, "one device"
     if ranks > 1 and device.shares_host_memory:
@@ -52,8 +66,9 @@ def resolve_auto(recipe: Recipe, device: Device, directory: Path, *, ranks: int)
         reason = recipe.needs_whole_weights
     elif ranks > 1:
         weights = _weights(recipe, choose_precision(recipe, device), directory)
-        need = memory_need(weights, states=states_per_parameter(recipe.optim), ranks=ranks)
-        name, offload, reason = choose_strategy(need, memory_bytes=device.memory_total_bytes, ranks=ranks)
+        shards = recipe.parallel.fsdp.shards(ranks=ranks, nodes=nodes)
+        need = memory_need(weights, states=states_per_parameter(recipe.optim), ranks=shards)
+        name, offload, reason = choose_strategy(need, memory_bytes=device.memory_total_bytes, ranks=shards)
     fsdp = recipe.parallel.fsdp.model_copy(update={"offload": offload or recipe.parallel.fsdp.offload})
     return recipe.parallel.model_copy(update={"strategy": name, "fsdp": fsdp}), reason
 

@@ -10,7 +10,7 @@ import os
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -35,7 +35,7 @@ from ascendtune.recipe.deepspeed_config import (
 )
 from ascendtune.recipe.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.checkpoint.content import CheckpointContent, damaged_checkpoint
+from ascendtune.train.checkpoint.content import CheckpointContent, damaged_checkpoint, write_files
 from ascendtune.train.dump.whole_tensors import EngineTensors
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import GroupStrategy, MakeOptimizer, RootModule
@@ -151,8 +151,9 @@ class EngineState(CheckpointContent):
     def size_bytes(self) -> int:
         return self._size_bytes
 
-    def write(self, directory: Path) -> Future[Any]:
+    def write(self, directory: Path, files: Mapping[str, bytes]) -> Future[dict[str, str]]:
         self._barrier()  # the directory is there
+        write_files(directory, files)
         try:
             self._engine.save_checkpoint(str(directory), tag=_TAG, save_latest=False, exclude_frozen_parameters=True)
         except RuntimeError:
@@ -160,8 +161,8 @@ class EngineState(CheckpointContent):
             ask_disk(directory)
             raise
         self._barrier()
-        written: Future[Any] = Future()
-        written.set_result(None)
+        written: Future[dict[str, str]] = Future()
+        written.set_result({})
         return written
 
     def read(self, directory: Path) -> None:

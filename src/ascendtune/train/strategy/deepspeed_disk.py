@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -28,7 +28,7 @@ from ascendtune.core.files import ask_disk, sync_tree, write_json
 from ascendtune.core.locks import file_lock
 from ascendtune.core.log import say
 from ascendtune.recipe.deepspeed_config import Config, parts_on_disk
-from ascendtune.train.checkpoint.content import CheckpointContent, damaged_checkpoint
+from ascendtune.train.checkpoint.content import CheckpointContent, damaged_checkpoint, write_files
 
 _PREFIX = "ascendtune-swap-"
 _WEIGHTS = "weights"
@@ -137,8 +137,9 @@ class SwappedState(CheckpointContent):
     def size_bytes(self) -> int:
         return self._size_bytes
 
-    def write(self, directory: Path) -> Future[Any]:
+    def write(self, directory: Path, files: Mapping[str, bytes]) -> Future[dict[str, str]]:
         self._barrier()  # the directory is there
+        write_files(directory, files)
         own = _share_of_rank(directory)
         own.mkdir()
         write_json(own / "scaler.json", self._scaler())
@@ -149,8 +150,8 @@ class SwappedState(CheckpointContent):
                 self._save_group({key: each.detach().contiguous() for key, each in tensors.items()}, own, number)
         sync_tree(own)
         self._barrier()
-        written: Future[Any] = Future()
-        written.set_result(None)
+        written: Future[dict[str, str]] = Future()
+        written.set_result({})
         return written
 
     def read(self, directory: Path) -> None:

@@ -4,12 +4,17 @@ Each decoder block is a group of its own: its weights are gathered when it is co
 after that. What lies outside the blocks (final norm, head, tied embeddings) belongs to the root module: it is
 gathered as long as the objective runs, so the loss may use the head's weight as if nothing were divided. Embeddings
 that are not tied are a group of their own: they are not used after the look-up of tokens.
+
+With several copies of the model (HSDP) only the ranks of one copy divide it; gradients are summed within a copy, then
+over copies.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,41 +23,83 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from ascendtune.core.errors import RecipeError
+from ascendtune.machine.peers import require_own_peers
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.deferred_weights import nothing_deferred
+from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.precision import DTYPES, Precision
-from ascendtune.train.strategy.base import GroupStrategy, RootModule
+from ascendtune.train.strategy.base import COMFORTABLE, GroupStrategy, RootModule, node_rank
 from ascendtune.train.tuner.freeze import decoder_blocks
 
 
 class FsdpStrategy(GroupStrategy):
-    """`no_sync` does nothing here: gradients that wait for the last micro-batch would have to wait undivided."""
+    """Between two micro-batches gradients are divided, unless `reduces_once` says that whole ones may wait."""
 
     name = "fsdp"
     divides_weights = True
     is_sharded = True
+    reduces_once = False
+    """Whether the gradients of a step's micro-batches are added whole on each rank, and reduced after the last one."""
+
+    def __init__(self, device: Device, recipe: Recipe, reason: str = "as asked") -> None:
+        super().__init__(device, recipe, reason)
+        nodes = self.gather(node_rank())
+        self.shards = recipe.parallel.fsdp.shards(ranks=self.world_size, nodes=len(set(nodes)))
+        require_copies_on_nodes(nodes, self.shards)
+        if self.shards < self.world_size:
+            self.reason += f"; {self.world_size // self.shards} copies of the model, each divided among {self.shards}"
 
     def shard(
         self, root: RootModule, precision: Precision, fill: Callable[[nn.Module], None] = nothing_deferred
     ) -> None:
+        self.reduces_once = reduces_once(root, self.recipe, self.device, shards=self.shards)
+        if self.reduces_once:
+            self.reason += "; gradients are reduced once a step"
         options: dict[str, Any] = {
             "mesh": self._mesh(),
             "offload_policy": self._offload_policy(),
         }
-        reshard = self.recipe.parallel.fsdp.reshard
+        section = self.recipe.parallel
+        reduced = None if section.reduce_dtype == "fp32" else DTYPES[section.reduce_dtype]
         blocks = blocks_of(root)
         for block in blocks:
             fill(block)
             _unify_dtypes(block, ())
-            fully_shard(block, reshard_after_forward=reshard, mp_policy=_policy(precision), **options)
+            policy = _policy(precision, reduced)
+            fully_shard(block, reshard_after_forward=section.fsdp.reshard, mp_policy=policy, **options)
+        # Not in the compute type: embeddings are looked up in the type that they are held in, as without FSDP.
+        options["mp_policy"] = MixedPrecisionPolicy(reduce_dtype=reduced)
         for embeddings in _separate_embeddings(root, blocks):
             fill(embeddings)
             # Their gradient does not depend on their weights.
             fully_shard(embeddings, reshard_after_forward=True, **options).set_unshard_in_backward(False)
         fill(root)
         _unify_dtypes(root, blocks)
-        # Not in the compute type: embeddings are looked up in the type that they are held in, as without FSDP.
         fully_shard(root, reshard_after_forward=False, **options)
         root.register_forward_hook(_reshard_after_inference)
+        if self.device.runs_asynchronously:
+            # A host that is late gathers the next block while the device computes this one. In the backward pass torch
+            # does so by itself.
+            for block, following in pairwise(blocks):
+                assert isinstance(block, FSDPModule) and isinstance(following, FSDPModule)
+                block.set_modules_to_forward_prefetch([following])
+
+    @contextmanager
+    def no_sync(self, module: nn.Module) -> Iterator[None]:
+        assert isinstance(module, FSDPModule)
+        if self.reduces_once:
+            module.set_requires_gradient_sync(False)
+            yield
+            module.set_requires_gradient_sync(True)
+        elif self.shards < self.world_size and self.recipe.parallel.reduce_dtype == "fp32":
+            # Copies wait for the last micro-batch. torch adds what waits in the type that is sent.
+            module.set_requires_all_reduce(False)
+            yield
+            module.set_requires_all_reduce(True)
+        else:
+            yield
 
     def grad_norm(self, module: nn.Module, parameters: list[nn.Parameter]) -> torch.Tensor:
         norm = super().grad_norm(module, parameters)
@@ -67,12 +114,68 @@ class FsdpStrategy(GroupStrategy):
         return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
 
     def _mesh(self) -> DeviceMesh:
-        return init_device_mesh(self.device.kind, (self.world_size,))
+        """(shards,), or (copies, shards): the ranks of one copy are those that follow each other."""
+        if self.shards == self.world_size:
+            return init_device_mesh(self.device.kind, (self.world_size,))
+        sizes = self.world_size // self.shards, self.shards
+        mesh = init_device_mesh(self.device.kind, sizes, mesh_dim_names=("replicate", "shard"))
+        require_own_peers()
+        return mesh
 
     def _offload_policy(self) -> OffloadPolicy:
         if not self.recipe.parallel.fsdp.offload:
             return OffloadPolicy()
         return CPUOffloadPolicy(pin_memory=not self.device.shares_host_memory)
+
+
+def require_copies_on_nodes(nodes: Sequence[str], shards: int) -> None:
+    """Raise where a copy of the model shares a node with a part of another copy: it would be gathered over the network.
+
+    Args:
+        nodes: of each rank, in the order of ranks.
+        shards: consecutive ranks that hold one copy.
+
+    Raises:
+        RecipeError: such a copy.
+    """
+    sizes = Counter(nodes)
+    for first in range(0, len(nodes), shards):
+        members = Counter(nodes[first : first + shards])
+        if len(members) > 1 and any(sizes[node] != count for node, count in members.items()):
+            raise RecipeError(
+                f"ranks {first} to {first + shards - 1}, which would hold one copy of the model, are parts of nodes "
+                f"{', '.join(sorted(members))}",
+                code="replicas-across-nodes",
+                remedy="set parallel.fsdp.replicas: nodes, and start the same number of ranks on each node",
+            )
+
+
+def reduces_once(module: nn.Module, recipe: Recipe, device: Device, *, shards: int) -> bool:
+    """Whether whole gradients of the trained weights of `module` wait on each rank until the last micro-batch.
+
+    Args:
+        module: before it is divided; its weights may be without content.
+        shards: ranks that divide it.
+    """
+    section = recipe.parallel.fsdp
+    if recipe.batch.accumulate == 1 or section.sync_each_batch is True:
+        return False
+    if section.sync_each_batch is False:
+        return True
+    if device.shares_host_memory or recipe.parallel.reduce_dtype != "fp32":
+        return False
+    parameters = list(module.parameters())
+    trained = sum(each.numel() for each in parameters if each.requires_grad)
+    states = 1 + states_per_parameter(recipe.optim)
+    resting = sum(
+        each.numel() * each.element_size() * (1 + states * each.requires_grad) for each in parameters
+    ) // shards  # fmt: skip
+    blocks = [sum(each.numel() * each.element_size() for each in block.parameters()) for block in blocks_of(module)]
+    whole = sum(each.numel() * each.element_size() for each in parameters)
+    # Gathered at once: what lies outside the blocks, and two blocks.
+    gathered = whole - sum(blocks) + 2 * max(blocks, default=0)
+    taken = 4 * trained + gathered + (0 if section.offload else resting)
+    return taken <= COMFORTABLE * device.memory_total_bytes
 
 
 def blocks_of(root: nn.Module) -> list[nn.Module]:
@@ -109,12 +212,16 @@ def _separate_embeddings(root: nn.Module, blocks: list[nn.Module]) -> list[nn.Mo
     ]
 
 
-def _policy(precision: Precision) -> MixedPrecisionPolicy:
-    """Gathered in the type that autocast would cast to for the matrix products; gradients are summed in fp32."""
+def _policy(precision: Precision, reduced: torch.dtype | None) -> MixedPrecisionPolicy:
+    """Gathered in the type that autocast would cast to for the matrix products.
+
+    Args:
+        reduced: the type that gradients are summed in; fp32 for None.
+    """
     if precision.compute == "fp32":
-        return MixedPrecisionPolicy()
+        return MixedPrecisionPolicy(reduce_dtype=reduced)
     return MixedPrecisionPolicy(
-        param_dtype=DTYPES[precision.compute], reduce_dtype=torch.float32, cast_forward_inputs=False
+        param_dtype=DTYPES[precision.compute], reduce_dtype=reduced or torch.float32, cast_forward_inputs=False
     )
 
 

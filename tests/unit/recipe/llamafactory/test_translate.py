@@ -124,6 +124,8 @@ def test_absent_keys_get_llamafactory_defaults(read: Read) -> None:
         ),
         ({"fsdp": "full_shard auto_wrap offload"}, {"parallel.strategy": "fsdp", "parallel.fsdp.offload": True}),
         ({"fsdp": ["shard_grad_op"]}, {"parallel.fsdp.reshard": False}),
+        ({"fsdp": "hybrid_shard"}, {"parallel.fsdp.replicas": "nodes"}),
+        ({"fsdp": "hybrid_shard_zero2"}, {"parallel.fsdp.replicas": "nodes", "parallel.fsdp.reshard": False}),
         (
             {"fsdp": "full_shard", "fsdp_config": {"fsdp_reshard_after_forward": False, "fsdp_version": 2}},
             {"parallel.fsdp.reshard": False},
@@ -211,7 +213,7 @@ def _refusals(path: Path) -> list[RecipeError]:
         ({"master_addr": "10.0.0.1"}, "rendezvous of nodes", "--nodes HOSTS"),
         ({"optim": "paged_adamw_8bit"}, "paged_adamw_8bit", "adamw_torch"),
         ({"deepspeed": {"zero_optimization": {"stage": 2}, "steps_per_print": 5}}, "deepspeed", "JSON file"),
-        ({"fsdp": "hybrid_shard"}, "hybrid_shard", "full_shard"),
+        ({"fsdp": "shard_all"}, "shard_all", "full_shard"),
         ({"template": "qwen3_noth"}, "no template 'qwen3_noth'", "did you mean 'qwen3_nothink'?"),
         ({"template": "vicuna"}, "vicuna is not in this version", "data.template=FILE.jinja"),
         ({"template": "qwen2_vl"}, "multimodal", "text"),
@@ -326,7 +328,7 @@ def test_their_environment_is_no_trouble(name: str, value: str, write: Write, mo
 
 
 def test_unknown_way_of_sharding_is_refused_at_its_line(write: Write) -> None:
-    assert _refusals(write({"fsdp": "hybrid_shard"}))[0].where == "theirs.yaml:8"
+    assert _refusals(write({"fsdp": "shard_all"}))[0].where == "theirs.yaml:8"
 
 
 def test_two_losses_at_once_are_refused(write: Write) -> None:

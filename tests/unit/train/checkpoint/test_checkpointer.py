@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import io
+import errno
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from ascendtune.core.errors import MachineError
+from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.files import digest_of_file
 from ascendtune.machine.torch_backend.find import find_device
-from ascendtune.train.checkpoint.checkpointer import read_random_state, restore_random_state, save_random_state
-from ascendtune.train.checkpoint.content import NamedTensors
-from ascendtune.train.checkpoint.digests import DigestedFile, take_digests
+from ascendtune.train.checkpoint.checkpointer import packed_random_state, read_random_state, restore_random_state
+from ascendtune.train.checkpoint.content import NamedTensors, _of_all_ranks, _Report
 from ascendtune.train.strategy.base import Strategy
 
 
@@ -32,7 +33,7 @@ def test_both_generators_go_on_where_they_were(tmp_path: Path, strategy: tuple[S
     of_run, generator = strategy
     (tmp_path / "rng").mkdir()
     with torch.random.fork_rng(devices=[]):
-        save_random_state(tmp_path, of_run)
+        (tmp_path / "rng/rank_0.safetensors").write_bytes(packed_random_state(of_run))
         expected = torch.rand(3), torch.rand(3, generator=generator)
         restore_random_state(read_random_state(tmp_path, of_run), of_run)
         found = torch.rand(3), torch.rand(3, generator=generator)
@@ -44,33 +45,41 @@ def test_a_rank_that_the_checkpoint_does_not_know_keeps_its_own(
 ) -> None:
     of_run, generator = strategy
     (tmp_path / "rng").mkdir()
-    save_random_state(tmp_path, of_run)
+    (tmp_path / "rng/rank_0.safetensors").write_bytes(packed_random_state(of_run))
     of_run.rank = 1
     before = torch.get_rng_state(), generator.get_state()
     restore_random_state(read_random_state(tmp_path, of_run), of_run)
     assert torch.equal(torch.get_rng_state(), before[0]) and torch.equal(generator.get_state(), before[1])
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", "{"])
-def test_index_that_cannot_be_read_is_told_with_its_directory(content: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [None, b"", b"[]", b"{", b"\x02\0\0\0\0\0\0\0{}"])
+def test_checkpoint_without_readable_tensors_is_damaged(content: bytes | None, tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 2)
-    tensors = NamedTensors(model, torch.optim.SGD(model.parameters()), alone=True)
+    tensors = NamedTensors(model, torch.optim.SGD(model.parameters()), find_device())
+    (tmp_path / "state.json").write_text('{"ranks": 1}')
     if content is not None:
-        (tmp_path / "tensors.json").write_text(content)
-    with pytest.raises(MachineError) as caught:
+        (tmp_path / "tensors_rank_0.safetensors").write_bytes(content)
+    with pytest.raises((MachineError, InputError)) as caught:
         tensors.read(tmp_path)
-    assert (caught.value.code, caught.value.where) == ("checkpoint-damaged", str(tmp_path))
+    # A file that is whole and empty belongs to another model.
+    expected = "checkpoint-model-differs" if content and len(content) == 10 else "checkpoint-damaged"
+    assert (caught.value.code, caught.value.where) == (expected, str(tmp_path))
 
 
-def written(content: NamedTensors, directory: Path) -> dict[str, torch.Tensor]:
-    """What a checkpoint of `content` holds, read back by DCP alone."""
-    import torch.distributed.checkpoint as dcp
+@pytest.mark.parametrize("state", ["{", "[]", "{}", '{"ranks": "x"}', '{"ranks": 1000000000}'])
+def test_checkpoint_with_another_number_of_ranks_is_damaged(state: str, tmp_path: Path) -> None:
+    content = NamedTensors(*trained_model(), find_device())
+    written(content, tmp_path / "step")
+    (tmp_path / "step" / "state.json").write_text(state)
+    with pytest.raises(MachineError) as caught:
+        content.read(tmp_path / "step")
+    assert caught.value.code == "checkpoint-damaged"
 
+
+def written(content: NamedTensors, directory: Path) -> dict[str, str]:
+    """The digests of a checkpoint of `content`."""
     directory.mkdir()
-    content.write(directory).result()
-    found = {name: torch.zeros_like(each) for name, each in content._tensors().items()}
-    dcp.load(found, storage_reader=dcp.FileSystemReader(directory), no_dist=True)
-    return found
+    return content.write(directory, {"state.json": b'{"ranks": 1}'}).result()
 
 
 def trained_model() -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
@@ -82,38 +91,46 @@ def trained_model() -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
 
 
 def test_digests_made_while_writing_are_those_of_the_files(tmp_path: Path) -> None:
-    content = NamedTensors(*trained_model(), alone=True)
-    written(content, tmp_path / "step")
-    names = {each.name for each in (tmp_path / "step").glob("*.distcp")}
-    digests = take_digests(tmp_path / "step")
-    assert names and digests == {name: digest_of_file(tmp_path / "step" / name) for name in names}
-    assert not list((tmp_path / "step").glob("*.sha256"))
+    digests = written(NamedTensors(*trained_model(), find_device()), tmp_path / "step")
+    file = tmp_path / "step" / "tensors_rank_0.safetensors"
+    assert digests == {file.name: digest_of_file(file)}
 
 
-def test_staging_is_used_again_and_holds_the_newest_values(tmp_path: Path) -> None:
+def test_read_puts_back_weights_and_moments(tmp_path: Path) -> None:
     model, optimizer = trained_model()
-    content = NamedTensors(model, optimizer, alone=True)
-    first = written(content, tmp_path / "first")
-    held = dict(content._staging._state_dict_stager._cached_storage_mapping)
+    content = NamedTensors(model, optimizer, find_device())
+    written(content, tmp_path / "step")
+    before = {name: tensor.clone() for name, tensor in content._tensors().items()}
+    model(torch.ones(2, 300)).square().sum().backward()
     optimizer.step()
-    second = written(content, tmp_path / "second")
-    assert dict(content._staging._state_dict_stager._cached_storage_mapping) == held
-    for name, tensor in content._tensors().items():
-        assert torch.equal(second[name], tensor)
-    assert not torch.equal(first["model.weight"], second["model.weight"])
+    content.read(tmp_path / "step")
+    assert before.keys() == content._tensors().keys()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in content._tensors().items())
 
 
-def test_checkpoints_are_written_by_a_torch_that_cannot_reuse_staging(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def report(**changes: Any) -> str:
+    return json.dumps(_Report(**{"names": ["a"], "digests": {}, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("other", "number"),
+    [
+        ({"failure": "No space left on device", "errno": errno.ENOSPC}, errno.ENOSPC),
+        ({"failure": "ValueError: x"}, None),
+        ({"names": ["b"]}, None),
+    ],
+)
+def test_failure_of_another_rank_is_raised_on_this_one(
+    monkeypatch: pytest.MonkeyPatch, other: dict[str, Any], number: int | None
 ) -> None:
-    monkeypatch.delattr("torch.distributed.checkpoint.staging.DefaultStager")
-    content = NamedTensors(*trained_model(), alone=True)
-    found = written(content, tmp_path / "step")
-    assert all(torch.equal(found[name], tensor) for name, tensor in content._tensors().items())
+    def gather(texts: list[str], own: str, group: object) -> None:
+        texts[:] = [own, report(digests={"y": "2"}, **other)]
 
-
-def test_a_digested_file_cannot_be_written_out_of_order(tmp_path: Path) -> None:
-    with DigestedFile(io.FileIO(tmp_path / "x.distcp", "wb")) as file:
-        file.write(b"abc")
-        with pytest.raises(io.UnsupportedOperation):
-            file.seek(0)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda group: 2)
+    monkeypatch.setattr("torch.distributed.all_gather_object", gather)
+    group: Any = None
+    with pytest.raises((OSError, RuntimeError), match="rank 1") as caught:
+        _of_all_ranks(_Report(["a"], {"x": "1"}), group)
+    assert getattr(caught.value, "errno", None) == number
+    other.clear()
+    assert _of_all_ranks(_Report(["a"], {"x": "1"}), group) == {"x": "1", "y": "2"}

@@ -195,6 +195,29 @@ def test_strategies_send_gradients_or_gather_weights(tmp_path: Path) -> None:
     assert kept.size_bytes == 4 * _ALL
 
 
+def test_copies_gather_among_their_ranks_and_sum_gradients_over_copies(tmp_path: Path) -> None:
+    parallel = {"strategy": "fsdp", "fsdp": {"replicas": 2}, "reduce_dtype": "bf16"}
+    gathered, scattered, summed = _work(tmp_path, 8, parallel=parallel).transfers
+    assert (gathered.ranks, scattered.ranks, summed.ranks) == (4, 4, 2)
+    assert (scattered.size_bytes, summed.name, summed.size_bytes) == (2 * _ALL, "all_reduce", 2 * _ALL // 4)
+    assert summed.bus_bytes(8) == summed.size_bytes and scattered.bus_bytes(8) == 0.75 * scattered.size_bytes
+
+
+def test_only_the_sum_over_copies_takes_the_network(tmp_path: Path) -> None:
+    recipe, speed = _recipe(), _SPEED
+    work = _work(tmp_path, 8, parallel={"strategy": "fsdp", "fsdp": {"replicas": 2}})
+    slow = communication(work, recipe, 8, speed, nodes=2, network=1e6)
+    fast = communication(work, recipe, 8, speed, nodes=2, network=1e9)
+    assert slow is not None and fast is not None
+    assert slow.in_both == fast.in_both and slow.in_backward > 100 * fast.in_backward
+
+
+def test_gradients_that_wait_are_sent_once_a_step(tmp_path: Path) -> None:
+    keys = {"strategy": "fsdp", "fsdp": {"sync_each_batch": False}}
+    _, scattered = _work(tmp_path, 2, parallel=keys, batch={"accumulate": 2}).transfers
+    assert not scattered.of_micro_batch
+
+
 def test_work_survives_json(tmp_path: Path) -> None:
     work = _work(tmp_path, 2, parallel={"strategy": "fsdp"})
     assert Work.of(json.loads(json.dumps(asdict(work)))) == work

@@ -88,6 +88,20 @@ def test_fsdp_divides_weights_and_moments(model: Path, usual: StepMemory) -> Non
     assert not traced_step.dist.is_initialized(), "the group of fake ranks is gone afterwards"
 
 
+def test_two_copies_hold_twice_the_share(model: Path, usual: StepMemory) -> None:
+    divided = _trace(model, ranks=4, parallel={"strategy": "fsdp", "fsdp": {"replicas": 2}})
+    assert divided.resting.total() == pytest.approx(usual.resting.total() / 2, rel=0.05)
+
+
+def test_gradients_that_are_reduced_once_wait_whole(model: Path) -> None:
+    batch = {"accumulate": 2}
+    each = _trace(model, ranks=4, parallel={"strategy": "fsdp"}, batch=batch)
+    once = _trace(model, ranks=4, parallel={"strategy": "fsdp", "fsdp": {"sync_each_batch": False}}, batch=batch)
+    # Whole ones in the place of a quarter.
+    added = once.moments["loss"]["gradients"] - each.moments["loss"]["gradients"]
+    assert added == pytest.approx(3 * _PARAMETERS, rel=0.05)
+
+
 def test_offloading_keeps_saved_tensors_in_host_memory(model: Path) -> None:
     rows = (Document(512, 500),)
     stays = _trace(model, documents=rows, device=_CARD)

@@ -102,7 +102,7 @@ def test_weights_and_moments_of_groups_on_disk_are_those_that_were_written(
         return deepspeed_disk.SwappedState(SimpleNamespace(optimizer=optimizer), 0, lambda: None)
 
     expected = zero.everything()
-    state_of(zero).write(tmp_path).result()
+    state_of(zero).write(tmp_path, {}).result()
     assert not zero.fp32_partitioned_groups_flat[1].any(), "the second group is on the disk again"
     state_of(other).read(tmp_path)
     assert len(expected) == 8

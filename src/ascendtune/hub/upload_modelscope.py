@@ -1,0 +1,153 @@
+"""Uploads a model to a repository of ModelScope; files that it has with the same content are not sent again.
+
+Uploads go through modelscope_hub, so its variables work: MODELSCOPE_ENDPOINT, MODELSCOPE_API_TOKEN, proxies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import AscendtuneError, InputError, MachineError
+from ascendtune.core.foreign_json import first_line
+from ascendtune.hub.modelscope import endpoint
+from ascendtune.hub.upload import Repository
+from ascendtune.hub.upload_files import UploadFile
+
+_REVISION = "master"
+
+
+def new_repository(name: str) -> Repository:
+    """A repository of which nothing is known; asks no hub."""
+    return Repository(name, f"{endpoint()}/models/{name}")
+
+
+def find_repository(name: str) -> Repository:
+    """The repository, if there is one.
+
+    Raises:
+        InputError: no access.
+        MachineError: ModelScope cannot be used.
+    """
+    with _translated(name):
+        from modelscope_hub import errors
+
+        try:
+            found = _client().get_repo(name, "model")
+        except errors.NotExistError:
+            return new_repository(name)
+        # `internal` repositories are visible to others, and so may be one without this field.
+        label = getattr(found.visibility, "label", None)
+        return replace(new_repository(name), is_private=label == "private")
+
+
+def upload(to: Repository, files: Sequence[UploadFile], *, public: bool, message: str) -> str | None:
+    """Upload the files that the repository lacks; the repository is created if it does not exist.
+
+    Args:
+        public: of a new repository; an existing one stays as it is.
+
+    Returns:
+        The branch, because the client does not name the commit; None where every file is there already with this
+        content.
+
+    Raises:
+        InputError: no access.
+        MachineError: ModelScope cannot be used, or it refused a file.
+    """
+    reports = list[dict[str, Any]]()
+    with _translated(to.name, reports):
+        client = _client()
+        if to.is_private is None:
+            client.create_repo(to.name, "model", visibility="public" if public else "private")
+            there = dict[str, str | None]()
+        else:
+            there = {each.path: each.sha256 for each in client.list_repo_files(to.name, "model", revision=_REVISION)}
+        missing = [each for each in files if there.get(each.name) != _sha256(each.source)]
+        if not missing:
+            return None
+        # One call for all files makes one commit; it takes a directory.
+        with tempfile.TemporaryDirectory(prefix="ascendtune-push-") as staging, redirect_stdout(io.StringIO()):
+            for each in missing:
+                if isinstance(each.source, bytes):
+                    (Path(staging) / each.name).write_bytes(each.source)
+                else:
+                    (Path(staging) / each.name).symlink_to(each.source.resolve())
+            client.upload_folder(
+                to.name, "model", staging, commit_message=message, revision=_REVISION, use_cache=False,
+                disable_tqdm=not sys.stderr.isatty(), progress_callback=reports.append,
+            )  # fmt: skip
+        return _REVISION
+
+
+def _sha256(source: Path | bytes) -> str:
+    if isinstance(source, bytes):
+        return hashlib.sha256(source).hexdigest()
+    with source.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _client() -> Any:
+    from modelscope_hub import HubApi, HubConfig
+
+    # It logs each batch and each retry; what fails in the end is raised.
+    logging.getLogger("modelscope_hub").setLevel(logging.CRITICAL)
+    return HubApi(HubConfig(endpoint=endpoint()))
+
+
+@contextmanager
+def _translated(name: str, reports: Sequence[dict[str, Any]] = ()) -> Iterator[None]:
+    """Context in which errors of modelscope_hub and of the network become ours.
+
+    Args:
+        reports: of the client's batches, filled meanwhile: its last error gives only the number of files.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MachineError(
+            "uploading to ModelScope needs modelscope-hub",
+            code="package-missing",
+            remedy="pip install 'ascendtune[modelscope]'",
+        ) from error
+    except AscendtuneError:
+        raise
+    except Exception as error:
+        causes = [str(each["error"]) for each in reports if each.get("error")]
+        translated = _our_error(error, name, causes[-1] if causes else first_line(error))
+        if translated is None:
+            raise
+        raise translated from error
+
+
+def _our_error(error: Exception, name: str, cause: str) -> AscendtuneError | None:
+    from modelscope_hub import errors
+
+    if isinstance(error, errors.AuthenticationError | errors.PermissionDeniedError):
+        return InputError(
+            f"{endpoint()} does not let you write to {name}",
+            code="hub-access-denied",
+            remedy="set MODELSCOPE_API_TOKEN to a token that may write to it, or `modelscope login`; check the owner's "
+            "name",
+        )
+    if isinstance(error, errors.NetworkError):
+        return MachineError(
+            f"{endpoint()} cannot be used ({type(error).__name__})",
+            code="hub-unreachable",
+            remedy="check network and proxy, and give the same command again: files that arrived are not sent again",
+        )
+    if isinstance(error, errors.HubError | ValueError | RuntimeError | OSError):
+        return MachineError(
+            f"the upload to {name} failed: {cause.splitlines()[0]}",
+            code="upload-failed",
+            remedy="give the same command again: files that arrived are not sent again",
+        )
+    return None

@@ -1,0 +1,251 @@
+"""The tensors of a checkpoint: a safetensors file for each rank, with the parts of tensors that it writes.
+
+    tensors_rank_0.safetensors    model.weight, optimizer.weight.exp_avg, …
+        __metadata__.parts        {"model.weight": {"size": [8, 8], "offsets": [4, 0]}}, of tensors that are divided
+
+A tensor that is divided is written by the rank that holds the part; one that every rank holds, by one of them. The
+data of the file is one buffer in host memory, which tensors are copied to. It is written as it is, and used again by
+the next checkpoint, because new pages cost more than the copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from ascendtune.machine.torch_backend.device import Device
+
+Region = tuple[slice, ...]
+
+_BLOCK_BYTES = 16 * 1024 * 1024
+_ALIGNMENT = 64
+_PARTS = "parts"
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one rank holds of a tensor; all of it where it is not divided."""
+
+    values: torch.Tensor
+    """Any shape and dtype, on any device."""
+    size: tuple[int, ...]
+    """Shape of the whole tensor."""
+    offsets: tuple[int, ...]
+    """Where `values` begins in it."""
+
+    @property
+    def is_whole(self) -> bool:
+        return tuple(self.values.shape) == self.size
+
+
+@dataclass(frozen=True)
+class StoredPart:
+    """A part of a tensor in a file of a checkpoint."""
+
+    file: Path
+    sizes: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor of a checkpoint."""
+
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    parts: tuple[StoredPart, ...]
+
+
+class Staging:
+    """The bytes of this rank's file in host memory."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._layout: list[Any] = []
+        self._head = b""
+        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._views: list[torch.Tensor] = []
+
+    def copy(self, parts: Mapping[str, Part]) -> None:
+        """Copy `parts`, and wait until they are there."""
+        # The widest first, so that each begins at a multiple of its width.
+        ordered = sorted(parts.items(), key=lambda each: -each[1].values.element_size())
+        layout = [(name, part.values.dtype, part.values.shape, part.size, part.offsets) for name, part in ordered]
+        if layout != self._layout:
+            self._lay_out(dict(ordered))
+            self._layout = layout
+        for view, (_, part) in zip(self._views, ordered, strict=True):
+            view.copy_(part.values, non_blocking=True)
+        if not self._device.shares_host_memory:
+            self._device.synchronize()
+
+    def write(self, path: Path) -> str:
+        """Write the file `path`, flushed to disk; returns its SHA-256, in hexadecimal."""
+        digest = hashlib.sha256(self._head)
+        content: Any = self._buffer.numpy()
+        with path.open("wb") as file:
+            file.write(self._head)
+            for begin in range(0, len(content), _BLOCK_BYTES):
+                block = content[begin : begin + _BLOCK_BYTES]
+                digest.update(block)
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        return digest.hexdigest()
+
+    def _lay_out(self, parts: Mapping[str, Part]) -> None:
+        header: dict[str, Any] = {}
+        divided = {
+            name: {"size": part.size, "offsets": part.offsets} for name, part in parts.items() if not part.is_whole
+        }
+        if divided:
+            header["__metadata__"] = {_PARTS: json.dumps(divided)}
+        end = 0
+        for name, part in parts.items():
+            begin, end = end, end + part.values.numel() * part.values.element_size()
+            shape = list(part.values.shape)
+            header[name] = {"dtype": _NAMES[part.values.dtype], "shape": shape, "data_offsets": [begin, end]}
+        text = json.dumps(header).encode()
+        text += b" " * (-(8 + len(text)) % _ALIGNMENT)
+        self._head = len(text).to_bytes(8, "little") + text
+        # The old one goes before there is a new one.
+        self._views, self._buffer = [], torch.empty(0, dtype=torch.uint8)
+        self._buffer = torch.empty(end, dtype=torch.uint8)
+        self._device.pin(self._buffer)
+        for name, part in parts.items():
+            begin, end = header[name]["data_offsets"]
+            self._views.append(self._buffer[begin:end].view(part.values.dtype).view(part.values.shape))
+
+
+def file_of_rank(directory: Path, rank: int) -> Path:
+    """The file of tensors that a rank writes."""
+    return directory / f"tensors_rank_{rank}.safetensors"
+
+
+def parts_of_rank(tensors: Mapping[str, torch.Tensor], rank: int, ranks: int) -> dict[str, Part]:
+    """What rank `rank` of `ranks` writes of `tensors`, of any shape and dtype. Each part is written by one rank.
+
+    Args:
+        tensors: the same names on every rank. Those that are not divided are distributed by their bytes.
+    """
+    own = {}
+    whole = list[tuple[int, str]]()
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, DTensor):
+            whole.append((-tensor.numel() * tensor.element_size(), name))
+        elif _is_first_copy(tensor) and (part := part_of(tensor)).values.numel():
+            own[name] = part
+    written = [0] * ranks
+    # Sorted, as every rank must come to the same result.
+    for negative_bytes, name in sorted(whole):
+        writer = min(range(ranks), key=written.__getitem__)
+        written[writer] -= negative_bytes
+        if writer == rank:
+            own[name] = part_of(tensors[name])
+    return own
+
+
+def part_of(tensor: torch.Tensor) -> Part:
+    """What this rank holds of `tensor`, any shape and dtype; its values share memory with it."""
+    if not isinstance(tensor, DTensor):
+        return Part(tensor, tuple(tensor.shape), (0,) * tensor.ndim)
+    # The protocol by which torch.distributed.checkpoint asks the same.
+    (chunk,) = tensor.__create_chunk_list__()
+    return Part(tensor.to_local(), tuple(tensor.shape), tuple(chunk.offsets))
+
+
+def _is_first_copy(tensor: DTensor) -> bool:
+    """Whether this rank is the first of those that hold the same part."""
+    place = tensor.device_mesh.get_coordinate()
+    return place is not None and not any(
+        at and placement.is_replicate() for at, placement in zip(place, tensor.placements, strict=True)
+    )
+
+
+def stored_tensors(directory: Path) -> dict[str, Stored]:
+    """The tensors of the checkpoint in `directory`, by name; their files are those of the ranks in its state.json.
+
+    Raises:
+        Exception: of any kind: a file is missing or damaged.
+    """
+    from safetensors import safe_open
+
+    ranks: int = json.loads((directory / "state.json").read_text(encoding="utf-8"))["ranks"]
+    found: dict[str, Stored] = {}
+    for rank in range(ranks):
+        path = file_of_rank(directory, rank)
+        with safe_open(path, framework="pt") as file:
+            divided = json.loads((file.metadata() or {}).get(_PARTS, "{}"))
+            for name in file.keys():  # noqa: SIM118  # it is not a dict
+                entry = file.get_slice(name)
+                sizes = tuple(entry.get_shape())
+                whole = divided.get(name, {"size": sizes, "offsets": (0,) * len(sizes)})
+                part = StoredPart(path, sizes, tuple(whole["offsets"]))
+                before = found[name].parts if name in found else ()
+                found[name] = Stored(_DTYPES[entry.get_dtype()], tuple(whole["size"]), (*before, part))
+    return found
+
+
+def fill(tensors: Mapping[str, torch.Tensor], stored: Mapping[str, Stored]) -> None:
+    """Read into `tensors`, of any shape and dtype, what is stored by the same names; sizes must agree.
+
+    Raises:
+        ValueError: a part of a tensor is in no file.
+        OSError, SafetensorError: a file cannot be read.
+    """
+    from safetensors import safe_open
+
+    opened: dict[Path, Any] = {}
+    with ExitStack() as files:
+        for name, tensor in tensors.items():
+            wanted = part_of(tensor)
+            missing = wanted.values.numel()
+            for part in stored[name].parts:
+                if (overlap := _overlap(wanted, part)) is None:
+                    continue
+                if part.file not in opened:
+                    opened[part.file] = files.enter_context(safe_open(part.file, framework="pt"))
+                file, (source, target) = opened[part.file], overlap
+                is_whole = all(each == slice(0, size) for each, size in zip(source, part.sizes, strict=True))
+                values = file.get_tensor(name) if is_whole else file.get_slice(name)[source]
+                wanted.values[target].copy_(values)
+                missing -= values.numel()
+            if missing:
+                raise ValueError(f"{missing} numbers of {name} are in no file")
+
+
+def _overlap(wanted: Part, part: StoredPart) -> tuple[Region, Region] | None:
+    """Where the two meet, within `part` and within `wanted`; None where they do not."""
+    within_part, within_wanted = [], []
+    extents = zip(wanted.offsets, wanted.values.shape, part.offsets, part.sizes, strict=True)
+    for at, length, stored_at, stored_length in extents:
+        begin, end = max(at, stored_at), min(at + length, stored_at + stored_length)
+        if begin >= end:
+            return None
+        within_part.append(slice(begin - stored_at, end - stored_at))
+        within_wanted.append(slice(begin - at, end - at))
+    return tuple(within_part), tuple(within_wanted)

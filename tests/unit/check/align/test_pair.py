@@ -1,0 +1,184 @@
+"""Losses of two trainings are brought to the same steps, whoever recorded them and how often."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ascendtune.check.align.curve import Curve, Reading
+from ascendtune.check.align.noise import expected_noise
+from ascendtune.check.align.pair import paired
+from ascendtune.check.align.side import Side
+from ascendtune.check.align.stages import compare
+from ascendtune.check.align.verdict import verdict
+from ascendtune.core import language
+from ascendtune.core.errors import NoVerdict
+
+NAMES = {"step": "step", "loss": "loss"}
+
+
+def curve(losses: dict[int, object]) -> Curve:
+    records = [{"step": step, "loss": loss} for step, loss in losses.items()]
+    return Curve.of_records(records, NAMES, rounded=False, source="test")
+
+
+def test_common_steps_are_compared() -> None:
+    pair = paired(curve({1: 4.0, 2: 3.0, 3: 2.0}), curve({2: 3.0, 3: 2.5, 4: 1.0}))
+    assert pair.steps.tolist() == [2, 3]
+    assert pair.difference.tolist() == [0.0, 0.25]
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_single_steps_are_averaged_over_the_windows_of_the_other_side(swapped: bool) -> None:
+    dense = curve({step: float(step) for step in range(1, 8)})
+    sparse = curve({3: 2.0, 6: 5.0, 9: 8.0})
+    pair = paired(dense, sparse) if swapped else paired(sparse, dense)
+    # Steps 8 and 9 were not recorded: the third window is left out.
+    assert pair.steps.tolist() == [3, 6]
+    assert pair.difference.tolist() == [0.0, 0.0]
+
+
+def test_nan_spoils_its_own_window_alone() -> None:
+    dense = curve({1: 1.0, 2: None, 3: 3.0, 4: 5.0})
+    pair = paired(curve({2: 1.0, 4: 4.0}), dense)
+    assert pair.steps.tolist() == [4] and pair.candidate.tolist() == [4.0]
+
+
+def test_difference_is_absolute_below_a_loss_of_one() -> None:
+    pair = paired(curve({1: 0.01, 2: 10.0}), curve({1: 0.02, 2: 11.0}))
+    assert np.allclose(pair.difference, [0.01, 0.1])
+
+
+def test_number_that_is_not_finite_has_no_difference() -> None:
+    assert math.isnan(paired(curve({1: 1.0}), curve({1: None})).difference[0])
+
+
+def test_steps_of_one_curve_alone_are_named() -> None:
+    pair = paired(curve({1: 4.0, 2: 3.0}), curve({2: 3.0, 3: 2.5, 4: 1.0}))
+    assert (pair.reference_alone.tolist(), pair.candidate_alone.tolist()) == ([1], [3, 4])
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_windows_and_steps_that_are_not_compared_are_alone(swapped: bool) -> None:
+    dense, sparse = curve(dict.fromkeys((1, 2, 3, 5, 6, 7, 8), 1.0)), curve({2: 1.0, 4: 1.0, 6: 1.0})
+    pair = paired(dense, sparse) if swapped else paired(sparse, dense)
+    alone = [pair.reference_alone.tolist(), pair.candidate_alone.tolist()]
+    # The window of steps 3 and 4 lacks step 4; steps 7 and 8 follow the last window.
+    assert pair.steps.tolist() == [2, 6] and (alone[::-1] if swapped else alone) == [[4], [3, 7, 8]]
+
+
+STEPS = 60
+RANDOM = np.random.default_rng(0)
+LOSSES = 3 - 0.02 * np.arange(STEPS) + RANDOM.normal(0, 0.2, STEPS)
+TOKENS = RANDOM.integers(50, 500, STEPS).astype(float)
+
+
+def logged(every: int, reading: Reading, *, knows: bool = False, offset: int = 0, fault: float = 0.0) -> Curve:
+    """The records of one training by a tool that writes one at every multiple of `every`.
+
+    Args:
+        knows: the log says what a record is, and how many tokens it is about if it is a mean over them.
+        offset: the last step before the first record.
+        fault: what the losses of the last steps are too large by.
+    """
+    ends = np.arange(offset + every, STEPS + 1, every)
+    losses = LOSSES + fault * (np.arange(STEPS) >= STEPS // 2)
+    weights = TOKENS if reading == "tokens" else np.ones(STEPS)
+    parts = [slice(end - 1 if reading == "single" else end - every, end) for end in ends.tolist()]
+    columns = {
+        "step": ends.astype(float),
+        "loss": np.array([np.average(losses[part], weights=weights[part]) for part in parts]),
+    }
+    if reading == "tokens" and (knows or every == 1):
+        columns["labelled_tokens"] = np.array([TOKENS[part].sum() for part in parts])
+    found = Curve.of_columns(columns, [None] * len(ends), resolution=0.0, source="test")
+    return replace(found, readings=(reading,)) if knows else found
+
+
+def side(name: str, of: Curve) -> Side:
+    return Side(name, Path(name), "CSV", of, precision="fp32")
+
+
+def outcome(one: Curve, other: Curve) -> str:
+    """`aligned`, the stage that parts, or the code of the error."""
+    sides = side("one", one), side("other", other)
+    try:
+        found = compare(*sides, expected_noise(*sides))
+    except NoVerdict as error:
+        return error.code
+    return "aligned" if found.parted is None else found.parted.code
+
+
+@pytest.mark.parametrize("reading", ["steps", "tokens", "single"])
+@pytest.mark.parametrize("every", [(1, 10), (10, 10), (10, 20), (20, 15), (7, 7)])
+@pytest.mark.parametrize("knows", [(True, True), (True, False), (False, False)])
+def test_same_training_never_parts_whatever_its_records_are(
+    reading: Reading, every: tuple[int, int], knows: tuple[bool, bool]
+) -> None:
+    one, other = (logged(each, reading, knows=known) for each, known in zip(every, knows, strict=True))
+    expected = {"aligned"} if knows[0] == knows[1] or 1 in every else {"aligned", "records-of-different-kinds"}
+    if reading == "tokens" and not all(knows) and every[0] != every[1] and 1 not in every:
+        # A log that is averaged may not say how many tokens a record is about.
+        expected |= {"records-of-different-kinds"}
+    assert {outcome(one, other), outcome(other, one)} <= expected
+
+
+@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize("readings", [("steps", "tokens"), ("steps", "single"), ("tokens", "single")])
+@pytest.mark.parametrize("every", [(10, 10), (10, 20), (20, 10)])
+def test_unlike_records_of_the_same_training_do_not_part(
+    readings: tuple[Reading, Reading], every: tuple[int, int], knows: bool
+) -> None:
+    one, other = (logged(each, reading, knows=True) for each, reading in zip(every, readings, strict=True))
+    other = other if knows else replace(other, readings=curve({1: 1.0}).readings)
+    assert outcome(one, other) in ("records-of-different-kinds", "no-common-steps")
+
+
+@pytest.mark.parametrize("reading", ["steps", "tokens", "single"])
+@pytest.mark.parametrize("every", [(1, 10), (10, 10), (10, 20), (20, 15)])
+def test_fault_parts_records_of_the_same_kind(reading: Reading, every: tuple[int, int]) -> None:
+    one, other = logged(every[0], reading, knows=True), logged(every[1], reading, knows=True, fault=0.5)
+    assert outcome(one, other) == "later"
+
+
+def test_fault_parts_logs_that_do_not_say_what_they_hold_and_the_assumption_is_evidence() -> None:
+    one, other = side("one", logged(10, "steps")), side("other", logged(10, "steps", fault=0.5))
+    found = compare(one, other, expected_noise(one, other))
+    assert found.parted is not None and any("neither log says so" in each for each in found.parted.evidence)
+    assert "part at steps 31 to 40, later" in verdict(found, one, other)
+    with language.using("zh"):
+        assert "在第 31 至 40 步的" in verdict(found, one, other)
+
+
+def test_log_that_begins_late_has_a_first_window_as_long_as_the_others() -> None:
+    """Of a resumed training, whose earlier log is lost."""
+    assert outcome(logged(10, "steps", knows=True, offset=20), logged(1, "steps")) == "aligned"
+
+
+def test_first_record_of_logging_first_step_is_about_one_step() -> None:
+    log = {1: LOSSES[0], 10: LOSSES[1:10].mean(), 20: LOSSES[10:20].mean()}
+    assert outcome(curve(log), logged(1, "steps")) == "aligned"
+    assert outcome(curve(log), logged(10, "steps")) == "aligned"
+
+
+def test_last_digits_of_a_single_record_are_kept() -> None:
+    large = curve({1: 1e15, 2: 1 / 3})
+    assert paired(large, large).reference.tolist() == [1e15, 1 / 3]
+
+
+@pytest.mark.parametrize(("fault", "expected"), [(0.001, "ok"), (0.15, "warning"), (0.6, "failure")])
+def test_mean_beyond_what_others_accept_is_not_aligned_however_wide_the_band(fault: float, expected: str) -> None:
+    """In bf16 the band of the last steps is wider than the losses are high."""
+    one, other = (
+        replace(side(name, logged(20, "steps", fault=each)), precision="bf16")
+        for name, each in (("one", 0.0), ("other", fault))
+    )
+    noise = expected_noise(one, other)
+    found = compare(one, other, noise)
+    later = next(each for each in found.findings if each.code == "later")
+    assert later.status == expected and (found.parted is not None) == (expected == "failure")
+    assert not (found.pair.difference > noise.band(found.pair.steps)).any()

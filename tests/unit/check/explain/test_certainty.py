@@ -1,0 +1,108 @@
+"""How certain an answer is, which failure goes before another, and what is advised where nothing is known.
+
+The messages are those of the programs named; names and numbers in them are invented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ascendtune.check.explain.explain import Explanation
+
+Explained = Callable[..., Explanation]
+_STEPS = "step 1 loss 2.0\nstep 2 loss 1.9\n"
+_TRACEBACK = 'Traceback (most recent call last):\n  File "/moon/serve.py", line 5, in warm_up\n    call()\n'
+
+
+def _id(explanation: Explanation) -> str:
+    assert explanation.verdict.first is not None
+    return explanation.verdict.first.hit.entry.id
+
+
+# https://github.com/sgl-project/sglang/issues/14159
+@pytest.mark.parametrize(
+    ("failure", "entry"),
+    [
+        ("AssertionError: call aclnnInplaceCopy failed, AclNN_Parameter_Error(EZ1001): too many dimensions", "EZ1001"),
+        ("ValueError: the tide of May is 7", "python-exception"),
+    ],
+)
+def test_killed_after_a_failure_is_not_the_cause(explained: Explained, failure: str, entry: str) -> None:
+    explanation = explained(f"{_STEPS}{_TRACEBACK}{failure}\n\nKilled\n")
+
+    assert _id(explanation) == entry
+
+
+def test_killed_without_a_failure_before_is_the_answer(explained: Explained) -> None:
+    assert _id(explained(f"{_STEPS}Killed\n")) == "killed"
+
+
+def test_line_that_has_only_words_of_an_entry_is_likely(explained: Explained) -> None:
+    known = explained("curl: (28) Connection timed out after 30001 milliseconds\n")
+    other = explained("ERROR: IncompleteRead while the gardener carried seventeen lanterns uphill\n")
+
+    assert (_id(known), known.sureness) == ("download-failed", "certain")
+    assert _id(other) == "download-failed"
+    assert other.sureness == "likely: the line has words of this kind of failure, and says more than they do"
+
+
+def test_advice_of_an_unknown_message_is_the_first_remedy(explained: Explained) -> None:
+    explanation = explained("RuntimeError: the tide table of 1870 is too old. Please try to update the almanac.\n")
+
+    assert explanation.remedies()[0] == "the message itself advises: Please try to update the almanac."
+
+
+def test_unknown_message_without_advice_has_none(explained: Explained) -> None:
+    explanation = explained("RuntimeError: the tide table used here is of 1870\n")
+
+    assert not any("advises" in remedy for remedy in explanation.remedies())
+
+
+def test_reason_in_json_ends_where_its_line_does(explained: Explained) -> None:
+    message = r'{"message":"EZ1001: The moon cannot be larger than 8 tides.\n","type":"MoonError","code":500}'
+
+    assert explained(f"AssertionError: {message}\n").headline().endswith("The moon cannot be larger than 8 tides")
+
+
+# https://github.com/vllm-project/vllm-ascend/issues/7792
+def test_missing_buffer_goes_before_the_transfer_that_it_broke(explained: Explained) -> None:
+    explanation = explained(
+        "ascend_direct_transport.cpp:1] Transfer slice failed with status: 503900\n"
+        "[ERROR] HCCL(9,python3):2026-01-05-14:13:43.932.181 [one_sided.cc:1] Can't find remoteBuffer by key\n"
+    )
+
+    assert _id(explanation) == "kv-remote-buffer"
+    assert "no registered buffer of its peer" in explanation.headline()
+
+
+# https://github.com/vllm-project/vllm-ascend/issues/7871
+def test_error_of_a_counter_is_explained_by_the_load_that_failed_before(explained: Explained) -> None:
+    explanation = explained(
+        "[scheduler.py:1] Failing 2 request(s) due to KV load failure (failure_policy=fail, 5 tokens affected)\n"
+        "ValueError: Counters can only be incremented by non-negative amounts.\n"
+    )
+
+    assert _id(explanation) == "kv-load-failed"
+
+
+# https://github.com/hiyouga/LlamaFactory/issues/6694
+def test_reason_why_no_kernel_was_found_goes_before_that_none_was(explained: Explained) -> None:
+    explanation = explained(
+        "engine [AIcoreEngine] is unsupported. Reason: data type DT_BFLOAT16 of input [x] is not supported. "
+        "All supported data type and format of tensor input0.x is: Data Type: {DT_FLOAT16,DT_INT8}Format:{ND}.\n"
+        "        No supported Ops kernel and engine are found for [Moon3D1], optype [Moon3D].\n"
+    )
+
+    assert _id(explanation) == "npu-operator-dtype"
+    assert "DT_BFLOAT16 (its input x)" in explanation.headline()
+
+
+# https://github.com/ECNU-ICALK/EduChat/pull/10
+def test_library_that_a_tokenizer_requires_is_named(explained: Explained) -> None:
+    explanation = explained(
+        "ImportError: \nMoonTokenizer requires the SentencePiece library but it was not found in your environment.\n"
+    )
+
+    assert explanation.headline() == "a Python package is not installed here: SentencePiece"

@@ -1,0 +1,109 @@
+"""How ranks are divided into copies of the model, and when whole gradients may wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import nn
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.machine.torch_backend.cpu import CpuDevice
+from ascendtune.recipe.parallel import FsdpSection
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.strategy.fsdp import reduces_once, require_copies_on_nodes
+
+
+def recipe(**keys: Any) -> Recipe:
+    return Recipe.check({"model": {"path": "m"}, "data": {"train": "d"}, **keys})
+
+
+@pytest.mark.parametrize(
+    ("replicas", "ranks", "nodes", "shards"),
+    [(1, 8, 2, 8), (2, 8, 1, 4), ("nodes", 16, 2, 8), ("nodes", 8, 1, 8), (1, 1, 1, 1)],
+)
+def test_copies_divide_the_ranks(replicas: Any, ranks: int, nodes: int, shards: int) -> None:
+    assert FsdpSection(replicas=replicas).shards(ranks=ranks, nodes=nodes) == shards
+
+
+@pytest.mark.parametrize(
+    ("replicas", "ranks", "nodes", "code"),
+    [
+        (3, 8, 1, "replicas-unequal"),
+        (2, 1, 1, "replicas-unequal"),
+        ("nodes", 7, 2, "replicas-unequal"),
+        (8, 8, 1, "replicas-not-sharded"),
+        ("nodes", 2, 2, "replicas-not-sharded"),
+    ],
+)
+def test_copies_that_cannot_be_are_refused(replicas: Any, ranks: int, nodes: int, code: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        FsdpSection(replicas=replicas).shards(ranks=ranks, nodes=nodes)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(("nodes", "shards"), [("0011", 2), ("0000", 2), ("00112233", 4), ("000000", 3)])
+def test_copies_within_nodes_or_of_whole_nodes_are_accepted(nodes: str, shards: int) -> None:
+    require_copies_on_nodes(list(nodes), shards)
+
+
+@pytest.mark.parametrize(("nodes", "shards"), [("0101", 2), ("000111", 2), ("0001", 2), ("00011122", 4)])
+def test_copies_that_share_a_node_with_parts_of_others_are_refused(nodes: str, shards: int) -> None:
+    with pytest.raises(RecipeError) as caught:
+        require_copies_on_nodes(list(nodes), shards)
+    assert caught.value.code == "replicas-across-nodes"
+
+
+@pytest.mark.parametrize(
+    "parallel",
+    [
+        {"strategy": "deepspeed", "reduce_dtype": "bf16"},
+        {"reduce_dtype": "bf16", "fsdp": {"sync_each_batch": False}},
+    ],
+)
+def test_reduction_in_bf16_is_refused_where_more_would_be_rounded(parallel: dict[str, Any]) -> None:
+    with pytest.raises(RecipeError) as caught:
+        recipe(parallel=parallel)
+    assert caught.value.code == "refused-combination"
+
+
+class Accelerator(CpuDevice):
+    def __init__(self, memory_bytes: int) -> None:
+        super().__init__()
+        self._memory_bytes = memory_bytes
+
+    @property
+    def shares_host_memory(self) -> bool:
+        return False
+
+    @property
+    def memory_total_bytes(self) -> int:
+        return self._memory_bytes
+
+
+# Two blocks of 5,000 weights, 4 bytes each: two gathered, whole gradients, and on each of 4 ranks a quarter of weights,
+# gradients and two moments: 40,000 + 40,000 + 160,000 / 4 bytes, in 70 % of the memory.
+FITS = 171_429
+
+
+@pytest.mark.parametrize(
+    ("memory", "keys", "expected"),
+    [
+        (FITS, {}, True),
+        (FITS - 2, {}, False),
+        (FITS, {"batch": {"accumulate": 1}}, False),
+        (FITS, {"parallel": {"fsdp": {"sync_each_batch": True}}}, False),
+        (1, {"parallel": {"fsdp": {"sync_each_batch": False}}}, True),
+        (FITS, {"parallel": {"reduce_dtype": "bf16"}}, False),
+        (114_286, {"parallel": {"fsdp": {"offload": True}}}, True),
+    ],
+)
+def test_whole_gradients_wait_where_they_fit(memory: int, keys: dict[str, Any], *, expected: bool) -> None:
+    asked = recipe(**{"batch": {"accumulate": 2}, **keys})
+    model = nn.Sequential(nn.ModuleList(nn.Linear(50, 100, bias=False) for _ in range(2)))
+    assert reduces_once(model, asked, Accelerator(memory), shards=4) == expected
+
+
+def test_on_cpu_gradients_do_not_wait_unless_asked() -> None:
+    asked = recipe(batch={"accumulate": 2})
+    assert not reduces_once(nn.Linear(2, 2), asked, CpuDevice(), shards=2)
