@@ -23,6 +23,8 @@ _MESSAGE_LINES = 10
 _NOT_FATAL = ("notice",)
 _TAIL = 200
 """An error line without more counts only among the last lines: a job that continues was not ended by it."""
+_LEAST_WORDS = 4
+"""Words of a message that says more than the plain mistake that it was raised for."""
 _NEAR_END = 20
 """Lines that may follow a bad figure of the last steps."""
 _EXCERPT_LINES = 6
@@ -200,7 +202,33 @@ def _better_known(first: Event, candidates: list[Event]) -> Event:
     for event in same_speaker:
         if event.weight == 1 and _touches(event, first):
             return event
-    return _more_specific(first, candidates) if first.is_vague else first
+    if first.is_vague:
+        return _within_message(first, candidates) or _more_specific(first, candidates)
+    return _in_own_words(first, candidates) or first
+
+
+def _within_message(first: Event, candidates: list[Event]) -> Event | None:
+    """The exception of a traceback that the message of `first`, which says nothing, quotes."""
+    for event in candidates:
+        begin = event.trace.first_line if event.is_raised and event.trace is not None else 0
+        is_within = event.source == first.source and 1 < begin - first.number <= _MESSAGE_LINES
+        if first.is_raised and is_within and _has_words(event) and not _led_to(first, event):
+            return event
+    return None
+
+
+def _in_own_words(first: Event, candidates: list[Event]) -> Event | None:
+    """The exception in words of its own that a program raised while it handled the plain mistake `first`."""
+    if not first.is_known:
+        return None
+    for event in candidates:
+        if event.is_raised and _has_words(event) and event.trace is not first.trace and _led_to(first, event):
+            return event
+    return None
+
+
+def _has_words(event: Event) -> bool:
+    return not event.is_known and not event.is_vague and len(event.message.split()) >= _LEAST_WORDS
 
 
 def _known_below(first: Event, candidates: list[Event]) -> Event | None:

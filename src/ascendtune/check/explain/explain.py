@@ -20,6 +20,7 @@ from ascendtune.check.explain.memory import Sums, sums_in
 from ascendtune.check.explain.now import on_this_machine, this_machine
 from ascendtune.check.explain.own_words import (
     advice_of,
+    direct_cause,
     explains_itself,
     fits_in_words_only,
     innermost_reason,
@@ -165,6 +166,8 @@ class Explanation:
             return own_sentence(first) if says_more_than(first, first.meaning) else ""
         if entry.general:
             reason = innermost_reason(first)
+            if not says_more_than(first, first.meaning):
+                reason = direct_cause(first) or reason
             return "" if reason in first.meaning else reason
         says_more = len(entry.anchors) >= _GENERAL_ANCHORS or says_more_than(first, first.meaning)
         quoted = own_sentence(first) if says_more else ""

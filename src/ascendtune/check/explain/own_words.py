@@ -151,6 +151,15 @@ def innermost_reason(event: Event) -> str:
     return reason if reason and len(reason) <= _LONGEST_SENTENCE else own_sentence(event)
 
 
+def direct_cause(event: Event) -> str:
+    """The first exception of the chain that led to this one, as "TYPE: MESSAGE"; empty if it says nothing."""
+    trace = event.trace
+    while trace is not None and trace.parent is not None:
+        trace = trace.parent
+    is_cause = trace is not None and trace is not event.trace and len(trace.message.split()) >= _LEAST_WORDS
+    return trace.text[:_LONGEST_MESSAGE] if trace is not None and is_cause else ""
+
+
 def explains_itself(event: Event) -> bool:
     """Whether a failure that no entry matches says in its own words what is wrong."""
     if event.is_heading or event.is_vague:

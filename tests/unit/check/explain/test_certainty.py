@@ -106,3 +106,65 @@ def test_library_that_a_tokenizer_requires_is_named(explained: Explained) -> Non
     )
 
     assert explanation.headline() == "a Python package is not installed here: SentencePiece"
+
+
+_CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
+_DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+def test_general_exception_that_says_nothing_quotes_its_direct_cause(explained: Explained) -> None:
+    explanation = explained(
+        f"{_TRACEBACK}pyarrow.lib.ArrowNotImplementedError: Cannot write struct type 'tide' with no child\n{_CAUSED}"
+        f"{_TRACEBACK}datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset\n"
+    )
+
+    assert _id(explanation) == "dataset-schema"
+    assert explanation.headline().endswith("Cannot write struct type 'tide' with no child")
+
+
+def test_exception_of_the_program_goes_before_the_plain_mistake_that_it_handles(explained: Explained) -> None:
+    explanation = explained(
+        f"{_TRACEBACK}KeyError: 40123\n{_DURING}{_TRACEBACK}ValueError: tides.bin holds 40123 ids >= vocab_size 32000\n"
+    )
+
+    assert explanation.headline() == "Python failed with ValueError: tides.bin holds 40123 ids >= vocab_size 32000"
+
+
+def test_traceback_that_a_message_quotes_says_what_failed(explained: Explained) -> None:
+    explanation = explained(
+        f"{_TRACEBACK}moon.SetupError: Failed to set up the environment.\nThe actor could not be created.\n"
+        f"{_TRACEBACK}ValueError: directory /x/project is 812.4 MiB, the limit is 512 MiB\n"
+    )
+
+    assert "812.4 MiB" in explanation.headline()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "accelerate.errors.ConfigError: `min_num_params` has to be greater than 0, got 0 in accelerate_config.yaml",
+        "ValueError: layers_to_transform [40] is outside of the 32 layers of the base",
+        "OSError: /data/part-00007.parquet has shrunk from 104857600 to 52428800 bytes",
+        "RuntimeError: cu_seqlens_q has 17 entries, and the batch 15",
+        "AssertionError: micro_batch_size * data_parallel_size = 48 does not divide global_batch_size = 128",
+        "AssertionError: hybrid_cp_algo requires ulysses_degree_in_cp, but it is None",
+        "AssertionError: session_len 40960 + max_new_tokens 4096 exceeds 300 blocks of 64",
+        "__main__.BadShard: shard /data/s3/shard-0012.tar has 993 samples, the index says 1000",
+    ],
+)
+def test_headline_of_an_unknown_exception_has_its_whole_reason(explained: Explained, message: str) -> None:
+    explanation = explained(f"{_TRACEBACK}{message}\n")
+
+    assert explanation.headline() == f"Python failed with {message}"
+    assert explanation.sureness.startswith("likely: the message itself names what failed")
+
+
+def test_missing_program_is_explained_by_the_directory_that_slurm_could_not_enter(explained: Explained) -> None:
+    explanation = explained(
+        "slurmstepd-node03: error: couldn't chdir to `/moon/job7': No such file or directory: going to /tmp instead\n"
+        "python: can't open file '/tmp/train.py': [Errno 2] No such file or directory\n"
+        "srun: error: node03: task 0: Exited with exit code 2\n"
+    )
+
+    assert _id(explanation) == "slurm-directory"
+    assert _id(explained("python: can't open file '/x/train.py': [Errno 2] No such file\n")) == "script-not-found"

@@ -108,5 +108,17 @@ def test_commands_of_remedies_exist() -> None:
     assert sorted(name for name in named if name not in COMMANDS and name.split()[0] not in COMMANDS) == []
 
 
+_CHANGES = re.compile(
+    r"(?:(?:python -m )?pip install|rm|remove|delete|re-?install|install|upgrade|downgrade|"
+    r"reboot|reset|restart|kill|stop)\b"
+)
+
+
+def test_first_remedy_of_a_general_entry_is_a_check_and_no_change() -> None:
+    general = [entry for entry in entries() if not entry.specific and entry.kind != "notice"]
+
+    assert [entry.id for entry in general if entry.remedies and _CHANGES.match(entry.remedies[0])] == []
+
+
 def test_lines_with_a_single_word_of_an_anchor_are_passed_over(matcher: Matcher) -> None:
     assert matcher.worth_a_look(b"a forward\nthere is an aivector error\nnull") == [False, True, True]
