@@ -108,6 +108,6 @@ def make_table_loop(
         checkpointer=Checkpointer(run, strategy, strategy.content(root, optimizer), keep=1),
         checkpoint_every=recipe.checkpoint.every_steps or 1000, counters=Counters(), phases=Phases(None),
         dumps=StepDumps(run.dumps, recipe.align, strategy, root.model),
-        profile=StepProfile(run.profile, recipe.profile, strategy, root.model, Phases(None), {}), stop=StopRequest(),
-        callbacks=[told], model=root.model, tokenizer=None, export_dtype=torch.float32,
+        profile=StepProfile(run.profile, recipe.profile, strategy, root.model, optimizer, Phases(None), {}),
+        stop=StopRequest(), callbacks=[told], model=root.model, tokenizer=None, export_dtype=torch.float32,
     ), told  # fmt: skip
