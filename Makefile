@@ -67,7 +67,7 @@ contracts: $(DEV) ## Which room may import which.
 	$(BIN)/lint-imports --no-logo
 
 unit: $(DEV) ## The tests that take seconds.
-	$(BIN)/pytest tests/unit -n $(WORKERS)
+	$(BIN)/pytest tests/unit -n $(WORKERS) -m 'not soak and not long'
 
 golden: $(DEV) ## Record help texts, the recipe's schema and submitted files anew; look at the difference before you commit it.
 	for text in tests/golden/help/*.txt; do \
