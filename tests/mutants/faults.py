@@ -919,7 +919,7 @@ FAULTS = [
         "tests/unit/train/test_model.py",
     ),
     Fault(
-        LOOP,
+        "train/recorder.py",
         "counters.tokens_seen += metrics.tokens",
         "counters.tokens_seen = metrics.tokens",
         "tokens_seen is that of the last record",

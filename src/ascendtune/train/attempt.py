@@ -111,10 +111,10 @@ def _train(
     phases.enter("loading")
     loop = set_up(run, record, recipe, strategy, prepared, phases, held)
     if strategy.is_main:
-        loop.callbacks.extend(callbacks)
+        loop.recorder.callbacks.extend(callbacks)
     facts = RunFacts(recipe.name, loop.schedule.total_steps, loop.counters.step, attempt)
     try:
-        for callback in loop.callbacks:
+        for callback in loop.recorder.callbacks:
             callback.on_start(facts)
         try:
             reason = loop.run()
@@ -133,7 +133,7 @@ def _train(
             _finish(loop, prepared.chat_template, reason)
     finally:
         if strategy.is_main:
-            _close_callbacks(run, loop.callbacks)
+            _close_callbacks(run, loop.recorder.callbacks)
     if strategy.is_main:
         show_summary(summary_lines(run))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ from torch import nn
 
 from ascendtune.core.errors import CheckFailed, Stopped
 from ascendtune.core.rundir import RunDir
-from ascendtune.data.collate import hash_of_batch
 from ascendtune.data.plan import PackedSequence
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.recipe.recipe import Recipe
@@ -26,12 +24,11 @@ from ascendtune.train.checkpoint.checkpointer import Checkpointer
 from ascendtune.train.counters import Counters, StepMetrics
 from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.evaluate import evaluate
-from ascendtune.train.flops import TokenFlops
 from ascendtune.train.objective.base import Objective
 from ascendtune.train.optimizer import Schedule
 from ascendtune.train.precision import Precision
 from ascendtune.train.profile.step_profile import StepProfile
-from ascendtune.train.report.callback import Callback
+from ascendtune.train.recorder import Recorder
 from ascendtune.train.strategy.base import RootModule, Strategy
 from ascendtune.train.supervision import Phases, StopRequest
 
@@ -60,7 +57,6 @@ class Loop:
     """Of the evaluation data."""
     activations: Callable[[], AbstractContextManager[Any]]
     """Makes the context of a forward pass that decides where its activations are kept."""
-    flops: TokenFlops
     checkpointer: Checkpointer
     checkpoint_every: int
     """Steps between two checkpoints."""
@@ -69,8 +65,7 @@ class Loop:
     dumps: StepDumps
     profile: StepProfile
     stop: StopRequest
-    callbacks: list[Callback]
-    """Of the main rank; empty on the others."""
+    recorder: Recorder
     model: Any
     """What is exported at the end: a transformers model, or the PeftModel around it."""
     tokenizer: Tokenizer
@@ -79,11 +74,6 @@ class Loop:
 
     def __post_init__(self) -> None:
         self._parameters = [each for each in self.objective.parameters() if each.requires_grad]
-        self._metrics = StepMetrics()
-        # Of the last step that is to be recorded, on their way to the host.
-        self._sent: StepMetrics | None = None
-        # When the step began that is recorded next.
-        self._begun = time.perf_counter()
         self._shares_casts = self.strategy.shares_casts(self.recipe.batch.accumulate)
 
     def run(self) -> str:
@@ -112,7 +102,7 @@ class Loop:
                 if self._should_save(counters.step):
                     self._save()
                 self.checkpointer.poll()
-                self._begun += self.profile.end_step(counters.step)
+                self.recorder.leave_out(self.profile.end_step(counters.step))
         return ended_because
 
     @contextmanager
@@ -148,7 +138,9 @@ class Loop:
         plan = self.batches.plan
         sequences, sums, units, labelled = self._forward_backward(source)
         with self.phases.phase("optimizer"):
-            self._metrics.add(sums, units=units, labelled=labelled, tokens=plan.tokens(sequences), batch=sequences)
+            self.recorder.metrics.add(
+                sums, units=units, labelled=labelled, tokens=plan.tokens(sequences), batch=sequences
+            )
             self._update()
 
     def _forward_backward(
@@ -193,10 +185,11 @@ class Loop:
             # DeepSpeed ZeRO clips, steps and skips overflows by itself; its norm is known after the step.
             self.optimizer.step()
         norm = self.strategy.grad_norm(self.module, self._parameters)
-        self._metrics.grad_norm, self._metrics.learning_rate = norm, rate
+        metrics = self.recorder.metrics
+        metrics.grad_norm, metrics.learning_rate = norm, rate
         if self._checks_in_step() and not self._is_finite():
             self.counters.skipped_steps += 1
-            self._metrics.leave_out_last()
+            metrics.leave_out_last()
         elif not self.strategy.clips_in_step:
             if (limit := self.recipe.optim.max_grad_norm) is not None:
                 self.strategy.clip(self._parameters, limit, norm)
@@ -226,8 +219,8 @@ class Loop:
 
     def _is_finite(self) -> bool:
         """Read loss and norm; stop, or return False where the recipe skips such steps, when they are not finite."""
-        metrics = self._metrics
-        self._read(metrics)
+        metrics = self.recorder.metrics
+        self.recorder.read(metrics)
         if metrics.is_finite:
             return True
         if self.recipe.on_nan == "skip":
@@ -236,12 +229,6 @@ class Loop:
         if self.recipe.on_nan == "dump":
             self._dump_again(step)
         raise self._not_finite(step, metrics)
-
-    def _read(self, metrics: StepMetrics) -> None:
-        if not metrics.is_read:
-            with self.phases.phase("collective"):
-                metrics.send(self.strategy, self.stop.signal_number)
-                metrics.read()
 
     def _not_finite(self, step: int, metrics: StepMetrics) -> CheckFailed:
         return CheckFailed(
@@ -277,62 +264,21 @@ class Loop:
         step = self.counters.step
         stop_signal = self._write_record()
         if stop_signal or self._should_record(step):
-            self._send_record()
+            self.recorder.send()
         if stop_signal or step == last or self._records_at_once(step):
             stop_signal = self._write_record() or stop_signal
         if stop_signal:
             self._stop(stop_signal)
 
-    def _send_record(self) -> None:
-        """Queue the copy of what is recorded of this step, and begin to count anew."""
-        metrics = self._metrics
-        metrics.step, metrics.skipped_steps = self.counters.step, self.counters.skipped_steps
-        with self.phases.phase("collective"):
-            metrics.send(self.strategy, self.stop.signal_number)
-        self._sent, self._metrics = metrics, StepMetrics()
-
     def _write_record(self) -> int:
         """Write the line of the last recorded step, if that is still to be done; returns the signal that came, or 0."""
-        metrics, self._sent = self._sent, None
+        metrics = self.recorder.take()
         if metrics is None:
             return 0
-        self._read(metrics)
         if self._is_checked() and self.recipe.on_nan == "stop" and not metrics.is_finite:
             raise self._not_finite(metrics.step, metrics)
-        counters = self.counters
-        counters.tokens_seen += metrics.tokens
-        read_at = time.perf_counter()
-        elapsed = read_at - self._begun
-        speed = metrics.tokens / elapsed
-        device = self.strategy.device
-        peak, useful = device.peak_flops, self.flops.useful_in(metrics.tokens, metrics.labelled)
-        record = {
-            "attempt": self.phases.attempt,
-            "step": metrics.step,
-            "epoch": round(metrics.step / self.batches.plan.steps_per_epoch, 6),
-            "loss": metrics.loss if math.isfinite(metrics.loss) else None,
-            "grad_norm": metrics.norm if math.isfinite(metrics.norm) else None,
-            **_finite(self.objective.to_metrics(metrics.extras)),
-            "learning_rate": metrics.learning_rate,
-            "tokens": metrics.tokens,
-            "labelled_tokens": metrics.labelled,
-            "tokens_seen": counters.tokens_seen,
-            "tokens_per_second": speed,
-            "mfu": useful / elapsed / (peak * self.strategy.world_size) if peak else None,
-            "memory_peak_bytes": device.memory_peak_bytes(),
-            "batch_hash": self._hash(metrics.last_batch),
-            "skipped_steps": metrics.skipped_steps,
-            "seconds": {"step": round(elapsed, 6), **self.phases.take()},
-        }
-        for callback in self.callbacks:
-            callback.on_step(record)
-        # A device computes on meanwhile; on the host the callbacks' time is not that of a step.
-        self._begun = read_at if self.strategy.device.runs_asynchronously else time.perf_counter()
+        self.recorder.write(metrics)
         return metrics.stop_signal
-
-    def _hash(self, sequences: list[PackedSequence]) -> str | None:
-        is_wanted = self.recipe.align.batch_hash and self.strategy.is_main
-        return hash_of_batch(self.batches.dataset, sequences) if is_wanted else None
 
     def _stop(self, number: int) -> None:
         self._save()
@@ -357,19 +303,8 @@ class Loop:
             loss, extras = evaluate(self.held_out, self.objective, self.root, self.precision, self.phases.pulse)
         early = self.recipe.eval.early_stop
         is_best = counters.note_evaluation(loss, min_improvement=early.min_improvement if early else 0.0)
-        seconds = time.perf_counter() - begun
-        record = {
-            "attempt": self.phases.attempt,
-            "step": counters.step,
-            "loss": loss if math.isfinite(loss) else None,
-            **_finite(extras),
-            "labelled_tokens": int(self.held_out.dataset.label_counts.sum()),
-            "seconds": seconds,
-        }
-        for callback in self.callbacks:
-            callback.on_evaluation(record)
-        # Evaluation is not training time: the next record's speed begins after it.
-        self._begun += seconds
+        labelled = int(self.held_out.dataset.label_counts.sum())
+        self.recorder.write_evaluation(loss, extras, labelled=labelled, seconds=time.perf_counter() - begun)
         if is_best and self.recipe.checkpoint.best:
             self._save()
         if early and counters.worse_evaluations >= early.patience:
@@ -386,13 +321,9 @@ class Loop:
                 counters.step,
                 asdict(counters),
                 protected=counters.best_step if self.recipe.checkpoint.best else None,
-                on_complete=self._announce_checkpoint,
+                on_complete=self.recorder.announce_checkpoint,
             )
-        self._begun += time.perf_counter() - begun
-
-    def _announce_checkpoint(self, step: int) -> None:
-        for callback in self.callbacks:
-            callback.on_checkpoint(step)
+        self.recorder.leave_out(time.perf_counter() - begun)
 
     def _should_record(self, step: int) -> bool:
         # Steps with a checkpoint are recorded, so that a resumed run never begins between two records.
@@ -408,7 +339,7 @@ class Loop:
         """Whether the record of `step` is written before the next step: where it does not wait, or must not be late."""
         return (
             not self.strategy.device.runs_asynchronously
-            or (self._sent is not None and self._sent.is_read)
+            or self.recorder.has_arrived
             or self._should_save(step)
             or self._should_evaluate(step)
             or self._is_stopped_alone()
@@ -426,8 +357,3 @@ class Loop:
             return False
         every = self.recipe.eval.every_steps or self.batches.plan.steps_per_epoch
         return step % every == 0 or step == self.schedule.total_steps
-
-
-def _finite(values: dict[str, float]) -> dict[str, float | None]:
-    """JSON cannot express NaN and infinities: they become None."""
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}

@@ -45,6 +45,7 @@ from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.optimizer import Schedule, make_optimizer, tables_of
 from ascendtune.train.precision import Precision, export_dtype
 from ascendtune.train.profile.step_profile import StepProfile, require_profiled_steps
+from ascendtune.train.recorder import Recorder
 from ascendtune.train.reference import add_reference, attention_of_reference, reference_key, reference_model
 from ascendtune.train.report.callback import Callback, MetricsWriter
 from ascendtune.train.report.progress import ProgressDisplay
@@ -137,14 +138,17 @@ def set_up(
     flops = _flops_per_token(recipe, model, head_form, batches)
     profile = _step_profile(run, recipe, strategy, model, optimizer, phases, resolved, flops, batches.dataset)
     held.callback(profile.close)
+    recorder = Recorder(
+        strategy, objective, batches, flops, counters, phases, stop,
+        hashes_batches=recipe.align.batch_hash, callbacks=_callbacks(run, recipe) if strategy.is_main else [],
+    )  # fmt: skip
     return Loop(
         run_directory=run, recipe=recipe, strategy=strategy, precision=in_loop,
         root=root, module=module, objective=objective, optimizer=optimizer, scaler=scaler, schedule=schedule,
         batches=batches, held_out=held_out, activations=activation_store(recipe.memory, device),
-        flops=flops,
         checkpointer=checkpointer, checkpoint_every=checkpoint_every, counters=counters,
         phases=phases, dumps=_step_dumps(run, recipe, strategy, model, head_form), profile=profile,
-        stop=stop, callbacks=_callbacks(run, recipe) if strategy.is_main else [],
+        stop=stop, recorder=recorder,
         model=setup.tuned, tokenizer=setup.tokenizer, export_dtype=dtype,
     )  # fmt: skip
 

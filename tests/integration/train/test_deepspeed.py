@@ -160,7 +160,7 @@ def _train_on_what_is_not_a_number(asked: Recipe) -> None:
     assert start.run is not None
     with closing(DeepSpeedStrategy(find_device(), asked)) as strategy:
         loop = set_up(start.run, start.run.read(), asked, strategy, start.prepared, Phases(None), ExitStack())
-        loop.callbacks.clear()
+        loop.recorder.callbacks.clear()
         parameters = list(loop.objective.parameters())
         before = [strategy.full_param(each) for each in parameters]
         loop.objective.get_submodule("model.model.norm").register_forward_hook(lambda *it: it[-1] * math.nan)
@@ -184,7 +184,7 @@ def _save_on_a_full_disk(asked: Recipe, place: Path) -> None:
     assert start.run is not None
     with closing(DeepSpeedStrategy(find_device(), asked)) as strategy:
         loop = set_up(start.run, start.run.read(), asked, strategy, start.prepared, Phases(None), ExitStack())
-        loop.callbacks.clear()
+        loop.recorder.callbacks.clear()
         loop.run()
         checkpointer = loop.checkpointer
         ballast = place / "ballast"

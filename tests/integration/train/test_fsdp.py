@@ -146,7 +146,7 @@ def _measure(run: RunDir, prepared: Prepared, directory: Path) -> None:
     asked = Recipe.load(run.recipe)
     strategy = FsdpStrategy(find_device(), asked)
     loop = set_up(run, run.read(), asked, strategy, prepared, Phases(None), ExitStack())
-    loop.callbacks.clear()
+    loop.recorder.callbacks.clear()
     parameters = list(loop.objective.parameters())
     blocks = blocks_of(loop.objective)
     outside = loop.objective.get_parameter("model.model.norm.weight").numel()

@@ -28,6 +28,7 @@ from ascendtune.train.objective.base import LossOutput, Objective
 from ascendtune.train.optimizer import Schedule, make_optimizer
 from ascendtune.train.precision import Precision
 from ascendtune.train.profile.step_profile import StepProfile
+from ascendtune.train.recorder import Recorder
 from ascendtune.train.report.callback import Callback
 from ascendtune.train.strategy.base import RootModule, Strategy
 from ascendtune.train.supervision import Phases, StopRequest
@@ -97,17 +98,22 @@ def make_table_loop(
     optimizer = make_optimizer(recipe.optim, root.named_parameters(), 0.1, fused=False)
 
     batches = Batches(dataset, plan_of(dataset, 3, seed=1), strategy, recipe.batch.per_device, packed=False, pad_id=0)
-    told = Told()
+    told, objective = Told(), NextToken(root.model)
+    counters, phases, stop = Counters(), Phases(None), StopRequest()
+    recorder = Recorder(
+        strategy, objective, batches, TokenFlops(1.0, 1.0, 0.0, 0.0), counters, phases, stop,
+        hashes_batches=recipe.align.batch_hash, callbacks=[told],
+    )  # fmt: skip
     return Loop(
         run_directory=run, recipe=recipe, strategy=strategy,
         precision=Precision("fp32", "fp32", "asked for", "cpu"),
-        root=root, module=root, objective=NextToken(root.model),
+        root=root, module=root, objective=objective,
         optimizer=optimizer, scaler=None, schedule=Schedule(recipe.optim, 0.1, steps),
         batches=batches, held_out=replace(batches, plan=plan_of(dataset, strategy.world_size)),
-        activations=nullcontext, flops=TokenFlops(1.0, 1.0, 0.0, 0.0),
+        activations=nullcontext,
         checkpointer=Checkpointer(run, strategy, strategy.content(root, optimizer), keep=1),
-        checkpoint_every=recipe.checkpoint.every_steps or 1000, counters=Counters(), phases=Phases(None),
+        checkpoint_every=recipe.checkpoint.every_steps or 1000, counters=counters, phases=phases,
         dumps=StepDumps(run.dumps, recipe.align, strategy, root.model),
         profile=StepProfile(run.profile, recipe.profile, strategy, root.model, optimizer, Phases(None), {}),
-        stop=StopRequest(), callbacks=[told], model=root.model, tokenizer=None, export_dtype=torch.float32,
+        stop=stop, recorder=recorder, model=root.model, tokenizer=None, export_dtype=torch.float32,
     ), told  # fmt: skip

@@ -207,7 +207,7 @@ def test_a_resumed_run_makes_the_steps_that_the_stopped_one_would_have_made(make
     whole.checkpointer.wait()
     again, told_again = make_loops(steps=6)
     state = again.checkpointer.load(whole.run_directory.checkpoint(3))
-    again.counters = Counters.of(state)
+    again.counters = again.recorder.counters = Counters.of(state)
     again.run()
     exact = ("step", "loss", "grad_norm", "tokens_seen", "learning_rate")
     assert [[each[key] for key in exact] for each in told_again.steps] == [

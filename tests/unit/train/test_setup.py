@@ -61,7 +61,7 @@ def start(tiny_model: Path, tmp_path: Path) -> Iterator[MakeLoop]:
             ready.claim.release()
             record = ready.run.read() | ({"resume_from": str(resume_from)} if resume_from else {})
             loop = set_up(ready.run, record, recipe, RankOf(rank), ready.prepared, Phases(None), held)
-            loop.callbacks.clear()
+            loop.recorder.callbacks.clear()
             return loop
 
         yield make

@@ -1,0 +1,142 @@
+"""What is recorded of a run: each step's line, evaluations, checkpoints; handed to the callbacks."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+
+from ascendtune.data.collate import hash_of_batch
+from ascendtune.data.plan import PackedSequence
+from ascendtune.train.batch import Batches
+from ascendtune.train.counters import Counters, StepMetrics
+from ascendtune.train.flops import TokenFlops
+from ascendtune.train.objective.base import Objective
+from ascendtune.train.report.callback import Callback
+from ascendtune.train.strategy.base import Strategy
+from ascendtune.train.supervision import Phases, StopRequest
+
+
+@dataclass
+class Recorder:
+    """Counts what is trained on, and records it: `send` queues the copy to the host, `take` and `write` come later."""
+
+    strategy: Strategy
+    objective: Objective
+    batches: Batches
+    """Of the training data."""
+    flops: TokenFlops
+    counters: Counters
+    phases: Phases
+    stop: StopRequest
+    hashes_batches: bool
+    """Whether the record names the batch by its hash."""
+    callbacks: list[Callback]
+    """Of the main rank; empty on the others."""
+    metrics: StepMetrics = field(default_factory=StepMetrics)
+    """Of the steps since the last record."""
+    _sent: StepMetrics | None = None
+    """Of the last step that is to be recorded, on their way to the host."""
+    _begun: float = field(default_factory=time.perf_counter)
+    """When the step began that is recorded next."""
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether the numbers of the step that is to be recorded are on the host."""
+        return self._sent is not None and self._sent.is_read
+
+    def leave_out(self, seconds: float) -> None:
+        """Time that is not the step's: of an evaluation, a checkpoint, a profile."""
+        self._begun += seconds
+
+    def read(self, metrics: StepMetrics) -> None:
+        """Wait for the numbers, unless they are known. Every rank must call it."""
+        if not metrics.is_read:
+            with self.phases.phase("collective"):
+                metrics.send(self.strategy, self.stop.signal_number)
+                metrics.read()
+
+    def send(self) -> None:
+        """Queue the copy of what is recorded of this step, and begin to count anew."""
+        metrics = self.metrics
+        metrics.step, metrics.skipped_steps = self.counters.step, self.counters.skipped_steps
+        with self.phases.phase("collective"):
+            metrics.send(self.strategy, self.stop.signal_number)
+        self._sent, self.metrics = metrics, StepMetrics()
+
+    def take(self) -> StepMetrics | None:
+        """Wait for what was sent and not taken yet; None where there is nothing."""
+        metrics, self._sent = self._sent, None
+        if metrics is not None:
+            self.read(metrics)
+        return metrics
+
+    def write(self, metrics: StepMetrics) -> None:
+        """Hand the record of a step, whose numbers were read, to the callbacks."""
+        counters = self.counters
+        counters.tokens_seen += metrics.tokens
+        read_at = time.perf_counter()
+        elapsed = read_at - self._begun
+        device = self.strategy.device
+        peak, useful = device.peak_flops, self.flops.useful_in(metrics.tokens, metrics.labelled)
+        record = {
+            "attempt": self.phases.attempt,
+            "step": metrics.step,
+            "epoch": round(metrics.step / self.batches.plan.steps_per_epoch, 6),
+            "loss": _finite(metrics.loss),
+            "grad_norm": _finite(metrics.norm),
+            **_all_finite(self.objective.to_metrics(metrics.extras)),
+            "learning_rate": metrics.learning_rate,
+            "tokens": metrics.tokens,
+            "labelled_tokens": metrics.labelled,
+            "tokens_seen": counters.tokens_seen,
+            "tokens_per_second": metrics.tokens / elapsed,
+            "mfu": useful / elapsed / (peak * self.strategy.world_size) if peak else None,
+            "memory_peak_bytes": device.memory_peak_bytes(),
+            "batch_hash": self._hash(metrics.last_batch),
+            "skipped_steps": metrics.skipped_steps,
+            "seconds": {"step": round(elapsed, 6), **self.phases.take()},
+        }
+        for callback in self.callbacks:
+            callback.on_step(record)
+        # A device computes on meanwhile; on the host the callbacks' time is not that of a step.
+        self._begun = read_at if device.runs_asynchronously else time.perf_counter()
+
+    def write_evaluation(self, loss: float, extras: dict[str, float], *, labelled: int, seconds: float) -> None:
+        """Hand the record of an evaluation to the callbacks.
+
+        Args:
+            loss: mean over the held-out rows' units.
+            extras: what the objective measured beside it.
+            labelled: tokens that count in the loss.
+            seconds: that it took, which are not training time.
+        """
+        record = {
+            "attempt": self.phases.attempt,
+            "step": self.counters.step,
+            "loss": _finite(loss),
+            **_all_finite(extras),
+            "labelled_tokens": labelled,
+            "seconds": seconds,
+        }
+        for callback in self.callbacks:
+            callback.on_evaluation(record)
+        self.leave_out(seconds)
+
+    def announce_checkpoint(self, step: int) -> None:
+        """Tell the callbacks that the checkpoint of this step is complete."""
+        for callback in self.callbacks:
+            callback.on_checkpoint(step)
+
+    def _hash(self, sequences: list[PackedSequence]) -> str | None:
+        is_wanted = self.hashes_batches and self.strategy.is_main
+        return hash_of_batch(self.batches.dataset, sequences) if is_wanted else None
+
+
+def _finite(value: float) -> float | None:
+    """JSON cannot express NaN and infinities: they become None."""
+    return value if math.isfinite(value) else None
+
+
+def _all_finite(values: dict[str, float]) -> dict[str, float | None]:
+    return {name: _finite(value) for name, value in values.items()}
