@@ -188,8 +188,8 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"use_cpu": False},
     ),
     (
-        "profiling is not in this version",
-        "remove it; metrics.jsonl has the seconds of every phase of a step",
+        "which steps are profiled is said in other words here",
+        "remove it; `ascendtune profile` profiles the steps that --steps names, and so does profile.steps, such as 5-8",
         {"enable_torch_profiler": False, "profile_modules": None},
     ),
 )  # fmt: skip
