@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ascendtune.check.align.language import say
 from ascendtune.check.align.noise import Noise
 from ascendtune.check.align.pair import Pair
+from ascendtune.check.align.record_phrases import kinds_of_records, records_alone, steps_of_record
 from ascendtune.check.align.side import Side
 from ascendtune.check.finding import Finding, ok, unknown
 
@@ -21,11 +21,6 @@ _FREE = (
 # Decided by hashes where both sides have them: the same files may lie elsewhere.
 _DATA = ("data.train", "data.eval")
 _SHOWN = 5
-_READINGS = {
-    "steps": "a record of {name} is read as the mean over its steps",
-    "tokens": "a record of {name} is read as the mean over the labelled tokens of its steps",
-    "single": "a record of {name} is read as the loss of one step",
-}
 VERL_LIMIT = 0.02
 """Mean relative difference of losses that verl accepts between NPU and GPU."""
 ASCEND_LIMIT = 0.05
@@ -352,26 +347,6 @@ def later(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding:
     )
 
 
-def kinds_of_records(pair: Pair, reference: Side, candidate: Side) -> tuple[str, ...]:
-    """What the records of several steps are taken for, a sentence for each side that has such."""
-    said = tuple(
-        say(_READINGS[reading], name=side.name)
-        for side, reading in zip((reference, candidate), pair.readings, strict=True)
-        if reading is not None
-    )
-    is_assumed = len(said) > 1 and all(len(side.curve.readings) > 1 for side in (reference, candidate))
-    assumed = say("neither log says so: if one holds means and the other losses of single steps, they differ")
-    return (*said, assumed) if is_assumed else said
-
-
-def steps_of_record(pair: Pair, step: int) -> str:
-    """The steps of the record that ends at `step`."""
-    begin = int(pair.begins[pair.steps == step][0])
-    if step - begin == 1:
-        return say("step {step}", step=step)
-    return say("steps {least} to {most}", least=begin + 1, most=step)
-
-
 def ranks(reference: Side, candidate: Side, exceeding: int | None) -> Finding:
     """8: does the number of ranks make a difference, and did all begin with the same weights?"""
     for side in (candidate, reference):
@@ -400,17 +375,6 @@ def ranks(reference: Side, candidate: Side, exceeding: int | None) -> Finding:
         "ranks",
         say("{one} and {other} ranks", **both),
         remedy=say("train the candidate with as many ranks: it tells reduction from computation"),
-    )
-
-
-def records_alone(side: Side, steps: NDArray[np.int64]) -> str:
-    """The records of `side` that were not compared, by their steps, (records,), in a sentence."""
-    which = say("{least} to {most}", least=steps[0], most=steps[-1]) if len(steps) > 1 else steps[0]
-    return say(
-        "records of {name} without a counterpart: {count:,} (step {which})",
-        name=side.name,
-        count=len(steps),
-        which=which,
     )
 
 

@@ -14,6 +14,7 @@ from ascendtune.check.align import stage_findings
 from ascendtune.check.align.noise import Noise
 from ascendtune.check.align.pair import Pair, paired
 from ascendtune.check.align.parting import DumpComparison, compare_dumps
+from ascendtune.check.align.record_phrases import kinds_of_records
 from ascendtune.check.align.side import Side
 from ascendtune.check.align.tensor_findings import refined
 from ascendtune.check.finding import Finding
@@ -145,7 +146,7 @@ def _without_unlike_means(pair: Pair, reference: Side, candidate: Side, dumps: D
         mean = float(np.nanmean(pair.relative))
         raise NoVerdict(
             f"the losses differ by {mean:.2%} on average, but the records may be of different kinds: "
-            + ", ".join(stage_findings.kinds_of_records(pair, reference, candidate)),
+            + ", ".join(kinds_of_records(pair, reference, candidate)),
             code="records-of-different-kinds",
             remedy="record every step on both sides: track.every_steps: 1, or logging_steps: 1 in the other trainer",
             where=f"{reference.path} and {candidate.path}",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ascendtune.check.align.language import say
+from ascendtune.check.align.record_phrases import records_alone, steps_of_record
 from ascendtune.check.align.side import Side
-from ascendtune.check.align.stage_findings import records_alone, steps_of_record
 from ascendtune.check.align.stages import Comparison
 
 

@@ -1,0 +1,47 @@
+"""What is said of the records of losses: what kind they are, and which steps they stand for."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ascendtune.check.align.language import say
+from ascendtune.check.align.pair import Pair
+from ascendtune.check.align.side import Side
+
+_READINGS = {
+    "steps": "a record of {name} is read as the mean over its steps",
+    "tokens": "a record of {name} is read as the mean over the labelled tokens of its steps",
+    "single": "a record of {name} is read as the loss of one step",
+}
+
+
+def kinds_of_records(pair: Pair, reference: Side, candidate: Side) -> tuple[str, ...]:
+    """What the records of several steps are taken for, a sentence for each side that has such."""
+    said = tuple(
+        say(_READINGS[reading], name=side.name)
+        for side, reading in zip((reference, candidate), pair.readings, strict=True)
+        if reading is not None
+    )
+    is_assumed = len(said) > 1 and all(len(side.curve.readings) > 1 for side in (reference, candidate))
+    assumed = say("neither log says so: if one holds means and the other losses of single steps, they differ")
+    return (*said, assumed) if is_assumed else said
+
+
+def steps_of_record(pair: Pair, step: int) -> str:
+    """The steps of the record that ends at `step`."""
+    begin = int(pair.begins[pair.steps == step][0])
+    if step - begin == 1:
+        return say("step {step}", step=step)
+    return say("steps {least} to {most}", least=begin + 1, most=step)
+
+
+def records_alone(side: Side, steps: NDArray[np.int64]) -> str:
+    """The records of `side` that were not compared, by their steps, (records,), in a sentence."""
+    which = say("{least} to {most}", least=steps[0], most=steps[-1]) if len(steps) > 1 else steps[0]
+    return say(
+        "records of {name} without a counterpart: {count:,} (step {which})",
+        name=side.name,
+        count=len(steps),
+        which=which,
+    )
