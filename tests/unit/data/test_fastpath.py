@@ -50,6 +50,7 @@ texts = st.one_of(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*FAST, "mistral", "no_stop"])
 @given(contents=st.lists(texts, min_size=2, max_size=4), system=st.none() | texts)
 @settings(max_examples=60, deadline=None)

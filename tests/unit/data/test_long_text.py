@@ -64,6 +64,7 @@ def test_of_a_long_text_little_is_tokenised(any_tokenizer: Tokenizer) -> None:
     assert seen < 40_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_parts_are_tokenised_as_the_whole_text(
     any_tokenizer: Tokenizer, text: str, monkeypatch: pytest.MonkeyPatch
@@ -105,6 +106,7 @@ LONG = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rows", LONG.values(), ids=LONG)
 @pytest.mark.parametrize("kind", ["byte_level", "metaspace", "prepending"])
 def test_a_long_row_is_truncated_as_if_all_of_it_were_tokenised(
@@ -161,6 +163,7 @@ def test_uncounted_characters_are_reported(make_model: Callable[..., Path], tmp_
     assert second == (1, TOO_LONG, f"{whole[1]:,} tokens")
 
 
+@pytest.mark.long
 def test_a_text_for_pretraining_is_split_as_if_it_were_tokenised_at_once(
     any_tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

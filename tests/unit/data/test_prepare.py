@@ -389,6 +389,7 @@ def start(data: Path, model: Path, cache: Path, processes: int) -> subprocess.Po
     )
 
 
+@pytest.mark.long
 def test_four_that_start_together_build_once(model: Path, tmp_path: Path) -> None:
     many = write(tmp_path / "many.jsonl", 2000)
     started = [start(many, model, tmp_path / "cache", 1) for _ in range(4)]
@@ -397,6 +398,7 @@ def test_four_that_start_together_build_once(model: Path, tmp_path: Path) -> Non
     assert len([each for each in (tmp_path / "cache").iterdir() if each.is_dir()]) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("processes", [1, 2])
 def test_preparation_killed_half_way_leaves_a_cache_that_works(processes: int, model: Path, tmp_path: Path) -> None:
     many = write(tmp_path / "many.jsonl", 8000)

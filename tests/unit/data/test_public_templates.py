@@ -150,6 +150,7 @@ _MANY = settings(
 )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TEXT)
 @given(messages=conversations())
 @_MANY

@@ -252,6 +252,7 @@ def test_a_flipped_byte_in_compressed_data_is_noticed(tmp_path: Path) -> None:
     _refused(tmp_path / "x.jsonl.gz")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "blank"),
     [("x.jsonl.gz", b"\n"), ("x.jsonl.gz", b" \t\r\n"), ("x.csv.gz", b"\n"), ("x.txt.gz", b"\n"), ("x.txt.gz", b" \n")],

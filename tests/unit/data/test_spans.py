@@ -203,6 +203,7 @@ letters = st.one_of(
 )
 
 
+@pytest.mark.long
 @given(answers=st.lists(letters, min_size=1, max_size=3), questions=st.lists(letters, min_size=3, max_size=3))
 @example(answers=["e\u0301"], questions=["a", "", ""])
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

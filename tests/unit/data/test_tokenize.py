@@ -159,6 +159,7 @@ def test_a_killed_worker_is_an_error_and_no_hang(template: ChatTemplate, tmp_pat
     assert psutil.Process().children() == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("wrong_text", ["Question 3?", "Question 1000?"])
 def test_a_wrong_fast_path_is_found_and_undone(

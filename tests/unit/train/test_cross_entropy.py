@@ -78,6 +78,7 @@ def test_uniform_logits_cost_the_log_of_the_vocabulary():
     assert linear_cross_entropy(hidden, head, targets).item() == pytest.approx(len(targets) * math.log(101), rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrap", [lambda head: head, Wrapped], ids=["fused", "chunkwise"])
 def test_the_sum_over_a_million_labels_equals_fp64(wrap, monkeypatch):
     """Each of them counts, in 8,192 chunks, as a large vocabulary makes them."""

@@ -42,6 +42,7 @@ def test_rows_without_columns_sum_to_nothing() -> None:
     assert found.value.tolist() == [0, 0] and values.grad is not None and values.grad.shape == (2, 0)
 
 
+@pytest.mark.long
 @given(one=numbers, other=numbers, divisor=st.integers(1, 200_000))
 @settings(max_examples=300, deadline=None)
 def test_arithmetic_has_twice_the_digits(one: float, other: float, divisor: int) -> None:

@@ -206,6 +206,7 @@ def test_adapter_files_are_read_either_way(tmp_path: Any) -> None:
         torch.testing.assert_close(source(x), target(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 def test_compiles_as_one_graph() -> None:
     """Forward and backward, with dropout and without: `fullgraph` raises at the first graph break."""
     for keys in ({}, {"lora_dropout": 0.4}):

@@ -68,6 +68,7 @@ def test_equal_bytes_do_not_differ_and_other_shapes_are_not_compared() -> None:
     assert math.isnan(differences([(tensor_of(values), tensor_of(values.T))])[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("terms", [16, 256, 4096])
 def test_chain_of_products_in_fp32_stays_below_the_limit(terms: int) -> None:
     draw = np.random.default_rng(terms)

@@ -15,6 +15,7 @@ Lay = Callable[..., Outside]
 RIGHT = {"name": "910B4", "memory_total_bytes": 1, "errors": {"fp32": 1e-6, "bf16": 2e-3}, "allocated_bytes": 1 << 30}
 
 
+@pytest.mark.long
 def test_compute_agrees_with_the_cpu_on_this_machine() -> None:
     (found,) = examine(
         Outside(env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}, package=package_version), ["compute"]

@@ -33,6 +33,7 @@ def _followed(node: Node, outside: Outside) -> Node:
     return replace(node, packages={**node.packages, **installed}, cann=cann, driver=driver.replace(".X", ".0"))
 
 
+@pytest.mark.long
 def test_advice_that_is_followed_leaves_nothing_to_advise(tmp_path: Path) -> None:
     draw = random.Random(0)
     torches = sorted({wheel.torch for wheel in wheels()})

@@ -17,6 +17,7 @@ Lay = Callable[..., Outside]
 RIGHT = {"backend": "hccl", "wrong_elements": 0, "bytes_per_second": 1 << 30}
 
 
+@pytest.mark.long
 def test_all_reduce_sums_over_two_ranks_of_this_machine() -> None:
     outside = Outside(env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}, package=package_version)
     (found,) = examine(outside, ["all_reduce"]).findings

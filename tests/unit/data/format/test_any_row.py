@@ -69,6 +69,7 @@ def _slots(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from _slots(inner)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FORMATS)
 def test_good_row_with_any_value_anywhere_never_raises(name: str) -> None:
     convert = resolve_name(f"{FORMATS[name]}:convert")

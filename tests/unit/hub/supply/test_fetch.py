@@ -248,6 +248,7 @@ def test_an_unknown_repository_is_told_from_a_hub_in_trouble(hub: Hub, tmp_path:
     assert caught.value.code == "not-on-hub"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("most", [3, pytest.param(20, marks=pytest.mark.soak)])
 def test_killed_no_byte_comes_twice_beyond_what_was_on_its_way(most: int, hub: Hub, tmp_path: Path) -> None:
     hub.trickle, hub.chunk = 5_000_000 / most, 20_000

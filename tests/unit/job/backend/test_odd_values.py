@@ -74,6 +74,7 @@ def _calls(script: str, bin_directory: Path) -> list[list[str]]:
     return [json.loads(line) for line in noted.read_text().splitlines()]
 
 
+@pytest.mark.long
 @_few
 @given(folder=_FOLDERS, word=_WORDS)
 def test_docker_gets_odd_paths_and_words_unchanged(tmp_path: Path, bin_directory: Path, folder: str, word: str) -> None:

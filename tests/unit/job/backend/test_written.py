@@ -59,6 +59,7 @@ def test_compose_files_follow_the_specification() -> None:
     assert list(validator.iter_errors(broken))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_core_kinds_follow_kubernetes_schemas(name: str) -> None:
     validator = pytest.importorskip("kubernetes_validate")

@@ -55,6 +55,7 @@ def test_what_fits_needs_no_change(request_of: Any) -> None:
     assert sum(found.at_peak.values()) == found.expected == max(found.moments.values())
 
 
+@pytest.mark.long
 def test_every_change_that_is_offered_fits_by_the_same_estimate(request_of: Any, usual: Estimate) -> None:
     request = request_of(memory=int(usual.expected * 0.6))
     changes = estimate.answer(request, search=True)["changes"]
@@ -64,6 +65,7 @@ def test_every_change_that_is_offered_fits_by_the_same_estimate(request_of: Any,
     assert not any(one["keys"].items() < other["keys"].items() for one in changes for other in changes)
 
 
+@pytest.mark.long
 def test_offloading_moves_what_rests_to_the_host(request_of: Any) -> None:
     fsdp = {"strategy": "fsdp"}
     kept = Estimate.of(estimate.answer(request_of(devices=2, parallel=fsdp), search=False)["estimate"])
@@ -129,6 +131,7 @@ def _written(directory: Path, request: Request) -> Path:
     return directory / "request.json"
 
 
+@pytest.mark.long
 def test_auto_batch_is_the_largest_power_of_two_that_fits(request_of: Any) -> None:
     keys = {"data": {"train": [{"path": "x.jsonl"}], "max_length": 64}}
     sizes = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.live_bytes import StepMemory
 from ascendtune.train.plan.planned_device import PlannedDevice
@@ -27,6 +29,7 @@ def trace(model: Path, *, offload: bool) -> StepMemory:
     return trace_step(Setting.of(recipe, model, device, ranks=1, vocabulary=0, pad_id=0), (Document(512, 500),))
 
 
+@pytest.mark.long
 def test_offloading_keeps_saved_tensors_in_host_memory(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(_MODEL))
     stays, moved = trace(tmp_path, offload=False), trace(tmp_path, offload=True)

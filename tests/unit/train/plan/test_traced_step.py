@@ -68,6 +68,7 @@ def test_sgd_has_no_moments(model: Path) -> None:
     assert _trace(model, optim={"optimizer": "sgd"}).resting.total() == pytest.approx(4 * _PARAMETERS, rel=0.01)
 
 
+@pytest.mark.long
 def test_adapters_alone_have_gradients_and_moments(model: Path) -> None:
     traced = _trace(model, method={"tuner": "lora", "lora": {"rank": 4}})
     pairs = [(64, 64), (64, 32), (64, 32), (64, 64), (64, 176), (64, 176), (176, 64)]
@@ -82,17 +83,20 @@ def test_ddp_keeps_buckets_of_all_gradients(model: Path, usual: StepMemory) -> N
     assert together.resting.total() - usual.resting.total() == pytest.approx(4 * _PARAMETERS, rel=0.01)
 
 
+@pytest.mark.long
 def test_fsdp_divides_weights_and_moments(model: Path, usual: StepMemory) -> None:
     divided = _trace(model, ranks=4, parallel={"strategy": "fsdp"})
     assert divided.resting.total() == pytest.approx(usual.resting.total() / 4, rel=0.05)
     assert not traced_step.dist.is_initialized(), "the group of fake ranks is gone afterwards"
 
 
+@pytest.mark.long
 def test_two_copies_hold_twice_the_share(model: Path, usual: StepMemory) -> None:
     divided = _trace(model, ranks=4, parallel={"strategy": "fsdp", "fsdp": {"replicas": 2}})
     assert divided.resting.total() == pytest.approx(usual.resting.total() / 2, rel=0.05)
 
 
+@pytest.mark.long
 def test_gradients_that_are_reduced_once_wait_whole(model: Path) -> None:
     batch = {"accumulate": 2}
     each = _trace(model, ranks=4, parallel={"strategy": "fsdp"}, batch=batch)
@@ -102,6 +106,7 @@ def test_gradients_that_are_reduced_once_wait_whole(model: Path) -> None:
     assert added == pytest.approx(3 * _PARAMETERS, rel=0.05)
 
 
+@pytest.mark.long
 def test_offloading_keeps_saved_tensors_in_host_memory(model: Path) -> None:
     rows = (Document(512, 500),)
     stays = _trace(model, documents=rows, device=_CARD)
@@ -113,6 +118,7 @@ def test_offloading_keeps_saved_tensors_in_host_memory(model: Path) -> None:
     assert _trace(model, documents=rows, memory={"offload_activations": True}).offloaded == 0
 
 
+@pytest.mark.long
 def test_checkpointing_keeps_the_input_of_each_block(model: Path) -> None:
     rows = (Document(512, 500),)
     kept, computed = (

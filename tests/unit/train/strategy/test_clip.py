@@ -8,6 +8,7 @@ from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.train.strategy.base import Strategy
 
 
+@pytest.mark.long
 def test_norm_of_a_large_gradient_keeps_six_digits() -> None:
     parameters = [nn.Parameter(torch.empty(shape)) for shape in ((40_000, 500), (7,), (), (2, 3, 5))]
     with torch.random.fork_rng(devices=[]):

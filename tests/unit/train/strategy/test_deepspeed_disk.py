@@ -31,6 +31,7 @@ def test_two_processes_share_no_file_and_leave_none(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*swap*"))
 
 
+@pytest.mark.long
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     program = (
         "import os, sys\nfrom ascendtune.train.strategy.deepspeed_disk import swap_directories\n"
