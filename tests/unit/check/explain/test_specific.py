@@ -210,7 +210,8 @@ def test_a_bare_exception_is_known_by_who_raised_it(explained: Explained) -> Non
         ("[ERROR] Fault RAS occurs in the system: [event_id:0x80E01801] Uncorrectable ECC", "80e01801"),
         ("ModuleNotFoundError: No module named 'mindspeed.core'", "module-of-vendor-missing"),
         ("ModuleNotFoundError: No module named 'yaml'", "module-of-other-package"),
-        ("ModuleNotFoundError: No module named 'tempfile_x'", "package-missing"),
+        ("ModuleNotFoundError: No module named 'tempfile_x'", "module-missing"),
+        ("ModuleNotFoundError: No module named 'deepspeed'", "known-package-missing"),
         (
             "RuntimeError: unable to open shared memory object </torch_1> in read-write mode: Permission denied (13)",
             "shared-memory-refused",
