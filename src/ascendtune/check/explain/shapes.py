@@ -12,9 +12,15 @@ _MISMATCH = re.compile(
     r"checkpoint, the shape in current model is torch\.Size\(\[(?P<model>\d[\d, ]*)\]\)"
 )
 _MATRIX = 2
-"""Dimensions from which on equal sizes in all but one tell a part from a model of another size."""
+"""Dimensions of a weight with which one equal size tells a part from a model of another size."""
 _PARTS = (2, 4, 8, 16, 32, 64)
 """Sizes of tensor parallelism."""
+_SPLIT = re.compile(
+    r"\.\d+\.(?:\w+\.)*?(?:mlp|ffn|feed_forward|o_proj|out_proj|linear_proj|dense)\.(?!(?:gate|router)\.weight)(?!.*lora_)"
+)
+"""Matrices of a numbered layer that tensor parallelism splits. Others have one other size for reasons of their own: a head
+by its labels, an embedding by its vocabulary, keys and values by their heads, a router by its experts, an adapter by
+its rank."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +33,8 @@ class Mismatch:
 
     @property
     def parts(self) -> int | None:
-        """Into how many equal parts one dimension was split, in the file or in the model; None if it was not."""
-        if len(self.saved) < _MATRIX or len(self.saved) != len(self.model):
+        """Into how many equal parts one dimension was split, in the file or in the model; None if nothing says so."""
+        if not (len(self.saved) == len(self.model) == _MATRIX and _SPLIT.search(self.key)):
             return None
         differing = [(saved, model) for saved, model in zip(self.saved, self.model, strict=True) if saved != model]
         if len(differing) != 1:

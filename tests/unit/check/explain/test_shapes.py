@@ -35,6 +35,27 @@ def test_part_of_a_tensor_is_told_from_another_size(saved: str, model: str, part
     assert (mismatch.remedy() is None) == (parts is None)
 
 
+@pytest.mark.parametrize(
+    ("key", "parts"),
+    [
+        ("language_model.encoder.layers.28.mlp.dense_4h_to_h", 4),
+        ("model.layers.0.self_attn.o_proj", 4),
+        ("encoder.layers.29.self_attention.dense", 4),
+        ("classifier", None),
+        ("classifier.out_proj", None),
+        ("model.embed_tokens", None),
+        ("model.layers.0.self_attn.k_proj", None),
+        ("model.layers.0.mlp.gate", None),
+        ("model.layers.0.mlp.up_proj.lora_A.default", None),
+    ],
+)
+def test_only_matrices_that_are_split_by_tensor_parallelism_are_called_parts(key: str, parts: int | None) -> None:
+    mismatch = mismatch_in(_SAID.replace("tide.layers.2.mlp.down", key).format(saved="64, 64", model="64, 256"))
+
+    assert mismatch is not None
+    assert mismatch.parts == parts
+
+
 def test_file_that_is_a_part_and_model_that_is_split_have_opposite_remedies() -> None:
     part = mismatch_in(_SAID.format(saved="64, 64", model="64, 256"))
     split = mismatch_in(_SAID.format(saved="64, 256", model="64, 64"))
