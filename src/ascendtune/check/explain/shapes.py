@@ -16,11 +16,12 @@ _MATRIX = 2
 _PARTS = (2, 4, 8, 16, 32, 64)
 """Sizes of tensor parallelism."""
 _SPLIT = re.compile(
-    r"\.\d+\.(?:\w+\.)*?(?:mlp|ffn|feed_forward|o_proj|out_proj|linear_proj|dense)\.(?!(?:gate|router)\.weight)(?!.*lora_)"
+    r"\.\d+\.(?:\w+\.)*?(?:mlp|ffn|feed_forward|o_proj|out_proj|linear_proj|dense)\."
+    r"(?!(?:gate|router)\.weight)(?!.*lora_)"
 )
-"""Matrices of a numbered layer that tensor parallelism splits. Others have one other size for reasons of their own: a head
-by its labels, an embedding by its vocabulary, keys and values by their heads, a router by its experts, an adapter by
-its rank."""
+"""Matrices of a numbered layer that tensor parallelism splits. Others have another size for reasons of their own: a head by
+its labels, an embedding by its vocabulary, keys and values by their heads, a router by its experts, an adapter by its
+rank."""
 
 
 @dataclass(frozen=True)
