@@ -19,9 +19,9 @@ _SPLIT = re.compile(
     r"\.\d+\.(?:\w+\.)*?(?:mlp|ffn|feed_forward|o_proj|out_proj|linear_proj|dense)\."
     r"(?!(?:gate|router)\.weight)(?!.*lora_)"
 )
-"""Matrices of a numbered layer that tensor parallelism splits. Others have another size for reasons of their own: a head by
-its labels, an embedding by its vocabulary, keys and values by their heads, a router by its experts, an adapter by its
-rank."""
+"""Matrices of a numbered layer that tensor parallelism splits. Others have another size for their own reasons: a head
+by its labels, an embedding by its vocabulary, keys and values by their heads, a router by its experts, an adapter by
+its rank."""
 
 
 @dataclass(frozen=True)
