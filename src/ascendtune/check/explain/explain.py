@@ -29,6 +29,7 @@ from ascendtune.check.explain.own_words import (
 )
 from ascendtune.check.explain.run import Newest, newest_attempt
 from ascendtune.check.explain.scan import Scan
+from ascendtune.check.explain.shapes import mismatch_in
 from ascendtune.check.explain.source import STDIN, logs_in
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_json as findings_as_json
@@ -52,6 +53,10 @@ _WHO_HOLDS = "-smi"
 _ONE_DEVICE_A_RANK = (
     "one device for each rank: torch.npu.set_device(local_rank) or torch.cuda.set_device(local_rank) before the model "
     'is loaded; device_map={"": local_rank} instead of 0 or "cuda"; the visible devices must not be one card for all'
+)
+_LARGEST_SAMPLE = (
+    "find the sample behind it, the longest row or the largest image of the batch, and cut or drop it "
+    "(data.max_length, a limit of pixels); a smaller batch helps only where the batch has several rows"
 )
 _SEEN_FROM_OUTSIDE: tuple[CauseKind, ...] = ("exit", "signal", "launcher")
 """Causes that say how a process ended and not why: the logs may say more."""
@@ -159,6 +164,8 @@ class Explanation:
         sums = self.sums
         if sums is not None and sums.tried_bytes is not None:
             return sums.headline()
+        if (mismatch := mismatch_in(first.text)) is not None and "{" not in first.hit.entry.what:
+            return mismatch.headline()
         entry = first.hit.entry
         if not first.is_known or "{" in entry.what:
             return ""
@@ -198,6 +205,8 @@ class Explanation:
         if first is not None and first.is_known and first.hit.entry.remedies:
             holders = self._holders()
             remedies = (*holders, *(remedy for remedy in first.remedies if not (holders and _WHO_HOLDS in remedy)))
+            if (mismatch := mismatch_in(first.text)) is not None and (split := mismatch.remedy()):
+                remedies = (split, *remedies)
             if self.sums is not None and self.sums.is_own:
                 return tuple(sorted(remedies, key=lambda remedy: "`ascendtune devices`" in remedy))
             return remedies
@@ -216,7 +225,7 @@ class Explanation:
         return (*(advice or (say("read the lines shown"),)), *self._read_plog())
 
     def _holders(self) -> tuple[str, ...]:
-        """What to do first where others than this process hold most of the device's memory."""
+        """What to do first where others hold most of the device's memory, or one tensor asks for it."""
         if self.sums is None:
             return ()
         others = say(
@@ -224,7 +233,9 @@ class Explanation:
         )
         if self.sums.are_ranks_of_one_job:
             return (say(_ONE_DEVICE_A_RANK), others)
-        return (others,) if self.sums.are_others_to_blame else ()
+        if self.sums.are_others_to_blame:
+            return (others,)
+        return (say(_LARGEST_SAMPLE),) if self.sums.is_one_tensor else ()
 
     def now(self) -> tuple[str, ...]:
         """What the remedies name, as it is on this machine."""

@@ -32,6 +32,9 @@ _VERSION = re.compile(
     rf"(?<![\w.-])(?P<name>{_VERSION_NAMES})`?(?: version)?(?: ?==? ?|:? +v?|/| version: )(?P<value>\d+\.\d+[\w.+-]*)",
     re.IGNORECASE,
 )
+_INSTALLED = re.compile(r"Successfully installed (?P<packages>[\w.+ -]+)")
+"""Of pip; "torch-npu-2.7.1" is name and version."""
+_PACKAGE = re.compile(rf"(?<!\S)(?P<name>{_VERSION_NAMES})-(?P<value>\d+\.\d+[\w.+]*)(?!\S)", re.IGNORECASE)
 _WORLD = {
     "world_size": re.compile(r"\b(?:world[ _]?size|WORLD_SIZE|nranks|nRanks|rank_?[Ss]ize)\W{1,4}(?P<value>\d{1,5})\b"),
     "nproc": re.compile(
@@ -102,7 +105,8 @@ def of_log(texts: Iterable[str]) -> Facts:
             if _EXAMPLE in text[max(0, match.start() - _EXAMPLE_WITHIN) : match.start()]:
                 continue
             note(f"variable.{match[0].partition('=')[0]}", match["value"])
-        for match in _VERSION.finditer(text):
+        installed = "".join(match["packages"] + " " for match in _INSTALLED.finditer(text))
+        for match in (*_VERSION.finditer(text), *_PACKAGE.finditer(installed)):
             note(f"version.{match['name'].lower().replace('-', '_')}", match["value"])
         for name, pattern in _WORLD.items():
             for match in pattern.finditer(text):

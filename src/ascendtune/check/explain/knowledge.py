@@ -15,7 +15,8 @@ An entry looks like this:
     checks = ["npu_network"]            # doctor checks that look at the same thing
     below = "do: "                      # optional; counts only if one of the next lines holds this
     frame = ["trainer.py in evaluate"]   # optional; only for exceptions whose traceback passed one of these: parts of
-                                        # "FILE in FUNCTION"; a single one may stand without brackets
+                                        # "FILE in FUNCTION", or of the innermost frame's code ("features["); a single
+                                        # one may stand without brackets
     requires = { world_size = "^1$" }    # optional; counts only if the log's facts match (facts.py); may name parts
     specific = true                      # optional; goes before general entries that know the same line
     general = true                      # optional; many causes share the line: other entries go before it, and the
@@ -88,7 +89,8 @@ class KnownFailure:
     """Names what it finds, anywhere in the line, if it does."""
     checks: tuple[str, ...] = ()
     frame: tuple[str, ...] = ()
-    """The exception counts only if a frame of its traceback, as "FILE in FUNCTION", holds one of these."""
+    """The exception counts only if a frame of its traceback, as "FILE in FUNCTION", or the code of the innermost one
+    holds one of these."""
     requires: dict[str, re.Pattern[str]] = field(default_factory=dict)
     """Facts of the logs, each with a pattern that one of its values matches."""
     below: str = ""

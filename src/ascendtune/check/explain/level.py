@@ -39,6 +39,7 @@ _INFO = re.compile(
 )
 _ASIDE = re.compile(
     r"\s*(?:Possible (?:Cause|Reason)|Solution|Suggestion)\b|\s*frame #\d+|"
+    r"\s*(?:and |please |or )*(?:submit|report|open|file) (?:an? |this |the |your )\w.*\b(?:issues?|bugs?)\b|"
     r"\s*[│❱╭╰]|\s+(?:raise|return|yield|assert|await|with|except|self\.\w+)\b|>>> ",
     re.IGNORECASE,
 )

@@ -28,6 +28,8 @@ _PREFIX = re.compile(
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:TP|DP|PP|EP)(?P<parallel>\d+)[^]\n]{0,12}\] "  # sglang
     r")"
 )
+_PROGRESS = re.compile(r"[^|\n]{0,120}?\d%\|[^|\n]{0,400}\|[^\n\[]{0,60}\[[^]\n]{0,120}\](?=\s*\S)")
+"""A progress bar that did not end its line: what another program or the shell wrote then stands behind it."""
 _RANK_INSIDE = re.compile(r"RankID:(\d+)|\[Rank (\d+)\]|\brank[=:]\s?(\d+)|\bglobal_rank[=: ]+(\d+)")
 _DEVICE = re.compile(
     r"\bDevice:(\d+)|\bNPU (\d+)[;,:]|\bGPU (\d+)[ ;,:]|\bdevice(?:_id|Id)?[=: ]+(\d+)|\bnpu:(\d+)|\bcuda:(\d+)"
@@ -63,6 +65,7 @@ class Line:
 def read(text: str) -> Line:
     """Take the prefixes off a line."""
     text = _COLOURS.sub("", text) if "\x1b" in text or "[0m" in text else text
+    text = _PROGRESS.sub("", text, count=1) if "%|" in text else text
     start, speaker, rank, host = 0, "", None, None
     for _ in range(_LONGEST_PREFIXES):
         match = _PREFIX.match(text, start)

@@ -31,6 +31,8 @@ _SIMILAR = 0.5
 """Share of the median by which the memory of ranks of one job may differ from it."""
 _MOSTLY_OWN = 0.8
 """Share of the device that this process holds from which on no other process is looked for."""
+_ONE_TENSOR = 0.5
+"""Share of the device from which on one allocation is a tensor that is too large, whatever else is there."""
 _OUTSIDE = "{bytes} are held outside of this process's allocator: another process, communication buffers, or workspace"
 _FRAGMENTED = "{bytes} are reserved but not in use, more than was asked for: memory is fragmented"
 
@@ -63,6 +65,12 @@ class Sums:
         return self.reserved_bytes > _MOSTLY_OWN * self.total_bytes
 
     @property
+    def is_one_tensor(self) -> bool:
+        """Whether the tensor that was asked for alone takes most of the device."""
+        tried, total = self.tried_bytes, self.total_bytes
+        return tried is not None and total is not None and tried > _ONE_TENSOR * total
+
+    @property
     def outside_bytes(self) -> int | None:
         """In use, but not by this process's allocator."""
         if self.total_bytes is None or self.free_bytes is None or self.reserved_bytes is None:
@@ -92,6 +100,10 @@ class Sums:
             return None
         if tried > total:
             return say("one tensor alone is larger than the device: look for a wrong shape before anything else")
+        if self.is_one_tensor:
+            return say(
+                "one tensor alone takes more than half of the device: one sample is too large, or a shape is wrong"
+            )
         if outside is not None and outside > max(_OTHERS_RATIO * total, 0):
             return say(_OUTSIDE, bytes=format_bytes(outside))
         if unused is not None and unused >= tried:
@@ -114,6 +126,8 @@ class Sums:
         if self.are_others_to_blame:
             names["others"] = format_bytes(self.outside_bytes)
             return say("other processes hold {others} of {total}; {tried} asked for, {free} free", **names)
+        if self.is_one_tensor:
+            return say("one tensor alone asks for {tried} of the device's {total}, {free} free", **names)
         return say("{tried} asked for, {free} of {total} free", **names)
 
     def line(self) -> str:

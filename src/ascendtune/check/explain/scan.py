@@ -23,7 +23,9 @@ _HEAD = 50
 """Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
 _LAST_WORDS = 10
 """Lines at the end of a block among which the last that is not blank is looked for."""
-_SAYS_WHERE = re.compile(r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$|\bfollowing error: .*:\s*$")
+_SAYS_WHERE = re.compile(
+    r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$|\bfollowing error: .*:\s*$|\bNo solution found when resolving .*:\s*$"
+)
 _BELOW = 3
 """Lines below one that may belong to it."""
 _BELOW_TRACE = 24
@@ -158,8 +160,9 @@ class Scan:
         self._time = self._time_of(lines, index)
         trace = trace or Traces.bare(said, number)
         if trace is not None:
+            above = lines[index - 1][:_LONGEST_TEXT].decode(errors="replace") if index else ""
             trace.read_below(
-                [each[:_LONGEST_TEXT].decode(errors="replace") for each in lines[index + 1 :][:_BELOW_TRACE]]
+                [each[:_LONGEST_TEXT].decode(errors="replace") for each in lines[index + 1 :][:_BELOW_TRACE]], above
             )
             self._note_trace(line, said, trace)
         elif not level.is_aside(said):

@@ -46,6 +46,8 @@ _LONGEST_MESSAGE = 4
 """Lines of an exception's message that are waited for while it goes on."""
 _LONGEST_PARAGRAPH = 8
 """Lines below an exception in which the rest of its message is looked for."""
+_BOX_END = re.compile(r"\s*╰─+╯\s*$")
+"""The last line of a traceback that rich drew; it is as wide as the terminal, at which rich wraps the message below."""
 _OF_GRAPH = re.compile(r"\W*(?:\d+ )?In file (?P<file>[^\s:(]+)[:(](?P<line>\d+)")
 """A line of the model's code that MindSpore names below an exception of its graph mode."""
 _SECTION = re.compile(r"- Dataset Pipeline Error Message:")
@@ -114,20 +116,24 @@ class Trace:
         return match[1] if match else ""
 
     def passed(self, parts: tuple[str, ...]) -> bool:
-        """Whether some frame, as "FILE in FUNCTION", has one of `parts` in it.
+        """Whether some frame, as "FILE in FUNCTION", or the code of the innermost one has one of `parts` in it.
 
         Without frames, the code that the message quotes counts.
         """
         passed = [f"{_posix(file)} in {function}" for file, _, function in self.frames] or [self.message]
+        passed.append(self.code)
         return any(part in each for each in passed for part in parts)
 
-    def read_below(self, below: list[str]) -> None:
+    def read_below(self, below: list[str], above: str = "") -> None:
         """Take what is written below an exception: the rest of its message, and the model's line of MindSpore.
 
         Args:
             below: the lines below the exception.
+            above: the line above it.
         """
-        if not self.frames:
+        if _BOX_END.match(above):
+            self._unwrap(below, len(above.rstrip()))
+        elif not self.frames:
             # With a traceback `Traces` reads the lines on which the message continues.
             self._read_on(below)
         reason = next((line.strip() for line in below if _REASON.match(line)), "")
@@ -150,6 +156,15 @@ class Trace:
             if not _GOES_ON.search(self.message) or not any(map(str.isalnum, said)) or _frame(line) or HEADER in line:
                 return
             self.message, self.is_composed = f"{self.message.rstrip()} {said}", True
+
+    def _unwrap(self, below: list[str], columns: int) -> None:
+        """Add the lines of a message that was wrapped: those whose first word had no room on the line before."""
+        line = self.text
+        for each in below[:_LONGEST_MESSAGE]:
+            words = each.split()
+            if not words or len(line.rstrip()) + 1 + len(words[0]) <= columns:
+                return
+            self.message, self.is_composed, line = f"{self.message.rstrip()} {each.strip()}", True, each
 
     @property
     def text(self) -> str:

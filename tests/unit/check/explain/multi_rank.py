@@ -58,7 +58,7 @@ _FAILURES = {
         "    _save(obj, opened_zipfile, pickle_module, pickle_protocol)",
         "OSError: [Errno 28] No space left on device",
     ],
-    "package-missing": [
+    "known-package-missing": [
         "Traceback (most recent call last):",
         '  File "/data/train.py", line 3, in <module>',
         "    import deepspeed",

@@ -28,6 +28,13 @@ def test_variables_versions_ranks_and_ports_of_a_log() -> None:
     assert facts["version.cann"] == ("8.0.RC2",)
 
 
+def test_versions_that_pip_installed_are_facts() -> None:
+    facts = of_log(["Successfully installed numpy-2.0.2 torch-npu-2.7.1.dev20250724 tide-1.0"])
+
+    assert facts == {"version.numpy": ("2.0.2",), "version.torch_npu": ("2.7.1.dev20250724",)}
+    assert of_log(["Downloading numpy-2.0.2-cp310-cp310-manylinux.whl"]) == {}
+
+
 @pytest.mark.parametrize("text", ["a.WORLD_SIZE_OF_MOON=3", "step 12 loss 2.5 port of call", "$MASTER_PORT="])
 def test_text_without_facts_has_none(text: str) -> None:
     assert of_log([text]) == {}

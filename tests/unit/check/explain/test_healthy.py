@@ -50,3 +50,18 @@ def test_explain_is_not_silent_when_it_ends_in_a_failure(explained: Callable[...
     assert verdict.first is not None
     assert verdict.first.hit is not None
     assert verdict.first.hit.entry.id == "npu-oom"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[W120 18:45:15.7 socket.cpp:487] [c10d] waitForInput: socket SocketImpl(fd=11, addr=[moon]:38674, "
+        "remote=[::ffff:10.0.0.2]:23456) timed out after 9000ms",
+        " 33%|███      | 1/3 [00:02<00:04,  2.0s/it]{'loss': 1.25, 'grad_norm': 0.7, 'epoch': 0.3}",
+        " 33%|███      | 1/3 [00:02<00:04,  2.0s/it]Saving model checkpoint to out/checkpoint-1",
+    ],
+)
+def test_a_run_that_went_on_after_it_is_healthy(explained: Callable[..., Explanation], line: str) -> None:
+    steps = "".join(f"step {step} loss 1.{step}\n" for step in range(40))
+
+    assert explained(f"{line}\n{steps}").is_healthy

@@ -85,3 +85,15 @@ def test_processes_of_other_sizes_are_not_ranks_of_one_job(held: tuple[str, ...]
 
     assert sums is not None
     assert not sums.are_ranks_of_one_job
+
+
+@pytest.mark.parametrize(("tried", "alone"), [("11.47", True), ("5.90", False)])
+def test_tensor_of_most_of_the_device_is_named_alone(tried: str, alone: bool) -> None:
+    sums = sums_in(
+        f"CUDA out of memory. Tried to allocate {tried} GiB (GPU 0; 11.99 GiB total capacity; 11.80 GiB already "
+        "allocated; 0 bytes free; 11.90 GiB reserved in total by PyTorch)"
+    )
+
+    assert sums is not None
+    assert sums.is_one_tensor == alone
+    assert ("one tensor alone" in sums.headline()) == alone

@@ -77,7 +77,7 @@ def test_a_plain_mistake_that_is_only_quoted_gives_way_to_what_was_raised(explai
         "/v/transformers/modeling_utils.py", "from_pretrained", "ModuleNotFoundError: No module named 'tidelib'"
     )
 
-    assert _first(explained(log)) == "package-missing"
+    assert _first(explained(log)) == "module-missing"
 
 
 def test_a_cause_near_an_unknown_exception_goes_before_a_symptom(explained: Explained) -> None:
@@ -88,7 +88,7 @@ def test_a_cause_near_an_unknown_exception_goes_before_a_symptom(explained: Expl
         + _called("/v/c.py", "<module>", "ModuleNotFoundError: No module named 'tidelib'")
     )
 
-    assert _first(explained(log)) == "package-missing"
+    assert _first(explained(log)) == "module-missing"
 
 
 def test_the_importing_package_is_named_in_the_remedies(explained: Explained) -> None:

@@ -192,3 +192,38 @@ def test_prefix_of_a_line_of_plog_is_not_part_of_the_headline(explained: Explain
     )
 
     assert explained(f"{line}\n").headline().endswith(": the moon did not rise in 7 s")
+
+
+@pytest.mark.parametrize(
+    ("code", "entry"),
+    [
+        ("classes = data.features[config.target]", "data-field-missing"),
+        ('text = example["tide"]', "data-field-missing"),
+        ('weight = state_dict["tide"]', "checkpoint-entry-missing"),
+        ('phase = PHASES["tide"]', "key-missing"),
+    ],
+)
+def test_code_of_the_innermost_frame_tells_what_lacks_the_key(explained: Explained, code: str, entry: str) -> None:
+    called = f'Traceback (most recent call last):\n  File "/me/train.py", line 12, in step\n    {code}\n'
+
+    assert _id(explained(f"{called}KeyError: 'tide'\n")) == entry
+
+
+@pytest.mark.parametrize(
+    ("reason", "package"),
+    [
+        ("Because there is no version of tide==3.2.1 and you require tide==3.2.1, we can conclude that", "tide==3.2.1"),
+        ("Because tide was not found in the package registry and you require tide, we can conclude", "tide"),
+        ("Because only tide<=3.2.0 is available and you require tide==3.2.1, we can conclude that", "tide==3.2.1"),
+    ],
+)
+def test_reason_that_uv_draws_below_its_error_is_read(explained: Explained, reason: str, package: str) -> None:
+    explanation = explained(f"  × No solution found when resolving dependencies:\n  ╰─▶ {reason}\n")
+
+    assert explanation.headline() == f"the package index has no {package} that fits"
+
+
+def test_request_to_report_a_bug_is_not_the_failure(explained: Explained) -> None:
+    request = " and submit this information together with your error trace to: https://x.org/bitsandbytes/issues\n"
+
+    assert explained(f"{request}step 1\n").is_healthy

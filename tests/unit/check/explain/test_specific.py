@@ -210,7 +210,8 @@ def test_a_bare_exception_is_known_by_who_raised_it(explained: Explained) -> Non
         ("[ERROR] Fault RAS occurs in the system: [event_id:0x80E01801] Uncorrectable ECC", "80e01801"),
         ("ModuleNotFoundError: No module named 'mindspeed.core'", "module-of-vendor-missing"),
         ("ModuleNotFoundError: No module named 'yaml'", "module-of-other-package"),
-        ("ModuleNotFoundError: No module named 'tempfile_x'", "package-missing"),
+        ("ModuleNotFoundError: No module named 'tempfile_x'", "module-missing"),
+        ("ModuleNotFoundError: No module named 'deepspeed'", "known-package-missing"),
         (
             "RuntimeError: unable to open shared memory object </torch_1> in read-write mode: Permission denied (13)",
             "shared-memory-refused",
@@ -241,3 +242,30 @@ def test_shapes_of_an_adapter_tell_rank_from_base(explained: Callable[..., Expla
 
     assert "rank 16, and the adapter is set up with rank 8" in explained(said.format(wide=4096, rank=8)).headline()
     assert "another base model" in explained(said.format(wide=5120, rank=16)).headline()
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (
+            "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\n"
+            "LoweringException: ImportError: cannot import name 'triton_key' from 'triton.compiler.compiler'\n",
+            "triton-ops-gone",
+        ),
+        (
+            "slurmstepd: error: execve(): tide-train: Permission denied\n"
+            "srun: error: moon7: task 0: Exited with exit code 13\n",
+            "slurm-step-program",
+        ),
+        (
+            "ValueError: The global train batch size (4 x 1) must be evenly divisible by the number of generations per "
+            "prompt (1). Given the current train batch size, the valid values are: [2, 4].\n",
+            "grpo-one-generation",
+        ),
+    ],
+)
+def test_the_reason_goes_before_what_reports_it(explained: Explained, log: str, entry: str) -> None:
+    first = explained(log).verdict.first
+
+    assert first is not None
+    assert first.hit.entry.id == entry

@@ -88,7 +88,9 @@ def test_a_message_that_begins_in_the_next_line(explained: Explained) -> None:
         "\n".join([*_TRACEBACK[:3], "odd.OddError: it failed because of the following:", "No module named 'moon'"])
     )
 
-    assert explanation.headline() == "a Python package is not installed here: moon"
+    assert (
+        explanation.headline() == "Python finds no such module, neither in its environment nor beside the script: moon"
+    )
 
 
 @pytest.mark.parametrize("frame", ["[rank0]: {}", "{}"])
@@ -224,3 +226,33 @@ def test_a_log_that_ends_within_a_chain_shows_the_exception_that_it_names(explai
     )
 
     assert _line(explained(log)) == "RuntimeError: Connection reset by peer"
+
+
+@pytest.mark.parametrize("said", ["odd.OddError: the moon is full", "Killed", "Segmentation fault (core dumped)"])
+def test_what_follows_a_progress_bar_on_its_line_is_read_without_it(explained: Explained, said: str) -> None:
+    bar = "Loading checkpoint shards:  38%|███▊      | 3/8 [00:02<00:03,  1.28it/s]"
+
+    assert _line(explained(f"step 1\n{bar}{said}\n")) == said
+    assert explained(f"step 1\n{bar}\n").is_healthy
+
+
+def test_message_that_rich_wrapped_at_the_width_of_its_box_is_joined(explained: Explained) -> None:
+    box = "╰" + "─" * 46 + "╯"
+    explanation = explained(
+        f"{box}\nValueError: the tide of the seventh day is not\nequal to the moon of 64 != 4 *\n8\n"
+    )
+
+    assert _line(explanation).endswith("is not equal to the moon of 64 != 4 *")
+    short = explained(f"{box}\nValueError: the tide is not\nequal to the moon\n")
+    assert _line(short) == "ValueError: the tide is not"
+
+
+def test_links_of_hccl_that_did_not_come_name_both_ranks(explained: Explained) -> None:
+    row = "[ERROR] HCCL(7,moon):2025-01-01-10:00:01 [comm_base.cc:{}][8] {}\n"
+    heading = row.format(967, "_______LINK_ERROR_INFO_______")
+    old = row.format(1018, "| 192.168.2.7(5) | 192.168.2.8(3) | server | no connect |")
+    new = row.format(599, "| 192.168.2.7(5) | 16666 | 192.168.2.8(3) | 0 | client | time out | DISABLE |")
+
+    for table in (old, new):
+        assert explained(heading + table).headline().startswith("rank 3 had no connection to rank 5 (192.168.2.7)")
+    assert explained(heading).headline().startswith("ranks did not find each other in time")

@@ -1,0 +1,91 @@
+"""The two shapes in a message on weights that do not fit: whether a file holds one part of a tensor that was split."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ascendtune.check.explain.language import say
+
+_MISMATCH = re.compile(
+    r"size mismatch for (?P<key>[\w.]+): copying a param with shape torch\.Size\(\[(?P<saved>\d[\d, ]*)\]\) from "
+    r"checkpoint, the shape in current model is torch\.Size\(\[(?P<model>\d[\d, ]*)\]\)"
+)
+_MATRIX = 2
+"""Dimensions of a weight with which one equal size tells a part from a model of another size."""
+_PARTS = (2, 4, 8, 16, 32, 64)
+"""Sizes of tensor parallelism."""
+_SPLIT = re.compile(
+    r"\.\d+\.(?:\w+\.)*?(?:mlp|ffn|feed_forward|o_proj|out_proj|linear_proj|dense)\."
+    r"(?!(?:gate|router)\.weight)(?!.*lora_)"
+)
+"""Matrices of a numbered layer that tensor parallelism splits. Others have another size for their own reasons: a head
+by its labels, an embedding by its vocabulary, keys and values by their heads, a router by its experts, an adapter by
+its rank."""
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """One tensor: its name, and its sizes in the file and in the model."""
+
+    key: str
+    saved: tuple[int, ...]
+    model: tuple[int, ...]
+
+    @property
+    def parts(self) -> int | None:
+        """Into how many equal parts one dimension was split, in the file or in the model; None if nothing says so."""
+        if not (len(self.saved) == len(self.model) == _MATRIX and _SPLIT.search(self.key)):
+            return None
+        differing = [(saved, model) for saved, model in zip(self.saved, self.model, strict=True) if saved != model]
+        if len(differing) != 1:
+            return None
+        small, large = sorted(differing[0])
+        parts = large // small if small and large % small == 0 else 0
+        return parts if parts in _PARTS else None
+
+    @property
+    def is_file_split(self) -> bool:
+        return self.parts is not None and self.saved < self.model
+
+    def headline(self) -> str:
+        names = {"key": self.key, "saved": _written(self.saved), "model": _written(self.model)}
+        if self.parts is None:
+            return say("{key} is {saved} in the file and {model} in the model", **names)
+        if self.is_file_split:
+            template = (
+                "{key} is {saved} in the file and {model} in the model: one of {parts} parts of tensor parallelism"
+            )
+        else:
+            template = "{key} is {saved} in the file and {model} in the model, which is split into {parts} parts"
+        return say(template, parts=self.parts, **names)
+
+    def remedy(self) -> str | None:
+        """What to do first where a tensor was split; None otherwise."""
+        if self.parts is None:
+            return None
+        if self.is_file_split:
+            template = (
+                "load it with the tensor parallelism that it was trained with ({parts}), or merge its parts into one "
+                "file before (Megatron-LM: tools/checkpoint/convert.py --target-tensor-parallel-size 1)"
+            )
+        else:
+            template = (
+                "split the file for tensor parallelism {parts} before (Megatron-LM: tools/checkpoint/convert.py "
+                "--target-tensor-parallel-size {parts}), or load it without tensor parallelism"
+            )
+        return say(template, parts=self.parts)
+
+
+def mismatch_in(text: str) -> Mismatch | None:
+    """The tensor that a message of torch's load_state_dict names."""
+    match = _MISMATCH.search(text)
+    return Mismatch(match["key"], _sizes(match["saved"]), _sizes(match["model"])) if match else None
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(size) for size in text.split(",") if size.strip())
+
+
+def _written(sizes: tuple[int, ...]) -> str:
+    return " × ".join(map(str, sizes))
