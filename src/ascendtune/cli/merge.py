@@ -22,7 +22,7 @@ def merge(
         str,
         typer.Argument(
             metavar="RUN_OR_ADAPTER",
-            help="A run, a checkpoint (run@120, run@best), or a PEFT LoRA adapter.",
+            help="A run, a checkpoint (run@120, run@best), a PEFT LoRA adapter or its hub id.",
             show_default=False,
             autocompletion=complete_weights,
         ),
