@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from ascendtune.core.checkpoint_names import named_weights, split_checkpoint_name, weight_names
 from ascendtune.core.errors import AscendtuneError, InputError
@@ -110,13 +110,33 @@ def complete_weights(incomplete: str) -> list[tuple[str, str]]:
 
 
 def complete_key(incomplete: str) -> list[tuple[str, str]]:
-    """Recipe keys that begin so, as `optim.learning_rate=`, each with its explanation."""
+    """Recipe keys that begin so, as `optim.learning_rate=`, each with its explanation; behind `=` the key's values."""
     from ascendtune.recipe.recipe import Recipe
 
-    return [(f"{key}=", about) for key, about in _keys(Recipe, ()) if f"{key}=".startswith(incomplete)]
+    known, equals, _ = incomplete.partition("=")
+    if not equals:
+        return [(f"{key}=", _about(field)) for key, field in _keys(Recipe, ()) if key.startswith(incomplete)]
+    found = [f"{key}={value}" for key, field in _keys(Recipe, ()) if key == known for value in _values(field.annotation)]
+    return [(each, "") for each in dict.fromkeys(found) if each.startswith(incomplete)]
 
 
-def _keys(section: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _about(field: Any) -> str:
+    return str(field.description or "").partition("\n")[0]
+
+
+def _values(kind: Any) -> Iterator[str]:
+    """The words that a key may have, as in a recipe; none for numbers and texts, nor null."""
+    if kind is bool:
+        yield from ("true", "false")
+    elif get_origin(kind) is Literal:
+        yield from map(str, get_args(kind))
+    else:
+        for each in get_args(kind):
+            yield from _values(each)
+
+
+def _keys(section: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Each key with its field."""
     from ascendtune.core.config import sections_in
 
     for name, field in section.model_fields.items():
@@ -125,4 +145,4 @@ def _keys(section: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
             for each in inner:
                 yield from _keys(each, (*path, name))
         else:
-            yield ".".join((*path, name)), (field.description or "").partition("\n")[0]
+            yield ".".join((*path, name)), field
