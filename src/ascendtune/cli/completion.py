@@ -1,7 +1,7 @@
 """The scripts that `--install-completion` writes for bash and zsh, in place of typer's.
 
-Typer's script for bash passes on words as readline breaks them, at `@` and `=` too, so that `run@<TAB>` completes nothing;
-that for zsh evaluates the help texts. Both leave a space behind `optim.learning_rate=`.
+Typer's script for bash passes on words as readline breaks them, at `@` and `=` too: `run@<TAB>` completes nothing. That
+for zsh evaluates the help texts. Both leave a space behind `optim.learning_rate=`.
 """
 
 from __future__ import annotations

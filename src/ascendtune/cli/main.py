@@ -49,7 +49,7 @@ def _run(words: list[str]) -> int:
         complain(error)
         return _after(error, error.exit_code)
     except TyperException as error:
-        complain_about_usage(error)
+        complain_about_usage(error, words)
         return error.exit_code
     except KeyboardInterrupt:
         return 130

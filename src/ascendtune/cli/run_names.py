@@ -33,7 +33,7 @@ def run_named(text: str | Path) -> str:
         raise InputError(
             f"{name} names a checkpoint, and this command takes a run",
             code="checkpoint-not-taken",
-            remedy=f"give {run}; chat, generate, merge and the recipe key checkpoint.resume take checkpoints",
+            remedy=f"give {run}; chat, generate, merge, push and the recipe key checkpoint.resume take checkpoints",
         )
     if Path(name).exists() or "/" in name or name in ("", "-"):
         return name
@@ -53,6 +53,7 @@ def weights_named(text: str | Path, *, trust_remote_code: bool = False) -> str:
         InputError: the run has no such checkpoint, or its base model needs code that may not run.
         MachineError: the checkpoint is damaged, or the disk is full.
     """
+    refuse_recipe(text)
     run, which = split_checkpoint_name(str(text))
     if which is None:
         return run_named(text)
@@ -66,6 +67,25 @@ def weights_named(text: str | Path, *, trust_remote_code: bool = False) -> str:
     from ascendtune.train.checkpoint_weights import checkpoint_weights
 
     return str(checkpoint_weights(directory, found, trust_remote_code=trust_remote_code))
+
+
+def refuse_recipe(text: str | Path) -> None:
+    """Raises:
+    InputError: the text names a recipe, where weights are needed; the remedy names its run, or what to do with it.
+    """
+    path = Path(text)
+    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+        return
+    from ascendtune.recipe.recipe import Recipe
+
+    # A recipe of LLaMA-Factory for merging or chat is answered with the command.
+    run = Recipe.load(path).run_directory()
+    raise InputError(
+        "this is a recipe, and a model or a run is needed",
+        code="not-a-directory",
+        remedy=f"give the run that it trained: {run}",
+        where=path,
+    )
 
 
 def _run_of_job(name: str) -> str | None:
@@ -116,7 +136,9 @@ def complete_key(incomplete: str) -> list[tuple[str, str]]:
     known, equals, _ = incomplete.partition("=")
     if not equals:
         return [(f"{key}=", _about(field)) for key, field in _keys(Recipe, ()) if key.startswith(incomplete)]
-    found = [f"{key}={value}" for key, field in _keys(Recipe, ()) if key == known for value in _values(field.annotation)]
+    found = [
+        f"{key}={value}" for key, field in _keys(Recipe, ()) if key == known for value in _values(field.annotation)
+    ]
     return [(each, "") for each in dict.fromkeys(found) if each.startswith(incomplete)]
 
 

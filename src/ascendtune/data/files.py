@@ -196,8 +196,8 @@ def _not_utf8(path: Path, number: int, line: bytes, column: int) -> DataError:
 
 
 def _likely_encoding(line: bytes) -> str:
-    """GB18030 where bytes above 127 stand in pairs, as in Chinese; Windows' for western Europe where half of them stand alone,
-    as in German or French."""
+    """GB18030 where bytes above 127 stand in pairs, as in Chinese; that of Windows in western Europe where half of them
+    stand alone, as in German or French."""
     runs = re.findall(rb"[\x80-\xff]+", line)
     alone = sum(len(run) == 1 for run in runs)
     return "WINDOWS-1252" if 2 * alone >= len(runs) else "GB18030"
