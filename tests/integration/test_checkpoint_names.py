@@ -90,7 +90,7 @@ def test_generate_and_merge_take_a_checkpoint(runs: Path, tmp_path: Path, capsys
 
 def test_push_takes_a_checkpoint_and_its_card_names_the_step(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["push", "lora@4", "o/m", "--dry-run"])
+        main(["push", "lora@4", "o/m", "--base", "o/base", "--dry-run"])
     shown = capsys.readouterr().out
     assert ended.value.code == 0 and "adapter_model.safetensors" in shown
     assert "These are the weights of step 4." in shown and "at step 4." in shown
