@@ -156,7 +156,11 @@ RECIPES = [
     Case("not UTF-8", ["not UTF-8", "save the recipe as UTF-8"], "name: f\xfcr\n".encode("latin-1")),
     Case("binary", ["not valid YAML"], b"\x00\x01\x02"),
     Case("no recipe", ["no such recipe", "did you mean 'r.yaml'?"], words=("train", "rr.yaml")),
-    Case("recipe is a directory", ["this is a directory, not a recipe"], words=("train", "model")),
+    Case(
+        "recipe is a model",
+        ["this is a model, not a recipe", "ascendtune init --model model"],
+        words=("train", "model"),
+    ),
     Case("recipe is a device", ["a pipe or a device", "into a file"], words=("train", "/dev/zero")),
     Case("log is a device", ["a pipe or a device", "explain -"], words=("explain", "/dev/zero")),
     Case("no such model", ["no such model", "did you mean 'model'?"], recipe(model={"path": "./modl"})),
