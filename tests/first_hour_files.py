@@ -26,8 +26,8 @@ def _jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def _csv(path: Path, rows: list[list[str]], *, delimiter: str = ",", mark: bool = False) -> Path:
-    with path.open("w", encoding="utf-8-sig" if mark else "utf-8", newline="") as file:
+def _csv(path: Path, rows: list[list[str]], *, delimiter: str = ",", encoding: str = "utf-8") -> Path:
+    with path.open("w", encoding=encoding, newline="") as file:
         csv.writer(file, delimiter=delimiter, lineterminator="\r\n").writerows(rows)
     return path
 
@@ -156,7 +156,7 @@ def _semicolon_csv(folder: Path) -> Path:
         for number, (_, city, name) in enumerate(_FACTS)
     ]
     header = ["Ticket", "Anfrage des Kunden", "Antwort (Support)"]
-    return _csv(folder / "tickets.csv", [header, *rows], delimiter=";", mark=True)
+    return _csv(folder / "tickets.csv", [header, *rows], delimiter=";", encoding="utf-8-sig")
 
 
 def _excel_tsv(folder: Path) -> Path:
@@ -171,7 +171,7 @@ def _excel_tsv(folder: Path) -> Path:
         for number, (country, city, _) in enumerate(_FACTS, 1)
     ]
     header = ["No.", "Date", "Customer message", "Agent reply", ""]
-    return _csv(folder / "Export Sheet1.tsv", [header, *rows], delimiter="\t", mark=True)
+    return _csv(folder / "Export Sheet1.tsv", [header, *rows], delimiter="\t", encoding="utf-16")
 
 
 def _parquet_of_messages(folder: Path) -> Path:

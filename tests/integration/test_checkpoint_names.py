@@ -88,6 +88,14 @@ def test_generate_and_merge_take_a_checkpoint(runs: Path, tmp_path: Path, capsys
     assert ended.value.code == 0 and (tmp_path / "merged" / "model.safetensors").is_file()
 
 
+def test_push_takes_a_checkpoint_and_its_card_names_the_step(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["push", "lora@4", "o/m", "--base", "o/base", "--dry-run"])
+    shown = capsys.readouterr().out
+    assert ended.value.code == 0 and "adapter_model.safetensors" in shown
+    assert "These are the weights of step 4." in shown and "at step 4." in shown
+
+
 def test_a_damaged_checkpoint_is_refused(runs: Path) -> None:
     [file] = (runs / "full" / "checkpoints" / "step_2").glob("tensors_rank_*.safetensors")
     content = file.read_bytes()

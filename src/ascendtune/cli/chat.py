@@ -27,9 +27,11 @@ _HELP = """/clear             start a new conversation (/reset is the same)
 /system [TEXT]     set the system message, or remove it, and start a new conversation
 /regenerate        answer the last question again, with another seed
 /save FILE         write the conversation as a row of training data (messages)
-/exit              quit, like Ctrl-D, and Ctrl-C at an empty prompt
+/exit              quit, like exit, Ctrl-D, and Ctrl-C at an empty prompt
 \\ at a line's end  continue the message on the next line
 \"\"\"                begin a message of several lines; the same ends it"""
+_EXITS = ("/exit", "/quit", "/bye", "exit", "quit")
+"""Those without a slash, as other chat programs have them, on a terminal only."""
 _QUOTES = '"' * 3
 _SAMPLED = 0.7
 """Temperature for /regenerate if the chat has 0, which would give the same answer again."""
@@ -84,7 +86,7 @@ def chat(
 
 def _converse(conversation: _Conversation) -> None:
     for line in _lines():
-        if line == "/exit":
+        if line in _EXITS and (line.startswith("/") or sys.stdin.isatty()):
             return
         conversation.take(line)
 

@@ -21,8 +21,8 @@ def complain(error: AscendtuneError) -> None:
         complain(other)
 
 
-def complain_about_usage(error: TyperException) -> None:
-    """Print a usage error: an unknown command or option, a missing argument, a wrong type."""
+def complain_about_usage(error: TyperException, words: list[str]) -> None:
+    """Print a usage error of the command line: an unknown command or option, a missing argument, a wrong type."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "ascendtune"
     message = error.format_message()
@@ -32,7 +32,9 @@ def complain_about_usage(error: TyperException) -> None:
         return
     # Where pydantic converted a value, its message is for programmers.
     message = message.replace(": Value error, ", ": ").replace(": Input should", ": it should")
-    remedy = option_remedy(getattr(error, "option_name", None) or "") or f"see `{command} --help`"
+    remedy = option_remedy(getattr(error, "option_name", None) or "", words) or f"see `{command} --help`"
+    if command == "ascendtune init" and "unexpected extra argument" in message:
+        remedy = "ascendtune init --model MODEL --data DATA"
     _print(message[:1].lower() + message[1:].rstrip("."), remedy, None, "usage")
 
 

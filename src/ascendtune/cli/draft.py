@@ -27,6 +27,7 @@ _BYTES_PER_PARAMETER_FULL = 16
 _LARGEST_FULL_PARAMETERS = 3e9
 _LARGEST_WITHOUT_CHECKPOINTING = 1e9
 _HELD_OUT = 0.02
+_FEW_ROWS = 200
 _CHARACTERS_OF_A_ROW = 200_000
 _CHARACTERS_OF_ALL_ROWS = 2_000_000
 """Tokenising takes a microsecond and 0.3 KB a character."""
@@ -121,11 +122,20 @@ def draft(
         *_key("on_bad_row", "fail", "or skip: skip such rows and count them"),
         "",
     ]
-    how = [preset.sections] if preset else _how_to_train(model, _REWARD if stage == "reward" else _STAGES[task], tuner)
+    if preset:
+        how = [preset.sections]
+    else:
+        is_small = task != "text" and sum(len(each.raw) for each in data) < _FEW_ROWS
+        how = _how_to_train(model, _REWARD if stage == "reward" else _STAGES[task], tuner, is_small=is_small)
     return "\n".join([*about_data, *how]).rstrip("\n") + "\n"
 
 
-def _how_to_train(model: ModelFacts, stage: _Stage, tuner: str | None) -> list[str]:
+def _how_to_train(model: ModelFacts, stage: _Stage, tuner: str | None, *, is_small: bool) -> list[str]:
+    """The sections behind `data`.
+
+    Args:
+        is_small: there are so few rows that steps of eight sequences would be too few to learn anything.
+    """
     large = model.parameters is not None and model.parameters > _LARGEST_FULL_PARAMETERS
     tuner = tuner or ("lora" if large else "full")
     checkpointing = model.parameters is not None and model.parameters > _LARGEST_WITHOUT_CHECKPOINTING
@@ -143,7 +153,11 @@ def _how_to_train(model: ModelFacts, stage: _Stage, tuner: str | None) -> list[s
         "",
         "batch:",
         *_key("per_device", 1, f"{stage.sequences} per device"),
-        *_key("accumulate", 8, "per_device × accumulate × devices of them make one step"),
+        *_key(
+            "accumulate",
+            1 if is_small else 8,
+            "per_device × accumulate × devices of them make one step" + ("; 1 because of the few rows" * is_small),
+        ),
         "",
         "precision: auto  # bf16 if the device supports it, else fp32; fp16 only if set",
         "",

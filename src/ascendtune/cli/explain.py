@@ -7,12 +7,17 @@ from typing import Annotated
 import typer
 
 from ascendtune.cli.options import AsJson, LanguageOption
+from ascendtune.cli.run_names import complete_run, run_named
 
 
 def explain(
     logs: Annotated[
         list[str],
-        typer.Argument(metavar="LOG", help="Log files of any ranks, - for stdin, or a directory of them or a run."),
+        typer.Argument(
+            metavar="LOG",
+            help="Log files of any ranks, - for stdin, or a directory of them or a run.",
+            autocompletion=complete_run,
+        ),
     ],
     as_json: AsJson = False,
     everything: Annotated[bool, typer.Option("--all", help="Show every cause, remedy and later message.")] = False,
@@ -38,7 +43,6 @@ def explain(
     from ascendtune.check.explain.explain import as_json as explanation_as_json
     from ascendtune.check.explain.explain import explain as explain_logs
     from ascendtune.check.explain.report import as_text
-    from ascendtune.cli.run_names import run_named
     from ascendtune.cli.terminal import paint, width
     from ascendtune.core import language
     from ascendtune.core.errors import NoVerdict

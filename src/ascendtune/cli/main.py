@@ -33,6 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     make_streams_safe()
     words = _take_debug(list(sys.argv[1:] if arguments is None else arguments))
+    if words[:1] in (["--install-completion"], ["--show-completion"]):
+        from ascendtune.cli.completion import use_own_scripts
+
+        use_own_scripts()
     sys.exit(_run(words))
 
 
@@ -45,7 +49,7 @@ def _run(words: list[str]) -> int:
         complain(error)
         return _after(error, error.exit_code)
     except TyperException as error:
-        complain_about_usage(error)
+        complain_about_usage(error, words)
         return error.exit_code
     except KeyboardInterrupt:
         return 130

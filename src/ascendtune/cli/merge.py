@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascendtune.cli.options import AsJson, Quiet
-from ascendtune.cli.run_names import complete_weights, weights_named
+from ascendtune.cli.run_names import complete_weights, refuse_recipe, weights_named
+from ascendtune.core.errors import InputError
 
 if TYPE_CHECKING:
     from ascendtune.merge.merge import Merged
@@ -22,12 +23,15 @@ def merge(
         str,
         typer.Argument(
             metavar="RUN_OR_ADAPTER",
-            help="A run, a checkpoint (run@120, run@best), or a PEFT LoRA adapter.",
+            help="A run, a checkpoint (run@120, run@best), a PEFT LoRA adapter or its hub id.",
             show_default=False,
             autocompletion=complete_weights,
         ),
     ],
-    to: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the merged model; must not exist.")],
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Directory of the merged model; must not exist.  [required]"),
+    ] = None,
     onto: Annotated[
         str | None,
         typer.Option(metavar="BASE", help="Another base model than the adapter's own: a directory or a hub id."),
@@ -57,6 +61,11 @@ def merge(
     from ascendtune.core import log
     from ascendtune.merge.merge import merge as merge_adapters
 
+    refuse_recipe(source)
+    if to is None:
+        name = Path(source.partition("=")[0].partition("@")[0]).name
+        remedy = f"ascendtune merge {shlex.quote(source)} --to {shlex.quote(f'{name}-merged')}"
+        raise InputError("--to is missing", code="option-missing", remedy=remedy)
     log.set_up(quiet=quiet)
     with Progress(sys.stderr) as progress:
         sources = [_named(each) for each in (source, *(adapter or []))]

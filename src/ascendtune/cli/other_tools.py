@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
+
 from ascendtune.core.errors import InputError
 
 _TRAIN = "ascendtune init --model MODEL --data DATA{}, then ascendtune train recipe.yaml"
@@ -63,6 +67,8 @@ def require_command(word: str, following: list[str], known: list[str]) -> None:
     """
     if word not in known and (remedy := _COMMANDS.get(word)):
         values = _options_in(following)
+        if word in ("export", "webchat", "api") and following and following[0].endswith((".yaml", ".yml")):
+            remedy = _of_recipe(Path(following[0])) or remedy
         if values and remedy.startswith(_TRAIN.partition("{")[0]):
             from ascendtune.recipe.other_recipes import commands_here
 
@@ -72,6 +78,18 @@ def require_command(word: str, following: list[str], known: list[str]) -> None:
             loss = {"rl": word} if word in ("kto", "orpo") else {}
             remedy = ", then ".join(commands_here({**loss, **values}, stage))
         raise InputError(f"no such command '{word}'", code="unknown-command", remedy=remedy)
+
+
+def _of_recipe(path: Path) -> str | None:
+    """The command that does what a LLaMA-Factory recipe for merging or chat does; None for other files."""
+    from ascendtune.core.errors import AscendtuneError
+    from ascendtune.recipe.recipe import Recipe
+
+    try:
+        Recipe.load(path)
+    except AscendtuneError as error:
+        return error.remedy if error.code == "not-a-training-recipe" else None
+    return None
 
 
 def _options_in(words: list[str]) -> dict[str, str]:
@@ -91,8 +109,12 @@ def _options_in(words: list[str]) -> dict[str, str]:
     return found
 
 
-def option_remedy(option: str) -> str | None:
-    """What to write instead of an option that is a recipe key, here or in another tool; None for other options."""
+def option_remedy(option: str, words: list[str]) -> str | None:
+    """What to write instead of an option that is a recipe key, here or in another tool; None for other options.
+
+    Args:
+        words: the command line, in which the option may have a value.
+    """
     from ascendtune.recipe.other_names import key_here
 
     name = option.lstrip("-").replace("-", "_")
@@ -101,4 +123,10 @@ def option_remedy(option: str) -> str | None:
     if name in ("resume", "resume_from_checkpoint"):
         return "the same command goes on from the newest checkpoint; another one: checkpoint.resume=PATH"
     key = name if "." in name else key_here(name)
-    return f"keys of the recipe are written without dashes: {key.split(', ')[0]}=VALUE" if key else None
+    if not key:
+        return None
+    key, value = key.split(", ")[0], _options_in(words).get(name, "")
+    # Other values may have other names here.
+    is_same = re.fullmatch(r"[\d.]+(e-?\d+)?", value) or (key in ("run_dir", "model.path") and value != "true")
+    shown = shlex.quote(value) if value and is_same else "VALUE"
+    return f"keys of the recipe are written without dashes: {key}={shown}"

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ascendtune.core.document import parse_document
+from ascendtune.core.document import Document, parse_document
 from ascendtune.core.errors import InputError
 from ascendtune.core.suggest import did_you_mean
 
@@ -40,9 +40,29 @@ def load_preset(name: str) -> Preset:
         )
     with path.open(encoding="utf-8") as file:
         text = file.read(_LARGEST_BYTES)
-    parse_document(text, str(path))
+    _require_native(parse_document(text, str(path)))
     parts = [part for part in _SECTION.split(text)[1:] if part.partition(":")[0] not in _ABOUT_THE_DATA]
     return Preset(path.stem, "".join(parts))
+
+
+def _require_native(document: Document) -> None:
+    """Raises:
+    RecipeError: it is a recipe of another tool, with the commands that do the same here.
+    """
+    from ascendtune.recipe.llamafactory.detect import is_llamafactory_recipe
+    from ascendtune.recipe.llamafactory.v1 import is_v1_recipe
+    from ascendtune.recipe.other_recipes import refuse_other_recipe
+    from ascendtune.recipe.recipe import Recipe
+
+    refuse_other_recipe(document)
+    if is_v1_recipe(document) or is_llamafactory_recipe(document, Recipe.model_fields):
+        raise InputError(
+            "this is a recipe of LLaMA-Factory",
+            code="recipe-of-another-tool",
+            remedy=f"`ascendtune recipe convert {document.source} -o native.yaml` writes one that --preset takes; "
+            f"or train it: ascendtune train {document.source}",
+            where=document.source,
+        )
 
 
 def _directory() -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascendtune.cli.options import AsJson, Quiet, Yes
-from ascendtune.cli.run_names import complete_run, run_named
+from ascendtune.cli.run_names import complete_weights, run_named, weights_named
 from ascendtune.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,7 +24,10 @@ def push(
     run: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN", help="A run directory, or its name.", show_default=False, autocompletion=complete_run
+            metavar="RUN",
+            help="A run directory or its name, or a checkpoint (run@120, run@best).",
+            show_default=False,
+            autocompletion=complete_weights,
         ),
     ],
     repository: Annotated[
@@ -45,7 +48,7 @@ def push(
     ascendtune push runs/alpaca-qwen me/alpaca-qwen --dry-run
     ascendtune push runs/alpaca-qwen me/alpaca-qwen
     ascendtune push llama-lora me/llama-lora --base meta-llama/Llama-3.1-8B --public
-    ascendtune push runs/alpaca-qwen modelscope:me/alpaca-qwen
+    ascendtune push runs/alpaca-qwen@best modelscope:me/alpaca-qwen
 
     It lists the files and asks. A new repository is private without --public. Files that the hub has are not sent
     again. A README.md of yours in RUN/model is the card. The hub's own log-in is used: HF_TOKEN or `hf auth login`;
@@ -53,16 +56,18 @@ def push(
     """
     from ascendtune.cli.confirm import agreed
     from ascendtune.core import log
+    from ascendtune.core.checkpoint_names import split_checkpoint_name
     from ascendtune.core.rundir import RunDir
     from ascendtune.hub import modelscope, upload, upload_modelscope
     from ascendtune.hub.download import split_hub
 
     log.set_up(quiet=quiet)
-    directory = RunDir.open(run_named(run))
+    name, which = split_checkpoint_name(str(run))
+    directory = RunDir.open(run_named(name))
     default = "modelscope" if modelscope.is_wanted(os.environ) else "hf"
     hub, repository = split_hub(repository)[0] or default, _hub_id(repository)
     client = upload_modelscope if hub == "modelscope" else upload
-    files, left_out = _files(directory, f"{hub}:{repository}", _hub_id(base) if base else None)
+    files, left_out = _files(directory, which, f"{hub}:{repository}", _hub_id(base) if base else None)
     found = client.new_repository(repository) if dry_run else client.find_repository(repository)
     _require_visibility(found, public=public)
     out = sys.stderr if as_json else sys.stdout
@@ -86,12 +91,23 @@ def push(
         print(f"uploaded: {found.url}" if commit else f"nothing new: {found.url} has these files")
 
 
-def _files(run: RunDir, repository: str, base: str | None) -> tuple[list[UploadFile], list[str]]:
+def _files(run: RunDir, which: str | None, repository: str, base: str | None) -> tuple[list[UploadFile], list[str]]:
+    """What is uploaded, and the names of what is not.
+
+    Args:
+        which: a checkpoint, as behind the `@` of `run@120`; None: the final weights.
+    """
+    from ascendtune.core.checkpoint_names import named_weights
     from ascendtune.hub.trained import weights_of_run
     from ascendtune.hub.upload_files import CARD, PICTURE, UploadFile, files_of_model
     from ascendtune.train.report.model_card import base_on_hub, model_card, written_by_user
 
-    weights = weights_of_run(run)
+    step = None
+    if which is None or (checkpoint := named_weights(run, which)) == run.model:
+        weights = weights_of_run(run)
+    else:
+        weights = Path(weights_named(f"{run.path}@{which}"))
+        step = next(each for each in run.checkpoint_steps() if run.checkpoint(each) == checkpoint)
     base = base or base_on_hub(run)
     files, left_out = files_of_model(weights, base)
     picture = run.path / PICTURE
@@ -100,7 +116,8 @@ def _files(run: RunDir, repository: str, base: str | None) -> tuple[list[UploadF
     if written_by_user(weights):
         card = UploadFile(CARD, weights / CARD)
     else:
-        card = UploadFile(CARD, model_card(run, repository, base, with_picture=with_picture).encode())
+        text = model_card(run, repository, base, with_picture=with_picture, weights=weights, step=step)
+        card = UploadFile(CARD, text.encode())
     return [card, *files], left_out
 
 

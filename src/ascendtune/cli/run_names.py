@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from ascendtune.core.checkpoint_names import named_weights, split_checkpoint_name, weight_names
 from ascendtune.core.errors import AscendtuneError, InputError
@@ -33,7 +33,7 @@ def run_named(text: str | Path) -> str:
         raise InputError(
             f"{name} names a checkpoint, and this command takes a run",
             code="checkpoint-not-taken",
-            remedy=f"give {run}; chat, generate, merge and the recipe key checkpoint.resume take checkpoints",
+            remedy=f"give {run}; chat, generate, merge, push and the recipe key checkpoint.resume take checkpoints",
         )
     if Path(name).exists() or "/" in name or name in ("", "-"):
         return name
@@ -53,6 +53,7 @@ def weights_named(text: str | Path, *, trust_remote_code: bool = False) -> str:
         InputError: the run has no such checkpoint, or its base model needs code that may not run.
         MachineError: the checkpoint is damaged, or the disk is full.
     """
+    refuse_recipe(text)
     run, which = split_checkpoint_name(str(text))
     if which is None:
         return run_named(text)
@@ -66,6 +67,25 @@ def weights_named(text: str | Path, *, trust_remote_code: bool = False) -> str:
     from ascendtune.train.checkpoint_weights import checkpoint_weights
 
     return str(checkpoint_weights(directory, found, trust_remote_code=trust_remote_code))
+
+
+def refuse_recipe(text: str | Path) -> None:
+    """Raises:
+    InputError: the text names a recipe, where weights are needed; the remedy names its run, or what to do with it.
+    """
+    path = Path(text)
+    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+        return
+    from ascendtune.recipe.recipe import Recipe
+
+    # A recipe of LLaMA-Factory for merging or chat is answered with the command.
+    run = Recipe.load(path).run_directory()
+    raise InputError(
+        "this is a recipe, and a model or a run is needed",
+        code="not-a-directory",
+        remedy=f"give the run that it trained: {run}",
+        where=path,
+    )
 
 
 def _run_of_job(name: str) -> str | None:
@@ -110,13 +130,35 @@ def complete_weights(incomplete: str) -> list[tuple[str, str]]:
 
 
 def complete_key(incomplete: str) -> list[tuple[str, str]]:
-    """Recipe keys that begin so, as `optim.learning_rate=`, each with its explanation."""
+    """Recipe keys that begin so, as `optim.learning_rate=`, each with its explanation; behind `=` the key's values."""
     from ascendtune.recipe.recipe import Recipe
 
-    return [(f"{key}=", about) for key, about in _keys(Recipe, ()) if f"{key}=".startswith(incomplete)]
+    known, equals, _ = incomplete.partition("=")
+    if not equals:
+        return [(f"{key}=", _about(field)) for key, field in _keys(Recipe, ()) if key.startswith(incomplete)]
+    found = [
+        f"{key}={value}" for key, field in _keys(Recipe, ()) if key == known for value in _values(field.annotation)
+    ]
+    return [(each, "") for each in dict.fromkeys(found) if each.startswith(incomplete)]
 
 
-def _keys(section: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _about(field: Any) -> str:
+    return str(field.description or "").partition("\n")[0]
+
+
+def _values(kind: Any) -> Iterator[str]:
+    """The words that a key may have, as in a recipe; none for numbers and texts, nor null."""
+    if kind is bool:
+        yield from ("true", "false")
+    elif get_origin(kind) is Literal:
+        yield from map(str, get_args(kind))
+    else:
+        for each in get_args(kind):
+            yield from _values(each)
+
+
+def _keys(section: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Each key with its field."""
     from ascendtune.core.config import sections_in
 
     for name, field in section.model_fields.items():
@@ -125,4 +167,4 @@ def _keys(section: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
             for each in inner:
                 yield from _keys(each, (*path, name))
         else:
-            yield ".".join((*path, name)), (field.description or "").partition("\n")[0]
+            yield ".".join((*path, name)), field

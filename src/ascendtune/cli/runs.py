@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import psutil
 import typer
 
 from ascendtune.cli.complain import warn
 from ascendtune.cli.options import AsJson
 from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.core.errors import AscendtuneError, InputError
+from ascendtune.core.procfs import stat_of
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.terminal_text import wrapped
 from ascendtune.core.units import format_bytes, format_duration
@@ -277,7 +277,7 @@ def state_of(record: dict[str, Any]) -> str:
     newest = attempts[-1]
     pid = whole(newest.get("pid"))
     is_here = newest.get("host", socket.gethostname()) == socket.gethostname()
-    return "died" if is_here and pid is not None and not psutil.pid_exists(pid) else state
+    return "died" if is_here and pid is not None and stat_of(pid) is None else state
 
 
 def number(value: Any) -> float | None:

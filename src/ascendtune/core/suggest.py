@@ -38,7 +38,10 @@ def closest_path(missing: Path) -> Path | None:
     # A forgotten suffix is the most common mistake, and a short name with a suffix is not similar by its letters.
     same_stem = sorted(name for name in names if name.split(".")[0] == part.name.split(".")[0])
     found = same_stem[0] if same_stem else closest(part.name, names)
-    return part.parent / found if found else None
+    # An equal suffix alone makes names similar: nothing.yaml is not dpo.yaml.
+    if found and (len(part.stem) < 3 or closest(part.stem, [Path(found).stem], cutoff=0.5)):
+        return part.parent / found
+    return None
 
 
 def path_suggestion(missing: Path, otherwise: str) -> str:

@@ -1,14 +1,16 @@
-"""The files of a data set: which ones, and each as bytes or as lines of text, with gzip undone."""
+"""The files of a data set: which ones, and each as bytes or as lines of text, with gzip and UTF-16 undone."""
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import io
 import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from ascendtune.core.errors import DataError, read_fault
 from ascendtune.core.files import expanded, is_endless, walk
@@ -19,7 +21,7 @@ from ascendtune.data.spec import DatasetSpec
 
 _GZIP = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 _LONGEST_LINE = 512 << 20
@@ -34,10 +36,10 @@ _MOST_ENTRIES = 300_000
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """The content of `path`, uncompressed.
+    """The content of `path`, uncompressed, and text in UTF-16, as Excel and PowerShell write it, in UTF-8.
 
     Raises:
-        DataError: it cannot be read, or the gzip stream is damaged.
+        DataError: it cannot be read, the gzip stream is damaged, or the text is not valid UTF-16.
         MachineError: it may not be read, or the disk fails.
     """
     try:
@@ -45,7 +47,10 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
             compressed = path.suffix.lower() == ".gz" or file.read(2) == _GZIP
             file.seek(0)
             # GzipFile is a binary file; its declared type differs.
-            yield cast(IO[bytes], gzip.GzipFile(fileobj=file)) if compressed else file
+            content = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if compressed else file
+            is_utf16 = content.read(2) in _UTF16_MARKS
+            content.seek(0)
+            yield io.BufferedReader(_FromUtf16(content, path)) if is_utf16 else content
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(
             f"the gzip file is damaged or cut off: {error}",
@@ -58,6 +63,37 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
             f"cannot be read: {error.strerror or error}", code="file-unreadable", remedy="check the file", where=path
         )
         raise read_fault(error, path) or fault from error
+
+
+class _FromUtf16(io.RawIOBase):
+    """The text of a file in UTF-16 with a mark, as UTF-8 without."""
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        super().__init__()
+        self._file, self._path = file, path
+        self._decoder = codecs.getincrementaldecoder("utf-16")()
+        self._decoded = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._decoded:
+            piece = self._file.read(1 << 16)
+            try:
+                self._decoded = self._decoder.decode(piece, final=not piece).encode()
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"not valid UTF-16, as which its first two bytes mark it: {error.reason}",
+                    code="not-utf8",
+                    remedy="save it as UTF-8, or copy it again: it may be cut off",
+                    where=self._path,
+                ) from error
+            if not piece:
+                break
+        count = min(len(buffer), len(self._decoded))
+        buffer[:count], self._decoded = self._decoded[:count], self._decoded[count:]
+        return count
 
 
 def head(path: Path, size: int = 4096) -> bytes:
@@ -74,14 +110,15 @@ def read_text(path: Path) -> str:
     """
     with opened(path) as file:
         content = _read_bounded(file, path)
-    _refuse_utf16(content, path)
     if content.startswith(_UTF8_MARK):
         del content[: len(_UTF8_MARK)]
     try:
         return content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise _not_utf8(path, line, error.start - content.rfind(b"\n", 0, error.start), content[error.start]) from error
+        begin = content.rfind(b"\n", 0, error.start) + 1
+        end = content.find(b"\n", error.start)
+        raise _not_utf8(path, line, bytes(content[begin : end if end >= 0 else None]), error.start - begin) from error
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -102,12 +139,11 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 )
             blank.count(line, number)
             if number == 1:
-                _refuse_utf16(line, path)
                 line = line.removeprefix(_UTF8_MARK)
             try:
                 yield number, line.decode()
             except UnicodeDecodeError as error:
-                raise _not_utf8(path, number, error.start + 1, line[error.start]) from error
+                raise _not_utf8(path, number, line, error.start) from error
 
 
 class _BlankLines:
@@ -148,23 +184,23 @@ def _read_bounded(file: IO[bytes], path: Path) -> bytearray:
     return content
 
 
-def _refuse_utf16(content: bytes | bytearray, path: Path) -> None:
-    if content.startswith(_UTF16_MARKS):
-        raise DataError(
-            "the file is UTF-16, not UTF-8",
-            code="not-utf8",
-            remedy=f"convert it: iconv -f UTF-16 -t UTF-8 '{path.name}' > converted{''.join(path.suffixes)}",
-            where=path,
-        )
-
-
-def _not_utf8(path: Path, line: int, column: int, byte: int) -> DataError:
+def _not_utf8(path: Path, number: int, line: bytes, column: int) -> DataError:
+    """The error for a line, which has the wrong byte at `column`, from 0."""
     return DataError(
-        f"not UTF-8: byte 0x{byte:02x} at byte {column} of line {line}",
+        f"not UTF-8: byte 0x{line[column]:02x} at byte {column + 1} of line {number}",
         code="not-utf8",
-        remedy=f"convert it, e.g. iconv -f GB18030 -t UTF-8 '{path.name}'; `file -i` guesses its encoding",
-        where=f"{path}:{line}",
+        remedy=f"convert it, e.g. iconv -f {_likely_encoding(line)} -t UTF-8 '{path.name}' > "
+        f"converted{''.join(path.suffixes)}; `file -i` guesses its encoding",
+        where=f"{path}:{number}",
     )
+
+
+def _likely_encoding(line: bytes) -> str:
+    """GB18030 where bytes above 127 stand in pairs, as in Chinese; that of Windows in western Europe where half of them
+    stand alone, as in German or French."""
+    runs = re.findall(rb"[\x80-\xff]+", line)
+    alone = sum(len(run) == 1 for run in runs)
+    return "WINDOWS-1252" if 2 * alone >= len(runs) else "GB18030"
 
 
 _MARKDOWN = (".md", ".markdown")

@@ -13,6 +13,7 @@ after the tags is added where the tags hold none.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,7 +102,7 @@ def find_spans(template: Template, conversation: Conversation, needed: Needed | 
         Refused: the template refuses the conversation, or it has too many turns to find their spans in time.
     """
     text, marked = template.text_of(conversation.messages, conversation.tools)
-    _require_tools_in(text, conversation)
+    _require_tools_in(template, conversation, text)
     if needed is not None and len(text) > needed.whole and len(conversation.messages) > _MANY_MESSAGES:
         shorter = _beginning(template, conversation, text, needed.beginning)
         if shorter is not None:
@@ -154,13 +155,36 @@ def _text_and_spans(
     return text, [(0, len(text))] if template.loss_on == "all" else spans
 
 
-def _require_tools_in(text: str, conversation: Conversation) -> None:
+def _require_tools_in(template: Template, conversation: Conversation, text: str) -> None:
     """Many templates write role and content only: a tool call would vanish, an empty turn be trained on."""
     calls = [call["function"]["name"] for message in conversation.messages for call in message.get("tool_calls", ())]
     offered = [str(tool.get("function", tool).get("name", "")) for tool in conversation.tools or ()]
     for what, names in (("tool calls", calls), ("tools", offered)):
         if any(name not in text for name in names):
             raise Refused(f"it does not write {what}")
+    contents = [message["content"] for message in conversation.messages]
+    elsewhere = "\0".join([*contents, json.dumps(conversation.tools, ensure_ascii=False)])
+    if any(text.count(name) <= elsewhere.count(name) for name in calls):
+        # The name may be that of a turn's text or of a tool: names that stand nowhere else tell.
+        text, _ = template.text_of(_with_calls_marked(conversation.messages), conversation.tools)
+        if any(name + _MARK not in text for name in calls):
+            raise Refused("it does not write tool calls")
+
+
+_MARK = "_c4119d"
+
+
+def _with_calls_marked(messages: Sequence[Message]) -> list[Message]:
+    """The messages with `_MARK` behind the names of called functions."""
+    marked = list(messages)
+    for number, message in enumerate(messages):
+        if calls := message.get("tool_calls"):
+            renamed = [{**each["function"], "name": each["function"]["name"] + _MARK} for each in calls]
+            marked[number] = {
+                **message,
+                "tool_calls": [{**each, "function": new} for each, new in zip(calls, renamed, strict=True)],
+            }
+    return marked
 
 
 def _alternates(messages: Sequence[Message]) -> bool:

@@ -49,11 +49,11 @@ def fetch_model(path_or_id: str, revision: str | None = None, *, weights_needed:
     return path
 
 
-def fetch_adapter(path_or_id: str) -> Path:
-    """The directory of an adapter; downloaded when it is a hub id. The caller checks its contents.
+def fetch_weights(path_or_id: str) -> Path:
+    """The directory of a model or an adapter; downloaded when it is a hub id. The caller checks its contents.
 
     Raises:
-        RecipeError: no such path, no such adapter, no access.
+        RecipeError: no such path, no such model, no access.
         MachineError: the hub cannot be reached, or the disk is full.
     """
     return find_local(path_or_id, "model") or _download(path_or_id, "model", None, _MODEL_FILES, _MODEL_COPIES)

@@ -22,10 +22,10 @@ from ascendtune.data.spec import NAMED
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.adapter_files import check_adapter
-from ascendtune.hub.download import fetch_model
+from ascendtune.hub.download import fetch_weights
 from ascendtune.hub.model_config import require_rows_for_tokens
 from ascendtune.hub.trained import base_of_adapter, is_reward_model, weights_of_run
-from ascendtune.hub.verify import require_unquantised
+from ascendtune.hub.verify import check_model_directory, require_unquantised
 
 if TYPE_CHECKING:
     from ascendtune.infer.transformers import TransformersModel
@@ -235,16 +235,18 @@ def find_weights(path_or_id: str | Path) -> Weights:
     path = expanded(path_or_id)
     if (path / "run.json").is_file():
         path = weights_of_run(RunDir(path))
+    elif not path.exists():
+        path = fetch_weights(str(path_or_id))
     if (path / "adapter_config.json").is_file():
         _require_text(path)
         model = base_of_adapter(path)
         require_unquantised(model, "generating with")
         check_adapter(path, model)
         return Weights(model, path)
-    model = fetch_model(str(path) if path.exists() else str(path_or_id))
-    _require_text(model)
-    require_unquantised(model, "generating with")
-    return Weights(model)
+    check_model_directory(path, weights_needed=True)
+    _require_text(path)
+    require_unquantised(path, "generating with")
+    return Weights(path)
 
 
 def _require_text(directory: Path) -> None:

@@ -14,7 +14,7 @@ from ascendtune.core.foreign_json import bad_field, read_json_object
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.suggest import path_suggestion
 from ascendtune.hub.adapter_files import weight_in_files
-from ascendtune.hub.download import fetch_model
+from ascendtune.hub.download import fetch_model, fetch_weights, find_local
 from ascendtune.hub.lora_adapter import Adapter, read_adapter
 from ascendtune.hub.model_config import read_model_config
 from ascendtune.hub.safetensors_header import SafetensorsHeader, StoredTensor
@@ -99,7 +99,7 @@ def find_sources(named: Sequence[str], onto: str | None = None) -> Sources:
     """The adapters and the base on which the first of them was trained.
 
     Args:
-        named: each a run or an adapter directory, with `=WEIGHT` behind it or without.
+        named: each a run, an adapter directory or a hub id, with `=WEIGHT` behind it or without.
         onto: another base, a directory or a hub id.
 
     Raises:
@@ -134,7 +134,9 @@ def _place(text: str) -> tuple[Path, float]:
             raise InputError(
                 f"'{number}' is not a weight", code="invalid-value", remedy="write a number, as in runs/a=0.5"
             )
-        path, weight = expanded(before), float(number)
+        text, path, weight = before, expanded(before), float(number)
+    if _is_hub_id(text):
+        path = fetch_weights(text)
     if (path / "run.json").is_file():
         return _of_run(RunDir(path)), weight
     if (path / "adapter_config.json").is_file():
@@ -153,6 +155,16 @@ def _place(text: str) -> tuple[Path, float]:
         remedy=usual if path.exists() else path_suggestion(path, usual),
         where=path,
     )
+
+
+def _is_hub_id(text: str) -> bool:
+    """Whether it is OWNER/NAME or HUB:OWNER/NAME. A name alone is a misspelt run: no hub is asked for it."""
+    if "/" not in text:
+        return False
+    try:
+        return find_local(text, "model") is None
+    except InputError:
+        return False
 
 
 def _of_run(run: RunDir) -> Path:

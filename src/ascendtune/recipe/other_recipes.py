@@ -1,9 +1,14 @@
-"""Configurations of axolotl, TRL and ms-swift: answered with the commands that train the same here."""
+"""Files that are given in place of a recipe: configurations of axolotl, TRL and ms-swift, data, models, programs.
+
+Each is answered with the commands that train the same here.
+"""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from ascendtune.core.document import Document
@@ -13,7 +18,34 @@ from ascendtune.recipe.other_names import key_here
 _MODEL = ("model", "model_name_or_path", "base_model", "model_id_or_path")
 _DATA = ("dataset", "dataset_name", "datasets", "data", "train_file", "data_path")
 _PREFERENCES = frozenset(("dpo", "kto", "orpo", "simpo", "ipo"))
+_DATA_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".jsonl.gz", ".json.gz", ".csv.gz", ".tsv.gz")
 _SCHEDULERS = frozenset(("linear", "cosine", "constant"))
+
+
+def refuse_other_file(path: Path) -> None:
+    """Raises:
+    RecipeError: `path` is a model, a data set or a program.
+    """
+    quoted = shlex.quote(str(path))
+    if (path / "config.json").is_file():
+        kind, remedy = "model", f"ascendtune init --model {quoted} --data DATA, then ascendtune train recipe.yaml"
+    elif path.is_file() and (path.name.lower().endswith(_DATA_SUFFIXES) or _is_json_list(path)):
+        kind, remedy = "data set", f"ascendtune init --model MODEL --data {quoted}, then ascendtune train recipe.yaml"
+    elif path.is_file() and path.suffix in (".py", ".sh"):
+        program = f"python {quoted}" if path.suffix == ".py" else f"bash {quoted}"
+        kind, remedy = "program", f"ascendtune launch -- {program}, which starts it once per device"
+    else:
+        return
+    raise RecipeError(f"this is a {kind}, not a recipe", code="not-a-recipe", remedy=remedy, where=path)
+
+
+def _is_json_list(path: Path) -> bool:
+    if path.suffix.lower() != ".json":
+        return False
+    # What cannot be read is reported when it is read as a recipe.
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(1024).lstrip()[:1] == b"["
+    return False
 
 
 def refuse_other_recipe(document: Document) -> None:
@@ -56,7 +88,12 @@ def commands_here(values: Mapping[str, Any], stage: str | None = None) -> tuple[
         words += ["--stage", stage]
     if _is_adapted(values):
         words += ["--tuner", "lora"]
-    changes = ([f"method.preference.loss={loss}"] if loss not in (None, "dpo") else []) + _numbers(values)
+    changes = [f"method.preference.loss={loss}"] if loss not in (None, "dpo") else []
+    if stage == "preference" and _is_number(values.get("rl_beta")):
+        changes.append(f"method.preference.beta={values['rl_beta']}")
+    changes += _numbers(values)
+    if isinstance(directory := values.get("output_dir"), str):
+        changes.append(f"run_dir={directory}")
     return shlex.join(words), shlex.join(["ascendtune", "train", "recipe.yaml", *changes])
 
 

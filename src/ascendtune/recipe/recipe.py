@@ -20,7 +20,7 @@ from ascendtune.recipe.llamafactory.translate import translate
 from ascendtune.recipe.llamafactory.v1 import is_v1_key, is_v1_recipe, translate_v1
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.other_names import REMEDIES
-from ascendtune.recipe.other_recipes import refuse_other_recipe
+from ascendtune.recipe.other_recipes import refuse_other_file, refuse_other_recipe
 from ascendtune.recipe.parallel import ParallelSection
 from ascendtune.recipe.sections import (
     NEEDS_WHOLE_MATRICES,
@@ -163,8 +163,9 @@ class Recipe(Section):
         For a LLaMA-Factory recipe its own keys are taken among the overrides, too.
 
         Raises:
-            RecipeError: unreadable, or a LLaMA-Factory recipe that cannot be translated.
+            RecipeError: unreadable, something else than a recipe, or a LLaMA-Factory recipe that cannot be translated.
         """
+        refuse_other_file(Path(path))
         document = read_document(Path(path))
         native = list(overrides)
         refuse_other_recipe(document)

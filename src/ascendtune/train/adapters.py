@@ -10,7 +10,7 @@ from ascendtune.core.errors import RecipeError
 from ascendtune.core.files import digest_of_file
 from ascendtune.core.rundir import RunDir
 from ascendtune.hub.adapter_files import CONFIG, WEIGHTS, check_adapter, read_adapter_config
-from ascendtune.hub.download import fetch_adapter
+from ascendtune.hub.download import fetch_weights
 from ascendtune.hub.lora_adapter import read_adapter
 from ascendtune.hub.trained import weights_of_run
 from ascendtune.recipe.method import MethodSection
@@ -74,7 +74,7 @@ def require_same_adapters(record: dict[str, Any], adapters: list[Adapter]) -> No
 
 
 def _find(name: str, base: Path | None) -> Adapter:
-    path = fetch_adapter(name)
+    path = fetch_weights(name)
     if (path / "run.json").is_file():
         path = weights_of_run(RunDir(path))
     try:

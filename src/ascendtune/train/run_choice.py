@@ -129,7 +129,7 @@ def require_checkpoint(checkpoint: Path) -> None:
         raise RecipeError(
             f"{_RESUME}: no such checkpoint",
             code="checkpoint-missing",
-            remedy="give a directory like runs/NAME/checkpoints/step_100",
+            remedy=_checkpoint_remedy(checkpoint),
             where=checkpoint,
         )
     parts = (checkpoint / "state.json", checkpoint / "digests.json")
@@ -140,6 +140,18 @@ def require_checkpoint(checkpoint: Path) -> None:
             remedy="give a directory that holds state.json and digests.json",
             where=checkpoint,
         )
+
+
+def _checkpoint_remedy(missing: Path) -> str:
+    """The checkpoints of the run that the path leads into: other tools write `RUN/checkpoint-100`."""
+    run = next((RunDir(each) for each in missing.parents[:2] if (each / "run.json").is_file()), None)
+    steps = run.checkpoint_steps() if run else []
+    if run is None or not steps:
+        return "give a directory like runs/NAME/checkpoints/step_100, or NAME@100"
+    number = re.search(r"\d+$", missing.name)
+    if number and int(number[0]) in steps:
+        return f"{_RESUME}={run.checkpoint(int(number[0]))}"
+    return f"this run has: {', '.join(f'{run.path.name}@{step}' for step in steps)}"
 
 
 def _from_path(

@@ -106,6 +106,20 @@ def test_commands_change_the_conversation(conversation: chat._Conversation, caps
     assert _answers(capsys) == ["1/0/0.0", "3/1/0.0", "3/2/0.7", "1/3/0.0", "2/4/0.0"]
 
 
+@pytest.mark.parametrize(
+    ("line", "is_terminal", "answers"),
+    [("/quit", False, 1), ("quit", True, 1), ("quit", False, 3), ("exit now", True, 3)],
+)
+def test_words_that_end_other_chats_end_this_one(
+    line: str, is_terminal: bool, answers: int, conversation: chat._Conversation,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(chat, "_lines", lambda: iter(["one", line, "two"]))
+    monkeypatch.setattr(sys, "stdin", Terminal() if is_terminal else io.StringIO())
+    chat._converse(conversation)
+    assert len(_answers(capsys)) == answers
+
+
 def test_a_conversation_is_saved_as_training_data(
     conversation: chat._Conversation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

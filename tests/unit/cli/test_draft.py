@@ -23,6 +23,14 @@ def _length(model: Path, path: Path, answers: list[str]) -> draft.Length:
     return draft.longest_row(draft.look_at_model(str(model)), [look_at_data(_rows(path, rows))], "chatml")
 
 
+@pytest.mark.parametrize(("rows", "accumulate"), [(150, 1), (200, 8)])
+def test_few_rows_make_small_steps(rows: int, accumulate: int, tiny_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f'{{"prompt": "{number}?", "completion": "{number}"}}\n' for number in range(rows)))
+    text = draft.draft(draft.look_at_model(str(tiny_model)), [look_at_data(str(path))])
+    assert f"  accumulate: {accumulate}  #" in text
+
+
 def test_longest_row_is_counted_exactly_where_rows_are_short(tiny_model: Path, tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(tiny_model)
     length = _length(tiny_model, tmp_path / "rows.jsonl", ["four", "It is four. " * 20, "4"])

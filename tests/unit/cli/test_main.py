@@ -122,10 +122,14 @@ def test_a_wide_example_is_continued_with_a_backslash(
         (["train", "r.yaml", "--resume"], "the same command goes on from the newest checkpoint"),
         (["resume"], "give the same ascendtune train RECIPE again"),
         (["train", "--config", "r.yaml"], "ascendtune train RECIPE"),
-        (["train", "r.yaml", "--learning_rate", "3e-4"], "without dashes: optim.learning_rate=VALUE"),
+        (["train", "r.yaml", "--learning_rate", "3e-4"], "without dashes: optim.learning_rate=3e-4"),
+        (["train", "r.yaml", "--output-dir=my runs"], "without dashes: run_dir='my runs'"),
+        (["train", "r.yaml", "--learning_rate"], "without dashes: optim.learning_rate=VALUE"),
+        (["init", "model", "rows.jsonl"], "ascendtune init --model MODEL --data DATA"),
+        (["merge", "runs/qa@120"], "ascendtune merge runs/qa@120 --to qa-merged"),
         (["train", "r.yaml", "--stage", "sft"], "without dashes: method.stage=VALUE"),
-        (["train", "r.yaml", "--optim.epochs", "2"], "without dashes: optim.epochs=VALUE"),
-        (["train", "r.yaml", "--micro-batch-size", "2"], "without dashes: batch.per_device=VALUE"),
+        (["train", "r.yaml", "--optim.epochs", "2"], "without dashes: optim.epochs=2"),
+        (["train", "r.yaml", "--micro-batch-size", "2"], "without dashes: batch.per_device=2"),
     ],
 )
 def test_words_of_other_tools_are_answered_with_the_command_or_key_here(
@@ -134,6 +138,31 @@ def test_words_of_other_tools_are_answered_with_the_command_or_key_here(
     with pytest.raises(SystemExit) as ended:
         entry.main(words)
     assert ended.value.code == 2 and remedy in capsys.readouterr().err
+
+
+_MERGING = "model_name_or_path: base\nadapter_name_or_path: saves/lora\nexport_dir: merged\n"
+_CHATTING = "model_name_or_path: base\nadapter_name_or_path: saves/lora\ntemplate: qwen\n"
+_TRAINING = "name: qa\nmodel: {path: m}\ndata: {train: rows.jsonl}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "recipe", "remedy"),
+    [
+        (["export"], _MERGING, "ascendtune merge saves/lora --onto base --to merged"),
+        (["merge"], _MERGING, "ascendtune merge saves/lora --onto base --to merged"),
+        (["webchat"], _CHATTING, "ascendtune chat saves/lora"),
+        (["chat"], _CHATTING, "ascendtune chat saves/lora"),
+        (["chat"], _TRAINING, "give the run that it trained: runs/qa"),
+        (["merge"], _TRAINING, "give the run that it trained: runs/qa"),
+        (["export"], _TRAINING, "ascendtune merge RUN_OR_ADAPTER --to DIR"),
+    ],
+)
+def test_recipe_in_place_of_a_run_is_answered_with_the_command_or_the_run(
+    in_process: Any, tmp_path: Path, words: list[str], recipe: str, remedy: str
+) -> None:
+    (tmp_path / "r.yaml").write_text(recipe)
+    result = in_process(*words, tmp_path / "r.yaml")
+    assert result.returncode == 2 and remedy in result.stderr
 
 
 def test_completion_knows_commands_and_options(ascendtune: Any) -> None:

@@ -55,6 +55,13 @@ def test_list_is_a_table_for_people_and_json_for_programs(ascendtune: Any, runs:
     assert 99 < second["age_seconds"] < 200
 
 
+def test_a_killed_run_that_its_parent_has_not_waited_for_is_died(ascendtune: Any, runs: Path) -> None:
+    with subprocess.Popen(["true"]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        RunDir(runs / "b").update(attempts=[{"attempt": 1, "started": time.time() - 100, "pid": child.pid}])
+        assert "b     died" in ascendtune("runs", "list").stdout
+
+
 def test_list_without_runs_says_so(ascendtune: Any, tmp_path: Path) -> None:
     result = ascendtune("runs", "list")
     assert result.returncode == 2 and "code: path-missing" in result.stderr

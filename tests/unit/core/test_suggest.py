@@ -18,3 +18,7 @@ def test_a_path_with_a_missing_suffix_or_a_misspelt_folder_is_completed(tmp_path
     assert closest_path(tmp_path / "rows" / "a") == tmp_path / "rows" / "a.jsonl"
     assert closest_path(tmp_path / "row" / "a.jsonl") == tmp_path / "rows"
     assert path_suggestion(tmp_path / "other", "check the path") == "check the path"
+    # Only the suffix is alike.
+    (tmp_path / "dpo.yaml").touch()
+    assert closest_path(tmp_path / "nothing.yaml") is None
+    assert closest_path(tmp_path / "dpoo.yaml") == tmp_path / "dpo.yaml"

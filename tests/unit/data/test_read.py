@@ -216,9 +216,7 @@ _BAD_FILES: dict[str, tuple[str, bytes, str, str]] = {
     "latin-1 line": ("x.jsonl", b'{"a": 1}\n{"a": "caf\xe9"}\n', ":2", "byte 0xe9 at byte 11 of line 2"),
     "latin-1 array": ("x.json", b'[{"a": 1},\n{"a": "caf\xe9"}]\n', ":2", "byte 0xe9 at byte 11 of line 2"),
     "latin-1 csv": ("x.csv", b"a\ncaf\xe9\n", ":2", "byte 0xe9 at byte 4 of line 2"),
-    "utf-16 lines": ("x.jsonl", '{"a": 1}\n'.encode("utf-16"), "", "UTF-16"),
-    "utf-16 array": ("x.json", '[{"a": 1}]'.encode("utf-16"), "", "UTF-16"),
-    "utf-16 csv": ("x.csv", b"\xfe\xff" + "a,b\n1,2\n".encode("utf-16-be"), "", "UTF-16"),
+    "utf-16 cut off": ("x.jsonl", '{"a": 1}\n'.encode("utf-16")[:-1], "", "not valid UTF-16"),
     "open quote": ("x.csv", b'a,b\n1,2\n"3,4\n5,6\n', ":3", "not valid CSV"),
     "column twice": ("x.csv", b"a,a\n1,2\n", ":1", "duplicate name: 'a'"),
     "not parquet": ("x.parquet", b"PAR1 but no more", "", "Parquet file is damaged"),
@@ -237,6 +235,34 @@ def test_an_unreadable_file_is_refused_with_its_place(case: str, tmp_path: Path)
     error = _refused(path)
     assert words in error.what
     assert error.where == f"{path}{place}"
+
+
+_UTF16 = {
+    "x.jsonl": '{"a": "ü"}\n{"a": "\u2028😀"}\n'.encode("utf-16"),
+    "x.json": '[{"a": "ü"},\n{"a": "\u2028😀"}]'.encode("utf-16"),
+    "x.tsv": "a\r\nü\r\n\u2028😀\r\n".encode("utf-16"),
+    "big-endian.csv": b"\xfe\xff" + "a\nü\n\u2028😀\n".encode("utf-16-be"),
+    "x.csv.gz": gzip.compress("a\nü\n\u2028😀\n".encode("utf-16")),
+}
+
+
+@pytest.mark.parametrize("name", _UTF16)
+def test_text_in_utf16_is_read(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(_UTF16[name])
+    assert [row.values for row in _read(tmp_path / name)] == [{"a": "ü"}, {"a": "\u2028😀"}]
+
+
+def test_long_text_in_utf16_is_read_whole(tmp_path: Path) -> None:
+    texts = [f"{number} ü😀" * (number % 50 + 1) for number in range(5000)]
+    (tmp_path / "x.txt").write_bytes("\n".join(texts).encode("utf-16"))
+    assert [row.values["text"] for row in _read(tmp_path / "x.txt")] == texts
+
+
+@pytest.mark.parametrize(("text", "encoding"), [("Über Größe", "cp1252"), ("这是中文", "gb18030")])
+def test_another_encoding_is_named(text: str, encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(f"a\n{text}\n".encode(encoding))
+    named = {"cp1252": "WINDOWS-1252", "gb18030": "GB18030"}[encoding]
+    assert f"iconv -f {named} -t UTF-8 'x.csv' > converted.csv" in _refused(tmp_path / "x.csv").remedy
 
 
 def test_one_object_is_refused_with_the_way_to_its_list(tmp_path: Path) -> None:

@@ -235,6 +235,19 @@ def test_labels_are_those_of_the_offsets(answers: list[str], questions: list[str
     assert overlapping <= found <= overlapping | inside
 
 
+@pytest.mark.parametrize("offers", [True, False])
+def test_calls_left_out_by_the_template_are_refused_where_a_turn_has_the_name_of_the_function(
+    offers: bool, make_model: Callable[..., Path]
+) -> None:
+    turn = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    bare = "{{ tools | tojson if tools }}{% for m in messages %}" + turn + "{% endfor %}"
+    writes_calls = bare.replace("{{ m.content }}", "{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}")
+    conversation = Conversation([user("the weather?"), call("Oslo")], TOOLS if offers else None)
+    with pytest.raises(Refused, match="does not write tool calls"):
+        ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=bare))).render(conversation)
+    assert ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=writes_calls))).render(conversation)
+
+
 @pytest.mark.parametrize("what", ["tool calls", "tools"])
 def test_content_left_out_by_the_template_is_refused(what: str, make_model: Callable[..., Path]) -> None:
     """A template that writes role and content alone would turn a call into an empty answer."""

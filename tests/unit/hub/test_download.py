@@ -35,7 +35,15 @@ _DATASET = {
 }
 
 
-_REPOSITORIES = {"models/owner/whole": _MODEL, "datasets/owner/rows": _DATASET}
+_ADAPTER = {
+    "adapter_config.json": b'{"peft_type": "LORA", "task_type": "CAUSAL_LM"}',
+    "adapter_model.safetensors": _EMPTY_WEIGHTS,
+}
+_REPOSITORIES = {
+    "models/owner/whole": _MODEL,
+    "models/owner/adapter": _ADAPTER,
+    "datasets/owner/rows": _DATASET,
+}
 
 
 class _Hub(BaseHTTPRequestHandler):
@@ -136,6 +144,15 @@ def test_a_model_is_downloaded_without_pickles_and_then_found_offline(hub: str, 
     assert Path(found) == folder
     assert missing.startswith("MachineError 3") and "HF_HUB_OFFLINE is set" in missing
     assert len(_Hub.requested) == asked_before
+
+
+def test_an_adapter_is_downloaded_for_commands_that_use_or_merge_weights(hub: str, tmp_path: Path) -> None:
+    imports = "__import__('ascendtune.{0}', fromlist=['x'])"
+    chat, merge = imports.format("infer.engine"), imports.format("merge.source")
+    calls = (f"{chat}.find_weights('owner/adapter')", f"{merge}.find_sources(['hf:owner/adapter=0.5'])")
+    answers = _ask(tmp_path, hub, *calls).output
+    # Both have the adapter's own files before them, and miss what an adapter without a name of its base lacks.
+    assert answers.count("the adapter does not name its base model") + answers.count("holds no weights") == 2, answers
 
 
 def test_only_the_split_and_subset_of_a_data_set_are_downloaded(hub: str, tmp_path: Path) -> None:

@@ -38,6 +38,12 @@ SWIFT = {"model": "m", "dataset": ["d#500"], "train_type": "lora", "rlhf_type": 
             "optim.learning_rate=0.0002 optim.scheduler=cosine",
         ),
         (
+            {"base_model": "m", "datasets": [{"path": "d"}], "rl": "dpo", "rl_beta": 0.2, "output_dir": "./out"},
+            "axolotl",
+            "ascendtune init --model m --data d --stage preference",
+            "ascendtune train recipe.yaml method.preference.beta=0.2 run_dir=./out",
+        ),
+        (
             TRL,
             "TRL",
             "ascendtune init --model m --data d --stage preference --tuner lora",
@@ -50,7 +56,7 @@ SWIFT = {"model": "m", "dataset": ["d#500"], "train_type": "lora", "rlhf_type": 
             "ascendtune train recipe.yaml method.preference.loss=simpo data.max_length=64",
         ),
     ],
-    ids=["axolotl", "TRL", "ms-swift"],
+    ids=["axolotl", "axolotl DPO", "TRL", "ms-swift"],
 )
 def test_answer_holds_the_commands(tmp_path: Path, values: dict[str, Any], tool: str, first: str, then: str) -> None:
     file = tmp_path / "config.yaml"
@@ -63,3 +69,29 @@ def test_answer_holds_the_commands(tmp_path: Path, values: dict[str, Any], tool:
     native = tmp_path / "recipe.yaml"
     native.write_text(yaml.safe_dump({"model": {"path": "m"}, "data": {"train": "d"}}))
     Recipe.load(native, [word for word in then.split() if "=" in word and not word.startswith("method.lora")])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "remedy"),
+    [
+        ("rows.jsonl", '{"prompt": "a"}\n{"prompt": "b"}\n', "ascendtune init --model MODEL --data {}, then"),
+        ("rows.csv.gz", "\x1f", "ascendtune init --model MODEL --data {}, then"),
+        ("rows.json", '\n [{"a": 1}]', "ascendtune init --model MODEL --data {}, then"),
+        ("model/config.json", "{}", "ascendtune init --model {} --data DATA, then"),
+        ("train.py", "print('a')", "ascendtune launch -- python {}"),
+    ],
+)
+def test_file_that_is_no_recipe_is_answered_with_the_command(
+    tmp_path: Path, name: str, content: str, remedy: str
+) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(content)
+    given = tmp_path / name.partition("/")[0]
+    with pytest.raises(RecipeError) as caught:
+        Recipe.load(given)
+    assert caught.value.code == "not-a-recipe" and remedy.format(given) in caught.value.remedy
+
+
+def test_recipe_in_json_is_one(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text('{"model": {"path": "m"}, "data": {"train": "d"}}')
+    assert Recipe.load(tmp_path / "r.json").model.path == "m"

@@ -27,7 +27,12 @@ def answered(row: Mapping[str, Any], name: str) -> Conversation | BadRow:
         return BadRow("no answer", f"{name} is missing or empty")
     prompt = next((row[form] for form in _FORMS if row.get(form) is not None), None)
     if prompt is None and row.get("instruction") is not None:
-        return only_the_last_turn(alpaca.convert({**row, "output": answer}))
+        if is_text(answer):
+            return only_the_last_turn(alpaca.convert({**row, "output": answer}))
+        asked = alpaca.convert({**row, "output": "."})
+        if isinstance(asked, BadRow):
+            return asked
+        prompt = [message for message in asked.messages[:-1] if message["role"] != "system"]
     if prompt is None:
         turns = _turns_of_transcript(answer) or listed(answer)
         if not isinstance(turns, list):

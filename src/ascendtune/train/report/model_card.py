@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,27 +77,39 @@ def written_by_user(directory: Path) -> bool:
     return any(line != "### Framework versions" and not re.fullmatch(r"- PEFT [\w.+-]+", line) for line in entries)
 
 
-def model_card(run: RunDir, repository: str, base: str | None, *, with_picture: bool) -> str:
+def model_card(
+    run: RunDir,
+    repository: str,
+    base: str | None,
+    *,
+    with_picture: bool,
+    weights: Path | None = None,
+    step: int | None = None,
+) -> str:
     """The card as Markdown with the hub's metadata.
 
     Args:
         repository: HUB:OWNER/NAME of the model, with `hf` or `modelscope` as HUB.
         base: id of the base model on this hub, if it has one.
+        weights: directory of the exported weights of a checkpoint; the default is the run's final weights.
+        step: of that checkpoint; losses of later steps are left out.
 
     Raises:
         RecipeError: the model's config is damaged.
         MachineError: a record of the run is damaged.
     """
     recipe, record = _recipe(run), run.read()
-    lines = [*_head(run, recipe, repository, base), "## Data", "", *_data(run)]
+    lines = [*_head(run, weights or run.model, recipe, repository, base), "## Data", "", *_data(run)]
     lines += ["## Training", "", *_table(("setting", "value"), _settings(recipe, record)), ""]
-    steps = [each for each in run.read_metrics() if _is_number(each.get("loss"))]
+    steps = [each for each in _until(step, run.read_metrics()) if _is_number(each.get("loss"))]
+    if step is not None:
+        lines += [f"These are the weights of step {step}.", ""]
     if steps:
         lines += [f"The loss went from {steps[0]['loss']:.4g} at step {_shown(steps[0].get('step'))} to "
                   f"{steps[-1]['loss']:.4g} at step {_shown(steps[-1].get('step'))}.", ""]  # fmt: skip
     if with_picture:
         lines += [f"![Loss, learning rate, gradient norm and throughput of the run]({PICTURE})", ""]
-    evaluations = [each for each in run.read_evaluations() if _is_number(each.get("loss"))]
+    evaluations = [each for each in _until(step, run.read_evaluations()) if _is_number(each.get("loss"))]
     if evaluations:
         extras = [name for name in SHOWN_EXTRAS if any(_is_number(each.get(name)) for each in evaluations)]
         rows = [[_shown(each.get(name)) for name in ("step", "loss", *extras)] for each in _some(evaluations)]
@@ -108,8 +120,13 @@ def model_card(run: RunDir, repository: str, base: str | None, *, with_picture: 
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _head(run: RunDir, recipe: Mapping[str, Any], repository: str, base: str | None) -> Iterator[str]:
-    adapter, scores = is_adapter(run.model), is_reward_model(run.model)
+def _until(step: int | None, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records up to `step`; None: all."""
+    return [each for each in records if step is None or (_is_number(each.get("step")) and each["step"] <= step)]
+
+
+def _head(run: RunDir, weights: Path, recipe: Mapping[str, Any], repository: str, base: str | None) -> Iterator[str]:
+    adapter, scores = is_adapter(weights), is_reward_model(weights)
     stage, tuner = str(_at(recipe, "method.stage")), str(_at(recipe, "method.tuner"))
     hub, name = split_hub(repository)
     data = {

@@ -27,6 +27,16 @@ ROWS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
          "chosen": "good", "rejected": "poor"},
         [SYSTEM, *EARLIER, {"role": "user", "content": "q\ni"}],
     ),
+    "alpaca, answers as turns": (
+        {"instruction": "q", "system": "s", "chosen": [{"role": "assistant", "content": "good"}],
+         "rejected": [{"role": "assistant", "content": "poor"}]},
+        [SYSTEM, USER],
+    ),
+    "alpaca, answers as whole conversations": (
+        {"instruction": "q", "chosen": [USER, {"role": "assistant", "content": "good"}],
+         "rejected": [USER, {"role": "assistant", "content": "poor"}]},
+        [USER],
+    ),
     "sharegpt": (
         {"conversations": SPOKEN, "chosen": {"from": "gpt", "value": "good"},
          "rejected": {"from": "gpt", "value": "poor"}, "system": "s"},

@@ -1,0 +1,64 @@
+"""The scripts that `--install-completion` writes for bash and zsh, in place of typer's.
+
+Typer's script for bash passes on words as readline breaks them, at `@` and `=` too: `run@<TAB>` completes nothing. That
+for zsh evaluates the help texts. Both leave a space behind `optim.learning_rate=`.
+"""
+
+from __future__ import annotations
+
+_ASK = (
+    '(env _TYPER_COMPLETE_ARGS="{line}" _TYPER_COMPLETE_FISH_ACTION=get-args '
+    "%(autocomplete_var)s=complete_fish %(prog_name)s)"
+)
+# The answer for fish is a line for each completion, with its help behind a tab. In the scripts %% stands for %.
+_BASH = f"""
+%(complete_func)s() {{
+    local line="${{COMP_LINE:0:COMP_POINT}}" kept="" word reply index
+    word="${{line##*[[:space:]]}}"
+    # Only what follows the last of the characters that break words is replaced.
+    for ((index = ${{#word}}; index > 0; index--)); do
+        if [[ $COMP_WORDBREAKS == *"${{word:index-1:1}}"* ]]; then
+            kept="${{word:0:index}}"
+            break
+        fi
+    done
+    COMPREPLY=()
+    while IFS= read -r reply; do
+        reply="${{reply%%%%$'\\t'*}}"
+        [[ -n $reply ]] && COMPREPLY+=("${{reply#"$kept"}}")
+    done < <{_ASK.format(line="$line")}
+    [[ ${{#COMPREPLY[@]}} == 1 && ${{COMPREPLY[0]}} == *= ]] && compopt -o nospace
+    return 0
+}}
+
+complete -o default -F %(complete_func)s %(prog_name)s
+"""
+
+_ZSH = f"""
+#compdef %(prog_name)s
+
+%(complete_func)s() {{
+    local -a whole begun
+    local value about
+    while IFS=$'\\t' read -r value about; do
+        [[ -z $value ]] && continue
+        if [[ $value == *= ]]; then
+            begun+=("${{value//:/\\\\:}}:$about")
+        else
+            whole+=("${{value//:/\\\\:}}:$about")
+        fi
+    done < <{_ASK.format(line="${words[1,$CURRENT]}")}
+    (( ${{#whole}} )) && _describe %(prog_name)s whole
+    (( ${{#begun}} )) && _describe %(prog_name)s begun -S ''
+    (( ${{#whole}} + ${{#begun}} )) || _files
+}}
+
+compdef %(complete_func)s %(prog_name)s
+"""
+
+
+def use_own_scripts() -> None:
+    """Let typer's `--install-completion` and `--show-completion` write these scripts."""
+    from typer import _completion_shared
+
+    _completion_shared._completion_scripts.update(bash=_BASH, zsh=_ZSH)

@@ -1,0 +1,95 @@
+"""The scripts that complete in the shell, with a stand-in that answers as ascendtune does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer import _completion_shared
+
+from ascendtune.cli.completion import use_own_scripts
+from ascendtune.cli.run_names import complete_key
+
+_ANSWERS = {
+    "chat a@": "a@20\tcheckpoint\na@best\tcheckpoint\n",
+    "train r.yaml optim.le": "optim.learning_rate=\tPeak: it's `1e-4` for $(lora)\n",
+    "train r.yaml optim.scheduler=co": "optim.scheduler=constant\noptim.scheduler=cosine\n",
+    "chat x": "",
+}
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`ascendtune` in PATH, which knows `_ANSWERS`."""
+    lines = [f"'ascendtune {asked}') cat {tmp_path}/{number} ;;" for number, asked in enumerate(_ANSWERS)]
+    for number, answer in enumerate(_ANSWERS.values()):
+        (tmp_path / str(number)).write_text(answer)
+    script = tmp_path / "ascendtune"
+    script.write_text("\n".join(["#!/bin/sh", 'case "$_TYPER_COMPLETE_ARGS" in', *lines, "esac"]))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return script
+
+
+def _script(shell: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(_completion_shared, "_completion_scripts", dict(_completion_shared._completion_scripts))
+    use_own_scripts()
+    return _completion_shared.get_completion_script(
+        prog_name="ascendtune", complete_var="_ASCENDTUNE_COMPLETE", shell=shell
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "replies"),
+    [
+        ("chat a@", ["20", "best"]),
+        ("train r.yaml optim.le", ["optim.learning_rate="]),
+        ("train r.yaml optim.scheduler=co", ["constant", "cosine"]),
+        ("chat x", []),
+    ],
+)
+def test_bash_replaces_what_follows_the_last_word_break(
+    typed: str, replies: list[str], program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = f"""{_script("bash", monkeypatch)}
+        COMP_LINE='ascendtune {typed}' COMP_WORDBREAKS=$' \\t\\n"'"'"'@><=;|&(:'
+        COMP_POINT=${{#COMP_LINE}}
+        _ascendtune_completion ascendtune 2> /dev/null
+        printf '%s\\n' "${{COMPREPLY[@]}}" """
+    done = subprocess.run(["bash", "--norc", "-c", asked], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == replies
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_leaves_no_space_behind_a_key_and_runs_no_help_text(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = f"""compdef() {{ : }}
+        _describe() {{ local -a shown=("${{(@P)2}}"); print -r -- "${{(@)shown}}" "${{@:3}}." }}
+        _files() {{ print files }}
+        {_script("zsh", monkeypatch)}
+        for typed in 'train r.yaml optim.le' 'train r.yaml optim.scheduler=co' 'chat x'; do
+            words=(ascendtune ${{=typed}}) CURRENT=$#words
+            _ascendtune_completion
+        done"""
+    done = subprocess.run(["zsh", "-f", "-c", asked], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == [
+        "optim.learning_rate=:Peak: it's `1e-4` for $(lora) -S .",
+        "optim.scheduler=constant: optim.scheduler=cosine: .",
+        "files",
+    ]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_the_option_prints_the_own_script(shell: str, ascendtune: Any) -> None:
+    shown = ascendtune("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").stdout
+    assert "_TYPER_COMPLETE_FISH_ACTION=get-args" in shown and "eval" not in shown
+
+
+def test_words_and_truth_values_of_a_key_are_completed() -> None:
+    schedulers = {value for value, _ in complete_key("optim.scheduler=co")}
+    assert schedulers == {"optim.scheduler=constant", "optim.scheduler=cosine"}
+    assert {value for value, _ in complete_key("checkpoint.best=")} == {"checkpoint.best=false", "checkpoint.best=true"}
+    assert complete_key("optim.learning_rate=") == [] == complete_key("optim.nothing=")
