@@ -181,10 +181,10 @@ FAULTS: dict[str, tuple[Bare, Bare, tuple[str, int, str, str]]] = {
     "LoRA instead of DoRA": (
         DECOMPOSED,
         replace(DECOMPOSED, model=_lora(8)),
-        # While lora_B is 0 both compute the same.
-        ("forward", 2, "forward", f"{LAYER}.self_attn.q_proj"),
+        # While lora_B is 0 both compute the same, but DoRA has parameters of its own.
+        ("backward", 1, "gradient", "lora_magnitude_vector"),
     ),
-    "untied head": (TIED, replace(TIED, model=_untied), ("backward", 1, "gradient", "model.embed_tokens.weight")),
+    "untied head": (TIED, replace(TIED, model=_untied), ("backward", 1, "gradient", "lm_head.weight")),
     "attention not capped": (
         CAPPED,
         replace(CAPPED, model=lambda: _capped(attn_logit_softcapping=None)),

@@ -16,6 +16,7 @@ from ascendtune.check.align.curve import Floats
 from ascendtune.check.align.dump import Dump, Key, RankDump, read_values
 from ascendtune.check.align.language import Sentence
 from ascendtune.check.align.tensor_rows import Row, replica_rows, rows_of, rows_of_pair
+from ascendtune.check.align.untrained import trained_rows
 
 _MOST_STEPS = 64
 _BINS = 48
@@ -278,9 +279,10 @@ def _first(
     replicas = apart[1] or apart[0]
     if row := replicas.get("parameter_before"):
         return Place(step, "ranks", row, (row.rank,)), None
-    harmless = None
+    trained = {rank: trained_rows(of_rank) for rank, of_rank in rows.items()}
+    harmless = next((first for _, first in trained.values() if first is not None), None)
     for stage in ("start", "data", "forward", "backward", "update"):
-        parted = {rank: first for rank, of_rank in rows.items() if (first := _first_row(of_rank, stage))}
+        parted = {rank: first for rank, (of_rank, _) in trained.items() if (first := _first_row(of_rank, stage))}
         phase = {"backward": "gradient", "update": "parameter_after"}.get(stage, "")
         if (row := replicas.get(phase)) and not any(each.key.phase == "backward" for each in parted.values()):
             return Place(step, "ranks", row, (row.rank,), ratio=_ratio(every, phase)), None

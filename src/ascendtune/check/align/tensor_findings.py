@@ -119,6 +119,8 @@ def _of_place(place: Place) -> Finding:
     row = place.row
     is_finite = math.isfinite(row.difference)
     size = say("{difference:.2g} apart", difference=row.difference) if is_finite else _not_finite(row)
+    if row.is_of_one_side:
+        size = say("only one side trains it")
     notes = list(_sides(row))
     if place.batch is not None and place.batch.is_reordered:
         size = say("the {rows:,} rows of the batch are the same, in another order", rows=place.batch.rows)
@@ -203,6 +205,10 @@ def _remedy(place: Place) -> str:
                 other=row.candidate.dtype,
             )
         return say(_UPDATES)
+    if row.is_of_one_side:
+        if "lora" in row.key.name:
+            return say("compare {cause}", cause=say(_LORA))
+        return say("train the same parameters on both sides: modules_to_save, frozen layers, tied heads, requires_grad")
     if place.ratio is not None or phase == "loss":
         return say(
             "compare what the loss is a mean over: its divisor under accumulation and over ranks, tokens or sequences, "
