@@ -31,14 +31,13 @@ class BatchComparison:
     """The rows of token ids of a step, of all ranks and micro-batches that both sides dumped.
 
     Attributes:
-        rows: how many the reference has.
+        rows, rows_of_candidate: how many each side has.
         common: how many of them the candidate has, too, wherever they are in its batch.
-        is_reordered: both have the same rows, and the gradients of all parameters agree.
     """
 
     rows: int
+    rows_of_candidate: int
     common: int
-    is_reordered: bool
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,7 @@ def _compare_step(step: int, reference: Dump, candidate: Dump, weights: _LastWei
         place, without_effect = Place(step, changed.stage, changed, (changed.rank,)), None
         rows.setdefault(changed.rank, []).insert(0, changed)
     if place is not None and place.stage == "data" and place.row.key.phase == "forward":
-        place = replace(place, batch=_batches(one, other, every))
+        place = replace(place, batch=_batches(one, other))
     shown = place.row.rank if place is not None and place.row.rank in rows else min(rows, default=0)
     return DumpComparison(
         ranks=tuple(ranks),
@@ -215,16 +214,12 @@ def _compare_step(step: int, reference: Dump, candidate: Dump, weights: _LastWei
     )
 
 
-def _batches(
-    one: Mapping[int, RankDump], other: Mapping[int, RankDump], every: Sequence[Row]
-) -> BatchComparison | None:
+def _batches(one: Mapping[int, RankDump], other: Mapping[int, RankDump]) -> BatchComparison | None:
     """Compare the rows by their hashes; None where a side has fewer than two, such as a packed batch."""
     first, second = (Counter(each for dump in side.values() for each in dump.row_hashes) for side in (one, other))
     if min(first.total(), second.total()) < 2:
         return None
-    gradients = [row for row in every if row.key.phase == "gradient"]
-    is_same = first == second and bool(gradients) and not any(row.is_parted for row in gradients)
-    return BatchComparison(first.total(), (first & second).total(), is_same)
+    return BatchComparison(first.total(), second.total(), (first & second).total())
 
 
 def _histogram(place: Place, one: Mapping[int, RankDump], other: Mapping[int, RankDump]) -> Histogram | None:
@@ -245,6 +240,11 @@ def _obstacle(one: Mapping[int, RankDump], other: Mapping[int, RankDump], ranks:
     sizes = [max((each.world_size for each in side.values()), default=1) for side in (one, other)]
     if sizes[0] != sizes[1]:
         return Sentence("ranks", "{one} and {other} ranks compute other rows", _numbers(sizes))
+    batch = _batches(one, other)
+    is_in_order = all(one[rank].row_hashes == other[rank].row_hashes for rank in ranks)
+    if batch is not None and batch.common == batch.rows == batch.rows_of_candidate and not is_in_order:
+        rows = {"rows": batch.rows}
+        return Sentence("order", "the {rows:,} rows of the batch are the same, in another order", rows)
     for rank in ranks:
         batches = [{key.micro_batch for key in side[rank].tensors if key.phase == "forward"} for side in (one, other)]
         if all(batches) and len(batches[0]) != len(batches[1]):

@@ -142,9 +142,7 @@ def _gradients_of_one_side(reference: RankDump, candidate: RankDump) -> dict[Key
 
     If both sides have parameters of their own, these may be the same ones under other names.
     """
-    sides = [
-        {key.name for key in side.tensors if key.phase == "parameter_before"} for side in (reference, candidate)
-    ]
+    sides = [{key.name for key in side.tensors if key.phase == "parameter_before"} for side in (reference, candidate)]
     if not (sides[0] < sides[1] or sides[1] < sides[0]) or not all(sides):
         return {}
     found = {}
@@ -274,7 +272,7 @@ def _updates(
         if len({len(each) for each in (*update, *slopes)}) != 1:
             continue
         changes.append((key, pair, update, slopes, float(limit) * max(each.rms for each in gradients if each)))
-    usual = _usual_update([(*update, *slopes) for _, _, update, slopes, _ in changes])
+    usual = _usual_update([[*update, *slopes] for _, _, update, slopes, _ in changes])
     for key, pair, update, slopes, noise_of_gradient in changes:
         # The finer dtype: parameters that one side keeps in a coarser one are a difference to be named.
         unit = min(map(unit_of, pair))
@@ -298,14 +296,14 @@ def _updates(
     return rows
 
 
-def _usual_update(changes: Sequence[tuple[Floats, Floats, Floats, Floats]]) -> Callable[[Floats], Floats]:
+def _usual_update(changes: Sequence[Sequence[Floats]]) -> Callable[[Floats], Floats]:
     """From gradients, (samples,), to the sizes of updates of a step in which nothing cancels: (samples,).
 
-    Adam's updates are as large as the largest of all parameters, whatever the gradient; those of SGD are in proportion to
-    the gradient. The smaller of both holds for either.
+    Adam's updates are as large as the largest of all parameters, whatever the gradient; those of SGD are in proportion
+    to the gradient. The smaller of both holds for either.
 
     Args:
-        changes: of each parameter the updates of both sides and their gradients, (samples,) each.
+        changes: of each parameter the updates of both sides, then their gradients, (samples,) each.
     """
     of_all = [np.abs(np.concatenate(each)) for each in zip(*changes, strict=True)] or [np.zeros(1)] * 4
     update, slope = (np.minimum(*of_all[at : at + 2]) for at in (0, 2))

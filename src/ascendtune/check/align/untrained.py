@@ -1,11 +1,12 @@
 """Positions of a batch that no gradient reaches, such as padding: what differs there has no effect on the training.
 
-Attention kernels compute other values at padding. The gradients of the outputs of modules are dumped at the same sampled
-positions as the outputs; a position of the batch at which all of them are 0, on both sides, is not trained on.
+Attention kernels compute other values at padding. The gradients of the outputs of modules are dumped at the same
+sampled positions as the outputs; a position at which all of them are 0, on both sides, is not trained on.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from ascendtune.check.align.tensor_rows import Row
 
+_OF_EXPERTS = 2
 _Batch = tuple[int | None, int]
 """Micro-batch, and how many vectors its tensors have."""
 
@@ -20,8 +22,9 @@ _Batch = tuple[int | None, int]
 def trained_rows(rows: Sequence[Row]) -> tuple[list[Row], Row | None]:
     """The rows of one rank without outputs that differ only where no gradient reaches, and the first of those.
 
-    After such a difference, tensors with another number of vectors are left out as well: which experts get the tokens
-    of the padding decides where those of the others stand.
+    Few samples may lie there: where a batch has such positions, attention that differs at no other sample is taken for
+    such a difference, too. After one, tensors with another number of vectors are left out as well: which experts get
+    the tokens of the padding decides where those of the others stand.
     """
     if not any(row.is_parted for row in rows if row.key.phase == "forward"):
         return list(rows), None
@@ -33,7 +36,7 @@ def trained_rows(rows: Sequence[Row]) -> tuple[list[Row], Row | None]:
             kept.append(row)
             continue
         unreached = positions.get(_batch_of(row))
-        if unreached is not None and _differs_only_at(row, unreached):
+        if unreached is not None and unreached.any() and _agrees_elsewhere(row, unreached, first is not None):
             first = first or row
         elif first is None or _batch_of(row) == _batch_of(first) or row.key.micro_batch != first.key.micro_batch:
             kept.append(row)
@@ -48,7 +51,8 @@ def _untrained_positions(rows: Sequence[Row]) -> Mapping[_Batch, NDArray[np.bool
     found: dict[_Batch, NDArray[np.bool_]] = {}
     for row in rows:
         one, other = (np.array(each.samples) for each in (row.reference, row.candidate))
-        if row.key.phase == "backward" and len(row.reference.shape) > 1 and len(one) == len(other):
+        # Tensors of experts have two dimensions, and an order of their own.
+        if row.key.phase == "backward" and len(row.reference.shape) > _OF_EXPERTS and len(one) == len(other):
             batch = _batch_of(row)
             are_zero = (one == 0) & (other == 0)
             before = found.get(batch, are_zero)
@@ -56,16 +60,19 @@ def _untrained_positions(rows: Sequence[Row]) -> Mapping[_Batch, NDArray[np.bool
     return found
 
 
-def _differs_only_at(row: Row, positions: NDArray[np.bool_]) -> bool:
-    """Whether the samples differ at `positions`, (samples,), and agree within the row's limit elsewhere."""
+def _agrees_elsewhere(row: Row, positions: NDArray[np.bool_], is_later: bool) -> bool:
+    """Whether the samples agree within the row's limit, except at `positions`, (samples,).
+
+    Args:
+        is_later: an earlier output differs at such positions.
+    """
     one, other = (np.array(each.samples) for each in (row.reference, row.candidate))
-    if not len(one) == len(other) == len(positions) or positions.all():
+    if not len(one) == len(other) == len(positions) or positions.all() or math.isinf(row.difference):
         return False
     apart = np.abs(other - one)
     size = max(row.reference.rms, row.candidate.rms)
-    elsewhere = apart[~positions]
-    # A sample that is not a number on one side is a difference.
-    return bool(np.any(apart[positions] > 0) and np.sqrt(np.mean(elsewhere**2)) <= row.limit * size)
+    is_possible = is_later or "attn" in row.key.name or "attention" in row.key.name or bool(apart[positions].any())
+    return is_possible and bool(np.sqrt(np.mean(apart[~positions] ** 2)) <= row.limit * size)
 
 
 def _batch_of(row: Row) -> _Batch:
