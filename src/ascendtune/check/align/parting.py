@@ -12,14 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ascendtune.check.align.curve import Floats
-from ascendtune.check.align.dump import Dump, Key, RankDump, read_values
+from ascendtune.check.align.dump import Dump, Key, RankDump
 from ascendtune.check.align.language import Sentence
 from ascendtune.check.align.tensor_rows import Row, replica_rows, rows_of, rows_of_pair
 from ascendtune.check.align.untrained import trained_rows
 
 _MOST_STEPS = 64
-_BINS = 48
 _REPLICATED = ("parameter_before", "gradient", "parameter_after")
 _OUTCOMES = ("loss", "backward", "gradient", "parameter_after")
 """Phases in which a difference of the forward pass must show, if it has an effect."""
@@ -72,20 +70,6 @@ class Place:
         return self.row.key.name
 
 
-@dataclass(frozen=True, eq=False)
-class Histogram:
-    """Histograms of the first tensor that differs, on both sides.
-
-    Attributes:
-        edges: (bins + 1,) float64.
-        reference, candidate: (bins,) counts.
-    """
-
-    edges: Floats
-    reference: Floats
-    candidate: Floats
-
-
 @dataclass(frozen=True)
 class DumpComparison:
     """Two dumps, compared.
@@ -100,7 +84,6 @@ class DumpComparison:
         obstacle: why outputs of modules cannot be compared; None where they can.
         replicas: files of ranks whose replicas were compared with each other.
         compared: tensors that both sides have.
-        histogram: of the first tensor that parts; None where it was not dumped whole.
     """
 
     steps: tuple[int, ...] = ()
@@ -112,7 +95,6 @@ class DumpComparison:
     obstacle: Sentence | None = None
     replicas: int = 0
     compared: int = 0
-    histogram: Histogram | None = None
 
 
 def compare_dumps(reference: Dump, candidate: Dump) -> DumpComparison:
@@ -210,7 +192,6 @@ def _compare_step(step: int, reference: Dump, candidate: Dump, weights: _LastWei
         obstacle=obstacle,
         replicas=sum(len(side) for side in sides if len(side) > 1 and _has_digests(side)),
         compared=len(every),
-        histogram=_histogram(place, one, other) if place is not None else None,
     )
 
 
@@ -220,19 +201,6 @@ def _batches(one: Mapping[int, RankDump], other: Mapping[int, RankDump]) -> Batc
     if min(first.total(), second.total()) < 2:
         return None
     return BatchComparison(first.total(), second.total(), (first & second).total())
-
-
-def _histogram(place: Place, one: Mapping[int, RankDump], other: Mapping[int, RankDump]) -> Histogram | None:
-    rank = place.row.rank
-    if rank not in one or rank not in other:
-        return None
-    values = read_values(one[rank], place.row.reference), read_values(other[rank], place.row.candidate)
-    if values[0] is None or values[1] is None:
-        return None
-    finite = [each[np.isfinite(each)] for each in values if each is not None]
-    edges = np.histogram_bin_edges(np.concatenate(finite), bins=_BINS)
-    reference, candidate = (np.histogram(each, edges)[0].astype(np.float64) for each in finite)
-    return Histogram(edges, reference, candidate)
 
 
 def _obstacle(one: Mapping[int, RankDump], other: Mapping[int, RankDump], ranks: Sequence[int]) -> Sentence | None:

@@ -15,7 +15,7 @@ REACHED = (1.0, 1.0, 1.0, 0.0)
 def row(
     phase: str, name: str, one: tuple[float, ...], other: tuple[float, ...], tokens: int = 8, **changes: float
 ) -> Row:
-    def tensor(samples: Samples) -> Tensor:
+    def tensor(samples: tuple[float, ...]) -> Tensor:
         return Tensor(0, "Linear", (1, tokens, 4), "float32", -1, 1, 0, math.sqrt(4 * tokens), 0, 0, "", samples)
 
     sizes = {"difference": 0.0 if one == other else 0.1, "limit": 1e-5, "scale": 1.0, **changes}
