@@ -48,7 +48,7 @@ class StepLosses:
         self._noted, self._record = [], record
 
     def add(self, value: torch.Tensor) -> None:
-        """A loss, of one element, whose backward pass begins."""
+        """A loss, () or (1,), whose backward pass begins."""
         row = None
         if self._record is not None:
             number = self._record.micro_batch
