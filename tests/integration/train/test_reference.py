@@ -26,7 +26,7 @@ TOLERANCE = 1e-5
 class RowsInOrder(Dataset[dict[str, torch.Tensor]]):
     """The rows of a run, in the order in which its plan shows them."""
 
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run: RunDir, steps: int = STEPS) -> None:
         record = run.read()
         self.dataset = TokenDataset.open(open_prepared(cache_directory() / "tokens" / record["data_hash"]).train)
         plan = BatchPlan(
@@ -36,7 +36,7 @@ class RowsInOrder(Dataset[dict[str, torch.Tensor]]):
             global_batch=record["global_batch"],
             seed=record["seed"],
         )
-        self._rows = [row for step in range(STEPS) for (row,) in plan.batch(step)]
+        self._rows = [row for step in range(steps) for (row,) in plan.batch(step)]
 
     def __len__(self) -> int:
         return len(self._rows)

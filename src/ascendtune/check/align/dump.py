@@ -95,6 +95,11 @@ class Tensor(NamedTuple):
         return math.prod(self.shape)
 
     @property
+    def vectors(self) -> int:
+        """How many vectors of the last dimension it has."""
+        return self.numel // self.shape[-1] if self.numel and self.shape else 1
+
+    @property
     def rms(self) -> float:
         """Root mean square."""
         return self.l2 / math.sqrt(self.numel) if self.numel else 0.0

@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ascendtune.check.align.curve import Floats
-from ascendtune.check.align.dump import Dump, Key, RankDump, read_values
+from ascendtune.check.align.dump import Dump, Key, RankDump
 from ascendtune.check.align.language import Sentence
 from ascendtune.check.align.tensor_rows import Row, replica_rows, rows_of, rows_of_pair
+from ascendtune.check.align.untrained import trained_rows
 
 _MOST_STEPS = 64
-_BINS = 48
 _REPLICATED = ("parameter_before", "gradient", "parameter_after")
 _OUTCOMES = ("loss", "backward", "gradient", "parameter_after")
 """Phases in which a difference of the forward pass must show, if it has an effect."""
@@ -30,14 +29,13 @@ class BatchComparison:
     """The rows of token ids of a step, of all ranks and micro-batches that both sides dumped.
 
     Attributes:
-        rows: how many the reference has.
+        rows, rows_of_candidate: how many each side has.
         common: how many of them the candidate has, too, wherever they are in its batch.
-        is_reordered: both have the same rows, and the gradients of all parameters agree.
     """
 
     rows: int
+    rows_of_candidate: int
     common: int
-    is_reordered: bool
 
 
 @dataclass(frozen=True)
@@ -72,20 +70,6 @@ class Place:
         return self.row.key.name
 
 
-@dataclass(frozen=True, eq=False)
-class Histogram:
-    """Histograms of the first tensor that differs, on both sides.
-
-    Attributes:
-        edges: (bins + 1,) float64.
-        reference, candidate: (bins,) counts.
-    """
-
-    edges: Floats
-    reference: Floats
-    candidate: Floats
-
-
 @dataclass(frozen=True)
 class DumpComparison:
     """Two dumps, compared.
@@ -100,7 +84,6 @@ class DumpComparison:
         obstacle: why outputs of modules cannot be compared; None where they can.
         replicas: files of ranks whose replicas were compared with each other.
         compared: tensors that both sides have.
-        histogram: of the first tensor that parts; None where it was not dumped whole.
     """
 
     steps: tuple[int, ...] = ()
@@ -112,7 +95,6 @@ class DumpComparison:
     obstacle: Sentence | None = None
     replicas: int = 0
     compared: int = 0
-    histogram: Histogram | None = None
 
 
 def compare_dumps(reference: Dump, candidate: Dump) -> DumpComparison:
@@ -199,7 +181,7 @@ def _compare_step(step: int, reference: Dump, candidate: Dump, weights: _LastWei
         place, without_effect = Place(step, changed.stage, changed, (changed.rank,)), None
         rows.setdefault(changed.rank, []).insert(0, changed)
     if place is not None and place.stage == "data" and place.row.key.phase == "forward":
-        place = replace(place, batch=_batches(one, other, every))
+        place = replace(place, batch=_batches(one, other))
     shown = place.row.rank if place is not None and place.row.rank in rows else min(rows, default=0)
     return DumpComparison(
         ranks=tuple(ranks),
@@ -210,33 +192,15 @@ def _compare_step(step: int, reference: Dump, candidate: Dump, weights: _LastWei
         obstacle=obstacle,
         replicas=sum(len(side) for side in sides if len(side) > 1 and _has_digests(side)),
         compared=len(every),
-        histogram=_histogram(place, one, other) if place is not None else None,
     )
 
 
-def _batches(
-    one: Mapping[int, RankDump], other: Mapping[int, RankDump], every: Sequence[Row]
-) -> BatchComparison | None:
+def _batches(one: Mapping[int, RankDump], other: Mapping[int, RankDump]) -> BatchComparison | None:
     """Compare the rows by their hashes; None where a side has fewer than two, such as a packed batch."""
     first, second = (Counter(each for dump in side.values() for each in dump.row_hashes) for side in (one, other))
     if min(first.total(), second.total()) < 2:
         return None
-    gradients = [row for row in every if row.key.phase == "gradient"]
-    is_same = first == second and bool(gradients) and not any(row.is_parted for row in gradients)
-    return BatchComparison(first.total(), (first & second).total(), is_same)
-
-
-def _histogram(place: Place, one: Mapping[int, RankDump], other: Mapping[int, RankDump]) -> Histogram | None:
-    rank = place.row.rank
-    if rank not in one or rank not in other:
-        return None
-    values = read_values(one[rank], place.row.reference), read_values(other[rank], place.row.candidate)
-    if values[0] is None or values[1] is None:
-        return None
-    finite = [each[np.isfinite(each)] for each in values if each is not None]
-    edges = np.histogram_bin_edges(np.concatenate(finite), bins=_BINS)
-    reference, candidate = (np.histogram(each, edges)[0].astype(np.float64) for each in finite)
-    return Histogram(edges, reference, candidate)
+    return BatchComparison(first.total(), second.total(), (first & second).total())
 
 
 def _obstacle(one: Mapping[int, RankDump], other: Mapping[int, RankDump], ranks: Sequence[int]) -> Sentence | None:
@@ -244,6 +208,11 @@ def _obstacle(one: Mapping[int, RankDump], other: Mapping[int, RankDump], ranks:
     sizes = [max((each.world_size for each in side.values()), default=1) for side in (one, other)]
     if sizes[0] != sizes[1]:
         return Sentence("ranks", "{one} and {other} ranks compute other rows", _numbers(sizes))
+    batch = _batches(one, other)
+    is_in_order = all(one[rank].row_hashes == other[rank].row_hashes for rank in ranks)
+    if batch is not None and batch.common == batch.rows == batch.rows_of_candidate and not is_in_order:
+        rows = {"rows": batch.rows}
+        return Sentence("order", "the {rows:,} rows of the batch are the same, in another order", rows)
     for rank in ranks:
         batches = [{key.micro_batch for key in side[rank].tensors if key.phase == "forward"} for side in (one, other)]
         if all(batches) and len(batches[0]) != len(batches[1]):
@@ -278,9 +247,10 @@ def _first(
     replicas = apart[1] or apart[0]
     if row := replicas.get("parameter_before"):
         return Place(step, "ranks", row, (row.rank,)), None
-    harmless = None
+    trained = {rank: trained_rows(of_rank) for rank, of_rank in rows.items()}
+    harmless = next((first for _, first in trained.values() if first is not None), None)
     for stage in ("start", "data", "forward", "backward", "update"):
-        parted = {rank: first for rank, of_rank in rows.items() if (first := _first_row(of_rank, stage))}
+        parted = {rank: first for rank, (of_rank, _) in trained.items() if (first := _first_row(of_rank, stage))}
         phase = {"backward": "gradient", "update": "parameter_after"}.get(stage, "")
         if (row := replicas.get(phase)) and not any(each.key.phase == "backward" for each in parted.values()):
             return Place(step, "ranks", row, (row.rank,), ratio=_ratio(every, phase)), None

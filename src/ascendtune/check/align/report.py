@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ascendtune.check.align.curve import Floats
+from ascendtune.check.align.histogram import histograms_of
 from ascendtune.check.align.language import say
 from ascendtune.check.align.side import Side
 from ascendtune.check.align.stages import Comparison, compare
@@ -41,7 +43,8 @@ def write_report(path: Path, comparison: Comparison, reference: Side, candidate:
     """Write the page to `path`.
 
     Raises:
-        MachineError: the file cannot be written.
+        MachineError: the file cannot be written, or a dumped tensor cannot be read.
+        DataError, RecipeError: a file of dumped tensors is damaged.
     """
     template = Template((files("ascendtune.check.align") / "report.html").read_text(encoding="utf-8"))
     findings = []
@@ -51,6 +54,8 @@ def write_report(path: Path, comparison: Comparison, reference: Side, candidate:
             findings.append(compare(reference, candidate, comparison.noise, comparison.dumps))
     pair = comparison.pair
     limit = comparison.noise.band(pair.steps)
+    # As the pair measures differences: below a loss of 1 they are absolute.
+    scale = np.maximum(np.abs(pair.reference), 1.0)
     page = template.substitute(
         title=html.escape(f"align: {candidate.name}, {reference.name}"),
         english="checked" if language.current() == "en" else "",
@@ -60,10 +65,17 @@ def write_report(path: Path, comparison: Comparison, reference: Side, candidate:
         reference=html.escape(f"{reference.path} ({reference.kind})"),
         candidate=html.escape(f"{candidate.path} ({candidate.kind})"),
         curves="" if len(pair.steps) else "hidden",
-        losses=_chart(pair.steps, {"reference": pair.reference, "candidate": pair.candidate}, at=comparison.step),
-        differences=_chart(pair.steps, {"difference": pair.difference}, area=limit, log=True, at=comparison.step),
+        losses=_chart(
+            pair.steps,
+            {"reference": pair.reference, "candidate": pair.candidate},
+            band=(pair.reference - limit * scale, pair.reference + limit * scale),
+            at=comparison.step,
+        ),
+        differences=_chart(
+            pair.steps, {"difference": pair.difference}, band=(0 * limit, limit), log=True, at=comparison.step
+        ),
         stages="\n".join(map(_row, *(each.findings for each in findings))),
-        tensors=tensors_as_html(comparison.dumps),
+        tensors=tensors_as_html(comparison.dumps, histograms_of(comparison.dumps, reference.dump, candidate.dump)),
         basis=in_both(lambda: say("Limits: {basis}.", basis=comparison.noise.basis)),
     )
     write_atomically(path, page.encode())
@@ -92,7 +104,7 @@ def _chart(
     steps: NDArray[np.int64],
     curves: dict[str, Floats],
     *,
-    area: Floats | None = None,
+    band: tuple[Floats, Floats],
     log: bool = False,
     at: int | None,
 ) -> str:
@@ -100,7 +112,7 @@ def _chart(
 
     Args:
         curves: CSS class -> (records,) values; where one is not a number the line breaks.
-        area: (records,) values below which the plane is shaded.
+        band: (records,) values between which the plane is shaded.
         log: the axis of values is logarithmic, and 0 is drawn at its lower end.
         at: a step that is marked.
     """
@@ -109,24 +121,20 @@ def _chart(
     shown = _spread(len(steps))
     x = _scaled(steps[shown].astype(np.float64), _LEFT, _WIDTH - _RIGHT)
     drawn = {name: _on_axis(values[shown], log) for name, values in curves.items()}
-    shade = None if area is None else _on_axis(area[shown], log)
-    numbers = np.concatenate(
-        [each[np.isfinite(each)] for each in (*drawn.values(), *([] if shade is None else [shade]))]
-    )
-    low, high = (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 1.0)
-    high = high if high > low else low + 1.0
+    shade = [_on_axis(each[shown], log) for each in band]
+    low, high = _range([*drawn.values(), *(shade if log else ())])
+    if not log:
+        # A band may be many times as wide as the curve.
+        least, most = _range([*drawn.values(), *shade])
+        margin = (high - low) / 2
+        low, high = max(least, low - margin), min(most, high + margin)
 
     def y(values: Floats) -> Floats:
         return _HEIGHT - _BOTTOM - (values - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
 
-    parts = []
-    if shade is not None:
-        base = _HEIGHT - _BOTTOM
-        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y(shade), strict=True))
-        parts.append(f'<polygon class="area" points="{x[0]:.1f},{base} {points} {x[-1]:.1f},{base}"/>')
-    for value in np.linspace(low, high, 5):
+    parts = [_area(x, *(y(np.clip(each, low, high)) for each in shade))]
+    for value, label in _ticks(low, high, log):
         height = float(y(np.array([value]))[0])
-        label = f"{10**value:.0e}" if log else f"{value:.3g}"
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{height:.1f}" y2="{height:.1f}"/>')
         parts.append(f'<text x="{_LEFT - 8}" y="{height + 4:.1f}" text-anchor="end">{label}</text>')
     parts += [f'<path class="curve {name}" d="{_path(x, y(values))}"/>' for name, values in drawn.items()]
@@ -137,6 +145,34 @@ def _chart(
         here = float(np.interp(at, steps[shown], x))
         parts.append(f'<line class="mark" x1="{here:.1f}" x2="{here:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>')
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{"".join(parts)}</svg>'
+
+
+def _range(curves: Sequence[Floats]) -> tuple[float, float]:
+    """The smallest and the largest number of `curves`, (records,) each; never equal."""
+    numbers = np.concatenate([each[np.isfinite(each)] for each in curves])
+    low, high = (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 1.0)
+    return low, high if high > low else low + 1.0
+
+
+def _ticks(low: float, high: float, log: bool) -> list[tuple[float, str]]:
+    """Round numbers from `low` to `high`, at most six, with their labels; powers of ten on a logarithmic axis."""
+    size = 10.0 ** math.floor(math.log10((high - low) / 5))
+    size = next(each for each in (size, 2 * size, 5 * size, 10 * size) if (high - low) / each <= 5)
+    if log:
+        size = max(1.0, math.ceil(size))
+    places = max(0, -math.floor(math.log10(size) + 1e-9))
+    values = [number * size for number in range(math.ceil(low / size), math.floor(high / size) + 1)]
+    return [(each, f"1e{each:+03.0f}" if log else f"{each:.{places}f}") for each in values]
+
+
+def _area(x: Floats, lower: Floats, upper: Floats) -> str:
+    """The plane between two curves, (records,) each, where both are numbers."""
+    known = np.isfinite(lower) & np.isfinite(upper)
+    if not known.any():
+        return ""
+    there = [f"{a:.1f},{b:.1f}" for a, b in zip(x[known], upper[known], strict=True)]
+    back = [f"{a:.1f},{b:.1f}" for a, b in zip(x[known][::-1], lower[known][::-1], strict=True)]
+    return f'<polygon class="area" points="{" ".join((*there, *back))}"/>'
 
 
 def _spread(count: int) -> NDArray[np.int64]:

@@ -21,6 +21,7 @@ _PHASES = {
     "parameter_after": "update",
 }
 _LORA = "LoRA's rank, alpha, scaling and kind (DoRA or plain)"
+_ROUTER = "the router (experts per token, scale and normalisation of their weights) and the weights of the experts"
 # The first word that occurs in the module's path, class or slot decides.
 _CAUSES = (
     ("rotary", "RoPE's base and scaling (rope_theta, rope_scaling) and the position ids"),
@@ -33,6 +34,8 @@ _CAUSES = (
         "the mask (causal, padding, documents), the dtype of the softmax, the scale and the attention kernel",
     ),
     ("embed", "token ids, the embedding's weights, and whether the head shares them"),
+    ("router", _ROUTER),
+    ("experts", _ROUTER),
     ("act", "the activation function and its approximation (tanh or erf)"),
     ("mlp", "the activation function, and a fused kernel against the plain modules"),
     ("head", "the head's weights: tied or not, and its scaling"),
@@ -59,6 +62,15 @@ def _refined(finding: Finding, dumps: DumpComparison) -> Finding:
         return replace(found, evidence=(*found.evidence, *before))
     if dumps.without_effect is not None and dumps.without_effect.stage == stage and finding.status != "failure":
         return _harmless(dumps.without_effect)
+    if stage == "data" and dumps.obstacle and dumps.obstacle.code == "order" and finding.status != "failure":
+        return warning(
+            stage,
+            str(dumps.obstacle),
+            remedy=say(
+                "the order of rows within a batch does not change what is trained; to compare modules, use the same "
+                "sampler, seed and sorting by length on both sides"
+            ),
+        )
     if stage == "ranks" and dumps.replicas and finding.status != "failure":
         return replace(
             finding, evidence=(*finding.evidence, say("replicas of parameters and gradients agree between ranks"))
@@ -119,11 +131,10 @@ def _of_place(place: Place) -> Finding:
     row = place.row
     is_finite = math.isfinite(row.difference)
     size = say("{difference:.2g} apart", difference=row.difference) if is_finite else _not_finite(row)
+    if row.is_of_one_side:
+        size = say("only one side trains it")
     notes = list(_sides(row))
-    if place.batch is not None and place.batch.is_reordered:
-        size = say("the {rows:,} rows of the batch are the same, in another order", rows=place.batch.rows)
-        notes.insert(0, say("the gradients of all parameters agree within rounding"))
-    elif place.batch is not None:
+    if place.batch is not None:
         counts = {"common": place.batch.common, "rows": place.batch.rows}
         notes.insert(0, say("{common:,} of {rows:,} rows of the batch are in both", **counts))
     if place.agreeing:
@@ -182,11 +193,6 @@ def _remedy(place: Place) -> str:
         return say(
             "the weights differ before training: compare the model's files (sha256), and what changes weights at load"
         )
-    if place.stage == "data" and place.batch is not None and place.batch.is_reordered:
-        return say(
-            "the order of rows within a batch does not change what is trained; to compare modules, use the same "
-            "sampler, seed and sorting by length on both sides"
-        )
     if place.stage == "data":
         return say("compare the data: files, order, seed, template, max_length, packing")
     if phase == "parameter_before":
@@ -203,6 +209,10 @@ def _remedy(place: Place) -> str:
                 other=row.candidate.dtype,
             )
         return say(_UPDATES)
+    if row.is_of_one_side:
+        if "lora" in row.key.name:
+            return say("compare {cause}", cause=say(_LORA))
+        return say("train the same parameters on both sides: modules_to_save, frozen layers, tied heads, requires_grad")
     if place.ratio is not None or phase == "loss":
         return say(
             "compare what the loss is a mean over: its divisor under accumulation and over ranks, tokens or sequences, "

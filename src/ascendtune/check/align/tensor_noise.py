@@ -66,6 +66,11 @@ def limits(pairs: Pairs, *, operations_before: int = 0, reduction: int = 1, unit
     return np.asarray(np.where(units > 0, CERTAIN * sigma, 0.0))
 
 
+def differences_in_any_order(pairs: Pairs) -> Floats:
+    """(pairs,) float64: the relative differences of what does not depend on the order of the values."""
+    return differences([(one._replace(samples=(), digest=""), other._replace(samples=())) for one, other in pairs])
+
+
 def differences(pairs: Pairs) -> Floats:
     """Relative differences from the statistics.
 

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ascendtune.check.align.curve import Floats
 from ascendtune.check.align.dump import Key, RankDump, Tensor, read_values
-from ascendtune.check.align.tensor_noise import CERTAIN, UNIT_FP32, Pairs, differences, is_float, limits, unit_of
+from ascendtune.check.align.tensor_noise import (
+    CERTAIN,
+    UNIT_FP32,
+    Pairs,
+    differences,
+    differences_in_any_order,
+    is_float,
+    limits,
+    unit_of,
+)
 
 _GROWTH = 0.5
 """Share of the limit that every further step adds, as for losses: weights have parted by rounding before."""
@@ -54,6 +64,11 @@ class Row:
         return self.difference > self.limit
 
     @property
+    def is_of_one_side(self) -> bool:
+        """Whether one side alone trains the parameter; the other's gradient counts as 0."""
+        return bool(self.reference.dtype) != bool(self.candidate.dtype)
+
+    @property
     def stage(self) -> str:
         """The stage that this tensor is evidence for.
 
@@ -85,11 +100,14 @@ def rows_of(step: int, rank: int, reference: RankDump, candidate: RankDump, *, w
     for key, tensor in reference.tensors.items():
         if (other := candidate.tensors.get(key)) is not None:
             groups.setdefault((key.phase, key.micro_batch), {})[key] = tensor, other
+    if ("gradient", None) in groups:
+        groups["gradient", None] |= _gradients_of_one_side(reference, candidate)
     growth = 1 + _GROWTH * (step - 1)
     forward = {batch: [*found.values()] for (phase, batch), found in groups.items() if phase == "forward"}
     modules = [pair for pairs in forward.values() for pair in pairs]
     unit = max((unit_of(each) for pair in modules for each in pair), default=0.0)
-    tokens = max((each.numel // each.shape[-1] for each, _ in modules if each.numel and each.shape), default=1)
+    tokens = max((each.vectors for each, _ in modules), default=1)
+    usual = Counter(each.vectors for each, _ in modules if len(each.shape) > 1).most_common(1)
     operations = max(map(len, forward.values()), default=len(reference.tensors))
     drift = CERTAIN * _drift(groups) if step > 1 else 0.0
     rows: list[Row] = []
@@ -111,8 +129,43 @@ def rows_of(step: int, rank: int, reference: RankDump, candidate: RankDump, *, w
         else:
             most = of_gradients
         if with_modules or phase in ("gradient", "parameter_before"):
-            rows += _rows(step, rank, [*found], pairs, _measured(reference, candidate, pairs), np.hypot(most, drift))
+            most = np.hypot(most, drift)
+            apart = _measured(reference, candidate, pairs)
+            if phase in ("forward", "backward") and usual:
+                _forgive_order(apart, pairs, most, usual[0][0])
+            rows += _rows(step, rank, [*found], pairs, apart, most)
     return rows
+
+
+def _gradients_of_one_side(reference: RankDump, candidate: RankDump) -> dict[Key, tuple[Tensor, Tensor]]:
+    """Gradients of the parameters that one side trains beside all those of the other, with zeros for the other.
+
+    If both sides have parameters of their own, these may be the same ones under other names.
+    """
+    sides = [{key.name for key in side.tensors if key.phase == "parameter_before"} for side in (reference, candidate)]
+    if not (sides[0] < sides[1] or sides[1] < sides[0]) or not all(sides):
+        return {}
+    found = {}
+    for side, others in ((reference, sides[1]), (candidate, sides[0])):
+        for key, tensor in side.tensors.items():
+            if key.phase == "gradient" and key.name not in others:
+                zero = (0.0,) * len(tensor.samples)
+                none = Tensor(tensor.order, "", tensor.shape, "", 0.0, 0.0, 0.0, 0.0, 0, 0, "", zero)
+                found[key] = (tensor, none) if side is reference else (none, tensor)
+    return found
+
+
+def _forgive_order(apart: Floats, pairs: Pairs, most: Floats, usual: int) -> None:
+    """Change `apart`, (pairs,), where tensors hold the same values in another order.
+
+    Only for those with another number of vectors than the tokens of the batch, `usual`: the experts of a mixture get
+    the tokens in an order that depends on all of them.
+    """
+    for at, (one, other) in enumerate(pairs):
+        if apart[at] > most[at] and one.vectors != usual and is_float(one) and len(one.shape) > 1:
+            in_any_order = float(differences_in_any_order([(one, other)])[0])
+            if in_any_order <= most[at]:
+                apart[at] = in_any_order
 
 
 def _drift(groups: Mapping[tuple[str, int | None], Mapping[Key, tuple[Tensor, Tensor]]]) -> float:
@@ -199,9 +252,10 @@ def _updates(
     the sign of its update. Elements are compared whose gradient is known to a tenth: the noise of the gradient,
     relative to the element's own gradient g, is nu = limit · rms(g) / |g|; its update may differ by nu · |update|, and
     by the rounding of the parameter itself, u · |parameter|. From the second step on, gradients of earlier steps take
-    part: where they cancel, the update is smaller than the largest, and nu is that much larger.
+    part: where they cancel, the update is smaller than usual, and nu is that much larger.
     """
     rows = []
+    changes: list[tuple[Key, tuple[Tensor, Tensor], list[Floats], list[Floats], float]] = []
     befores, slopes_of = (
         [
             {key.name: each for key, each in side.tensors.items() if key.phase == phase}
@@ -217,14 +271,16 @@ def _updates(
         slopes = [np.array(each.samples) for each in gradients if each]
         if len({len(each) for each in (*update, *slopes)}) != 1:
             continue
-        size = max(each.rms for each in gradients if each)
+        changes.append((key, pair, update, slopes, float(limit) * max(each.rms for each in gradients if each)))
+    usual = _usual_update([[*update, *slopes] for _, _, update, slopes, _ in changes])
+    for key, pair, update, slopes, noise_of_gradient in changes:
         # The finer dtype: parameters that one side keeps in a coarser one are a difference to be named.
         unit = min(map(unit_of, pair))
         with np.errstate(invalid="ignore", divide="ignore"):
-            noise = limit * size / np.minimum(*map(np.abs, slopes))
+            slope, smaller = (np.minimum(*map(np.abs, each)) for each in (slopes, update))
+            noise = noise_of_gradient / slope
             if step > 1:
-                smaller = np.minimum(*map(np.abs, update))
-                noise *= smaller[np.isfinite(smaller)].max(initial=0.0) / smaller
+                noise *= np.maximum(usual(slope) / smaller, 1.0)
             known = np.isfinite(update[0]) & np.isfinite(update[1]) & (noise <= _WELL_CONDITIONED)
         if not known.any():
             continue
@@ -238,6 +294,23 @@ def _updates(
         scale = _norm(other) / _norm(one) if _norm(one) else math.nan
         rows.append(Row(step, rank, key, *pair, difference, most, scale))
     return rows
+
+
+def _usual_update(changes: Sequence[Sequence[Floats]]) -> Callable[[Floats], Floats]:
+    """From gradients, (samples,), to the sizes of updates of a step in which nothing cancels: (samples,).
+
+    Adam's updates are as large as the largest of all parameters, whatever the gradient; those of SGD are in proportion
+    to the gradient. The smaller of both holds for either.
+
+    Args:
+        changes: of each parameter the updates of both sides, then their gradients, (samples,) each.
+    """
+    of_all = [np.abs(np.concatenate(each)) for each in zip(*changes, strict=True)] or [np.zeros(1)] * 4
+    update, slope = (np.minimum(*of_all[at : at + 2]) for at in (0, 2))
+    is_known = np.isfinite(update) & np.isfinite(slope) & (slope > 0)
+    largest = float(update[is_known].max(initial=0.0))
+    ratio = float((update[is_known] / slope[is_known]).max(initial=0.0))
+    return lambda slopes: np.minimum(ratio * slopes, largest)
 
 
 def _norm(values: Floats) -> float:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
 
-from ascendtune.check.align.dump import Tensor
+from ascendtune.check.align.dump import Key, Tensor
+from ascendtune.check.align.histogram import Histogram
 from ascendtune.check.align.language import say
-from ascendtune.check.align.parting import DumpComparison, Histogram, Place
+from ascendtune.check.align.parting import DumpComparison, Place
 from ascendtune.check.align.tensor_rows import Row
 from ascendtune.core import language
 
 _MOST_ROWS = 4000
 _WIDTH, _HEIGHT = 420, 90
+_STRIP = 12
+"""Height of the marks of a side's samples."""
+_FEW = 4
+"""Samples below which the table of numbers says as much."""
 _PHASES = {
     "parameter_before": ("parameter before the step", "更新前的参数"),
     "forward": ("forward", "前向"),
@@ -42,8 +47,12 @@ def in_both(sentence: Callable[[], object]) -> str:
     return both(*found)
 
 
-def tensors_as_html(dumps: DumpComparison) -> str:
-    """The section of the report; empty where no tensors were compared."""
+def tensors_as_html(dumps: DumpComparison, histograms: Mapping[Key, Histogram]) -> str:
+    """The section of the report; empty where no tensors were compared.
+
+    Args:
+        histograms: of the tensors that were dumped whole; the others are drawn by their samples.
+    """
     if not dumps.rows:
         return ""
     step, rank = dumps.rows[0].step, dumps.rows[0].rank
@@ -53,7 +62,7 @@ def tensors_as_html(dumps: DumpComparison) -> str:
     )
     parts = [f"<h2>{heading}</h2>"]
     if dumps.place is not None:
-        parts.append(_first(dumps.place, dumps.histogram))
+        parts.append(_first(dumps.place, histograms.get(dumps.place.row.key)))
     if dumps.obstacle:
         parts.append(f"<p>{in_both(partial(say, 'modules were not compared: {why}', why=dumps.obstacle))}</p>")
     rows = sorted(dumps.rows, key=lambda row: (row.key.micro_batch or 0, _ORDER.index(row.key.phase)))
@@ -76,7 +85,7 @@ def tensors_as_html(dumps: DumpComparison) -> str:
             f"{len(of_phase):,} 个张量，{parted:,} 个超出容差",
         )
         opened = " open" if parted or phase == "forward" else ""
-        body = "".join(map(_row, of_phase))
+        body = "".join(_row(row, histograms.get(row.key)) for row in of_phase)
         parts.append(
             f'<details class="phase"{opened}><summary>{both(english, chinese)} <small class="inline">{count}</small>'
             f'</summary><div class="tensors">{body}</div></details>'
@@ -95,22 +104,21 @@ def _first(place: Place, histogram: Histogram | None) -> str:
     if place.agreeing:
         last = html.escape(place.agreeing)
         agreeing = f"<p>{both(f'agrees until {last}', f'在此之前一致：{last}')}</p>"
-    drawn = _histogram(histogram) if histogram is not None else ""
     return (
         f'<section class="first"><small>{words}</small><h3>{name} <small class="inline">{slot}, '
-        f"{both(*_PHASES[row.key.phase])}, {where}</small></h3>{agreeing}{drawn}{_details(row)}</section>"
+        f"{both(*_PHASES[row.key.phase])}, {where}</small></h3>{agreeing}{_details(row, histogram)}</section>"
     )
 
 
-def _row(row: Row) -> str:
-    """One line; a click shows the numbers."""
+def _row(row: Row, histogram: Histogram | None) -> str:
+    """One line; a click shows the picture and the numbers."""
     number = "NaN" if math.isinf(row.difference) else f"{row.difference:.1e}" if row.difference else "0"
     name = html.escape(row.key.name or row.key.phase)
     batch = f" #{row.key.micro_batch}" if row.key.micro_batch else ""
     return (
         f'<details><summary><span class="heat heat{_heat(row)}"></span><span class="name">{name}'
         f' <small class="inline">{html.escape(row.key.slot)}{batch}</small></span>'
-        f'<span class="number">{number}</span></summary>{_details(row)}</details>'
+        f'<span class="number">{number}</span></summary>{_details(row, histogram)}</details>'
     )
 
 
@@ -123,7 +131,7 @@ def _heat(row: Row) -> int:
     return int(np.clip(math.ceil(math.log10(row.excess) / 2) + 3, 1, 5)) if row.is_parted else 1 + (row.excess > 0.1)
 
 
-def _details(row: Row) -> str:
+def _details(row: Row, histogram: Histogram | None) -> str:
     limit = f"{row.limit:.2g}"
     facts = both(
         f"relative difference {row.difference:.3g}, limit {limit}", f"相对差异 {row.difference:.3g}，容差 {limit}"
@@ -134,7 +142,8 @@ def _details(row: Row) -> str:
     body = "".join(
         f'<tr><td class="key-{side}">{both(side, chinese)}{_numbers(tensor)}' for side, chinese, tensor in sides
     )
-    return f'<div class="facts"><p>{facts}</p><table><tr>{head}{body}</table>{_samples(row)}</div>'
+    drawn = _strip(row) if histogram is None else _histogram(histogram)
+    return f'<div class="facts"><p>{facts}</p>{drawn}<table><tr>{head}{body}</table>{_samples(row)}</div>'
 
 
 def _numbers(tensor: Tensor) -> str:
@@ -163,12 +172,35 @@ def _histogram(histogram: Histogram) -> str:
         tops = _HEIGHT * (1 - counts / largest)
         line = " ".join(f"L{at * wide:.1f},{y:.1f} L{(at + 1) * wide:.1f},{y:.1f}" for at, y in enumerate(tops))
         paths.append(f'<path class="curve {side}" d="M0,{_HEIGHT} {line}"/>')
-    low, high = float(histogram.edges[0]), float(histogram.edges[-1])
+    return _drawing("".join(paths), _HEIGHT, float(histogram.edges[0]), float(histogram.edges[-1]))
+
+
+def _strip(row: Row) -> str:
+    """The samples of both sides between the smallest and the largest value, as an SVG of marks."""
+    sides = (("reference", row.reference), ("candidate", row.candidate))
+    numbers = [each for _, tensor in sides for each in (tensor.lowest, tensor.highest, *tensor.samples)]
+    finite = [each for each in numbers if math.isfinite(each)]
+    if len(row.reference.samples) < _FEW or not finite or min(finite) == max(finite):
+        return ""
+    low, high = min(finite), max(finite)
+    parts = []
+    for at, (side, tensor) in enumerate(sides):
+        top = at * (_STRIP + 2) + 1
+        across = [(each - low) / (high - low) * _WIDTH for each in tensor.samples if math.isfinite(each)]
+        line = "".join(f"M{x:.1f},{top}v{_STRIP}" for x in across)
+        parts.append(f'<path class="curve {side}" d="{line}"/>')
+    base = 2 * (_STRIP + 2)
+    parts.append(f'<line class="grid" x1="0" x2="{_WIDTH}" y1="{base}" y2="{base}"/>')
+    return _drawing("".join(parts), base, low, high)
+
+
+def _drawing(parts: str, height: int, low: float, high: float) -> str:
+    """An SVG of `parts` with the ends of its axis below."""
     labels = (
-        f'<text x="0" y="{_HEIGHT + 14}">{low:.3g}</text>'
-        f'<text x="{_WIDTH}" y="{_HEIGHT + 14}" text-anchor="end">{high:.3g}</text>'
+        f'<text x="0" y="{height + 14}">{low:.3g}</text>'
+        f'<text x="{_WIDTH}" y="{height + 14}" text-anchor="end">{high:.3g}</text>'
     )
-    return f'<svg class="histogram" viewBox="0 0 {_WIDTH} {_HEIGHT + 18}" role="img">{"".join(paths)}{labels}</svg>'
+    return f'<svg class="histogram" viewBox="0 0 {_WIDTH} {height + 18}" role="img">{parts}{labels}</svg>'
 
 
 def _legend() -> str:
@@ -181,4 +213,8 @@ def _legend() -> str:
         (5, "beyond by 1000, or NaN", "超出 1000 倍或 NaN"),
     )
     parts = (f'<span class="heat heat{level}"></span> {both(english, chinese)}' for level, english, chinese in words)
-    return f'<p class="legend"><small>{" · ".join(parts)}</small></p>'
+    pictures = both(
+        "A click shows the histogram of a tensor that was dumped whole, else its samples between minimum and maximum.",
+        "点击可查看：转储了完整张量时为直方图，否则为采样值在最小值与最大值之间的位置。",
+    )
+    return f'<p class="legend"><small>{" · ".join(parts)}</small><small>{pictures}</small></p>'

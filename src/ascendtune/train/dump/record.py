@@ -49,6 +49,7 @@ class StepRecord:
     _measured: list[Pending] = field(default_factory=list)
     _statistics_of: list[int] = field(default_factory=list)
     """For each row the place of its statistics in `_measured`."""
+    _removed: set[int] = field(default_factory=set)
     _tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     _known: Any = field(default_factory=WeakIdKeyDictionary)
     """Tensor -> (version, place in `_measured`): one that several modules return is measured once."""
@@ -62,10 +63,14 @@ class StepRecord:
 
     def add(
         self, phase: str, name: str, slot: str, kind: str, tensor: torch.Tensor, *, micro_batch: int | None = None
-    ) -> None:
-        """Append the statistics of `tensor`, of any shape; integers and DTensors are passed over."""
+    ) -> int | None:
+        """Append the statistics of `tensor`, of any shape; integers and DTensors are passed over.
+
+        Returns:
+            its place in the order of execution; None where it was passed over.
+        """
         if not tensor.is_floating_point() or isinstance(tensor, DTensor):
-            return
+            return None
         dtype = str(tensor.dtype).removeprefix("torch.")
         if phase == "backward" and self.gradient_scale is not None:
             # In fp32: fp16 does not hold a usual scale.
@@ -91,6 +96,12 @@ class StepRecord:
         self._statistics_of.append(place)
         if self.keeps_tensors:
             self._tensors[str(order)] = tensor.detach().to("cpu", copy=True).contiguous()
+        return order
+
+    def remove(self, order: int) -> None:
+        """Take out what `add` has appended at this place; the others keep theirs."""
+        self._removed.add(order)
+        self._tensors.pop(str(order), None)
 
     def write(self, directory: Path) -> Path:
         """Write the record below `directory`, and return its file. It has its name only when it is whole.
@@ -111,7 +122,11 @@ class StepRecord:
     def rows(self) -> list[dict[str, Any]]:
         """What was added so far, with its statistics: waits for the device."""
         statistics = read(self._measured)
-        return [row | statistics[place] for row, place in zip(self._rows, self._statistics_of, strict=True)]
+        return [
+            row | statistics[place]
+            for row, place in zip(self._rows, self._statistics_of, strict=True)
+            if row["order"] not in self._removed
+        ]
 
 
 def _write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:

@@ -9,7 +9,6 @@ part of compiled code.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -30,7 +28,9 @@ from ascendtune.core.files import LineWriter, write_json
 from ascendtune.core.log import warn
 from ascendtune.machine.torch_backend.find import supports_fp64
 from ascendtune.train.dump.hooks import ModuleHooks
+from ascendtune.train.dump.losses import StepLosses
 from ascendtune.train.dump.names import plain_modules, plain_parameters
+from ascendtune.train.dump.ranks import gather, rank, world_size
 from ascendtune.train.dump.record import FORMAT, StepRecord, header_of
 from ascendtune.train.dump.request import RecordRequest
 from ascendtune.train.dump.start_weights import hashes_of_weights
@@ -61,7 +61,7 @@ class Recording:
         self._engine: Any = None
         """DeepSpeed's, if it makes the updates."""
         self._step = 1
-        self._losses: list[torch.Tensor] = []
+        self._losses = StepLosses((), sees_gradients=False)
         self._norm: torch.Tensor | None = None
         self._has_gradients = False
         """Whether the gradients of this step are recorded."""
@@ -87,8 +87,13 @@ class Recording:
         scale, scaler_step = torch.amp.GradScaler.scale, torch.amp.GradScaler.step
 
         def backward_of(tensors: Any, *arguments: Any, **named: Any) -> None:
-            self._note_loss(tensors)
-            backward(tensors, *arguments, **named)
+            if torch._C._current_graph_task_id() != -1 or self._model is None:
+                # Within a backward pass it is that of a checkpoint.
+                backward(tensors, *arguments, **named)
+                return
+            with self._losses.backward_pass():
+                self._note_loss(tensors)
+                backward(tensors, *arguments, **named)
 
         def clip_with_norm(parameters: Any, limit: float, norm: torch.Tensor, *arguments: Any, **named: Any) -> None:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
@@ -142,7 +147,7 @@ class Recording:
         """A process that starts others warns for them."""
         file = self._directory / _METRICS
         is_empty = not file.stat().st_size if file.exists() else not (self._directory / "dump").exists()
-        if is_empty and not self._is_child and _rank() == 0:
+        if is_empty and not self._is_child and rank() == 0:
             warn(
                 "no step of an optimizer was recorded: nothing was trained, or only in processes that are not followed"
             )
@@ -167,11 +172,12 @@ class Recording:
             return
         self._model, self._whole = model, whole
         self._trained = set(plain_parameters(model).values())
+        self._losses = StepLosses(self._trained, sees_gradients=not is_engine(model))
         if is_engine(model):
             self._follow_updates(model)
-        gather = partial(_gather, dtype=torch.int64, device=self._device)
-        start = hashes_of_weights(model, gather, whole.parameter if self._engine is not None else None)
-        if _rank() == 0:
+        from_ranks = partial(gather, dtype=torch.int64, device=self._device)
+        start = hashes_of_weights(model, from_ranks, whole.parameter if self._engine is not None else None)
+        if rank() == 0:
             write_json(self._directory / "start_weights.json", start)
             self._metrics = LineWriter(self._directory / _METRICS)
         self._begin_step()
@@ -179,14 +185,14 @@ class Recording:
     def _is_first(self) -> bool:
         """Whether the directory holds no training yet. Every rank must call it."""
         is_free = True
-        if _rank() == 0:
+        if rank() == 0:
             self._directory.mkdir(parents=True, exist_ok=True)
             try:
                 (self._directory / _METRICS).open("xb").close()
             except FileExistsError:
                 is_free = False
                 warn(f"a second training is not recorded: {self._directory} holds one")
-        return bool(_gather([int(is_free)], dtype=torch.int64, device=self._device)[0][0])
+        return bool(gather([int(is_free)], dtype=torch.int64, device=self._device)[0][0])
 
     def _follow_updates(self, engine: Any) -> None:
         """The engine clips gradients and updates parameters in one method, whatever its optimizer."""
@@ -211,34 +217,33 @@ class Recording:
 
     def _begin_step(self) -> None:
         assert self._model is not None
-        self._losses, self._norm, self._has_gradients = [], None, False
+        self._norm, self._has_gradients = None, False
         if not any(self._step in each for each in self._steps):
+            self._losses.begin(None)
             return
         self._record = StepRecord(
             header_of(
                 writer=WRITER,
                 step=self._step,
-                rank=_rank(),
-                world_size=_world_size(),
+                rank=rank(),
+                world_size=world_size(),
                 level="module",
                 keeps_tensors=self._keeps_tensors,
             ),
             wide=self._wide,
             keeps_tensors=self._keeps_tensors,
         )
+        self._losses.begin(self._record)
         self._hooks = ModuleHooks(self._model, self._record)
 
     def _note_loss(self, tensors: Any) -> None:
         self._has_backward = True
         for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
-            # A scalar within a backward pass is that of a checkpoint.
-            if tensor.numel() == 1 and torch._C._current_graph_task_id() == -1 and self._model is not None:
+            if tensor.numel() == 1:
                 loss, factor = self._unscaled.get(tensor) or self._unscaled_by_engine(tensor.detach())
-                self._losses.append(loss.reshape(()))
                 if self._record is not None:
                     self._record.gradient_scale = factor
-                    number = self._record.micro_batch
-                    self._record.add("loss", "", "loss", "", loss.float(), micro_batch=number)
+                self._losses.add(loss)
 
     def _unscaled_by_engine(self, loss: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """As the scaler's: the loss, (), and the factor, () fp32, by which the gradients of outputs are too large."""
@@ -250,6 +255,7 @@ class Recording:
 
     def _before_update(self, optimizer: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         if not self._trains_model(optimizer):
+            self._note_other_model()
             return
         # The first of the arguments is the optimizer.
         if named.get("closure", arguments[1] if len(arguments) > 1 else None) is not None:
@@ -260,6 +266,12 @@ class Recording:
         else:
             self._finish_gradients()
         self._add_parameters("parameter_before")
+
+    def _note_other_model(self) -> None:
+        if self._model is None or self._engine is not None or not self._losses.note_other_model() or rank() != 0:
+            return
+        kind = type(self._model).__name__
+        warn(f"another model is trained beside the {kind} that is recorded: its losses and updates are not recorded")
 
     def _is_same_step(self, optimizer: Any) -> bool:
         """Whether the last step goes on: a second optimizer updates its share of the parameters."""
@@ -274,7 +286,7 @@ class Recording:
         if not self._trains_model(optimizer):
             return
         if self._is_same_step(optimizer):
-            if not self._has_warned and _rank() == 0:
+            if not self._has_warned and rank() == 0:
                 warn("several optimizers train this model: dumped updates are those of the first one alone")
             self._has_warned = True
             return
@@ -291,12 +303,14 @@ class Recording:
         if norm is not None:
             self._norm = torch.tensor(norm)
         self._last_optimizer, self._has_backward = optimizer, False
+        # First, because the dump of the step is to have no losses of other models.
+        loss = self._losses.total(self._wide)
         if self._record is not None:
             assert self._hooks is not None
             self._hooks.remove()
             self._record.write(self._directory / "dump")
             self._record = self._hooks = None
-        self._write_metrics(optimizer)
+        self._write_metrics(optimizer, loss)
         self._step += 1
         self._begin_step()
 
@@ -327,12 +341,11 @@ class Recording:
 
     def _writes(self, parameter: nn.Parameter) -> bool:
         """Divided tensors are gathered by all ranks, and recorded by rank 0."""
-        return _rank() == 0 or not self._whole.is_divided(parameter)
+        return rank() == 0 or not self._whole.is_divided(parameter)
 
-    def _write_metrics(self, optimizer: Any) -> None:
+    def _write_metrics(self, optimizer: Any, loss: float) -> None:
         """The mean over ranks of the step's loss, gradient norm and learning rate: one synchronisation."""
-        loss = float(torch.stack(self._losses).to(self._wide).sum()) if self._losses else math.nan
-        losses = [each[0] for each in _gather([loss], dtype=self._wide, device=self._device)]
+        losses = [each[0] for each in gather([loss], dtype=self._wide, device=self._device)]
         norm = float(self._norm.full_tensor() if isinstance(self._norm, DTensor) else self._norm)  # type: ignore[arg-type]
         if self._metrics is None:
             return
@@ -343,7 +356,7 @@ class Recording:
                     "format": FORMAT,
                     "torch": torch.__version__,
                     "command": self._command,
-                    "world_size": _world_size(),
+                    "world_size": world_size(),
                     "optimizer": type(optimizer).__name__,
                 },
             )
@@ -359,34 +372,3 @@ class Recording:
 def _norm_of(parameters: set[nn.Parameter]) -> torch.Tensor:
     gradients = [each.grad for each in parameters if each.grad is not None]
     return torch.nn.utils.get_total_norm(gradients)
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-def _world_size() -> int:
-    return dist.get_world_size() if dist.is_initialized() else 1
-
-
-def _gather(values: list[Any], *, dtype: torch.dtype, device: torch.device) -> list[list[Any]]:
-    """The numbers of each rank, as many on every one, in the order of ranks."""
-    if _world_size() == 1:
-        return [values]
-    own = torch.tensor(values, dtype=dtype, device=device)
-    parts = [torch.empty_like(own) for _ in range(_world_size())]
-    dist.all_gather(parts, own)
-    _wait_for_release([own, *parts])
-    return [each.tolist() for each in parts]
-
-
-def _wait_for_release(tensors: list[torch.Tensor]) -> None:
-    """Until the process group has dropped its references to `tensors`, on the host, of any shape; a second at most.
-
-    Gloo's thread drops them after the operation is complete, and takes the interpreter's lock for it. A group that is
-    destroyed meanwhile, by DDP's destructor with the lock held, would wait for that thread forever (torch 2.13).
-    """
-    until = time.monotonic() + 1
-    counted: Any = [each for each in tensors if each.is_cpu]
-    while any(each._use_count() > 1 for each in counted) and time.monotonic() < until:
-        time.sleep(0.001)

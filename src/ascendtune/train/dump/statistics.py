@@ -19,7 +19,7 @@ _MOST_ON_DEVICE = 1 << 24
 """Values that are looked at together: bounds what the intermediate copies take."""
 _SAMPLES = 16
 _CHUNK = 1 << 13
-"""Values whose sums the host computes together."""
+"""Values whose squares BLAS adds up in one call: it does not divide so few among threads."""
 _OF_THREAD = threading.local()
 _READ_BY_NUMPY = (torch.float32, torch.float64)
 
@@ -83,20 +83,16 @@ def _measure_on_host(flat: torch.Tensor) -> Pending:
 
 
 def _on_host(values: NDArray[Any]) -> tuple[list[float], list[int]]:
-    """Smallest, largest, sum, sum of squares of (values,) float32 or float64; NaN and infinite."""
-    ones, buffer = _ones_and_wide()
-    total = squares = 0.0
-    # A chunk stays in the cache for both sums, and BLAS does not divide so few values among threads.
+    """Smallest, largest, sum, sum of squares of (values,) float32 or float64, at most TILE; NaN and infinite."""
+    wide, squares = _wide_buffer()[: len(values)], 0.0
     with np.errstate(over="ignore", invalid="ignore"):
+        np.copyto(wide, values)
         for begin in range(0, len(values), _CHUNK):
-            chunk = values[begin : begin + _CHUNK]
-            wide = buffer[: len(chunk)]
-            np.copyto(wide, chunk)
-            total += float(wide.dot(ones[: len(chunk)]))
-            squares += float(wide.dot(wide))
+            chunk = wide[begin : begin + _CHUNK]
+            squares += float(chunk.dot(chunk))
+        total = float(np.add.reduce(wide))
     if math.isfinite(squares):
         return [float(np.minimum.reduce(values)), float(np.maximum.reduce(values)), total, squares], [0, 0]
-    wide = values.astype(np.float64)
     finite = wide[np.isfinite(wide)]
     nan = int(np.isnan(wide).sum())
     counts = [nan, len(wide) - len(finite) - nan]
@@ -113,11 +109,11 @@ def _on_device(values: torch.Tensor, wide: torch.dtype) -> tuple[list[torch.Tens
     return [low, high, finite.sum(), finite.dot(finite)], [values.isnan().sum(), values.isinf().sum()]
 
 
-def _ones_and_wide() -> NDArray[np.float64]:
-    """(2, _CHUNK) float64 of this thread, ones in row 0: new memory for each chunk would cost more than its sums."""
-    found: NDArray[np.float64] | None = getattr(_OF_THREAD, "ones_and_wide", None)
+def _wide_buffer() -> NDArray[np.float64]:
+    """(TILE,) float64 of this thread: new memory for each tile would cost more than its sums."""
+    found: NDArray[np.float64] | None = getattr(_OF_THREAD, "wide", None)
     if found is None:
-        found = _OF_THREAD.ones_and_wide = np.ones((2, _CHUNK))
+        found = _OF_THREAD.wide = np.empty(TILE)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -365,3 +366,69 @@ def test_weights_that_change_between_two_steps_are_named(tmp_path: Path) -> None
     assert found.parted.remedy is not None and "between the last update" in found.parted.remedy
     same = compare(sides[1], sides[1], expected_noise(sides[1], sides[1]))
     assert same.parted is None
+
+
+def adversaries(models: dict[str, nn.Module], order: str, *, set_to_none: bool, is_detached: bool) -> dict[str, Any]:
+    """Three steps of a GAN; of each model the losses of its steps. `order` is that in which they are computed."""
+    optimizers = {name: torch.optim.SGD(each.parameters(), lr=0.1) for name, each in models.items()}
+    generator, discriminator = models["generator"], models["discriminator"]
+    losses: dict[str, Any] = {name: [] for name in models}
+    for step in range(3):
+        noise = torch.randn(4, 4, generator=torch.Generator().manual_seed(step))
+        for name in order.split():
+            optimizers[name].zero_grad(set_to_none=set_to_none)
+            made = generator(noise)
+            if name == "generator":
+                parts = [(discriminator(made) - 1).square().mean()]
+            else:
+                real = (discriminator(torch.ones(4, 1)) - 1).square().mean()
+                parts = [real, discriminator(made.detach() if is_detached else made).square().mean()]
+            for part in parts:
+                part.backward()
+            optimizers[name].step()
+            losses[name].append(sum(part.item() for part in parts))
+    return losses
+
+
+def make_adversaries() -> dict[str, nn.Module]:
+    generator = Net()
+    return {"generator": generator, "discriminator": nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1))}
+
+
+@pytest.mark.parametrize("order", ["discriminator generator", "generator discriminator"])
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("is_detached", [True, False])
+@pytest.mark.parametrize("recorded", ["generator", "discriminator"])
+def test_losses_of_the_other_model_of_a_gan_do_not_count(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, order: str, set_to_none: bool, is_detached: bool, recorded: str
+) -> None:
+    train_both = partial(adversaries, order=order, set_to_none=set_to_none, is_detached=is_detached)
+    expected = train_both(make_adversaries())
+    models = make_adversaries()
+    with ascendtune.align.record(models[recorded], steps="1-3", directory=tmp_path):
+        assert train_both(models) == expected
+    metrics = lines(tmp_path / "metrics.jsonl")
+    assert [each["loss"] for each in metrics] == pytest.approx(expected[recorded], rel=1e-6)
+    for step in (1, 2, 3):
+        rows = lines(tmp_path / "dump" / f"step-000000{step}" / "rank_0.jsonl")[1:]
+        dumped = sum(row["mean"] for row in rows if row["phase"] == "loss")
+        assert dumped == pytest.approx(expected[recorded][step - 1], rel=1e-6)
+    assert caplog.text.count("another model is trained") == 1
+
+
+def test_losses_of_both_models_are_told_apart_if_both_updates_come_last(tmp_path: Path) -> None:
+    models = make_adversaries()
+    generator, discriminator = models.values()
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (discriminator, generator)]
+    with ascendtune.align.record(generator, steps="1-2", directory=tmp_path):
+        expected = []
+        for _ in range(2):
+            made = generator(torch.ones(2, 4))
+            (discriminator(made.detach()).square().mean()).backward()
+            loss = (discriminator(made) - 1).square().mean()
+            loss.backward()
+            for each in optimizers:
+                each.step()
+                each.zero_grad()
+            expected.append(loss.item())
+    assert [each["loss"] for each in lines(tmp_path / "metrics.jsonl")] == pytest.approx(expected, rel=1e-6)

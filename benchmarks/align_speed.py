@@ -1,24 +1,24 @@
-"""How long `ascendtune align` takes for dumps of statistics: 32 layers, 3 steps, 8 ranks on both sides.
+"""How long `ascendtune align` takes: losses of 100,000 steps, and dumps of statistics of 32 layers, 3 steps, 8 ranks.
 
-    python benchmarks/align_dumps.py [--layers 32] [--steps 3] [--ranks 8]
+    python benchmarks/align_speed.py [--records 100000] [--layers 32] [--steps 3] [--ranks 8] [--rounds 5]
 
-Both sides are made up: the modules of a Llama, and numbers that differ by rounding in bf16.
+Both sides are made up: a falling loss, the modules of a Llama, and numbers that differ by rounding in bf16. Times are
+of the whole command, with its start.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from ascendtune.check.align.noise import expected_noise
-from ascendtune.check.align.side import read_side
-from ascendtune.check.align.stages import compare
+from measure import ASCENDTUNE, in_turn, run, spread, table, write_result
 
 HIDDEN, INNER, TOKENS = 4096, 11008, 2048
 _LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -93,22 +93,57 @@ def _lines(layers: int, step: int, rank: int, noise: int) -> Iterator[dict[str, 
                 yield line(phase, f"{name}.weight", phase.partition("_")[0], "", [out, wide], replica=True)
 
 
+def write_curve(directory: Path, records: int, noise: int) -> int:
+    """metrics.jsonl as `align record` writes it; returns its bytes."""
+    directory.mkdir()
+    draw = random.Random(noise)
+    lines = []
+    for step in range(1, records + 1):
+        loss = 2 + 8 * math.exp(-step / 20_000) + draw.gauss(0, 1e-6)
+        lines.append(json.dumps({"step": step, "loss": loss, "grad_norm": 1 + 1 / step, "learning_rate": 1e-4}))
+    (directory / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    (directory / "recorded.json").write_text(json.dumps({"format": 1, "world_size": 1}))
+    return (directory / "metrics.jsonl").stat().st_size
+
+
+def _cost(sides: list[Path], directory: Path) -> dict[str, Any]:
+    measured = run([ASCENDTUNE, "align", *sides], directory=directory)
+    if measured.exit_code:
+        raise SystemExit(f"exit code {measured.exit_code}:\n{measured.output[-3000:]}")
+    return {"cpu_seconds": measured.cpu_seconds, "seconds": measured.seconds, "peak_rss_bytes": measured.peak_rss_bytes}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name, value in (("layers", 32), ("steps", 3), ("ranks", 8)):
+    for name, value in (("records", 100_000), ("layers", 32), ("steps", 3), ("ranks", 8), ("rounds", 5)):
         parser.add_argument(f"--{name}", type=int, default=value)
-    wanted = parser.parse_args()
+    asked = parser.parse_args()
+    curves = f"losses of {asked.records:,} steps"
+    dumps = f"dumps of {asked.layers} layers, {asked.steps} steps, {asked.ranks} ranks"
     with tempfile.TemporaryDirectory() as temporary:
-        sides = [Path(temporary) / name for name in ("reference", "candidate")]
-        sizes = [write_side(side, wanted.layers, wanted.steps, wanted.ranks, noise) for noise, side in enumerate(sides)]
-        begun, computed = time.perf_counter(), time.process_time()
-        one, other = (read_side(side) for side in sides)
-        found = compare(one, other, expected_noise(one, other))
-        seconds, busy = time.perf_counter() - begun, time.process_time() - computed
-        outcome = "aligned" if found.parted is None else found.parted
-        print(f"{wanted.layers} layers, {wanted.steps} steps, {wanted.ranks} ranks: {found.dumps.compared:,} tensors")
-        print(f"{sum(sizes) / 1e6:.0f} MB in {seconds:.2f} s ({busy:.2f} s of one core): {outcome}")
-        sys.exit(busy > 10)
+        directory = Path(temporary)
+        sides = {
+            curves: [directory / f"curve-{number}" for number in range(2)],
+            dumps: [directory / f"dump-{number}" for number in range(2)],
+        }
+        sizes = {
+            curves: sum(write_curve(side, asked.records, at) for at, side in enumerate(sides[curves])),
+            dumps: sum(
+                write_side(side, asked.layers, asked.steps, asked.ranks, at) for at, side in enumerate(sides[dumps])
+            ),
+        }
+        figures = in_turn({name: partial(_cost, each, directory) for name, each in sides.items()}, asked.rounds)
+    rows = [
+        [
+            name,
+            f"{sizes[name] / 1e6:,.0f} MB",
+            spread(runs, "cpu_seconds"),
+            spread(runs, "seconds"),
+            f"{max(each['peak_rss_bytes'] for each in runs) / 1e6:,.0f} MB",
+        ]
+        for name, runs in figures.items()
+    ]
+    write_result("align-speed", table(["both sides", "files", "CPU-seconds", "seconds", "peak memory"], rows), figures)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,68 @@
+"""Histograms of the tensors that both sides dumped whole, for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ascendtune.check.align.curve import Floats
+from ascendtune.check.align.dump import Dump, Key, RankDump, read_values
+from ascendtune.check.align.parting import DumpComparison
+from ascendtune.check.align.tensor_rows import Row
+
+_BINS = 48
+_MOST = 300
+"""Tensors with a histogram; each takes two kilobytes of the page."""
+_MOST_VALUES = 1 << 26
+"""That are read for them, of both sides together: some seconds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """Of one tensor, on both sides.
+
+    Attributes:
+        edges: (bins + 1,) float64.
+        reference, candidate: (bins,) counts.
+    """
+
+    edges: Floats
+    reference: Floats
+    candidate: Floats
+
+
+def histograms_of(dumps: DumpComparison, reference: Dump | None, candidate: Dump | None) -> Mapping[Key, Histogram]:
+    """Of the rows that are shown: the first that parts, then those with the largest differences.
+
+    Raises:
+        DataError, RecipeError, MachineError: a file cannot be read.
+    """
+    if not dumps.rows or reference is None or candidate is None:
+        return {}
+    step, rank = dumps.rows[0].step, dumps.rows[0].rank
+    files = [side.files.get(step, {}).get(rank) for side in (reference, candidate)]
+    if files[0] is None or files[1] is None:
+        return {}
+    one, other = reference.read(files[0]), candidate.read(files[1])
+    first = None if dumps.place is None or dumps.place.stage == "ranks" else dumps.place.row.key
+    found: dict[Key, Histogram] = {}
+    left = _MOST_VALUES
+    for row in sorted(dumps.rows, key=lambda row: (row.key != first, -row.excess))[:_MOST]:
+        left -= row.reference.numel + row.candidate.numel
+        if left < 0:
+            break
+        if (histogram := _histogram(row, one, other)) is not None:
+            found[row.key] = histogram
+    return found
+
+
+def _histogram(row: Row, one: RankDump, other: RankDump) -> Histogram | None:
+    values = read_values(one, row.reference), read_values(other, row.candidate)
+    if values[0] is None or values[1] is None:
+        return None
+    finite = [each[np.isfinite(each)] for each in values if each is not None]
+    edges = np.histogram_bin_edges(np.concatenate(finite), bins=_BINS)
+    reference, candidate = (np.histogram(each, edges)[0].astype(np.float64) for each in finite)
+    return Histogram(edges, reference, candidate)

@@ -1,0 +1,79 @@
+"""Positions of a batch that no gradient reaches, such as padding: what differs there has no effect on the training.
+
+Attention kernels compute other values at padding. The gradients of the outputs of modules are dumped at the same
+sampled positions as the outputs; a position at which all of them are 0, on both sides, is not trained on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ascendtune.check.align.tensor_rows import Row
+
+_OF_EXPERTS = 2
+_Batch = tuple[int | None, int]
+"""Micro-batch, and how many vectors its tensors have."""
+
+
+def trained_rows(rows: Sequence[Row]) -> tuple[list[Row], Row | None]:
+    """The rows of one rank without outputs that differ only where no gradient reaches, and the first of those.
+
+    Few samples may lie there: where a batch has such positions, attention that differs at no other sample is taken for
+    such a difference, too. After one, tensors with another number of vectors are left out as well: which experts get
+    the tokens of the padding decides where those of the others stand.
+    """
+    if not any(row.is_parted for row in rows if row.key.phase == "forward"):
+        return list(rows), None
+    positions = _untrained_positions(rows)
+    kept: list[Row] = []
+    first: Row | None = None
+    for row in rows:
+        if row.key.phase != "forward" or not row.is_parted:
+            kept.append(row)
+            continue
+        unreached = positions.get(_batch_of(row))
+        if unreached is not None and unreached.any() and _agrees_elsewhere(row, unreached, first is not None):
+            first = first or row
+        elif first is None or _batch_of(row) == _batch_of(first) or row.key.micro_batch != first.key.micro_batch:
+            kept.append(row)
+    return kept, first
+
+
+def _untrained_positions(rows: Sequence[Row]) -> Mapping[_Batch, NDArray[np.bool_]]:
+    """(samples,) whether the gradients of all outputs are 0 there.
+
+    Sample i of a tensor of T vectors lies in vector i · T // samples, however wide the vectors are.
+    """
+    found: dict[_Batch, NDArray[np.bool_]] = {}
+    for row in rows:
+        one, other = (np.array(each.samples) for each in (row.reference, row.candidate))
+        # Tensors of experts have two dimensions, and an order of their own.
+        if row.key.phase == "backward" and len(row.reference.shape) > _OF_EXPERTS and len(one) == len(other):
+            batch = _batch_of(row)
+            are_zero = (one == 0) & (other == 0)
+            before = found.get(batch, are_zero)
+            found[batch] = before & are_zero if len(before) == len(are_zero) else np.zeros_like(before)
+    return found
+
+
+def _agrees_elsewhere(row: Row, positions: NDArray[np.bool_], is_later: bool) -> bool:
+    """Whether the samples agree within the row's limit, except at `positions`, (samples,).
+
+    Args:
+        is_later: an earlier output differs at such positions.
+    """
+    one, other = (np.array(each.samples) for each in (row.reference, row.candidate))
+    if not len(one) == len(other) == len(positions) or positions.all() or math.isinf(row.difference):
+        return False
+    apart = np.abs(other - one)
+    size = max(row.reference.rms, row.candidate.rms)
+    is_possible = is_later or "attn" in row.key.name or "attention" in row.key.name or bool(apart[positions].any())
+    return is_possible and bool(np.sqrt(np.mean(apart[~positions] ** 2)) <= row.limit * size)
+
+
+def _batch_of(row: Row) -> _Batch:
+    return row.key.micro_batch, row.reference.vectors

@@ -1,0 +1,55 @@
+"""Differences at positions that no gradient reaches."""
+
+from __future__ import annotations
+
+import math
+
+from ascendtune.check.align.dump import Key, Tensor
+from ascendtune.check.align.tensor_rows import Row
+from ascendtune.check.align.untrained import trained_rows
+
+REACHED = (1.0, 1.0, 1.0, 0.0)
+"""Gradients at four sampled positions: the last is padding."""
+
+
+def row(
+    phase: str, name: str, one: tuple[float, ...], other: tuple[float, ...], tokens: int = 8, **changes: float
+) -> Row:
+    def tensor(samples: tuple[float, ...]) -> Tensor:
+        return Tensor(0, "Linear", (1, tokens, 4), "float32", -1, 1, 0, math.sqrt(4 * tokens), 0, 0, "", samples)
+
+    sizes = {"difference": 0.0 if one == other else 0.1, "limit": 1e-5, "scale": 1.0, **changes}
+    return Row(1, 0, Key(phase, 0, name, "output", 0), tensor(one), tensor(other), **sizes)
+
+
+GRADIENT = row("backward", "norm", REACHED, REACHED)
+SAME = (1.0, 2.0, 3.0, 4.0)
+AT_PADDING = (1.0, 2.0, 3.0, 5.0)
+BEFORE_IT = (1.0, 2.1, 3.0, 5.0)
+
+
+def test_output_that_differs_only_at_padding_is_left_out() -> None:
+    padding, real = row("forward", "mlp", SAME, AT_PADDING), row("forward", "norm", SAME, BEFORE_IT)
+    assert trained_rows([padding, real, GRADIENT]) == ([real, GRADIENT], padding)
+
+
+def test_all_rows_stay_where_every_position_is_trained_on() -> None:
+    rows = [row("forward", "mlp", SAME, AT_PADDING), row("backward", "norm", SAME, SAME)]
+    assert trained_rows(rows) == (rows, None)
+
+
+def test_difference_that_no_sample_shows_is_of_the_padding_in_attention_alone() -> None:
+    attention, mlp = (row("forward", name, SAME, SAME, difference=0.1) for name in ("self_attn", "mlp"))
+    assert trained_rows([mlp, attention, GRADIENT])[0] == [mlp, GRADIENT]
+    assert trained_rows([attention, mlp, GRADIENT])[0] == [GRADIENT]
+
+
+def test_nan_is_never_left_out() -> None:
+    rows = [row("forward", "self_attn", SAME, SAME, difference=math.inf), GRADIENT]
+    assert trained_rows(rows) == (rows, None)
+
+
+def test_tensors_of_experts_after_padding_are_left_out() -> None:
+    padding, experts = row("forward", "mlp", SAME, AT_PADDING), row("forward", "act", SAME, BEFORE_IT, tokens=16)
+    assert trained_rows([experts, padding, GRADIENT])[0] == [experts, GRADIENT]
+    assert trained_rows([padding, experts, GRADIENT])[0] == [GRADIENT]
