@@ -18,7 +18,13 @@ PREFIX = "base_model.model."
 _LARGEST_RANK = 65_536
 _LARGEST_NUMBER = 1e30
 _TEXTS = ("base_model_name_or_path", "task_type", "bias", "revision", "peft_version")
-_FLAGS = ("use_rslora", "use_dora", "fan_in_fan_out", "inference_mode", "lora_bias", "ensure_weight_tying")
+_SIZES = ("oft_block_size", "num_cayley_neumann_terms")
+_NUMBERS = ("lora_alpha", "lora_dropout", "module_dropout", "eps")
+_FLAGS = (
+    *("use_rslora", "use_dora", "fan_in_fan_out", "inference_mode", "lora_bias", "ensure_weight_tying"),
+    *("coft", "block_share", "use_cayley_neumann"),
+)
+_WEIGHT = re.compile(r"(?:^|\.)(?:lora|oft)_")
 _MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
 
 
@@ -37,7 +43,7 @@ def read_adapter_config(path: Path) -> dict[str, Any]:
         raise RecipeError(
             "adapter_config.json has no peft_type",
             code="adapter-type-missing",
-            remedy="give the directory of a PEFT adapter, or a run of method.tuner: lora",
+            remedy="give the directory of a PEFT adapter, or a run of method.tuner: lora or oft",
             where=path,
         )
     if config.get("megatron_config"):
@@ -97,7 +103,7 @@ def require_all_adapter_weights(names: Iterable[str], loaded: Container[str], di
     Raises:
         RecipeError: names the first of them, and how many there are.
     """
-    lost = [name for name in names if "lora_" in name and name not in loaded]
+    lost = [name for name in names if is_adapter_weight(name) and name not in loaded]
     if lost:
         raise RecipeError(
             f"{len(lost)} weights of the adapter have no place in the base model: {shown_names(lost)}",
@@ -105,6 +111,16 @@ def require_all_adapter_weights(names: Iterable[str], loaded: Container[str], di
             remedy="give the base model that the adapter was trained on",
             where=directory,
         )
+
+
+def is_adapter_weight(name: str) -> bool:
+    """Whether a parameter of this name is one of an adapter, and none of the model or of `modules_to_save`."""
+    return _WEIGHT.search(name) is not None
+
+
+def adapted_module(name: str) -> str:
+    """The name of the module to which a weight of an adapter belongs; other names as they are."""
+    return _WEIGHT.split(name)[0]
 
 
 def weight_in_files(name: str, files: Container[str]) -> str | None:
@@ -118,9 +134,11 @@ def _check_fields(path: Path, config: Mapping[str, Any]) -> None:
     for key, value in config.items():
         if value is None and key != "r":
             continue
-        if key == "r" and not (type(value) is int and 1 <= value <= _LARGEST_RANK):
-            raise bad_field(path, key, value, f"a whole number from 1 to {_LARGEST_RANK:,}")
-        if key in ("lora_alpha", "lora_dropout") and not is_number(value, -_LARGEST_NUMBER, _LARGEST_NUMBER):
+        # OFT has a number of blocks or a size of blocks, and 0 for the other.
+        least = 0 if config["peft_type"] == "OFT" else 1
+        if (key == "r" or key in _SIZES) and not (type(value) is int and least <= value <= _LARGEST_RANK):
+            raise bad_field(path, key, value, f"a whole number from {least} to {_LARGEST_RANK:,}")
+        if key in _NUMBERS and not is_number(value, -_LARGEST_NUMBER, _LARGEST_NUMBER):
             raise bad_field(path, key, value, "a number")
         if key in ("rank_pattern", "alpha_pattern") and not (
             isinstance(value, dict) and all(is_number(each, 0, _LARGEST_NUMBER) and each for each in value.values())
