@@ -22,7 +22,7 @@ def merge(
         str,
         typer.Argument(
             metavar="RUN_OR_ADAPTER",
-            help="A run, a checkpoint (run@120, run@best), or a PEFT LoRA adapter.",
+            help="A run, a checkpoint (run@120, run@best), or a PEFT adapter.",
             show_default=False,
             autocompletion=complete_weights,
         ),
@@ -43,7 +43,7 @@ def merge(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Merge a LoRA adapter into its base model.
+    """Merge an adapter (LoRA, OFT) into its base model.
 
     \b
     ascendtune merge runs/alpaca-qwen --to merged
