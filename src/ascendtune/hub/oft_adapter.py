@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import InputError
+from ascendtune.core.errors import RecipeError
 from ascendtune.hub.safetensors_header import SafetensorsHeader
 
 _FIRST_VERSION = (0, 18)
@@ -41,13 +41,13 @@ def require_known_rotations(config: Mapping[str, Any], path: Path) -> None:
         path: of adapter_config.json.
 
     Raises:
-        InputError: it is from PEFT before 0.18.
+        RecipeError: it is from PEFT before 0.18.
     """
     version = re.match(r"(\d+)\.(\d+)", str(config.get("peft_version") or "0.0"))
     numbers = tuple(map(int, version.groups())) if version else (0, 0)
     if "oft_block_size" in config and (numbers >= _FIRST_VERSION or not config.get("use_cayley_neumann", True)):
         return
-    raise InputError(
+    raise RecipeError(
         "this OFT adapter was written by PEFT before 0.18, which computed other rotations from the same weights",
         code="adapter-not-mergeable",
         remedy="merge it with the version of PEFT that wrote it: load it, then call merge_and_unload()",
@@ -62,12 +62,12 @@ def rotation_of(module: str, weight: str, file: SafetensorsHeader) -> Rotation:
         weight: its name in `file`.
 
     Raises:
-        InputError: its shape is not that of rotations.
+        RecipeError: its shape is not that of rotations.
     """
     shape = file.tensors[weight].shape
     size = (1 + math.isqrt(1 + 8 * shape[1])) // 2 if len(shape) == 2 else 0
     if size < 2 or size * (size - 1) // 2 != shape[1]:
-        raise InputError(
+        raise RecipeError(
             f"{weight} is {list(shape)}, which are not the numbers above the diagonals of square blocks",
             code="adapter-damaged",
             remedy="copy or download the adapter again",

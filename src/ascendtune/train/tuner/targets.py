@@ -50,7 +50,8 @@ def choose_targets(model: Any, section: LoraSection | OftSection, *, ask: bool =
     targets = Targets("method.lora.target" if isinstance(section, LoraSection) else "method.oft.target")
     if ALL_LINEAR in names:
         _add_linear(model, mixtures, targets, ask=ask)
-        if sentence := _left_out_of_mixtures(mixtures, names):
+        # OFT is for modules, and most experts and routers are parameters.
+        if sentence := _left_out_of_mixtures(mixtures, names, adaptable=isinstance(section, LoraSection)):
             targets.notes.insert(0, f"{targets.key}: {sentence}")
     if ALL_EXPERTS in names:
         if not mixtures:
@@ -161,15 +162,16 @@ def _add_linear(model: Any, mixtures: list[Mixture], targets: Targets, *, ask: b
         )
 
 
-def _left_out_of_mixtures(mixtures: list[Mixture], names: list[str]) -> str:
+def _left_out_of_mixtures(mixtures: list[Mixture], names: list[str], *, adaptable: bool) -> str:
     """A sentence; empty where everything is adapted."""
     routers = {router for mixture in mixtures for router in mixture.routers}
     left_out = [router for router in routers if not any(f".{router}".endswith(f".{name}") for name in names)]
     parts = []
     if ALL_EXPERTS not in names:
-        parts.append(f"the experts (add {ALL_EXPERTS} to the list to adapt them)")
+        parts.append("the experts" + (f" (add {ALL_EXPERTS} to the list to adapt them)" if adaptable else ""))
     if left_out:
-        parts.append(f"the routers ({', '.join(_families(left_out))}; add their names to adapt them)")
+        hint = "; add their names to adapt them" if adaptable else ""
+        parts.append(f"the routers ({', '.join(_families(left_out))}{hint})")
     if not mixtures or not parts:
         return ""
     return f"{ALL_LINEAR} leaves out {' and '.join(parts)} of {count_of(len(mixtures), 'mixture')}"
