@@ -29,7 +29,7 @@ def test_principal_part_is_the_best_approximation_of_its_rank(monkeypatch, whole
     torch.testing.assert_close(2.0 * b @ a, (left[:, :4] * values[:4]) @ right[:, :4].T, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("inputs", [2, 7, 30, 64, 100, 768, 880, 4096, 14336])
+@pytest.mark.parametrize("inputs", [2, 7, 30, 64, 100, 768, 880])
 def test_blocks_are_as_large_as_those_of_peft(inputs: int) -> None:
     for wanted in (2, 3, 8, 10, 32, 48, 100, 5000):
         for key, kind in (("block_size", "oft_block_size"), ("rank", "r")):
