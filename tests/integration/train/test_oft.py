@@ -203,8 +203,10 @@ def test_recomputed_blocks_drop_the_same_rotations(train: Train) -> None:
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_two_ranks_train_as_one(train: Train, train_on_ranks: Train, strategy: str) -> None:
-    forms = [{"block_size": 8}, {"block_share": True}, {"coft": True, "eps": 1e-3}]
-    for number, keys in enumerate(forms[: 3 if strategy == "ddp" else 2]):
+    forms = [{"block_size": 8}, {"block_share": True}, {"target": ["q_proj"], "modules_to_save": ["lm_head"]}]
+    # No shard of a weight can be constrained.
+    forms += [{"coft": True, "eps": 1e-3}] if strategy == "ddp" else []
+    for number, keys in enumerate(forms):
         changes = {"method": oft(**keys), "optim": STEPS}
         alone = train(name=f"alone{number}", **changes, batch={"per_device": 2})
         both = train_on_ranks(
@@ -215,6 +217,35 @@ def test_two_ranks_train_as_one(train: Train, train_on_ranks: Train, strategy: s
         for name, weight in ours.items():
             # As a whole: where a gradient is next to nothing, Adam makes a step of its rounding.
             assert (weight - theirs[name]).norm() < 1e-3 * theirs[name].norm(), name
+
+
+def test_a_mixture_turns_what_is_not_an_expert(
+    train: Train, variant: Callable[..., Path], exported: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    from transformers import Qwen3MoeConfig
+
+    caplog.set_level("INFO")
+    config = Qwen3MoeConfig(
+        vocab_size=512, hidden_size=32, intermediate_size=48, moe_intermediate_size=16, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_experts=4, num_experts_per_tok=2, pad_token_id=0,
+    )  # fmt: skip
+    base = variant(config)
+    trained = train(model={"path": str(base)}, method=oft(block_size=8), optim=STEPS)
+    names = {name.rpartition(".oft_R.")[0].rpartition(".")[2] for name in trained.weights()}
+    assert names == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    assert (
+        "method.oft.target: all-linear leaves out the experts and the routers (mlp.gate) of 2 mixtures" in caplog.text
+    )
+    torch.testing.assert_close(logits_of_the_export(base, trained), logits_in_memory(exported), rtol=1e-5, atol=1e-5)
+
+
+def test_matrices_of_gpt2_are_refused(recipe: Callable[..., Recipe]) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=16, n_layer=1, n_head=2))
+    with pytest.raises(RecipeError) as refused:
+        apply_tuner(model, recipe(method=oft()).method)
+    assert refused.value.code == "oft-target-not-linear"
 
 
 @pytest.mark.parametrize("stage", ["reward", "preference"])
