@@ -63,6 +63,7 @@ AutoModelForCausalLM.from_config(config).bfloat16().save_pretrained(sys.argv[1])
 """
 SFT = {"method.stage": "sft"}
 LORA = {"method.tuner": "lora"}
+OFT = {"method.tuner": "oft"}
 CHECKPOINTING = {"memory.gradient_checkpointing": True}
 BF16 = {"precision": "bf16"}
 FP32 = {"precision": "fp32"}
@@ -87,6 +88,7 @@ def _cases() -> None:
             for extra in ({}, CHECKPOINTING):
                 _case(model, of=(SFT, precision, extra), data__max_length=512, batch__per_device=2)
                 _case(model, of=(SFT, LORA, precision, extra), data__max_length=512, batch__per_device=2)
+                _case(model, of=(SFT, OFT, precision, extra), data__max_length=512, batch__per_device=2)
     for length in (128, 1024, 2048):
         _case("llama60m", of=(SFT, FP32), data__max_length=length)
         _case("llama60m", of=({"method.stage": "pretrain"}, BF16, CHECKPOINTING), data__max_length=length)
@@ -113,6 +115,7 @@ def _cases() -> None:
         _case("llama60m", 2, of=(SFT, FP32, chosen), data__max_length=256, batch__accumulate=2)
         _case("llama60m", 2, of=(SFT, BF16, CHECKPOINTING, chosen), data__max_length=512)
         _case("llama60m", 2, of=(SFT, LORA, FP32, chosen), data__max_length=512)
+        _case("llama60m", 2, of=(SFT, OFT, FP32, chosen), data__max_length=512)
         _case("qwen15m", 2, of=(DPO, FP32, chosen), data__max_length=256)
     _case("qwen160m", 2, of=(SFT, FP32, {"parallel.strategy": "fsdp"}), data__max_length=256)
     _case("llama60m", 2, of=(SFT, FP32, {"parallel.strategy": "fsdp", "parallel.fsdp.reshard": False}),

@@ -24,14 +24,15 @@ from ascendtune.train.run_choice import checkpoint_to_resume
 METHODS: dict[str, dict[str, Any]] = {
     "full": {"tuner": "full"},
     "lora": {"tuner": "lora", "lora": {"rank": 4, "init": "pissa"}},
+    "oft": {"tuner": "oft", "oft": {"block_size": 8, "module_dropout": 0.3}},
 }
 
 
 @pytest.fixture(scope="module")
 def place(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the finished runs `full` and `lora` of six steps, a checkpoint after every other one.
+    """A directory with a finished run of each method, of six steps, a checkpoint after every other one.
 
-    `full-4` and `lora-4` are the same trainings, ended after four steps.
+    `full-4` and its like are the same trainings, ended after four steps.
     """
     place = tmp_path_factory.mktemp("runs-of-names")
     rows = [{"instruction": f"What is {n} plus {n}?", "output": f"It is {2 * n}."} for n in range(40)]
@@ -79,12 +80,15 @@ def test_an_export_is_made_once(runs: Path) -> None:
     assert (first / "adapter_model.safetensors").stat().st_mtime_ns == written
 
 
-def test_generate_and_merge_take_a_checkpoint(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["lora", "oft"])
+def test_generate_and_merge_take_a_checkpoint(
+    name: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["generate", "lora@4", "What is 1 plus 1?", "--max-new-tokens", "4", "--json"])
+        main(["generate", f"{name}@4", "What is 1 plus 1?", "--max-new-tokens", "4", "--json"])
     assert ended.value.code == 0 and "answer" in json.loads(capsys.readouterr().out)
     with pytest.raises(SystemExit) as ended:
-        main(["merge", "lora@4", "--to", str(tmp_path / "merged"), "--no-verify"])
+        main(["merge", f"{name}@4", "--to", str(tmp_path / "merged"), "--no-verify"])
     assert ended.value.code == 0 and (tmp_path / "merged" / "model.safetensors").is_file()
 
 

@@ -22,6 +22,7 @@ TUNERS: dict[str, dict[str, Any]] = {
     "lora": {"tuner": "lora"},
     "lora, dora": {"tuner": "lora", "lora": {"dora": True}},
     "lora, pissa": {"tuner": "lora", "lora": {"init": "pissa"}},
+    "oft": {"tuner": "oft"},
 }
 STEPS = 3
 ROWS = 12

@@ -48,7 +48,7 @@ COMMANDS = {
         starts_another=True,
     ),
     "submit": Entry("ascendtune.cli.submit:submit", "Train a recipe with Docker, Compose, Slurm or Kubernetes."),
-    "merge": Entry("ascendtune.cli.merge:merge", "Merge a LoRA adapter into its base model."),
+    "merge": Entry("ascendtune.cli.merge:merge", "Merge an adapter into its base model."),
     "push": Entry("ascendtune.cli.push:push", "Upload a run's final weights to a hub, with a model card."),
     "chat": Entry("ascendtune.cli.chat:chat", "Chat with a run's final weights, or with any model."),
     "generate": Entry("ascendtune.cli.generate:generate", "Generate answers with a run's final weights, or any model."),

@@ -23,7 +23,7 @@ def merge(
         str,
         typer.Argument(
             metavar="RUN_OR_ADAPTER",
-            help="A run, a checkpoint (run@120, run@best), a PEFT LoRA adapter or its hub id.",
+            help="A run, a checkpoint (run@120, run@best), a PEFT adapter or its hub id.",
             show_default=False,
             autocompletion=complete_weights,
         ),
@@ -47,7 +47,7 @@ def merge(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Merge a LoRA adapter into its base model.
+    """Merge an adapter (LoRA, OFT) into its base model.
 
     \b
     ascendtune merge runs/alpaca-qwen --to merged

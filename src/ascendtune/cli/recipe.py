@@ -86,12 +86,24 @@ def _facts(recipe: Recipe) -> dict[str, str]:
         "data": _data(recipe.data.train, recipe.method.task),
         **({"evaluation": _data(recipe.data.eval, recipe.method.task)} if recipe.data.eval else {}),
         "stage": recipe.method.stage + _loss(recipe.method),
-        "tuner": recipe.method.tuner + (f", rank {recipe.method.lora.rank}" if recipe.method.tuner == "lora" else ""),
+        "tuner": _tuner(recipe),
         "learning rate": f"{recipe.learning_rate:g}, {optim.scheduler}",
         "length": _length(optim),
         "one step": f"{batch.per_device} × {batch.accumulate} sequences of {length} on each device",
         "run directory": str(recipe.run_directory()),
     }
+
+
+def _tuner(recipe: Recipe) -> str:
+    match recipe.method.tuner:
+        case "lora":
+            return f"lora, rank {recipe.method.lora.rank}"
+        case "oft":
+            oft = recipe.method.oft
+            size = f"blocks of {oft.block_size or 32}" if oft.rank is None else f"{oft.rank} blocks"
+            return f"oft, {size}"
+        case other:
+            return other
 
 
 def _loss(method: MethodSection) -> str:

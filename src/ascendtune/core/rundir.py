@@ -169,7 +169,7 @@ class RunDir:
 
     @property
     def model(self) -> Path:
-        """The final weights in Hugging Face format: a whole model, or an adapter when the tuner is lora."""
+        """The final weights in Hugging Face format: a whole model, or an adapter when the tuner is lora or oft."""
         return self.path / "model"
 
     def reference(self, part: str, key: str) -> Path:

@@ -9,7 +9,8 @@ from typing import Any
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.foreign_json import bad_field, is_number, is_text_list, read_json_object, shown_names
-from ascendtune.hub.safetensors_header import read_safetensors_header
+from ascendtune.hub.oft_adapter import rotation_of
+from ascendtune.hub.safetensors_header import SafetensorsHeader, read_safetensors_header
 from ascendtune.hub.weight_files import all_tensors, read_weight_headers
 
 CONFIG = "adapter_config.json"
@@ -18,7 +19,13 @@ PREFIX = "base_model.model."
 _LARGEST_RANK = 65_536
 _LARGEST_NUMBER = 1e30
 _TEXTS = ("base_model_name_or_path", "task_type", "bias", "revision", "peft_version")
-_FLAGS = ("use_rslora", "use_dora", "fan_in_fan_out", "inference_mode", "lora_bias", "ensure_weight_tying")
+_MOST_TERMS = 1024
+_NUMBERS = ("lora_alpha", "lora_dropout", "module_dropout", "eps")
+_FLAGS = (
+    *("use_rslora", "use_dora", "fan_in_fan_out", "inference_mode", "lora_bias", "ensure_weight_tying"),
+    *("coft", "block_share", "use_cayley_neumann"),
+)
+_WEIGHT = re.compile(r"(?:^|\.)(?:lora|oft)_")
 _MATRIX = re.compile(r"(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
 
 
@@ -37,7 +44,7 @@ def read_adapter_config(path: Path) -> dict[str, Any]:
         raise RecipeError(
             "adapter_config.json has no peft_type",
             code="adapter-type-missing",
-            remedy="give the directory of a PEFT adapter, or a run of method.tuner: lora",
+            remedy="give the directory of a PEFT adapter, or a run of method.tuner: lora or oft",
             where=path,
         )
     if config.get("megatron_config"):
@@ -70,7 +77,8 @@ def check_adapter(directory: Path, base: Path | None = None) -> None:
             remedy="give a directory that PEFT or ascendtune has saved as safetensors; pickled weights are not loaded",
             where=directory,
         )
-    shapes = {name: tensor.shape for name, tensor in read_safetensors_header(path).tensors.items()}
+    file = read_safetensors_header(path)
+    shapes = {name: tensor.shape for name, tensor in file.tensors.items()}
     if not shapes:
         raise RecipeError(
             f"{WEIGHTS} holds no weights",
@@ -85,6 +93,8 @@ def check_adapter(directory: Path, base: Path | None = None) -> None:
             # Files of some types have other names than their modules: the adapter's own base is not checked by name.
             is_its_own = named.is_dir() and named.resolve() == base.resolve()
             _check_base(path, shapes, base, must_meet=not config.get("target_parameters") and not is_its_own)
+    elif config["peft_type"] == "OFT":
+        _check_rotations(file, base, shared=bool(config.get("block_share")))
 
 
 def require_all_adapter_weights(names: Iterable[str], loaded: Container[str], directory: Path) -> None:
@@ -97,7 +107,7 @@ def require_all_adapter_weights(names: Iterable[str], loaded: Container[str], di
     Raises:
         RecipeError: names the first of them, and how many there are.
     """
-    lost = [name for name in names if "lora_" in name and name not in loaded]
+    lost = [name for name in names if is_adapter_weight(name) and name not in loaded]
     if lost:
         raise RecipeError(
             f"{len(lost)} weights of the adapter have no place in the base model: {shown_names(lost)}",
@@ -105,6 +115,16 @@ def require_all_adapter_weights(names: Iterable[str], loaded: Container[str], di
             remedy="give the base model that the adapter was trained on",
             where=directory,
         )
+
+
+def is_adapter_weight(name: str) -> bool:
+    """Whether a parameter of this name is one of an adapter, and none of the model or of `modules_to_save`."""
+    return _WEIGHT.search(name) is not None
+
+
+def adapted_module(name: str) -> str:
+    """The name of the module to which a weight of an adapter belongs; other names as they are."""
+    return _WEIGHT.split(name)[0]
 
 
 def weight_in_files(name: str, files: Container[str]) -> str | None:
@@ -118,9 +138,13 @@ def _check_fields(path: Path, config: Mapping[str, Any]) -> None:
     for key, value in config.items():
         if value is None and key != "r":
             continue
-        if key == "r" and not (type(value) is int and 1 <= value <= _LARGEST_RANK):
-            raise bad_field(path, key, value, f"a whole number from 1 to {_LARGEST_RANK:,}")
-        if key in ("lora_alpha", "lora_dropout") and not is_number(value, -_LARGEST_NUMBER, _LARGEST_NUMBER):
+        # OFT has a number of blocks or a size of blocks, and 0 for the other.
+        least = 0 if config["peft_type"] == "OFT" else 1
+        if key in ("r", "oft_block_size") and not (type(value) is int and least <= value <= _LARGEST_RANK):
+            raise bad_field(path, key, value, f"a whole number from {least} to {_LARGEST_RANK:,}")
+        if key == "num_cayley_neumann_terms" and not (type(value) is int and 1 <= value <= _MOST_TERMS):
+            raise bad_field(path, key, value, f"a whole number from 1 to {_MOST_TERMS:,}")
+        if key in _NUMBERS and not is_number(value, -_LARGEST_NUMBER, _LARGEST_NUMBER):
             raise bad_field(path, key, value, "a number")
         if key in ("rank_pattern", "alpha_pattern") and not (
             isinstance(value, dict) and all(is_number(each, 0, _LARGEST_NUMBER) and each for each in value.values())
@@ -179,4 +203,21 @@ def _check_base(path: Path, shapes: Mapping[str, tuple[int, ...]], base: Path, *
                 code="adapter-base-mismatch",
                 remedy="give the base model that the adapter was trained on",
                 where=path,
+            )
+
+
+def _check_rotations(file: SafetensorsHeader, base: Path | None, *, shared: bool) -> None:
+    held = {} if base is None else {name: each.shape for name, each in all_tensors(read_weight_headers(base)).items()}
+    for name in file.tensors:
+        if not name.endswith(".oft_R.weight"):
+            continue
+        rotation = rotation_of(adapted_module(name).removeprefix(PREFIX), name, file)
+        place = weight_in_files(f"{rotation.module}.weight", held)
+        if place is not None and not rotation.fits(held[place][-1], shared=shared):
+            raise RecipeError(
+                f"the adapter does not fit this model: {rotation.module} is {list(held[place])} in the base, "
+                f"the adapter was made for {rotation.blocks:,} blocks of {rotation.size} inputs",
+                code="adapter-base-mismatch",
+                remedy="give the base model that the adapter was trained on",
+                where=file.path,
             )

@@ -1,4 +1,4 @@
-"""A PEFT LoRA adapter, read from its config and its file's header; forms that cannot be merged are refused."""
+"""A PEFT adapter, LoRA or OFT, read from its config and its file's header; forms that cannot be merged are refused."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import InputError
-from ascendtune.hub.adapter_files import CONFIG, PREFIX, WEIGHTS, read_adapter_config
+from ascendtune.hub.adapter_files import CONFIG, PREFIX, WEIGHTS, is_adapter_weight, read_adapter_config
+from ascendtune.hub.oft_adapter import Rotation, require_known_rotations, rotation_of
 from ascendtune.hub.safetensors_header import FLOAT_DTYPES, SafetensorsHeader, read_safetensors_header
 
 _WRAPPED = ".base_layer"
 _PARTS = re.compile(
     r"(?P<module>.+)\.(?P<part>lora_A\.weight|lora_B\.weight|lora_B\.bias|lora_embedding_A|lora_embedding_B"
-    r"|lora_magnitude_vector(?:\.weight)?)"
+    r"|lora_magnitude_vector(?:\.weight)?|oft_R\.weight)"
 )
+_PREFIXES = {"LORA": "lora_", "OFT": "oft_"}
+"""Of an adapter's own weights, by what PEFT calls the adapter."""
 # Keys of adapter_config.json with which the change is not B @ A added to a matrix.
 _OTHER_FORMS = (
     "trainable_token_indices",
@@ -76,6 +79,7 @@ class Adapter:
     """Factor of its change."""
     low_rank: list[LowRank]
     stacks: list[Stack]
+    rotations: list[Rotation]
     whole: dict[str, str]
     """Weights that take the place of the base's: name in the model -> name in the file."""
     whole_base: set[str] = field(default_factory=set)
@@ -90,7 +94,7 @@ def read_adapter(directory: Path, weight: float = 1.0) -> Adapter:
     """Config and header of the adapter in `directory`.
 
     Raises:
-        InputError: not LoRA, a form of LoRA that cannot be merged, or a damaged file.
+        InputError: neither LoRA nor OFT, a form of them that cannot be merged, or a damaged file.
     """
     config = _config(directory)
     path = directory / WEIGHTS
@@ -108,6 +112,9 @@ def read_adapter(directory: Path, weight: float = 1.0) -> Adapter:
         )
     file = read_safetensors_header(path)
     modules, whole, whole_base = _sorted_names(file, config)
+    if config["peft_type"] == "OFT":
+        rotations = [rotation_of(module, parts["oft_R"], file) for module, parts in modules.items()]
+        return Adapter(directory, config, file, weight, [], [], rotations, whole, whole_base)
     stacks = [
         Stack(module.replace(_WRAPPED, ""), module.count(_WRAPPED), parts["lora_A"], parts["lora_B"])
         for module, parts in modules.items()
@@ -119,20 +126,22 @@ def read_adapter(directory: Path, weight: float = 1.0) -> Adapter:
         for module, parts in modules.items()
         if parts.get("lora_A") not in stacked
     ]
-    return Adapter(directory, config, file, weight, low_rank, stacks, whole, whole_base)
+    return Adapter(directory, config, file, weight, low_rank, stacks, [], whole, whole_base)
 
 
 def _config(directory: Path) -> dict[str, Any]:
     path = directory / CONFIG
     config = read_adapter_config(path)
     kind = config["peft_type"]
-    if kind != "LORA":
+    if kind not in _PREFIXES:
         raise InputError(
-            f"this is a {kind} adapter: only LoRA can be merged here",
+            f"this is a {kind} adapter: only LoRA and OFT can be merged here",
             code="adapter-not-mergeable",
             remedy="merge it with PEFT: load it, then call merge_and_unload() if the adapter has this method",
             where=path,
         )
+    if kind == "OFT":
+        require_known_rotations(config, path)
     for key in _OTHER_FORMS:
         if config.get(key):
             raise InputError(
@@ -169,14 +178,14 @@ def _sorted_names(
                 where=file.path,
             )
         plain = name.removeprefix(PREFIX)
-        if match := _PARTS.fullmatch(plain):
+        if (match := _PARTS.fullmatch(plain)) and match["part"].startswith(_PREFIXES[config["peft_type"]]):
             part = match["part"].removesuffix(".weight").replace("embedding_", "")
             modules.setdefault(match["module"], {})[part] = name
             if "embedding" in match["part"]:
                 modules[match["module"]]["embedding"] = name
-        elif "lora_" in plain or plain == name or not plain.endswith((".weight", ".bias")):
+        elif is_adapter_weight(plain) or plain == name or not plain.endswith((".weight", ".bias")):
             raise InputError(
-                f"the adapter contains {name}, which is not a known LoRA weight",
+                f"the adapter contains {name}, which is not a known weight of {config['peft_type']}",
                 code="adapter-not-mergeable",
                 remedy="merge it with PEFT: load it, then call merge_and_unload()",
                 where=file.path,

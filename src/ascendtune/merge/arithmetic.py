@@ -1,4 +1,8 @@
-"""W + scaling · B @ A in the order and the types in which PEFT computes it: in fp32 the results are the same bits."""
+"""W + scaling · B @ A in the order and the types in which PEFT computes it: in fp32 the results are the same bits.
+
+Rotated inputs, W·R, are computed block by block: PEFT multiplies by a matrix of the blocks and zeros, which differs in
+the order of additions.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import torch
 from ascendtune.core.errors import InputError
 from ascendtune.hub.lora_adapter import Adapter, LowRank
 from ascendtune.hub.safetensors_header import SafetensorsHeader
-from ascendtune.merge.output import Output, StackChange
+from ascendtune.merge.output import Output, StackChange, Turn
 
 if TYPE_CHECKING:
     from ascendtune.merge.layout import Layout
@@ -84,6 +88,8 @@ def _compute(output: Output, weight: torch.Tensor, deltas: Scratch, layout: Layo
         else:
             part = weight[slice(*addition.rows)]
             part.copy_(_add(part, addition.adapter, addition.low_rank, deltas))
+    for turn in output.turns:
+        _turn(weight if turn.rows is None else weight[slice(*turn.rows)], turn)
     for change in output.experts:
         assert layout is not None
         delta = _change_of_experts(change, layout)
@@ -116,6 +122,34 @@ def _add(weight: torch.Tensor, adapter: Adapter, low_rank: LowRank, deltas: Scra
     factor = (_read_fp32(adapter, low_rank.magnitude).flatten() / norm).view(-1, 1)
     merged: torch.Tensor = factor.T * (weight + delta) if across else factor * (weight + delta)
     return merged.to(weight.dtype)
+
+
+def _turn(weight: torch.Tensor, turn: Turn) -> None:
+    """Put what rotated inputs are multiplied with into `weight`, (out, in)."""
+    blocks = _blocks(turn, weight.shape[1])
+    rows = max(1, _BLOCK // weight.shape[1])
+    for part in weight.split(rows):
+        # peft.tuners.oft.layer.Linear.merge: (R @ W.T).T, of which R is zero outside its blocks.
+        wide = part.to(torch.promote_types(part.dtype, blocks.dtype)).view(len(part), *blocks.shape[:2])
+        part.copy_(torch.einsum("orc,rkc->ork", wide, blocks).reshape(part.shape))
+
+
+def _blocks(turn: Turn, inputs: int) -> torch.Tensor:
+    """(blocks, size, size) fp32: what PEFT's own module makes of the rows of unit matrices."""
+    from peft.tuners.oft.layer import OFTRotationModule
+
+    config, rotation = turn.adapter.config, turn.rotation
+    weight = _read_fp32(turn.adapter, rotation.weight)
+    module = OFTRotationModule(
+        rotation.blocks, weight.shape[1], rotation.size, inputs,
+        coft=bool(config.get("coft")), eps=float(config.get("eps") or 6e-5),
+        block_share=bool(config.get("block_share")), use_cayley_neumann=bool(config.get("use_cayley_neumann", True)),
+        num_cayley_neumann_terms=int(config.get("num_cayley_neumann_terms") or 5),
+    )  # fmt: skip
+    module.weight.data = weight
+    with torch.no_grad():
+        turned: torch.Tensor = module(torch.eye(rotation.size, dtype=weight.dtype).repeat(1, inputs // rotation.size))
+    return turned.view(rotation.size, -1, rotation.size).transpose(0, 1).contiguous()
 
 
 def _change_of_experts(change: StackChange, layout: Layout) -> torch.Tensor:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from ascendtune.core.errors import InputError
 from ascendtune.hub.lora_adapter import Adapter, LowRank, Stack, rank_and_alpha, scaling_of
+from ascendtune.hub.oft_adapter import Rotation
 from ascendtune.hub.safetensors_header import FLOAT_DTYPES, bytes_of
-from ascendtune.merge.output import Addition, MergePlan, Output, StackChange
+from ascendtune.merge.output import Addition, MergePlan, Output, StackChange, Turn
 from ascendtune.merge.source import Base, is_head
 
 if TYPE_CHECKING:
@@ -60,9 +61,7 @@ class Draft:
     def add(self, adapter: Adapter, low_rank: LowRank) -> None:
         """Add the adapter's B @ A."""
         name = f"{low_rank.module}.weight"
-        found = self._find(name) or self.require_layout().name_of(name) or self._part_shared(name)
-        if found is None:
-            raise _unknown(adapter, name, self.base)
+        found = self._require_found(adapter, name)
         old = self._get(found)
         across = (low_rank.shape[1], low_rank.shape[0])
         fits = (across,) if low_rank.is_embedding else (low_rank.shape, across)
@@ -88,6 +87,35 @@ class Draft:
                 )
             self._require_addable(self._get(bias))
             self._set(bias, replace(self._get(bias), biases=(*self._get(bias).biases, (adapter, low_rank))))
+
+    def turn(self, adapter: Adapter, rotation: Rotation) -> None:
+        """Rotate the inputs of a module."""
+        name = f"{rotation.module}.weight"
+        own = self._find(name)
+        found = own or self._require_found(adapter, name)
+        old, rows = self._get(found), None
+        if own is None:
+            # The adapter's file says nothing of outputs: only the model's class knows which rows are this module's.
+            layout = self.require_layout()
+            rows, shape = layout.rows_of(name), layout.shape(name)
+            if rows is None and shape != old.shape:
+                raise InputError(
+                    f"{found} holds {name} in another way than row by row",
+                    code="adapter-not-mergeable",
+                    remedy="merge it with PEFT: load it, then call merge_and_unload()",
+                    where=adapter.directory,
+                )
+        shared = bool(adapter.config.get("block_share"))
+        if len(old.shape) != 2 or not rotation.fits(old.shape[1], shared=shared):
+            raise InputError(
+                f"{rotation.module} is {list(old.shape)} in the base, the adapter was made for "
+                f"{rotation.blocks:,} blocks of {rotation.size} inputs",
+                code="adapter-base-mismatch",
+                remedy="give the base that the adapter was trained on with --onto",
+                where=adapter.directory,
+            )
+        self._require_addable(old)
+        self._set(found, replace(old, turns=(*old.turns, Turn(adapter, rotation, rows))))
 
     def add_stack(self, adapter: Adapter, stack: Stack) -> None:
         """The change of all experts of a module, in as many tensors as they have in the files."""
@@ -155,6 +183,13 @@ class Draft:
             if outputs
         }
 
+    def _require_found(self, adapter: Adapter, name: str) -> str:
+        """The tensor of the files that holds the weight `name` of the model."""
+        found = self._find(name) or self.require_layout().name_of(name) or self._part_shared(name)
+        if found is None:
+            raise _unknown(adapter, name, self.base)
+        return found
+
     def _part_shared(self, parameter: str) -> str | None:
         """The name of a tensor of its own for a parameter that several layers of the base share.
 
@@ -212,7 +247,7 @@ class Draft:
         if adapter.config.get("ensure_weight_tying") and (above is None or self._is_touched(table)):
             return False
         if above is not None:
-            return bool(above.additions or below.additions) or not _same_bytes(above, below)
+            return bool(above.additions or above.turns or below.additions) or not _same_bytes(above, below)
         is_base = self._is_base_level(adapter, table)
         if not self._is_touched(table) or (is_base and not below.additions):
             return False
@@ -271,7 +306,7 @@ class Draft:
     def _require_addable(self, output: Output) -> None:
         if output.dtype not in FLOAT_DTYPES:
             raise InputError(
-                f"{output.name} is {output.dtype} in the base, and LoRA cannot be added to this dtype",
+                f"{output.name} is {output.dtype} in the base, and an adapter cannot be added to this dtype",
                 code="base-not-addable",
                 remedy="merge onto the original in bf16 or fp16 with --onto",
                 where=output.source[0].path,
@@ -319,15 +354,18 @@ def plan_merge(base: Base, adapters: list[Adapter]) -> MergePlan:
             draft.add(adapter, low_rank)
         for stack in adapter.stacks:
             draft.add_stack(adapter, stack)
+        for rotation in adapter.rotations:
+            draft.turn(adapter, rotation)
     draft.settle_embeddings(adapters[0])
     return MergePlan(base, adapters, draft.shards(), draft.config, draft.notes, draft.layout)
 
 
 def _require_combinable(adapters: list[Adapter]) -> None:
-    """Only differences can be summed: not DoRA, which scales whole rows, and not whole weights."""
+    """Only differences can be summed: not DoRA, which scales whole rows, not rotations, and not whole weights."""
     for adapter in adapters:
-        if (len(adapters) > 1 or adapter.weight != 1) and (adapter.uses_dora or adapter.whole):
-            what = "uses DoRA" if adapter.uses_dora else f"has whole weights ({next(iter(adapter.whole))})"
+        if (len(adapters) > 1 or adapter.weight != 1) and (adapter.uses_dora or adapter.rotations or adapter.whole):
+            what = "is OFT" if adapter.rotations else f"has whole weights ({next(iter(adapter.whole), '')})"
+            what = "uses DoRA" if adapter.uses_dora else what
             raise InputError(
                 f"the adapter {what}, which cannot be weighted or summed with others",
                 code="adapters-not-combinable",

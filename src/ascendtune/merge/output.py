@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ascendtune.hub.lora_adapter import Adapter, LowRank, Stack
+from ascendtune.hub.oft_adapter import Rotation
 from ascendtune.hub.safetensors_header import SafetensorsHeader, bytes_of
 from ascendtune.merge.source import Base
 
@@ -41,6 +42,16 @@ class Addition:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """The rotation of the inputs of one module, for a tensor of the files."""
+
+    adapter: Adapter
+    rotation: Rotation
+    rows: tuple[int, int] | None = None
+    """First row and last row + 1 of the part that belongs to the module; None: all of the tensor."""
+
+
+@dataclass(frozen=True)
 class Output:
     """A tensor of the merged model."""
 
@@ -54,6 +65,7 @@ class Output:
     """LoRA's own biases, for the bias of a module."""
 
     experts: tuple[StackChange, ...] = ()
+    turns: tuple[Turn, ...] = ()
 
     @property
     def size(self) -> int:
@@ -63,7 +75,7 @@ class Output:
     def is_changed(self) -> bool:
         """Whether it has to be computed; otherwise bytes are copied."""
         source = self.source[0].tensors[self.source[1]]
-        return bool(self.additions or self.biases or self.experts) or source.dtype != self.dtype
+        return bool(self.additions or self.biases or self.experts or self.turns) or source.dtype != self.dtype
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,18 @@ def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
             (f"method.lora.{key}", bool(method.lora.start_from), "the adapters of start_from decide it")
             for key in ("target", "rank", "alpha", "rslora", "dora", "modules_to_save")
         ),
+        ("method.oft.", method.tuner != "oft", f"tuner is {method.tuner}"),
+        ("method.oft.eps", method.tuner == "oft" and not method.oft.coft, "method.oft.coft is false"),
+        (
+            "method.oft.cayley_neumann_terms",
+            method.tuner == "oft" and not method.oft.cayley_neumann,
+            "method.oft.cayley_neumann is false",
+        ),
+        (
+            "method.oft.module_dropout",
+            method.tuner == "oft" and method.oft.block_share,
+            "with method.oft.block_share a module has one block, which is kept",
+        ),
         ("method.freeze.", method.tuner != "freeze", f"tuner is {method.tuner}"),
         ("method.sft.", stage != "sft", f"stage is {stage}"),
         ("method.sft.eaft_alpha", stage == "sft" and method.sft.loss != "eaft", f"loss is {method.sft.loss}"),

@@ -18,7 +18,6 @@ _OTHER_NAMES = {
     "ppo": "PPO is not in this version; method.stage: preference is the nearest",
     "grpo": "GRPO is not in this version; method.stage: preference is the nearest",
     "qlora": "quantised training is not in this version; use method.tuner: lora with model.dtype: bf16",
-    "oft": "OFT is not in this version; use method.tuner: lora",
 }
 
 
@@ -67,6 +66,61 @@ class LoraSection(Section):
     are. What is exported holds them all. Rank, alpha, target and form come from the files."""
     plus_ratio: float | None = Field(default=None, ge=1, le=MOST)
     """LoRA+: learning rate of the B matrices, as a multiple of the others'."""
+
+
+class OftSection(Section):
+    """Orthogonal fine-tuning (PEFT): blocks of a layer's inputs are rotated before its frozen matrix."""
+
+    target: Literal["all-linear"] | list[str] = "all-linear"
+    """`all-linear`: every linear module but the head, the routers and experts of a mixture, and modules on which an
+    adapter has no effect. Or a list of names of linear modules, e.g. [q_proj, v_proj]."""
+    block_size: int | None = Field(default=None, ge=2, le=65_536)
+    """Inputs that a block rotates (default 32, unless `rank` is given); where it does not divide the inputs of a
+    module, the nearest size that does."""
+    rank: int | None = Field(default=None, ge=1, le=65_536)
+    """In place of `block_size`: how many blocks a module has. More blocks have fewer weights."""
+    module_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of a module's blocks that rotate nothing in a training step, rounded down to whole blocks."""
+    coft: bool = False
+    """Constrained OFT: before each forward pass, blocks that turn further than `eps` are pulled back to it."""
+    eps: float = Field(default=6e-5, gt=0, le=MOST)
+    """coft: how far a module may turn; the norm of a block's skew-symmetric matrix is at most eps / sqrt(blocks)."""
+    block_share: bool = False
+    """One block for all positions of a module."""
+    cayley_neumann: bool = True
+    """Take the inverse in the Cayley transform from its series: faster, and nearly orthogonal. False: solve it."""
+    cayley_neumann_terms: int = Field(default=5, ge=2, le=64)
+    """Terms of that series."""
+    modules_to_save: Literal["all-embeddings"] | list[str] = []
+    """Modules that are trained whole and saved with the adapter, as in `method.lora.modules_to_save`."""
+
+    @model_validator(mode="after")
+    def _one_size(self) -> OftSection:
+        if self.block_size is not None and self.rank is not None:
+            raise Contradiction(
+                "method.oft.block_size and method.oft.rank both say how large a block is: their product is the number "
+                "of inputs of a module",
+                code="conflicting-keys",
+                remedy="keep one of them",
+                path=("method", "oft", "rank"),
+            )
+        return self
+
+    def block_of(self, inputs: int) -> int:
+        """Inputs that a block of a module with so many `inputs` rotates: as PEFT chooses it.
+
+        A size, or a number of blocks, that does not divide them becomes the nearest that does; of two, the smaller.
+        """
+        if self.rank is not None:
+            return inputs // _nearest_divisor(inputs, self.rank)
+        return _nearest_divisor(inputs, self.block_size or 32)
+
+
+def _nearest_divisor(number: int, wanted: int) -> int:
+    if wanted >= number or number % wanted == 0:
+        return min(wanted, number)
+    divisors = (each for each in range(1, number + 1) if number % each == 0)
+    return min(divisors, key=lambda each: (abs(each - wanted), each))
 
 
 class FreezeSection(Section):
@@ -163,9 +217,11 @@ class MethodSection(Section):
 
     stage: Annotated[Literal["pretrain", "sft", "reward", "preference"], other_names(_OTHER_NAMES)] = "sft"
     """`pretrain`: text; `sft`: answers; `reward`: scores from pairs; `preference`: DPO and its relatives."""
-    tuner: Annotated[Literal["full", "freeze", "lora"], other_names(_OTHER_NAMES)] = "full"
-    """`full` trains every weight, `freeze` a few layers, `lora` small adapters beside frozen weights."""
+    tuner: Annotated[Literal["full", "freeze", "lora", "oft"], other_names(_OTHER_NAMES)] = "full"
+    """`full` trains every weight, `freeze` a few layers, `lora` small adapters beside frozen weights, `oft` rotations
+    before them."""
     lora: LoraSection = LoraSection()
+    oft: OftSection = OftSection()
     freeze: FreezeSection = FreezeSection()
     sft: SftSection = SftSection()
     reward: RewardSection = RewardSection()
@@ -189,6 +245,17 @@ class MethodSection(Section):
                 path=("method", "preference", "reference"),
             )
         return self
+
+    @property
+    def adapter(self) -> LoraSection | OftSection | None:
+        """The section of the adapter that is trained; None where the model's own weights are."""
+        match self.tuner:
+            case "lora":
+                return self.lora
+            case "oft":
+                return self.oft
+            case _:
+                return None
 
     @property
     def task(self) -> Task:

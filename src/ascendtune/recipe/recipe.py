@@ -200,7 +200,7 @@ class Recipe(Section):
     def learning_rate(self) -> float:
         if self.optim.learning_rate is not None:
             return self.optim.learning_rate
-        if self.method.tuner == "lora":
+        if self.method.adapter is not None:
             return 1e-5 if self.method.stage == "preference" else 1e-4
         return 1e-6 if self.method.stage == "preference" else 1e-5
 
@@ -209,6 +209,8 @@ class Recipe(Section):
         """Why each rank must hold every trained weight whole, as a sentence; None where shards do as well."""
         if self.method.stage == "sft" and self.method.sft.loss == "asft":
             return "the loss asft puts the weights from before training back for a forward pass"
+        if self.method.tuner == "oft" and self.method.oft.coft:
+            return "constrained OFT changes weights in the forward pass, as no shard of them can"
         return NEEDS_WHOLE_MATRICES.get(self.optim.optimizer)
 
     def differences(self) -> list[str]:

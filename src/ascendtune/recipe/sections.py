@@ -45,7 +45,7 @@ class OptimSection(Section):
     """The optimizer, its learning rate schedule, and the length of training."""
 
     learning_rate: float | None = Field(default=None, gt=0)
-    """Peak learning rate (default: 1e-4 for lora, else 1e-5; a tenth of it for preference)."""
+    """Peak learning rate (default: 1e-4 for lora and oft, else 1e-5; a tenth of it for preference)."""
     scheduler: Literal["linear", "cosine", "constant"] = "cosine"
     """How the learning rate decays after the warm-up."""
     warmup_ratio: float = Field(default=0.0, ge=0, le=1)

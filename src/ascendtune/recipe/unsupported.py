@@ -64,14 +64,14 @@ def _adapts_experts(recipe: Recipe) -> bool:
 
 REFUSALS = (
     Refusal(
-        lambda recipe: recipe.method.tuner == "lora" and recipe.model.init == "random",
-        "method.tuner: lora with model.init: random leaves an adapter whose base is nowhere on disk",
+        lambda recipe: recipe.method.adapter is not None and recipe.model.init == "random",
+        "an adapter (method.tuner: lora or oft) with model.init: random is one whose base is nowhere on disk",
         "use method.tuner: full, or save the random model first and give its path",
         ("model", "init"),
     ),
     Refusal(
-        lambda recipe: recipe.method.tuner == "lora" and recipe.model.new_layers > 0,
-        "method.tuner: lora with model.new_layers leaves an adapter whose base is nowhere on disk",
+        lambda recipe: recipe.method.adapter is not None and recipe.model.new_layers > 0,
+        "an adapter (method.tuner: lora or oft) with model.new_layers is one whose base is nowhere on disk",
         "use method.tuner: freeze with method.freeze.spread_layers",
         ("model", "new_layers"),
     ),
@@ -114,6 +114,22 @@ REFUSALS = (
         "keep one of them",
         ("method", "lora", "init"),
     ),
+    Refusal(
+        lambda recipe: recipe.method.tuner == "oft" and ALL_EXPERTS in recipe.method.oft.target,
+        "method.oft.target: all-experts: PEFT has OFT for modules only, and experts are parameters",
+        "use method.tuner: lora, or leave out all-experts",
+        ("method", "oft", "target"),
+    ),
+    Refusal(
+        lambda recipe: (
+            recipe.parallel.strategy in ("fsdp", "deepspeed")
+            and recipe.method.tuner == "oft"
+            and recipe.method.oft.coft
+        ),
+        "method.oft.coft changes weights in the forward pass, and a rank that holds a shard or a copy of them cannot",
+        "set method.oft.coft: false, or parallel.strategy: ddp",
+        ("method", "oft", "coft"),
+    ),
     *(
         Refusal(
             lambda recipe, name=name: (  # type: ignore[misc]  # a default binds the name of this turn
@@ -137,7 +153,7 @@ REFUSALS = (
         ("method", "sft", "loss"),
     ),
     Refusal(
-        lambda recipe: recipe.method.tuner == "lora" and recipe.optim.optimizer == "muon",
+        lambda recipe: recipe.method.adapter is not None and recipe.optim.optimizer == "muon",
         "optim.optimizer: muon is for the matrices of a model; every adapter would take AdamW",
         "use optim.optimizer: adamw, or method.tuner: full or freeze",
         ("optim", "optimizer"),

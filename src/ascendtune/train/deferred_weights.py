@@ -63,10 +63,13 @@ def nothing_deferred(module: nn.Module) -> None:
 
 def can_defer(section: MethodSection) -> bool:
     """Whether the tuner of `section` makes do with the shapes of the weights."""
-    lora = section.lora
-    takes_values = lora.dora or lora.init == "pissa" or bool(lora.modules_to_save) or bool(lora.start_from)
+    lora, takes_values = section.lora, False
+    if section.tuner == "lora":
+        takes_values = lora.dora or lora.init == "pissa" or bool(lora.modules_to_save) or bool(lora.start_from)
+    elif section.tuner == "oft":
+        takes_values = bool(section.oft.modules_to_save)
     # The score of a reward model is drawn, and not in the files.
-    return section.stage != "reward" and (section.tuner != "lora" or not takes_values)
+    return section.stage != "reward" and not takes_values
 
 
 def deferred_model(

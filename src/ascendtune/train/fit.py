@@ -33,10 +33,10 @@ class FitResult:
     """Loss of the last recorded step; None when it was not a number."""
     best_evaluation_loss: float | None
     model: Path
-    """Final weights in Hugging Face format; an adapter when the tuner is lora."""
+    """Final weights in Hugging Face format; an adapter when the tuner is lora or oft."""
 
     def load_model(self) -> Any:
-        """The final weights as a model of transformers, of PEFT when the tuner is lora: on the CPU, for evaluation."""
+        """The final weights as a model of transformers, or of PEFT for an adapter: on the CPU, for evaluation."""
         recipe = Recipe.load(self.run.recipe)
         kind = "SequenceClassification" if recipe.method.stage == "reward" else "CausalLM"
         if (self.model / "adapter_config.json").is_file():

@@ -24,6 +24,7 @@ from ascendtune.train.new_layers import expand_layers, expanded_config
 from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.tuner.freeze import tune_layers
 from ascendtune.train.tuner.lora import add_adapter
+from ascendtune.train.tuner.oft import add_rotations
 
 
 def read_config(section: ModelSection, directory: Path) -> Any:
@@ -237,6 +238,8 @@ def apply_tuner(model: Any, section: MethodSection, adapters: Sequence[Path] = (
     """
     if section.tuner == "lora":
         return add_adapter(model, section, adapters)
+    if section.tuner == "oft":
+        return add_rotations(model, section)
     return tune_layers(model, section) if section.tuner == "freeze" else model.requires_grad_(True)
 
 

@@ -11,6 +11,7 @@ import torch
 from ascendtune.core.errors import CheckFailed, RecipeError
 from ascendtune.core.log import warn
 from ascendtune.core.units import count_of
+from ascendtune.hub.adapter_files import adapted_module
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.attention.choice import AttentionChoice
 from ascendtune.train.attention.proof import layer_pattern
@@ -136,7 +137,7 @@ def _warn_of_weights_without_gradient(model: Any, silent: list[str]) -> None:
         name
         for name, weight in model.named_parameters()
         if weight.requires_grad
-        and layer_pattern(name.partition(".lora_")[0].replace(".base_layer", "").removesuffix(".weight")) in patterns
+        and layer_pattern(adapted_module(name).replace(".base_layer", "").removesuffix(".weight")) in patterns
     ]
     if names:
         warn(f"no token gives {count_of(len(names), 'weight')} of this model a gradient, first {names[0]}")

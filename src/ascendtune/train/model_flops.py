@@ -8,7 +8,8 @@ Attention of a query and a key: 2·heads·(size of a key + size of a value), bac
 attention computes again are not counted). A document of L tokens has L·(L + 1) / 2 such pairs, fewer in a window.
 
 The head counts the positions that it is applied to, with the fused loss the labelled ones. Look-ups, norms,
-activations, DoRA's norms, adapters of stacked experts and recurrences of linear attention are not counted.
+activations, DoRA's norms, adapters of stacked experts and recurrences of linear attention are not counted, nor how OFT
+makes its rotations: once a forward pass, whatever the number of tokens.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ascendtune.train.flops import ModelFlops, Passes
 from ascendtune.train.tuner.freeze import decoder_blocks
 
 _EXPERT = re.compile(r"\bexperts\.\d+\.")
+_ROTATION = ".oft_R"
 _TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "num_selected_experts", "top_k")
 _ATTENDING = ("full_attention", "sliding_attention", "chunked_attention")
 
@@ -98,10 +100,12 @@ def _of_block(block: nn.Module, config: Any, reached: bool) -> tuple[list[Passes
         products = list(_matrices(child, config))
         # All but the last read what goes into the child, or what another of them made.
         last = _last_group(products)
+        turned = {name.removesuffix(_ROTATION) for name, _, _ in products if name.endswith(_ROTATION)}
         for group in (products[:last], products[last:]):
             trains = any(trained for _, _, trained in group)
             for name, size, trained in group:
-                inside = ".lora_B" in name or ".lora_embedding_B" in name
+                # They read what weights of an adapter have made.
+                inside = ".lora_B" in name or ".lora_embedding_B" in name or name.removesuffix(".base_layer") in turned
                 found.append(_passes(size, reached or (inside and trains), trained))
             reached = reached or trains
             if position == 0 and group is not products[last:]:
@@ -117,7 +121,7 @@ def _last_group(products: list[tuple[str, float, bool]]) -> int:
 
 def _matrices(part: nn.Module, config: Any) -> Iterator[tuple[str, float, bool]]:
     """Name, elements that a token is multiplied with, and whether it trains, of each matrix in `part`."""
-    for name, module in part.named_modules():
+    for name, module in _in_order(part):
         if (matrix := _matrix(module)) is not None:
             listed = _EXPERT.search(f"{name}.")
             share = 1.0
@@ -131,9 +135,22 @@ def _matrices(part: nn.Module, config: Any) -> Iterator[tuple[str, float, bool]]
                 yield f"{name}.{key}", each * _top_k(config), parameter.requires_grad
 
 
+def _in_order(part: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The modules of `part` with their names, rotations before the matrix whose inputs they turn."""
+    for name, module in part.named_modules():
+        if _ROTATION in f".{name}":
+            continue
+        yield name, module
+        for rotation in getattr(module, "oft_R", nn.ModuleDict()).values():
+            yield f"{name}{_ROTATION}", rotation
+
+
 def _matrix(module: nn.Module) -> tuple[float, bool] | None:
     """Elements of the matrix of a module that multiplies with one, and whether it trains."""
     weight = module._parameters.get("weight")
+    if weight is not None and isinstance(block := getattr(module, "block_size", None), int):
+        # Of the rotations of OFT, whose weights are the halves of its blocks.
+        return float(module.in_features * block), weight.requires_grad  # type: ignore[operator]
     if weight is None or weight.ndim != 2 or isinstance(module, nn.Embedding):
         return None
     return float(weight.numel()), weight.requires_grad

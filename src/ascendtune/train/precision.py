@@ -71,12 +71,12 @@ def choose_precision(recipe: Recipe, device: Device) -> Precision:
     if weights == "auto":
         # Trained weights are fp32: at small learning rates a bf16 weight does not move. Frozen ones need no more than
         # what they are multiplied in; adapters over them are fp32 in any case.
-        weights = compute if recipe.method.tuner == "lora" else "fp32"
-    lora = recipe.method.lora
-    if recipe.method.tuner == "lora" and lora.modules_to_save and compute == "fp32" and weights != "fp32":
+        weights = compute if recipe.method.adapter is not None else "fp32"
+    adapter = recipe.method.adapter
+    if adapter is not None and adapter.modules_to_save and compute == "fp32" and weights != "fp32":
         raise RecipeError(
-            "method.lora.modules_to_save are trained in fp32, which precision: fp32 cannot combine with weights of "
-            f"model.dtype: {weights}",
+            f"method.{recipe.method.tuner}.modules_to_save are trained in fp32, which precision: fp32 cannot combine "
+            f"with weights of model.dtype: {weights}",
             code="mixed-weight-types",
             remedy="set model.dtype: auto, or precision: bf16",
         )
@@ -85,7 +85,7 @@ def choose_precision(recipe: Recipe, device: Device) -> Precision:
 
 def export_dtype(recipe: Recipe, config: Any) -> torch.dtype:
     """Type of the exported weights: of a base model as it came in, of adapters as they were trained."""
-    if recipe.method.tuner == "lora":
+    if recipe.method.adapter is not None:
         # As PEFT saves them: they are small, and their effect is smaller than what bf16 rounds off.
         return torch.float32
     if recipe.model.dtype != "auto":

@@ -17,7 +17,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return write_rows(tmp_path_factory.mktemp("rows"))
 
 
-@pytest.mark.parametrize("tuner", ["full", "freeze", "lora"])
+@pytest.mark.parametrize("tuner", ["full", "freeze", "lora", "oft"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss_trains_with_every_tuner(
     files: dict[str, Path], tiny_model: Path, tmp_path: Path, loss: str, tuner: str

@@ -40,6 +40,44 @@ def _base(tmp_path: Path, name: str = "model.layers.0.q_proj.weight", shape: tup
     return tmp_path
 
 
+def _rotations(directory: Path, shape: tuple[int, ...], **config: Any) -> None:
+    settings = {"peft_type": "OFT", "r": 0, "oft_block_size": 4, "peft_version": "0.18.0", **config}
+    (directory / "adapter_config.json").write_text(json.dumps(settings))
+    save_file({f"{_MODULE}.oft_R.weight": numpy.zeros(shape)}, directory / "adapter_model.safetensors")
+
+
+def test_rotations_fit_the_inputs_of_their_module(adapter: Path, tmp_path: Path) -> None:
+    base = _base(tmp_path)
+    _rotations(adapter, (2, 6))
+    check_adapter(adapter, base)
+    _rotations(adapter, (1, 6), block_share=True)
+    check_adapter(adapter, base)
+    for shape, config in (((1, 6), {}), ((3, 6), {}), ((2, 6), {"block_share": True}), ((2, 3), {})):
+        _rotations(adapter, shape, **config)
+        with pytest.raises(RecipeError) as refused:
+            check_adapter(adapter, base)
+        assert refused.value.code == "adapter-base-mismatch"
+    _rotations(adapter, (2, 7))
+    with pytest.raises(RecipeError) as refused:
+        check_adapter(adapter)
+    assert refused.value.code == "adapter-damaged"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"r": -1}, {"oft_block_size": "4"}, {"oft_block_size": 10**9}, {"num_cayley_neumann_terms": 10**9},
+        {"coft": "yes"}, {"eps": "1"}, {"block_share": 1}, {"use_cayley_neumann": "no"}, {"module_dropout": []},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_rotations_with_impossible_fields_are_refused(adapter: Path, config: dict[str, Any]) -> None:
+    _rotations(adapter, (2, 6), **config)
+    with pytest.raises(RecipeError) as refused:
+        check_adapter(adapter)
+    assert next(iter(config)) in refused.value.what
+
+
 def test_adapter_that_fits_its_base_passes(adapter: Path, tmp_path: Path) -> None:
     check_adapter(adapter)
     check_adapter(adapter, _base(tmp_path))

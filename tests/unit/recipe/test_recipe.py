@@ -56,6 +56,13 @@ def test_feature_not_in_this_version_is_refused(path, word):
         (["method.freeze.last_layers=0", "method.freeze.modules=[mlp]"], "nothing-to-train"),
         (["method.tuner=lora", "method.lora.init=pissa", "method.lora.dora=true"], "refused-combination"),
         (["method.tuner=lora", "method.lora.init=pissa", "method.lora.start_from=[a]"], "refused-combination"),
+        (["method.tuner=oft", "method.oft.coft=true", "parallel.strategy=fsdp"], "refused-combination"),
+        (["method.tuner=oft", "method.oft.coft=true", "parallel.strategy=deepspeed"], "refused-combination"),
+        (["method.tuner=oft", "method.oft.target=[all-experts]"], "refused-combination"),
+        (["method.tuner=oft", "model.init=random"], "refused-combination"),
+        (["method.tuner=oft", "model.new_layers=2"], "refused-combination"),
+        (["method.tuner=oft", "optim.optimizer=muon"], "refused-combination"),
+        (["method.oft.rank=4", "method.oft.block_size=8"], "conflicting-keys"),
     ],
 )
 def test_contradictory_tuner_options_are_refused(path, words, code):
@@ -69,6 +76,40 @@ def test_lora_rank_has_no_effect_with_start_from(path):
         path, ["method.tuner=lora", "method.lora.start_from=[a]", "method.lora.rank=4", "method.lora.dropout=0.1"]
     )
     assert [line.split()[0] for line in recipe.without_effect(origins)] == ["method.lora.rank"]
+
+
+@pytest.mark.parametrize(
+    ("words", "inert"),
+    [
+        (["method.oft.rank=4"], ["method.oft.rank"]),
+        (["method.tuner=oft", "method.oft.rank=4", "method.lora.rank=4"], ["method.lora.rank"]),
+        (["method.tuner=oft", "method.oft.eps=0.1"], ["method.oft.eps"]),
+        (["method.tuner=oft", "method.oft.eps=0.1", "method.oft.coft=true"], []),
+        (
+            ["method.tuner=oft", "method.oft.cayley_neumann=false", "method.oft.cayley_neumann_terms=7"],
+            ["method.oft.cayley_neumann_terms"],
+        ),
+        (
+            ["method.tuner=oft", "method.oft.block_share=true", "method.oft.module_dropout=0.5"],
+            ["method.oft.module_dropout"],
+        ),
+    ],
+)
+def test_keys_of_oft_without_effect_are_named(path, words, inert):
+    recipe, origins = Recipe.load_with_origins(path, words)
+    assert [line.split()[0] for line in recipe.without_effect(origins)] == inert
+
+
+def test_an_adapter_has_ten_times_the_learning_rate(path):
+    rates = {tuner: Recipe.load(path, [f"method.tuner={tuner}"]).learning_rate for tuner in ("full", "lora", "oft")}
+    assert rates == {"full": 1e-5, "lora": 1e-4, "oft": 1e-4}
+
+
+def test_constrained_oft_needs_whole_weights(path):
+    plain, constrained = (
+        Recipe.load(path, ["method.tuner=oft", f"method.oft.coft={each}"]) for each in ("false", "true")
+    )
+    assert plain.needs_whole_weights is None and "forward pass" in str(constrained.needs_whole_weights)
 
 
 def test_system_message_has_no_effect_for_plain_texts(path):

@@ -28,6 +28,10 @@ _MIXTURE = {
 }  # fmt: skip
 
 
+# Rotations of two terms are made without products.
+_OFT: dict[str, Any] = {"tuner": "oft", "oft": {"block_size": 8, "cayley_neumann_terms": 2}}
+
+
 def _recipe(**keys: Any) -> Recipe:
     return Recipe.check({"model": {"path": "x"}, "data": {"train": [{"path": "x.jsonl"}]}, **keys})
 
@@ -77,8 +81,14 @@ def _closed(found: ModelFlops) -> float:
         {"method": {"tuner": "lora", "lora": {"rank": 4, "target": ["q_proj", "k_proj", "v_proj"]}}},
         {"method": {"tuner": "lora", "lora": {"rank": 4}}, "memory": {"gradient_checkpointing": True}},
         {"method": {"tuner": "freeze", "freeze": {"last_layers": 1}}},
+        {"method": _OFT},
+        {"method": _OFT, "memory": {"gradient_checkpointing": True}},
+        {"method": {"tuner": "oft", "oft": {**_OFT["oft"], "target": ["q_proj", "k_proj", "v_proj"]}}},
     ],
-    ids=["full", "recomputed", "lora", "lora of three", "lora recomputed", "last layer"],
+    ids=[
+        *("full", "recomputed", "lora", "lora of three", "lora recomputed", "last layer"),
+        *("oft", "oft recomputed", "oft of three"),
+    ],
 )
 def test_closed_form_equals_the_counter_of_torch(values: dict[str, Any], keys: dict[str, Any]) -> None:
     recipe = _recipe(**keys)
@@ -92,6 +102,16 @@ def test_a_first_block_with_frozen_keys_computes_one_product_less_in_eager_atten
     model = _model(_DENSE, recipe)
     gradient_of_keys = 2 * 32 * _ROWS * _LENGTH**2
     assert _closed(model_flops(model, recipe, head_is_fused=False)) - _counted(model) == gradient_of_keys
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_rotations_are_made_once_a_forward_pass(recomputed: bool) -> None:
+    """Five terms are three products of blocks, with two more for each in the backward pass: these are not counted."""
+    recipe = _recipe(method={"tuner": "oft", "oft": {"block_size": 8}}, memory={"gradient_checkpointing": recomputed})
+    model = _model(_DENSE, recipe)
+    blocks = 3 * (6 * 32 + 88) / 8
+    made = 2 * blocks * 8**3 * 3 * (4 if recomputed else 3)
+    assert _counted(model) - _closed(model_flops(model, recipe, head_is_fused=False)) == made
 
 
 def test_pairs_are_those_that_a_causal_window_shows() -> None:

@@ -70,7 +70,7 @@ def test_where_results_are_and_what_comes_next(tmp_path: Path) -> None:
     lines = summary_lines(run)
     summary = dict(lines)
     assert summary["skipped"].startswith("1 step ")
-    assert summary["model"] == f"{run.model} (LoRA adapter)"
+    assert summary["model"] == f"{run.model} (adapter)"
     assert summary["picture"] == str(run.path / "loss.png")
     assert summary["checkpoints"] == f"{run.checkpoints} (step 2)"
     commands = [value for _, value in lines[[name for name, _ in lines].index("next") :]]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
+from peft import OFTConfig
+from peft.tuners.oft.layer import Linear
 
+from ascendtune.recipe.method import OftSection
 from ascendtune.train.optimizer import parameter_groups
 from ascendtune.train.tuner import frozen_adapters
 from ascendtune.train.tuner.freeze import decoder_blocks
@@ -22,6 +27,16 @@ def test_principal_part_is_the_best_approximation_of_its_rank(monkeypatch, whole
     a, b = frozen_adapters.principal_part((left * values) @ right.T, 4, scale=2.0)
     assert (a.shape, b.shape) == ((4, 30), (40, 4))
     torch.testing.assert_close(2.0 * b @ a, (left[:, :4] * values[:4]) @ right[:, :4].T, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("inputs", [2, 7, 30, 64, 100, 768, 880])
+def test_blocks_are_as_large_as_those_of_peft(inputs: int) -> None:
+    for wanted in (2, 3, 8, 10, 32, 48, 100, 5000):
+        for key, kind in (("block_size", "oft_block_size"), ("rank", "r")):
+            config = OFTConfig(**{"oft_block_size": 0, "r": 0, kind: wanted}, target_modules=["x"])
+            with warnings.catch_warnings(action="ignore"):
+                layer = Linear(torch.nn.Linear(inputs, 1, device="meta"), "default", config, r=config.r)
+            assert OftSection(**{key: wanted}).block_of(inputs) == layer.oft_block_size["default"]
 
 
 @pytest.mark.parametrize("rank", [5, 40])

@@ -28,6 +28,7 @@ _CAUSES = (
     ("norm", "the epsilon of the norm and the dtype in which it computes"),
     ("dropout", "dropout: it must be 0, or off, on both sides"),
     ("lora", _LORA),
+    ("oft_r", "OFT's blocks, how their inverse is computed, and whether they are constrained, shared or dropped"),
     ("attn", "the mask (causal, padding, documents), the dtype of the softmax, the scale and the attention kernel"),
     (
         "attention",

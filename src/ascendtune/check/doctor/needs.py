@@ -37,8 +37,8 @@ def needs_of(recipe: Recipe, path: Path) -> Needs:
     """The needs of a recipe that was read from `path`."""
     sets = (*recipe.data.train, *recipe.data.eval)
     packages = {"torch": "train", "transformers": "model.path", "safetensors": "model.path"}
-    if recipe.method.tuner == "lora":
-        packages["peft"] = "method.tuner: lora"
+    if recipe.method.adapter is not None:
+        packages["peft"] = f"method.tuner: {recipe.method.tuner}"
     if recipe.parallel.strategy == "deepspeed":
         packages["deepspeed"] = "parallel.strategy: deepspeed"
     if recipe.track.tensorboard:
@@ -58,5 +58,5 @@ def needs_of(recipe: Recipe, path: Path) -> Needs:
         packages=packages,
         precision=recipe.precision,
         checkpoints=recipe.checkpoint.keep + 1,
-        checkpoint_factor=_ADAPTER_FACTOR if recipe.method.tuner == "lora" else _OPTIMIZER_FACTOR,
+        checkpoint_factor=_ADAPTER_FACTOR if recipe.method.adapter is not None else _OPTIMIZER_FACTOR,
     )

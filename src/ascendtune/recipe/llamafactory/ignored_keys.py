@@ -136,10 +136,6 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     ("it belongs to fp8, which is not set", {"fp8_backend": "auto"}),
     (
-        "it belongs to finetuning_type oft",
-        {"oft_rank": 0, "oft_block_size": 32, "oft_target": "all", "module_dropout": 0.0},
-    ),
-    (
         "it belongs to stage ppo",
         {"ppo_buffer_size": 1, "ppo_epochs": 4, "ppo_score_norm": False, "ppo_target": 6.0,
          "ppo_whiten_rewards": False, "reward_model_type": "lora"},

@@ -29,7 +29,7 @@ class Key:
 _OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adamw_torch_npu_fused", "adamw_hf", "sgd", "adafactor")
 _PREF_LOSSES = ("sigmoid", "hinge", "ipo", "kto_pair", "orpo", "simpo")
 
-NOT_OFFERED = frozenset(("oft", "ppo", "kto_pair"))
+NOT_OFFERED = frozenset(("ppo", "kto_pair"))
 """Known values that are refused with a sentence of their own."""
 
 TRANSLATED: dict[str, Key] = {
@@ -41,7 +41,7 @@ TRANSLATED: dict[str, Key] = {
     "train_from_scratch": Key("truth", False, "model.init"),
     "add_tokens": Key("names", None, "model.new_tokens"),
     "add_special_tokens": Key("names", None, "model.new_tokens"),
-    "resize_vocab": Key("truth", False, "method.lora.modules_to_save"),
+    "resize_vocab": Key("truth", False, "method.lora.modules_to_save, method.oft.modules_to_save"),
     "disable_gradient_checkpointing": Key("truth", False, "memory.gradient_checkpointing"),
     # On what.
     "dataset": Key("names", None, "data.train"),
@@ -65,12 +65,16 @@ TRANSLATED: dict[str, Key] = {
     "lora_alpha": Key("number", None, "method.lora.alpha", copied=True),
     "lora_dropout": Key("number", 0.0, "method.lora.dropout", copied=True),
     "lora_target": Key("names", "all", "method.lora.target"),
-    "additional_target": Key("names", None, "method.lora.modules_to_save", copied=True),
+    "additional_target": Key("names", None, "method.lora.modules_to_save, method.oft.modules_to_save"),
     "adapter_name_or_path": Key("names", None, "method.lora.start_from"),
     "use_rslora": Key("truth", False, "method.lora.rslora", copied=True),
     "use_dora": Key("truth", False, "method.lora.dora", copied=True),
     "pissa_init": Key("truth", False, "method.lora.init"),
     "loraplus_lr_ratio": Key("number", None, "method.lora.plus_ratio", copied=True),
+    "oft_rank": Key("whole number", 0, "method.oft.rank"),
+    "oft_block_size": Key("whole number", 32, "method.oft.block_size"),
+    "oft_target": Key("names", "all", "method.oft.target"),
+    "module_dropout": Key("number", 0.0, "method.oft.module_dropout", copied=True),
     "freeze_trainable_layers": Key("whole number", 2, "method.freeze.last_layers, method.freeze.first_layers"),
     "use_llama_pro": Key("truth", False, "method.freeze.spread_layers"),
     "freeze_trainable_modules": Key("names", "all", "method.freeze.modules"),

@@ -11,13 +11,13 @@ def put_method(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     """The `method` section."""
     _put_stage(recipe, native)
     tuner = recipe["finetuning_type"]
-    if tuner == "oft":
-        recipe.complain(
-            "finetuning_type", "finetuning_type: oft is not in this version", "use lora", code="not-in-this-version"
-        )
-        return
     native.put("method.tuner", tuner, recipe.place("finetuning_type"))
-    _put_lora(recipe, native)
+    if tuner == "oft":
+        _put_oft(recipe, native)
+    else:
+        _put_lora(recipe, native)
+    _put_whole_modules(recipe, native, tuner)
+    _put_adapters(recipe, native)
     _put_sft_loss(recipe, native)
     if tuner == "freeze":
         _put_freeze(recipe, native)
@@ -87,7 +87,35 @@ def _put_lora(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         native.put("method.lora.target", "all-linear" if "all" in target else target, recipe.place("lora_target"))
     if recipe["pissa_init"]:
         native.put("method.lora.init", "pissa", recipe.place("pissa_init"))
-    _put_whole_modules(recipe, native)
+
+
+def _put_oft(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+    rank, size = recipe["oft_rank"], recipe["oft_block_size"]
+    if rank and size and recipe.given("oft_block_size"):
+        recipe.complain(
+            "oft_rank", "oft_rank and oft_block_size contradict each other: their product is the number of inputs",
+            "keep one", code="conflicting-keys",
+        )  # fmt: skip
+    elif not rank and not size:
+        recipe.complain(
+            "oft_block_size", "oft_block_size: 0 without oft_rank leaves no blocks", "set one of them",
+            code="conflicting-keys",
+        )  # fmt: skip
+    elif rank:
+        native.put("method.oft.rank", rank, recipe.place("oft_rank"))
+    else:
+        native.put("method.oft.block_size", size, recipe.place("oft_block_size"))
+    key = "oft_target" if recipe.given("oft_target") else "lora_target"
+    if recipe.given(key):
+        target = recipe[key]
+        native.put("method.oft.target", "all-linear" if "all" in target else target, recipe.place(key))
+        if key == "oft_target" and "all" not in target:
+            native.note("oft_target: LLaMA-Factory trains the modules of lora_target in its place")
+    if recipe["module_dropout"]:
+        native.note("module_dropout: blocks are dropped; in LLaMA-Factory nothing is, because PEFT never does it")
+
+
+def _put_adapters(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if adapters := recipe["adapter_name_or_path"]:
         place = recipe.place("adapter_name_or_path")
         if (tuner := recipe["finetuning_type"]) != "lora":
@@ -104,13 +132,17 @@ def _put_lora(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             )
 
 
-def _put_whole_modules(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
-    """Train embeddings and head beside a new adapter where the vocabulary may grow, as LLaMA-Factory does."""
-    asked = next((key for key in ("resize_vocab", "add_tokens", "add_special_tokens") if recipe[key]), None)
+def _put_whole_modules(recipe: LlamaFactoryRecipe, native: NativeRecipe, tuner: str) -> None:
+    """`additional_target`; or embeddings and head beside a new adapter where the vocabulary may grow, as there."""
+    key = f"method.{'oft' if tuner == 'oft' else 'lora'}.modules_to_save"
+    if recipe["additional_target"]:
+        native.put(key, recipe["additional_target"], recipe.place("additional_target"))
+    asked = next((each for each in ("resize_vocab", "add_tokens", "add_special_tokens") if recipe[each]), None)
     if asked is None:
         return
-    if recipe["finetuning_type"] == "lora" and not recipe["additional_target"] and not recipe["adapter_name_or_path"]:
-        native.put("method.lora.modules_to_save", "all-embeddings", recipe.place(asked))
+    is_adapter = tuner in ("lora", "oft")
+    if is_adapter and not recipe["additional_target"] and not recipe["adapter_name_or_path"]:
+        native.put(key, "all-embeddings", recipe.place(asked))
         native.note(f"{asked}: embeddings and head are trained whole beside the adapter, as in LLaMA-Factory")
     elif asked == "resize_vocab":
         native.note("resize_vocab: no effect: embeddings grow where add_tokens names tokens")

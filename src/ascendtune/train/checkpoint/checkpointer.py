@@ -284,7 +284,7 @@ def require_space_for_run(
     """
     parameters = list(model.parameters())
     trained = [each for each in parameters if each.requires_grad]
-    exported = trained if recipe.method.tuner == "lora" else parameters
+    exported = trained if recipe.method.adapter is not None else parameters
     checkpoint = sum(each.numel() * each.element_size() for each in trained) * (1 + states_per_parameter(recipe.optim))
     final = sum(each.numel() for each in exported) * export_dtype.itemsize
     at_once = _checkpoints_at_once(recipe.checkpoint, checkpoints)

@@ -23,7 +23,7 @@ _WORTH_ASKING = 0.25
 """Share of the memory from which on the estimate, some seconds, is worth its time."""
 _FILE_BYTES = 2
 """Of a parameter in the files of weights; only a first guess depends on it."""
-_BYTES = {"full": 16, "freeze": 4, "lora": 2}
+_BYTES = {"full": 16, "freeze": 4, "lora": 2, "oft": 2}
 """Of a parameter on the device, by tuner: AdamW over fp32 weights, frozen fp32 weights, frozen 16-bit weights."""
 
 

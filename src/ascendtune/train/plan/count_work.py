@@ -37,7 +37,9 @@ def count_work(setting: Setting) -> Work:
     passes = 3 + 2 * states + (3 if recipe.optim.max_grad_norm is not None else 0)
     stage = _zero_stage(recipe) if setting.strategy == "deepspeed" else 0
     divided = setting.shards if setting.strategy == "fsdp" else ranks if stage >= 1 else 1
-    exported = trained if recipe.method.tuner == "lora" else weights.all * export_dtype(recipe, setting.config).itemsize
+    exported = trained
+    if recipe.method.adapter is None:
+        exported = weights.all * export_dtype(recipe, setting.config).itemsize
     return Work(
         flops=model_flops(model, recipe, head_is_fused=setting.head_form is not None),
         transfers=_transfers(setting, model, weights, stage) if ranks > 1 else (),

@@ -26,6 +26,7 @@ from torch.distributed.fsdp import OffloadPolicy
 from torch.distributed.tensor import DTensor
 
 from ascendtune.data.collate import Batch
+from ascendtune.hub.adapter_files import is_adapter_weight
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.train.batch import DeviceBatch, to_device
 from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings, recompute_activations, trainable_share
@@ -88,7 +89,7 @@ def _exported_bytes(setting: Setting, parameters: int) -> int:
     """Of the copy in the type of the export that the main rank makes, where host memory is the device's."""
     recipe, dtype = setting.recipe, export_dtype(setting.recipe, setting.config)
     is_copied = setting.strategy == "fsdp" or dtype != DTYPES[setting.precision.weights]
-    if recipe.method.tuner == "lora" or not setting.device.shares_host_memory or not is_copied:
+    if recipe.method.adapter is not None or not setting.device.shares_host_memory or not is_copied:
         return 0
     return parameters * dtype.itemsize
 
@@ -154,7 +155,7 @@ class _Steps:
 
     def _count_weights(self) -> None:
         for name, weight in self.model.named_parameters():
-            self._live.add(weight, "adapters" if ".lora_" in name else "weights")
+            self._live.add(weight, "adapters" if is_adapter_weight(name) else "weights")
 
     def _faked(self, tensor: torch.Tensor) -> torch.Tensor:
         content = tensor if tensor.is_meta else tensor.detach().to("meta")

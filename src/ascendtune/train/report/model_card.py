@@ -28,7 +28,16 @@ _SETTINGS = (
     "optim.weight_decay", "optim.max_grad_norm", "optim.epochs", "optim.max_steps", "data.max_length", "data.packing",
     "data.loss_on", "precision", "seed",
 )  # fmt: skip
-_OF_LORA = ("method.lora.rank", "method.lora.alpha", "method.lora.dropout", "method.lora.target", "method.lora.init")
+_OF_TUNER = {
+    "lora": ("method.lora.rank", "method.lora.alpha", "method.lora.dropout", "method.lora.target", "method.lora.init"),
+    "oft": (
+        "method.oft.block_size",
+        "method.oft.rank",
+        "method.oft.module_dropout",
+        "method.oft.coft",
+        "method.oft.target",
+    ),
+}
 _OF_STAGE = {"sft": ("method.sft.loss",), "preference": ("method.preference.loss", "method.preference.beta")}
 _STAGES = {
     "pretrain": "continued pretraining",
@@ -174,7 +183,7 @@ def _data(run: RunDir) -> Iterator[str]:
 
 def _settings(recipe: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[list[str]]:
     keys = [*_SETTINGS, *_OF_STAGE.get(str(_at(recipe, "method.stage")), ())]
-    keys += _OF_LORA if _at(recipe, "method.tuner") == "lora" else ()
+    keys += _OF_TUNER.get(str(_at(recipe, "method.tuner")), ())
     for key in keys:
         if (value := _at(recipe, key)) is not None:
             yield [f"`{key}`", _code(value if isinstance(value, str) else json.dumps(value))]

@@ -66,7 +66,7 @@ def _loss(record: dict[str, Any]) -> str:
 def _places(run: RunDir) -> Iterator[tuple[str, str]]:
     yield "run", str(run)
     if run.model.is_dir():
-        kind = "LoRA adapter" if (run.model / "adapter_config.json").is_file() else "Hugging Face format"
+        kind = "adapter" if (run.model / "adapter_config.json").is_file() else "Hugging Face format"
         scores = "a reward model, " if is_reward_model(run.model) else ""
         yield "model", f"{run.model} ({scores}{kind})"
     if (picture := run.path / "loss.png").is_file():

@@ -94,7 +94,7 @@ def count_weights(model: Any, method: MethodSection, precision: Precision) -> Pa
         block=max(blocks, default=0),
         frozen_bytes=weight,
         # Adapters are fp32 in any case.
-        trained_bytes=4 if method.tuner == "lora" else weight,
+        trained_bytes=4 if method.adapter is not None else weight,
         computed_bytes=DTYPES[precision.compute].itemsize,
     )
 
@@ -102,8 +102,8 @@ def count_weights(model: Any, method: MethodSection, precision: Precision) -> Pa
 def _trained(model: Any, method: MethodSection, blocks: list[int]) -> int:
     if method.tuner == "full":
         return _size(model)
-    if method.tuner == "lora":
-        return adapter_size(model, method.lora) + _named(model, modules_to_save(model, method.lora))
+    if (adapter := method.adapter) is not None:
+        return adapter_size(model, adapter) + _named(model, modules_to_save(model, adapter))
     chosen = [blocks[number] for number in method.freeze.chosen(len(blocks)) if 0 <= number < len(blocks)]
     return sum(chosen) + _named(model, method.freeze.extra)
 

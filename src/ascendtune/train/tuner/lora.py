@@ -23,7 +23,7 @@ from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.foreign_json import first_line
 from ascendtune.core.log import say
 from ascendtune.hub.adapter_files import require_all_adapter_weights
-from ascendtune.recipe.method import ALL_LINEAR, LoraSection, MethodSection
+from ascendtune.recipe.method import ALL_LINEAR, LoraSection, MethodSection, OftSection
 from ascendtune.train.tuner.frozen_adapters import TRAINED, frozen_adapters, init_pissa, keep_frozen_adapters
 from ascendtune.train.tuner.peft_names import literal_names, misread_names, read_config, unreadable_modules
 from ascendtune.train.tuner.targets import Targets, choose_targets, require_modules, short_names
@@ -60,10 +60,10 @@ def alpha_of(lora: LoraSection) -> float:
     return lora.alpha if lora.alpha is not None else 2.0 * lora.rank
 
 
-def modules_to_save(model: Any, lora: LoraSection) -> list[str]:
+def modules_to_save(model: Any, section: LoraSection | OftSection) -> list[str]:
     """Names, as in `modules_to_save`, of the modules that are trained whole."""
-    if lora.modules_to_save != "all-embeddings":
-        return lora.modules_to_save
+    if section.modules_to_save != "all-embeddings":
+        return section.modules_to_save
     tables = [model.get_input_embeddings(), model.get_output_embeddings()]
     return [name.rpartition(".")[2] for name, module in model.named_modules() if any(module is each for each in tables)]
 
@@ -81,7 +81,7 @@ def _new_adapter(model: Any, section: MethodSection) -> Any:
     parameters = short_names(targets.parameters, [name for name, _ in model.named_parameters()], parts=2)
     config = LoraConfig(
         # PEFT trains and saves the score of a reward model whole: it begins as random numbers.
-        task_type=_task_type(section),
+        task_type=task_type(section),
         target_modules=modules,
         target_parameters=parameters or None,
         r=lora.rank,
@@ -192,7 +192,7 @@ def _loaded_adapters(model: Any, section: MethodSection, adapters: Sequence[Path
             with _fitting_this_model(path):
                 tuned.add_adapter(f"earlier_{number}", replace(other, inference_mode=True))
                 _load_adapter_weights(tuned, f"earlier_{number}", load_peft_weights(str(path), device="cpu"), path)
-    config.task_type = _task_type(section)
+    config.task_type = task_type(section)
     return tuned
 
 
@@ -225,7 +225,8 @@ def _load_adapter_weights(tuned: Any, name: str, weights: dict[str, torch.Tensor
     require_all_adapter_weights(names, held, directory)
 
 
-def _task_type(section: MethodSection) -> str:
+def task_type(section: MethodSection) -> str:
+    """PEFT's name of what the model is for."""
     return "SEQ_CLS" if section.stage == "reward" else "CAUSAL_LM"
 
 
@@ -237,6 +238,11 @@ def _only_one_trains(tuned: Any) -> None:
     for name, parameter in tuned.named_parameters():
         if any(f".{each}." in f"{name}." for each in frozen):
             parameter.requires_grad_(False)
-        elif parameter.requires_grad:
-            # Whole modules are copied in the base's type, in which small steps are lost.
+    train_in_fp32(tuned)
+
+
+def train_in_fp32(tuned: Any) -> None:
+    """Make what trains in `tuned` fp32: whole modules are copied in the base's type, in which small steps are lost."""
+    for parameter in tuned.parameters():
+        if parameter.requires_grad:
             parameter.data = parameter.data.to(torch.float32)

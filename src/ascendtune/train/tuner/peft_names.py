@@ -1,9 +1,9 @@
 """Names of targets, for PEFT and from PEFT.
 
-PEFT reads some names in a config as those of models before transformers 5: on most mixtures `down_proj` means the
-experts, wherever it stands, and rank and alpha of `gate_up_proj` are doubled. So our own adapters are made with that
-switched off. What is written for others names such a module's weight as a parameter, which PEFT takes literally: it
-then computes the same from the same tensors.
+Of a LoRA adapter PEFT reads some names in a config as those of models before transformers 5: on most mixtures
+`down_proj` means the experts, wherever it stands, and rank and alpha of `gate_up_proj` are doubled. So our own adapters
+are made with that switched off. What is written for others names such a module's weight as a parameter, which PEFT
+takes literally: it then computes the same from the same tensors. Names of other adapters it takes literally.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ def read_config(directory: Path, model: Any) -> Any:
 
 def write_for_peft(tuned: Any, directory: Path) -> None:
     """Rewrite what PEFT saved in `directory`, so that PEFT loads the same matrices onto the same modules."""
-    _write_config(tuned, directory)
-    _write_tensors(tuned, directory)
+    if tuned.peft_config[TRAINED].peft_type == "LORA":
+        _write_config(tuned, directory)
+        _write_tensors(tuned, directory)
 
 
 def _write_config(tuned: Any, directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which matrices of a model get an adapter: what `method.lora.target` means for this model."""
+"""Which matrices of a model get an adapter: what `target` of method.lora or method.oft means for this model."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from transformers.pytorch_utils import Conv1D
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.core.units import count_of
-from ascendtune.recipe.method import ALL_EXPERTS, ALL_LINEAR, LoraSection
+from ascendtune.recipe.method import ALL_EXPERTS, ALL_LINEAR, LoraSection, OftSection
 from ascendtune.train.tuner.module_use import attributes_read, without_gradient
 
-_KEY = "method.lora.target"
 # What PEFT's wrapper of a parameter answers for the module in it.
 _ANSWERED = {"weight", "bias"}
 
@@ -28,6 +27,8 @@ _ANSWERED = {"weight", "bias"}
 class Targets:
     """Full names in the model."""
 
+    key: str
+    """Of the recipe: where they come from."""
     modules: list[str] = field(default_factory=list)
     parameters: list[str] = field(default_factory=list)
     """Adapted as PEFT's `target_parameters`: matrices of two or three dimensions that no linear module holds."""
@@ -35,7 +36,7 @@ class Targets:
     """What `all-linear` leaves out, one sentence each."""
 
 
-def choose_targets(model: Any, lora: LoraSection, *, ask: bool = True) -> Targets:
+def choose_targets(model: Any, section: LoraSection | OftSection, *, ask: bool = True) -> Targets:
     """The matrices of `model` that get an adapter.
 
     Args:
@@ -44,19 +45,20 @@ def choose_targets(model: Any, lora: LoraSection, *, ask: bool = True) -> Target
     Raises:
         RecipeError: a name is not one of this model, or an adapter on it would do nothing.
     """
-    names: list[str] = [lora.target] if isinstance(lora.target, str) else lora.target
+    names: list[str] = [section.target] if isinstance(section.target, str) else section.target
     mixtures = find_mixtures(model)
-    targets = Targets()
+    targets = Targets("method.lora.target" if isinstance(section, LoraSection) else "method.oft.target")
     if ALL_LINEAR in names:
         _add_linear(model, mixtures, targets, ask=ask)
-        if sentence := _left_out_of_mixtures(mixtures, names):
-            targets.notes.insert(0, sentence)
+        # OFT is for modules, and most experts and routers are parameters.
+        if sentence := _left_out_of_mixtures(mixtures, names, adaptable=isinstance(section, LoraSection)):
+            targets.notes.insert(0, f"{targets.key}: {sentence}")
     if ALL_EXPERTS in names:
         if not mixtures:
             raise RecipeError(
-                f"{_KEY}: {ALL_EXPERTS}: {type(model).__name__} has no experts with a router",
+                f"{targets.key}: {ALL_EXPERTS}: {type(model).__name__} has no experts with a router",
                 code="no-experts",
-                remedy=f"use {_KEY}: {ALL_LINEAR}",
+                remedy=f"use {targets.key}: {ALL_LINEAR}",
             )
         targets.parameters += [name for mixture in mixtures for name in mixture.parameters]
         targets.modules += [
@@ -68,7 +70,7 @@ def choose_targets(model: Any, lora: LoraSection, *, ask: bool = True) -> Target
     targets.modules = list(dict.fromkeys(targets.modules))
     targets.parameters = list(dict.fromkeys(targets.parameters))
     for name in targets.parameters:
-        _require_wrappable(model, name)
+        _require_wrappable(model, name, targets.key)
     return targets
 
 
@@ -104,12 +106,18 @@ def _is_linear(kind: type) -> bool:
         return False
 
 
-def adapter_size(model: Any, lora: LoraSection) -> int:
+def adapter_size(model: Any, section: LoraSection | OftSection) -> int:
     """Numbers in the adapters of `model`, which may be on the meta device."""
-    targets = choose_targets(model, lora, ask=False)
+    targets = choose_targets(model, section, ask=False)
     weights = [model.get_submodule(name).weight for name in targets.modules]
     shapes = [each.shape for each in [*weights, *map(model.get_parameter, targets.parameters)]]
-    return sum(lora.rank * math.prod(shape[:-2]) * sum(shape[-2:]) for shape in shapes)
+    if isinstance(section, LoraSection):
+        return sum(section.rank * math.prod(shape[:-2]) * sum(shape[-2:]) for shape in shapes)
+    total = 0
+    for _, inputs in shapes:
+        block = section.block_of(inputs)
+        total += (1 if section.block_share else inputs // block) * block * (block - 1) // 2
+    return total
 
 
 def short_names(chosen: Iterable[str], every: Iterable[str], parts: int = 1) -> list[str]:
@@ -144,28 +152,29 @@ def _add_linear(model: Any, mixtures: list[Mixture], targets: Targets, *, ask: b
     ):
         if names:
             listed = ", ".join(_families(names))
-            targets.notes.append(f"{_KEY}: {ALL_LINEAR} leaves out {listed}: {why}")
+            targets.notes.append(f"{targets.key}: {ALL_LINEAR} leaves out {listed}: {why}")
     targets.modules += [name for name in candidates if name not in read | silent]
     if not targets.modules:
         raise RecipeError(
-            f"{_KEY}: {ALL_LINEAR} finds no linear module in {type(model).__name__} that an adapter works on",
+            f"{targets.key}: {ALL_LINEAR} finds no linear module in {type(model).__name__} that an adapter works on",
             code="no-linear-module",
             remedy="use method.tuner: full or freeze",
         )
 
 
-def _left_out_of_mixtures(mixtures: list[Mixture], names: list[str]) -> str:
+def _left_out_of_mixtures(mixtures: list[Mixture], names: list[str], *, adaptable: bool) -> str:
     """A sentence; empty where everything is adapted."""
     routers = {router for mixture in mixtures for router in mixture.routers}
     left_out = [router for router in routers if not any(f".{router}".endswith(f".{name}") for name in names)]
     parts = []
     if ALL_EXPERTS not in names:
-        parts.append(f"the experts (add {ALL_EXPERTS} to the list to adapt them)")
+        parts.append("the experts" + (f" (add {ALL_EXPERTS} to the list to adapt them)" if adaptable else ""))
     if left_out:
-        parts.append(f"the routers ({', '.join(_families(left_out))}; add their names to adapt them)")
+        hint = "; add their names to adapt them" if adaptable else ""
+        parts.append(f"the routers ({', '.join(_families(left_out))}{hint})")
     if not mixtures or not parts:
         return ""
-    return f"{_KEY}: {ALL_LINEAR} leaves out {' and '.join(parts)} of {count_of(len(mixtures), 'mixture')}"
+    return f"{ALL_LINEAR} leaves out {' and '.join(parts)} of {count_of(len(mixtures), 'mixture')}"
 
 
 def _nested(names: list[str], mixtures: list[Mixture]) -> list[str]:
@@ -193,15 +202,16 @@ def _add_named(model: Any, name: str, targets: Targets, *, ask: bool) -> None:
         read = [path for path in matrices if "weight" in attributes_read(model, path)]
         if read:
             raise RecipeError(
-                f"{_KEY}: an adapter on {read[0]} would do nothing: the model reads its weight without calling it",
+                f"{targets.key}: an adapter on {read[0]} would do nothing: the model reads its weight without "
+                "calling it",
                 code="lora-target-without-effect",
-                remedy="remove it from method.lora.target",
+                remedy=f"remove it from {targets.key}",
             )
         if ask and (silent := without_gradient(model, _nested(matrices, []))):
             raise RecipeError(
-                f"{_KEY}: an adapter on {min(silent)} would do nothing: it receives no gradient",
+                f"{targets.key}: an adapter on {min(silent)} would do nothing: it receives no gradient",
                 code="lora-target-without-effect",
-                remedy="remove it from method.lora.target",
+                remedy=f"remove it from {targets.key}",
             )
         targets.modules += matrices
         return
@@ -218,11 +228,11 @@ def _add_named(model: Any, name: str, targets: Targets, *, ask: bool) -> None:
     if not found:
         if modules:
             raise RecipeError(
-                f"{_KEY}: '{name}' has no matrix that an adapter could change",
+                f"{targets.key}: '{name}' has no matrix that an adapter could change",
                 code="lora-target-without-matrix",
                 remedy="name linear modules, embeddings, routers or experts",
             )
-        raise _unknown(model, _KEY, name)
+        raise _unknown(model, targets.key, name)
     targets.parameters += found
 
 
@@ -239,21 +249,21 @@ def _unknown(model: Any, key: str, name: str) -> RecipeError:
     )
 
 
-def _require_wrappable(model: Any, parameter: str) -> None:
+def _require_wrappable(model: Any, parameter: str, key: str) -> None:
     """Raise where PEFT's wrapper would break the code around the module, or be passed by."""
     holder = parameter.rpartition(".")[0]
     asked = attributes_read(model, holder)
     if "weight" in asked and parameter.endswith(".weight"):
         raise RecipeError(
-            f"{_KEY}: an adapter on {parameter} would do nothing: the model's code reads it without calling {holder}",
+            f"{key}: an adapter on {parameter} would do nothing: the model's code reads it without calling {holder}",
             code="lora-target-without-effect",
-            remedy="remove it from method.lora.target",
+            remedy=f"remove it from {key}",
         )
     if others := asked - _ANSWERED:
         raise RecipeError(
-            f"{_KEY}: PEFT cannot adapt {parameter}: the model's code also reads {min(others)} of {holder}",
+            f"{key}: PEFT cannot adapt {parameter}: the model's code also reads {min(others)} of {holder}",
             code="lora-target-not-adaptable",
-            remedy="remove it from method.lora.target",
+            remedy=f"remove it from {key}",
         )
 
 

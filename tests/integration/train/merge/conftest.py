@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
@@ -86,7 +87,7 @@ def peft_merged() -> Callable[..., dict[str, torch.Tensor]]:
                 tuned.load_adapter(path, str(number))
             names = [str(number) for number in range(len(adapters))]
             for module in tuned.modules():
-                if hasattr(module, "set_scale"):
+                if isinstance(module, LoraLayer):
                     for name, (_, weight) in zip(names, adapters, strict=True):
                         module.set_scale(name, weight)
             return dict(tuned.merge_and_unload(adapter_names=names).state_dict())

@@ -78,6 +78,23 @@ def test_adapters_alone_have_gradients_and_moments(model: Path) -> None:
     assert traced.resting["optimizer"] == pytest.approx(2 * 4 * adapters, rel=0.05)
 
 
+def test_rotations_hold_the_halves_of_their_blocks(model: Path) -> None:
+    traced = _trace(model, method={"tuner": "oft", "oft": {"block_size": 16}})
+    rotations = 9 * (6 * 64 + 176) // 16 * 16 * 15 // 2
+    assert traced.trainable == rotations
+    assert traced.resting["adapters"] == 4 * rotations
+    assert traced.resting["optimizer"] == pytest.approx(2 * 4 * rotations, rel=0.05)
+    # Where each number stands in its block: row and column, int64.
+    assert traced.resting["weights"] == pytest.approx(4 * _PARAMETERS + 9 * 7 * 2 * 8 * 16 * 15 / 2, rel=0.01)
+
+
+def test_dropped_rotations_can_be_traced(model: Path) -> None:
+    method = {"tuner": "oft", "oft": {"block_size": 16, "module_dropout": 0.5}}
+    for ranks, parallel in ((1, {}), (2, {"strategy": "ddp"}), (2, {"strategy": "fsdp"})):
+        for device in (None, _CARD):
+            assert _trace(model, ranks=ranks, device=device, method=method, parallel=parallel).trainable > 0
+
+
 def test_ddp_keeps_buckets_of_all_gradients(model: Path, usual: StepMemory) -> None:
     together = _trace(model, ranks=2, parallel={"strategy": "ddp"})
     assert together.resting.total() - usual.resting.total() == pytest.approx(4 * _PARAMETERS, rel=0.01)

@@ -1,0 +1,108 @@
+"""Orthogonal fine-tuning by PEFT: W·R·x, where R turns blocks of x and W is frozen and stays as it is on disk.
+
+R is block-diagonal (Qiu et al. 2023, arXiv 2306.07280). Each block is the Cayley transform of a skew-symmetric matrix
+Q, whose numbers above the diagonal train, in fp32: (I + Q)(I - Q)⁻¹ with the first terms of the Neumann series as
+inverse (Qiu et al. 2025, arXiv 2506.19847), or (I - Q)(I + Q)⁻¹, solved. So the same Q turns the other way in PEFT's
+two forms.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from torch import nn
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.core.log import say
+from ascendtune.recipe.method import ALL_LINEAR, MethodSection, OftSection
+from ascendtune.train.tuner.lora import modules_to_save, task_type, train_in_fp32
+from ascendtune.train.tuner.targets import Targets, choose_targets, require_modules, short_names
+
+
+def add_rotations(model: Any, section: MethodSection) -> Any:
+    """A PeftModel around `model`; the rotations are put into `model` itself.
+
+    Raises:
+        RecipeError: a target is not a linear module of this model, or cannot be divided into blocks.
+    """
+    from peft import OFTConfig, get_peft_model
+
+    from ascendtune.train.tuner.block_dropout import drop_blocks
+
+    oft = section.oft
+    if isinstance(oft.modules_to_save, list):
+        require_modules(model, "method.oft.modules_to_save", oft.modules_to_save)
+    targets = _linear_targets(model, oft)
+    sizes = _require_blocks(model, targets, oft)
+    config = OFTConfig(
+        task_type=task_type(section),
+        target_modules=short_names(targets.modules, [name for name, _ in model.named_modules()]),
+        r=oft.rank or 0,
+        oft_block_size=0 if oft.rank is not None else oft.block_size or 32,
+        module_dropout=oft.module_dropout,
+        coft=oft.coft,
+        eps=oft.eps,
+        block_share=oft.block_share,
+        use_cayley_neumann=oft.cayley_neumann,
+        num_cayley_neumann_terms=oft.cayley_neumann_terms,
+        modules_to_save=modules_to_save(model, oft) or None,
+    )
+    with warnings.catch_warnings():
+        # PEFT asks the model by a name that transformers has just renamed; nothing a user could mend.
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        # Table and head trained whole part ways; the file holds both, and `merge` writes both.
+        warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")
+        # Said once below, and not for each module.
+        warnings.filterwarnings("ignore", message="Invalid `(oft_block_size|r)`")
+        tuned = get_peft_model(model, config)
+    train_in_fp32(tuned)
+    if oft.module_dropout:
+        drop_blocks(tuned)
+    for note in (*targets.notes, *sizes):
+        say(note)
+    return tuned
+
+
+def _linear_targets(model: Any, oft: OftSection) -> Targets:
+    """The targets; PEFT's OFT is for torch's linear modules, with which GPT-2's Conv1D and parameters have no class."""
+    targets = choose_targets(model, oft)
+    head = model.get_output_embeddings()
+    others = [
+        name
+        for name in targets.modules
+        if not isinstance(module := model.get_submodule(name), nn.Linear) or module is head
+    ]
+    targets.modules = [name for name in targets.modules if name not in others]
+    if (others or targets.parameters) and (ALL_LINEAR not in oft.target or not targets.modules):
+        raise RecipeError(
+            f"{targets.key}: {[*others, *targets.parameters][0]} is not a linear module inside the model: OFT turns "
+            "the inputs of such modules only",
+            code="oft-target-not-linear",
+            remedy="name linear modules, e.g. [q_proj, v_proj], or use method.tuner: lora",
+        )
+    if others:
+        targets.notes.append(f"{targets.key}: {ALL_LINEAR} leaves out {', '.join(others)}: OFT is for linear modules")
+    return targets
+
+
+def _require_blocks(model: Any, targets: Targets, oft: OftSection) -> list[str]:
+    """A sentence for each number of inputs that the asked size does not divide.
+
+    Raises:
+        RecipeError: a block would hold one input, which cannot be turned.
+    """
+    widths = {model.get_submodule(name).in_features: name for name in targets.modules}
+    asked = f"rank: {oft.rank}" if oft.rank is not None else f"block_size: {oft.block_size or 32}"
+    notes = []
+    for inputs, name in sorted(widths.items()):
+        size = oft.block_of(inputs)
+        if size < 2:
+            raise RecipeError(
+                f"method.oft.{asked} leaves blocks of one input in {name}, which has {inputs:,} inputs",
+                code="oft-block-too-small",
+                remedy=f"set method.oft.block_size to a divisor of {inputs:,}, or leave {name} out of {targets.key}",
+            )
+        if (inputs // size if oft.rank is not None else size) != (oft.rank or oft.block_size or 32):
+            notes.append(f"method.oft.{asked} does not divide {inputs:,} inputs: blocks of {size} are taken there")
+    return notes
