@@ -69,7 +69,7 @@ class Bench:
         for step in steps:
             _require_whole(run.checkpoint(step))
         if fault.kind == "kill" and fault.rank == 0:
-            self._require_not_lost(fault.at, steps)
+            self._require_not_lost(fault.at, steps, code)
         if run.model.exists():
             _require_same(run.model, self.whole / "model", "exported")
         is_over = run.run_json.exists() and run.read()["state"] == "finished"
@@ -96,11 +96,12 @@ class Bench:
     def clear(self) -> None:
         shutil.rmtree(self.directory / "broken", ignore_errors=True)
 
-    def _require_not_lost(self, at: int, steps: list[int]) -> None:
+    def _require_not_lost(self, at: int, steps: list[int], code: int) -> None:
         """A later kill leaves a checkpoint, too."""
         if steps and (self._first_with_checkpoint is None or at < self._first_with_checkpoint):
             self._first_with_checkpoint = at
-        assert steps or self._first_with_checkpoint is None or at < self._first_with_checkpoint, f"none left at {at}"
+        is_expected = self._first_with_checkpoint is not None and at >= self._first_with_checkpoint
+        assert steps or not is_expected, f"none left at {at}, exit code {code}: {self.said()[-3000:]}"
 
 
 def _require_whole(checkpoint: Path) -> None:

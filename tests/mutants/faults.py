@@ -762,8 +762,8 @@ FAULTS = [
     # Merge
     Fault(
         "merge/arithmetic.py",
-        "    delta *= low_rank.scaling\n",
-        "",
+        "_accumulate(weight, delta, low_rank.scaling)",
+        "_accumulate(weight, delta)",
         "an adapter merged without its scale",
         "tests/integration/train/merge/test_merge.py",
     ),

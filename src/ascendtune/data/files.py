@@ -29,7 +29,7 @@ _MOST_BLANK_LINES, _MOST_BLANK_BYTES = 100_000, 64 << 20
 """Between two rows, or at the end of a file."""
 _MOST_UNPACKED, _MOST_TIMES = 1 << 30, 200
 """A whole file of more bytes than the first may be at most this many times its size on the disk."""
-_PIECE = 64 << 20
+_PIECE = 1 << 20
 _MOST_ENTRIES = 300_000
 """Files and directories in the directory of a data set; a whole file system has millions."""
 
@@ -108,17 +108,40 @@ def read_text(path: Path) -> str:
     Raises:
         DataError: not UTF-8; names line and byte.
     """
+    return "".join(read_pieces(path))
+
+
+def read_pieces(path: Path) -> Iterator[str]:
+    """The text of a file, one piece after the other.
+
+    Raises:
+        DataError: not UTF-8 (names line and byte), or far larger than on the disk.
+    """
+    most = max(_MOST_UNPACKED, _MOST_TIMES * path.stat().st_size)
+    read, line, column, rest = 0, 1, 1, b""
     with opened(path) as file:
-        content = _read_bounded(file, path)
-    if content.startswith(_UTF8_MARK):
-        del content[: len(_UTF8_MARK)]
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        begin = content.rfind(b"\n", 0, error.start) + 1
-        end = content.find(b"\n", error.start)
-        raise _not_utf8(path, line, bytes(content[begin : end if end >= 0 else None]), error.start - begin) from error
+        while True:
+            piece = file.read(_PIECE)
+            content = rest + piece
+            if not read:
+                content = content.removeprefix(_UTF8_MARK)
+            read += len(piece)
+            if read > most:
+                raise _too_large(path, most)
+            try:
+                text, used = codecs.utf_8_decode(content, "strict", not piece)
+            except UnicodeDecodeError as error:
+                line += content.count(b"\n", 0, error.start)
+                behind_break = content.rfind(b"\n", 0, error.start) + 1
+                column = error.start - behind_break + (1 if behind_break else column)
+                raise _not_utf8(path, line, column, content, error.start) from error
+            if text:
+                yield text
+            if not piece:
+                return
+            rest, behind_break = content[used:], content.rfind(b"\n", 0, used) + 1
+            line += content.count(b"\n", 0, used)
+            column = used - behind_break + (1 if behind_break else column)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -143,7 +166,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             try:
                 yield number, line.decode()
             except UnicodeDecodeError as error:
-                raise _not_utf8(path, number, line, error.start) from error
+                raise _not_utf8(path, number, error.start + 1, line, error.start) from error
 
 
 class _BlankLines:
@@ -169,29 +192,25 @@ class _BlankLines:
             )
 
 
-def _read_bounded(file: IO[bytes], path: Path) -> bytearray:
-    """All of `file`, unless it is far larger than on the disk."""
-    content, most = bytearray(), max(_MOST_UNPACKED, _MOST_TIMES * path.stat().st_size)
-    while piece := file.read(_PIECE):
-        content += piece
-        if len(content) > most:
-            raise DataError(
-                f"the gzip file unpacks to more than {most >> 20:,} MiB, {_MOST_TIMES} times its size",
-                code="gzip-too-large",
-                remedy="check what it holds; write large data as JSON lines, one row per line",
-                where=path,
-            )
-    return content
-
-
-def _not_utf8(path: Path, number: int, line: bytes, column: int) -> DataError:
-    """The error for a line, which has the wrong byte at `column`, from 0."""
+def _too_large(path: Path, most: int) -> DataError:
     return DataError(
-        f"not UTF-8: byte 0x{line[column]:02x} at byte {column + 1} of line {number}",
+        f"the gzip file unpacks to more than {most >> 20:,} MiB, {_MOST_TIMES} times its size",
+        code="gzip-too-large",
+        remedy="check what it holds; write large data as JSON lines, one row per line",
+        where=path,
+    )
+
+
+def _not_utf8(path: Path, line: int, column: int, content: bytes, at: int) -> DataError:
+    """The error for the byte at `at` of `content`, which is byte `column` of this line of the file, both from 1."""
+    begin, end = content.rfind(b"\n", 0, at) + 1, content.find(b"\n", at)
+    encoding = _likely_encoding(content[begin : end if end >= 0 else None])
+    return DataError(
+        f"not UTF-8: byte 0x{content[at]:02x} at byte {column} of line {line}",
         code="not-utf8",
-        remedy=f"convert it, e.g. iconv -f {_likely_encoding(line)} -t UTF-8 '{path.name}' > "
+        remedy=f"convert it, e.g. iconv -f {encoding} -t UTF-8 '{path.name}' > "
         f"converted{''.join(path.suffixes)}; `file -i` guesses its encoding",
-        where=f"{path}:{number}",
+        where=f"{path}:{line}",
     )
 
 

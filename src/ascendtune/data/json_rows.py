@@ -7,16 +7,18 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import BadRow, RawRow, Source
-from ascendtune.data.files import head, read_lines, read_text
+from ascendtune.data.files import head, read_lines, read_pieces, read_text
 from ascendtune.data.report import EXAMPLES_KEPT
 
-_BETWEEN_ROWS = re.compile(r"[\s,]*")
+_WHITE_SPACE = re.compile(r"[ \t\n\r]*")
+_LONGEST_WORD = 16
+"""Characters; that which a number, a name like `-Infinity` or an escape can lack at the end is shorter."""
 
 
 def rows_of_json(path: Path) -> Iterator[RawRow]:
@@ -38,26 +40,12 @@ class _ArraySource(Source):
 
     def place(self, number: int) -> str:
         if self._lines is None:
-            self._lines = _lines_of_rows(read_text(self.path))
+            elements = _Elements(self.path, json.JSONDecoder())
+            self._lines = array("Q", (elements.line() for _ in elements))
         line = self._lines[number]
         # Of a file without line breaks the line says nothing.
         shared = line in self._lines[max(0, number - 1) : number] or line in self._lines[number + 1 : number + 2]
         return f"{self.path}:{line}, row {number + 1}" if shared else f"{self.path}:{line}"
-
-
-def _lines_of_rows(text: str) -> array[int]:
-    """The line on which each element of a JSON array begins."""
-    decoder, lines = json.JSONDecoder(), array("Q")
-    line, seen, position = 1, 0, text.index("[") + 1
-    while True:
-        between = _BETWEEN_ROWS.match(text, position)
-        start = between.end() if between else position
-        if text.startswith("]", start):
-            return lines
-        line += text.count("\n", seen, start)
-        seen = start
-        lines.append(line)
-        _, position = decoder.raw_decode(text, start)
 
 
 class _Decoder(json.JSONDecoder):
@@ -81,31 +69,101 @@ class _Decoder(json.JSONDecoder):
 
 
 def _rows_of_array(path: Path) -> Iterator[RawRow]:
-    decoder, text = _Decoder(), read_text(path)
-    try:
-        rows = decoder.decode(text)
-    except (ValueError, RecursionError) as error:
-        raise _not_json(path, error) from error
-    faults = _faults_of_rows(text) if decoder.fault() else {}
-    source = _ArraySource(path)
-    for index, values in enumerate(rows):
+    decoder, source = _Decoder(), _ArraySource(path)
+    for index, values in enumerate(_Elements(path, decoder)):
         if type(values) is not dict:
             raise _not_an_object(values, source.place(index))
-        yield RawRow(values, source, index, faults.get(index))
+        yield RawRow(values, source, index, decoder.fault())
 
 
-def _faults_of_rows(text: str) -> dict[int, BadRow]:
-    """The rows of an array that parses in which a key stands twice."""
-    decoder, faults, position = _Decoder(), dict[int, BadRow](), text.index("[") + 1
-    for index in count():
-        between = _BETWEEN_ROWS.match(text, position)
-        start = between.end() if between else position
-        if text.startswith("]", start):
-            break
-        _, position = decoder.raw_decode(text, start)
-        if fault := decoder.fault():
-            faults[index] = fault
-    return faults
+class _Elements:
+    """The elements of a JSON array, one after the other; only a part of the text is in memory."""
+
+    def __init__(self, path: Path, decoder: json.JSONDecoder) -> None:
+        self._path = path
+        self._decoder = decoder
+        self._pieces = read_pieces(path)
+        self._text, self._at = "", 0
+        # Line breaks before `_counted`, and characters between the last one and the text in memory.
+        self._breaks = self._counted = self._before = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        """
+        Raises:
+            DataError: not JSON; the elements before the fault have been given.
+        """
+        if self._next_character() != "[":
+            raise self._malformed("Expecting value")
+        self._at += 1
+        if self._next_character() != "]":
+            while True:
+                value, end = self._element()
+                yield value
+                self._at = end
+                if self._next_character() != ",":
+                    break
+                self._at += 1
+                self._next_character()
+            if self._next_character() != "]":
+                raise self._malformed("Expecting ',' delimiter")
+        self._at += 1
+        if self._next_character():
+            raise self._malformed("Extra data")
+
+    def line(self) -> int:
+        """The line, from 1, on which the element begins that was given last."""
+        self._breaks += self._text.count("\n", self._counted, self._at)
+        self._counted = self._at
+        return self._breaks + 1
+
+    def _element(self) -> tuple[Any, int]:
+        """The element that begins here, and where it ends."""
+        while True:
+            try:
+                return self._decoder.raw_decode(self._text, self._at)
+            except json.JSONDecodeError as error:
+                into_element = error.pos - self._at
+                if not (self._may_be_cut(error) and self._read_more()):
+                    self._at += into_element
+                    raise self._malformed(error.msg) from error
+            except (ValueError, RecursionError) as error:
+                raise _not_json(f"{self._path}:{self.line()}", _fault(error)) from error
+
+    def _may_be_cut(self, error: json.JSONDecodeError) -> bool:
+        """Whether `error` can come from the end of the text in memory: of a string it names the beginning."""
+        return error.msg.startswith("Unterminated string") or error.pos > len(self._text) - _LONGEST_WORD
+
+    def _next_character(self) -> str:
+        """The character behind the white space that begins here, which is skipped; "" at the end of the file."""
+        while True:
+            space = _WHITE_SPACE.match(self._text, self._at)
+            self._at = space.end() if space else self._at
+            if self._at < len(self._text) or not self._read_more():
+                return self._text[self._at : self._at + 1]
+
+    def _read_more(self) -> bool:
+        """Read at least as much again as lies here and behind; False at the end of the file."""
+        self._before = self._column() - 1
+        self.line()
+        kept = [self._text[self._at :]]
+        wanted = max(1, len(kept[0]))
+        self._text, self._at, self._counted = "", 0, 0
+        for piece in self._pieces:
+            kept.append(piece)
+            wanted -= len(piece)
+            if wanted <= 0:
+                break
+        self._text = "".join(kept)
+        return len(kept) > 1
+
+    def _column(self) -> int:
+        """Of the character here, from 1."""
+        behind_break = self._text.rfind("\n", 0, self._at) + 1
+        return self._at - behind_break + 1 + (0 if behind_break else self._before)
+
+    def _malformed(self, message: str) -> DataError:
+        line = self.line()
+        return _not_json(f"{self._path}:{line}", _described(message, line, self._column()))
 
 
 def _rows_of_lines(path: Path) -> Iterator[RawRow]:
@@ -124,10 +182,9 @@ def _rows_of_lines(path: Path) -> Iterator[RawRow]:
         yield RawRow(values, source, number, fault())
 
 
-def _not_json(path: Path, error: Exception) -> DataError:
+def _not_json(place: str, fault: str) -> DataError:
     """An array that does not parse as a whole."""
-    line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-    return DataError(_fault(error), code="invalid-json", remedy="correct or remove this row", where=f"{path}{line}")
+    return DataError(fault, code="invalid-json", remedy="correct or remove this row", where=place)
 
 
 def _malformed(path: Path, lines: Iterable[tuple[int, str]]) -> DataError:
@@ -153,15 +210,18 @@ def _malformed(path: Path, lines: Iterable[tuple[int, str]]) -> DataError:
     )
 
 
-def _fault(error: Exception, number: int | None = None, line: str = "") -> str:
+def _fault(error: Exception, number: int = 0, line: str = "") -> str:
     """Args:
-    number: of the `line` that alone was parsed; without it the error counts lines itself.
+    number: of the `line` that was parsed.
     """
     if not isinstance(error, json.JSONDecodeError):
         return "not readable JSON: " + ("nested too deeply" if isinstance(error, RecursionError) else str(error))
     # An error at the line's end is reported behind the last character.
-    column = error.colno if number is None else min(error.pos, len(line.rstrip())) + 1
-    return f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:]} (line {number or error.lineno}, column {column})"
+    return _described(error.msg, number, min(error.pos, len(line.rstrip())) + 1)
+
+
+def _described(message: str, line: int, column: int) -> str:
+    return f"not valid JSON: {message[:1].lower()}{message[1:]} (line {line}, column {column})"
 
 
 def _one_object(path: Path, failed_line: int) -> DataError | None:

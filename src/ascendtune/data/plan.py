@@ -66,8 +66,9 @@ class Epoch:
 
     def sums(self, of_group: NDArray[np.int32]) -> NDArray[np.int64]:
         """(sequences,) int64: of each sequence the sum of what `of_group`, (groups,) int32, says of its groups."""
-        found = of_group.astype(np.int64) if self._bins is None else self._bins.sums(of_group)
-        in_order: NDArray[np.int64] = found[self._order]
+        if self._bins is None:
+            return of_group[self._order].astype(np.int64)
+        in_order: NDArray[np.int64] = self._bins.sums(of_group)[self._order]
         return in_order
 
 

@@ -206,14 +206,31 @@ def _damaged(directory: Path) -> MachineError:
 
 
 def _intact(entry: Path) -> Prepared | None:
-    """The entry, if the digest of every file matches."""
+    """The entry, if nothing has touched its files since they were written, or the digest of every file matches."""
     try:
         prepared = open_prepared(entry)
-        files = json.loads(read_record(entry / _RECORD))["files"]
-        intact = all(digest_of_file(entry / name) == expected for name, (_, expected) in files.items())
-        return prepared if intact else None
+        record, times = json.loads(read_record(entry / _RECORD)), _times_of_files(entry)
+        if record.get("untouched") == times:
+            return prepared
+        if any(digest_of_file(entry / name) != expected for name, (_, expected) in record["files"].items()):
+            return None
+        # Of a copy, for the next start. Where others keep the cache, it may not be written.
+        with suppress(MachineError, OSError):
+            write_json(entry / _RECORD, {**record, "untouched": times})
+        return prepared
     except (MachineError, OSError):
         return None
+
+
+def _times_of_files(directory: Path) -> dict[str, list[int]]:
+    """Path below `directory` -> inode, and when content and inode were changed last, in nanoseconds.
+
+    A file that was written to, copied or replaced has others, so billions of tokens need not be read at each start.
+    """
+    found = ((path, path.lstat()) for path in directory.rglob("*.arrow"))
+    return {
+        str(path.relative_to(directory)): [facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns] for path, facts in found
+    }
 
 
 def _read(directory: Path, *, cached: bool) -> Prepared:
@@ -259,4 +276,5 @@ def _write_record(building: Path, facts: dict[str, Any]) -> None:
         str(path.relative_to(building)): (path.stat().st_size, digest_of_file(path))
         for path in building.rglob("*.arrow")
     }
-    write_json(building / _RECORD, {"format_version": _FORMAT_VERSION, "files": files, **facts})
+    record = {"format_version": _FORMAT_VERSION, "files": files, "untouched": _times_of_files(building), **facts}
+    write_json(building / _RECORD, record)

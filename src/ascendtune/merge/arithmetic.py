@@ -112,10 +112,10 @@ def _add(weight: torch.Tensor, adapter: Adapter, low_rank: LowRank, deltas: Scra
     across = low_rank.is_embedding or _is_transposed(weight, adapter, low_rank)
     if across:
         delta = delta.T
-    delta *= low_rank.scaling
     if low_rank.magnitude is None:
-        _accumulate(weight, delta)
+        _accumulate(weight, delta, low_rank.scaling)
         return weight
+    delta *= low_rank.scaling
     # peft.tuners.lora.variants: the norm is that of the sum, along what is the input of a matrix.
     total = weight.T + delta.T if across else weight + delta
     norm: torch.Tensor = torch.linalg.norm(total, dim=1).to(total.dtype)
@@ -168,15 +168,19 @@ def _change_of_experts(change: StackChange, layout: Layout) -> torch.Tensor:
     return layout.take_apart({change.piece.parameter: delta})[change.piece.key]
 
 
-def _accumulate(weight: torch.Tensor, delta: torch.Tensor) -> None:
-    """`weight += delta` with one rounding; where the types differ torch's own takes five times as long."""
-    if weight.dtype == delta.dtype:
-        weight += delta
-        return
+def _accumulate(weight: torch.Tensor, delta: torch.Tensor, scaling: float = 1.0) -> None:
+    """`weight += scaling * delta`, the product rounded as PEFT rounds it, the sum once; `delta` is overwritten.
+
+    Block by block: what stands in a core's cache is scaled, added and rounded in the time of one pass.
+    """
     rows = max(1, _BLOCK // weight.shape[1])
-    for begin in range(0, weight.shape[0], rows):
-        part = weight[begin : begin + rows]
-        part.copy_(part.to(torch.promote_types(weight.dtype, delta.dtype)).add_(delta[begin : begin + rows]))
+    for part, change in zip(weight.split(rows), delta.split(rows), strict=True):
+        if scaling != 1:
+            change *= scaling
+        if part.dtype == change.dtype:
+            part += change
+        else:
+            part.copy_(part.to(torch.promote_types(part.dtype, change.dtype)).add_(change))
 
 
 def _is_transposed(weight: torch.Tensor, adapter: Adapter, low_rank: LowRank) -> bool:

@@ -135,7 +135,7 @@ def set_up(
     scaler = in_loop.scaler(device)
     if scaler is not None and counters.scaler:
         scaler.load_state_dict(counters.scaler)
-    flops = _flops_per_token(recipe, model, head_form, batches)
+    flops = _flops_per_token(recipe, model, head_form, batches, resolved["padding_ratio"])
     profile = _step_profile(run, recipe, strategy, model, optimizer, phases, resolved, flops, batches.dataset)
     held.callback(profile.close)
     recorder = Recorder(
@@ -191,11 +191,11 @@ def _make_optimizer(recipe: Recipe, device: Device, model: Any, precision: Preci
     )  # fmt: skip
 
 
-def _flops_per_token(recipe: Recipe, model: Any, head_form: HeadForm | None, batches: Batches) -> TokenFlops:
-    return model_flops(model, recipe, head_is_fused=head_form is not None).per_token(
-        batches.dataset.rows_by_length(),
-        padding_ratio=batches.plan.padding_ratio(recipe.batch.micro_batch),
-    )
+def _flops_per_token(
+    recipe: Recipe, model: Any, head_form: HeadForm | None, batches: Batches, padding_ratio: float
+) -> TokenFlops:
+    counted = model_flops(model, recipe, head_is_fused=head_form is not None)
+    return counted.per_token(batches.dataset.rows_by_length(), padding_ratio=padding_ratio)
 
 
 def _resolved(

@@ -16,6 +16,7 @@ import pytest
 
 from ascendtune.core.directories import building_of, cache_directory, lock_of
 from ascendtune.core.errors import DataError, MachineError, RecipeError
+from ascendtune.core.files import digest_of_file
 from ascendtune.data import fingerprint as fingerprints
 from ascendtune.data.prepare import Prepared, cached_tokens, open_prepared, prepare
 from ascendtune.data.report import lines as lines_of
@@ -270,6 +271,23 @@ def test_a_damaged_entry_is_rebuilt(damage: str, data: Path, model: Path, tmp_pa
         assert caught.value.code == "prepared-data-damaged"
     again = prepare(section(data), model, seed=1, cache=tmp_path)
     assert not again.cached and rows_of(again.train) == good
+
+
+def test_an_entry_is_read_again_only_after_it_was_touched(
+    data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def digest(path: Path) -> str:
+        read.append(path.name)
+        return digest_of_file(path)
+
+    made = prepare(section(data), model, seed=1, cache=tmp_path)
+    monkeypatch.setattr("ascendtune.data.prepare.digest_of_file", digest)
+    assert prepare(section(data), model, seed=1, cache=tmp_path).cached and read == []
+    os.utime(made.train / "00000.arrow")
+    for _ in range(2):
+        assert prepare(section(data), model, seed=1, cache=tmp_path).cached and read == ["00000.arrow"]
 
 
 def test_max_length_shorter_than_every_row_is_refused(data: Path, model: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ascendtune.core.errors import DataError
 from ascendtune.data import files
 from ascendtune.data.conversation import RawRow
 from ascendtune.data.files import data_files
+from ascendtune.data.json_rows import rows_of_json
 from ascendtune.data.read import read_rows, rows_of_file
 from ascendtune.data.spec import DatasetSpec
 from time_limit import time_limit
@@ -211,7 +213,7 @@ _BAD_FILES: dict[str, tuple[str, bytes, str, str]] = {
     "array of texts": ("x.json", b'[{"a": 1},\n\n"b"]', ":3", "this one is text"),
     "line of a list": ("x.jsonl", b'{"a": 1}\n[1]\n', ":2", "this one is a list"),
     "one object": ("x.json", b'{\n"data": [{"a": 1}]\n}', "", "one JSON object, not a list"),
-    "deeply nested": ("x.json", b"[" * 100_000, "", "nested too deeply"),
+    "deeply nested": ("x.json", b"[" * 100_000, ":1", "nested too deeply"),
     "endless number": ("x.jsonl", b'{"a": ' + b"1" * 5000 + b"}", ":1", "not readable JSON"),
     "latin-1 line": ("x.jsonl", b'{"a": 1}\n{"a": "caf\xe9"}\n', ":2", "byte 0xe9 at byte 11 of line 2"),
     "latin-1 array": ("x.json", b'[{"a": 1},\n{"a": "caf\xe9"}]\n', ":2", "byte 0xe9 at byte 11 of line 2"),
@@ -263,6 +265,59 @@ def test_another_encoding_is_named(text: str, encoding: str, tmp_path: Path) -> 
     (tmp_path / "x.csv").write_bytes(f"a\n{text}\n".encode(encoding))
     named = {"cp1252": "WINDOWS-1252", "gb18030": "GB18030"}[encoding]
     assert f"iconv -f {named} -t UTF-8 'x.csv' > converted.csv" in _refused(tmp_path / "x.csv").remedy
+
+
+_ARRAY = json.dumps(
+    [{"a": 'x"\\\n', "é": "三\U0001f40b", "n": [1.5e-3, -7, None, True]}, {}, {"deep": {"er": [[]]}}], indent=1
+)
+
+
+@pytest.mark.parametrize("piece", [3, 4, 7, 64])
+@pytest.mark.parametrize("text", [_ARRAY, "[{}]", " \n[ ]\n"])
+def test_an_array_is_the_same_in_any_pieces(
+    piece: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_PIECE", piece)
+    path = tmp_path / "x.json"
+    for written in (text, "\ufeff" + text, json.dumps(json.loads(text), ensure_ascii=False)):
+        path.write_text(written)
+        assert [row.values for row in rows_of_json(path)] == json.loads(text)
+
+
+@pytest.mark.parametrize("piece", [3, 5, 64])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(_ARRAY[:end] for end in range(1, len(_ARRAY) - 1)),
+        *("[{}\n {}]", '[{},\n\n  {"a" 1}]', '[{"a": "\t"}]', '[{"a": "\\x"}]', '[{"a": "\\u12"}]', '[{"a": tru}]'),
+        *("[{}] x", "[{}]\n]", '[{"a": nul', '[{}, {"a": "' + "long " * 40, "[{}\x0b]"),
+    ],
+)
+def test_a_broken_array_is_refused_where_json_refuses_it(
+    piece: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_PIECE", piece)
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(json.JSONDecodeError) as expected:
+        json.loads(text)
+    with pytest.raises(DataError) as raised:
+        list(rows_of_json(tmp_path / "x.json"))
+    assert raised.value.code == "invalid-json"
+    assert raised.value.where == f"{tmp_path / 'x.json'}:{expected.value.lineno}"
+    assert f"(line {expected.value.lineno}, column {expected.value.colno})" in raised.value.what
+    assert raised.value.what.lower().startswith(f"not valid json: {expected.value.msg.lower()} (")
+
+
+def test_an_array_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_PIECE", 1 << 10)
+    (tmp_path / "x.json").write_text(json.dumps([{"text": f"{number:064}"} for number in range(2000)], indent=1))
+    rows = rows_of_json(tmp_path / "x.json")
+    next(rows)
+    tracemalloc.start()
+    assert sum(1 for _ in rows) == 1999
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 20 << 10
 
 
 def test_one_object_is_refused_with_the_way_to_its_list(tmp_path: Path) -> None:
