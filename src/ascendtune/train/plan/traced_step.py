@@ -28,6 +28,7 @@ from torch.distributed.tensor import DTensor
 from ascendtune.data.collate import Batch
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.train.batch import DeviceBatch, to_device
+from ascendtune.train.deferred_weights import may_defer
 from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings, recompute_activations, trainable_share
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.double_float import DoubleFloat
@@ -148,12 +149,16 @@ class _Steps:
                 for name, tensor in table.items():
                     if tensor is not None:
                         table[name] = found.setdefault(tensor, self._faked(tensor))
-        self._count_weights()
+        setting = self._setting
+        # What FSDP divides comes to an accelerator block by block, and out of the files as well.
+        is_whole = setting.device.shares_host_memory and not may_defer(setting.recipe.model, setting.recipe.method)
+        if setting.strategy != "fsdp" or is_whole:
+            self._count_weights(self.model)
         for each in self.model.buffers():
             self._live.add(each, "weights")
 
-    def _count_weights(self) -> None:
-        for name, weight in self.model.named_parameters():
+    def _count_weights(self, module: nn.Module) -> None:
+        for name, weight in module.named_parameters():
             self._live.add(weight, "adapters" if ".lora_" in name else "weights")
 
     def _faked(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -164,10 +169,10 @@ class _Steps:
     def _run(self, host: Batch) -> tuple[dict[str, Bytes], Bytes, int]:
         setting, live = self._setting, self._live
         recipe, device, precision = setting.recipe, setting.device, setting.precision
-        live.enter("sharding", "communication")
+        live.enter("sharding", "weights")
         strategy: Strategy = _STRATEGIES[setting.strategy](setting)
         root = RootModule(self.model)
-        strategy.shard(root, precision)
+        strategy.shard(root, precision, self._count_weights)
         objective = make_objective(
             self.model, recipe, head_form=setting.head_form, mean_over_ranks=lambda total, count: total / count
         )
@@ -180,7 +185,7 @@ class _Steps:
             ),
         )  # fmt: skip
         trained = [each for each in objective.parameters() if each.requires_grad]
-        self._count_weights()
+        self._count_weights(self.model)
         live.enter(FIRST_UPDATE, "gradients")
         for weight in trained:
             if weight.grad is None:

@@ -47,10 +47,15 @@ def usual(model: Path) -> StepMemory:
 
 
 def _trace(
-    model: Path, ranks: int = 1, documents: Any = _ROWS, device: Device | None = None, **keys: Any
+    model: Path,
+    ranks: int = 1,
+    documents: Any = _ROWS,
+    device: Device | None = None,
+    init: str = "pretrained",
+    **keys: Any,
 ) -> StepMemory:
     recipe = Recipe.check({
-        "model": {"path": str(model)}, "data": {"train": [{"path": "x.jsonl"}]}, "precision": "fp32", **keys,
+        "model": {"path": str(model), "init": init}, "data": {"train": [{"path": "x.jsonl"}]}, "precision": "fp32", **keys,
     })  # fmt: skip
     setting = Setting.of(recipe, model, device or CpuDevice(), ranks=ranks, vocabulary=0, pad_id=0)
     return trace_step(setting, documents)
@@ -86,6 +91,28 @@ def test_fsdp_divides_weights_and_moments(model: Path, usual: StepMemory) -> Non
     divided = _trace(model, ranks=4, parallel={"strategy": "fsdp"})
     assert divided.resting.total() == pytest.approx(usual.resting.total() / 4, rel=0.05)
     assert not traced_step.dist.is_initialized(), "the group of fake ranks is gone afterwards"
+
+
+def test_fsdp_loads_its_share_and_one_block(model: Path) -> None:
+    fsdp = {"parallel": {"strategy": "fsdp"}}
+    outside, block = 512 * 64, (_PARAMETERS - 2 * 512 * 64 - 64) // 9
+    # On an accelerator block by block in any case; the largest part that is whole is the table of embeddings.
+    for init in ("pretrained", "random"):
+        divided = _trace(model, ranks=4, device=_CARD, init=init, **fsdp)
+        assert divided.moments["sharding"].total() == pytest.approx(4 * (_PARAMETERS / 4 + outside), rel=0.05)
+        assert divided.moments["sharding"]["communication"] == 0
+    deferred = _trace(model, ranks=4, **fsdp)
+    assert deferred.moments["sharding"].total() == pytest.approx(4 * (_PARAMETERS / 4 + outside), rel=0.05)
+    # Random weights are made whole in host memory, which is where the CPU's ranks hold them.
+    whole = _trace(model, ranks=4, init="random", **fsdp)
+    assert whole.moments["sharding"].total() >= 4 * (_PARAMETERS + block / 4)
+
+
+def test_what_fsdp_gathers_is_communication(model: Path) -> None:
+    divided = _trace(model, ranks=4, parallel={"strategy": "fsdp"})
+    # In the loss: the head and the final norm, and the last two blocks; more where the largest is gathered.
+    gathered = divided.moments["loss"]["communication"]
+    assert 4 * 512 * 64 < gathered < 4 * (512 * 64 + 64 + 4 * (_PARAMETERS // 9))
 
 
 def test_two_copies_hold_twice_the_share(model: Path, usual: StepMemory) -> None:
