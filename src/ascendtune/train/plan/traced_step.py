@@ -45,14 +45,8 @@ from ascendtune.train.strategy.base import MakeOptimizer, RootModule, Strategy
 from ascendtune.train.strategy.fsdp import FsdpStrategy
 from ascendtune.train.tuner.freeze import decoder_blocks
 
-FIRST_UPDATE, FORWARD, LOSS, BACKWARD, UPDATE, EXPORT = (
-    "first update",
-    "forward",
-    "loss",
-    "backward",
-    "update",
-    "export",
-)
+FIRST_UPDATE, FORWARD, LOSS = "first update", "forward", "loss"
+BACKWARD, UPDATE, EXPORT = "backward", "update", "export"
 
 
 def trace_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
@@ -161,6 +155,11 @@ class _Steps:
         for name, weight in module.named_parameters():
             self._live.add(weight, "adapters" if ".lora_" in name else "weights")
 
+    def _count_gradients(self, trained: list[nn.Parameter]) -> None:
+        for weight in trained:
+            if weight.grad is not None:
+                self._live.add(weight.grad, "gradients")
+
     def _faked(self, tensor: torch.Tensor) -> torch.Tensor:
         content = tensor if tensor.is_meta else tensor.detach().to("meta")
         faked = FakeTensor(self._fake, content.detach(), self._setting.device.torch_device)
@@ -237,9 +236,7 @@ class _Steps:
     def _update(
         self, strategy: Strategy, module: nn.Module, optimizer: torch.optim.Optimizer, trained: list[nn.Parameter]
     ) -> None:
-        for weight in trained:
-            if weight.grad is not None:
-                self._live.add(weight.grad, "gradients")
+        self._count_gradients(trained)
         self._live.enter(UPDATE, "optimizer")
         norm = strategy.grad_norm(module, trained)
         if (limit := self._setting.recipe.optim.max_grad_norm) is not None:
@@ -257,10 +254,15 @@ class _Steps:
         def before(label: str | None, *_: Any) -> None:
             live.enter(f"{FORWARD} {label}")
 
+        def begin_backward(label: str | None) -> None:
+            # Those that FSDP has reduced since.
+            self._count_gradients(trained)
+            live.enter(f"{BACKWARD} {label}", "backward")
+
         def after(label: str | None, _module: nn.Module, _arguments: Any, outcome: Any) -> None:
             hidden = outcome[0] if isinstance(outcome, tuple) else outcome
             if isinstance(hidden, torch.Tensor) and hidden.requires_grad:
-                hidden.register_hook(lambda _: live.enter(f"{BACKWARD} {label}", "backward"))
+                hidden.register_hook(lambda _: begin_backward(label))
 
         def ends(*_: Any) -> None:
             live.enter(LOSS, "loss")

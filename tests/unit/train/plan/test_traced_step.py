@@ -115,6 +115,14 @@ def test_what_fsdp_gathers_is_communication(model: Path) -> None:
     assert 4 * 512 * 64 < gathered < 4 * (512 * 64 + 64 + 4 * (_PARAMETERS // 9))
 
 
+def test_gradients_that_fsdp_has_reduced_are_gradients(model: Path) -> None:
+    divided = _trace(model, ranks=4, parallel={"strategy": "fsdp"})
+    at_first_block = divided.moments["backward 0"]["gradients"]
+    # All but those of the first blocks and of the embeddings.
+    assert 0.5 * _PARAMETERS < at_first_block <= _PARAMETERS
+    assert divided.moments["backward -1"]["gradients"] < 0.5 * at_first_block
+
+
 def test_two_copies_hold_twice_the_share(model: Path, usual: StepMemory) -> None:
     divided = _trace(model, ranks=4, parallel={"strategy": "fsdp", "fsdp": {"replicas": 2}})
     assert divided.resting.total() == pytest.approx(usual.resting.total() / 2, rel=0.05)
