@@ -2,8 +2,8 @@
 
     python benchmarks/profile_trace.py TRACE [--megabytes 1000] [--keep FILE]
 
-TRACE is one of torch.profiler (.json or .json.gz). Its events are repeated at later times, with numbers of their own, until
-the file has the size; a process of its own then summarises it.
+TRACE is one of torch.profiler (.json or .json.gz). Its events are repeated at later times, with numbers of their own,
+until the file has the size; a process of its own then summarises it.
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ def _trace(
     **keys: Any,
 ) -> StepMemory:
     recipe = Recipe.check({
-        "model": {"path": str(model), "init": init}, "data": {"train": [{"path": "x.jsonl"}]}, "precision": "fp32", **keys,
+        "model": {"path": str(model), "init": init}, "data": {"train": [{"path": "x.jsonl"}]},
+        "precision": "fp32", **keys,
     })  # fmt: skip
     setting = Setting.of(recipe, model, device or CpuDevice(), ranks=ranks, vocabulary=0, pad_id=0)
     return trace_step(setting, documents)
