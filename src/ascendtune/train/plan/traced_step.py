@@ -102,8 +102,8 @@ class _Steps:
         with torch.device("meta"):
             self.model = self._make()
         device = setting.device
-        if isinstance(device, PlannedDevice) and device.has_modelled_operators and setting.recipe.kernel != "off":
-            install_modelled_kernels(self.model)
+        if isinstance(device, PlannedDevice) and device.has_modelled_operators:
+            install_modelled_kernels(self.model, setting.recipe.kernel)
         self.trainable, self.parameters = trainable_share(self.model)
         self._offloaded = 0
 

@@ -149,6 +149,17 @@ def test_offloading_keeps_saved_tensors_in_host_memory(model: Path) -> None:
     assert _trace(model, documents=rows, memory={"offload_activations": True}).offloaded == 0
 
 
+def test_operators_of_ascend_are_those_that_the_recipe_allows(model: Path) -> None:
+    npu = PlannedDevice(Target("npu", "card", 1 << 40, 1))
+
+    def activations(**keys: Any) -> int:
+        return _trace(model, device=npu, **keys).moments["loss"]["activations"]
+
+    every, without_norms, none = activations(), activations(kernel={"rms_norm": False}), activations(kernel="off")
+    assert every < without_norms < none
+    assert activations(kernel={"rms_norm": False, "swiglu": False}) == none
+
+
 def test_checkpointing_keeps_the_input_of_each_block(model: Path) -> None:
     rows = (Document(512, 500),)
     kept, computed = (
