@@ -117,6 +117,17 @@ def _cases() -> None:
         _case("llama60m", 2, of=(SFT, LORA, FP32, chosen), data__max_length=512)
         _case("llama60m", 2, of=(SFT, OFT, FP32, chosen), data__max_length=512)
         _case("qwen15m", 2, of=(DPO, FP32, chosen), data__max_length=256)
+        _case("qwen15m", 2, of=(DPO, LORA, BF16, chosen), data__max_length=256)
+        _case("llama60m", 2, of=({"method.stage": "reward"}, FP32, chosen), data__max_length=256)
+        _case("llama60m", 2, of=(SFT, FP32, PADDED, chosen), data__max_length=512, batch__per_device=2)
+        _case("llama60m", 2, of=(SFT, LORA, BF16, CHECKPOINTING, chosen), data__max_length=1024)
+    _case("llama60m", of=(SFT, LORA, FP32, {"method.lora.dora": True}), data__max_length=512)
+    _case("llama60m", of=(SFT, LORA, FP32, CHECKPOINTING), data__max_length=2048)
+    _case("llama60m", 2, of=(SFT, {"method.tuner": "freeze"}, FP32, {"parallel.strategy": "ddp"}), data__max_length=512)
+    _case("qwen15m", 2, of=(DPO, {"method.preference.loss": "orpo"}, FP32, {"parallel.strategy": "fsdp"}),
+          data__max_length=256)  # fmt: skip
+    _case("llama60m", 2, of=(SFT, FP32, {"parallel.strategy": "fsdp", "parallel.fsdp.sync_each_batch": False}),
+          data__max_length=256, batch__accumulate=2)  # fmt: skip
     _case("qwen160m", 2, of=(SFT, FP32, {"parallel.strategy": "fsdp"}), data__max_length=256)
     _case("llama60m", 2, of=(SFT, FP32, {"parallel.strategy": "fsdp", "parallel.fsdp.reshard": False}),
           data__max_length=256)  # fmt: skip

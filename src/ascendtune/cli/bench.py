@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.options import MOST_PROCESSES, AsJson, Overrides, Quiet, RecipeFile
+from ascendtune.cli.options import MOST_PROCESSES, AsJson, LanguageOption, Overrides, Quiet, RecipeFile
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
 
 if TYPE_CHECKING:
-    from ascendtune.check.bench.cells import Result
-    from ascendtune.check.bench.judge import Row, Shortfall
+    from ascendtune.check.bench.cells import Cell, Result
+    from ascendtune.check.bench.judge import Profiles, Row, Shortfall
     from ascendtune.check.bench.show import Setting
     from ascendtune.check.profile.profile import RankProfile
     from ascendtune.recipe.recipe import Recipe
@@ -44,6 +45,7 @@ def bench(
         Path | None, typer.Option(metavar="DIR", help="Directory of the results (default: runs/NAME-bench).")
     ] = None,
     quiet: Quiet = False,
+    lang: LanguageOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure how much faster a recipe trains on more devices.
@@ -59,11 +61,12 @@ def bench(
     """
     from ascendtune.check.bench.cells import cells_of
     from ascendtune.check.bench.judge import rows_of, shortfalls
+    from ascendtune.check.bench.language import say
     from ascendtune.check.bench.picture import draw
-    from ascendtune.check.bench.show import as_markdown, as_plain
+    from ascendtune.check.bench.show import as_markdown, as_plain, title
     from ascendtune.cli.bench_cells import Bench, measure
     from ascendtune.cli.complain import warn
-    from ascendtune.core import log
+    from ascendtune.core import language, log
     from ascendtune.core.files import write_atomically
     from ascendtune.core.ownership import restrict_umask
     from ascendtune.core.terminal_text import safe
@@ -72,31 +75,40 @@ def bench(
 
     log.set_up(quiet=quiet)
     restrict_umask()
+    chosen = language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)
     loaded = Recipe.load(recipe, overrides or [])
     visible = visible_devices()
     counts = _counts(devices, len(visible.ids) if visible.vendor.is_accelerator else None)
     names = _names(strategies)
     setting = _setting(loaded, steps=steps, warmup=warmup, repeats=repeats)
     per_device, accumulate = loaded.batch.micro_batch, loaded.batch.accumulate
-    cells, notes = cells_of(devices=counts, strategies=names, per_device=per_device, accumulate=accumulate)
+    cells, _ = cells_of(devices=counts, strategies=names, per_device=per_device, accumulate=accumulate)
+    profile_of = _reading_once()
+
+    def judged() -> tuple[list[Shortfall], list[str]]:
+        """Where rows miss the target, and notes, in the language that is set."""
+        is_host = not visible.vendor.is_accelerator
+        _, notes = cells_of(devices=counts, strategies=names, per_device=per_device, accumulate=accumulate)
+        return shortfalls(rows, profile_of, on_host=is_host, cores=setting.cores), notes
+
     with Bench.open(output, loaded, setting) as found:
         results = measure(found, cells, recipe, overrides or [], loaded, visible)
         rows = rows_of(results, setting.memory_bytes if visible.vendor.is_accelerator else None)
-        short = shortfalls(rows, _profile_of, on_host=not visible.vendor.is_accelerator, cores=setting.cores)
-        content = as_plain(setting, rows, short, notes)
-        found.write(summary=content)
-        write_atomically(found.directory / "bench.md", as_markdown(setting, rows, short, notes))
+        found.write(summary=as_plain(setting, rows, *judged()))
         measured = [each for each in results if each.repeats]
-        if measured:
-            try:
-                draw(found.directory / "bench.svg", f"{setting.recipe} on {setting.device}", rows)
-            except MachineError as error:
-                warn(f"no picture: {error.what}")
-    if as_json:
-        print(json.dumps(content, indent=2, ensure_ascii=False))
-    else:
-        print(_as_text(setting, rows, short, notes))
-        print(f"\nresults: {safe(str(found.directory))}")
+        with language.using(language.choose(lang, os.environ, "utf-8")):
+            write_atomically(found.directory / "bench.md", as_markdown(setting, rows, *judged()))
+            if measured:
+                try:
+                    draw(found.directory / "bench.svg", title(setting.recipe, setting.device), rows)
+                except MachineError as error:
+                    warn(f"no picture: {error.what}")
+    with language.using(chosen):
+        if as_json:
+            print(json.dumps(as_plain(setting, rows, *judged()), indent=2, ensure_ascii=False))
+        else:
+            print(_as_text(setting, rows, *judged()))
+            print("\n" + say("results: {path}", path=safe(str(found.directory))))
     if not measured:
         raise CheckFailed(
             f"no training could be measured; the first failed: {results[0].failure}",
@@ -111,6 +123,7 @@ def bench(
 def _as_text(setting: Setting, rows: list[Row], short: list[Shortfall], notes: list[str]) -> str:
     """For the terminal: the tables, what failed, and where the target is missed."""
     from ascendtune.check.bench.cells import COMPARISONS
+    from ascendtune.check.bench.language import say
     from ascendtune.check.bench.show import LEFT_ALIGNED, failures, head, table_of
     from ascendtune.cli.terminal import table, width
     from ascendtune.core.terminal_text import safe, wrap_words
@@ -119,16 +132,19 @@ def _as_text(setting: Setting, rows: list[Row], short: list[Shortfall], notes: l
     lines = wrap_words(safe(head(setting)), columns, "", "")
     for comparison in COMPARISONS:
         heads, content = table_of([each for each in rows if each.comparison == comparison])
-        right = [each for each in heads if each != LEFT_ALIGNED]
-        lines += ["", f"{comparison}:", table(heads, content, right=right, spare=_SPARE)]
+        right = [say(each) for each in heads if each != LEFT_ALIGNED]
+        shown = table(list(map(say, heads)), content, right=right, spare=list(map(say, _SPARE)))
+        lines += ["", say("{comparison}:", comparison=say(comparison)), shown]
     failed = failures(rows)
     if failed or short:
         lines.append("")
     for each in failed:
-        lines += wrap_words(safe(f"not measured: {each.cell.name}: {each.failure}"), columns, "", "  ")
+        words = say("not measured: {cell}: {reason}", cell=each.cell.name, reason=each.failure)
+        lines += wrap_words(safe(words), columns, "", "  ")
     for one in short:
-        words = f"{one.comparison}, {one.cell}: {one.what}" + (f"; {one.why}" if one.why else "")
-        lines += wrap_words(safe(words), columns, "below the target: ", "  ")
+        words = say("{comparison}, {cell}: {what}", comparison=say(one.comparison), cell=one.cell, what=one.what)
+        words += say("; ") + one.why if one.why else ""
+        lines += wrap_words(safe(words), columns, say("below the target: "), "  ")
     for note in notes:
         lines += wrap_words(note, columns, "", "  ")
     return "\n".join(lines)
@@ -186,6 +202,18 @@ def _setting(recipe: Recipe, *, steps: int, warmup: int, repeats: int) -> Settin
     except MachineError:
         name, memory = visible.vendor.noun, None
     return Setting(recipe.name, name, visible.kind, memory, cpu_count(), steps, warmup, repeats, __version__)
+
+
+def _reading_once() -> Profiles:
+    """`_profile_of`, which reads the profile of a cell only once."""
+    known: dict[Cell, list[RankProfile] | None] = {}
+
+    def profile_of(result: Result) -> list[RankProfile] | None:
+        if result.cell not in known:
+            known[result.cell] = _profile_of(result)
+        return known[result.cell]
+
+    return profile_of
 
 
 def _profile_of(result: Result) -> list[RankProfile] | None:

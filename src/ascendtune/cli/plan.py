@@ -82,7 +82,9 @@ def plan(
     from ascendtune.cli.complain import warn
     from ascendtune.cli.plan_measure import measure, measured_lines, require_this_machine
     from ascendtune.cli.plan_time import history_text, rate_of, time_lines
+    from ascendtune.cli.terminal import width
     from ascendtune.core import log
+    from ascendtune.core.terminal_text import wrapped
     from ascendtune.machine.visible import visible_devices
     from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.plan.ask import ask, cached_dataset, target_here
@@ -136,11 +138,9 @@ def plan(
         content |= {"changes": answer.changes, "time": said, "measured": asdict(found) if found else None}
         print(json.dumps(content, indent=2, ensure_ascii=False))
     else:
-        print(_as_text(answer, target))
-        print()
-        print(f"time: {time}" if isinstance(time, str) else "\n".join(time_lines(time)))
-        if found:
-            print("\n" + "\n".join(measured_lines(found)))
+        lines = [f"time: {time}"] if isinstance(time, str) else time_lines(time)
+        lines += ["", *measured_lines(found)] if found else []
+        print(wrapped("\n".join([_as_text(answer, target), "", *lines]), width(sys.stdout)))
         for note in () if isinstance(time, str) else time.notes:
             warn(note)
         for note in answer.estimate.notes:
@@ -158,10 +158,11 @@ def _as_text(answer: Answer, target: Target) -> str:
     rows = [[_TITLES.get(name, name), format_bytes(size)] for name, size in found.at_peak.items()]
     rows.append(["framework and driver", format_bytes(found.context)])
     rows = [row for row in rows if row[1] != "0 B"]
+    nodes = f" of {count_of(target.nodes, 'node')}" if target.nodes > 1 else ""
     lines = [
         f"{format_count(facts['trainable'])} of {format_count(facts['parameters'])} parameters train, "
         f"{facts['precision']}, weights {facts['weights']}, {facts['strategy']} on "
-        f"{count_of(target.devices, 'device')}",
+        f"{count_of(target.devices, 'device')}{nodes}",
         f"batch.per_device {batch.micro_batch}; largest micro-batch: {facts['tokens']:,} tokens, "
         f"{'packed' if facts['packed'] else 'padded'} ({facts['how']})",
         "",

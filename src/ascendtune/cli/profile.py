@@ -14,6 +14,8 @@ import typer
 from ascendtune.cli.options import AsJson, DeviceCount, DeviceIds, LanguageOption, Overrides
 
 _PLAIN_COLUMNS = 100
+_STEPS = "5-8"
+"""Where neither the command line nor the recipe names any."""
 _SNIFFED_BYTES = 1 << 16
 
 
@@ -158,6 +160,7 @@ def _record(
         CheckFailed: the training failed; it has said why.
     """
     from ascendtune.cli.short_run import train_briefly
+    from ascendtune.core import log
     from ascendtune.core.errors import CheckFailed
     from ascendtune.recipe.recipe import Recipe
 
@@ -166,9 +169,10 @@ def _record(
     overrides += [f"profile.steps={steps}"] if steps else []
     overrides += [f"profile.ranks=[{ranks}]"] if ranks else []
     asked = Recipe.load(recipe, overrides)
-    overrides += [] if asked.profile.steps else ["profile.steps=5-8"]
+    overrides += [] if asked.profile.steps else [f"profile.steps={_STEPS}"]
     name = f"{asked.name}-profile" + (f"-{ending}" if ending else "")
     overrides += [f"name={name}", "profile.only=true", "checkpoint.resume=never", "track.tensorboard=false"]
+    log.say(f"training as {name}, to profile steps {asked.profile.steps or _STEPS}")
     code, run = train_briefly(recipe, overrides, devices=devices, device_ids=device_ids)
     if code or run is None:
         raise CheckFailed(

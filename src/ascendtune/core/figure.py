@@ -12,6 +12,8 @@ from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import MachineError
 from ascendtune.core.files import write_atomically
 
+_WIDE_FONTS = ("CJK", "Source Han", "WenQuanYi", "YaHei", "SimHei", "PingFang", "Droid Sans Fallback")
+
 
 def import_matplotlib() -> Any:
     """The package, with `matplotlib.figure` in it; it draws without a display.
@@ -28,6 +30,16 @@ def import_matplotlib() -> Any:
         raise MachineError(
             "a picture needs matplotlib", code="package-missing", remedy="pip install matplotlib"
         ) from error
+
+
+def fonts_for(text: str) -> list[str]:
+    """For `font.sans-serif`: matplotlib's font, and where `text` has other letters those here that may have them."""
+    own = ["DejaVu Sans"]
+    if text.isascii():
+        return own
+    from matplotlib.font_manager import get_font_names
+
+    return own + sorted(font for font in get_font_names() if any(word in font for word in _WIDE_FONTS))
 
 
 def write_figure(figure: Any, path: Path) -> None:

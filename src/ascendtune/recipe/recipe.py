@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from ascendtune.core.config import Contradiction, Section, origins_of, to_yaml, validate
 from ascendtune.core.document import Document, read_document, require_no_secrets
@@ -39,6 +39,11 @@ from ascendtune.recipe.todo import require_decided
 from ascendtune.recipe.unsupported import UNSUPPORTED_KEYS, first_refusal
 
 _LONGEST_NAME = 200
+
+
+def _off_of_yaml(value: Any) -> Any:
+    """YAML 1.1 reads `off` without quotes as false."""
+    return "off" if value is False else value
 
 
 def _a_plain_name(value: str) -> str:
@@ -95,7 +100,7 @@ class Recipe(Section):
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Type of matrix products; `auto` is the fastest type that the device supports."""
     memory: MemorySection = MemorySection()
-    kernel: Literal["auto", "off"] | KernelSection = "auto"
+    kernel: Annotated[Literal["auto", "off"] | KernelSection, BeforeValidator(_off_of_yaml)] = "auto"
     """`auto` uses every fused operator that the device has; or choose them one by one."""
     eval: EvalSection = EvalSection()
     on_nan: Literal["stop", "dump", "skip"] = "stop"

@@ -21,6 +21,7 @@ from torch import nn
 from ascendtune.hub.safetensors_header import FLOAT_DTYPES
 from ascendtune.hub.weight_files import all_tensors, read_weight_headers
 from ascendtune.recipe.method import MethodSection
+from ascendtune.recipe.sections import ModelSection
 
 
 class DeferredWeights:
@@ -70,6 +71,11 @@ def can_defer(section: MethodSection) -> bool:
         takes_values = bool(section.oft.modules_to_save)
     # The score of a reward model is drawn, and not in the files.
     return section.stage != "reward" and not takes_values
+
+
+def may_defer(section: ModelSection, method: MethodSection) -> bool:
+    """Whether weights can stay in their files until they are divided, as far as the recipe says."""
+    return section.init != "random" and not section.trust_remote_code and not section.new_layers and can_defer(method)
 
 
 def deferred_model(

@@ -19,7 +19,7 @@ from ascendtune.hub.model_config import activation_fault, read_model_config
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.sections import MemorySection, ModelSection
-from ascendtune.train.deferred_weights import DeferredWeights, can_defer, deferred_model
+from ascendtune.train.deferred_weights import DeferredWeights, deferred_model, may_defer
 from ascendtune.train.new_layers import expand_layers, expanded_config
 from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.tuner.freeze import tune_layers
@@ -114,7 +114,7 @@ def load_deferred(
     Raises:
         RecipeError: the files are damaged, or do not fit the architecture.
     """
-    if section.init == "random" or section.trust_remote_code or section.new_layers or not can_defer(method):
+    if not may_defer(section, method):
         return None
     with _loading(directory):
         found = deferred_model(

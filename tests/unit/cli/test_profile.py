@@ -58,6 +58,25 @@ def test_changes_that_keys_make_are_measured_per_token(tmp_path: Path) -> None:
     assert "-25.0 %" in text and "could not be trained" in text
 
 
+@pytest.mark.parametrize(("steps", "said"), [(None, "5-8"), ("2-3", "2-3")])
+def test_the_training_and_its_steps_are_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], steps: str | None, said: str
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("name: small\nmodel: {path: m}\ndata: {train: d.json}\n")
+    words: list[str] = []
+
+    def train_briefly(_recipe: Path, overrides: list[str], **_: Any) -> tuple[int, None]:
+        words.extend(overrides)
+        return 3, None
+
+    monkeypatch.setattr("ascendtune.cli.short_run.train_briefly", train_briefly)
+    with pytest.raises(AscendtuneError) as caught:
+        profile(recipe, steps=steps)
+    assert caught.value.code == "profile-failed" and f"profile.steps={said}" in words
+    assert f"training as small-profile, to profile steps {said}" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     "options", [{"tries": True}, {"steps": "3"}, {"overrides": ["optim.max_steps=3"]}, {"devices": 2}, {"ranks": "0"}]
 )

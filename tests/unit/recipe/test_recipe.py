@@ -30,6 +30,18 @@ def test_a_number_is_finite(path, value):
     assert caught.value.code == "invalid-value"
 
 
+@pytest.mark.parametrize("word", ["kernel=off", "kernel='off'"])
+def test_kernels_are_off_without_quotes(path, word):
+    assert Recipe.load(path, [word]).kernel == "off"
+
+
+@pytest.mark.parametrize("word", ["kernel=on", "kernel=0"])
+def test_kernels_are_not_chosen_by_other_values(path, word):
+    with pytest.raises(RecipeError) as caught:
+        Recipe.load(path, [word])
+    assert caught.value.code == "invalid-value"
+
+
 @pytest.mark.parametrize(("word", "said"), [("batch=", "it is a section"), ("model=qwen", "it is a section")])
 def test_a_section_without_keys_is_named_as_one(path, word, said):
     with pytest.raises(RecipeError, match=said):

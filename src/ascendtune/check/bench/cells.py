@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import mean, median
 from typing import Any, Literal
 
+from ascendtune.check.bench.language import say
 from ascendtune.core.errors import MachineError
 from ascendtune.core.foreign_json import is_number
 
@@ -121,7 +122,7 @@ class Result:
 def cells_of(
     *, devices: Sequence[int], strategies: Sequence[str], per_device: int, accumulate: int
 ) -> tuple[list[Cell], list[str]]:
-    """The cells for both comparisons, and notes on those that are left out.
+    """The cells for both comparisons, and notes on those that are left out, in the language that is set.
 
     At an equal batch per device every training accumulates as the recipe does. At an equal global batch all have that
     of the recipe on the largest number of devices, and fewer devices accumulate more. One device needs no strategy: it
@@ -140,9 +141,10 @@ def cells_of(
             times.append(accumulate * most // count)
         else:
             notes.append(
-                f"{count} devices have no equal global batch: {accumulate * most * per_device} sequences cannot be "
-                f"divided into whole micro-batches of {per_device}"
-            )
+                say("{count} devices have no equal global batch: {all} sequences cannot be divided into whole "
+                    "micro-batches of {size}",
+                    count=count, all=accumulate * most * per_device, size=per_device)
+            )  # fmt: skip
         for strategy in strategies if strategies and count > 1 else (AS_ASKED,):
             found.update(dict.fromkeys(Cell(strategy, count, per_device, each) for each in times))
     return list(found), notes

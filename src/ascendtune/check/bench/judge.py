@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS, Comparison, Result
+from ascendtune.check.bench.language import say
 from ascendtune.check.profile.advice import Advice, advice_for
+from ascendtune.check.profile.language import say as say_of_profile
 from ascendtune.check.profile.profile import RankProfile
 from ascendtune.check.profile.show import parts_of
 from ascendtune.core.foreign_json import is_number
-from ascendtune.core.units import count_of
 
 LEAST_EFFICIENCY = 0.75
 """Of the target: 6 to 7 times as fast on 8 devices."""
@@ -100,6 +101,8 @@ Profiles = Callable[[Result], list[RankProfile] | None]
 def shortfalls(rows: Sequence[Row], profile_of: Profiles, *, on_host: bool, cores: int) -> list[Shortfall]:
     """Where rows miss the target. The worst efficiency of each comparison is explained by its profile.
 
+    Their sentences are in the language that is set.
+
     Args:
         on_host: the ranks compute on the CPU: its memory and utilisation have no target.
         cores: of this machine.
@@ -113,10 +116,12 @@ def shortfalls(rows: Sequence[Row], profile_of: Profiles, *, on_host: bool, core
         for efficiency, at in short:
             row = rows[at]
             why = _why_slow(row, rows, profile_of, on_host, cores) if at == min(short)[1] else None
-            what = (
-                f"{row.speedup:.2f} times as fast as {_devices(row.base_devices or 1)}: an efficiency of "
-                f"{efficiency:.0%}, the target is {LEAST_EFFICIENCY:.0%} (6 times on 8 devices)"
-            )
+            what = say(
+                "{speedup} times as fast as {devices}: an efficiency of {efficiency}, the target is {target} (6 times "
+                "on 8 devices)",
+                speedup=f"{row.speedup:.2f}", devices=_devices(row.base_devices or 1),
+                efficiency=f"{efficiency:.0%}", target=f"{LEAST_EFFICIENCY:.0%}",
+            )  # fmt: skip
             found.append(Shortfall(comparison, row.result.cell.name, "efficiency", efficiency, what, why))
     if not on_host:
         # A cell of both comparisons is named once.
@@ -128,7 +133,10 @@ def shortfalls(rows: Sequence[Row], profile_of: Profiles, *, on_host: bool, core
 def _why_slow(row: Row, rows: Sequence[Row], profile_of: Profiles, on_host: bool, cores: int) -> str | None:
     """Where the time goes that the base does not need, and what to change first."""
     if on_host and row.result.cell.devices > cores:
-        return f"{row.result.cell.devices} ranks share {count_of(cores, 'core')} of the CPU"
+        ranks = row.result.cell.devices
+        if cores == 1:
+            return say("{ranks} ranks share one core of the CPU", ranks=ranks)
+        return say("{ranks} ranks share {cores} cores of the CPU", ranks=ranks, cores=cores)
     members = [each.result for each in rows if each.comparison == row.comparison]
     base = _base(row.result, members)
     now = profile_of(row.result)
@@ -137,11 +145,11 @@ def _why_slow(row: Row, rows: Sequence[Row], profile_of: Profiles, on_host: bool
         return None
     said = []
     if before and (lost := lost_time(now[0], before[0])):
-        parts = ", ".join(f"{share:.0%} {name}" for name, share in lost)
-        said.append(f"of the device time that it takes more for each token, {parts}")
+        parts = say(", ").join(f"{share:.0%} {say_of_profile(name)}" for name, share in lost)
+        said.append(say("of the device time that it takes more for each token, {parts}", parts=parts))
     if advice := advice_for(now):
         said.append(_first(advice))
-    return "; ".join(said) or None
+    return say("; ").join(said) or None
 
 
 def lost_time(now: RankProfile, before: RankProfile) -> list[tuple[str, float]]:
@@ -173,28 +181,31 @@ def _of_device(row: Row, profile_of: Profiles) -> list[Shortfall]:
     found, cell = [], row.result.cell.name
     memory, used = row.memory_ratio, row.result.average("utilization_ratio")
     if memory is not None and not MEMORY_RATIO[0] <= memory <= MEMORY_RATIO[1]:
-        target = f"the target is {MEMORY_RATIO[0]:.0%} to {MEMORY_RATIO[1]:.0%}"
         why = (
-            "a larger micro-batch fits: `ascendtune plan RECIPE batch.per_device=auto` finds the largest"
+            say("a larger micro-batch fits: `ascendtune plan RECIPE batch.per_device=auto` finds the largest")
             if memory < MEMORY_RATIO[0]
-            else "a longer row may not fit: `ascendtune plan RECIPE` shows what takes the memory"
+            else say("a longer row may not fit: `ascendtune plan RECIPE` shows what takes the memory")
         )
-        what = f"{memory:.0%} of the memory of a device is used: {target}"
+        what = say("{share} of the memory of a device is used: the target is {low} to {high}",
+                   share=f"{memory:.0%}", **_percents(MEMORY_RATIO))  # fmt: skip
         found.append(Shortfall(row.comparison, cell, "memory", memory, what, why))
     if used is not None and used < UTILIZATION_RATIO[0]:
         profiles = profile_of(row.result)
         advice = advice_for(profiles) if profiles else []
-        what = (
-            f"the devices are {used:.0%} utilised: the target is {UTILIZATION_RATIO[0]:.0%} to "
-            f"{UTILIZATION_RATIO[1]:.0%}"
-        )
+        what = say("the devices are {share} utilised: the target is {low} to {high}",
+                   share=f"{used:.0%}", **_percents(UTILIZATION_RATIO))  # fmt: skip
         found.append(Shortfall(row.comparison, cell, "utilisation", used, what, _first(advice) if advice else None))
     return found
 
 
 def _first(advice: Sequence[Advice]) -> str:
-    return f"{advice[0].what} ({advice[0].code}): {advice[0].remedy}"
+    first = advice[0]
+    return say_of_profile("{what} ({code}): {remedy}", what=first.what, code=first.code, remedy=first.remedy)
 
 
 def _devices(count: int) -> str:
-    return "one device" if count == 1 else f"{count} devices"
+    return say("one device") if count == 1 else say("{count} devices", count=count)
+
+
+def _percents(ratios: tuple[float, float]) -> dict[str, str]:
+    return {"low": f"{ratios[0]:.0%}", "high": f"{ratios[1]:.0%}"}

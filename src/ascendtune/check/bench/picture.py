@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS
 from ascendtune.check.bench.judge import LEAST_EFFICIENCY, Row
-from ascendtune.core.figure import import_matplotlib, write_figure
+from ascendtune.check.bench.language import say
+from ascendtune.core.figure import fonts_for, import_matplotlib, write_figure
 
 _INK, _QUIET, _LINES = "#e4e7ec", "#667085", ("#1f4e8c", "#d9541e", "#2f6f60", "#8c6d1f", "#6a3d9a")
 
@@ -20,14 +22,16 @@ def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
         MachineError: matplotlib is not installed, or the file cannot be written.
     """
     matplotlib = import_matplotlib()
-    with matplotlib.rc_context({"svg.fonttype": "none", "font.size": 9}):
+    settings = {"svg.fonttype": "none", "font.size": 9, "font.sans-serif": fonts_for(title + say(COMPARISONS[0]))}
+    # Text stays text: letters that no font of this machine has are drawn by the viewer's.
+    with matplotlib.rc_context(settings), warnings.catch_warnings(action="ignore"):
         figure = matplotlib.figure.Figure(figsize=(9, 6), layout="constrained")
         # "$" would begin a formula.
         figure.suptitle(title.replace("$", r"\$"), x=0.01, ha="left", fontsize=12, fontweight="bold")
         axes = figure.subplots(2, 2)
         for column, comparison in enumerate(COMPARISONS):
             members = [each for each in rows if each.comparison == comparison and each.result.repeats]
-            axes[0][column].set_title(comparison, loc="left", fontsize=10)
+            axes[0][column].set_title(say(comparison), loc="left", fontsize=10)
             _draw_rates(axes[0][column], members)
             _draw_efficiency(axes[1][column], members)
         write_figure(figure, path)
@@ -59,10 +63,19 @@ def _draw_rates(axis: Any, rows: Sequence[Row]) -> None:
             [value - min(all_) for value, all_ in zip(middle, rates, strict=True)],
             [max(all_) - value for value, all_ in zip(middle, rates, strict=True)],
         ]
-        axis.errorbar(x, middle, errors, color=colour, marker="o", markersize=4, capsize=3, label=name)
+        axis.errorbar(
+            x,
+            middle,
+            errors,
+            color=colour,
+            marker="o",
+            markersize=4,
+            capsize=3,
+            label=say("as the recipe") if name == AS_ASKED else name,
+        )
         linear = [middle[0] * each / x[0] for each in x]
         axis.plot(x, linear, color=colour, linewidth=0.8, linestyle=(0, (4, 3)), alpha=0.6)
-    _finish(axis, rows, "tokens/s (dashed: linear)")
+    _finish(axis, rows, say("tokens/s (dashed: linear)"))
     if rows:
         axis.legend(frameon=False)
 
@@ -72,9 +85,9 @@ def _draw_efficiency(axis: Any, rows: Sequence[Row]) -> None:
         known = [(each.result.cell.devices, each.efficiency) for each in line if each.efficiency is not None]
         axis.plot(*zip(*known, strict=True), color=_LINES[number % len(_LINES)], marker="o", markersize=4)
     axis.axhline(LEAST_EFFICIENCY, color=_QUIET, linewidth=0.8, linestyle=(0, (4, 3)))
-    _finish(axis, rows, f"efficiency (dashed: {LEAST_EFFICIENCY:.0%}, the target)")
+    _finish(axis, rows, say("efficiency (dashed: {target}, the target)", target=f"{LEAST_EFFICIENCY:.0%}"))
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    axis.set_xlabel("devices", color=_QUIET)
+    axis.set_xlabel(say("devices"), color=_QUIET)
 
 
 def _finish(axis: Any, rows: Sequence[Row], label: str) -> None:

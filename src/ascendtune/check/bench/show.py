@@ -8,8 +8,9 @@ from typing import Any
 
 from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS, Result
 from ascendtune.check.bench.judge import Row, Shortfall
+from ascendtune.check.bench.language import say
 from ascendtune.core.terminal_text import safe
-from ascendtune.core.units import count_of, format_bytes
+from ascendtune.core.units import format_bytes
 
 SCHEMA_VERSION = 1
 _HEADS = ("devices", "strategy", "global batch", "tokens/s", "mean", "spread", "speed-up", "efficiency", "memory",
@@ -81,31 +82,38 @@ def chosen_strategy(result: Result) -> str:
 
 def as_markdown(setting: Setting, rows: Sequence[Row], short: Sequence[Shortfall], notes: Sequence[str]) -> str:
     """The tables of both comparisons, where they fall short of the target, and how they were measured."""
-    lines = [f"# {_name(setting.recipe)} on {_name(setting.device)}", "", _prose(head(setting))]
+    lines = [f"# {title(_name(setting.recipe), _name(setting.device))}", "", _prose(head(setting))]
     for comparison in COMPARISONS:
         heads, content = table_of([each for each in rows if each.comparison == comparison])
-        lines += ["", f"## {comparison[0].upper()}{comparison[1:]}", "", "| " + " | ".join(heads) + " |"]
+        shown = say(comparison)
+        lines += ["", f"## {shown[0].upper()}{shown[1:]}", "", "| " + " | ".join(map(say, heads)) + " |"]
         lines.append("|" + "|".join(" --- " if each == LEFT_ALIGNED else " ---: " for each in heads) + "|")
         lines += ["| " + " | ".join(map(_name, row)) + " |" for row in content]
     if failed := failures(rows):
-        lines += ["", "## Not measured", ""]
-        lines += [f"- {_name(each.cell.name)}: {_prose(each.failure or '')}" for each in failed]
+        lines += ["", f"## {say('Not measured')}", ""]
+        lines += [f"- {_name(each.cell.name)}{say(': ')}{_prose(each.failure or '')}" for each in failed]
     if short:
-        lines += ["", "## Below the target", ""]
+        lines += ["", f"## {say('Below the target')}", ""]
         for each in short:
-            lines.append(f"- {each.comparison}, {_name(each.cell)}: {_prose(each.what)}")
+            lines.append(f"- {say(each.comparison)}{say(', ')}{_name(each.cell)}{say(': ')}{_prose(each.what)}")
             if each.why:
-                lines.append(f"  - why: {_prose(each.why)}")
-    return "\n".join([*lines, "", METHOD, *(f"\n{_prose(note)}" for note in notes)]) + "\n"
+                lines.append(f"  - {say('why: {reason}', reason=_prose(each.why))}")
+    return "\n".join([*lines, "", say(METHOD), *(f"\n{_prose(note)}" for note in notes)]) + "\n"
 
 
 def head(setting: Setting) -> str:
     """Device, version and steps in one line."""
     memory = f", {format_bytes(setting.memory_bytes)}" if setting.memory_bytes else ""
-    return (
-        f"{setting.device}{memory}; ascendtune {setting.version}; {count_of(setting.steps, 'step')} after "
-        f"{setting.warm_up}, {count_of(setting.repeats, 'repeat')}"
-    )
+    return say(
+        "{device}; ascendtune {version}; steps: {steps} after {warm_up}; repeats: {repeats}",
+        device=f"{setting.device}{memory}", version=setting.version, steps=setting.steps, warm_up=setting.warm_up,
+        repeats=setting.repeats,
+    )  # fmt: skip
+
+
+def title(recipe: str, device: str) -> str:
+    """The heading of tables and picture."""
+    return say("{recipe} on {device}", recipe=recipe, device=device)
 
 
 def failures(rows: Sequence[Row]) -> list[Result]:
@@ -115,7 +123,7 @@ def failures(rows: Sequence[Row]) -> list[Result]:
 
 
 def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Heads and cells of one comparison; a column in which nothing is known is left out."""
+    """Heads (in English) and cells of one comparison; a column in which nothing is known is left out."""
     content = [_values(each) for each in rows]
     kept = [at for at in range(len(_HEADS)) if any(row[at] != "-" for row in content)]
     return [_HEADS[at] for at in kept], [[row[at] for at in kept] for row in content]
@@ -127,9 +135,9 @@ def _values(row: Row) -> list[str]:
     utilization, power = result.average("utilization_ratio"), result.average("power_watts")
     return [
         str(result.cell.devices),
-        "as the recipe" if strategy == AS_ASKED else strategy,
+        say("as the recipe") if strategy == AS_ASKED else strategy,
         str(result.cell.global_batch),
-        "failed" if result.failure and not result.repeats else _number(result.rate),
+        say("failed") if result.failure and not result.repeats else _number(result.rate),
         _number(result.mean_rate),
         _percent(result.spread, 1),
         "-" if row.speedup is None else f"{row.speedup:.2f}",

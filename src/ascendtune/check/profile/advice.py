@@ -36,7 +36,6 @@ _LEAST_GAP = 512 << 20
 """Bytes."""
 _DRIVER_MEMORY = re.compile(r"(cuda|hip)(Malloc|Free|HostAlloc)|aclrt(Malloc|Free)\w*")
 _PHASES_OF_MODEL = ("data", "forward", RECOMPUTATION, "backward", "optimizer", "")
-_KERNEL_KEYS = {"norm": "kernel.rms_norm", "rotary": "kernel.rotary", "activation": "kernel.swiglu"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def advice_for(ranks: list[RankProfile]) -> list[Advice]:
     first = ranks[0]
     # The slow rank hides its collectives behind the work that makes it slow.
     waiting = max(ranks, key=lambda each: each.waited_seconds)
-    found = [*_slow_rank(ranks), *_of_rank(first), *_small_collectives(waiting.split, waiting.step_seconds)]
+    found = [*_slow_rank(ranks), *_of_rank(first), *_small_collectives(waiting)]
     found = [each for each in found if each.is_defect or each.gain >= _LEAST_SHARE * first.step_seconds]
     return sorted(found, key=lambda each: (not each.is_defect, -each.gain))
 
@@ -217,7 +216,11 @@ def _asks_for_memory(place: str) -> bool:
     return bool(_DRIVER_MEMORY.fullmatch(place))
 
 
-def _small_collectives(split: Split, step: float) -> Iterator[Advice]:
+def _small_collectives(rank: RankProfile) -> Iterator[Advice]:
+    split, step, strategy = rank.split, rank.step_seconds, _resolved(rank.facts, "strategy")
+    if isinstance(strategy, dict) and strategy.get("name") not in (None, "ddp"):
+        # Buckets are DDP's. Gloo reduces and scatters by an all-reduce: FSDP has one for each block.
+        return
     for name, calls in split.collectives.items():
         each_step = len(calls) / split.steps
         exposed = split.communication.get(name, 0.0) / split.steps
@@ -249,17 +252,26 @@ def _unfused(split: Split, facts: dict[str, Any]) -> Iterator[Advice]:
             "unfused-norm",
             say("{name} runs as {count} operators and takes {time} of each step",
                 name=name, count=f"{operators:.0f}", time=_milliseconds(seconds)),
-            say("set {keys}", keys=f"{_KERNEL_KEYS[part]}: true") + _why_not(facts, "rms_norm"),
+            _to_fuse(facts, "rms_norm"),
             seconds * (1 - _FUSED_PASSES / operators),
             keys=_fused(facts),
         )  # fmt: skip
 
 
-def _why_not(facts: dict[str, Any], part: str) -> str:
-    resolved = facts.get("resolved")
-    kernels = resolved.get("kernel") if isinstance(resolved, dict) else None
+def _to_fuse(facts: dict[str, Any], part: str) -> str:
+    """What to do for a fused operator; `part` is a key of the section `kernel`."""
+    kernels = _resolved(facts, "kernel")
     reason = kernels.get(part) if isinstance(kernels, dict) else None
-    return say(" (this run: {reason})", reason=reason) if isinstance(reason, str) else ""
+    if isinstance(reason, str) and facts.get("kernel") == "auto":
+        return say("no recipe key changes that: {reason}", reason=reason)
+    set_key = say("set {keys}", keys=f"kernel.{part}: true")
+    return set_key + (say(" (this run: {reason})", reason=reason) if isinstance(reason, str) else "")
+
+
+def _resolved(facts: dict[str, Any], name: str) -> Any:
+    """What the run made of an `auto`; None where it is not known."""
+    resolved = facts.get("resolved")
+    return resolved.get(name) if isinstance(resolved, dict) else None
 
 
 def _options(rank: RankProfile) -> Iterator[Advice]:

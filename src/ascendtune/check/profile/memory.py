@@ -97,7 +97,8 @@ def memory_use(
             points += [list(now)] * (at + 1 - len(points))
             highest_of_point = total
         if size >= 0:
-            category = categories[event]
+            category = categories.get(event, 0)
+            size = size if event in categories else 0
             if (missed := live.get(events.address[event])) is not None:
                 # Its end was not recorded.
                 now[missed[0]] -= missed[1]
@@ -150,16 +151,30 @@ def _freed(allocated: tuple[int, int] | None, size: int, now: list[int]) -> tupl
 
 
 def _categories(events: MemoryEvents, order: list[int]) -> dict[int, int]:
-    """Allocation -> number of its category, which depends on when it is freed."""
+    """Allocation -> number of its category, which depends on when it is freed.
+
+    Copies that a collective makes for itself and whose end was not recorded are left out: Gloo frees them on threads
+    that the profiler does not see, and they would count as held for ever.
+    """
     found: dict[int, int] = {}
     live: dict[int, int] = {}
     for event in order:
         address = events.address[event]
+        is_end = events.size[event] < 0
         if (allocation := live.pop(address, None)) is not None:
-            found[allocation] = _category(_owner(events, allocation), _owner(events, event)[2])
-        if events.size[event] >= 0:
+            owner = _owner(events, allocation)
+            if is_end or not _is_of_collective(owner):
+                found[allocation] = _category(owner, _owner(events, event)[2])
+        if not is_end:
             live[address] = event
-    return found | {event: _category(_owner(events, event), None) for event in live.values()}
+    staying = [(event, _owner(events, event)) for event in live.values()]
+    return found | {event: _category(owner, None) for event, owner in staying if not _is_of_collective(owner)}
+
+
+def _is_of_collective(owner: tuple[str, str, str]) -> bool:
+    """Whether a collective allocates, and not FSDP around it: what that allocates are weights and gradients."""
+    name, kind, _ = owner
+    return kind == "collective" and not name.lower().startswith("fsdp::")
 
 
 def _category(owner: tuple[str, str, str], freed_in: str | None) -> int:
@@ -206,6 +221,8 @@ def _owners(events: MemoryEvents, order: list[int], categories: dict[int, int], 
     sizes: Counter[tuple[int, str, str]] = Counter()
     counts: Counter[tuple[int, str, str]] = Counter()
     for event in live.values():
+        if event not in categories:
+            continue
         name, _, phase = _owner(events, event)
         key = categories[event], name, phase
         sizes[key] += events.size[event]

@@ -131,7 +131,7 @@ def parts_of(split: Split) -> list[tuple[str, float, str]]:
     return [
         ("compute", sum(split.compute.values()), _list(compute, total)),
         ("exposed communication", sum(split.communication.values()),
-         "; ".join([text for text in (_list(split.communication, total),) if text] + behind)),
+         say("; ").join([text for text in (_list(split.communication, total),) if text] + behind)),
         ("copies", sum(split.copies.values()), ""),
         ("idle", split.idle(), idle),
         ("evaluation, checkpoints", sum(split.aside.values()), _list(split.aside, total)),

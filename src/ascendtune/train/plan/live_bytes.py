@@ -19,6 +19,10 @@ _COPYING = {torch.ops.aten.logsumexp.default}
 
 Bytes = Counter[str]
 """Category -> bytes."""
+_ENTER = torch.ops.profiler._record_function_enter_new.default
+_EXIT = torch.ops.profiler._record_function_exit._RecordFunction
+_GATHERING = "FSDP::all_gather"
+"""Begins the names of the ranges in which torch's FSDP allocates gathered weights."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,15 @@ class LiveBytes(TorchDispatchMode):
         self._now: Bytes = Counter()
         self._total = 0
         self._highest: Counter[str] = Counter()
+        self._gathers: list[bool] = []
+        """Of each open range of torch's profiler, whether FSDP gathers weights in it."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outcome = function(*args, **(kwargs or {}))
+        if function is _ENTER:
+            self._gathers.append(args[0].startswith(_GATHERING))
+        elif function is _EXIT and self._gathers:
+            self._gathers.pop()
         for each in tree_leaves(outcome):
             if isinstance(each, torch.Tensor):
                 self.add(each)
@@ -79,7 +89,8 @@ class LiveBytes(TorchDispatchMode):
                 self._now[category] += size
                 self._live[key] = reference, category, size
             return
-        self._live[key] = weakref.ref(storage, lambda _: self._drop(key)), category or self._category, 0
+        category = category or ("communication" if any(self._gathers) else self._category)
+        self._live[key] = weakref.ref(storage, lambda _: self._drop(key)), category, 0
         self._resize(key, storage.nbytes())
 
     def now(self) -> Bytes:

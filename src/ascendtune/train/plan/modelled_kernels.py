@@ -11,11 +11,12 @@ What is kept for the backward pass is as the operators' documentation has it:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from ascendtune.recipe.sections import KernelSection
 from ascendtune.train.kernel.rms_norm import find_rms_norms
 from ascendtune.train.kernel.swiglu import FusableMlp
 
@@ -74,11 +75,14 @@ class _SwiGlu(torch.autograd.Function):
         return torch.empty_like(*ctx.saved_tensors)
 
 
-def install_modelled_kernels(model: nn.Module) -> None:
-    """Put the operators of `kernel: auto` on Ascend into `model`, which is on the meta device."""
-    for norm in find_rms_norms(model, torch.device("cpu")):
+def install_modelled_kernels(model: nn.Module, choice: Literal["auto", "off"] | KernelSection) -> None:
+    """Put the operators of Ascend that the recipe allows into `model`, which is on the meta device."""
+    if choice == "off":
+        return
+    allowed = KernelSection() if choice == "auto" else choice
+    for norm in find_rms_norms(model, torch.device("cpu")) if allowed.rms_norm else ():
         norm.replace_forward(lambda hidden, weight, _epsilon: _RmsNorm.apply(hidden, weight))  # type: ignore[no-untyped-call]
-    for module in model.modules():
+    for module in model.modules() if allowed.swiglu else ():
         parts = dict(module.named_children())
         gated = "down_proj" in parts and ("gate_up_proj" in parts or {"gate_proj", "up_proj"} <= parts.keys())
         if gated and type(parts.get("act_fn")).__name__ in _ACTIVATIONS:

@@ -9,6 +9,7 @@ its bytes over the bandwidth of memory, communication is its bytes over the band
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +18,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.device_table import Speed, known_name, speed_of
 from ascendtune.train.plan.history import Features, PastRun, past_speed, word
 from ascendtune.train.plan.request import Target
-from ascendtune.train.plan.work import Steps, Work
+from ascendtune.train.plan.work import Steps, Transfer, Work
 
 _MEMORY_SHARE = 0.8
 _LINK_SHARE = 0.7
@@ -182,20 +183,32 @@ class Communication:
 def communication(
     work: Work, recipe: Recipe, ranks: int, speed: Speed, *, nodes: int = 1, network: float | None = None
 ) -> Communication | None:
-    """Seconds of a step's collectives over the slowest link, None where its bandwidth is not known."""
-    within = speed.link_among(ranks // nodes) if ranks > nodes else None
-    link = within
-    if nodes > 1:
-        link = None if network is None or (ranks > nodes and within is None) else min(network, within or network)
-    if link is None:
-        return None
-    slowest, seconds = link, {True: 0.0, False: 0.0}
+    """Seconds of a step's collectives, None where the bandwidth of a link that they take is not known.
+
+    Args:
+        network: bytes per second of one device to other nodes, in one direction.
+    """
+    seconds = {True: 0.0, False: 0.0}
     for each in work.transfers:
-        stays = not each.spread and each.ranks is not None and each.ranks <= ranks // nodes
-        link = within if stays and within is not None else slowest
+        bandwidth = _bandwidth(each, ranks, speed, nodes, network)
+        if bandwidth is None:
+            return None
         times = recipe.batch.accumulate if each.of_micro_batch else 1
-        seconds[each.in_forward] += times * each.bus_bytes(ranks) / (link * _LINK_SHARE)
+        seconds[each.in_forward] += times * each.bus_bytes(ranks) / (bandwidth * _LINK_SHARE)
     return Communication(in_backward=seconds[False], in_both=seconds[True])
+
+
+def _bandwidth(transfer: Transfer, ranks: int, speed: Speed, nodes: int, network: float | None) -> float | None:
+    """Bytes per second at which each rank of a collective sends (nccl-tests' busbw), None where it is not known.
+
+    Between nodes as many rings run side by side as the group has devices on each node, each over the network of another
+    device: together they carry that many times the network of one.
+    """
+    members, on_node = transfer.ranks or ranks, ranks // nodes
+    near = max(1, members * on_node // ranks) if transfer.spread else min(members, on_node)
+    within = speed.link_among(near) if near > 1 else math.inf
+    between = math.inf if near == members else None if network is None else near * network
+    return None if within is None or between is None else min(within, between)
 
 
 def _hidden(work: Work, recipe: Recipe, compute: float, ranks: int, sent: Communication) -> float:

@@ -29,6 +29,7 @@ from ascendtune.data.collate import Batch
 from ascendtune.hub.adapter_files import is_adapter_weight
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.train.batch import DeviceBatch, to_device
+from ascendtune.train.deferred_weights import may_defer
 from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings, recompute_activations, trainable_share
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.double_float import DoubleFloat
@@ -45,14 +46,8 @@ from ascendtune.train.strategy.base import MakeOptimizer, RootModule, Strategy
 from ascendtune.train.strategy.fsdp import FsdpStrategy
 from ascendtune.train.tuner.freeze import decoder_blocks
 
-FIRST_UPDATE, FORWARD, LOSS, BACKWARD, UPDATE, EXPORT = (
-    "first update",
-    "forward",
-    "loss",
-    "backward",
-    "update",
-    "export",
-)
+FIRST_UPDATE, FORWARD, LOSS = "first update", "forward", "loss"
+BACKWARD, UPDATE, EXPORT = "backward", "update", "export"
 
 
 def trace_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
@@ -108,8 +103,8 @@ class _Steps:
         with torch.device("meta"):
             self.model = self._make()
         device = setting.device
-        if isinstance(device, PlannedDevice) and device.has_modelled_operators and setting.recipe.kernel != "off":
-            install_modelled_kernels(self.model)
+        if isinstance(device, PlannedDevice) and device.has_modelled_operators:
+            install_modelled_kernels(self.model, setting.recipe.kernel)
         self.trainable, self.parameters = trainable_share(self.model)
         self._offloaded = 0
 
@@ -149,13 +144,22 @@ class _Steps:
                 for name, tensor in table.items():
                     if tensor is not None:
                         table[name] = found.setdefault(tensor, self._faked(tensor))
-        self._count_weights()
+        setting = self._setting
+        # What FSDP divides comes to an accelerator block by block, and out of the files as well.
+        is_whole = setting.device.shares_host_memory and not may_defer(setting.recipe.model, setting.recipe.method)
+        if setting.strategy != "fsdp" or is_whole:
+            self._count_weights(self.model)
         for each in self.model.buffers():
             self._live.add(each, "weights")
 
-    def _count_weights(self) -> None:
-        for name, weight in self.model.named_parameters():
+    def _count_weights(self, module: nn.Module) -> None:
+        for name, weight in module.named_parameters():
             self._live.add(weight, "adapters" if is_adapter_weight(name) else "weights")
+
+    def _count_gradients(self, trained: list[nn.Parameter]) -> None:
+        for weight in trained:
+            if weight.grad is not None:
+                self._live.add(weight.grad, "gradients")
 
     def _faked(self, tensor: torch.Tensor) -> torch.Tensor:
         content = tensor if tensor.is_meta else tensor.detach().to("meta")
@@ -165,10 +169,10 @@ class _Steps:
     def _run(self, host: Batch) -> tuple[dict[str, Bytes], Bytes, int]:
         setting, live = self._setting, self._live
         recipe, device, precision = setting.recipe, setting.device, setting.precision
-        live.enter("sharding", "communication")
+        live.enter("sharding", "weights")
         strategy: Strategy = _STRATEGIES[setting.strategy](setting)
         root = RootModule(self.model)
-        strategy.shard(root, precision)
+        strategy.shard(root, precision, self._count_weights)
         objective = make_objective(
             self.model, recipe, head_form=setting.head_form, mean_over_ranks=lambda total, count: total / count
         )
@@ -181,7 +185,7 @@ class _Steps:
             ),
         )  # fmt: skip
         trained = [each for each in objective.parameters() if each.requires_grad]
-        self._count_weights()
+        self._count_weights(self.model)
         live.enter(FIRST_UPDATE, "gradients")
         for weight in trained:
             if weight.grad is None:
@@ -233,9 +237,7 @@ class _Steps:
     def _update(
         self, strategy: Strategy, module: nn.Module, optimizer: torch.optim.Optimizer, trained: list[nn.Parameter]
     ) -> None:
-        for weight in trained:
-            if weight.grad is not None:
-                self._live.add(weight.grad, "gradients")
+        self._count_gradients(trained)
         self._live.enter(UPDATE, "optimizer")
         norm = strategy.grad_norm(module, trained)
         if (limit := self._setting.recipe.optim.max_grad_norm) is not None:
@@ -253,10 +255,15 @@ class _Steps:
         def before(label: str | None, *_: Any) -> None:
             live.enter(f"{FORWARD} {label}")
 
+        def begin_backward(label: str | None) -> None:
+            # Those that FSDP has reduced since.
+            self._count_gradients(trained)
+            live.enter(f"{BACKWARD} {label}", "backward")
+
         def after(label: str | None, _module: nn.Module, _arguments: Any, outcome: Any) -> None:
             hidden = outcome[0] if isinstance(outcome, tuple) else outcome
             if isinstance(hidden, torch.Tensor) and hidden.requires_grad:
-                hidden.register_hook(lambda _: live.enter(f"{BACKWARD} {label}", "backward"))
+                hidden.register_hook(lambda _: begin_backward(label))
 
         def ends(*_: Any) -> None:
             live.enter(LOSS, "loss")

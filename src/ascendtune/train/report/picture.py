@@ -11,14 +11,13 @@ from statistics import median
 from typing import Any
 
 from ascendtune.core.errors import MachineError
-from ascendtune.core.figure import import_matplotlib, write_figure
+from ascendtune.core.figure import fonts_for, import_matplotlib, write_figure
 from ascendtune.core.log import warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_count
 
 _LOSS, _OTHER = ("#a9c1de", "#1f4e8c"), ("#b3d1c9", "#2f6f60")
 _EVAL, _QUIET = "#d9541e", "#667085"
-_WIDE_FONTS = ("CJK", "Source Han", "WenQuanYi", "YaHei", "SimHei", "PingFang", "Droid Sans Fallback")
 _MOST_POINTS = 1500
 """Points of a curve; more would not be seen, and make the SVG heavy."""
 _SMOOTH_POINTS = 400
@@ -42,7 +41,7 @@ def draw(run: RunDir) -> list[Path]:
         return []
     settings = {
         "font.size": 9,
-        "font.sans-serif": _fonts(run.path.resolve().name),
+        "font.sans-serif": fonts_for(run.path.resolve().name),
         "svg.fonttype": "none",
         "axes.titlesize": 10,
         "axes.titlelocation": "left",
@@ -55,16 +54,6 @@ def draw(run: RunDir) -> list[Path]:
         for path in paths:
             write_figure(figure, path)
         return paths
-
-
-def _fonts(name: str) -> list[str]:
-    """Matplotlib's own font, and for a run named in other letters those of this machine that may have them."""
-    own = ["DejaVu Sans"]
-    if name.isascii():
-        return own
-    from matplotlib.font_manager import get_font_names
-
-    return own + sorted(font for font in get_font_names() if any(word in font for word in _WIDE_FONTS))
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,20 @@ def test_gathered_weights_are_communication(tmp_path: Path) -> None:
     assert memory is not None and memory.peak == {"communication": 512}
 
 
+def test_copies_of_a_collective_are_not_held_for_ever(tmp_path: Path) -> None:
+    events = [
+        step(1, 0, 100), named("ascendtune:phase backward", 0, 90), named("FSDP::post_backward_reduce", 10, 60),
+        allocation(12, 64, 1),
+        op("c10d::_reduce_scatter_base_", 20, 40), op("aten::clone", 25, 10),
+        # Gloo frees the first two elsewhere; the address of the first is given out again.
+        allocation(26, 512, 2), allocation(27, 256, 3), allocation(28, 16, 4), allocation(40, -16, 4),
+        op("aten::add", 72, 8), allocation(74, 8, 2),
+    ]  # fmt: skip
+    memory = read(tmp_path, events).memory
+    assert memory is not None and memory.peak == {"gradients": 64, "communication": 16}
+    assert memory.curve["gradients"][-1] == 64 + 8 and memory.curve["communication"][-1] == 0
+
+
 def of_a_device(reserved: int) -> list[Event]:
     """An accelerator that uses 600 MiB, of which 500 MiB were there before, while a CPU tensor is made."""
     on_device = {"device": (1, 0), "reserved": reserved * _MIB}

@@ -128,7 +128,8 @@ def test_a_mesh_sends_to_all_others_at_once_and_nodes_over_the_network() -> None
     nodes = communication(work, recipe, 4, _SPEED, nodes=2, network=1e8)
     assert mesh is not None and alone is not None and nodes is not None
     assert mesh.total == pytest.approx(alone.total / 3)
-    assert nodes.total == pytest.approx(10 * alone.total)
+    # Two rings of two devices on each node: over the network each sends half of the bytes.
+    assert nodes.total == pytest.approx(10 / 2 * alone.total)
     assert communication(work, recipe, 4, _SPEED, nodes=2) is None
     assert communication(work, recipe, 4, replace(_SPEED, link=None)) is None
 
@@ -210,6 +211,26 @@ def test_only_the_sum_over_copies_takes_the_network(tmp_path: Path) -> None:
     fast = communication(work, recipe, 8, speed, nodes=2, network=1e9)
     assert slow is not None and fast is not None
     assert slow.in_both == fast.in_both and slow.in_backward > 100 * fast.in_backward
+
+
+def test_rings_between_nodes_share_the_networks_of_a_nodes_devices() -> None:
+    def seconds(ranks: int, nodes: int, network: float, transfer: Transfer = _ALL_REDUCE) -> float:
+        work = replace(_WORK, transfers=(transfer,))
+        found = communication(work, _recipe(), ranks, _SPEED, nodes=nodes, network=network)
+        assert found is not None
+        return found.total * 0.7
+
+    # 2 nodes of 8: 8 networks of 25 MB/s. nccl-tests' busbw over n ranks: 2(n-1)/n of the size.
+    assert seconds(16, 2, 25e6) == pytest.approx(2 * 15 / 16 * 8e6 / 200e6)
+    # One device a node has its own network only, and many of a node no more than the links between them.
+    assert seconds(2, 2, 25e6) == pytest.approx(8e6 / 25e6)
+    assert seconds(16, 2, 1e9) == pytest.approx(2 * 15 / 16 * 8e6 / 1e9)
+    # One rank of each node: the network of one device.
+    assert seconds(16, 2, 25e6, replace(_ALL_REDUCE, ranks=2, spread=True)) == pytest.approx(8e6 / 25e6)
+    # Four copies on two nodes: two ranks of a node are in each sum.
+    assert seconds(16, 2, 25e6, replace(_ALL_REDUCE, ranks=4, spread=True)) == pytest.approx(1.5 * 8e6 / 50e6)
+    # Within a node no network is taken.
+    assert seconds(16, 2, 1.0, replace(_ALL_REDUCE, ranks=8)) == pytest.approx(2 * 7 / 8 * 8e6 / 1e9)
 
 
 def test_gradients_that_wait_are_sent_once_a_step(tmp_path: Path) -> None:

@@ -47,10 +47,16 @@ def usual(model: Path) -> StepMemory:
 
 
 def _trace(
-    model: Path, ranks: int = 1, documents: Any = _ROWS, device: Device | None = None, **keys: Any
+    model: Path,
+    ranks: int = 1,
+    documents: Any = _ROWS,
+    device: Device | None = None,
+    init: str = "pretrained",
+    **keys: Any,
 ) -> StepMemory:
     recipe = Recipe.check({
-        "model": {"path": str(model)}, "data": {"train": [{"path": "x.jsonl"}]}, "precision": "fp32", **keys,
+        "model": {"path": str(model), "init": init}, "data": {"train": [{"path": "x.jsonl"}]},
+        "precision": "fp32", **keys,
     })  # fmt: skip
     setting = Setting.of(recipe, model, device or CpuDevice(), ranks=ranks, vocabulary=0, pad_id=0)
     return trace_step(setting, documents)
@@ -107,6 +113,36 @@ def test_fsdp_divides_weights_and_moments(model: Path, usual: StepMemory) -> Non
     assert not traced_step.dist.is_initialized(), "the group of fake ranks is gone afterwards"
 
 
+def test_fsdp_loads_its_share_and_one_block(model: Path) -> None:
+    fsdp = {"parallel": {"strategy": "fsdp"}}
+    outside, block = 512 * 64, (_PARAMETERS - 2 * 512 * 64 - 64) // 9
+    # On an accelerator block by block in any case; the largest part that is whole is the table of embeddings.
+    for init in ("pretrained", "random"):
+        divided = _trace(model, ranks=4, device=_CARD, init=init, **fsdp)
+        assert divided.moments["sharding"].total() == pytest.approx(4 * (_PARAMETERS / 4 + outside), rel=0.05)
+        assert divided.moments["sharding"]["communication"] == 0
+    deferred = _trace(model, ranks=4, **fsdp)
+    assert deferred.moments["sharding"].total() == pytest.approx(4 * (_PARAMETERS / 4 + outside), rel=0.05)
+    # Random weights are made whole in host memory, which is where the CPU's ranks hold them.
+    whole = _trace(model, ranks=4, init="random", **fsdp)
+    assert whole.moments["sharding"].total() >= 4 * (_PARAMETERS + block / 4)
+
+
+def test_what_fsdp_gathers_is_communication(model: Path) -> None:
+    divided = _trace(model, ranks=4, parallel={"strategy": "fsdp"})
+    # In the loss: the head and the final norm, and the last two blocks; more where the largest is gathered.
+    gathered = divided.moments["loss"]["communication"]
+    assert 4 * 512 * 64 < gathered < 4 * (512 * 64 + 64 + 4 * (_PARAMETERS // 9))
+
+
+def test_gradients_that_fsdp_has_reduced_are_gradients(model: Path) -> None:
+    divided = _trace(model, ranks=4, parallel={"strategy": "fsdp"})
+    at_first_block = divided.moments["backward 0"]["gradients"]
+    # All but those of the first blocks and of the embeddings.
+    assert 0.5 * _PARAMETERS < at_first_block <= _PARAMETERS
+    assert divided.moments["backward -1"]["gradients"] < 0.5 * at_first_block
+
+
 @pytest.mark.long
 def test_two_copies_hold_twice_the_share(model: Path, usual: StepMemory) -> None:
     divided = _trace(model, ranks=4, parallel={"strategy": "fsdp", "fsdp": {"replicas": 2}})
@@ -133,6 +169,17 @@ def test_offloading_keeps_saved_tensors_in_host_memory(model: Path) -> None:
     assert moved.moments["loss"]["activations"] < 0.1 * stays.moments["loss"]["activations"]
     assert moved.resting == stays.resting
     assert _trace(model, documents=rows, memory={"offload_activations": True}).offloaded == 0
+
+
+def test_operators_of_ascend_are_those_that_the_recipe_allows(model: Path) -> None:
+    npu = PlannedDevice(Target("npu", "card", 1 << 40, 1))
+
+    def activations(**keys: Any) -> int:
+        return _trace(model, device=npu, **keys).moments["loss"]["activations"]
+
+    every, without_norms, none = activations(), activations(kernel={"rms_norm": False}), activations(kernel="off")
+    assert every < without_norms < none
+    assert activations(kernel={"rms_norm": False, "swiglu": False}) == none
 
 
 @pytest.mark.long
