@@ -35,9 +35,10 @@ _VERSION = re.compile(
     re.IGNORECASE,
 )
 _VERSION_WORDS = (
-    "torch transformers accelerate peft trl deepspeed datasets tokenizers vllm llamafactory numpy triton flash "
-    "bitsandbytes mindspeed megatron safetensors huggingface cann python cuda nccl driver firmware"
-).split()
+    *("torch", "transformers", "accelerate", "peft", "trl", "deepspeed", "datasets", "tokenizers", "vllm"),
+    *("llamafactory", "numpy", "triton", "flash", "bitsandbytes", "mindspeed", "megatron", "safetensors"),
+    *("huggingface", "cann", "python", "cuda", "nccl", "driver", "firmware"),
+)
 """Each of `_VERSION_NAMES` holds one of them."""
 _WORLD = {
     "world_size": re.compile(r"\b(?:world[ _]?size|WORLD_SIZE|nranks|nRanks|rank_?[Ss]ize)\W{1,4}(?P<value>\d{1,5})\b"),

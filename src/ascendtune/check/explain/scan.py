@@ -57,6 +57,8 @@ class Scan:
         self._ledger = Ledger()
         self._inner = InnerPrefixes()
         self._time: float | None = None
+        self._timed: tuple[int, int, float | None] = -1, -1, None
+        """Of the block's lines: up to which a time was looked for, which has the last one, and this time."""
         self._last = 0, b""
         """The last line that is not blank, with its number."""
         self._passed = 0
@@ -106,6 +108,7 @@ class Scan:
         lines = block.split(b"\n")
         if not lines[-1]:
             del lines[-1]
+        self._timed = -1, -1, None
         head = min(max(0, _HEAD - self.lines), len(lines))
         chosen = self._sieve.worth_reading(block, lines)
         chosen = [*range(head), *(index for index in chosen if index >= head)]
@@ -134,7 +137,8 @@ class Scan:
         number = self.lines + index + 1
         if number <= self._passed:
             return
-        self.speaks_of_ascend = self.speaks_of_ascend or lines_of.speaks_of_ascend(text)
+        if not self.speaks_of_ascend and lines_of.speaks_of_ascend(text):
+            self.speaks_of_ascend, self._sieve.always = True, frozenset()
         line = lines_of.read(text)
         said = self._inner.without(line.said)
         if not self._traces.are_open:
@@ -255,10 +259,15 @@ class Scan:
             self._note(line, text, line.said, number, unknown_line(line.said), None)
 
     def _time_of(self, lines: list[bytes], index: int) -> float | None:
-        for line in reversed(lines[max(0, index - _LOOK_BACK) : index + 1]):
+        first = max(0, index - _LOOK_BACK)
+        for each in range(index, max(first, self._timed[0] + 1) - 1, -1):
+            line = lines[each]
             if b":" in line and (time := lines_of.time_of(line[:200].decode(errors="replace"))) is not None:
+                self._timed = index, each, time
                 return time
-        return self._time
+        at, time = self._timed[1:]
+        self._timed = index, at, time
+        return time if at >= first else self._time
 
     def _note(
         self,
