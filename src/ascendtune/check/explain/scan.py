@@ -28,6 +28,8 @@ _BELOW = 3
 """Lines below one that may belong to it."""
 _BELOW_TRACE = 24
 """Lines below an exception in which MindSpore names the line of the model."""
+_SPEAKERS = 64
+"""Speakers whose lines may alternate, so that those below a line of one stand further down."""
 _KEPT = 1 << 17
 _LOOK_BACK = 200
 """Lines in which the time of a line without one is looked for."""
@@ -162,13 +164,10 @@ class Scan:
         self._time = self._time_of(lines, index)
         trace = trace or Traces.bare(said, number)
         if trace is not None:
-            trace.read_below(
-                [each[:_LONGEST_TEXT].decode(errors="replace") for each in lines[index + 1 :][:_BELOW_TRACE]]
-            )
+            trace.read_below(_below(lines, index, line, _BELOW_TRACE))
             self._note_trace(line, said, trace)
         elif not level.is_aside(said):
-            below = [each[:_LONGEST_TEXT].decode(errors="replace") for each in lines[index + 1 : index + 1 + _BELOW]]
-            self._note_line(line, text, said, number, below)
+            self._note_line(line, text, said, number, _below(lines, index, line, _BELOW))
 
     def _begin_trace(self, line: Line, text: str, said: str, number: int, before: bytes) -> None:
         heading = said[: said.index(HEADER)]
@@ -305,6 +304,17 @@ class Scan:
                 weak=weak,
             ),
         )
+
+
+def _below(lines: list[bytes], index: int, line: Line, count: int) -> list[str]:
+    """The lines below the one at `index`; where a prefix names its speaker, the speaker's, without the prefix."""
+    below = lines[index + 1 : index + 1 + count]
+    said = line.said.encode()
+    if line.speaker and lines[index].endswith(said):
+        prefix = lines[index].removesuffix(said)
+        theirs = [each for each in lines[index + 1 : index + 1 + count * _SPEAKERS] if each.startswith(prefix)]
+        below = [each.removeprefix(prefix) for each in theirs[:count]] or below
+    return [each[:_LONGEST_TEXT].decode(errors="replace") for each in below]
 
 
 def _with_message(said: str, below: list[str]) -> str:
