@@ -32,7 +32,7 @@ def test_variables_versions_ranks_and_ports_of_a_log() -> None:
     ("text", "name", "values"),
     [
         ("world_size:\n 4\nHCCL_A=123456789012", "world_size", ("4",)),
-        ("nranks 2\nHCCL_A=123456789012", "variable.HCCL_A", ("123456789012",)),
+        ("HCCL_B=1\nHCCL_A=123456789012", "variable.HCCL_A", ("123456789012",)),
         ("nRanks 2, rankSize 4", "world_size", ("2", "4")),
         ("num_machines 2 --num_machines 3", "nnodes", ("3",)),
         ("--num_processes=4 --num_gpus 8", "nproc", ("8", "4")),
