@@ -84,7 +84,8 @@ def doctor(
     recipe, words = _recipe_among(codes or [])
     chosen = _known(words, has_nodes=nodes is not None)
     if as_list:
-        print(_list(as_json))
+        with language.using(spoken):
+            print(_list(as_json))
         return 0
     if nodes is not None:
         from ascendtune.cli.doctor_nodes import doctor_nodes
@@ -185,21 +186,20 @@ def _known(codes: list[str], *, has_nodes: bool) -> list[str]:
 def _list(as_json: bool) -> str:
     import json
     import sys
-    import textwrap
 
     from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
     from ascendtune.check.doctor.check import get_check
+    from ascendtune.check.doctor.language import say
     from ascendtune.cli.terminal import width
+    from ascendtune.core.terminal_text import wrap_words
 
     checks = [get_check(code) for code in (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS)]
     if as_json:
         shown = [{"code": each.code, "what": each.what, "why": each.why, "fix": each.fix} for each in checks]
         return json.dumps(shown, indent=2, ensure_ascii=False)
     size, columns = max(map(len, CHECKS)) + 2, min(width(sys.stdout) or 100, 120)
-    return "\n".join(
-        textwrap.fill(each.what, columns, initial_indent=each.code.ljust(size), subsequent_indent=" " * size)
-        for each in checks
-    )
+    lines = (wrap_words(say(each.what), columns, each.code.ljust(size), " " * size) for each in checks)
+    return "\n".join(line for each in lines for line in each)
 
 
 def _write_bundle(path: Path, files: dict[str, str], *, yes: bool) -> None:

@@ -191,13 +191,16 @@ def install_plan(
     """
     from ascendtune.check.doctor.install_plan import make_install_plan
     from ascendtune.check.doctor.outside import Outside
+    from ascendtune.core import language
 
     outside = Outside()
-    plan = make_install_plan(outside)
-    if as_json:
-        print(json.dumps(plan.as_json(outside.program), indent=2, ensure_ascii=False))
-    else:
-        print("\n".join(_plan_lines(plan, outside.program)))
+    # Programs that read JSON get English.
+    with language.using(language.choose(None, {} if as_json else os.environ, sys.stdout.encoding)):
+        plan = make_install_plan(outside)
+        if as_json:
+            print(json.dumps(plan.as_json(outside.program), indent=2, ensure_ascii=False))
+        else:
+            print("\n".join(_plan_lines(plan, outside.program)))
     if not plan.is_possible:
         return 3
     if not apply or not plan.packages:
@@ -222,15 +225,22 @@ def install_plan(
 
 
 def _plan_lines(plan: InstallPlan, program: str) -> list[str]:
-    facts = f"Python {plan.python}, CANN {plan.cann or 'none'}, driver {plan.driver or 'none'}"
+    from ascendtune.check.doctor.language import say
+    from ascendtune.core.terminal_text import columns_of
+
+    facts = say(
+        "Python {python}, CANN {cann}, driver {driver}",
+        python=plan.python,
+        cann=plan.cann or say("none"),
+        driver=plan.driver or say("none"),
+    )
     if not plan.packages and not plan.before:
-        return [f"{facts}: nothing to install"]
+        return [f"{facts}: {say('nothing to install')}"]
     lines = [facts]
-    lines += [f"first, by hand: {each}" for each in plan.before]
-    lines += [
-        f"  {each.requirement:32} {'installed ' + each.installed if each.installed else 'missing':20} {each.why}"
-        for each in plan.packages
-    ]
+    lines += [say("first, by hand: {what}", what=each) for each in plan.before]
+    for each in plan.packages:
+        now = say("installed {version}", version=each.installed) if each.installed else say("missing")
+        lines.append(f"  {each.requirement:32} {now}{' ' * (20 - columns_of(now))} {each.why}")
     return lines + ([shlex.join(plan.command(program))] if plan.packages else [])
 
 

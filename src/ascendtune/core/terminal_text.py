@@ -202,7 +202,7 @@ def wrap_words(text: str, columns: int, first: str = "", rest: str = "") -> list
         first: stands before the first line, and counts.
         rest: the same for the other lines.
     """
-    if text.isascii() or not any(map(_is_wide, text)):
+    if (first + text).isascii() or not any(map(_is_wide, first + text)):
         return textwrap.wrap(
             text,
             columns,

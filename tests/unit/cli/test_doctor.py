@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+_HAN = re.compile("[\u4e00-\u9fff]")
 PLAIN = {"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"}
 
 
@@ -48,6 +50,26 @@ def test_doctor_list_describes_every_check(ascendtune: Run) -> None:
     assert result.returncode == 0 and "npu_network" in result.stdout
     told = json.loads(ascendtune("doctor", "--list", "--json").stdout)
     assert {"code", "what", "why", "fix"} == set(told[0]) and len(told) > 20
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("doctor", "--list"),
+        ("doctor", "accelerators", "limits", "shared_memory", "npu_smi"),
+        ("doctor", "limits", "--fix"),
+        ("env", "install-plan"),
+        ("devices",),
+        ("devices", "--free", "1"),
+    ],
+    ids=" ".join,
+)
+def test_no_line_is_english_prose_in_a_chinese_locale(ascendtune: Run, words: tuple[str, ...]) -> None:
+    result = ascendtune(*words, **PLAIN, LC_ALL="zh_CN.UTF-8")
+    lines = result.stdout.splitlines()
+
+    assert [line for line in lines if re.search(r"[A-Za-z]+ [a-z]+ [a-z]+", line) and not _HAN.search(line)] == []
+    assert _HAN.search(result.stdout + result.stderr)
 
 
 def test_unknown_check_is_refused_with_the_nearest_name(ascendtune: Run) -> None:

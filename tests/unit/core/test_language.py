@@ -54,3 +54,9 @@ def test_chinese_text_is_wrapped_by_columns_and_keeps_words_and_punctuation() ->
 
 def test_text_without_wide_characters_breaks_at_blanks() -> None:
     assert wrap_words("one two three", 9, "- ", "  ") == ["- one two", "  three"]
+
+
+def test_ascii_text_behind_a_chinese_label_keeps_to_the_columns() -> None:
+    lines = wrap_words("one two three four", 14, "原文     ", "         ")
+
+    assert lines == ["原文     one", "         two", "         three", "         four"]

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 from ascendtune.check.doctor.cann import loaded_toolkit
+from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.doctor.requirements import (
     NO_NUMPY_1_FROM_PYTHON,
@@ -95,14 +96,17 @@ def _missing(outside: Outside) -> list[tuple[str, str]]:
 
 def _before(advice: Advice) -> tuple[str, ...]:
     if not advice.is_possible:
-        return ("Python 3.11: no torch_npu that ascendtune supports is published for this Python",)
+        return (say("Python 3.11: no torch_npu that ascendtune supports is published for this Python"),)
     found = []
     if advice.driver:
-        found.append(f"driver and firmware {advice.driver}, then restart")
+        found.append(say("driver and firmware {release}, then restart", release=advice.driver))
     if advice.cann:
         found.append(
-            f"CANN {advice.cann}: the toolkit, and the kernels (8.5 and later: ops) package of the chip; then "
-            'eval "$(ascendtune env export)"'
+            say(
+                "CANN {release}: the toolkit, and the kernels (8.5 and later: ops) package of the chip; then {command}",
+                release=advice.cann,
+                command='eval "$(ascendtune env export)"',
+            )
         )
     return tuple(found)
 
@@ -110,11 +114,19 @@ def _before(advice: Advice) -> tuple[str, ...]:
 def _why(name: str, bounds: str, cann: str | None, outside: Outside) -> str:
     have = outside.package(name)
     if name == "torch-npu" and (wheel := find_wheel(bounds.lstrip("="))):
-        return f"made for torch {wheel.torch}, CANN {wheel.cann}, Python {', '.join(wheel.python)}: {wheel.source}"
+        return say(
+            "made for torch {torch}, CANN {cann}, Python {python}: {source}",
+            torch=wheel.torch,
+            cann=wheel.cann,
+            python=", ".join(wheel.python),
+            source=wheel.source,
+        )
     if name == "torch" and bounds.startswith("=="):
-        return "torch-npu needs exactly this torch"
+        return say("torch-npu needs exactly this torch")
     if name == "numpy" and bounds.startswith("=="):
-        return f"CANN {cann} was built for numpy 1; CANN 9.0.0 is the first release for numpy 2"
+        return say("CANN {cann} was built for numpy 1; CANN 9.0.0 is the first release for numpy 2", cann=cann)
     if have is None:
-        return "training needs it, and it is missing"
-    return f"{have} is outside of what ascendtune supports, or does not work with another package here"
+        return say("training needs it, and it is missing")
+    return say(
+        "{version} is outside of what ascendtune supports, or does not work with another package here", version=have
+    )

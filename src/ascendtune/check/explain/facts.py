@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 Facts = dict[str, tuple[str, ...]]
 """Values by name, each in the order of the log and once."""
@@ -21,6 +21,8 @@ _NAME = (
     r"VLLM|OMP|LD|ATB|TASK_QUEUE|CPU_AFFINITY|MULTI_STREAM|DS|SLURM|RANK_TABLE|FLASH|USE|FORCE)[A-Z0-9_]*"
 )
 _VARIABLE = re.compile(rf"(?<![\w$.]){_NAME}(?<=[A-Z0-9])=['\"]?(?P<value>[^\s'\";|&)]+)")
+_HAS_VARIABLE = re.compile(r"=(?<=[A-Z0-9]=)")
+"""Begins with a literal character, which `re` finds many times faster than names of variables."""
 _EXAMPLE, _EXAMPLE_WITHIN = "or example", 40
 """Words before a variable that a message only explains."""
 _VERSION_NAMES = (
@@ -35,6 +37,12 @@ _VERSION = re.compile(
 _INSTALLED = re.compile(r"Successfully installed (?P<packages>[\w.+ -]+)")
 """Of pip; "torch-npu-2.7.1" is name and version."""
 _PACKAGE = re.compile(rf"(?<!\S)(?P<name>{_VERSION_NAMES})-(?P<value>\d+\.\d+[\w.+]*)(?!\S)", re.IGNORECASE)
+_VERSION_WORDS = (
+    *("torch", "transformers", "accelerate", "peft", "trl", "deepspeed", "datasets", "tokenizers", "vllm"),
+    *("llamafactory", "numpy", "triton", "flash", "bitsandbytes", "mindspeed", "megatron", "safetensors"),
+    *("huggingface", "cann", "python", "cuda", "nccl", "driver", "firmware"),
+)
+"""Each of `_VERSION_NAMES` holds one of them."""
 _WORLD = {
     "world_size": re.compile(r"\b(?:world[ _]?size|WORLD_SIZE|nranks|nRanks|rank_?[Ss]ize)\W{1,4}(?P<value>\d{1,5})\b"),
     "nproc": re.compile(
@@ -49,6 +57,17 @@ _WORLD = {
     "checkpoint_inputs": re.compile(r"None of the inputs have (?P<value>requires_grad)=True"),
     "joined": re.compile(r"world_size=(?P<wanted>\d+), worker_count=(?P<value>\d+)"),
 }
+_WORLD_WORDS = {
+    "world_size": ("world", "nranks", "ranksize", "rank_size"),
+    "nproc": ("nproc", "num_gpus", "num_processes"),
+    "nnodes": ("nnodes", "num_machines"),
+    "port": ("port", "::]:", ".0.0.0:", "localhost:", ".0.0.1:"),
+    "checkpoint_inputs": ("requires_grad",),
+    "joined": ("worker_count",),
+}
+"""For each pattern: words in lower case, one of which every match holds, or begins with."""
+_LONGEST_CROSSING = 10
+"""Characters of a match that may stand in the line below the one it begins in."""
 _DTYPES = (
     "Half|BFloat16|Float|Double|Long|Int|Bool|Char|Byte|float16|bfloat16|float32|float64|"
     "fp16|bf16|fp32|int8|int32|int64"
@@ -100,16 +119,17 @@ def of_log(texts: Iterable[str]) -> Facts:
         if len(values) < _MOST_VALUES:
             values.setdefault(value.rstrip(".,")[:_LONGEST_VALUE])
 
-    for text in texts:
-        for match in _VARIABLE.finditer(text):
+    for text in dict.fromkeys(texts):
+        # "İ" is the one character that becomes two in lower case.
+        lower = text.replace("İ", "i").lower()
+        for match in _matches(_VARIABLE, text, (match.start() for match in _HAS_VARIABLE.finditer(text))):
             if _EXAMPLE in text[max(0, match.start() - _EXAMPLE_WITHIN) : match.start()]:
                 continue
             note(f"variable.{match[0].partition('=')[0]}", match["value"])
-        installed = "".join(match["packages"] + " " for match in _INSTALLED.finditer(text))
-        for match in (*_VERSION.finditer(text), *_PACKAGE.finditer(installed)):
+        for match in (*_matches(_VERSION, text, _places(lower, _VERSION_WORDS)), *_installed_in(text, lower)):
             note(f"version.{match['name'].lower().replace('-', '_')}", match["value"])
         for name, pattern in _WORLD.items():
-            for match in pattern.finditer(text):
+            for match in _matches(pattern, text, _places(lower, _WORLD_WORDS[name])):
                 value = match["value"]
                 if name == "joined":
                     value = "more" if int(value) > int(match["wanted"]) else "fewer"
@@ -118,6 +138,32 @@ def of_log(texts: Iterable[str]) -> Facts:
     if asked > 1:
         note("asked", str(asked))
     return {name: tuple(values) for name, values in found.items()}
+
+
+def _places(text: str, words: Iterable[str]) -> Iterator[int]:
+    """Where the words stand in `text`; of one word in one line only the first place."""
+    for word in words:
+        place = text.find(word)
+        while place >= 0:
+            yield place
+            line_end = text.find("\n", place)
+            place = text.find(word, line_end) if line_end >= 0 else -1
+
+
+def _matches(pattern: re.Pattern[str], text: str, places: Iterable[int]) -> Iterator[re.Match[str]]:
+    """The matches of `pattern` in the lines with the characters at `places`, in the order of the text."""
+    lines = {text.rfind("\n", 0, place) + 1: place for place in places}
+    for start in sorted(lines):
+        end = text.find("\n", lines[start])
+        end = len(text) if end < 0 else end
+        matches = pattern.finditer(text, start, end + _LONGEST_CROSSING)
+        yield from (match for match in matches if match.start() < end)
+
+
+def _installed_in(text: str, lower: str) -> Iterator[re.Match[str]]:
+    """Names and versions of the packages that pip says it has installed."""
+    for line in _matches(_INSTALLED, text, _places(lower, ("successfully installed",))):
+        yield from _PACKAGE.finditer(line["packages"])
 
 
 def of_message(text: str) -> Facts:

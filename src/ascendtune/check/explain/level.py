@@ -25,6 +25,8 @@ _SIGNS = (
     "CRITICAL",
     "WARN",
 )
+_SIGNS_AS_BYTES = tuple(sign.encode() for sign in _SIGNS)
+_SIGNS_OF_ANY_DIGITS = re.compile(rb"[EF][A-Z]?\d|\d\]? error ")
 _GLOG = re.compile(r"[EF](?:\d{3,8} \d\d:|20\d{6} |[A-Z1-9]\d{4}: )")
 _STAMPED = re.compile(r"\d\]? error (?=\S*\d)")
 _WARNING = re.compile(
@@ -63,6 +65,11 @@ def may_matter(text: str) -> bool:
     """Any other line matters only if something is known about it; saves most of the work on long logs."""
     signs = any(map(text.__contains__, _SIGNS)) or _GLOG.search(text) is not None
     return signs or (" error " in text and _STAMPED.search(text) is not None)
+
+
+def has_sign(line: bytes) -> bool:
+    """Whether `may_matter` may hold for the line, or for one that differs from it in digits only."""
+    return any(map(line.__contains__, _SIGNS_AS_BYTES)) or _SIGNS_OF_ANY_DIGITS.search(line) is not None
 
 
 def is_error(text: str, said: str) -> bool:

@@ -9,6 +9,7 @@ from pathlib import PurePath
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[\d{1,2}(?:;\d{1,2})*m")
 """Also without the escape character, which is lost where logs are copied from a terminal."""
+_COLOURS_AS_BYTES = re.compile(_COLOURS.pattern.encode())
 _PREFIX = re.compile(
     r"\s*(?:"
     r"\[(?:rank|Rank|RANK)[ :]?(?P<a>\d+)\]:?"  # torch
@@ -36,11 +37,12 @@ _DEVICE = re.compile(
 )
 _ACTOR_RANK = re.compile(r"\b(?:rank|TP)\s?[=:]?\s?(\d+)")
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[_-]?(\d+)|(?:^|[^a-z])worker[_-](\d+)", re.IGNORECASE)
-_TIME = re.compile(r"\b20\d\d[-/](\d\d)[-/](\d\d)[-T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
+# A pattern that begins with a literal is searched for ten times faster than one that begins with \b.
+_TIME = re.compile(r"20(?<!\w20)\d\d[-/](\d\d)[-/](\d\d)[-T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 _GLOG_TIME = re.compile(r"\b[EWIF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
 _ASCEND_WORDS = ("ascend", "npu", "cann", "hccl", "aclnn")
 _ASCEND = re.compile(r"(?<![a-z])(?:ascend(?!ing|ant|tune)|npu(?!t)|cann(?![a-z]))|hccl|aclnn")
-_ASCEND_CODE = re.compile(r"\bE(?:[A-Z]\d{4}: |RR\d{5} )")
+_ASCEND_CODE = re.compile(r"E(?<!\wE)(?:[A-Z]\d{4}: |RR\d{5} )")
 _LONGEST_PREFIXES = 4
 _DISTRIBUTED_LOGS = re.compile(r"/(\d+)/std(?:err|out)\.log$")
 """torchrun --log-dir: attempt_0/RANK/stderr.log"""
@@ -82,6 +84,11 @@ def read(text: str) -> Line:
     if start and rest.startswith(" ") and not text[start - 1].isspace():
         rest = rest[1:]
     return Line(speaker.strip(), rest, rank, host)
+
+
+def without_colours(text: bytes) -> bytes:
+    """A line as `read` sees it."""
+    return _COLOURS_AS_BYTES.sub(b"", text)
 
 
 def _rank_of(prefix: re.Match[str]) -> int | None:

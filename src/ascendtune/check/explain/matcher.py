@@ -7,10 +7,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ascendtune.check.explain import level
 from ascendtune.check.explain.knowledge import KnownFailure
 from ascendtune.check.explain.language import say
+from ascendtune.check.explain.line import without_colours
 
 _WORD = re.compile(rb"[a-z0-9]+")
+_DIGITS = re.compile(rb"\d+")
 _WORDS_ONLY = bytes(
     code if chr(code).isascii() and (chr(code).isalnum() or code == 10) else 32 for code in bytes(range(256)).lower()
 )
@@ -23,6 +26,16 @@ _TROUBLE = frozenset(
     if isinstance(each, type) and issubclass(each, BaseException)
 }
 """Words of lines that may matter although no entry knows them."""
+_COMMON = frozenset(
+    b"access and are associated available became because but can code communication could create current different "
+    b"environment feature features find following for found from function give greater have identify image images "
+    b"information input instruction known language line list long lost machine major model must need not number only "
+    b"open other others out output positive problem process real received reduce return same service should size state "
+    b"support system text than that the their there third time train training type use used user using value values "
+    b"what where which with world your".split()
+)
+"""Words of anchors that any text holds: looking for the anchors at each of them takes half of the time."""
+ASCEND = frozenset(b"ascend npu cann hccl".split())
 
 
 @dataclass(frozen=True)
@@ -35,37 +48,66 @@ class Hit:
 
 
 class Matcher:
-    """Two steps: a line's words tell whether it is worth a look, and which anchors to try on it.
+    """Two steps: a line's words and a piece of an anchor tell whether it is worth a look, then all anchors are tried
+    that have two of its words.
 
-    Each anchor is tried on lines that have two of its words: its longest, or one that is not a word of trouble where it
-    has such, for of lines of trouble there are many; and one from within a part, which is whole whatever surrounds the
-    anchor. So the longest word of an anchor is whole, too.
+    These are the anchor's longest, or one that is not a word of trouble where it has such, for of lines of trouble
+    there are many; and one from within a part, which is whole whatever surrounds the anchor. So the longest word of an
+    anchor is whole, too; where any text holds it, all are.
     """
 
     def __init__(self, entries: Iterable[KnownFailure]) -> None:
         self._by_word: dict[bytes, list[tuple[bytes, tuple[bytes, ...], KnownFailure]]] = {}
-        self._companions: dict[bytes, set[bytes]] = {}
+        chunks: dict[bytes, dict[bytes, None]] = {}
+        numbered = set[bytes]()
         for entry in entries:
             for anchor in entry.anchors:
                 parts = tuple(part.encode() for part in anchor)
                 words = [word for part in parts for word in _WORD.findall(part)]
                 longest, tried = max(words, key=len), max(words, key=_narrows)
                 whole = [word for part in parts for word in _WORD.findall(part)[1:-1]]
-                self._companions.setdefault(longest, set()).add(_other(longest, whole))
+                rare = longest if longest not in _COMMON else max(words, key=_is_rare)
+                chunk = _chunk(parts)
+                if chunk.strip() == rare and any(map(_DIGITS.search, parts)):
+                    numbered.add(rare)
+                else:
+                    chunks.setdefault(rare, {}).setdefault(chunk)
                 self._by_word.setdefault(tried, []).append((_other(tried, whole), parts, entry))
+        self._rare = frozenset(chunks).union(numbered)
+        self._chunks = {word: tuple(chunks.get(word, ())) for word in self._rare}
+        """By a word of anchors: of each anchor the longest piece without digits."""
+        self._numbered = frozenset(numbered)
+        """Words whose anchors have a number besides, and nothing else."""
         self._anchors = frozenset(self._by_word)
-        self._words = _TROUBLE.union(self._companions)
+        self._words = self._rare.union(_TROUBLE, ASCEND)
 
-    def worth_a_look(self, block: bytes) -> list[bool]:
-        """For each line of `block`: does it hold a word of trouble, or two words of an anchor?"""
+    def worth_a_look(self, block: bytes, always: frozenset[bytes] = frozenset()) -> list[bool]:
+        """For each line of `block`: does it look like an error, or hold a piece of an anchor?
+
+        Lines that differ in decimal digits only are worth the same.
+
+        Args:
+            always: any line with one of these words is worth a look; of `ASCEND`.
+        """
         are_missing = self._words.isdisjoint
-        lines = block.translate(_WORDS_ONLY).split(b"\n")
-        return [not are_missing(words := line.split()) and self._is_worth(words) for line in lines]
+        lines = block.split(b"\n")
+        words_of = map(bytes.split, block.translate(_WORDS_ONLY).split(b"\n"))
+        return [
+            not are_missing(words) and self._is_worth(words, line, always)
+            for words, line in zip(words_of, lines, strict=True)
+        ]
 
-    def _is_worth(self, words: list[bytes]) -> bool:
-        if not _TROUBLE.isdisjoint(words):
+    def _is_worth(self, words: list[bytes], line: bytes, always: frozenset[bytes]) -> bool:
+        if not always.isdisjoint(words):
             return True
-        return any(not self._companions[word].isdisjoint(words) for word in self._words.intersection(words))
+        lower = (without_colours(line) if b"\x1b" in line or b"[0m" in line else line).lower()
+        for word in self._rare.intersection(words):
+            for chunk in self._chunks[word]:
+                if chunk in lower:
+                    return True
+            if word in self._numbered and _DIGITS.search(lower):
+                return True
+        return (b"[E" in line or b"rror" in line or not _TROUBLE.isdisjoint(words)) and level.has_sign(line)
 
     def hits(self, text: str) -> list[Hit]:
         """Everything known that a line speaks of, the best first: what explains most, then the longest anchor."""
@@ -76,7 +118,9 @@ class Matcher:
         found: dict[str, Hit] = {}
         for word in self._anchors.intersection(words):
             for other, parts, entry in self._by_word[word]:
-                length = _stands_in(parts, line) if other in words else 0
+                if other not in words or parts[0] not in line:
+                    continue
+                length = _stands_in(parts, line)
                 if not length or (entry.id in found and found[entry.id].length >= length):
                     continue
                 match = entry.pattern.search(text) if entry.pattern else None
@@ -120,6 +164,16 @@ def _names(entry: KnownFailure, text: str, match: re.Match[str] | None) -> dict[
 def _narrows(word: bytes) -> tuple[bool, int]:
     """The greater, the fewer lines of trouble hold the word."""
     return len(word) > 2 and word not in _TROUBLE, len(word)
+
+
+def _is_rare(word: bytes) -> tuple[bool, int]:
+    """The greater, the fewer lines hold the word."""
+    return len(word) > 2 and word not in _COMMON, len(word)
+
+
+def _chunk(parts: tuple[bytes, ...]) -> bytes:
+    """The longest piece without digits: every line with the anchor `parts` holds it."""
+    return max((piece for part in parts for piece in _DIGITS.split(part)), key=len)
 
 
 def _other(word: bytes, words: list[bytes]) -> bytes:

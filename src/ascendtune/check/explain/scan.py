@@ -30,6 +30,8 @@ _BELOW = 3
 """Lines below one that may belong to it."""
 _BELOW_TRACE = 24
 """Lines below an exception in which MindSpore names the line of the model."""
+_SPEAKERS = 64
+"""Speakers whose lines may alternate, so that those below a line of one stand further down."""
 _KEPT = 1 << 17
 _LOOK_BACK = 200
 """Lines in which the time of a line without one is looked for."""
@@ -59,6 +61,8 @@ class Scan:
         self._ledger = Ledger()
         self._inner = InnerPrefixes()
         self._time: float | None = None
+        self._timed: tuple[int, int, float | None] = -1, -1, None
+        """Of the block's lines: up to which a time was looked for, which has the last one, and this time."""
         self._last = 0, b""
         """The last line that is not blank, with its number."""
         self._passed = 0
@@ -108,6 +112,7 @@ class Scan:
         lines = block.split(b"\n")
         if not lines[-1]:
             del lines[-1]
+        self._timed = -1, -1, None
         head = min(max(0, _HEAD - self.lines), len(lines))
         chosen = self._sieve.worth_reading(block, lines)
         chosen = [*range(head), *(index for index in chosen if index >= head)]
@@ -136,7 +141,8 @@ class Scan:
         number = self.lines + index + 1
         if number <= self._passed:
             return
-        self.speaks_of_ascend = self.speaks_of_ascend or lines_of.speaks_of_ascend(text)
+        if not self.speaks_of_ascend and lines_of.speaks_of_ascend(text):
+            self.speaks_of_ascend, self._sieve.always = True, frozenset()
         line = lines_of.read(text)
         said = self._inner.without(line.said)
         if not self._traces.are_open:
@@ -161,13 +167,10 @@ class Scan:
         trace = trace or Traces.bare(said, number)
         if trace is not None:
             above = lines[index - 1][:_LONGEST_TEXT].decode(errors="replace") if index else ""
-            trace.read_below(
-                [each[:_LONGEST_TEXT].decode(errors="replace") for each in lines[index + 1 :][:_BELOW_TRACE]], above
-            )
+            trace.read_below(_below(lines, index, line, _BELOW_TRACE), above)
             self._note_trace(line, said, trace)
         elif not level.is_aside(said):
-            below = [each[:_LONGEST_TEXT].decode(errors="replace") for each in lines[index + 1 : index + 1 + _BELOW]]
-            self._note_line(line, text, said, number, below)
+            self._note_line(line, text, said, number, _below(lines, index, line, _BELOW))
 
     def _begin_trace(self, line: Line, text: str, said: str, number: int, before: bytes) -> None:
         heading = said[: said.index(HEADER)]
@@ -258,10 +261,15 @@ class Scan:
             self._note(line, text, line.said, number, unknown_line(line.said), None)
 
     def _time_of(self, lines: list[bytes], index: int) -> float | None:
-        for line in reversed(lines[max(0, index - _LOOK_BACK) : index + 1]):
+        first = max(0, index - _LOOK_BACK)
+        for each in range(index, max(first, self._timed[0] + 1) - 1, -1):
+            line = lines[each]
             if b":" in line and (time := lines_of.time_of(line[:200].decode(errors="replace"))) is not None:
+                self._timed = index, each, time
                 return time
-        return self._time
+        at, time = self._timed[1:]
+        self._timed = index, at, time
+        return time if at >= first else self._time
 
     def _note(
         self,
@@ -299,6 +307,17 @@ class Scan:
                 weak=weak,
             ),
         )
+
+
+def _below(lines: list[bytes], index: int, line: Line, count: int) -> list[str]:
+    """The lines below the one at `index`; where a prefix names its speaker, the speaker's, without the prefix."""
+    below = lines[index + 1 : index + 1 + count]
+    said = line.said.encode()
+    if line.speaker and lines[index].endswith(said):
+        prefix = lines[index].removesuffix(said)
+        theirs = [each for each in lines[index + 1 : index + 1 + count * _SPEAKERS] if each.startswith(prefix)]
+        below = [each.removeprefix(prefix) for each in theirs[:count]] or below
+    return [each[:_LONGEST_TEXT].decode(errors="replace") for each in below]
 
 
 def _with_message(said: str, below: list[str]) -> str:

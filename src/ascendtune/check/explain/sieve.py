@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import compress
 
-from ascendtune.check.explain.matcher import Matcher
+from ascendtune.check.explain.matcher import ASCEND, Matcher
 
 _DIGITS = b"0123456789abcdef"
 """Decimal and hexadecimal ones: counters, sizes, addresses."""
@@ -19,6 +19,8 @@ _REPEATS_READ = 300
 
 class Sieve:
     def __init__(self, matcher: Matcher) -> None:
+        self.always = ASCEND
+        """Words whose lines are worth reading whatever they say."""
         self._matcher = matcher
         self._boring: set[bytes] = set()
         self._without_shapes = 0
@@ -28,7 +30,7 @@ class Sieve:
         """The lines to look at: those with words of trouble, and of each shape only so many."""
         if self._without_shapes:
             self._without_shapes -= 1
-            worth = compress(range(len(lines)), self._matcher.worth_a_look(block))
+            worth = compress(range(len(lines)), self._matcher.worth_a_look(block, self.always))
         else:
             worth = compress(*self._of_new_shapes(block, lines))
         chosen = []
@@ -48,12 +50,12 @@ class Sieve:
     def _of_new_shapes(self, block: bytes, lines: list[bytes]) -> tuple[list[int], list[bool]]:
         """(lines that no earlier one of no worth is like, whether each has words of trouble)."""
         shapes = block.translate(None, _DIGITS).split(b"\n")[: len(lines)]
-        boring = self._boring
+        boring, is_first = self._boring, not self._boring
         new = [index for index, shape in enumerate(shapes) if shape not in boring]
-        worth = self._matcher.worth_a_look(b"\n".join([lines[index] for index in new]))
+        worth = self._matcher.worth_a_look(b"\n".join([lines[index] for index in new]), self.always)
         boring.update([shapes[index] for index, look in zip(new, worth, strict=False) if not look])
         if len(boring) > _SHAPES_KEPT:
             boring.clear()
-        if len(lines) - len(new) < _REPETITIVE * len(lines):
+        if not is_first and len(lines) - len(new) < _REPETITIVE * len(lines):
             self._without_shapes = _BLOCKS_WITHOUT_SHAPES
         return new, worth

@@ -5,25 +5,34 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from ascendtune.check.doctor import bundle, container, disk
-from ascendtune.check.doctor.check import examine, verdict
+import pytest
+
+from ascend_node.node import Cann, Node
+from ascend_node.scenarios import HEALTHY
+from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS, bundle, container, disk
+from ascendtune.check.doctor.check import examine, get_check, verdict
+from ascendtune.check.doctor.install_plan import make_install_plan
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.doctor.requirements import known_combinations
 from ascendtune.check.table import as_text
+from ascendtune.cli.env import _plan_lines
 from ascendtune.core import language
 
 _ROOM = Path(bundle.__file__).parent
-_CLI = _ROOM.parents[1] / "cli" / "doctor.py"
+_CLI = _ROOM.parents[1] / "cli"
 _NAMES = re.compile(r"\{(\w+)")
 _COMMAND = re.compile(r"(?:export|unset|pip|sudo|ulimit|source|-v) |-\w+$")
 """What is typed is the same in every language."""
+_PROSE = re.compile(r"[A-Za-z]+ [a-z]+ [a-z]+")
+_HAN = re.compile("[\u4e00-\u9fff]")
 
 
 def _said() -> Iterator[str]:
-    for path in (*sorted(_ROOM.glob("*.py")), _CLI):
+    for path in (*sorted(_ROOM.glob("*.py")), _CLI / "doctor.py", _CLI / "env.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "say":
                 strings = (each.value for each in ast.walk(node.args[0]) if isinstance(each, ast.Constant))
@@ -33,11 +42,29 @@ def _said() -> Iterator[str]:
 def test_every_sentence_of_the_doctor_has_a_translation_with_the_same_names() -> None:
     said = {*_said(), *disk._ELSEWHERE, *disk._ELSEWHERE.values(), *(each.breaks for each in known_combinations())}
     said |= {*bundle._KINDS.values()}
+    said |= {get_check(code).what for code in (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS)}
     said |= {why for _, why in (*container._MOUNTS.values(), container._TOOL)}
 
     assert sorted(each for each in said - say.chinese.keys() if not _COMMAND.match(each)) == []
     for english, translated in say.chinese.items():
         assert sorted(_NAMES.findall(english)) == sorted(_NAMES.findall(translated)), english
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        replace(HEALTHY, packages={}, cann=(Cann("8.2.RC1"),)),
+        replace(HEALTHY, packages={}, cann=(Cann("7.0.0"),)),
+        replace(HEALTHY, cann=(Cann("8.2.RC1"),)),
+    ],
+    ids=["bare", "old-cann", "as-it-is"],
+)
+def test_install_plan_has_no_line_of_english_prose(lay: Callable[..., Outside], node: Node) -> None:
+    with language.using("zh"):
+        lines = [line for line in _plan_lines(make_install_plan(lay(node)), "python") if " -m pip " not in line]
+
+    assert [line for line in lines if _PROSE.search(line) and not _HAN.search(line)] == []
+    assert _HAN.search(lines[0])
 
 
 def test_findings_are_chinese_and_keep_commands(lay: Callable[..., Outside]) -> None:

@@ -35,6 +35,26 @@ def test_versions_that_pip_installed_are_facts() -> None:
     assert of_log(["Downloading numpy-2.0.2-cp310-cp310-manylinux.whl"]) == {}
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "values"),
+    [
+        ("world_size:\n 4\nHCCL_A=123456789012", "world_size", ("4",)),
+        ("HCCL_B=1\nHCCL_A=123456789012", "variable.HCCL_A", ("123456789012",)),
+        ("nRanks 2, rankSize 4", "world_size", ("2", "4")),
+        ("num_machines 2 --num_machines 3", "nnodes", ("3",)),
+        ("--num_processes=4 --num_gpus 8", "nproc", ("8", "4")),
+        ("[::]:29501 0.0.0.0:29502 127.0.0.1:29503 localhost:29504", "port", ("29501", "29502", "29503", "29504")),
+        ("İ Python 3.11.4\nvllm_ascend-0.9 HUGGINGFACE_HUB==0.30", "version.huggingface_hub", ("0.30",)),
+        ("None of the inputs have requires_grad=True", "checkpoint_inputs", ("requires_grad",)),
+        ("world_size=4, worker_count=5", "joined", ("more",)),
+    ],
+)
+def test_facts_of_each_kind_are_found_by_the_words_of_their_lines(
+    text: str, name: str, values: tuple[str, ...]
+) -> None:
+    assert sorted(of_log([f"first line\n{text}\nlast line"])[name]) == sorted(values)
+
+
 @pytest.mark.parametrize("text", ["a.WORLD_SIZE_OF_MOON=3", "step 12 loss 2.5 port of call", "$MASTER_PORT="])
 def test_text_without_facts_has_none(text: str) -> None:
     assert of_log([text]) == {}

@@ -10,7 +10,7 @@ import pytest
 
 from ascendtune.check.doctor import CHECKS
 from ascendtune.check.explain.knowledge import KINDS, KnownFailure, entries
-from ascendtune.check.explain.matcher import Matcher, filled
+from ascendtune.check.explain.matcher import ASCEND, Matcher, filled
 from ascendtune.cli.commands import COMMANDS
 
 _LONGEST_ANCHOR = 75
@@ -121,5 +121,24 @@ def test_first_remedy_of_a_general_entry_is_a_check_and_no_change() -> None:
     assert [entry.id for entry in general if entry.remedies and _CHANGES.match(entry.remedies[0])] == []
 
 
-def test_lines_with_a_single_word_of_an_anchor_are_passed_over(matcher: Matcher) -> None:
-    assert matcher.worth_a_look(b"a forward\nthere is an aivector error\nnull") == [False, True, True]
+def test_lines_with_words_but_no_piece_of_an_anchor_are_passed_over(matcher: Matcher) -> None:
+    lines = b"a forward\nthere is an aivector error\nnull\nan error of memory and a failure"
+
+    assert matcher.worth_a_look(lines) == [False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "call aclnnAdd failed, detail 100099, nothing else",  # of another number the shape would be the same
+        "[rank3]: \x1b[31mout of\x1b[0m memory",
+        "moon.OddError: no memory of it",
+        "[E419 10:42:29.003292273 ProcessGroupNCCL.cpp:1834] Timeout at NCCL work: 4486",
+    ],
+)
+def test_lines_that_may_matter_are_worth_a_look(matcher: Matcher, line: str) -> None:
+    assert matcher.worth_a_look(line.encode()) == [True]
+
+
+def test_lines_with_a_word_that_is_asked_for_are_worth_a_look(matcher: Matcher) -> None:
+    assert matcher.worth_a_look(b"an npu\na cpu", ASCEND) == [True, False]

@@ -80,3 +80,14 @@ def test_ranks_that_a_message_lists_as_absent_are_named(explained: Callable[...,
 
     assert explanation.verdict.missing is not None and explanation.verdict.missing.ranks == (1, 3, 5, 7)
     assert explanation.headline().startswith("ranks 1, 3, 5, 7 did not join")
+
+
+def test_message_below_an_error_is_that_of_the_same_rank(explained: Callable[..., Explanation]) -> None:
+    lines = [
+        "[rank1]: CMake Error at CMakeLists.txt:18 (find_package):",
+        "[rank0]: step 7 loss 1.25",
+        "[rank1]:   Could not find moon in any of its places",
+        "[rank0]: step 8 loss 1.24",
+    ]
+
+    assert "Could not find moon" in explained("\n".join(lines)).headline()

@@ -204,3 +204,18 @@ def test_a_warning_about_a_connection_before_the_training_went_on_is_not_a_failu
 
 def test_a_warning_about_a_connection_that_ends_an_excerpt_is_the_failure(explained: Explained) -> None:
     assert "[::1]:29500 does not answer" in explained(f"{_UNREACHABLE}\n").headline()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "sympy.parsing.sympy_parser.TokenError: ('unexpected EOF in multi-line statement', (1, 0))",
+        "hydra.errors.ConfigCompositionException: Could not override 'model.lr'. Key 'lr' is not in struct",
+        "shapely.errors.GEOSException: TopologyException: side location conflict at 12.5 48.1",
+        "gymnasium.error.NameNotFound: Environment `Breakout` doesn't exist.",
+    ],
+)
+def test_exception_of_a_library_without_entries_is_the_headline_itself(explained: Explained, said: str) -> None:
+    trace = 'Traceback (most recent call last):\n  File "/data/train.py", line 40, in main\n    run()\n'
+
+    assert explained(f"{trace}{said}\n").headline() == f"Python failed with {said}"
