@@ -90,8 +90,9 @@ def upload(found: OfflineRun, env: Mapping[str, str], *, project: str | None = N
     # The client makes its mark, and ends with 0, also where the server refused the rows (0.31).
     with translated_disk_errors(mark, "removing the mark of an upload that failed"):
         mark.unlink(missing_ok=True)
+    told = without_secrets(" ".join(dict.fromkeys([*faults, *lines[-1:]])))
     raise MachineError(
-        f"{found.directory.name} was not uploaded: {without_secrets(' '.join(dict.fromkeys([*faults, *lines[-1:]])))[:400]}",
+        f"{found.directory.name} was not uploaded: {told[:400]}",
         code="upload-failed",
         remedy="check the network and `ascendtune track login`, then run this again: what is uploaded is passed over",
         where=found.directory,
