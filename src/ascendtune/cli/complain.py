@@ -32,6 +32,8 @@ def complain_about_usage(error: TyperException) -> None:
         return
     # Where pydantic converted a value, its message is for programmers.
     message = message.replace(": Value error, ", ": ").replace(": Input should", ": it should")
+    # Choices come on lines of their own.
+    message = " ".join(message.split())
     remedy = option_remedy(getattr(error, "option_name", None) or "") or f"see `{command} --help`"
     _print(message[:1].lower() + message[1:].rstrip("."), remedy, None, "usage")
 
