@@ -67,7 +67,7 @@ def find_offline_runs(directories: list[Path]) -> list[OfflineRun]:
 
 
 def upload(found: OfflineRun, env: Mapping[str, str], *, project: str | None = None) -> None:
-    """Let wandb's own client upload a run. Repeating it is safe: a run keeps its id, and its rows their numbers.
+    """Let wandb's own client upload a run. It keeps its id when this is repeated; the client sends all rows again.
 
     Args:
         project: another one than the run was recorded for.
