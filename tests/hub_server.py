@@ -7,7 +7,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,7 +24,9 @@ class Hub:
         breaks_after: per file, the bytes after which each connection is reset, as often as the number beside it says.
         wrong: content that is sent in place of the right one, as often as the number beside it says.
         statuses: error statuses for the next requests of a file.
+        listing_statuses: error statuses for the next requests of anything else.
         trickle: bytes per second of every file; 0: at once.
+        before_piece: called with the name of a file before each piece of it.
         sent: body bytes of files that left the server, per file.
         private: whether the repository of uploads, `o/m`, is private; None: it does not exist.
         stored: large objects by their hash; they stay where a commit does not follow.
@@ -37,7 +39,9 @@ class Hub:
     breaks_after: dict[str, list[int]] = field(default_factory=dict)
     wrong: dict[str, list[bytes]] = field(default_factory=dict)
     statuses: dict[str, list[int]] = field(default_factory=dict)
+    listing_statuses: list[int] = field(default_factory=list)
     trickle: float = 0.0
+    before_piece: Callable[[str], None] = lambda name: None
     knows_ranges: bool = True
     redirects_to: str | None = None
     page: int = 1000
@@ -81,7 +85,12 @@ class _Handler(BaseHTTPRequestHandler):
         hub.tokens.append(self.headers.get("Authorization"))
         path, query = unquote(url.path), parse_qs(url.query)
         resolve = f"/o/m/resolve/{COMMIT}/"
-        if path in ("/openapi/v1/models/o/m", "/api/v1/models/o/m"):
+        is_file = path.startswith(resolve) or path.endswith("/repo")
+        if hub.listing_statuses and not is_file:
+            self._answer(hub.listing_statuses.pop(0), b"", {"Retry-After": "0"})
+        elif is_file and hub.redirects_to:
+            self._answer(302, b"", {"Location": f"{hub.redirects_to}{self.path}"})
+        elif path in ("/openapi/v1/models/o/m", "/api/v1/models/o/m"):
             found = {"id": "o/m", "private": hub.private}
             self._answer(404 if hub.private is None else 200, json.dumps({"success": True, "data": found}).encode(), {})
         elif path.startswith("/api/v1/"):
@@ -94,8 +103,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._json({"sha": COMMIT})
         elif path.startswith(f"/api/models/o/m/tree/{COMMIT}"):
             self._tree(int(query.get("cursor", ["0"])[0]))
-        elif path.startswith(resolve) and hub.redirects_to:
-            self._answer(302, b"", {"Location": f"{hub.redirects_to}{self.path}"})
         elif path.startswith(resolve):
             self._file(path.removeprefix(resolve))
         else:
@@ -212,6 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for at in range(0, min(stop, len(body)), hub.chunk):
             piece = body[at : min(at + hub.chunk, stop)]
+            hub.before_piece(name)
             self.wfile.write(piece)
             hub.sent[name] = hub.sent.get(name, 0) + len(piece)
             if hub.trickle:

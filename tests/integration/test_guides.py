@@ -61,6 +61,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "dataset: rows\ntemplate: qwen\noutput_dir: runs/lf\n"
     )
     (place / "train.py").write_text("import torch\n\nx = torch.rand(100, 100).cuda()\nprint(x @ x)\n")
+    for name in ("gpu.json", "npu.json"):
+        (place / name).write_text(json.dumps({"gsm8k": [number % 3 % 2 for number in range(60)]}))
     cache = place / "cache/torch_extensions/py311_cpu"
     cache.mkdir(parents=True)
     then = time.time() - 7200
@@ -138,4 +140,4 @@ def test_each_page_is_followed_and_marks_say_what_is_needed() -> None:
     assert marks == {
         "run", "NPUs", "a network", "two hosts", "a terminal", "conda", "minutes", "a running job", "a run with NaN",
     }  # fmt: skip
-    assert len(_rows()) >= 48
+    assert len(_rows()) >= 60

@@ -32,6 +32,8 @@ def complain_about_usage(error: TyperException, words: list[str]) -> None:
         return
     # Where pydantic converted a value, its message is for programmers.
     message = message.replace(": Value error, ", ": ").replace(": Input should", ": it should")
+    # Choices come on lines of their own.
+    message = " ".join(message.split())
     remedy = option_remedy(getattr(error, "option_name", None) or "", words) or f"see `{command} --help`"
     if command == "ascendtune init" and "unexpected extra argument" in message:
         remedy = "ascendtune init --model MODEL --data DATA"

@@ -37,7 +37,10 @@ def export(
     from ascendtune.check.doctor.outside import Outside
     from ascendtune.machine.environment.shell import export_lines
 
-    print("\n".join(export_lines(os.environ, release=cann, has_npus=Outside().has_npus)))
+    if lines := export_lines(os.environ, release=cann, has_npus=Outside().has_npus):
+        print("\n".join(lines))
+    elif sys.stdout.isatty():
+        notice("nothing to load: there is no CANN here, or this shell has loaded it")
 
 
 class MirrorAction(StrEnum):
@@ -97,7 +100,8 @@ def mirrors(
     elif action is MirrorAction.TEST:
         _compare(as_json=as_json)
     elif action is MirrorAction.UNDO:
-        print("\n".join(f"restored {path}" for path in user_files.undo()))
+        for path in user_files.undo():
+            print(f"{'restored' if path.exists() else 'removed'} {path}")
     else:
         if name not in MIRRORS:
             raise InputError(
@@ -108,7 +112,7 @@ def mirrors(
         tools = tuple(only.split(",")) if only else TOOLS
         if unknown := [each for each in tools if each not in TOOLS]:
             raise InputError(
-                f"--only {unknown[0]} is not a tool", code="invalid-option-value", remedy=f"one of {', '.join(TOOLS)}"
+                f"--only {unknown[0]!r} is not a tool", code="invalid-option-value", remedy=f"one of {', '.join(TOOLS)}"
             )
         _use(changes_for(name, os.environ, tools=tools, github_proxy=github_proxy), yes=yes)
 

@@ -32,6 +32,9 @@ def sync(
             metavar="[RUN]...", help="Offline runs, or directories with them (default: here).", show_default=False
         ),
     ] = None,
+    project: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Project (default: the one each run was recorded for).")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list them.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -41,12 +44,22 @@ def sync(
     ascendtune track sync
     ascendtune track sync wandb/offline-run-20260101_120000-abcd1234
     ascendtune track sync /data/project --dry-run
+    ascendtune track sync --project qwen
 
     wandb's own client uploads. Run it again after an interruption: uploaded runs are passed over. Runs in flight and
     damaged runs are left alone. Exit code 1: a run is damaged, or was not uploaded.
     """  # fmt: skip
+    import re
+
+    from ascendtune.recipe.sections import PROJECT_NAME
     from ascendtune.train.report.offline_wandb import find_offline_runs, upload
 
+    if project is not None and not re.fullmatch(PROJECT_NAME, project):
+        raise InputError(
+            f"--project {project!r} is not the name of a project",
+            code="invalid-option-value",
+            remedy="letters, digits, '_', '-' and '.'",
+        )
     places = runs or [Path.cwd()]
     for place in places:
         if not place.is_dir():
@@ -61,7 +74,7 @@ def sync(
     for each in found:
         if each.state == "new" and not dry_run:
             try:
-                upload(each, os.environ)
+                upload(each, os.environ, project=project)
                 outcomes[each.directory] = "uploaded"
                 notice(f"uploaded {each.directory.name}")
             except MachineError as error:

@@ -50,7 +50,10 @@ def test_mirrors_are_shown_used_and_undone(home: Path, capsys: pytest.CaptureFix
     assert main("export") == 0
     assert capsys.readouterr().out == "export HF_ENDPOINT=https://hf-mirror.com;\n"
     assert main("mirrors", "undo") == 0
+    assert f"removed {home / '.config/pip/pip.conf'}" in capsys.readouterr().out
     assert not (home / ".config/pip/pip.conf").exists()
+    assert main("export") == 0
+    assert capsys.readouterr().out == "", "no empty line"
 
 
 def test_password_in_a_configuration_file_is_not_shown(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,6 +69,7 @@ def test_password_in_a_configuration_file_is_not_shown(home: Path, capsys: pytes
         (["mirrors", "use"], "unknown-name"),
         (["mirrors", "use", "kernel.org"], "unknown-name"),
         (["mirrors", "use", "tuna", "--only", "npm"], "invalid-option-value"),
+        (["mirrors", "use", "tuna", "--only", "pip,"], "invalid-option-value"),
         (["mirrors", "show", "tuna"], "conflicting-options"),
         (["mirrors", "undo"], "nothing-to-undo"),
         (["mount", "check", "/no/such/directory"], "not-a-directory"),
@@ -80,6 +84,11 @@ def test_wrong_use_is_told(
     monkeypatch.delenv("CONDA_EXE", raising=False)
     assert main(*words) in (2, 3)
     assert f"code: {code}" in capsys.readouterr().err
+
+
+def test_choices_of_a_missing_argument_are_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("conda") == 2
+    assert "error: missing argument 'rename|clone'. Choose from: rename, clone\n" in capsys.readouterr().err
 
 
 def test_mirrors_are_compared_and_a_dead_one_is_named(
@@ -113,10 +122,17 @@ def test_only_old_entries_of_named_caches_are_removed(home: Path, capsys: pytest
     assert not (cache / "py310_cpu").exists() and (cache / "py311_cpu").exists()
 
 
-def test_mount_check_measures_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mount_check_measures_each_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main("mount", "check", str(tmp_path), "--json") == 0
     (found,) = [each for each in json.loads(capsys.readouterr().out)["findings"] if each["status"] == "ok"]
-    assert found["code"] == "storage" and "writes" in found["measured"]
+    assert found["code"] == "storage" and "writes" in found["measured"] and str(tmp_path) in found["measured"]
+    monkeypatch.setattr("ascendtune.check.doctor.storage._SLOW_BYTES_PER_SECOND", 1 << 60)
+    assert main("mount", "check", str(tmp_path), "/proc", "--json") == 0
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert [each["status"] for each in findings] == ["warning", "warning", "ok"], "the speeds are shown all the same"
+    assert "/proc on proc: not measured" in findings[-1]["measured"]
     assert main("mount", "check", "--lang", "zh") == 0
     assert "目录" in capsys.readouterr().out
 

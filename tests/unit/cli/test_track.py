@@ -84,7 +84,7 @@ def test_offline_runs_are_listed_and_uploaded_by_wandbs_client(
     client.mkdir(parents=True)
     (client / "__init__.py").touch()
     (client / "__main__.py").write_text(
-        "import sys, pathlib\nfor each in pathlib.Path(sys.argv[2]).glob('*.wandb'): "
+        "import sys, pathlib\nfor each in pathlib.Path(sys.argv[-1]).glob('*.wandb'): "
         "each.with_suffix('.wandb.synced').touch()\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(client.parent))

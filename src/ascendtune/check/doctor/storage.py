@@ -40,11 +40,12 @@ def _look(outside: Outside) -> Iterator[Finding]:
 
 
 def storage_of(outside: Outside, directories: Iterable[Path]) -> Iterator[Finding]:
-    """Findings for the given directories; the check itself looks at the directories of a job."""
-    return _findings(outside, [_Directory(say("directory"), path, written=True) for path in directories])
+    """Findings for the given directories, and what was measured; the check itself looks at those of a job."""
+    places = [_Directory(say("directory"), path, written=True) for path in directories]
+    return _findings(outside, places, are_given=True)
 
 
-def _findings(outside: Outside, places: Iterable[_Directory]) -> Iterator[Finding]:
+def _findings(outside: Outside, places: Iterable[_Directory], *, are_given: bool = False) -> Iterator[Finding]:
     told, found = [], []
     measured: dict[tuple[str, int], tuple[float, float] | None] = {}
     for place in places:
@@ -55,11 +56,11 @@ def _findings(outside: Outside, places: Iterable[_Directory]) -> Iterator[Findin
         if key not in measured:
             measured[key] = _speed(outside, there)
         speed = measured[key]
-        told.append(_described(place, mount, speed))
+        told.append(_described(f"{place.name} {place.path}" if are_given else place.name, mount, speed))
         if speed is not None:
             found += _slow(place, there, mount, *speed)
     yield from found
-    if not found:
+    if are_given or not found:
         yield ok(STORAGE, "; ".join(told))
     elif unmeasured := [line for line in told if say("not measured") in line]:
         yield unknown(STORAGE, "; ".join(unmeasured))
@@ -85,13 +86,13 @@ def _speed(outside: Outside, directory: Path) -> tuple[float, float] | None:
         return None
 
 
-def _described(place: _Directory, mount: Mount, speed: tuple[float, float] | None) -> str:
+def _described(name: str, mount: Mount, speed: tuple[float, float] | None) -> str:
     options = [each for each in mount.options if each.partition("=")[0] in _SHOWN_OPTIONS] if mount.is_remote else []
     kind = (mount.kind or say("unknown file system")) + (f" ({','.join(options)})" if options else "")
     if speed is None:
-        return say("{name} on {kind}: not measured", name=place.name, kind=kind)
+        return say("{name} on {kind}: not measured", name=name, kind=kind)
     write, read = (f"{format_bytes(each)}/s" for each in speed)
-    return say("{name} on {kind}: writes {write}, reads {read}", name=place.name, kind=kind, write=write, read=read)
+    return say("{name} on {kind}: writes {write}, reads {read}", name=name, kind=kind, write=write, read=read)
 
 
 def _options(place: _Directory, mount: Mount) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -117,15 +118,25 @@ def list_files(supply: Supply, mirrors: Mirrors) -> Listing:
         RecipeError, DataError: there is no such repository or revision, or no access to it.
         MachineError: no mirror answers.
     """
-    faults: list[tuple[Source, Fault]] = []
-    for _ in mirrors.sources:
-        source = mirrors.current()
-        try:
-            return source.listing(supply.name, supply.kind, supply.revision)
-        except Fault as fault:
-            faults.append((source, fault))
-            mirrors.leave(source, fault.what)
+    for number in range(_TRIES):
+        faults: list[tuple[Source, Fault]] = []
+        for _ in mirrors.sources:
+            source = mirrors.current()
+            try:
+                return source.listing(supply.name, supply.kind, supply.revision)
+            except Fault as fault:
+                faults.append((source, fault))
+                mirrors.leave(source, fault.what)
+        busy = [fault for _, fault in faults if fault.status == 429 or (fault.status or 0) >= 500]
+        if not busy or number == _TRIES - 1:
+            break
+        time.sleep(min(_pause(busy[0], number), _LONGEST_WAIT_SECONDS))
     raise _unlisted(supply, faults)
+
+
+def _pause(fault: Fault, failures: int) -> float:
+    """Seconds to wait after so many failures in a row: what the server asks for, else more each time."""
+    return fault.wait_seconds if fault.wait_seconds is not None else min(2.0**failures / 4, _LONGEST_WAIT_SECONDS)
 
 
 def fetch(
@@ -305,8 +316,7 @@ def _fetch_one(
             if isinstance(fault, TooSlow | WrongContent) or not is_progress:
                 mirrors.leave(source, f"{file.path}: {fault.what}")
             if not is_progress and not isinstance(fault, WrongContent):
-                pause = fault.wait_seconds if fault.wait_seconds is not None else min(2.0**failures / 4, 30)
-                cancelled.wait(min(pause, _LONGEST_WAIT_SECONDS))
+                cancelled.wait(min(_pause(fault, failures), _LONGEST_WAIT_SECONDS))
         if cancelled.is_set():
             raise Cancelled
 

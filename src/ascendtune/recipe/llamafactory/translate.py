@@ -169,6 +169,9 @@ def _put_trackers(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     asked = recipe["report_to"] if recipe.given("report_to") else []
     native.put("track.tensorboard", bool({"all", "tensorboard"} & {*asked}), recipe.place("report_to"))
     known = get_args(TrackerName)
+    if "all" in asked:
+        # Which trackers are installed must not decide where a run is sent.
+        native.note(f"report_to: all: TensorBoard; a run is sent where a tracker is named ({', '.join(known)})")
     if others := [name for name in asked if name not in ("none", "all", "tensorboard", *known)]:
         native.note_ignored(f"report_to: {', '.join(others)}", WHY_NO_TRACKER)
     place = recipe.place("report_to" if {*asked} & {*known} else "use_swanlab")

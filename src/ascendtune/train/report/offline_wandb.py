@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ascendtune.core.errors import MachineError
+from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.files import open_regular
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.process import run
@@ -32,6 +32,15 @@ _ACTIVE_SECONDS = 300.0
 _MOST_BYTES = 2 << 30
 """A larger file is not inspected."""
 _UPLOAD_SECONDS = 6 * 3600.0
+_FAULT = "ERROR"
+"""Level of a line of the client: something did not arrive."""
+_TELLING = {"WANDB_SILENT": "false", "WANDB_QUIET": "false"}
+_RETRIES = {
+    f"WANDB_X_{kind}_RETRY_{name}": value
+    for kind in ("FILE_STREAM", "FILE_TRANSFER", "GRAPHQL")
+    for name, value in (("MAX", "8"), ("WAIT_MAX_SECONDS", "15"))
+}
+"""A server that is down is named within two minutes; the client itself tries for hours."""
 
 
 @dataclass(frozen=True)
@@ -57,22 +66,33 @@ def find_offline_runs(directories: list[Path]) -> list[OfflineRun]:
     return [_inspected(path) for path in sorted(found)]
 
 
-def upload(found: OfflineRun, env: Mapping[str, str]) -> None:
-    """Let wandb's own client upload a run. Repeating it is safe: a run keeps its id.
+def upload(found: OfflineRun, env: Mapping[str, str], *, project: str | None = None) -> None:
+    """Let wandb's own client upload a run. It keeps its id when this is repeated; the client sends all rows again.
+
+    Args:
+        project: another one than the run was recorded for.
 
     Raises:
         MachineError: wandb is not installed, or could not upload it.
     """
+    file = found.directory / f"run-{found.run_id}.wandb"
+    mark = file.with_name(f"{file.name}.synced")
     # -P: a wandb.py in the working directory is not run; an absolute path is not an option.
-    argv = [sys.executable, "-P", "-m", "wandb", "sync", str(found.directory.absolute())]
-    done = run(argv, timeout_seconds=_UPLOAD_SECONDS, env=env)
-    if done.exit_code == 0 and _is_uploaded(found.directory / f"run-{found.run_id}.wandb"):
-        return
+    argv = [sys.executable, "-P", "-m", "wandb", "sync", "--include-online", "--include-synced"]
+    argv += [*([f"--project={project}"] if project else []), str(found.directory.absolute())]
+    done = run(argv, timeout_seconds=_UPLOAD_SECONDS, env={**_RETRIES, **env, **_TELLING})
     lines = [line for line in f"{done.output}\n{done.error}".splitlines() if line.strip()]
+    faults = [line for line in lines if _FAULT in line]
+    if done.exit_code == 0 and not faults and _is_uploaded(file):
+        return
     if "No module named" in done.error:
         raise MachineError("wandb is not installed", code="package-missing", remedy="pip install 'ascendtune[track]'")
+    # The client makes its mark, and ends with 0, also where the server refused the rows (0.31).
+    with translated_disk_errors(mark, "removing the mark of an upload that failed"):
+        mark.unlink(missing_ok=True)
+    told = without_secrets(" ".join(dict.fromkeys([*faults, *lines[-1:]])))
     raise MachineError(
-        f"{found.directory.name} was not uploaded: {without_secrets(' '.join(lines[-2:]))[:400]}",
+        f"{found.directory.name} was not uploaded: {told[:400]}",
         code="upload-failed",
         remedy="check the network and `ascendtune track login`, then run this again: what is uploaded is passed over",
         where=found.directory,

@@ -61,7 +61,12 @@ class TensorBoardWriter(Callback):
 
 def curves(kind: str, record: dict[str, Any]) -> dict[str, float | None]:
     """The numbers of a record that are drawn, under the names `KIND/NAME`."""
-    return {f"{kind}/{name}": value for name, value in record.items() if name not in _NO_CURVES}
+    return {_curve(kind, name, record): value for name, value in record.items() if name not in _NO_CURVES}
+
+
+def _curve(kind: str, name: str, record: dict[str, Any]) -> str:
+    """An imported tag may have the prefix already, beside a tag of the same name without it."""
+    return name if name.startswith(f"{kind}/") and name.removeprefix(f"{kind}/") not in record else f"{kind}/{name}"
 
 
 class _Events:

@@ -6,9 +6,7 @@ import hashlib
 import os
 import random
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,51 +69,6 @@ def test_a_second_fetch_reads_nothing_again(hub: Hub, tmp_path: Path) -> None:
     assert _fetched(tmp_path, hub).already_here == len(_WANTED) and hub.sent == before
 
 
-def test_connections_that_break_continue_where_they_broke(hub: Hub, tmp_path: Path) -> None:
-    hub.breaks_after = {"model-00001.safetensors": [100_000, 700_000, 1, 900_000]}
-    _fetched(tmp_path, hub)
-    assert _content(tmp_path) == _WANTED
-    assert hub.sent["model-00001.safetensors"] == len(_FILES["model-00001.safetensors"])
-
-
-def test_a_server_without_ranges_starts_the_file_again(hub: Hub, tmp_path: Path) -> None:
-    hub.knows_ranges, hub.breaks_after = False, {"model-00001.safetensors": [1_000_000]}
-    _fetched(tmp_path, hub)
-    assert _content(tmp_path) == _WANTED
-
-
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_busy_server_is_asked_again(hub: Hub, tmp_path: Path, status: int) -> None:
-    hub.statuses = {"model-00002.safetensors": [status] * 3}
-    _fetched(tmp_path, hub)
-    assert _content(tmp_path) == _WANTED
-
-
-def test_wrong_content_is_thrown_away_and_fetched_again(hub: Hub, tmp_path: Path) -> None:
-    name = "model-00002.safetensors"
-    hub.wrong = {name: [bytes(len(_FILES[name]))]}
-    _fetched(tmp_path, hub)
-    assert _content(tmp_path) == _WANTED
-
-
-def test_a_file_that_is_too_short_never_gets_its_name(hub: Hub, tmp_path: Path) -> None:
-    name = "config.json"
-    hub.wrong = {name: [_FILES[name][:-1]] * 99}
-    with pytest.raises(MachineError) as caught:
-        _fetched(tmp_path, hub)
-    assert caught.value.code == "file-not-fetched" and name in caught.value.what
-    assert not (tmp_path / name).exists()
-
-
-def test_content_that_stays_wrong_is_an_error_that_names_the_file(hub: Hub, tmp_path: Path) -> None:
-    name = "sub/merges.txt"
-    hub.wrong = {name: [bytes(len(_FILES[name]))] * 99}
-    with pytest.raises(MachineError) as caught:
-        _fetched(tmp_path, hub)
-    assert caught.value.code == "file-not-fetched" and name in caught.value.what
-    assert not (tmp_path / name).exists()
-
-
 def test_a_dead_mirror_is_left(hub: Hub, tmp_path: Path) -> None:
     _fetched(tmp_path, Hub({}, endpoint="http://127.0.0.1:9"), hub)
     assert _content(tmp_path) == _WANTED
@@ -136,22 +89,6 @@ def test_a_slow_mirror_is_left_for_a_faster_one(hub: Hub, tmp_path: Path, monkey
         _fetched(tmp_path, slow, hub, least_speed=500_000)
     assert _content(tmp_path) == _WANTED and time.monotonic() - began < 20
     assert 0 < slow.sent["model-00001.safetensors"] < 200_000
-
-
-def test_the_last_mirror_may_be_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "PACE_SECONDS", 0.2)
-    small = {"config.json": b"{}" * 2_000}
-    with serving(Hub(small, trickle=4_000, chunk=400)) as slow:
-        _fetched(tmp_path, slow, least_speed=1e9)
-    assert _content(tmp_path) == small
-
-
-def test_the_token_goes_to_the_hub_and_not_to_its_storage(hub: Hub, tmp_path: Path) -> None:
-    with serving(Hub(_FILES, _LARGE, redirects_to=hub.endpoint)) as front:
-        mirrors = Mirrors([HuggingFace(front.endpoint, "secret")])
-        fetch(Supply("o/m", "model", tmp_path), mirrors, least_speed=0, progress=lambda *_: None)
-    assert set(front.tokens) == {"Bearer secret"} and set(hub.tokens) == {None}
-    assert _content(tmp_path) == _WANTED
 
 
 def test_mirrors_get_no_token_unless_the_user_set_them() -> None:
@@ -246,30 +183,6 @@ def test_an_unknown_repository_is_told_from_a_hub_in_trouble(hub: Hub, tmp_path:
     with pytest.raises(RecipeError) as caught:
         list_files(Supply("o/other", "model", tmp_path), Mirrors([HuggingFace(hub.endpoint)]))
     assert caught.value.code == "not-on-hub"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("most", [3, pytest.param(20, marks=pytest.mark.soak)])
-def test_killed_no_byte_comes_twice_beyond_what_was_on_its_way(most: int, hub: Hub, tmp_path: Path) -> None:
-    hub.trickle, hub.chunk = 5_000_000 / most, 20_000
-    command = [sys.executable, "-m", "ascendtune", "fetch", "model", "o/m", "--from", hub.endpoint]
-    command += ["--to", str(tmp_path / "m")]
-    draw, kills = random.Random(7), 0
-    environment = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
-    while kills < most:
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            process.wait(timeout=0.4 + draw.random())
-            break
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            kills += 1
-    assert subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
-    assert _content(tmp_path / "m") == _WANTED and kills > 0
-    for name in _LARGE:
-        # What the kernel's buffers held when a process was killed had left the server, and came again.
-        assert hub.sent[name] <= len(_FILES[name]) + (kills + 1) * 400_000
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

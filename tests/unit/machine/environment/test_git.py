@@ -15,42 +15,7 @@ from ascendtune.core.errors import AscendtuneError
 from ascendtune.machine.environment.checkout import MergeConflicts, Repository
 from ascendtune.machine.environment.clone import clone
 from ascendtune.machine.environment.git import checked_url, last_line, start_git_with_progress
-
-
-@pytest.fixture(autouse=True)
-def _identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("AUTHOR", "COMMITTER"):
-        monkeypatch.setenv(f"GIT_{name}_NAME", "A")
-        monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@example.org")
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    (tmp_path / "gitconfig").write_text("[init]\n\tdefaultBranch = main\n")
-
-
-def git(place: Path, *words: str) -> str:
-    return subprocess.run(["git", "-C", str(place), *words], check=True, capture_output=True, text=True).stdout.strip()
-
-
-def commit(place: Path, **files: str) -> str:
-    for name, content in files.items():
-        (place / f"{name}.txt").write_text(content)
-    git(place, "add", "-A")
-    git(place, "commit", "-qm", " ".join(files))
-    return git(place, "rev-parse", "HEAD")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Path:
-    """`upstream`, a fork `origin` with a commit of its own, and a checkout `work` of the fork."""
-    upstream = tmp_path / "upstream"
-    upstream.mkdir()
-    git(upstream, "init", "-q")
-    commit(upstream, a="one\ntwo\nthree\n", b="b\n")
-    git(tmp_path, "clone", "-q", "--bare", str(upstream), "origin")
-    git(tmp_path, "clone", "-q", str(tmp_path / "origin"), "work")
-    commit(tmp_path / "work", mine="mine\n")
-    git(tmp_path / "work", "push", "-q", "origin", "main")
-    return tmp_path
+from git_helpers import commit, git
 
 
 def _tree(place: Path) -> tuple[str, str, str]:

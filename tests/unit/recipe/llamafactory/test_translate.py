@@ -80,6 +80,10 @@ def test_absent_keys_get_llamafactory_defaults(read: Read) -> None:
         ({"resume_from_checkpoint": "saves/a/checkpoints/step_3"}, {"checkpoint.resume": "saves/a/checkpoints/step_3"}),
         ({"report_to": ["tensorboard"]}, {"track.tensorboard": True}),
         ({"report_to": "wandb"}, {"track.tensorboard": False, "track.send_to": ["wandb"]}),
+        ({"report_to": "all"}, {"track.tensorboard": True}),
+        ({"report_to": ["all", "wandb"]}, {"track.tensorboard": True, "track.send_to": ["wandb"]}),
+        ({"report_to": "none"}, {"track.tensorboard": False}),
+        ({"report_to": ["swanlab"], "use_swanlab": True}, {"track.send_to": ["swanlab"]}),
         ({"report_to": "trackio", "project": "qa"}, {"track.send_to": ["trackio"], "track.project": "qa"}),
         ({"use_swanlab": True}, {"track.send_to": ["swanlab"], "track.project": "llamafactory"}),
         ({"lora_target": "all"}, {"method.lora.target": "all-linear"}),
@@ -276,6 +280,11 @@ def test_unsupported_tracker_is_noted_and_training_continues(write: Write) -> No
     recipe = Recipe.load(write({"report_to": ["comet_ml", "mlflow"]}))
     assert not recipe.track.tensorboard and recipe.track.send_to == ["mlflow"]
     assert any(note.startswith("report_to: comet_ml: no effect") for note in recipe.notes)
+
+
+def test_all_trackers_are_tensorboard_alone_and_that_is_noted(write: Write) -> None:
+    recipe = Recipe.load(write({"report_to": "all"}))
+    assert [note for note in recipe.notes if note.startswith("report_to: all: TensorBoard")]
 
 
 def test_swanlab_in_local_mode_sends_nothing_and_is_noted(write: Write) -> None:

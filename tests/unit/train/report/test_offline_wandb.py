@@ -108,7 +108,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "__main__.py").write_text(
         "import sys, pathlib\n"
         f"if pathlib.Path({str(tmp_path / 'down')!r}).exists(): sys.exit('error: api_key=secret123 refused')\n"
-        "for each in pathlib.Path(sys.argv[2]).glob('*.wandb'): each.with_suffix('.wandb.synced').touch()\n"
+        "for each in pathlib.Path(sys.argv[-1]).glob('*.wandb'): each.with_suffix('.wandb.synced').touch()\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     return tmp_path / "down"
@@ -134,6 +134,18 @@ def test_client_that_reports_success_without_its_mark_is_not_believed(tmp_path: 
     with pytest.raises(AscendtuneError) as caught:
         upload(found, os.environ)
     assert caught.value.code == "upload-failed"
+
+
+def test_mark_of_a_client_that_told_of_an_error_is_removed(tmp_path: Path, client: Path) -> None:
+    program = tmp_path / "client/wandb/__main__.py"
+    told = "print('wandb: ERROR [p/1] Fatal error while uploading data. api_key=secret123')\n"
+    program.write_text(program.read_text() + told)
+    _run(tmp_path, "1new", _REAL.read_bytes())
+    (found,) = find_offline_runs([tmp_path])
+    with pytest.raises(AscendtuneError) as caught:
+        upload(found, {**os.environ, "WANDB_SILENT": "true"})
+    assert caught.value.code == "upload-failed" and "Fatal error" in str(caught.value)
+    assert "secret123" not in str(caught.value) and find_offline_runs([tmp_path])[0].state == "new"
 
 
 @pytest.mark.skipif(find_spec("wandb") is not None, reason="wandb is installed here")

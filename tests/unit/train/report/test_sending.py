@@ -14,6 +14,7 @@ import pytest
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.report import trackers
+from ascendtune.train.report.event_import import ImportedRun, write_run
 from ascendtune.train.report.sending import Points, identity_of, send_run, sending_alone, sent_step
 from ascendtune.train.report.trackers import Destination, TrackerName
 
@@ -248,6 +249,23 @@ def test_offline_files_are_written_once(tmp_path: Path, server: Server) -> None:
     assert send_run(run, to, "finished") == 0
     add_steps(run, range(7, 9))
     assert _code(run, to) == "path-exists"
+
+
+@pytest.mark.parametrize("name", ["wandb", "swanlab"])
+def test_imported_run_is_written_into_offline_files(tmp_path: Path, server: Server, name: TrackerName) -> None:
+    found = ImportedRun(tmp_path / "logs")
+    for step in range(1, 4):
+        found.add(step, _BEGAN + step, "train/loss", 1 / step)
+        found.add(step, _BEGAN + step, "eval/accuracy", step / 4)
+        found.add(step, _BEGAN + step, "train/margin", 7)
+        found.add(step, _BEGAN + step, "margin", 8)
+    run = write_run(found, tmp_path / "run")
+    assert send_run(run, Destination(name, "p", offline=True), "imported") == 3
+    (rows,) = server.rows.values()
+    expected = {"train/loss": 0.5, "eval/accuracy": 0.5, "train/margin": 8, "train/train/margin": 7}
+    assert {name: value for name, value in rows[1][1].items() if name != "_timestamp"} == expected
+    assert [step for step, _ in rows] == [1, 2, 3]
+    assert server.outcomes == [0 if name == "wandb" else "success"]
 
 
 def test_id_outlives_resuming_copying_and_renaming(tmp_path: Path) -> None:

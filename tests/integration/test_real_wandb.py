@@ -1,0 +1,189 @@
+"""The real client of wandb and `ascendtune track`, against a stand-in for wandb's server."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from ascendtune.core.rundir import RunDir
+from wandb_server import KEY, WandbRun, WandbServer, serving_wandb
+
+pytestmark = pytest.mark.usefixtures("clients")
+
+_STEPS = 20
+_PROGRAM = """
+import sys, wandb
+run = wandb.init(project="theirs", id=sys.argv[1], mode="offline", settings=wandb.Settings(console="off"))
+for step in range(20):
+    run.log({"loss": 1 / (step + 1)}, step=step)
+run.finish()
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with what a program with WANDB_MODE=offline has left."""
+    place = tmp_path_factory.mktemp("recorded")
+    (place / "train.py").write_text(_PROGRAM)
+    packages = Path(__file__).parents[2] / ".venv-clients/packages"
+    env = {**os.environ, "HOME": str(place / "home"), "PYTHONPATH": str(packages)}
+    argv = [sys.executable, "train.py", "abc"]
+    if packages.is_dir():
+        subprocess.run(argv, cwd=place, env=env, check=True, capture_output=True, timeout=300)
+    return place
+
+
+class Place:
+    """A directory in which `ascendtune` is started with the real client and the server's address."""
+
+    def __init__(self, directory: Path, server: WandbServer) -> None:
+        self.directory, self.server = directory, server
+        self.env = {
+            **os.environ, "HOME": str(directory / "home"), "WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.endpoint,
+            # Whole seconds: of a part of one the client makes 0, which is its own default.
+            "WANDB_X_FILE_STREAM_RETRY_MAX": "2", "WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS": "1",
+            "WANDB_X_FILE_STREAM_RETRY_WAIT_MAX_SECONDS": "1",
+        }  # fmt: skip
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-m", "ascendtune", *words]
+        return subprocess.Popen(
+            argv, cwd=self.directory, env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, *words: str) -> tuple[int, str]:
+        """Exit code and output."""
+        process = self.start(*words)
+        out, err = process.communicate(timeout=300)
+        return process.returncode, out + err
+
+    @property
+    def only(self) -> WandbRun:
+        """The only run that the server has."""
+        (run,) = self.server.runs.values()
+        return run
+
+    def losses(self, name: str = "loss") -> dict[int, float]:
+        """By step. A step that arrived twice is an error."""
+        found: dict[int, float] = {}
+        for row in self.only.rows.values():
+            if name in row:
+                assert row["_step"] not in found, "a step arrived twice"
+                found[row["_step"]] = row[name]
+        return found
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    (tmp_path / "home").mkdir()
+    with serving_wandb(WandbServer()) as server:
+        yield Place(tmp_path, server)
+
+
+def _with_offline_run(place: Place, recorded: Path) -> Path:
+    shutil.copytree(recorded / "wandb", place.directory / "wandb", symlinks=True)
+    (run,) = (place.directory / "wandb").glob("offline-run-*")
+    return run
+
+
+_EXPECTED = {step: pytest.approx(1 / (step + 1)) for step in range(_STEPS)}
+
+
+def test_offline_run_is_uploaded_once(place: Place, recorded: Path) -> None:
+    _with_offline_run(place, recorded)
+    code, output = place.run("track", "sync")
+    assert code == 0 and "uploaded offline-run" in output, output
+    assert place.losses() == _EXPECTED and place.only.project == "theirs" and place.only.exit_code == 0
+    assert place.server.keys == {"Basic " + base64.b64encode(f"api:{KEY}".encode()).decode()}
+    asked = len(place.server.operations)
+    code, output = place.run("track", "sync")
+    assert code == 0 and len(place.server.operations) == asked, "an uploaded run is passed over"
+    assert KEY not in output
+
+
+def test_project_is_chosen(place: Place, recorded: Path) -> None:
+    _with_offline_run(place, recorded)
+    code, output = place.run("track", "sync", "--project", "ours")
+    assert code == 0 and place.only.project == "ours", output
+
+
+@pytest.mark.parametrize("refuses", [[401] * 50, [500] * 50, [0] * 50], ids=["refused", "failing", "cut"])
+def test_run_that_the_server_does_not_take_stays_new(place: Place, recorded: Path, refuses: list[int]) -> None:
+    run = _with_offline_run(place, recorded)
+    place.server.refuses = refuses
+    code, output = place.run("track", "sync")
+    assert code == 1 and "upload-failed" in output and KEY not in output, output
+    assert not list(run.glob("*.synced")) and not place.only.rows
+    place.server.refuses.clear()
+    code, output = place.run("track", "sync")
+    assert code == 0 and place.losses() == _EXPECTED, output
+
+
+def test_upload_goes_through_cut_connections_and_errors(place: Place, recorded: Path) -> None:
+    _with_offline_run(place, recorded)
+    place.server.refuses = [0, 503]
+    code, output = place.run("track", "sync")
+    assert code == 0 and place.losses() == _EXPECTED, output
+
+
+def test_killed_upload_is_repeated_and_stays_one_run(place: Place, recorded: Path) -> None:
+    run = _with_offline_run(place, recorded)
+    place.server.holds.set()
+    process = place.start("track", "sync")
+    assert place.server.asked_for_rows.wait(60)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    place.server.holds.clear()
+    assert not list(run.glob("*.synced"))
+    code, output = place.run("track", "sync")
+    # The client counts repeated rows from what the server has on; each is the same as before.
+    assert code == 0, output
+    assert {(row["_step"], row["loss"]) for row in place.only.rows.values()} == {
+        (step, 1 / (step + 1)) for step in range(_STEPS)
+    }
+
+
+def _events(directory: Path) -> None:
+    writer = EventFileWriter(str(directory))
+    for step in range(1, 7):
+        value = Summary.Value(tag="train/loss", simple_value=1 / step)
+        writer.add_event(Event(wall_time=1.7e9 + step, step=step, summary=Summary(value=[value])))
+    writer.close()
+
+
+def test_imported_run_is_sent_each_step_once(place: Place) -> None:
+    _events(place.directory / "logs")
+    assert place.run("track", "import", "logs")[0] == 0
+    send = ("track", "send", "runs/logs", "--to", "wandb", "--project", "p", "--host", place.server.endpoint)
+    code, output = place.run(*send)
+    assert code == 0 and "6 steps sent" in output, output
+    assert place.losses("train/loss") == {step: pytest.approx(1 / step) for step in range(1, 7)}
+    assert "GetDefaultEntity" in place.server.operations, "the client asks after the run, whose it is"
+    code, output = place.run(*send)
+    assert code == 0 and "nothing new" in output and len(place.losses("train/loss")) == 6, output
+
+
+def test_imported_run_is_written_offline_and_uploaded_later(place: Place) -> None:
+    _events(place.directory / "logs")
+    assert place.run("track", "import", "logs")[0] == 0
+    code, output = place.run("track", "send", "runs/logs", "--to", "wandb", "--offline")
+    assert code == 0 and not place.server.operations, output
+    code, output = place.run("track", "sync", "runs/logs")
+    assert code == 0 and len(place.losses("train/loss")) == 6, output
+    # Online the same run is found again: its id does not depend on the way.
+    code, output = place.run("track", "send", "runs/logs", "--to", "wandb", "--host", place.server.endpoint)
+    assert code == 0 and "nothing new" in output, output
+    files = [path for path in RunDir(place.directory / "runs/logs").path.rglob("*") if path.is_file()]
+    assert files and not [path for path in files if KEY.encode() in path.read_bytes()]
