@@ -31,6 +31,7 @@ def _seen(how: str, directory: Path) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["tell", "start", "become"])
 def test_forked_child_sees_what_a_started_one_sees(how: str, _libraries: Preloaded, tmp_path: Path) -> None:
     code, expected = _seen(how, tmp_path)

@@ -141,6 +141,7 @@ def test_a_tool_that_fails_is_not_an_empty_machine(ascendtune: Run, printing: Ca
     assert result.stderr.startswith("warning: npu-smi cannot open") and "\n     do: " in result.stderr
 
 
+@pytest.mark.long
 def test_a_hanging_tool_costs_five_seconds_once(ascendtune: Run, tmp_path: Path) -> None:
     began = time.monotonic()
     result = ascendtune("devices", "--json", PATH=_path_with(tmp_path, f"echo asked >> {tmp_path}/asked; sleep 60"))

@@ -77,6 +77,7 @@ def test_unknown_check_is_refused_with_the_nearest_name(ascendtune: Run) -> None
     assert result.returncode == 2 and "did you mean versions?" in result.stderr
 
 
+@pytest.mark.long
 def test_a_hanging_npu_smi_costs_five_seconds_once(ascendtune: Run, tmp_path: Path) -> None:
     program = tmp_path / "bin" / "npu-smi"
     program.parent.mkdir()

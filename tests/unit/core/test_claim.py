@@ -97,6 +97,7 @@ def test_claim_passes_to_the_program_that_the_process_becomes(tmp_path: Path) ->
     require_free(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_claim_outlives_the_parent_of_a_fork(tmp_path: Path) -> None:
     code = (
         "import os\nif os.fork(): time.sleep(0.5); claim.release(); sys.exit(0)\n"
@@ -171,6 +172,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return claimed
 
 
+@pytest.mark.long
 def test_claim_of_another_host_that_is_touched_is_refused(elsewhere: Callable[..., Path]) -> None:
     directory = elsewhere(5)
     toucher = start(
@@ -185,6 +187,7 @@ def test_claim_of_another_host_that_is_touched_is_refused(elsewhere: Callable[..
         end(toucher)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("age_seconds", [5, 3600])
 def test_claim_of_a_host_that_is_gone_is_taken_over(elsewhere: Callable[..., Path], age_seconds: float) -> None:
     began = time.monotonic()

@@ -3,6 +3,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 _DROPPED = """
 import sys, time, weakref
 from ascendtune.core.interrupts import keep_interrupts
@@ -21,6 +23,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.long
 def test_interrupt_that_python_drops_in_a_callback_is_raised_again() -> None:
     ended = subprocess.run([sys.executable, "-c", _DROPPED, "interrupt"], capture_output=True, text=True, timeout=30)
     assert (ended.stdout, ended.stderr) == ("interrupted\n", "")

@@ -30,6 +30,7 @@ def test_programs_that_cannot_run(tmp_path: Path) -> None:
     assert run([str(tmp_path / "foreign")]).exit_code == 126
 
 
+@pytest.mark.long
 def test_no_answer_in_time() -> None:
     began = time.monotonic()
     done = run([sys.executable, "-c", "import time; print('half', flush=True); time.sleep(60)"], timeout_seconds=2)
@@ -46,6 +47,7 @@ def test_a_child_that_keeps_the_pipe_open_does_not_hold_us() -> None:
 _IN_A_GROUP_OF_ITS_OWN = f"{sys.executable} -c 'import os, time; os.setpgid(0, 0); time.sleep(60)' & echo $!; sleep 60"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "leader",
     ["sleep 60 & echo $!; sleep 60", "sleep 60 & echo $!", _IN_A_GROUP_OF_ITS_OWN],
@@ -60,6 +62,7 @@ def test_time_out_ends_grandchildren(leader: str) -> None:
     assert found is None or found.state == "Z"
 
 
+@pytest.mark.long
 def test_a_program_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     survivors: list[int] = []
     monkeypatch.setattr(os, "killpg", lambda group, number: survivors.append(group))

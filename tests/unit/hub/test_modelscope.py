@@ -83,6 +83,7 @@ def test_missing_model_or_data_set_on_modelscope_is_refused(hub: ThreadingHTTPSe
         fetch_dataset("org/absent")
 
 
+@pytest.mark.long
 def test_unreachable_modelscope_raises_machine_error(hub: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODELSCOPE_ENDPOINT", "http://127.0.0.1:9")
     # The client waits between its tries.

@@ -217,6 +217,7 @@ def test_compiles_as_one_graph() -> None:
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 def test_compiles_as_one_graph_under_autocast() -> None:
     _, ours = pair(weights=torch.bfloat16, adapters=torch.float32)
     compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)

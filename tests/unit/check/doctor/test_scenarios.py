@@ -110,6 +110,7 @@ def test_verdict_names_the_worst_and_what_to_do(lay: Lay) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_hanging_npu_smi_costs_its_limit_once_and_is_a_failure(lay: Lay) -> None:
     outside = lay("npu-smi-hangs")
     outside.timeout_seconds = 1.0
@@ -121,6 +122,7 @@ def test_a_hanging_npu_smi_costs_its_limit_once_and_is_a_failure(lay: Lay) -> No
     assert found["health"].status == found["device_memory"].status == "unknown"
 
 
+@pytest.mark.long
 def test_a_hanging_hccn_tool_is_asked_once(lay: Lay) -> None:
     outside = lay("hccn-tool-hangs")
     outside.timeout_seconds = 1.0

@@ -63,6 +63,7 @@ def test_a_directory_that_is_not_there() -> None:
     assert "working directory" not in nodes.answers["localhost"].facts
 
 
+@pytest.mark.long
 def test_silent_agent_is_killed_after_the_limit(agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent.write_text("import os, sys, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)\n")
     monkeypatch.chdir(agent.parent)
@@ -75,6 +76,7 @@ def test_silent_agent_is_killed_after_the_limit(agent: Path, monkeypatch: pytest
         os.kill(pid, 0)
 
 
+@pytest.mark.long
 def test_one_that_is_silent_does_not_keep_the_others(agent: Path) -> None:
     agent.write_text(
         f"import os, runpy, time\ntry: os.mkdir({str(agent.parent / 'first')!r})\n"

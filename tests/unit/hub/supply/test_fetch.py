@@ -82,6 +82,7 @@ def test_a_mirror_that_dies_in_mid_file_is_continued_by_the_next(hub: Hub, tmp_p
     assert _content(tmp_path) == _WANTED and hub.sent[name] == len(_FILES[name]) - 1_000_000
 
 
+@pytest.mark.long
 def test_a_slow_mirror_is_left_for_a_faster_one(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "PACE_SECONDS", 0.5)
     with serving(Hub(_FILES, _LARGE, trickle=50_000, chunk=5_000)) as slow:

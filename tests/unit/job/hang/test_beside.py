@@ -34,6 +34,7 @@ def _until(condition: object, seconds: float = 20) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_watcher_ignores_signals_and_ends_with_its_worker(tmp_path: Path) -> None:
     RunDir(tmp_path).create("name: a\n", {}, {})
     with subprocess.Popen([sys.executable, "-c", _BECOME, str(tmp_path)]) as worker:
@@ -59,6 +60,7 @@ def test_watcher_ends_at_once_when_the_worker_has_ended(tmp_path: Path) -> None:
     assert subprocess.run(argv, timeout=20).returncode == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("looks_already", "is_removed"), [(False, False), (True, False), (False, True)])
 def test_watcher_ends_with_the_run_when_the_worker_process_lives_on(
     tmp_path: Path, looks_already: bool, is_removed: bool

@@ -84,6 +84,7 @@ def test_a_worker_writes_its_own_stacks_as_often_as_it_is_asked(run: RunDir, wor
     assert len(list(run.logs.glob("stacks_*"))) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("worker", ["keeps the lock"], indirect=True)
 def test_worker_that_keeps_the_interpreters_lock_is_read_without_it(run: RunDir, worker: int) -> None:
     # It prints its line before it keeps the lock and sleeps.

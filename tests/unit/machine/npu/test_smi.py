@@ -136,6 +136,7 @@ def test_a_missing_library_is_not_a_missing_program(install: Install, transcript
     assert [trouble.code for trouble in smi.troubles] == ["library_missing"]
 
 
+@pytest.mark.long
 def test_hanging_costs_its_limit_once(tmp_path: Path, install: Install) -> None:
     program = tmp_path / "npu-smi"
     program.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\nexec sleep 60\n")

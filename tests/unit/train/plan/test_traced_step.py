@@ -84,6 +84,7 @@ def test_adapters_alone_have_gradients_and_moments(model: Path) -> None:
     assert traced.resting["optimizer"] == pytest.approx(2 * 4 * adapters, rel=0.05)
 
 
+@pytest.mark.long
 def test_rotations_hold_the_halves_of_their_blocks(model: Path) -> None:
     traced = _trace(model, method={"tuner": "oft", "oft": {"block_size": 16}})
     rotations = 9 * (6 * 64 + 176) // 16 * 16 * 15 // 2
@@ -94,6 +95,7 @@ def test_rotations_hold_the_halves_of_their_blocks(model: Path) -> None:
     assert traced.resting["weights"] == pytest.approx(4 * _PARAMETERS + 9 * 7 * 2 * 8 * 16 * 15 / 2, rel=0.01)
 
 
+@pytest.mark.long
 def test_dropped_rotations_can_be_traced(model: Path) -> None:
     method = {"tuner": "oft", "oft": {"block_size": 16, "module_dropout": 0.5}}
     for ranks, parallel in ((1, {}), (2, {"strategy": "ddp"}), (2, {"strategy": "fsdp"})):
@@ -113,6 +115,7 @@ def test_fsdp_divides_weights_and_moments(model: Path, usual: StepMemory) -> Non
     assert not traced_step.dist.is_initialized(), "the group of fake ranks is gone afterwards"
 
 
+@pytest.mark.long
 def test_fsdp_loads_its_share_and_one_block(model: Path) -> None:
     fsdp = {"parallel": {"strategy": "fsdp"}}
     outside, block = 512 * 64, (_PARAMETERS - 2 * 512 * 64 - 64) // 9
@@ -135,6 +138,7 @@ def test_what_fsdp_gathers_is_communication(model: Path) -> None:
     assert 4 * 512 * 64 < gathered < 4 * (512 * 64 + 64 + 4 * (_PARAMETERS // 9))
 
 
+@pytest.mark.long
 def test_gradients_that_fsdp_has_reduced_are_gradients(model: Path) -> None:
     divided = _trace(model, ranks=4, parallel={"strategy": "fsdp"})
     at_first_block = divided.moments["backward 0"]["gradients"]
@@ -171,6 +175,7 @@ def test_offloading_keeps_saved_tensors_in_host_memory(model: Path) -> None:
     assert _trace(model, documents=rows, memory={"offload_activations": True}).offloaded == 0
 
 
+@pytest.mark.long
 def test_operators_of_ascend_are_those_that_the_recipe_allows(model: Path) -> None:
     npu = PlannedDevice(Target("npu", "card", 1 << 40, 1))
 
