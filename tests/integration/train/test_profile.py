@@ -70,8 +70,12 @@ def test_a_value_read_in_each_micro_batch_is_named_first(train: Any, monkeypatch
         backward(self, module, loss)
 
     monkeypatch.setattr(Strategy, "backward", reads_the_loss)
-    _, advice = seen(train(**FOUR_STEPS).run)
-    assert codes(advice) == ["host-sync"] and advice[0].code == "host-sync"
+    for _ in range(3):
+        _, advice = seen(train(**FOUR_STEPS).run)
+        # Steps take milliseconds: where another process held the core during a copy, copies are slow.
+        if "copies" not in codes(advice):
+            break
+    assert codes(advice) == ["host-sync"]
     assert "2 times in each step" in advice[0].what
     assert "train/test_profile.py:" in advice[0].what
 
