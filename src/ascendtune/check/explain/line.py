@@ -89,7 +89,7 @@ def read(text: str) -> Line:
 
 
 def without_colours(text: bytes) -> bytes:
-    """A line as `read` sees it."""
+    """Lines as `read` sees them; as many as before."""
     return _COLOURS_AS_BYTES.sub(b"", text)
 
 
