@@ -207,13 +207,14 @@ def read_values(dump: RankDump, tensor: Tensor) -> Floats | None:
     """The whole tensor, flat.
 
     Returns:
-        (numel,) float64; None where it was not written, is too large, or has a dtype that numpy does not know.
+        (numel,) float64; None where it was not written, is too large, or has a dtype that numpy does not know. One
+        without a dtype stands for what this side does not have: its order is that of the other side.
 
     Raises:
         RecipeError: the file is not safetensors.
         MachineError: it cannot be read.
     """
-    if dump.values is None or not dump.values.exists():
+    if dump.values is None or not tensor.dtype or not dump.values.exists():
         return None
     stored = read_safetensors_header(dump.values).tensors.get(str(tensor.order))
     if stored is None or stored.dtype not in _UNSIGNED or math.prod(stored.shape) > _MOST_VALUES:

@@ -50,9 +50,10 @@ def histograms_of(dumps: DumpComparison, reference: Dump | None, candidate: Dump
     found: dict[Key, Histogram] = {}
     left = _MOST_VALUES
     for row in sorted(dumps.rows, key=lambda row: (row.key != first, -row.excess))[:_MOST]:
-        left -= row.reference.numel + row.candidate.numel
-        if left < 0:
-            break
+        size = row.reference.numel + row.candidate.numel
+        if size > left:
+            continue
+        left -= size
         if (histogram := _histogram(row, one, other)) is not None:
             found[row.key] = histogram
     return found
@@ -63,6 +64,14 @@ def _histogram(row: Row, one: RankDump, other: RankDump) -> Histogram | None:
     if values[0] is None or values[1] is None:
         return None
     finite = [each[np.isfinite(each)] for each in values if each is not None]
-    edges = np.histogram_bin_edges(np.concatenate(finite), bins=_BINS)
+    edges = _edges(np.concatenate(finite))
     reference, candidate = (np.histogram(each, edges)[0].astype(np.float64) for each in finite)
     return Histogram(edges, reference, candidate)
+
+
+def _edges(values: Floats) -> Floats:
+    """(bins + 1,) float64, from the smallest to the largest of (values,); never equal."""
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+    # Bins that are narrower than the spacing of floats at this size cannot be told apart.
+    margin = max(0.5 if low == high else 0.0, 1e-12 * max(abs(low), abs(high)))
+    return np.linspace(low - margin, high + margin, _BINS + 1)

@@ -151,7 +151,7 @@ def _range(curves: Sequence[Floats]) -> tuple[float, float]:
     """The smallest and the largest number of `curves`, (records,) each; never equal."""
     numbers = np.concatenate([each[np.isfinite(each)] for each in curves])
     low, high = (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 1.0)
-    return low, high if high > low else low + 1.0
+    return low, high if high > low else low + max(1.0, abs(low))
 
 
 def _ticks(low: float, high: float, log: bool) -> list[tuple[float, str]]:

@@ -93,6 +93,8 @@ class Row:
 def rows_of(step: int, rank: int, reference: RankDump, candidate: RankDump, *, with_modules: bool) -> list[Row]:
     """Rows of all tensors that both sides have, in the order of execution of the reference.
 
+    On rank 0 also the gradients of parameters that one side alone trains.
+
     Args:
         with_modules: also outputs of modules and their gradients, which are those of a rank's own rows.
     """
@@ -100,7 +102,8 @@ def rows_of(step: int, rank: int, reference: RankDump, candidate: RankDump, *, w
     for key, tensor in reference.tensors.items():
         if (other := candidate.tensors.get(key)) is not None:
             groups.setdefault((key.phase, key.micro_batch), {})[key] = tensor, other
-    if ("gradient", None) in groups:
+    # Rank 0 writes all parameters; the others none of those that are divided among ranks, on either side.
+    if rank == 0 and ("gradient", None) in groups:
         groups["gradient", None] |= _gradients_of_one_side(reference, candidate)
     growth = 1 + _GROWTH * (step - 1)
     forward = {batch: [*found.values()] for (phase, batch), found in groups.items() if phase == "forward"}

@@ -62,7 +62,9 @@ def tensors_as_html(dumps: DumpComparison, histograms: Mapping[Key, Histogram]) 
     )
     parts = [f"<h2>{heading}</h2>"]
     if dumps.place is not None:
-        parts.append(_first(dumps.place, histograms.get(dumps.place.row.key)))
+        # Replicas on two ranks of one side are not what the histogram of this key compares.
+        is_between_sides = dumps.place.stage != "ranks"
+        parts.append(_first(dumps.place, histograms.get(dumps.place.row.key) if is_between_sides else None))
     if dumps.obstacle:
         parts.append(f"<p>{in_both(partial(say, 'modules were not compared: {why}', why=dumps.obstacle))}</p>")
     rows = sorted(dumps.rows, key=lambda row: (row.key.micro_batch or 0, _ORDER.index(row.key.phase)))

@@ -69,7 +69,9 @@ def _agrees_elsewhere(row: Row, positions: NDArray[np.bool_], is_later: bool) ->
     one, other = (np.array(each.samples) for each in (row.reference, row.candidate))
     if not len(one) == len(other) == len(positions) or positions.all() or math.isinf(row.difference):
         return False
-    apart = np.abs(other - one)
+    with np.errstate(invalid="ignore"):
+        # Both have a number that is not finite there: their difference is none that was measured.
+        apart = np.nan_to_num(np.abs(other - one), nan=0.0, posinf=0.0)
     size = max(row.reference.rms, row.candidate.rms)
     is_possible = is_later or "attn" in row.key.name or "attention" in row.key.name or bool(apart[positions].any())
     return is_possible and bool(np.sqrt(np.mean(apart[~positions] ** 2)) <= row.limit * size)

@@ -65,17 +65,19 @@ class Line:
 
 
 def read(text: str) -> Line:
-    """Take the prefixes off a line."""
+    """Take the prefixes off a line, and a progress bar before or behind them."""
     text = _COLOURS.sub("", text) if "\x1b" in text or "[0m" in text else text
-    text = _PROGRESS.sub("", text, count=1) if "%|" in text else text
     start, speaker, rank, host = 0, "", None, None
+    has_bar = "%|" in text
     for _ in range(_LONGEST_PREFIXES):
-        match = _PREFIX.match(text, start)
+        match = _PREFIX.match(text, start) or (_PROGRESS.match(text, start) if has_bar else None)
         if match is None or match.end() == start:
             break
         start = match.end()
         if match.lastgroup is not None:
-            speaker += f"{match.lastgroup} {match[match.lastgroup]} "
+            name = f"{match.lastgroup} {match[match.lastgroup]} "
+            # Before and behind a bar the same rank may be named.
+            speaker += "" if speaker.endswith(name) else name
             named = _rank_of(match)
             rank = rank if named is None else named
             host = match["host"] or host
@@ -87,7 +89,7 @@ def read(text: str) -> Line:
 
 
 def without_colours(text: bytes) -> bytes:
-    """A line as `read` sees it."""
+    """Lines as `read` sees them; as many as before."""
     return _COLOURS_AS_BYTES.sub(b"", text)
 
 

@@ -90,6 +90,9 @@ class Matcher:
             always: any line with one of these words is worth a look; of `ASCEND`.
         """
         are_missing = self._words.isdisjoint
+        if b"\x1b" in block or b"[0m" in block:
+            # A code of colour would be the beginning of the word behind it.
+            block = without_colours(block)
         lines = block.split(b"\n")
         words_of = map(bytes.split, block.translate(_WORDS_ONLY).split(b"\n"))
         return [
@@ -100,7 +103,7 @@ class Matcher:
     def _is_worth(self, words: list[bytes], line: bytes, always: frozenset[bytes]) -> bool:
         if not always.isdisjoint(words):
             return True
-        lower = (without_colours(line) if b"\x1b" in line or b"[0m" in line else line).lower()
+        lower = line.lower()
         for word in self._rare.intersection(words):
             for chunk in self._chunks[word]:
                 if chunk in lower:

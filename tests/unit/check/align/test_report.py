@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,13 @@ import pytest
 from safetensors.numpy import save_file
 
 from ascendtune.check.align import histogram
+from ascendtune.check.align.dump import read_values
 from ascendtune.check.align.noise import expected_noise
+from ascendtune.check.align.parting import Place
 from ascendtune.check.align.report import _chart, _ticks, write_report
 from ascendtune.check.align.side import read_side
 from ascendtune.check.align.stages import compare
+from ascendtune.check.align.tensor_table import tensors_as_html
 
 
 @pytest.mark.parametrize(
@@ -47,6 +51,13 @@ def test_band_wider_than_the_curve_is_cut_at_half_of_its_height() -> None:
     reference = np.array([2.0, 3.0])
     drawn = _chart(np.array([1, 2]), {"reference": reference}, band=(reference - 100, reference + 100), at=None)
     assert re.findall(r'text-anchor="end">([\d.]+)</text>', drawn)[:-1] == ["1.5", "2.0", "2.5", "3.0", "3.5"]
+
+
+@pytest.mark.parametrize("loss", [0.0, 1e17, -1e300])
+def test_losses_that_are_all_equal_have_an_axis(loss: float) -> None:
+    equal = np.array([loss, loss])
+    drawn = _chart(np.array([1, 2]), {"reference": equal}, band=(equal, equal), at=None)
+    assert 'class="curve reference"' in drawn and "nan" not in drawn
 
 
 def _side(place: Path, factor: float) -> Path:
@@ -85,3 +96,42 @@ def test_every_tensor_that_was_dumped_whole_has_a_histogram(
     # The first difference is drawn on top, too; the others by their samples.
     assert page.count('<svg class="histogram"') == 4
     assert page.count('class="curve candidate" d="M0,90') == 1 + min(most, 3)
+
+
+def test_tensor_too_large_for_the_bound_leaves_histograms_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(histogram, "_MOST_VALUES", 2 * 64 + 1)
+    one, other = read_side(_side(tmp_path / "a", 1.0)), read_side(_side(tmp_path / "b", 2.0))
+    dumps = compare(one, other, expected_noise(one, other)).dumps
+    second = next(row for row in dumps.rows if row.key.name == "second")
+    large = replace(second, reference=second.reference._replace(shape=(1 << 20,)))
+    rows = tuple(large if row is second else row for row in dumps.rows)
+    found = histogram.histograms_of(replace(dumps, rows=rows), one.dump, other.dump)
+    assert [key.name for key in found] == ["third"]
+
+
+def test_replicas_of_ranks_that_differ_have_no_histogram_of_both_sides(tmp_path: Path) -> None:
+    one, other = read_side(_side(tmp_path / "a", 1.0)), read_side(_side(tmp_path / "b", 2.0))
+    dumps = compare(one, other, expected_noise(one, other)).dumps
+    found = histogram.histograms_of(dumps, one.dump, other.dump)
+    dumps = replace(dumps, place=Place(1, "ranks", dumps.rows[1], (0,)))
+    first, table = tensors_as_html(dumps, found).split("</section>")
+    assert 'd="M0,90' not in first and 'd="M0,90' in table
+
+
+def test_gradient_of_one_side_alone_is_not_read_from_the_file_of_the_other(tmp_path: Path) -> None:
+    one = read_side(_side(tmp_path / "a", 1.0))
+    assert one.dump is not None
+    dump = one.dump.read(one.dump.files[1][0])
+    tensor = next(iter(dump.tensors.values()))
+    assert read_values(dump, tensor) is not None and read_values(dump, tensor._replace(dtype="")) is None
+
+
+@pytest.mark.parametrize(
+    "values", [[], [3.0], [1e17, 1e17], [1.0, np.nextafter(1.0, 2.0)], [-3.4e38, -3.4e38], [-3.4e38, 3.4e38]]
+)
+def test_histogram_counts_values_of_any_size(values: list[float]) -> None:
+    edges = histogram._edges(np.array(values))
+    assert len(edges) == 49 and (np.diff(edges) > 0).all()
+    assert np.histogram(values, edges)[0].sum() == len(values)

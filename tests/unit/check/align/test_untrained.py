@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from ascendtune.check.align.dump import Key, Tensor
 from ascendtune.check.align.tensor_rows import Row
 from ascendtune.check.align.untrained import trained_rows
@@ -53,3 +55,12 @@ def test_tensors_of_experts_after_padding_are_left_out() -> None:
     padding, experts = row("forward", "mlp", SAME, AT_PADDING), row("forward", "act", SAME, BEFORE_IT, tokens=16)
     assert trained_rows([experts, padding, GRADIENT])[0] == [experts, GRADIENT]
     assert trained_rows([padding, experts, GRADIENT])[0] == [GRADIENT]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_samples_that_are_not_finite_on_both_sides_are_no_difference(value: float) -> None:
+    before = row("forward", "mlp", (value, 2.0, 3.0, 4.0), (value, 2.0, 3.0, 5.0))
+    assert trained_rows([before, GRADIENT]) == ([GRADIENT], before)
+    at_padding = row("forward", "mlp", (1.0, 2.0, 3.0, value), (1.0, 2.0, 3.0, value), difference=0.1)
+    assert trained_rows([at_padding, GRADIENT]) == ([at_padding, GRADIENT], None)

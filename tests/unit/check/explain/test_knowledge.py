@@ -132,6 +132,7 @@ def test_lines_with_words_but_no_piece_of_an_anchor_are_passed_over(matcher: Mat
     [
         "call aclnnAdd failed, detail 100099, nothing else",  # of another number the shape would be the same
         "[rank3]: \x1b[31mout of\x1b[0m memory",
+        "\x1b[31merrcode=100000\x1b[0m",
         "moon.OddError: no memory of it",
         "[E419 10:42:29.003292273 ProcessGroupNCCL.cpp:1834] Timeout at NCCL work: 4486",
     ],

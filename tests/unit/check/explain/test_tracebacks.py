@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from ascendtune.check.explain import line
 from ascendtune.check.explain.explain import Explanation
 
 Explained = Callable[..., Explanation]
@@ -234,6 +235,14 @@ def test_what_follows_a_progress_bar_on_its_line_is_read_without_it(explained: E
 
     assert _line(explained(f"step 1\n{bar}{said}\n")) == said
     assert explained(f"step 1\n{bar}\n").is_healthy
+
+
+@pytest.mark.parametrize("again", ["", "[rank3]: "])
+def test_prefix_before_a_progress_bar_names_the_rank_of_what_follows_it(again: str) -> None:
+    bar = "Training:  38%|###8      | 3/8 [00:02<00:03,  1.28it/s]"
+
+    assert line.read(f"[rank3]: {bar}{again}OddError: the moon") == line.read("[rank3]: OddError: the moon")
+    assert line.read(f"[rank3]: {bar}").said == bar
 
 
 def test_message_that_rich_wrapped_at_the_width_of_its_box_is_joined(explained: Explained) -> None:
