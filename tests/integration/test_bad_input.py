@@ -239,7 +239,7 @@ DATA = [
     Case("empty file", ["the file is empty"], _of("d.json"), {"d.json": ""}),
     Case("empty array", ["no rows"], _of("d.json"), {"d.json": "[]"}),
     Case(
-        "a wrapper", ["one JSON object", "jq '.rows'"], _of("d.json"), {"d.json": json.dumps({"rows": ROWS}, indent=1)}
+        "a wrapper", ["one JSON object", "jq .rows"], _of("d.json"), {"d.json": json.dumps({"rows": ROWS}, indent=1)}
     ),
     Case(
         "a bad row",
