@@ -4,8 +4,8 @@ import csv
 import gzip
 import io
 import json
-import shlex
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
