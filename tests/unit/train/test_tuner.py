@@ -108,6 +108,9 @@ class Model(torch.nn.Module):
     def get_input_embeddings(self) -> torch.nn.Module:
         return self.embed
 
+    def get_output_embeddings(self) -> None:
+        return None
+
 
 @pytest.mark.parametrize("width", [8, 4, 32], ids=["usual", "as wide as experts are many", "as wide as the model"])
 def test_stacked_experts_are_found_beside_their_router(width):
