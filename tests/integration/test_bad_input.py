@@ -238,9 +238,7 @@ DATA = [
     Case("gzip cut off", ["gzip file is damaged"], _of("d.jsonl.gz"), {"d.jsonl.gz": gzip.compress(_lines())[:-30]}),
     Case("empty file", ["the file is empty"], _of("d.json"), {"d.json": ""}),
     Case("empty array", ["no rows"], _of("d.json"), {"d.json": "[]"}),
-    Case(
-        "a wrapper", ["one JSON object", "jq '.rows'"], _of("d.json"), {"d.json": json.dumps({"rows": ROWS}, indent=1)}
-    ),
+    Case("a wrapper", ["one JSON object", "jq .rows"], _of("d.json"), {"d.json": json.dumps({"rows": ROWS}, indent=1)}),
     Case(
         "a bad row",
         ["1 of 20 rows cannot be trained on", "d.jsonl:9", "data.on_bad_row: skip"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,8 +60,8 @@ def _require_native(document: Document) -> None:
         raise InputError(
             "this is a recipe of LLaMA-Factory",
             code="recipe-of-another-tool",
-            remedy=f"`ascendtune recipe convert {document.source} -o native.yaml` writes one that --preset takes; "
-            f"or train it: ascendtune train {document.source}",
+            remedy=f"`ascendtune recipe convert {shlex.quote(document.source)} -o native.yaml` writes one that "
+            f"--preset takes; or train it: ascendtune train {shlex.quote(document.source)}",
             where=document.source,
         )
 

@@ -122,9 +122,9 @@ def complete_weights(incomplete: str) -> list[tuple[str, str]]:
     run, at, which = incomplete.rpartition("@")
     if not at:
         return complete_run(incomplete)
-    directory = RunDir(run_named(run))
     # A shell that completes shows no warnings.
     with suppress(AscendtuneError, OSError):
+        directory = RunDir(run_named(run))
         return [(f"{run}@{name}", "checkpoint") for name in weight_names(directory) if name.startswith(which)]
     return []
 
@@ -143,7 +143,16 @@ def complete_key(incomplete: str) -> list[tuple[str, str]]:
 
 
 def _about(field: Any) -> str:
-    return str(field.description or "").partition("\n")[0]
+    return plain_help(str(field.description or "").partition("\n")[0])
+
+
+def plain_help(text: str) -> str:
+    """`text` as help of a completion, in which typer reads rich's markup where rich is installed."""
+    try:
+        from rich.markup import escape
+    except ImportError:
+        return text
+    return escape(text)
 
 
 def _values(kind: Any) -> Iterator[str]:

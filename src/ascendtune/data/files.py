@@ -6,6 +6,7 @@ import codecs
 import gzip
 import io
 import re
+import shlex
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -208,8 +209,8 @@ def _not_utf8(path: Path, line: int, column: int, content: bytes, at: int) -> Da
     return DataError(
         f"not UTF-8: byte 0x{content[at]:02x} at byte {column} of line {line}",
         code="not-utf8",
-        remedy=f"convert it, e.g. iconv -f {encoding} -t UTF-8 '{path.name}' > "
-        f"converted{''.join(path.suffixes)}; `file -i` guesses its encoding",
+        remedy=f"convert it, e.g. iconv -f {encoding} -t UTF-8 {shlex.quote(path.name)} > "
+        f"{shlex.quote('converted' + ''.join(path.suffixes))}; `file -i` guesses its encoding",
         where=f"{path}:{line}",
     )
 

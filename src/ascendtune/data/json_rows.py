@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -120,7 +121,12 @@ class _Elements:
         """The element that begins here, and where it ends."""
         while True:
             try:
-                return self._decoder.raw_decode(self._text, self._at)
+                value, end = self._decoder.raw_decode(self._text, self._at)
+                size = end - self._at
+                # A number may go on behind the text in memory.
+                may_be_cut = type(value) in (int, float) and end > len(self._text) - _LONGEST_WORD
+                if not (may_be_cut and self._read_more()):
+                    return value, self._at + size
             except json.JSONDecodeError as error:
                 into_element = error.pos - self._at
                 if not (self._may_be_cut(error) and self._read_more()):
@@ -233,11 +239,12 @@ def _one_object(path: Path, failed_line: int) -> DataError | None:
     except (ValueError, RecursionError):
         return None
     lists = [key for key, value in content.items() if isinstance(value, list)] if isinstance(content, dict) else []
-    remedy = (
-        f"take the list out: jq '.{lists[0]}' '{path.name}' > rows.json"
-        if lists
-        else "write a list of objects, [{…}, {…}]"
-    )
+    remedy = "write a list of objects, [{…}, {…}]"
+    if lists:
+        key = (
+            lists[0] if re.fullmatch(r"[A-Za-z_]\w*", lists[0], re.ASCII) else json.dumps(lists[0], ensure_ascii=False)
+        )
+        remedy = f"take the list out: jq {shlex.quote('.' + key)} {shlex.quote(path.name)} > rows.json"
     return DataError(
         "the file holds one JSON object, not a list of rows", code="not-a-list-of-rows", remedy=remedy, where=path
     )

@@ -214,9 +214,11 @@ def _intact(entry: Path) -> Prepared | None:
             return prepared
         if any(digest_of_file(entry / name) != expected for name, (_, expected) in record["files"].items()):
             return None
-        # Of a copy, for the next start. Where others keep the cache, it may not be written.
-        with suppress(MachineError, OSError):
-            write_json(entry / _RECORD, {**record, "untouched": times})
+        # Of a copy, for the next start; where others keep the cache, it may not be written. One process at a time:
+        # hosts with a common cache may have equal process ids, by which temporary files are named.
+        with suppress(MachineError, OSError), file_lock(lock_of(entry.parent, entry.name), wait=False) as is_ours:
+            if is_ours:
+                write_json(entry / _RECORD, {**record, "untouched": times})
         return prepared
     except (MachineError, OSError):
         return None

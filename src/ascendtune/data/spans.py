@@ -157,8 +157,9 @@ def _text_and_spans(
 
 def _require_tools_in(template: Template, conversation: Conversation, text: str) -> None:
     """Many templates write role and content only: a tool call would vanish, an empty turn be trained on."""
-    calls = [call["function"]["name"] for message in conversation.messages for call in message.get("tool_calls", ())]
-    offered = [str(tool.get("function", tool).get("name", "")) for tool in conversation.tools or ()]
+    # Each name once: a long conversation calls a few functions thousands of times.
+    calls = {call["function"]["name"] for message in conversation.messages for call in message.get("tool_calls", ())}
+    offered = {str(tool.get("function", tool).get("name", "")) for tool in conversation.tools or ()}
     for what, names in (("tool calls", calls), ("tools", offered)):
         if any(name not in text for name in names):
             raise Refused(f"it does not write {what}")

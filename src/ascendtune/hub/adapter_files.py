@@ -213,7 +213,7 @@ def _check_rotations(file: SafetensorsHeader, base: Path | None, *, shared: bool
             continue
         rotation = rotation_of(adapted_module(name).removeprefix(PREFIX), name, file)
         place = weight_in_files(f"{rotation.module}.weight", held)
-        if place is not None and not rotation.fits(held[place][-1], shared=shared):
+        if place is not None and not (len(held[place]) == 2 and rotation.fits(held[place][1], shared=shared)):
             raise RecipeError(
                 f"the adapter does not fit this model: {rotation.module} is {list(held[place])} in the base, "
                 f"the adapter was made for {rotation.blocks:,} blocks of {rotation.size} inputs",

@@ -43,7 +43,7 @@ def require_known_rotations(config: Mapping[str, Any], path: Path) -> None:
     Raises:
         RecipeError: it is from PEFT before 0.18.
     """
-    version = re.match(r"(\d+)\.(\d+)", str(config.get("peft_version") or "0.0"))
+    version = re.match(r"(\d{1,4})\.(\d{1,4})", str(config.get("peft_version") or "0.0"))
     numbers = tuple(map(int, version.groups())) if version else (0, 0)
     if "oft_block_size" in config and (numbers >= _FIRST_VERSION or not config.get("use_cayley_neumann", True)):
         return

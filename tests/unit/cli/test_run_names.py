@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.cli.run_names import complete_run
+from ascendtune.cli.run_names import complete_run, complete_weights, plain_help
 
 
 def _run(name: bytes, state: str = "finished") -> None:
@@ -44,3 +44,16 @@ def test_name_that_a_shell_or_a_terminal_would_interpret_is_not_completed(name: 
 def test_state_that_is_not_a_word_is_not_shown_in_completion() -> None:
     _run(b"a", "$(touch x)\x1b[2J")
     assert complete_run("") == []
+
+
+@pytest.mark.parametrize("typed", ["a@", "a@1@", "a@b@c", "nothing@1"])
+def test_no_checkpoints_are_completed_of_what_is_not_a_run(typed: str) -> None:
+    _run(b"a")
+    assert complete_weights(typed) == []
+
+
+def test_help_of_a_completion_is_shown_as_it_is() -> None:
+    from typer._completion_classes import _sanitize_help_text
+
+    for text in ("ended, a=[/x]", "names, e.g. [q_proj, v_proj]", "[0.9, 0.999]"):
+        assert _sanitize_help_text(plain_help(text)).rstrip() == text

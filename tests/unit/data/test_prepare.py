@@ -17,6 +17,7 @@ import pytest
 from ascendtune.core.directories import building_of, cache_directory, lock_of
 from ascendtune.core.errors import DataError, MachineError, RecipeError
 from ascendtune.core.files import digest_of_file
+from ascendtune.core.locks import file_lock
 from ascendtune.data import fingerprint as fingerprints
 from ascendtune.data.prepare import Prepared, cached_tokens, open_prepared, prepare
 from ascendtune.data.report import lines as lines_of
@@ -288,6 +289,18 @@ def test_an_entry_is_read_again_only_after_it_was_touched(
     os.utime(made.train / "00000.arrow")
     for _ in range(2):
         assert prepare(section(data), model, seed=1, cache=tmp_path).cached and read == ["00000.arrow"]
+
+
+def test_record_of_a_touched_entry_is_left_to_the_process_that_has_the_lock(
+    data: Path, model: Path, tmp_path: Path
+) -> None:
+    made = prepare(section(data), model, seed=1, cache=tmp_path)
+    record = made.directory / "prepared.json"
+    before = record.read_bytes()
+    os.utime(made.train / "00000.arrow")
+    with file_lock(lock_of(tmp_path, made.fingerprint), wait=False):
+        assert prepare(section(data), model, seed=1, cache=tmp_path).cached and record.read_bytes() == before
+    assert prepare(section(data), model, seed=1, cache=tmp_path).cached and record.read_bytes() != before
 
 
 def test_max_length_shorter_than_every_row_is_refused(data: Path, model: Path, tmp_path: Path) -> None:

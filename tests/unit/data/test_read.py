@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -264,7 +265,7 @@ def test_long_text_in_utf16_is_read_whole(tmp_path: Path) -> None:
 def test_another_encoding_is_named(text: str, encoding: str, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(f"a\n{text}\n".encode(encoding))
     named = {"cp1252": "WINDOWS-1252", "gb18030": "GB18030"}[encoding]
-    assert f"iconv -f {named} -t UTF-8 'x.csv' > converted.csv" in _refused(tmp_path / "x.csv").remedy
+    assert f"iconv -f {named} -t UTF-8 x.csv > converted.csv" in _refused(tmp_path / "x.csv").remedy
 
 
 _ARRAY = json.dumps(
@@ -323,7 +324,28 @@ def test_an_array_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.Monk
 def test_one_object_is_refused_with_the_way_to_its_list(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{\n"version": 1, "rows": [{"a": 1}]\n}')
-    assert _refused(path).remedy == "take the list out: jq '.rows' 'x.json' > rows.json"
+    assert _refused(path).remedy == "take the list out: jq .rows x.json > rows.json"
+
+
+def test_commands_in_remedies_quote_names_that_others_chose(tmp_path: Path) -> None:
+    path = tmp_path / "it's $(here).json"
+    path.write_text(json.dumps({"'; reboot; '": [{"a": 1}]}, indent=1))
+    assert shlex.split(_refused(path).remedy)[4:] == ["jq", ".\"'; reboot; '\"", path.name, ">", "rows.json"]
+    path.write_bytes(b"[\xfc]")
+    words = shlex.split(_refused(path).remedy)
+    assert path.name in words and "converted.json;" in words
+
+
+@pytest.mark.parametrize("number", ["1234567", "-1.5e-300", "0.25"])
+def test_row_that_is_a_number_is_named_so_in_any_pieces(
+    number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.json").write_text(f"[{number}, {{}}]")
+    for piece in range(1, 12):
+        monkeypatch.setattr(files, "_PIECE", piece)
+        with pytest.raises(DataError) as raised:
+            list(rows_of_json(tmp_path / "x.json"))
+        assert raised.value.code == "row-not-an-object"
 
 
 def test_a_flipped_byte_in_compressed_data_is_noticed(tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ascendtune.data.conversation import Conversation, Message
-from ascendtune.data.spans import Refused, trained_tokens
+from ascendtune.data.spans import Refused, _require_tools_in, trained_tokens
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.tokenizer import Tokenizer
 
@@ -246,6 +246,19 @@ def test_calls_left_out_by_the_template_are_refused_where_a_turn_has_the_name_of
     with pytest.raises(Refused, match="does not write tool calls"):
         ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=bare))).render(conversation)
     assert ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=writes_calls))).render(conversation)
+
+
+def test_function_that_is_called_often_is_looked_for_once() -> None:
+    counted: list[str] = []
+
+    class Text(str):
+        def count(self, *wanted: Any) -> int:
+            counted.append(wanted[0])
+            return super().count(*wanted)
+
+    # A long conversation with thousands of calls would take the square of its length.
+    _require_tools_in(cast(Any, None), Conversation([call("Oslo")] * 50, None), Text("weather " * 50))
+    assert counted == ["weather"]
 
 
 @pytest.mark.parametrize("what", ["tool calls", "tools"])

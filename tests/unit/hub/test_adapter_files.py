@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.hub.adapter_files import check_adapter, require_all_adapter_weights
+from ascendtune.hub.lora_adapter import read_adapter
 
 _MODULE = "base_model.model.model.layers.0.q_proj"
 
@@ -57,6 +58,11 @@ def test_rotations_fit_the_inputs_of_their_module(adapter: Path, tmp_path: Path)
         with pytest.raises(RecipeError) as refused:
             check_adapter(adapter, base)
         assert refused.value.code == "adapter-base-mismatch"
+    _base(tmp_path, shape=())
+    _rotations(adapter, (2, 6))
+    with pytest.raises(RecipeError) as refused:
+        check_adapter(adapter, base)
+    assert refused.value.code == "adapter-base-mismatch"
     _rotations(adapter, (2, 7))
     with pytest.raises(RecipeError) as refused:
         check_adapter(adapter)
@@ -132,3 +138,11 @@ def test_weight_that_found_no_place_is_named(adapter: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         require_all_adapter_weights(names, names - {f"{_MODULE}.lora_B.weight"}, adapter)
     assert caught.value.code == "adapter-base-mismatch" and "lora_B" in caught.value.what
+
+
+@pytest.mark.parametrize("version", ["9" * 5000 + ".1", "0.17.9", "none"])
+def test_rotations_of_another_version_are_not_merged(adapter: Path, version: str) -> None:
+    _rotations(adapter, (2, 6), peft_version=version)
+    with pytest.raises(RecipeError) as refused:
+        read_adapter(adapter)
+    assert refused.value.code == "adapter-not-mergeable"

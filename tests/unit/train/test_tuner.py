@@ -14,7 +14,7 @@ from ascendtune.train.optimizer import parameter_groups
 from ascendtune.train.tuner import frozen_adapters
 from ascendtune.train.tuner.freeze import decoder_blocks
 from ascendtune.train.tuner.module_use import attributes_read
-from ascendtune.train.tuner.targets import find_mixtures, short_names
+from ascendtune.train.tuner.targets import adapter_size, find_mixtures, short_names
 
 
 @pytest.mark.parametrize("whole_up_to", [1024, 0])
@@ -108,6 +108,9 @@ class Model(torch.nn.Module):
     def get_input_embeddings(self) -> torch.nn.Module:
         return self.embed
 
+    def get_output_embeddings(self) -> None:
+        return None
+
 
 @pytest.mark.parametrize("width", [8, 4, 32], ids=["usual", "as wide as experts are many", "as wide as the model"])
 def test_stacked_experts_are_found_beside_their_router(width):
@@ -116,6 +119,11 @@ def test_stacked_experts_are_found_beside_their_router(width):
     assert mixture.count == 4
     assert mixture.parameters == ("layers.0.mlp.experts.gate_up_proj", "layers.0.mlp.experts.down_proj")
     assert mixture.routers == ("layers.0.mlp.gate", "layers.0.mlp.shared_gate")
+
+
+def test_rotations_of_stacked_experts_are_counted_until_they_are_refused() -> None:
+    model = Model(gate=Router(4), experts=Stacked(4, 8), shared=mlp(8), shared_gate=torch.nn.Linear(32, 1))
+    assert adapter_size(model, OftSection(target=["gate_up_proj"])) == 32 * 31 // 2
 
 
 def test_experts_that_are_modules_are_found_beside_their_router():

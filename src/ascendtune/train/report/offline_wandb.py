@@ -7,6 +7,7 @@ protobuf message; its field 18 is the exit of the run. wandb leaves `run-ID.wand
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 import zlib
@@ -32,8 +33,8 @@ _ACTIVE_SECONDS = 300.0
 _MOST_BYTES = 2 << 30
 """A larger file is not inspected."""
 _UPLOAD_SECONDS = 6 * 3600.0
-_FAULT = "ERROR"
-"""Level of a line of the client: something did not arrive."""
+_FAULT = re.compile(r"(\x1b\[\d*m)*wandb(\x1b\[\d*m)*: (\x1b\[\d*m)*ERROR\b")
+"""Where a line of the client begins that says that something did not arrive; runs and directories may be named so."""
 _TELLING = {"WANDB_SILENT": "false", "WANDB_QUIET": "false"}
 _RETRIES = {
     f"WANDB_X_{kind}_RETRY_{name}": value
@@ -82,7 +83,7 @@ def upload(found: OfflineRun, env: Mapping[str, str], *, project: str | None = N
     argv += [*([f"--project={project}"] if project else []), str(found.directory.absolute())]
     done = run(argv, timeout_seconds=_UPLOAD_SECONDS, env={**_RETRIES, **env, **_TELLING})
     lines = [line for line in f"{done.output}\n{done.error}".splitlines() if line.strip()]
-    faults = [line for line in lines if _FAULT in line]
+    faults = [line for line in lines if _FAULT.match(line)]
     if done.exit_code == 0 and not faults and _is_uploaded(file):
         return
     if "No module named" in done.error:

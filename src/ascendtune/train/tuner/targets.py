@@ -114,7 +114,8 @@ def adapter_size(model: Any, section: LoraSection | OftSection) -> int:
     if isinstance(section, LoraSection):
         return sum(section.rank * math.prod(shape[:-2]) * sum(shape[-2:]) for shape in shapes)
     total = 0
-    for _, inputs in shapes:
+    # Stacks of experts have three dimensions; they are refused when the adapters are made.
+    for *_, inputs in shapes:
         block = section.block_of(inputs)
         total += (1 if section.block_share else inputs // block) * block * (block - 1) // 2
     return total

@@ -148,6 +148,15 @@ def test_mark_of_a_client_that_told_of_an_error_is_removed(tmp_path: Path, clien
     assert "secret123" not in str(caught.value) and find_offline_runs([tmp_path])[0].state == "new"
 
 
+def test_run_whose_name_looks_like_an_error_is_uploaded(tmp_path: Path, client: Path) -> None:
+    program = tmp_path / "client/wandb/__main__.py"
+    program.write_text(program.read_text() + "print('wandb: Syncing: https://wandb.ai/me/p/runs/ERROR ... done.')\n")
+    _run(tmp_path, "1new", _REAL.read_bytes())
+    (found,) = find_offline_runs([tmp_path])
+    upload(found, os.environ)
+    assert find_offline_runs([tmp_path])[0].state == "uploaded"
+
+
 @pytest.mark.skipif(find_spec("wandb") is not None, reason="wandb is installed here")
 def test_missing_client_is_named(tmp_path: Path) -> None:
     _run(tmp_path, "1new", _REAL.read_bytes())
