@@ -149,10 +149,10 @@ def _about(field: Any) -> str:
 def plain_help(text: str) -> str:
     """`text` as help of a completion, in which typer reads rich's markup where rich is installed."""
     try:
-        from rich.markup import escape
+        from rich import markup
     except ImportError:
         return text
-    return escape(text)
+    return markup.escape(text)
 
 
 def _values(kind: Any) -> Iterator[str]:
