@@ -776,7 +776,7 @@ FAULTS = [
     ),
     Fault(
         "merge/matching.py",
-        "return bool(above.additions or above.turns or below.additions) or not _same_bytes(above, below)",
+        "return bool(above.additions or above.rotations or below.additions) or not _same_bytes(above, below)",
         "return not _same_bytes(above, below)",
         "what an adapter learnt for the head is lost where embeddings are tied",
         "tests/integration/train/merge/test_merge.py",

@@ -14,7 +14,7 @@ import torch
 from ascendtune.core.errors import InputError
 from ascendtune.hub.lora_adapter import Adapter, LowRank
 from ascendtune.hub.safetensors_header import SafetensorsHeader
-from ascendtune.merge.output import Output, StackChange, Turn
+from ascendtune.merge.output import InputRotation, Output, StackChange
 
 if TYPE_CHECKING:
     from ascendtune.merge.layout import Layout
@@ -88,11 +88,11 @@ def _compute(output: Output, weight: torch.Tensor, deltas: Scratch, layout: Layo
         else:
             part = weight[slice(*addition.rows)]
             part.copy_(_add(part, addition.adapter, addition.low_rank, deltas))
-    for turn in output.turns:
-        _turn(weight if turn.rows is None else weight[slice(*turn.rows)], turn)
-    for change in output.experts:
+    for change in output.rotations:
+        _rotate(weight if change.rows is None else weight[slice(*change.rows)], change)
+    for stack in output.experts:
         assert layout is not None
-        delta = _change_of_experts(change, layout)
+        delta = _change_of_experts(stack, layout)
         _accumulate(weight.view(-1, weight.shape[-1]), delta.reshape(-1, weight.shape[-1]))
     for adapter, low_rank in output.biases:
         assert low_rank.bias is not None
@@ -124,9 +124,9 @@ def _add(weight: torch.Tensor, adapter: Adapter, low_rank: LowRank, deltas: Scra
     return merged.to(weight.dtype)
 
 
-def _turn(weight: torch.Tensor, turn: Turn) -> None:
-    """Put what rotated inputs are multiplied with into `weight`, (out, in)."""
-    blocks = _blocks(turn, weight.shape[1])
+def _rotate(weight: torch.Tensor, change: InputRotation) -> None:
+    """Multiply `weight`, (out, in), by the rotation of its inputs."""
+    blocks = _rotation_blocks(change, weight.shape[1])
     rows = max(1, _BLOCK // weight.shape[1])
     for part in weight.split(rows):
         # peft.tuners.oft.layer.Linear.merge: (R @ W.T).T, of which R is zero outside its blocks.
@@ -134,12 +134,12 @@ def _turn(weight: torch.Tensor, turn: Turn) -> None:
         part.copy_(torch.einsum("orc,rkc->ork", wide, blocks).reshape(part.shape))
 
 
-def _blocks(turn: Turn, inputs: int) -> torch.Tensor:
+def _rotation_blocks(change: InputRotation, inputs: int) -> torch.Tensor:
     """(blocks, size, size) fp32: what PEFT's own module makes of the rows of unit matrices."""
     from peft.tuners.oft.layer import OFTRotationModule
 
-    config, rotation = turn.adapter.config, turn.rotation
-    weight = _read_fp32(turn.adapter, rotation.weight)
+    config, rotation = change.adapter.config, change.rotation
+    weight = _read_fp32(change.adapter, rotation.weight)
     module = OFTRotationModule(
         rotation.blocks, weight.shape[1], rotation.size, inputs,
         coft=bool(config.get("coft")), eps=float(config.get("eps") or 6e-5),
@@ -148,8 +148,8 @@ def _blocks(turn: Turn, inputs: int) -> torch.Tensor:
     )  # fmt: skip
     module.weight.data = weight
     with torch.no_grad():
-        turned: torch.Tensor = module(torch.eye(rotation.size, dtype=weight.dtype).repeat(1, inputs // rotation.size))
-    return turned.view(rotation.size, -1, rotation.size).transpose(0, 1).contiguous()
+        rotated: torch.Tensor = module(torch.eye(rotation.size, dtype=weight.dtype).repeat(1, inputs // rotation.size))
+    return rotated.view(rotation.size, -1, rotation.size).transpose(0, 1).contiguous()
 
 
 def _change_of_experts(change: StackChange, layout: Layout) -> torch.Tensor:

@@ -9,7 +9,7 @@ from ascendtune.core.errors import InputError
 from ascendtune.hub.lora_adapter import Adapter, LowRank, Stack, rank_and_alpha, scaling_of
 from ascendtune.hub.oft_adapter import Rotation
 from ascendtune.hub.safetensors_header import FLOAT_DTYPES, bytes_of
-from ascendtune.merge.output import Addition, MergePlan, Output, StackChange, Turn
+from ascendtune.merge.output import Addition, InputRotation, MergePlan, Output, StackChange
 from ascendtune.merge.source import Base, is_head
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Draft:
             self._require_addable(self._get(bias))
             self._set(bias, replace(self._get(bias), biases=(*self._get(bias).biases, (adapter, low_rank))))
 
-    def turn(self, adapter: Adapter, rotation: Rotation) -> None:
+    def rotate(self, adapter: Adapter, rotation: Rotation) -> None:
         """Rotate the inputs of a module."""
         name = f"{rotation.module}.weight"
         own = self._find(name)
@@ -115,7 +115,7 @@ class Draft:
                 where=adapter.directory,
             )
         self._require_addable(old)
-        self._set(found, replace(old, turns=(*old.turns, Turn(adapter, rotation, rows))))
+        self._set(found, replace(old, rotations=(*old.rotations, InputRotation(adapter, rotation, rows))))
 
     def add_stack(self, adapter: Adapter, stack: Stack) -> None:
         """The change of all experts of a module, in as many tensors as they have in the files."""
@@ -247,7 +247,7 @@ class Draft:
         if adapter.config.get("ensure_weight_tying") and (above is None or self._is_touched(table)):
             return False
         if above is not None:
-            return bool(above.additions or above.turns or below.additions) or not _same_bytes(above, below)
+            return bool(above.additions or above.rotations or below.additions) or not _same_bytes(above, below)
         is_base = self._is_base_level(adapter, table)
         if not self._is_touched(table) or (is_base and not below.additions):
             return False
@@ -355,7 +355,7 @@ def plan_merge(base: Base, adapters: list[Adapter]) -> MergePlan:
         for stack in adapter.stacks:
             draft.add_stack(adapter, stack)
         for rotation in adapter.rotations:
-            draft.turn(adapter, rotation)
+            draft.rotate(adapter, rotation)
     draft.settle_embeddings(adapters[0])
     return MergePlan(base, adapters, draft.shards(), draft.config, draft.notes, draft.layout)
 

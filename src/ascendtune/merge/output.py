@@ -42,7 +42,7 @@ class Addition:
 
 
 @dataclass(frozen=True)
-class Turn:
+class InputRotation:
     """The rotation of the inputs of one module, for a tensor of the files."""
 
     adapter: Adapter
@@ -65,7 +65,7 @@ class Output:
     """LoRA's own biases, for the bias of a module."""
 
     experts: tuple[StackChange, ...] = ()
-    turns: tuple[Turn, ...] = ()
+    rotations: tuple[InputRotation, ...] = ()
 
     @property
     def size(self) -> int:
@@ -75,7 +75,7 @@ class Output:
     def is_changed(self) -> bool:
         """Whether it has to be computed; otherwise bytes are copied."""
         source = self.source[0].tensors[self.source[1]]
-        return bool(self.additions or self.biases or self.experts or self.turns) or source.dtype != self.dtype
+        return bool(self.additions or self.biases or self.experts or self.rotations) or source.dtype != self.dtype
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ class Tensor(NamedTuple):
 
     @property
     def vectors(self) -> int:
-        """How many vectors of the last dimension it has."""
+        """Number of vectors of the last dimension."""
         return self.numel // self.shape[-1] if self.numel and self.shape else 1
 
     @property

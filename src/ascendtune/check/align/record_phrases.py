@@ -1,4 +1,4 @@
-"""What is said of the records of losses: what kind they are, and which steps they stand for."""
+"""Sentences about records of losses: of which kind they are, and which steps they cover."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _READINGS = {
 
 
 def kinds_of_records(pair: Pair, reference: Side, candidate: Side) -> tuple[str, ...]:
-    """What the records of several steps are taken for, a sentence for each side that has such."""
+    """For each side whose records cover several steps, a sentence on how they are read."""
     said = tuple(
         say(_READINGS[reading], name=side.name)
         for side, reading in zip((reference, candidate), pair.readings, strict=True)

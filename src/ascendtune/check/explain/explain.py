@@ -225,7 +225,7 @@ class Explanation:
         return (*(advice or (say("read the lines shown"),)), *self._read_plog())
 
     def _holders(self) -> tuple[str, ...]:
-        """What to do first where others hold most of the device's memory, or one tensor asks for it."""
+        """The first remedies where other processes hold most of the device's memory, or one tensor asks for it."""
         if self.sums is None:
             return ()
         others = say(

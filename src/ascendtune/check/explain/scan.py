@@ -315,8 +315,8 @@ def _below(lines: list[bytes], index: int, line: Line, count: int) -> list[str]:
     said = line.said.encode()
     if line.speaker and lines[index].endswith(said):
         prefix = lines[index].removesuffix(said)
-        theirs = [each for each in lines[index + 1 : index + 1 + count * _SPEAKERS] if each.startswith(prefix)]
-        below = [each.removeprefix(prefix) for each in theirs[:count]] or below
+        of_speaker = [each for each in lines[index + 1 : index + 1 + count * _SPEAKERS] if each.startswith(prefix)]
+        below = [each.removeprefix(prefix) for each in of_speaker[:count]] or below
     return [each[:_LONGEST_TEXT].decode(errors="replace") for each in below]
 
 

@@ -61,7 +61,7 @@ class Mismatch:
         return say(template, parts=self.parts, **names)
 
     def remedy(self) -> str | None:
-        """What to do first where a tensor was split; None otherwise."""
+        """The first remedy where a tensor was split; None otherwise."""
         if self.parts is None:
             return None
         if self.is_file_split:

@@ -259,7 +259,7 @@ def _unfused(split: Split, facts: dict[str, Any]) -> Iterator[Advice]:
 
 
 def _to_fuse(facts: dict[str, Any], part: str) -> str:
-    """What to do for a fused operator; `part` is a key of the section `kernel`."""
+    """The keys that switch a fused operator on, or why none does; `part` is a key of the section `kernel`."""
     kernels = _resolved(facts, "kernel")
     reason = kernels.get(part) if isinstance(kernels, dict) else None
     if isinstance(reason, str) and facts.get("kernel") == "auto":

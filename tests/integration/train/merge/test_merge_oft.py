@@ -95,8 +95,8 @@ def test_a_tied_head_that_turns_becomes_its_own(make_base: Any, rotated: Rotated
 def test_a_wrong_rotation_is_noticed(
     make_base: Any, rotated: Rotated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = arithmetic._blocks
-    monkeypatch.setattr(arithmetic, "_blocks", lambda turn, inputs: original(turn, inputs).mT)
+    original = arithmetic._rotation_blocks
+    monkeypatch.setattr(arithmetic, "_rotation_blocks", lambda change, inputs: original(change, inputs).mT)
     base = make_base()
     with pytest.raises(CheckFailed) as refused:
         merge([str(rotated(base))], tmp_path / "merged")
