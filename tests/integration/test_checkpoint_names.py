@@ -21,6 +21,8 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.fit import fit
 from ascendtune.train.run_choice import checkpoint_to_resume
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 METHODS: dict[str, dict[str, Any]] = {
     "full": {"tuner": "full"},
     "lora": {"tuner": "lora", "lora": {"rank": 4, "init": "pissa"}},

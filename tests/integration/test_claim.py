@@ -21,6 +21,8 @@ from ascendtune.train.prepare import prepare_run
 if TYPE_CHECKING:
     from tests.integration.conftest import Workshop
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 REFUSED = "this run is being trained by another process"
 
 

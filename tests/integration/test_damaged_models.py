@@ -19,6 +19,8 @@ from ascendtune.train import worker
 from damage import damage
 from time_limit import time_limit
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 _SECONDS = 60
 _FILES = [
     *("config.json", "tokenizer_config.json", "tokenizer.json", "generation_config.json", "special_tokens_map.json"),

@@ -16,6 +16,8 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import worker
 from ascendtune.train.prepare import prepare_run
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 MAX_LENGTH = 512
 VOCABULARY = 8192
 Messages = list[dict[str, Any]]

@@ -13,6 +13,8 @@ from ascendtune.core.rundir import RunDir
 if TYPE_CHECKING:
     from tests.integration.conftest import Workshop
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 REMOVED = "the run directory was removed while the run trained"
 
 

@@ -18,6 +18,8 @@ import pytest
 from ascendtune.core.rundir import RunDir
 from workplace import Workplace, furnish
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 
 def _furnished(path: Path, tiny_model: Path, *words: str, **variables: str) -> Workplace:
     furnished = furnish(path, tiny_model, rows=60, steps=40, per_device=1, every_steps=3)

@@ -16,6 +16,8 @@ import pytest
 from listeners import Attack, Listener, below, listeners, seen_until_the_end
 from workplace import Workplace, furnish
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 _GROUP = """
 import time
 import torch

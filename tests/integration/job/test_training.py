@@ -14,6 +14,8 @@ import pytest
 
 from workplace import Workplace, furnish
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Workplace:

@@ -11,6 +11,8 @@ import pytest
 if TYPE_CHECKING:
     from tests.integration.conftest import Workshop
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 _BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
