@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.device_table import Speed, known_name, speed_of
-from ascendtune.train.plan.history import Features, PastRun, past_speed, word
+from ascendtune.train.plan.history import Features, PastRun, past_speed, tuner_of, word
 from ascendtune.train.plan.request import Target
 from ascendtune.train.plan.work import Steps, Transfer, Work
 
@@ -77,7 +77,7 @@ def features_of(work: Work, steps: Steps, recipe: Recipe, target: Target, facts:
     return Features(
         model_type=word(work.model_type),
         parameters=int(str(facts["parameters"])), trainable=int(str(facts["trainable"])),
-        stage=recipe.method.stage, tuner=recipe.method.tuner, precision=work.compute, strategy=str(facts["strategy"]),
+        stage=recipe.method.stage, tuner=tuner_of(recipe), precision=work.compute, strategy=str(facts["strategy"]),
         checkpointing=recipe.memory.gradient_checkpointing,
         positions=round(steps.tokens / (1 - steps.padding_ratio) / micro_batches), ranks=target.devices,
     )  # fmt: skip

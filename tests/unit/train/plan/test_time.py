@@ -15,7 +15,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.flops import ModelFlops, Passes
 from ascendtune.train.plan.count_work import count_work
 from ascendtune.train.plan.device_table import Speed
-from ascendtune.train.plan.history import Features, PastRun, new_run
+from ascendtune.train.plan.history import Features, PastRun, new_run, tuner_of
 from ascendtune.train.plan.request import Document, Target
 from ascendtune.train.plan.rows import steps_of_full_rows
 from ascendtune.train.plan.setting import Setting
@@ -237,6 +237,15 @@ def test_gradients_that_wait_are_sent_once_a_step(tmp_path: Path) -> None:
     keys = {"strategy": "fsdp", "fsdp": {"sync_each_batch": False}}
     _, scattered = _work(tmp_path, 2, parallel=keys, batch={"accumulate": 2}).transfers
     assert not scattered.of_micro_batch
+
+
+def test_dora_is_another_tuner_for_past_runs() -> None:
+    keys = {"name": "x", "model": {"path": "m"}, "data": {"train": "d.json"}}
+    tuners = [
+        tuner_of(Recipe.model_validate({**keys, "method": method}))
+        for method in ({}, {"tuner": "lora"}, {"tuner": "lora", "lora": {"dora": True}})
+    ]
+    assert tuners == ["full", "lora", "dora"]
 
 
 def test_work_survives_json(tmp_path: Path) -> None:
