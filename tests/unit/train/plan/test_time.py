@@ -121,6 +121,15 @@ def test_gathering_is_done_for_each_micro_batch_and_reducing_once_a_step() -> No
     assert found.in_both == pytest.approx(3 * 3e6 / 0.7e9)
 
 
+def test_gloo_gathers_and_scatters_at_more_cost_than_it_reduces() -> None:
+    scatter = Transfer("reduce_scatter", 4_000_000, of_micro_batch=True, in_forward=False)
+    for transfer, cost in ((_ALL_REDUCE, 1.0), (_GATHER, 2.0), (scatter, 3.3)):
+        work = replace(_WORK, transfers=(transfer,))
+        device, host = (communication(work, _recipe(), 2, _SPEED, is_host=each) for each in (False, True))
+        assert device is not None and host is not None
+        assert host.total == pytest.approx(cost * device.total)
+
+
 def test_a_mesh_sends_to_all_others_at_once_and_nodes_over_the_network() -> None:
     work, recipe = replace(_WORK, transfers=(_ALL_REDUCE,)), _recipe()
     mesh = communication(work, recipe, 4, replace(_SPEED, link_is_mesh=True))
