@@ -36,6 +36,21 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "checkpointing": ("qwen15m", {"memory.gradient_checkpointing": True}),
     "lora": ("qwen15m", {"method.tuner": "lora"}),
     "four-times-the-size": ("llama60m", {"optim.max_steps": 4}),
+    "lora-again": ("qwen15m", {"method.tuner": "lora"}),
+    "lora-again-larger": ("llama60m", {"method.tuner": "lora", "optim.max_steps": 4}),
+    "dora": ("qwen15m", {"method.tuner": "lora", "method.lora.dora": True}),
+    "dora-again": ("qwen15m", {"method.tuner": "lora", "method.lora.dora": True}),
+    "oft": ("qwen15m", {"method.tuner": "oft"}),
+    "freeze": ("qwen15m", {"method.tuner": "freeze"}),
+    "padded": ("qwen15m", {"data.packing": False}),
+    "short-rows": ("qwen15m", {"data.max_length": 64, "batch.per_device": 8}),
+    "long-rows": ("qwen15m", {"data.max_length": 1024, "batch.per_device": 1}),
+    "dpo": ("qwen15m", {"method.stage": "preference", "batch.per_device": 1}),
+    "dpo-lora": ("qwen15m", {"method.stage": "preference", "method.tuner": "lora", "batch.per_device": 1}),
+    "reward": ("qwen15m", {"method.stage": "reward", "batch.per_device": 1}),
+    "pretrain": ("qwen15m", {"method.stage": "pretrain"}),
+    "sgd": ("qwen15m", {"optim.optimizer": "sgd"}),
+    "another-class": ("gemma100m", {"optim.max_steps": 3}),
 }
 _WORKER = """
 import sys, time

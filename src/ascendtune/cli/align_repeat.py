@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from contextlib import chdir
+import threading
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
 from pathlib import Path
 
 from ascendtune.core.files import open_regular
@@ -43,15 +45,28 @@ def train_again(run: Path, recipe: Path, *, ranks: int, log: Path) -> int:
 
 
 def end_training(child: Child) -> None:
-    """End a training that this process has started, as Ctrl-C does."""
-    # The first signal asks for a checkpoint, the second ends at once.
-    for _ in range(2):
-        child.signal(signal.SIGINT)
-        if child.wait(1.0) is not None:
-            return
-    if child.wait(_GRACE_SECONDS) is None:
-        child.signal(signal.SIGKILL)
-        child.wait(_GRACE_SECONDS)
+    """End a training that this process has started, as Ctrl-C does; more of them meanwhile change nothing."""
+    with _ignoring_interrupts():
+        # The first signal asks for a checkpoint, the second ends at once.
+        for _ in range(2):
+            child.signal(signal.SIGINT)
+            if child.wait(1.0) is not None:
+                return
+        if child.wait(_GRACE_SECONDS) is None:
+            child.signal(signal.SIGKILL)
+            child.wait(_GRACE_SECONDS)
+
+
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def error_in(log: Path) -> str:

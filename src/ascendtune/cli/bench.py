@@ -60,7 +60,7 @@ def bench(
     that finished. Exit code 1: a training failed.
     """
     from ascendtune.check.bench.cells import cells_of
-    from ascendtune.check.bench.judge import rows_of, shortfalls
+    from ascendtune.check.bench.judge import doubts, rows_of, shortfalls
     from ascendtune.check.bench.language import say
     from ascendtune.check.bench.picture import draw
     from ascendtune.check.bench.show import as_markdown, as_plain, title
@@ -89,7 +89,7 @@ def bench(
         """Where rows miss the target, and notes, in the language that is set."""
         is_host = not visible.vendor.is_accelerator
         _, notes = cells_of(devices=counts, strategies=names, per_device=per_device, accumulate=accumulate)
-        return shortfalls(rows, profile_of, on_host=is_host, cores=setting.cores), notes
+        return shortfalls(rows, profile_of, on_host=is_host, cores=setting.cores), [*notes, *doubts(rows)]
 
     with Bench.open(output, loaded, setting) as found:
         results = measure(found, cells, recipe, overrides or [], loaded, visible)

@@ -84,9 +84,13 @@ def profile(
         place = record([], "")
     else:
         _require_no_options(overrides, steps, ranks, devices, device_ids, "yes" if tries else None)
-    found = read_profile(place)
-    advice = advice_for(found)
-    trials = try_changes(advice, found[0], record) if tries else []
+    try:
+        found = read_profile(place)
+        advice = advice_for(found)
+        trials = try_changes(advice, found[0], record) if tries else []
+    except KeyboardInterrupt:
+        log.say(f"stopped; `ascendtune profile {safe(str(place))}` shows this profile")
+        raise
 
     def content() -> dict[str, Any]:
         """The profile as plain values; its sentences are in the language that is set."""
@@ -117,9 +121,10 @@ def profile(
 
 def _is_recipe(path: Path) -> bool:
     """Whether `path` is a recipe: a file that is not a trace. LLaMA-Factory's recipes may be JSON, as traces are."""
+    from ascendtune.check.profile.ascend import is_of_folder
     from ascendtune.core.foreign_json import open_foreign
 
-    if path.is_dir() or path.suffix in (".gz", ".db") or not path.exists():
+    if path.is_dir() or path.suffix in (".gz", ".db") or not path.exists() or is_of_folder(path):
         return False
     if path.suffix != ".json":
         return True
@@ -159,9 +164,10 @@ def _record(
     Raises:
         CheckFailed: the training failed; it has said why.
     """
-    from ascendtune.cli.short_run import train_briefly
+    from ascendtune.cli.short_run import TrainingInterrupted, train_briefly
     from ascendtune.core import log
     from ascendtune.core.errors import CheckFailed
+    from ascendtune.core.terminal_text import safe
     from ascendtune.recipe.recipe import Recipe
 
     # Before the user's keys, which may leave the allocations out.
@@ -173,7 +179,17 @@ def _record(
     name = f"{asked.name}-profile" + (f"-{ending}" if ending else "")
     overrides += [f"name={name}", "profile.only=true", "checkpoint.resume=never", "track.tensorboard=false"]
     log.say(f"training as {name}, to profile steps {asked.profile.steps or _STEPS}")
-    code, run = train_briefly(recipe, overrides, devices=devices, device_ids=device_ids)
+    try:
+        code, run = train_briefly(recipe, overrides, devices=devices, device_ids=device_ids)
+    except TrainingInterrupted as stop:
+        if not ending:
+            traces = list((stop.run / "profile").glob("rank_*.trace.json.gz")) if stop.run else []
+            log.say(
+                f"stopped: `ascendtune profile {safe(str(stop.run))}` shows the steps that were profiled"
+                if traces
+                else "stopped: no step was profiled; the same command begins anew"
+            )
+        raise
     if code or run is None:
         raise CheckFailed(
             "the steps to profile could not be trained",

@@ -11,11 +11,21 @@ from pathlib import Path
 
 from ascendtune.cli.align_repeat import end_training
 from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.log import say
 from ascendtune.core.process import Child
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
 
 _LOOK_SECONDS = 1.0
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Ctrl-C, while a training ran that has ended since."""
+
+    def __init__(self, run: Path | None) -> None:
+        super().__init__()
+        self.run = run
+        """Its run directory; None if none was made."""
 
 
 def train_briefly(
@@ -34,6 +44,9 @@ def train_briefly(
     Args:
         log: the file that its output is appended to (default: all of it goes to stderr).
         watch: called about once a second, with the run, while the run trains.
+
+    Raises:
+        TrainingInterrupted: Ctrl-C.
     """
     words = ["train", str(recipe), "-q", *overrides]
     words += ["--devices", str(devices)] if devices else []
@@ -52,6 +65,11 @@ def train_briefly(
             run = run or run_started_by(child.pid, set(parent.glob("*/run.json")) - earlier)
             if watch and run:
                 watch(RunDir(run))
+    except KeyboardInterrupt as stop:
+        # A profile is still written, which may take a while.
+        say("stopping the training")
+        end_training(child)
+        raise TrainingInterrupted(run or run_started_by(child.pid, set(parent.glob("*/run.json")) - earlier)) from stop
     except BaseException:
         end_training(child)
         raise

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +17,12 @@ from tests.unit.check.profile.traces import op, step, write
 
 from ascendtune.check.profile.advice import Advice
 from ascendtune.check.profile.profile import RankProfile, read_profile
+from ascendtune.cli.align_repeat import end_training
 from ascendtune.cli.profile import profile
 from ascendtune.cli.profile_trial import trials_as_text, try_changes
-from ascendtune.cli.short_run import run_started_by
+from ascendtune.cli.short_run import TrainingInterrupted, run_started_by
 from ascendtune.core.errors import AscendtuneError, CheckFailed
+from ascendtune.core.process import Child
 from ascendtune.core.rundir import RunDir
 
 
@@ -112,6 +119,64 @@ def test_the_run_of_a_start_is_told_from_others_of_its_name(tmp_path: Path) -> N
     assert run_started_by(11, records) == tmp_path / "run-1"
     assert run_started_by(12, records) == tmp_path / "run-2"
     assert run_started_by(13, records) is None
+
+
+@pytest.mark.parametrize(
+    ("has_trace", "said"),
+    [(True, "shows the steps that were profiled"), (False, "stopped: no step was profiled; the same command begins")],
+)
+def test_ctrl_c_says_what_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, has_trace: bool, said: str
+) -> None:
+    run = tmp_path / "small-profile"
+    (run / "profile").mkdir(parents=True)
+    if has_trace:
+        (run / "profile" / "rank_0.trace.json.gz").touch()
+
+    def train_briefly(*_: Any, **__: Any) -> tuple[int, Path]:
+        raise TrainingInterrupted(run)
+
+    monkeypatch.setattr("ascendtune.cli.short_run.train_briefly", train_briefly)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("name: small\nmodel: {path: model}\ndata: {train: rows.json}\n")
+    with pytest.raises(KeyboardInterrupt):
+        profile(recipe)
+    shown = capsys.readouterr().err
+    assert said in shown and (str(run) in shown) == has_trace
+
+
+def test_ctrl_c_while_a_trace_is_read_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read(_: Path) -> list[RankProfile]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ascendtune.check.profile.profile.read_profile", read)
+    trace = write(tmp_path / "trace.json", [op("aten::mm", 0, 10)])
+    with pytest.raises(KeyboardInterrupt):
+        profile(trace)
+    assert f"stopped; `ascendtune profile {trace}`" in capsys.readouterr().err
+
+
+def test_more_interrupts_do_not_leave_a_training_behind(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    code = f"""
+import pathlib, signal, time
+signal.signal(signal.SIGINT, lambda *_: None)
+pathlib.Path({str(ready)!r}).touch()
+time.sleep(60)
+"""
+    child = Child([sys.executable, "-c", code], os.environ)
+    while not ready.exists():
+        time.sleep(0.01)
+    again = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    # What ends it is the last signal, of which no other is left.
+    stop = threading.Timer(0.5, child.signal, (signal.SIGKILL,))
+    again.start()
+    stop.start()
+    end_training(child)
+    assert child.wait(0) is not None
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_name_of_nothing_is_told_as_missing(tmp_path: Path) -> None:

@@ -94,6 +94,39 @@ def _row(comparison: Comparison, result: Result, base: Result | None, memory_byt
     )  # fmt: skip
 
 
+def doubts(rows: Sequence[Row]) -> list[str]:
+    """Differences between two rows of a table that are not larger than their repeats differ among themselves.
+
+    Each row beside the one that it is compared with, and beside other strategies on as many devices. Their sentences
+    are in the language that is set.
+    """
+    found = []
+    for comparison in COMPARISONS:
+        members = [each.result for each in rows if each.comparison == comparison and each.result.repeats]
+        for at, one in enumerate(members):
+            base = _base(one, members)
+            rivals = [each for each in members[:at] if each.cell.devices == one.cell.devices]
+            for other in ([base] if base is not None and base is not one else []) + rivals:
+                if doubt := _doubt(one, other):
+                    found.append(say("{comparison}: {doubt}", comparison=say(comparison), doubt=doubt))
+    return found
+
+
+def _doubt(one: Result, other: Result) -> str | None:
+    rate, other_rate = one.rate, other.rate
+    if not rate or not other_rate:
+        return None
+    difference = abs(rate / other_rate - 1)
+    spread = max(one.spread or 0.0, other.spread or 0.0)
+    if spread <= difference:
+        return None
+    return say(
+        "{cell} and {other} differ by {difference}, their repeats by up to {spread}: the difference may be chance; "
+        "measure more --repeats on a quiet machine",
+        cell=one.cell.name, other=other.cell.name, difference=f"{difference:.1%}", spread=f"{spread:.1%}",
+    )  # fmt: skip
+
+
 Profiles = Callable[[Result], list[RankProfile] | None]
 """Reads the profile of a cell, one entry a rank; None where it has none."""
 

@@ -21,6 +21,8 @@ _LEAST_SHARE = 0.02
 """Of a step: smaller gains are not worth a line."""
 _LEAST_LATE = 0.05
 """Of a step, in every step: the ranks are never quite equally fast."""
+_LEAST_REASON = 0.2
+"""Of the wait: a smaller difference does not explain it."""
 _METRICS_PHASE = "collective"
 """The phase in which the loop reads the metrics: one wait for each recorded step is expected."""
 _MANY_COLLECTIVES = 8
@@ -133,16 +135,24 @@ def _slow_rank(ranks: list[RankProfile]) -> Iterator[Advice]:
     if not waits or min(waits) < _LEAST_LATE * slowest.step_seconds:
         return
     waited = median(waits)
+    # Kinds are compared if each rank has them; a rank of which only totals were copied has one.
+    has_kinds = all(set(each.split.compute) - {"other"} for each in ranks)
     excess = {
         name: seconds / slowest.split.steps
-        - median(_by_group(each.split).get(name, 0.0) / each.split.steps for each in others)
-        for name, seconds in _by_group(slowest.split).items()
+        - median(_by_group(each.split, has_kinds).get(name, 0.0) / each.split.steps for each in others)
+        for name, seconds in _by_group(slowest.split, has_kinds).items()
     }
     reason = max(excess, key=lambda name: excess[name])
+    what = (
+        say("the other ranks wait {time} of each step for rank {rank}, which spends {more} more than they on {reason}",
+            time=_milliseconds(waited), rank=slowest.rank, more=_milliseconds(excess[reason]), reason=reason)
+        if excess[reason] >= _LEAST_REASON * waited
+        else say("the other ranks wait {time} of each step for rank {rank}; no part of its own steps is longer: it "
+                 "began them later, or its link is slow", time=_milliseconds(waited), rank=slowest.rank)
+    )  # fmt: skip
     yield Advice(
         "slow-rank",
-        say("the other ranks wait {time} of each step for rank {rank}, which spends {more} more than they on {reason}",
-            time=_milliseconds(waited), rank=slowest.rank, more=_milliseconds(max(0.0, excess[reason])), reason=reason),
+        what,
         say("look at the clock, temperature and neighbours of that rank's device with `ascendtune doctor`; even out "
             "the lengths of rows with data.packing: true"),
         waited,
@@ -150,14 +160,20 @@ def _slow_rank(ranks: list[RankProfile]) -> Iterator[Advice]:
     )  # fmt: skip
 
 
-def _by_group(split: Split) -> dict[str, float]:
-    """Seconds of everything but communication, by a name for people."""
+def _by_group(split: Split, has_kinds: bool) -> dict[str, float]:
+    """Seconds of everything but communication, by a name for people.
+
+    Args:
+        has_kinds: tell the kinds of computing apart.
+    """
+    kinds = {say("computing ({kind})", kind=say(kind)): seconds for kind, seconds in split.compute.items()}
     return {
-        **{say("computing ({kind})", kind=say(kind)): seconds for kind, seconds in split.compute.items()},
+        **(kinds if has_kinds else {say("compute"): sum(split.compute.values())}),
         say("the data"): split.data,
         say("waiting for its device"): sum(split.sync.values()),
         say("launching operators"): split.launch,
         say("copies"): sum(split.copies.values()),
+        say("gaps between kernels"): split.gaps,
         **{say(name): seconds for name, seconds in split.aside.items()},
     }
 

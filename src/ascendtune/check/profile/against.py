@@ -9,13 +9,17 @@ from ascendtune.check.profile.kinds import short_name
 from ascendtune.check.profile.language import say
 from ascendtune.check.profile.profile import RankProfile
 from ascendtune.check.profile.show import milliseconds, parts_of
-from ascendtune.core.terminal_text import safe, wrap_words
+from ascendtune.core.terminal_text import columns_of, safe, wrap_words
 from ascendtune.core.text_table import cut_lines, table_lines
 from ascendtune.core.units import format_bytes
 
 _SHOWN = 15
 _KEPT = 500
 _WIDTH = 80
+_LEAST_NAME = 24
+"""Columns that the names of operators get before other columns do."""
+_SPARE = ("kind", "calls", "before")
+"""Columns that a narrow terminal leaves out, in this order."""
 _LEAST_SHOWN_SECONDS = 5e-6
 """A smaller difference would be shown as 0.00 ms."""
 
@@ -85,7 +89,10 @@ def comparison_as_text(ranks: list[RankProfile], before: list[RankProfile], colu
     ]
     heads = [say(name) for name in ("before", "now", "change", "calls", "kind", "name")]
     lines += ["", say("operators, those first whose time differs most:")]
-    return "\n".join([*lines, *_table(heads, rows, columns, right=heads[:4])])
+    names = [say(name) for name in _SPARE]
+    heads, rows = _beside_names(heads, rows, columns - 2, names)
+    right = [head for head in heads[:-1] if head != say("kind")]
+    return "\n".join([*lines, *_table(heads, rows, columns, right=right)])
 
 
 def comparison_as_plain(ranks: list[RankProfile], before: list[RankProfile]) -> dict[str, Any]:
@@ -116,6 +123,20 @@ def comparison_as_plain(ranks: list[RankProfile], before: list[RankProfile]) -> 
 
 def _table(heads: list[str], rows: list[list[str]], columns: int, right: list[str]) -> list[str]:
     return cut_lines(["  " + line for line in table_lines(heads, rows, limit=None, right=right)], columns)
+
+
+def _beside_names(
+    heads: list[str], rows: list[list[str]], columns: int, spare: list[str]
+) -> tuple[list[str], list[list[str]]]:
+    """The columns that leave the last one, the names of operators, enough room."""
+    sizes = [max(columns_of(line[at]) for line in (heads, *rows)) for at in range(len(heads))]
+    sizes[-1] = min(sizes[-1], _LEAST_NAME)
+    kept = list(range(len(heads)))
+    for name in spare:
+        if sum(sizes[at] + 2 for at in kept) - 2 <= columns:
+            break
+        kept.remove(heads.index(name))
+    return [heads[at] for at in kept], [[row[at] for at in kept] for row in rows]
 
 
 def _times(before: float, now: float) -> list[str]:

@@ -2,7 +2,8 @@
 
 step_trace_time.csv has the parts of each step, in microseconds: Computing + Communication(Not Overlapped) + Free is
 the Stage. kernel_details.csv has a line for each kernel, with its step. communication.json has the elapsed, transit and
-wait time of each collective, in milliseconds. Which columns there are differs between versions; their names do not.
+wait time of each collective and, as `p2p`, of sending and receiving, in milliseconds. Which columns there are differs
+between versions; their names do not.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from ascendtune.core.foreign_json import open_foreign, read_json_object
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 _STEPS, _KERNELS, _COMMUNICATION = "step_trace_time.csv", "kernel_details.csv", "communication.json"
+_OF_FOLDER = frozenset(
+    {_STEPS, _KERNELS, _COMMUNICATION, "trace_view.json", "operator_details.csv", "op_statistic.csv"}
+)
+_GROUPS = ("collective", "p2p")
 _MICRO, _MILLI = 1e-6, 1e-3
 _MOST_JSON_BYTES = 256 << 20
 _LONGEST = 1e12
@@ -36,11 +41,19 @@ _LONGEST_NAME = 300
 
 
 def ascend_outputs(directory: Path) -> list[Path]:
-    """The output folders of ranks in `directory`: itself, its own, or those of the `…_ascend_pt` folders in it."""
-    if directory.name == OUTPUT:
+    """The output folders of ranks in `directory`: itself, its own, or those of the `…_ascend_pt` folders in it.
+
+    A copy of such a folder may have another name.
+    """
+    if directory.name == OUTPUT or any((directory / name).is_file() for name in (_STEPS, _KERNELS)):
         return [directory]
     found = [directory / OUTPUT, *directory.glob(f"*_ascend_pt/{OUTPUT}")]
     return sorted(each for each in found if each.is_dir())
+
+
+def is_of_folder(path: Path) -> bool:
+    """Whether `path` is a file of an output folder, which is read as a whole."""
+    return path.name in _OF_FOLDER and path.is_file() and bool(ascend_outputs(path.parent))
 
 
 def read_ascend(output: Path) -> Split:
@@ -67,7 +80,9 @@ def read_ascend(output: Path) -> Split:
         split.step_seconds.append(_add_step(split, kernels.get(step, []), parts.get(step)))
     path = output / _COMMUNICATION
     if path.is_file():
-        _name_collectives(split, read_json_object(path, _MOST_JSON_BYTES))
+        _name_collectives(split, _calls_in(read_json_object(path, _MOST_JSON_BYTES)))
+    else:
+        _name_collectives(split, [call for step in steps for call in _collectives_of(kernels.get(step, []))])
     return split
 
 
@@ -78,15 +93,11 @@ def read_ascend_database(path: Path) -> Split:
         InputError: not such a database, or it has no kernel.
     """
     split = Split([], on_device=True)
-    elapsed: dict[str, float] = defaultdict(float)
+    calls = []
     for step in read_database(path):
         split.step_seconds.append(_add_step(split, step.kernels, None, step.microseconds))
-        for each in step.kernels:
-            if kind_of_operator(each.label) == "collective":
-                seconds, kind = (each.end - each.start) * _MICRO, kind_of_collective(each.label)
-                elapsed[kind] += seconds
-                split.collectives[kind].append(seconds)
-    _divide_communication(split, elapsed)
+        calls += _collectives_of(step.kernels)
+    _name_collectives(split, calls)
     return split
 
 
@@ -159,27 +170,40 @@ def _kernels(path: Path) -> dict[str, list[Interval]]:
     return dict(found)
 
 
-def _name_collectives(split: Split, content: dict[str, Any]) -> None:
-    """Divide the communication by collective, as their elapsed times are."""
-    elapsed: dict[str, float] = defaultdict(float)
+def _collectives_of(kernels: list[Interval]) -> list[tuple[str, float]]:
+    """Name and seconds of each collective among `kernels`."""
+    return [
+        (each.label, (each.end - each.start) * _MICRO)
+        for each in kernels
+        if kind_of_operator(each.label) == "collective"
+    ]
+
+
+def _calls_in(content: dict[str, Any]) -> list[tuple[str, float]]:
+    """Name and seconds of each collective, and of each exchange between two ranks, in communication.json."""
+    found = []
     for step in content.values():
-        groups = step.get("collective") if isinstance(step, dict) else None
-        for name, facts in groups.items() if isinstance(groups, dict) else ():
-            times = facts.get("Communication Time Info") if isinstance(facts, dict) else None
-            seconds = _number(times.get("Elapse Time(ms)")) * _MILLI if isinstance(times, dict) else 0.0
-            if seconds and not name.lower().startswith("total"):
-                kind = kind_of_collective(name)
-                elapsed[kind] += seconds
-                split.collectives[kind].append(seconds)
-    _divide_communication(split, elapsed)
+        for group in _GROUPS:
+            calls = step.get(group) if isinstance(step, dict) else None
+            for name, facts in calls.items() if isinstance(calls, dict) else ():
+                times = facts.get("Communication Time Info") if isinstance(facts, dict) else None
+                seconds = _number(times.get("Elapse Time(ms)")) * _MILLI if isinstance(times, dict) else 0.0
+                if seconds and not name.lower().startswith("total"):
+                    found.append((name[:_LONGEST_NAME], seconds))
+    return found
 
 
-def _divide_communication(split: Split, elapsed: dict[str, float]) -> None:
-    """Name the communication, of which only the totals are known.
+def _name_collectives(split: Split, calls: list[tuple[str, float]]) -> None:
+    """Name the communication, of which only the totals are known: divided as the elapsed times of its calls are.
 
     Args:
-        elapsed: collective -> seconds.
+        calls: name and seconds of each.
     """
+    elapsed: dict[str, float] = defaultdict(float)
+    for name, seconds in calls:
+        kind = kind_of_collective(name)
+        elapsed[kind] += seconds
+        split.collectives[kind].append(seconds)
     for table in (split.communication, split.hidden):
         if elapsed and (total := table.pop("collectives", 0.0)):
             table.update(_scaled(elapsed, total))

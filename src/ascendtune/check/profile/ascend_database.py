@@ -29,9 +29,12 @@ _NANOSECONDS = 1e-3
 _LONGEST = 1e12
 """Microseconds: longer than any step."""
 # Queries, each with the tables that it needs.
+# At the profiler's level 0 the type of a kernel is N/A: its name is taken then.
 _KERNELS = (
-    ("COMPUTE_TASK_INFO", "TASK"),
-    "SELECT task.startNs, task.endNs, info.opType FROM COMPUTE_TASK_INFO AS info "
+    ("COMPUTE_TASK_INFO", "TASK", "STRING_IDS"),
+    "SELECT task.startNs, task.endNs, "
+    "CASE WHEN info.opType IN (SELECT id FROM STRING_IDS WHERE value = 'N/A') THEN info.name ELSE info.opType END "
+    "FROM COMPUTE_TASK_INFO AS info "
     "JOIN TASK AS task ON task.globalTaskId = info.globalTaskId",
 )
 _COPIES = (

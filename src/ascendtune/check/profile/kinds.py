@@ -15,14 +15,18 @@ _OPERATORS = (
     ("copy", r"^(aten::)?(copy_|_to_copy|to|clone|contiguous|_local_scalar_dense|item|pin_memory|_pin_memory)$"),
     ("copy", r"^Memcpy|^Memset|MEMCPY_ASYNC|AsyncMemcpy"),
     ("attention", r"scaled_dot_product|flash|fmha|[Aa]ttention|varlen_attn"),
-    ("optimizer", r"Optimizer\.step|[Aa]dam|ApplyAdam|multi_tensor_apply|_foreach_(?!norm)|fused_sgd|[Mm]uon"),
-    ("clip", r"_foreach_norm|linalg_vector_norm|clip_grad"),
+    (
+        "optimizer",
+        r"Optimizer\.step|[Aa]dam|ApplyAdam|multi_tensor_apply|_foreach_(?!norm)|Foreach(?!Norm)|fused_sgd"
+        r"|[Mm]uon",
+    ),
+    ("clip", r"_foreach_norm|ForeachNorm|linalg_vector_norm|clip_grad"),
     ("loss", r"cross_entropy|CrossEntropy|log_?softmax|LogSoftmax|nll_loss|NLLLoss|logsumexp"),
     ("norm", r"rms_?norm|RmsNorm|RMSNorm|layer_?norm|LayerNorm"),
     ("rotary", r"rotary|[Rr]ope\b|rope_"),
     ("activation", r"silu|swiglu|SwiGlu|SwiGLU|gelu|Gelu|\brelu"),
     ("matmul", r"\b(mm|addmm|bmm|baddbmm|addmm_|addbmm|matmul|linear|_grouped_mm|_scaled_mm)\b"),
-    ("matmul", r"gemm|GEMM|cutlass|cublas|nvjet|xmma|MatMul|BatchMatMul|GroupedMatmul|_mm_kernel"),
+    ("matmul", r"(?<!fb)gemm|GEMM|cutlass|cublas|nvjet|xmma|MatMul|BatchMatMul|GroupedMatmul|_mm_kernel"),
     ("gradients", r"AccumulateGrad|distributed::reducer"),
 )
 _COMPILED = tuple((kind, re.compile(pattern)) for kind, pattern in _OPERATORS)

@@ -7,10 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ascendtune.check.profile.ascend import ascend_outputs, read_ascend, read_ascend_database
+from ascendtune.check.profile.ascend import (
+    OUTPUT,
+    ascend_outputs,
+    is_of_folder,
+    read_ascend,
+    read_ascend_database,
+)
 from ascendtune.check.profile.memory import HELD, MemoryUse, memory_use
 from ascendtune.check.profile.split import Split, split_of
-from ascendtune.check.profile.trace import read_trace
+from ascendtune.check.profile.trace import Trace, read_trace
 from ascendtune.core.errors import InputError
 from ascendtune.core.foreign_json import is_number, read_json_object
 from ascendtune.core.rundir import RunDir
@@ -18,7 +24,9 @@ from ascendtune.core.rundir import RunDir
 _TRACE = re.compile(r"(.*?)(\.pt)?(\.trace)?\.json(\.gz)?")
 _RANK = re.compile(r"rank[_-]?(\d{1,6})")
 _INFO = re.compile(r"profiler_info_(\d{1,6})\.json")
+_DATABASE = re.compile(r"ascend_pytorch_profiler_(\d{1,6})\.db")
 MOST_RANKS = 1024
+_MOST_WORLD = 1_000_000
 _MOST_RATIO = 1e30
 _MOST_BYTES = 1e15
 
@@ -87,8 +95,13 @@ def read_profile(path: Path) -> list[RankProfile]:
             remedy="give a recipe, a run, a directory of traces or a trace; `ascendtune runs list` shows runs",
             where=path,
         )
+    if is_of_folder(path):
+        path = path.parent
+    if path.suffix == ".db" and path.is_file():
+        match = _DATABASE.fullmatch(path.name)
+        return [RankProfile(int(match[1]) if match else 0, path, read_ascend_database(path))]
     if path.is_file():
-        return [RankProfile(0, path, read_ascend_database(path)) if path.suffix == ".db" else _read_rank(path, 0, {})]
+        return [_read_rank(path, 0, {})]
     run = RunDir(path) if (path / "run.json").is_file() else None
     directory = run.profile if run is not None else path
     if outputs := ascend_outputs(directory):
@@ -109,16 +122,12 @@ def read_profile(path: Path) -> list[RankProfile]:
             where=directory,
         )
     tokens = _tokens_by_step(run) if run is not None else {}
-    ranks = []
-    for position, file in enumerate(files):
-        match = _RANK.search(file.name)
-        ranks.append(_read_rank(file, int(match[1]) if match else position, tokens))
-    return sorted(ranks, key=lambda each: each.rank)
+    return sorted((_read_rank(each, at, tokens) for at, each in enumerate(files)), key=lambda each: each.rank)
 
 
 def _read_ascend_rank(output: Path, position: int) -> RankProfile:
     """A rank in a folder of torch_npu's profiler; the folder around it is named after the worker."""
-    folder = output.parent
+    folder = output.absolute().parent if output.name == OUTPUT else output.absolute()
     match = _RANK.search(folder.name)
     # torch_npu writes the rank into the name of its own facts.
     noted = [int(each[1]) for path in folder.glob("profiler_info_*.json") if (each := _INFO.fullmatch(path.name))]
@@ -132,8 +141,16 @@ def _is_trace(path: Path) -> bool:
     return bool(_TRACE.fullmatch(path.name)) and not re.fullmatch(r"\..*|rank_\d+\.json|summary\.json", path.name)
 
 
-def _read_rank(file: Path, rank: int, tokens: dict[int, float]) -> RankProfile:
+def _read_rank(file: Path, position: int, tokens: dict[int, float]) -> RankProfile:
+    """One trace of torch.profiler.
+
+    Args:
+        position: among the traces of a directory: the rank where neither name nor trace tells it.
+    """
     trace = read_trace(file)
+    match = _RANK.search(file.name)
+    noted = int(match[1]) if match else _noted_rank(trace)
+    rank = position if noted is None else noted
     beside = file.with_name(f"rank_{rank}.json")
     found = trace.values.get("ascendtune")
     facts = found if isinstance(found, dict) else read_json_object(beside) if beside.is_file() else {}
@@ -144,6 +161,13 @@ def _read_rank(file: Path, rank: int, tokens: dict[int, float]) -> RankProfile:
         if counted:
             facts = {**facts, "tokens_per_step": sum(counted) / len(counted)}
     return RankProfile(rank, file, split, facts, memory_use(trace.memory_of_device(), split.windows, _held(facts)))
+
+
+def _noted_rank(trace: Trace) -> int | None:
+    """The rank that torch.profiler has noted; None where the program was not distributed."""
+    noted = trace.values.get("distributedInfo")
+    rank = noted.get("rank") if isinstance(noted, dict) else None
+    return rank if type(rank) is int and 0 <= rank < _MOST_WORLD else None
 
 
 def _held(facts: dict[str, Any]) -> dict[str, int]:

@@ -31,7 +31,8 @@ _MOST_NAMES = 1_000_000
 _MOST_DEVICES = 64
 _LONGEST_NAME = 300
 _LARGEST_NUMBER = 1 << 62
-_LONGEST_MICROSECONDS = 1e15
+_LARGEST_MICROSECONDS = 1e17
+"""Before torch 2.3 a trace had microseconds since 1970, which are 1.7e15."""
 
 
 class MemoryEvents:
@@ -165,6 +166,7 @@ def read_trace(path: Path) -> Trace:
     """
     trace, file = Trace(), TraceFile(path)
     origin: float | None = None
+    has_text_times = False
     known, add, nothing = _CATEGORIES.get, trace.add, dict[str, Any]().get
     for event in file.events():
         category = event.get("cat")
@@ -178,6 +180,7 @@ def read_trace(path: Path) -> Trace:
             continue
         name, start, duration = event.get("name"), event.get("ts"), event.get("dur")
         if type(name) is not str or not (_is_time(start) and _is_time(duration)) or duration < 0:
+            has_text_times = has_text_times or type(start) is str
             continue
         if origin is None:
             origin = start
@@ -195,6 +198,14 @@ def read_trace(path: Path) -> Trace:
         )
     trace.values = file.values
     if not len(trace):
+        if has_text_times:
+            raise InputError(
+                f"{path.name} is the timeline of torch_npu's profiler, which is not read alone",
+                code="unsupported-trace",
+                remedy="give the folder ASCEND_PROFILER_OUTPUT, with kernel_details.csv and step_trace_time.csv, or "
+                "ascend_pytorch_profiler_RANK.db",
+                where=path,
+            )
         raise InputError(
             f"{path.name} holds no operator and no kernel",
             code="invalid-trace",
@@ -206,7 +217,7 @@ def read_trace(path: Path) -> Trace:
 
 def _is_time(value: Any) -> TypeGuard[float]:
     kind = type(value)
-    return (kind is float or kind is int) and -_LONGEST_MICROSECONDS < value < _LONGEST_MICROSECONDS
+    return (kind is float or kind is int) and -_LARGEST_MICROSECONDS < value < _LARGEST_MICROSECONDS
 
 
 def _number(value: Any) -> int:

@@ -14,12 +14,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ascendtune.core.directories import state_directory
 from ascendtune.core.errors import MachineError
 from ascendtune.core.files import read_record, write_atomically
 from ascendtune.core.locks import file_lock
+
+if TYPE_CHECKING:
+    from ascendtune.recipe.recipe import Recipe
 
 _FILE, _LOCK = "plan_history.jsonl", ".plan_history.lock"
 _MOST_RUNS = 1000
@@ -61,6 +64,12 @@ class PastRun:
     """Of a step, from the runs before this one or from the table of devices."""
     peak_bytes: int | None
     predicted_bytes: int | None
+
+
+def tuner_of(recipe: Recipe) -> str:
+    """The tuner that a speed belongs to: DoRA's norms are computed, and no FLOPs are counted for them."""
+    method = recipe.method
+    return "dora" if method.tuner == "lora" and method.lora.dora else method.tuner
 
 
 def word(text: str) -> str:

@@ -11,7 +11,15 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.train.loop import Loop
 from ascendtune.train.plan.device_table import known_name
-from ascendtune.train.plan.history import Features, add_to_history, new_run, past_speed, read_history, word
+from ascendtune.train.plan.history import (
+    Features,
+    add_to_history,
+    new_run,
+    past_speed,
+    read_history,
+    tuner_of,
+    word,
+)
 
 _LEAST_RECORDS = 3
 """The first one is left out: it has compiling, reading and the first allocations in it."""
@@ -74,7 +82,7 @@ def _features(loop: Loop, resolved: dict[str, Any]) -> Features:
     return Features(
         model_type=word(str(getattr(config, "model_type", ""))),
         parameters=resolved["parameters"], trainable=resolved["trainable"],
-        stage=recipe.method.stage, tuner=recipe.method.tuner, precision=resolved["precision"]["compute"],
+        stage=recipe.method.stage, tuner=tuner_of(recipe), precision=resolved["precision"]["compute"],
         strategy=strategy.name, checkpointing=recipe.memory.gradient_checkpointing,
         positions=round(tokens / (1 - resolved["padding_ratio"]) / micro_batches), ranks=strategy.world_size,
     )  # fmt: skip

@@ -16,13 +16,15 @@ from dataclasses import dataclass, field, replace
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.device_table import Speed, known_name, speed_of
-from ascendtune.train.plan.history import Features, PastRun, past_speed, word
+from ascendtune.train.plan.history import Features, PastRun, past_speed, tuner_of, word
 from ascendtune.train.plan.request import Target
 from ascendtune.train.plan.work import Steps, Transfer, Work
 
 _MEMORY_SHARE = 0.8
 _LINK_SHARE = 0.7
 """Of the published bandwidth: all-gather of 2 to 8 devices measures 0.57 to 0.78 (docs/plan.md)."""
+_GLOO_COST = {"all_gather": 2.0, "reduce_scatter": 3.3}
+"""Of a byte on the bus, where an all-reduce costs 1: processor time of 2 ranks at 8 MiB (docs/plan.md)."""
 _HIDING_SHARE = 0.9
 """Of the computation that runs beside a collective, hides it: the first and the last call run alone."""
 
@@ -77,7 +79,7 @@ def features_of(work: Work, steps: Steps, recipe: Recipe, target: Target, facts:
     return Features(
         model_type=word(work.model_type),
         parameters=int(str(facts["parameters"])), trainable=int(str(facts["trainable"])),
-        stage=recipe.method.stage, tuner=recipe.method.tuner, precision=work.compute, strategy=str(facts["strategy"]),
+        stage=recipe.method.stage, tuner=tuner_of(recipe), precision=work.compute, strategy=str(facts["strategy"]),
         checkpointing=recipe.memory.gradient_checkpointing,
         positions=round(steps.tokens / (1 - steps.padding_ratio) / micro_batches), ranks=target.devices,
     )  # fmt: skip
@@ -136,7 +138,7 @@ def estimate_time(
     else:
         return "the device's speed is neither public nor known from past runs: train once on it, or give --tflops"
     if past is None and work.transfers:
-        sent = communication(work, recipe, target.devices, speed, nodes=nodes, network=network)
+        sent = communication(work, recipe, target.devices, speed, nodes=nodes, network=network, is_host=target.is_host)
         if sent is None:
             notes.append(_why_no_link(nodes, network))
         else:
@@ -181,12 +183,20 @@ class Communication:
 
 
 def communication(
-    work: Work, recipe: Recipe, ranks: int, speed: Speed, *, nodes: int = 1, network: float | None = None
+    work: Work,
+    recipe: Recipe,
+    ranks: int,
+    speed: Speed,
+    *,
+    nodes: int = 1,
+    network: float | None = None,
+    is_host: bool = False,
 ) -> Communication | None:
     """Seconds of a step's collectives, None where the bandwidth of a link that they take is not known.
 
     Args:
         network: bytes per second of one device to other nodes, in one direction.
+        is_host: the ranks compute on the CPU, and Gloo communicates; the link is the busbw of its all-reduce.
     """
     seconds = {True: 0.0, False: 0.0}
     for each in work.transfers:
@@ -194,7 +204,8 @@ def communication(
         if bandwidth is None:
             return None
         times = recipe.batch.accumulate if each.of_micro_batch else 1
-        seconds[each.in_forward] += times * each.bus_bytes(ranks) / (bandwidth * _LINK_SHARE)
+        cost = _GLOO_COST.get(each.name, 1.0) if is_host else 1.0
+        seconds[each.in_forward] += times * cost * each.bus_bytes(ranks) / (bandwidth * _LINK_SHARE)
     return Communication(in_backward=seconds[False], in_both=seconds[True])
 
 

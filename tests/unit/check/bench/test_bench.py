@@ -10,7 +10,7 @@ import pytest
 from tests.unit.check.profile.traces import op, step, write
 
 from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS, Cell, Repeat, Result, cells_of
-from ascendtune.check.bench.judge import lost_time, rows_of, shortfalls
+from ascendtune.check.bench.judge import doubts, lost_time, rows_of, shortfalls
 from ascendtune.check.bench.measure import DeviceSamples, read_repeat
 from ascendtune.check.bench.picture import draw
 from ascendtune.check.bench.show import Setting, as_markdown, as_plain
@@ -74,6 +74,22 @@ def test_speedup_and_efficiency_compare_with_the_fewest_devices_of_the_same_comp
     assert results[0].rate == 100.0 and results[0].spread == pytest.approx(0.2)
     assert found[COMPARISONS[0], "fsdp-8x1x1"].speedup == 4.0
     assert len(rows) == 6
+
+
+def test_a_difference_within_the_spread_of_the_repeats_is_doubted() -> None:
+    results = [
+        result(Cell(AS_ASKED, 1, 1, 1), 100.0, 90.0, 110.0),
+        result(Cell("ddp", 2, 1, 1), 105.0, 104.0, 106.0),
+        result(Cell("fsdp", 2, 1, 1), 180.0, 179.0, 181.0),
+        result(Cell("ddp", 4, 1, 1), 300.0, 250.0, 320.0),
+        result(Cell("fsdp", 4, 1, 1), 310.0, 308.0, 312.0),
+    ]
+    found = doubts(rows_of(results, None))
+    weak = [each for each in found if each.startswith(COMPARISONS[0])]
+    assert len(weak) == 2
+    assert "ddp-2x1x1 and recipe-1x1x1 differ by 5.0%, their repeats by up to 20.0%" in weak[0]
+    assert "fsdp-4x1x1 and ddp-4x1x1 differ by 3.3%" in weak[1]
+    assert doubts(rows_of([result(Cell(AS_ASKED, 1, 1, 1), 100.0), result(Cell("ddp", 2, 1, 1), 101.0)], None)) == []
 
 
 def test_a_strategy_is_not_compared_with_another_one_where_one_device_failed() -> None:

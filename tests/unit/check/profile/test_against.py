@@ -46,3 +46,13 @@ def test_operators_without_a_difference_are_not_listed(tmp_path: Path) -> None:
     text = comparison_as_text(other, one, 100)
     assert "aten::add" in text and "aten::mm" not in text
     assert "no operator's time differs" in comparison_as_text(one, one, 100)
+
+
+def test_names_of_operators_have_room_on_a_narrow_terminal(tmp_path: Path) -> None:
+    name = "aten::_scaled_dot_product_flash_attention_for_cpu"
+    before, now = profile(tmp_path / "before.json", 100, name), profile(tmp_path / "now.json", 300, "aten::gelu")
+    for columns in (50, 60, 80, 120):
+        lines = comparison_as_text(now, before, columns).splitlines()
+        assert all(len(line) <= columns for line in lines)
+        assert any(name[:23] in line for line in lines), columns
+    assert "attention" in comparison_as_text(now, before, 120).replace(name, "")

@@ -79,8 +79,68 @@ def test_ranks_are_told_by_the_name_of_their_folder(tmp_path: Path) -> None:
     ranks = read_profile(tmp_path)
     assert [each.rank for each in ranks] == [0, 1, 2]
     advice = advice_for(ranks)
-    assert advice[0].code == "slow-rank" and "for rank 1," in advice[0].what
+    assert advice[0].code == "slow-rank"
+    assert "for rank 1, which spends 0.225 ms more than they on gaps between kernels" in advice[0].what
     assert advice[0].gain == pytest.approx(225e-6)
+
+
+def test_a_rank_that_only_begins_late_is_not_given_a_reason(tmp_path: Path) -> None:
+    for rank, exposed in ((0, 250.0), (1, 20.0)):
+        write_rank(tmp_path, rank, exposed)
+        path = next(tmp_path.glob(f"rank_{rank}_*/ASCEND_PROFILER_OUTPUT/step_trace_time.csv"))
+        path.write_text(STEPS + f"0,3,600,{exposed},0,{exposed},100,0,0,0,0\n")
+    assert "no part of its own steps is longer" in advice_for(read_profile(tmp_path))[0].what
+
+
+def test_a_rank_without_its_kernels_is_compared_by_all_of_its_computing(tmp_path: Path) -> None:
+    for rank, exposed in ((0, 250.0), (1, 20.0)):
+        write_rank(tmp_path, rank, exposed)
+        output = next(tmp_path.glob(f"rank_{rank}_*/ASCEND_PROFILER_OUTPUT"))
+        computed = 850 - exposed
+        (output / "step_trace_time.csv").write_text(STEPS + f"0,3,{computed},{exposed},0,{exposed},100,0,0,0,0\n")
+    (output / "kernel_details.csv").unlink()
+    assert "which spends 0.23 ms more than they on compute" in advice_for(read_profile(tmp_path))[0].what
+
+
+def test_sending_and_receiving_is_told_from_collectives(tmp_path: Path) -> None:
+    write_rank(tmp_path, 0)
+    path = next(tmp_path.glob("*/ASCEND_PROFILER_OUTPUT/communication.json"))
+    content = json.loads(path.read_text())
+    for step in content.values():
+        step["p2p"] = {"hcom_batchSendRecv__128_3_1@group": {"Communication Time Info": {"Elapse Time(ms)": 0.9}}}
+    path.write_text(json.dumps(content))
+    (rank,) = read_profile(tmp_path)
+    assert dict(rank.split.communication) == pytest.approx({"all-reduce": 100e-6, "send and receive": 300e-6})
+
+
+def test_without_communication_json_collectives_have_the_names_of_their_kernels(tmp_path: Path) -> None:
+    write_rank(tmp_path, 0)
+    next(tmp_path.glob("*/ASCEND_PROFILER_OUTPUT/communication.json")).unlink()
+    (rank,) = read_profile(tmp_path)
+    assert dict(rank.split.communication) == pytest.approx({"all-reduce": 400e-6})
+
+
+def test_a_file_of_the_folder_and_a_copy_of_the_folder_are_read_as_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_rank(tmp_path, 3)
+    output = next(tmp_path.glob("*/ASCEND_PROFILER_OUTPUT"))
+    (whole,) = read_profile(tmp_path)
+    (output / "trace_view.json").write_text("[]")
+    for name in ("trace_view.json", "kernel_details.csv", "step_trace_time.csv"):
+        (rank,) = read_profile(output / name)
+        assert rank.rank == 3 and rank.split.step_seconds == whole.split.step_seconds
+    monkeypatch.chdir(output.rename(tmp_path / "copy"))
+    (rank,) = read_profile(Path("kernel_details.csv"))
+    assert rank.split.step_seconds == whole.split.step_seconds
+
+
+def test_the_timeline_alone_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "trace_view.json"
+    path.write_text(json.dumps([{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": "17364088836.930", "dur": 1.5}]))
+    with pytest.raises(AscendtuneError) as caught:
+        read_profile(path)
+    assert caught.value.code == "unsupported-trace"
 
 
 @pytest.mark.parametrize(

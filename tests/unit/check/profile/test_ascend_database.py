@@ -76,6 +76,13 @@ def test_a_database_without_steps_is_one_step_of_its_kernels(tmp_path: Path) -> 
     assert rank.split.step_seconds == pytest.approx([1750e-6])
 
 
+def test_the_name_of_a_kernel_stands_for_a_type_that_was_not_recorded(tmp_path: Path) -> None:
+    extra = ("INSERT INTO STRING_IDS VALUES (99, 'N/A')", "UPDATE COMPUTE_TASK_INFO SET opType = 99")
+    (rank,) = read_profile(write_database(tmp_path / "ascend_pytorch_profiler_5.db", extra=extra))
+    assert rank.rank == 5
+    assert dict(rank.split.compute) == pytest.approx({"matmul": 800e-6, "norm": 200e-6})
+
+
 def test_a_folder_without_tables_is_read_from_its_database(tmp_path: Path) -> None:
     output = tmp_path / "rank_3_x_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
     output.mkdir(parents=True)

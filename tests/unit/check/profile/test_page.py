@@ -62,3 +62,10 @@ def test_the_rank_that_waits_least_is_the_slow_one(ranks: list[RankProfile]) -> 
     plain = as_plain(ranks, advice)
     assert [each["rank"] for each in plain["ranks"]] == [0, 1]
     assert plain["advice"][0]["code"] == "slow-rank"
+
+
+def test_the_rank_that_a_trace_notes_counts_where_its_name_has_none(tmp_path: Path) -> None:
+    for name, rank in (("host_a.pt.trace.json", 3), ("host_b.pt.trace.json", 1)):
+        write(tmp_path / name, [op("aten::mm", 0, 10)], distributedInfo={"backend": "nccl", "rank": rank})
+    assert [each.rank for each in read_profile(tmp_path)] == [1, 3]
+    assert read_profile(tmp_path / "host_a.pt.trace.json")[0].rank == 3

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.check.profile.traces import OTHER, Event, copy, kernel, launch, named, op, step, write
 
+from ascendtune.check.profile.kinds import kind_of_operator
 from ascendtune.check.profile.split import Split, split_of
 from ascendtune.check.profile.trace import KERNEL, LAUNCH, OP, RANGE, Trace, read_trace
 
@@ -52,6 +53,23 @@ def test_time_outside_the_steps_counts_for_nothing(tmp_path: Path) -> None:
 def test_a_trace_without_steps_is_one_step(tmp_path: Path) -> None:
     found = split(tmp_path, op("aten::mm", 100, 20), op("aten::mm", 180, 20))
     assert found.step_seconds == pytest.approx([100 * MICRO])
+
+
+def test_microseconds_since_1970_are_times_too(tmp_path: Path) -> None:
+    since = 1_712_195_495_519_689
+    events = [{**each, "ts": each["ts"] + since} for each in (step(1, 0, 100), op("aten::mm", 10, 30))]
+    found = split(tmp_path, *events)
+    assert found.total == pytest.approx(100e-6) and microseconds(found.compute) == {"matmul": 30}
+
+
+def test_kernels_of_libraries_have_their_kinds() -> None:
+    kinds = {
+        "aclnnForeachAddListV2_ForeachAddListV2_ForeachAddList": "optimizer",
+        "ForeachNorm": "clip",
+        "void fbgemm_gpu::split_embedding_codegen_forward_kernel<float>": "other",
+        "ampere_sgemm_128x64_tn": "matmul",
+    }
+    assert {name: kind_of_operator(name) for name in kinds} == kinds
 
 
 def test_phases_and_modules_of_ours_decide_the_kind(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.flops import ModelFlops, Passes
 from ascendtune.train.plan.count_work import count_work
 from ascendtune.train.plan.device_table import Speed
-from ascendtune.train.plan.history import Features, PastRun, new_run
+from ascendtune.train.plan.history import Features, PastRun, new_run, tuner_of
 from ascendtune.train.plan.request import Document, Target
 from ascendtune.train.plan.rows import steps_of_full_rows
 from ascendtune.train.plan.setting import Setting
@@ -119,6 +119,15 @@ def test_gathering_is_done_for_each_micro_batch_and_reducing_once_a_step() -> No
     assert found is not None
     assert found.in_backward == pytest.approx(12e6 / 0.7e9)
     assert found.in_both == pytest.approx(3 * 3e6 / 0.7e9)
+
+
+def test_gloo_gathers_and_scatters_at_more_cost_than_it_reduces() -> None:
+    scatter = Transfer("reduce_scatter", 4_000_000, of_micro_batch=True, in_forward=False)
+    for transfer, cost in ((_ALL_REDUCE, 1.0), (_GATHER, 2.0), (scatter, 3.3)):
+        work = replace(_WORK, transfers=(transfer,))
+        device, host = (communication(work, _recipe(), 2, _SPEED, is_host=each) for each in (False, True))
+        assert device is not None and host is not None
+        assert host.total == pytest.approx(cost * device.total)
 
 
 def test_a_mesh_sends_to_all_others_at_once_and_nodes_over_the_network() -> None:
@@ -237,6 +246,15 @@ def test_gradients_that_wait_are_sent_once_a_step(tmp_path: Path) -> None:
     keys = {"strategy": "fsdp", "fsdp": {"sync_each_batch": False}}
     _, scattered = _work(tmp_path, 2, parallel=keys, batch={"accumulate": 2}).transfers
     assert not scattered.of_micro_batch
+
+
+def test_dora_is_another_tuner_for_past_runs() -> None:
+    keys = {"name": "x", "model": {"path": "m"}, "data": {"train": "d.json"}}
+    tuners = [
+        tuner_of(Recipe.model_validate({**keys, "method": method}))
+        for method in ({}, {"tuner": "lora"}, {"tuner": "lora", "lora": {"dora": True}})
+    ]
+    assert tuners == ["full", "lora", "dora"]
 
 
 def test_work_survives_json(tmp_path: Path) -> None:
