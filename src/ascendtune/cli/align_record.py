@@ -18,6 +18,9 @@ def record(
     content: Annotated[
         Literal["statistics", "tensors"], typer.Option(help="Dump statistics, or the whole tensors beside them.")
     ] = "statistics",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the recording in DIR: the command resumes its training.")
+    ] = False,
 ) -> None:
     """Run a training script that knows nothing of ascendtune, and record what `ascendtune align` compares.
 
@@ -25,6 +28,7 @@ def record(
     ascendtune align record -- python train.py --epochs 1
     ascendtune align record --to gpu -- torchrun --nproc-per-node 2 train.py
     ascendtune align record --to gpu -- deepspeed train.py --deepspeed zero2.json
+    ascendtune align record --to gpu --resume -- python train.py --resume-from out/checkpoint-5
     ascendtune align gpu runs/npu
 
     Works for loops of torch on one device, with DDP, FSDP2 or DeepSpeed ZeRO, and for the Trainer of transformers, in
@@ -43,7 +47,7 @@ def record(
     from ascendtune.train.dump.request import RecordRequest
 
     log.set_up()
-    request = RecordRequest(str(directory.resolve()), steps, content)
+    request = RecordRequest(str(directory.resolve()), steps, content, resumes=resume)
     argv = recorded_command(command)
     if argv is not None:
         argv = [program(argv[0]), *argv[1:]]

@@ -58,10 +58,10 @@ draw = torch.Generator().manual_seed(1)
 rows = [{"input_ids": ids, "labels": ids} for ids in torch.randint(0, 512, (12, 8), generator=draw)]
 arguments = TrainingArguments(
     "out", per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=3, logging_steps=1, report_to=[],
-    save_strategy="no", learning_rate=1e-3, use_cpu=True, disable_tqdm=True,
+    save_strategy="steps", save_steps=2, learning_rate=1e-3, use_cpu=True, disable_tqdm=True,
 )
 trainer = Trainer(model, arguments, train_dataset=rows)
-trainer.train()
+trainer.train(*sys.argv[2:])
 trainer.state.save_to_json("state.json")
 """
 
@@ -83,10 +83,13 @@ sys.exit(subprocess.run([sys.executable, *sys.argv[1:]]).returncode)
 """
 
 
-def record(directory: Path, script: str, *words: str, launcher: tuple[str, ...] = (sys.executable,)) -> str:
+def record(
+    directory: Path, script: str, *words: str, launcher: tuple[str, ...] = (sys.executable,), resumes: bool = False
+) -> str:
     """Record `script` into `directory`/recorded; returns what it printed."""
     (directory / "script.py").write_text(script)
-    ours = [sys.executable, "-m", "ascendtune", "align", "record", "--steps", "1,3", "--"]
+    option = ["--resume"] if resumes else []
+    ours = [sys.executable, "-m", "ascendtune", "align", "record", "--steps", "1,3", *option, "--"]
     ended = subprocess.run(
         [*ours, *launcher, "script.py", *words],
         cwd=directory, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -159,6 +162,15 @@ def test_trainer_is_recorded_without_a_change(tmp_path: Path, tiny_model: Path) 
     assert [each["grad_norm"] for each in found] == pytest.approx([each["grad_norm"] for each in logged], rel=1e-4)
     assert [each["learning_rate"] for each in found] == [each["learning_rate"] for each in logged]
     assert {key[1] for key in rows_of(tmp_path, step=3)} == {0, 1, None}
+
+
+def test_resumed_trainer_goes_on_with_its_recording(tmp_path: Path, tiny_model: Path) -> None:
+    record(tmp_path, TRAINER, str(tiny_model))
+    expected, dumped = metrics(tmp_path), rows_of(tmp_path, step=3)
+    record(tmp_path, TRAINER, str(tiny_model), "out/checkpoint-2", resumes=True)
+    assert metrics(tmp_path) == expected
+    assert rows_of(tmp_path, step=3) == dumped
+    assert json.loads((tmp_path / "recorded" / "recorded.json").read_text())["resumed_at"] == [3]
 
 
 def test_program_that_a_shell_script_starts_is_recorded(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ part of compiled code.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,20 +24,23 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ascendtune.core.errors import InputError
 from ascendtune.core.files import LineWriter, write_json
+from ascendtune.core.foreign_json import read_json_object
 from ascendtune.core.log import warn
 from ascendtune.machine.torch_backend.find import supports_fp64
+from ascendtune.train.dump.continued import LoadedOptimizers, claim, continue_recording
 from ascendtune.train.dump.hooks import ModuleHooks
 from ascendtune.train.dump.losses import StepLosses
 from ascendtune.train.dump.names import plain_modules, plain_parameters
 from ascendtune.train.dump.ranks import gather, rank, world_size
 from ascendtune.train.dump.record import FORMAT, StepRecord, header_of
-from ascendtune.train.dump.request import RecordRequest
+from ascendtune.train.dump.request import METRICS, RecordRequest
 from ascendtune.train.dump.start_weights import hashes_of_weights
 from ascendtune.train.dump.whole_tensors import WholeTensors, is_engine, whole_tensors_of
 
 WRITER = "ascendtune.align.record"
-_METRICS = "metrics.jsonl"
+_FACTS = "recorded.json"
 
 
 class Recording:
@@ -46,7 +49,8 @@ class Recording:
     Args:
         command: what was started, for recorded.json.
 
-    A directory holds one training: a second one, of this process or of another, is not recorded.
+    A directory holds one training: a second one, of this process or of another, is not recorded. A training that was
+    resumed goes on with the recording if the request says so.
     """
 
     def __init__(self, request: RecordRequest, command: list[str]) -> None:
@@ -55,12 +59,14 @@ class Recording:
         self._keeps_tensors = request.content == "tensors"
         self._command = command
         self._is_child = request.is_child
+        self._resumes = request.resumes
+        self._loaded = LoadedOptimizers()
         self._model: nn.Module | None = None
-        self._trained: set[nn.Parameter] = set()
+        self._trained: dict[nn.Parameter, None] = {}
         self._whole = WholeTensors()
         self._engine: Any = None
         """DeepSpeed's, if it makes the updates."""
-        self._step = 1
+        self._step = self._first_step = 1
         self._losses = StepLosses((), sees_gradients=False)
         self._norm: torch.Tensor | None = None
         self._has_gradients = False
@@ -97,7 +103,7 @@ class Recording:
 
         def clip_with_norm(parameters: Any, limit: float, norm: torch.Tensor, *arguments: Any, **named: Any) -> None:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            if not self._trained.isdisjoint(parameters):
+            if not self._trained.keys().isdisjoint(parameters):
                 self._norm = norm
                 self._add_gradients()
             clip(parameters, limit, norm, *arguments, **named)
@@ -128,7 +134,8 @@ class Recording:
             else:
                 self._discovery = None
                 self._attach(model)
-            yield
+            with self._loaded.noted():
+                yield
         finally:
             torch.autograd.backward, clip_grad._clip_grads_with_norm_ = backward, clip
             torch.amp.GradScaler.scale, torch.amp.GradScaler.step = scale, scaler_step  # type: ignore[method-assign]
@@ -145,7 +152,7 @@ class Recording:
 
     def _warn_of_nothing(self) -> None:
         """A process that starts others warns for them."""
-        file = self._directory / _METRICS
+        file = self._directory / METRICS
         is_empty = not file.stat().st_size if file.exists() else not (self._directory / "dump").exists()
         if is_empty and not self._is_child and rank() == 0:
             warn(
@@ -171,28 +178,42 @@ class Recording:
         if not self._is_first():
             return
         self._model, self._whole = model, whole
-        self._trained = set(plain_parameters(model).values())
+        self._trained = dict.fromkeys(plain_parameters(model).values())
         self._losses = StepLosses(self._trained, sees_gradients=not is_engine(model))
         if is_engine(model):
             self._follow_updates(model)
         from_ranks = partial(gather, dtype=torch.int64, device=self._device)
         start = hashes_of_weights(model, from_ranks, whole.parameter if self._engine is not None else None)
+        if self._resumes:
+            self._step = self._first_step = self._resumed_at(start["hash"])
         if rank() == 0:
-            write_json(self._directory / "start_weights.json", start)
-            self._metrics = LineWriter(self._directory / _METRICS)
+            if self._first_step == 1:
+                write_json(self._directory / "start_weights.json", start)
+            self._metrics = LineWriter(self._directory / METRICS)
         self._begin_step()
 
     def _is_first(self) -> bool:
         """Whether the directory holds no training yet. Every rank must call it."""
-        is_free = True
-        if rank() == 0:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            try:
-                (self._directory / _METRICS).open("xb").close()
-            except FileExistsError:
-                is_free = False
-                warn(f"a second training is not recorded: {self._directory} holds one")
+        is_free = rank() != 0 or claim(self._directory, resumes=self._resumes)
         return bool(gather([int(is_free)], dtype=torch.int64, device=self._device)[0][0])
+
+    def _resumed_at(self, weights_hash: str) -> int:
+        """The number of the first step of a training that was resumed. Every rank must call it.
+
+        Raises:
+            InputError: the training has made steps that were not recorded.
+        """
+        made = self._loaded.updates(self._trained) if self._engine is None else self._engine.global_steps or None
+        first = continue_recording(self._directory, made, weights_hash) if rank() == 0 else None
+        found: int = gather([first or 0], dtype=torch.int64, device=self._device)[0][0]
+        if not found:
+            raise InputError(
+                f"the training goes on after {made} updates, which are more than were recorded",
+                code="recorded-steps-missing",
+                remedy="resume it from an earlier checkpoint, or record it into another directory",
+                where=self._directory,
+            )
+        return found
 
     def _follow_updates(self, engine: Any) -> None:
         """The engine clips gradients and updates parameters in one method, whatever its optimizer."""
@@ -318,7 +339,7 @@ class Recording:
         """Whether its step is the end of a step. Within DeepSpeed's engine it is not: the engine's update is."""
         if self._engine is not None:
             return False
-        return any(not self._trained.isdisjoint(group["params"]) for group in optimizer.param_groups)
+        return any(not self._trained.keys().isdisjoint(group["params"]) for group in optimizer.param_groups)
 
     def _add_gradients(self) -> None:
         """Before they are clipped, if they are."""
@@ -349,15 +370,18 @@ class Recording:
         norm = float(self._norm.full_tensor() if isinstance(self._norm, DTensor) else self._norm)  # type: ignore[arg-type]
         if self._metrics is None:
             return
-        if self._step == 1:
+        if self._step == self._first_step:
+            known = self._directory / _FACTS
+            resumed = read_json_object(known).get("resumed_at", []) if known.exists() else []
             write_json(
-                self._directory / "recorded.json",
+                known,
                 {
                     "format": FORMAT,
                     "torch": torch.__version__,
                     "command": self._command,
                     "world_size": world_size(),
                     "optimizer": type(optimizer).__name__,
+                    **({"resumed_at": [*resumed, self._step]} if self._step > 1 else {}),
                 },
             )
         record = {
@@ -369,6 +393,6 @@ class Recording:
         self._metrics.write({key: value if math.isfinite(value) else None for key, value in record.items()})
 
 
-def _norm_of(parameters: set[nn.Parameter]) -> torch.Tensor:
+def _norm_of(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
     gradients = [each.grad for each in parameters if each.grad is not None]
     return torch.nn.utils.get_total_norm(gradients)

@@ -29,7 +29,7 @@ def hashes_of_weights(
         gather: from numbers of this rank, signed with 64 bits, to those of every rank.
         whole: makes the whole of a parameter that is divided otherwise than as a DTensor: any shape.
     """
-    parameters = {plain_name(name): each for name, each in model.named_parameters()}
+    parameters = _parameters(model)
     own_parts = (_own_part(each) if whole is None else checksum(whole(each)) for each in parameters.values())
     by_rank = gather(torch.stack(list(own_parts)).tolist())
     ranks = []
@@ -40,6 +40,14 @@ def hashes_of_weights(
         )
         ranks.append({name: as_hex(value) for name, value in zip(parameters, sums, strict=True)})
     return {"hash": _over_all(ranks[0]), "ranks": [_over_all(each) for each in ranks], "parameters": ranks[0]}
+
+
+def _parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters by plain name, tied ones once, without the originals of modules that PEFT trains as copies."""
+    named = model.named_parameters(remove_duplicate=False)
+    found = {name: each for name, each in named if "original_module" not in name.split(".")}
+    names = {each: name for name, each in reversed(found.items())}
+    return {plain_name(name): each for name, each in found.items() if names[each] == name}
 
 
 def _own_part(parameter: nn.Parameter) -> torch.Tensor:

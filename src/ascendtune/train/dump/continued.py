@@ -1,0 +1,101 @@
+"""A recording that goes on with a resumed training, and the claim of one training on its directory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import nn
+
+from ascendtune.core.files import write_atomically
+from ascendtune.core.foreign_json import read_json_object
+from ascendtune.core.log import warn
+from ascendtune.core.rundir import RunDir
+from ascendtune.train.dump.request import METRICS, RESUMED
+
+
+class LoadedOptimizers:
+    """Optimizers whose state was loaded: they know how many updates the training has made."""
+
+    def __init__(self) -> None:
+        self._found: WeakSet[Any] = WeakSet()
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Context in which optimizers that load a state are noted."""
+        load = torch.optim.Optimizer.load_state_dict
+
+        def load_state_dict(optimizer: Any, *arguments: Any, **named: Any) -> None:
+            load(optimizer, *arguments, **named)
+            self._found.add(optimizer)
+
+        torch.optim.Optimizer.load_state_dict = load_state_dict  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            torch.optim.Optimizer.load_state_dict = load  # type: ignore[method-assign]
+
+    def updates(self, trained: Collection[nn.Parameter]) -> int | None:
+        """The number of updates in the loaded state of these parameters; None if no state counts them."""
+        states = (each.state.get(parameter, {}) for each in self._found for parameter in trained)
+        return max((int(state["step"]) for state in states if "step" in state), default=None)
+
+
+def claim(directory: Path, *, resumes: bool) -> bool:
+    """Make `directory` that of the training of this process; False if it has another one of the same command."""
+    directory.mkdir(parents=True, exist_ok=True)
+    continues = resumes and (directory / METRICS).exists()
+    try:
+        (directory / (RESUMED if continues else METRICS)).open("xb").close()
+    except FileExistsError:
+        warn(f"a second training is not recorded: {directory} holds one")
+        return False
+    return True
+
+
+def continue_recording(directory: Path, updates: int | None, weights_hash: str) -> int | None:
+    """The number of the first step of a resumed training, from 1; recorded steps from it on are removed.
+
+    Without a number of updates the training follows on the last recorded step, unless its weights are those that the
+    recorded training started from.
+
+    Args:
+        updates: how many were made before; None if it is not known.
+        weights_hash: of the weights now, as in start_weights.json.
+
+    Returns:
+        None if there are updates that were not recorded.
+    """
+    records = [each for each in RunDir(directory).read_metrics() if isinstance(each.get("step"), int)]
+    if not records:
+        return (updates or 0) + 1
+    last = records[-1]["step"]
+    first = _first_step(records, updates) if updates is not None else last + 1
+    start = directory / "start_weights.json"
+    if updates is None and start.is_file() and read_json_object(start).get("hash") == weights_hash:
+        first = 1
+    if first > last:
+        return first if first == last + 1 else None
+    warn(f"the training went on from step {first - 1}: steps {first} to {last} are recorded again")
+    kept = [each for each in records if each["step"] < first]
+    write_atomically(directory / METRICS, "".join(json.dumps(each) + "\n" for each in kept))
+    for step in range(first, last + 1):
+        shutil.rmtree(directory / "dump" / f"step-{step:07d}", ignore_errors=True)
+    return first
+
+
+def _first_step(records: list[dict[str, Any]], updates: int) -> int:
+    """The step that follows `updates` updates: steps that a GradScaler has skipped have no gradient norm."""
+    steps = [each["step"] for each in records if each.get("grad_norm") is not None]
+    made = updates - (records[0]["step"] - 1)
+    first: int = steps[made - 1] + 1 if 0 < made <= len(steps) else updates + 1
+    skipped = {each["step"] for each in records} - set(steps)
+    while made > 0 and first in skipped:
+        first += 1
+    return first
