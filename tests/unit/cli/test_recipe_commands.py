@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 ROW = {"question": "2 + 2?", "answer": "4"}
@@ -260,3 +261,20 @@ def test_init_says_which_rows_are_bad(ascendtune: Any, tiny_model: Path, tmp_pat
     refused = ascendtune("init", "--model", tiny_model, "--data", "rows.jsonl", "-y")
     assert refused.returncode == 2 and "none of the first 6 rows can be trained on: 1: " in refused.stderr
     assert "code: no-usable-rows" in refused.stderr
+
+
+def test_an_error_about_a_llamafactory_recipe_names_its_own_keys_too(
+    ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "dataset_info.json").write_text(
+        json.dumps({"rows": {"file_name": data.name, "columns": {"prompt": "question", "response": "answer"}}})
+    )
+    theirs = {"model_name_or_path": str(tiny_model), "stage": "sft", "do_train": True, "finetuning_type": "full"}
+    theirs |= {"dataset": "rows", "dataset_dir": ".", "template": "qwen", "output_dir": "out", "cutoff_len": 4}
+    (tmp_path / "lf.yaml").write_text(yaml.safe_dump(theirs))
+    refused = ascendtune("recipe", "check", "lf.yaml", "--data")
+    assert "code: no-answer-left" in refused.stderr and "data.max_length is cutoff_len" in " ".join(
+        refused.stderr.split()
+    )
+    invalid = ascendtune("recipe", "check", "lf.yaml", "cutoff_len=1")
+    assert invalid.returncode == 2 and "data.max_length is cutoff_len" in " ".join(invalid.stderr.split())
