@@ -1,4 +1,4 @@
-"""Data sets of twelve public schemas: `init` writes a recipe without a question, and it trains without an edit."""
+"""Data sets of public schemas: `init` writes a recipe without a question, and it trains without an edit."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ EXPECTED = {
     "sharegpt_with_tools": ("conversations", {}),
     "openai": ("conversations", {}),
     "ultrafeedback": ("pairs", {}),
+    "ultrafeedback_scored": ("pairs", {}),
     "hh_rlhf": ("pairs", {}),
     "kto": ("singles", {}),
     "gsm8k": ("conversations", {"prompt": "question", "completion": "answer"}),

@@ -119,7 +119,7 @@ def draft(
         *(line for each in data for line in _dataset(each)),
         *_template_and_lengths(model, data, task, template),
         *_key("eval_fraction", *_held_out(task, sum(len(each.rows) for each in data))),
-        *_key("on_bad_row", "fail", "or skip: skip such rows and count them"),
+        *_key("on_bad_row", *_bad_rows(data)),
         "",
     ]
     if preset:
@@ -217,6 +217,12 @@ def _held_out(task: Task, rows: int) -> tuple[float, str]:
     if _HELD_OUT * rows >= (2 if task == "singles" else 1):
         return _HELD_OUT, "used for the evaluation loss"
     return 0.0, "too few rows for an evaluation loss"
+
+
+def _bad_rows(data: Sequence[DataFacts]) -> tuple[str, str]:
+    if any(each.format == "scored" for each in data):
+        return "skip", "rows in which no answer scores higher than another are skipped and counted"
+    return "fail", "or skip: skip such rows and count them"
 
 
 def _key(name: str, value: Any, comment: str | None = None) -> list[str]:

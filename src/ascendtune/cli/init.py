@@ -101,9 +101,12 @@ def init(
     for each in data_facts:
         if each.bad:
             looked_at = len(each.rows) + len(each.bad)
+            advice = (
+                "they are skipped" if checked.data.on_bad_row == "skip" else "fix them, or set data.on_bad_row: skip"
+            )
             warn(
                 f"{len(each.bad)} of the first {count_of(looked_at, 'row')} of {each.path} cannot be trained on, first "
-                f"{each.bad[0]}; fix them, or set data.on_bad_row: skip"
+                f"{each.bad[0]}; {advice}"
             )
     if any(each.is_undecided for each in data_facts):
         print(f"wrote {output}; replace TODO there by names of columns, then: ascendtune train {output}")

@@ -54,9 +54,9 @@ class DatasetSpec(Section):
 
     path: str
     """File, directory or hub id. Paths are relative to the working directory."""
-    format: Literal["auto", "alpaca", "sharegpt", "messages", "prompt_completion", "text", "preference", "unpaired"] = (
-        "auto"
-    )
+    format: Literal[
+        "auto", "alpaca", "sharegpt", "messages", "prompt_completion", "text", "preference", "scored", "unpaired"
+    ] = "auto"
     """Format of the rows; `auto` detects it from the columns of the first rows."""
     split: str | None = None
     """For a hub data set: the split whose files are read (default `train`)."""
