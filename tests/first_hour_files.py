@@ -191,6 +191,28 @@ def _semicolon_csv(folder: Path) -> Path:
     return _csv(folder / "tickets.csv", [header, *rows], delimiter=";", encoding="utf-8-sig")
 
 
+def _windows_1252_csv(folder: Path) -> Path:
+    rows = [
+        [f"T-{number}", f"Könnten Sie mir helfen, wo liegt {city}?", f"Natürlich: in {name} – „schön“ dort, ab 5 €."]
+        for number, (_, city, name) in enumerate(_FACTS)
+    ]
+    header = ["Ticket", "Anfrage", "Antwort"]
+    return _csv(folder / "excel_german.csv", [header, *rows], delimiter=";", encoding="windows-1252")
+
+
+def _gbk_csv(folder: Path) -> Path:
+    rows = [[f"第{number}个国家的首都是哪里？", "它的首都是一座美丽的城市，欢迎您来。"] for number in range(12)]
+    return _csv(folder / "excel_chinese.csv", [["问题", "答案"], *rows], encoding="gbk")
+
+
+def _csv_without_header(folder: Path) -> Path:
+    rows = [
+        [str(number), f"What is the capital of {country}?", f"It is {city}, of course."]
+        for number, (country, city, _) in enumerate(_FACTS, 1)
+    ]
+    return _csv(folder / "no_header.csv", rows)
+
+
 def _excel_tsv(folder: Path) -> Path:
     rows = [
         [
@@ -245,6 +267,9 @@ FILES: dict[str, Callable[[Path], Path]] = {
     "gsm8k": _gsm8k,
     "german_csv": _german_csv,
     "semicolon_csv": _semicolon_csv,
+    "windows_1252_csv": _windows_1252_csv,
+    "gbk_csv": _gbk_csv,
+    "csv_without_header": _csv_without_header,
     "excel_tsv": _excel_tsv,
     "parquet_of_messages": _parquet_of_messages,
     "markdown_folder": _markdown_folder,

@@ -82,6 +82,10 @@ _STAGES: dict[Task, _Stage] = {
 _REWARD = replace(
     _STAGES["pairs"], method=("  stage: reward  # scores answers; preference: prefers the chosen answer",)
 )
+_TUNER_KEYS = {
+    "lora": ("  lora:", "    rank: 16", "    target: all-linear"),
+    "oft": ("  oft:", "    block_size: 32", "    target: all-linear"),
+}
 _OTHER_TEMPLATES = ("qwen", "llama3", "chatml")
 """Tried in this order where the model's own template refuses the rows; qwen writes tool calls."""
 
@@ -99,7 +103,7 @@ def draft(
 
     Args:
         data: data sets for one stage, which follows from their rows.
-        tuner: full or lora; the default depends on the size of the model.
+        tuner: full, lora or oft; the default depends on the size of the model.
         template: as data.template; the default is the first that renders the rows.
         stage: reward in place of preference, for pairs of answers.
         preset: a recipe whose sections other than name, model and data are taken over.
@@ -143,10 +147,10 @@ def _how_to_train(model: ModelFacts, stage: _Stage, tuner: str | None, *, is_sma
         "method:",
         *stage.method,
         *_key("tuner", tuner, _why_tuner(model, tuner)),
-        *(["  lora:", "    rank: 16", "    target: all-linear"] if tuner == "lora" else []),
+        *_TUNER_KEYS.get(tuner, ()),
         "",
         "optim:",
-        *_key("learning_rate", (1e-4 if tuner == "lora" else 1e-5) * stage.rate),
+        *_key("learning_rate", (1e-5 if tuner == "full" else 1e-4) * stage.rate),
         *_key("scheduler", "cosine"),
         *_key("warmup_ratio", 0.03),
         *_key("epochs", stage.epochs, "or max_steps"),
@@ -231,15 +235,17 @@ def _key(name: str, value: Any, comment: str | None = None) -> list[str]:
 
 def _dataset(data: DataFacts) -> list[str]:
     found = comment(", ".join(data.found[:6]))
+    reading = [f"      {name}: {_scalar(value)}" for name, value in data.reading.items()]
     if data.is_undecided:
         likely = f"; likely {comment(_scalar(data.columns))}" if data.columns else ""
         columns = dict.fromkeys(data.columns, TODO) or {"prompt": TODO, "completion": TODO}
         return [
             f"    - path: {_scalar(data.path)}  # columns: {found}",
+            *reading,
             f"      format: {data.format}",
             f"      columns: {_scalar(columns)}  # {TODO}: which column holds what{likely}",
         ]
-    lines = [f"    - path: {_scalar(data.path)}  # {data.format}: {found}"]
+    lines = [f"    - path: {_scalar(data.path)}  # {data.format}: {found}", *reading]
     if data.needs_format:
         lines.append(f"      format: {data.format}")
     if data.columns:
@@ -271,11 +277,15 @@ def _max_length(model: ModelFacts, longest: Length) -> tuple[int, str]:
 
 
 def _why_tuner(model: ModelFacts, tuner: str) -> str:
-    if tuner == "lora":
-        return "adapters only; full needs " + (
-            f"about {format_bytes(model.parameters * _BYTES_PER_PARAMETER_FULL)} for weights and optimizer"
-            if model.parameters
-            else "far more memory"
+    if tuner in _TUNER_KEYS:
+        return (
+            ("rotations" if tuner == "oft" else "adapters")
+            + " only; full needs "
+            + (
+                f"about {format_bytes(model.parameters * _BYTES_PER_PARAMETER_FULL)} for weights and optimizer"
+                if model.parameters
+                else "far more memory"
+            )
         )
     return "or lora: adapters only, much less memory"
 

@@ -278,3 +278,14 @@ def test_an_error_about_a_llamafactory_recipe_names_its_own_keys_too(
     )
     invalid = ascendtune("recipe", "check", "lf.yaml", "cutoff_len=1")
     assert invalid.returncode == 2 and "data.max_length is cutoff_len" in " ".join(invalid.stderr.split())
+
+
+def test_init_writes_a_recipe_for_oft_and_takes_an_encoding(ascendtune: Any, tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "faq.csv").write_bytes("質問,回答\n首都はどこですか？,東京です。\n".encode("shift_jis"))
+    words = ("init", "--model", tiny_model, "--data", "faq.csv", "--tuner", "oft")
+    assert "code: not-utf8" in ascendtune(*words).stderr
+    assert "windows-1252, windows-1251" in ascendtune(*words, "--encoding", "utf-9").stderr
+    assert ascendtune(*words, "--encoding", "shift_jis").returncode == 0
+    text = (tmp_path / "recipe.yaml").read_text()
+    assert "  oft:\n    block_size: 32\n" in text and "learning_rate: 1.0e-4" in text and "encoding: shift_jis" in text
+    assert ascendtune("recipe", "check", "recipe.yaml", "--data").returncode == 0

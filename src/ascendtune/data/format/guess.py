@@ -46,6 +46,12 @@ _CAMEL = re.compile(r"(?<=[a-zäöüß])(?=[A-Z])")
 _IDENTIFIER = re.compile(r"[\w\-./:#+]*\d[\w\-./:#+]*|[0-9a-f]{8,}(-[0-9a-f]{4,})*")
 _DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
 _URL = re.compile(r"https?://\S+")
+_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
+_SENTENCE_ENDS = (".", "!", "…", "。", "！")
+_SHORT_SENTENCE = 5
+_MOST_WORDS = 4
+"""With the whole name, which counts as a word."""
+_MOST = 0.8
 _QUESTION_MARKS = ("?", "？", "؟")
 _NAMED = 3.0
 _ASKS = 1.0
@@ -144,6 +150,45 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
     if len(prose) == 1:
         return _guess("text", "text", {"text": prose[0]}, certain=prose[0].is_named("text"))
     return _question_and_answer(columns, prose)
+
+
+def names_columns(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the keys of the rows, the first line of a table, are names, and not a row themselves.
+
+    They are a row if one is a number in a column of numbers, or a sentence or question among such, and none says what
+    its column holds or stands above values of another kind.
+    """
+    names = list(rows[0])
+    columns = [_Column(name, [row.get(name) for row in rows[:_MOST_VALUES]]) for name in names]
+    short = [each for each in columns if len(each.words) <= _MOST_WORDS and _ending(each.name) is None]
+    if any(each.is_named(role) for each in short for role in _WORDS):
+        return True
+    if any(_is_unlike_its_values(each) for each in columns):
+        return True
+    return not any(_is_like_its_values(each) for each in columns)
+
+
+def _is_unlike_its_values(column: _Column) -> bool:
+    """Whether the values are numbers, dates, links or identifiers, and the name is not."""
+    texts = column.texts
+    return _is_prose(column.name.strip()) and sum(map(_is_prose, texts)) <= (1 - _MOST) * len(texts) and bool(texts)
+
+
+def _is_like_its_values(column: _Column) -> bool:
+    name, texts = column.name.strip(), column.texts
+    if not texts:
+        return False
+    if _NUMBER.fullmatch(name):
+        return sum(bool(_NUMBER.fullmatch(text)) for text in texts) >= _MOST * len(texts)
+    ending = _ending(name)
+    same = sum(_ending(text) == ending for text in texts)
+    return ending is not None and len(name) > _SHORT_SENTENCE and same >= _MOST * len(texts)
+
+
+def _ending(text: str) -> str | None:
+    """`?` for a question, `.` for a sentence, None for other text."""
+    end = text.strip()[-1:]
+    return "?" if end in _QUESTION_MARKS else "." if end in _SENTENCE_ENDS else None
 
 
 def _two_answers(prose: Sequence[_Column]) -> tuple[_Column | None, _Column | None]:
