@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ascendtune.core.errors import DataError
-from ascendtune.core.units import format_bytes, format_count
+from ascendtune.core.units import count_of, format_bytes, format_count
 from ascendtune.recipe.todo import TODO
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ _LARGEST_FULL_PARAMETERS = 3e9
 _LARGEST_WITHOUT_CHECKPOINTING = 1e9
 _HELD_OUT = 0.02
 _FEW_ROWS = 200
+_FEW_BAD_ROWS = 0.1
+"""With a larger share of bad rows the columns are probably not what they were taken for."""
 _CHARACTERS_OF_A_ROW = 200_000
 _CHARACTERS_OF_ALL_ROWS = 2_000_000
 """Tokenising takes a microsecond and 0.3 KB a character."""
@@ -226,6 +228,10 @@ def _held_out(task: Task, rows: int) -> tuple[float, str]:
 def _bad_rows(data: Sequence[DataFacts]) -> tuple[str, str]:
     if any(each.format == "scored" for each in data):
         return "skip", "rows in which no answer scores higher than another are skipped and counted"
+    bad = sum(len(each.bad) for each in data)
+    read = bad + sum(len(each.rows) for each in data)
+    if 0 < bad <= _FEW_BAD_ROWS * read:
+        return "skip", f"{bad} of the first {count_of(read, 'row')} cannot be trained on; or fail: stop at such rows"
     return "fail", "or skip: skip such rows and count them"
 
 

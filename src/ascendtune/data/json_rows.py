@@ -19,6 +19,8 @@ from ascendtune.data.files import head, read_lines, read_pieces, read_text
 from ascendtune.data.report import EXAMPLES_KEPT
 
 _WHITE_SPACE = re.compile(r"[ \t\n\r]*")
+_MOST_OBJECTS = 20
+"""Columns of a row that may all be objects; a first line with more is a file of rows by name."""
 _LONGEST_WORD = 16
 """Characters; that which a number, a name like `-Infinity` or an escape can lack at the end is shorter."""
 
@@ -187,6 +189,8 @@ def _rows_of_lines(path: Path, encoding: Encoding) -> Iterator[RawRow]:
             raise _one_object(path, number, encoding) or _malformed(path, chain([(number, line)], lines)) from error
         if type(values) is not dict:
             raise _not_an_object(values, source.place(number))
+        if number == 1 and len(values) > _MOST_OBJECTS and all(type(value) is dict for value in values.values()):
+            raise _one_object(path, number, encoding) or _not_an_object(values, source.place(number))
         yield RawRow(values, source, number, fault())
 
 
@@ -240,6 +244,8 @@ def _one_object(path: Path, failed_line: int, encoding: Encoding) -> DataError |
         content = json.loads(read_text(path, encoding))
     except (ValueError, RecursionError):
         return None
+    if isinstance(content, dict) and content and all(isinstance(value, dict) for value in content.values()):
+        return _not_a_list(path, f"take its values: jq '[.[]]' {shlex.quote(path.name)} > rows.json")
     lists = [key for key, value in content.items() if isinstance(value, list)] if isinstance(content, dict) else []
     remedy = "write a list of objects, [{…}, {…}]"
     if lists:
@@ -247,6 +253,10 @@ def _one_object(path: Path, failed_line: int, encoding: Encoding) -> DataError |
             lists[0] if re.fullmatch(r"[A-Za-z_]\w*", lists[0], re.ASCII) else json.dumps(lists[0], ensure_ascii=False)
         )
         remedy = f"take the list out: jq {shlex.quote('.' + key)} {shlex.quote(path.name)} > rows.json"
+    return _not_a_list(path, remedy)
+
+
+def _not_a_list(path: Path, remedy: str) -> DataError:
     return DataError(
         "the file holds one JSON object, not a list of rows", code="not-a-list-of-rows", remedy=remedy, where=path
     )

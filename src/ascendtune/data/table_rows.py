@@ -21,7 +21,8 @@ def rows_of_csv(
 ) -> Iterator[RawRow]:
     """The rows below the header; a row's number is the line on which it begins.
 
-    Columns without a name (Excel writes them at the end of a line) are left out if they are empty in every row.
+    Columns without a name at the end (Excel writes them) are left out if they are empty in every row. An earlier one,
+    such as the index that pandas writes, is called column_1, by its position.
 
     Args:
         delimiter: default is the one that divides the first lines into the same number of fields (`delimiter_of`).
@@ -98,11 +99,12 @@ def delimiter_of(path: Path, encoding: Encoding = "auto") -> str:
 def _checked_header(names: list[str], path: Path, line: int) -> list[str]:
     while names and not names[-1].strip():
         names = names[:-1]
+    names = [name if name.strip() else f"column_{number}" for number, name in enumerate(names, 1)]
     times = Counter(names)
-    twice = [name for name in names if times[name] > 1 or not name.strip()]
+    twice = [name for name in names if times[name] > 1]
     if twice or not names:
         raise DataError(
-            f"the header has an empty or duplicate name: '{twice[0] if twice else ''}'",
+            f"the header has a duplicate name: '{twice[0]}'" if twice else "the header has no name",
             code="invalid-csv-header",
             remedy="name every column in the first line, each differently; where it is a row, set header: false",
             where=f"{path}:{line}",

@@ -289,3 +289,18 @@ def test_init_writes_a_recipe_for_oft_and_takes_an_encoding(ascendtune: Any, tin
     text = (tmp_path / "recipe.yaml").read_text()
     assert "  oft:\n    block_size: 32\n" in text and "learning_rate: 1.0e-4" in text and "encoding: shift_jis" in text
     assert ascendtune("recipe", "check", "recipe.yaml", "--data").returncode == 0
+
+
+def test_init_skips_a_few_bad_rows_and_stops_at_many(
+    ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path
+) -> None:
+    rows = data.read_text().splitlines()
+    for bad, written in (
+        (1, "on_bad_row: skip  # 1 of the first 60 rows cannot be trained on"),
+        (30, "on_bad_row: fail"),
+    ):
+        kept = [json.dumps({**ROW, "answer": ""})] * bad + rows[bad:]
+        data.write_text("".join(line + "\n" for line in kept))
+        made = ascendtune("init", "--model", tiny_model, "--data", data, "-y")
+        assert written in (tmp_path / "recipe.yaml").read_text() and f"{bad} of the first 60 rows" in made.stderr
+    assert "they are skipped" not in made.stderr

@@ -12,7 +12,7 @@ from ascendtune.data.spec import Task
 Role = Literal["question", "answer", "chosen", "rejected", "label", "system", "context", "text"]
 
 # Words of column names, in lower case. Languages: English, German, French, Spanish, Portuguese, Italian, Dutch,
-# Russian, Chinese, Japanese, Korean.
+# Russian, Romanian, Polish, Czech, Turkish, Scandinavian, Finnish, Indonesian, Arabic, Chinese, Japanese, Korean.
 _NAMES: dict[Role, str] = {
     "question": """
         question questions query prompt instruction instructions user human customer request ask asked input source
@@ -20,6 +20,7 @@ _NAMES: dict[Role, str] = {
         frage fragen anfrage kundenanfrage aufgabe anweisung kunde kunden nutzer eingabe
         demande requête consigne client pregunta preguntas consulta instrucción pergunta instrução domanda richiesta
         istruzione vraag opdracht вопрос запрос инструкция
+        întrebare intrebare pytanie otázka otazka soru fråga spørgsmål kysymys pertanyaan سؤال
         问题 提问 问 指令 输入 用户 题目 問題 質問 入力 指示 질문 지시 입력""",
     "answer": """
         answer answers response responses reply replies completion output assistant bot gpt agent target solution
@@ -27,6 +28,7 @@ _NAMES: dict[Role, str] = {
         antwort antworten lösung loesung ausgabe erwiderung
         réponse reponse sortie respuesta respuestas solución resposta saída risposta soluzione antwoord
         ответ ответы решение
+        răspuns raspuns odpowiedź odpowiedz odpověď odpoved cevap yanıt svar vastaus jawaban جواب إجابة
         答案 回答 答 答复 回复 输出 解答 出力 応答 대답 답변 출력 응답""",
     "chosen": """
         chosen preferred good better best accepted accept winner win positive pos gut gute besser bevorzugt bon
@@ -46,6 +48,7 @@ _CAMEL = re.compile(r"(?<=[a-zäöüß])(?=[A-Z])")
 _IDENTIFIER = re.compile(r"[\w\-./:#+]*\d[\w\-./:#+]*|[0-9a-f]{8,}(-[0-9a-f]{4,})*")
 _DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
 _URL = re.compile(r"https?://\S+")
+_NUMBERED = re.compile(r"[ _-]?(\d+|(?<=[ _-])[a-zA-Z])$")
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
 _SENTENCE_ENDS = (".", "!", "…", "。", "！")
 _SHORT_SENTENCE = 5
@@ -57,6 +60,9 @@ _NAMED = 3.0
 _ASKS = 1.0
 _LONG = 0.5
 _CERTAIN = 2.0
+_PARTIAL = 1.5
+_PARTS_OF_A_QUESTION = frozenset({"input", "source", "src", "task", "user", "customer"})
+"""Names that often stand beside the question itself."""
 _FEW_VALUES = 0.2
 _MOST_VALUES = 200
 
@@ -117,7 +123,7 @@ class _Column:
 
 
 def _is_prose(text: str) -> bool:
-    return not any(pattern.fullmatch(text) for pattern in (_IDENTIFIER, _DATE, _URL))
+    return not _is_truth(text) and not any(pattern.fullmatch(text) for pattern in (_IDENTIFIER, _DATE, _URL))
 
 
 def _is_truth(value: Any) -> bool:
@@ -200,7 +206,7 @@ def _two_answers(prose: Sequence[_Column]) -> tuple[_Column | None, _Column | No
 def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -> Guess | None:
     answer = max((each for each in prose if each.is_named("answer")), key=_answer_score, default=None)
     question = _best(prose, "question", taken=(answer,) if answer else ())
-    certain = bool(answer and question and question.is_named("question"))
+    certain = bool(answer and question and question.is_named("question") and not _has_rival(answer, prose))
     if answer is None:
         others = [each for each in prose if each is not question]
         answer = max(others, key=_answer_score, default=None)
@@ -212,12 +218,20 @@ def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -
         return _guess("singles", "unpaired", {**found, "label": truths[0]}, certain=certain)
     system = [each for each in prose if each.is_named("system") and each not in (question, answer)]
     context = [each for each in prose if each.is_named("context") and each not in (question, answer)]
+    if not context and question.name.strip().lower() == "instruction":
+        context = [each for each in columns if each.name.strip().lower() == "input" and each.texts]
     if context:
         words = {"instruction": question, "input": context[0], "output": answer}
         return _guess("conversations", "alpaca", words | ({"system": system[0]} if system else {}), certain=certain)
     return _guess(
         "conversations", "prompt_completion", found | ({"system": system[0]} if system else {}), certain=certain
     )
+
+
+def _has_rival(answer: _Column, prose: Sequence[_Column]) -> bool:
+    """Whether another column has the same name up to a number or letter at its end: output_1 and output_2."""
+    stem = _NUMBERED.sub("", answer.name)
+    return any(_NUMBERED.sub("", each.name) == stem != each.name for each in prose if each is not answer)
 
 
 def _best(prose: Sequence[_Column], role: Role, taken: Sequence[_Column]) -> _Column | None:
@@ -233,6 +247,7 @@ def _question_score(column: _Column, role: Role) -> float:
         - _NAMED * other * (not column.is_named(role))
         + _ASKS * column.share_asking()
         - _CERTAIN * (column.distinct() < _FEW_VALUES)
+        - _PARTIAL * (column.words <= _PARTS_OF_A_QUESTION)
     )
 
 

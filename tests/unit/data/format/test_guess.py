@@ -94,3 +94,22 @@ def test_without_a_column_of_text_there_is_no_guess() -> None:
 )
 def test_a_first_line_that_is_like_the_rows_names_no_columns(row: dict[str, str], is_header: bool) -> None:
     assert names_columns(_rows(**row)) is is_header
+
+
+def test_a_column_of_truths_is_no_context() -> None:
+    made = guess(_rows(Question="What is {}?", Answer="It is {}, yes.", IsContextOnly="False"))
+    assert made is not None and made.columns == {"prompt": "Question", "completion": "Answer"}
+
+
+def test_instruction_and_input_are_alpaca_whatever_the_answer_is_called() -> None:
+    rows = _rows(instruction="Translate number {}", input="Is it {}?", response="It is {}, yes.")
+    made = guess(rows)
+    assert made is not None and made.certain
+    assert made.columns == {"instruction": "instruction", "input": "input", "output": "response"}
+    whole = guess([{"prompt": f"{row['instruction']}: {row['input']}.", **row} for row in rows])
+    assert whole is not None and whole.columns == {"prompt": "prompt", "completion": "response"}
+
+
+def test_of_two_numbered_answers_none_is_certain() -> None:
+    made = guess(_rows(instruction="Say {} words", output_1="One and {}", output_2="Two and {}, which is longer"))
+    assert made is not None and not made.certain
