@@ -1,4 +1,4 @@
-"""Twelve data sets as people have them, each after a public schema, with that schema's own columns and extra fields."""
+"""Data sets as people have them, each after a public schema, with that schema's own columns and extra fields."""
 
 from __future__ import annotations
 
@@ -105,6 +105,38 @@ def _ultrafeedback(folder: Path) -> Path:
     return _jsonl(folder / "ultrafeedback_binarized.jsonl", rows)
 
 
+def _ultrafeedback_scored(folder: Path) -> Path:
+    """UltraFeedback as it was collected: four answers with scores, which are equal in one row."""
+    rows = []
+    for number, (country, city, _) in enumerate(_FACTS):
+        scores = (7.0, 8.5, 2.0, 6.0) if number else (5.0, 5.0, 5.0, 5.0)
+        texts = ("It is a city.", f"The capital of {country} is {city}.", "No.", f"{city}, I think.")
+        completions = [
+            {
+                "model": f"model-{at}",
+                "principle": "helpfulness",
+                "custom_system_prompt": "Be helpful.",
+                "response": text,
+                "annotations": {"helpfulness": {"Rating": "4", "Rationale": "Fine."}},
+                "critique": "Good.",
+                "overall_score": score,
+                "fine-grained_score": score / 2,
+            }
+            for at, (text, score) in enumerate(zip(texts, scores, strict=True))
+        ]
+        rows.append(
+            {
+                "source": "evol_instruct",
+                "instruction": f"What is the capital of {country}?",
+                "models": [each["model"] for each in completions],
+                "completions": completions,
+                "correct_answers": ["None"],
+                "incorrect_answers": ["None"],
+            }
+        )
+    return _jsonl(folder / "evol_instruct.jsonl", rows)
+
+
 def _hh_rlhf(folder: Path) -> Path:
     rows = [
         {
@@ -159,6 +191,28 @@ def _semicolon_csv(folder: Path) -> Path:
     return _csv(folder / "tickets.csv", [header, *rows], delimiter=";", encoding="utf-8-sig")
 
 
+def _windows_1252_csv(folder: Path) -> Path:
+    rows = [
+        [f"T-{number}", f"Könnten Sie mir helfen, wo liegt {city}?", f"Natürlich: in {name} – „schön“ dort, ab 5 €."]
+        for number, (_, city, name) in enumerate(_FACTS)
+    ]
+    header = ["Ticket", "Anfrage", "Antwort"]
+    return _csv(folder / "excel_german.csv", [header, *rows], delimiter=";", encoding="windows-1252")
+
+
+def _gbk_csv(folder: Path) -> Path:
+    rows = [[f"第{number}个国家的首都是哪里？", "它的首都是一座美丽的城市，欢迎您来。"] for number in range(12)]
+    return _csv(folder / "excel_chinese.csv", [["问题", "答案"], *rows], encoding="gbk")
+
+
+def _csv_without_header(folder: Path) -> Path:
+    rows = [
+        [str(number), f"What is the capital of {country}?", f"It is {city}, of course."]
+        for number, (country, city, _) in enumerate(_FACTS, 1)
+    ]
+    return _csv(folder / "no_header.csv", rows)
+
+
 def _excel_tsv(folder: Path) -> Path:
     rows = [
         [
@@ -207,11 +261,15 @@ FILES: dict[str, Callable[[Path], Path]] = {
     "sharegpt_with_tools": _sharegpt_with_tools,
     "openai": _openai,
     "ultrafeedback": _ultrafeedback,
+    "ultrafeedback_scored": _ultrafeedback_scored,
     "hh_rlhf": _hh_rlhf,
     "kto": _kto,
     "gsm8k": _gsm8k,
     "german_csv": _german_csv,
     "semicolon_csv": _semicolon_csv,
+    "windows_1252_csv": _windows_1252_csv,
+    "gbk_csv": _gbk_csv,
+    "csv_without_header": _csv_without_header,
     "excel_tsv": _excel_tsv,
     "parquet_of_messages": _parquet_of_messages,
     "markdown_folder": _markdown_folder,

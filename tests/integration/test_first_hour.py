@@ -1,4 +1,4 @@
-"""Data sets of twelve public schemas: `init` writes a recipe without a question, and it trains without an edit."""
+"""Data sets of public schemas: `init` writes a recipe without a question, and it trains without an edit."""
 
 from __future__ import annotations
 
@@ -20,15 +20,23 @@ EXPECTED = {
     "sharegpt_with_tools": ("conversations", {}),
     "openai": ("conversations", {}),
     "ultrafeedback": ("pairs", {}),
+    "ultrafeedback_scored": ("pairs", {}),
     "hh_rlhf": ("pairs", {}),
     "kto": ("singles", {}),
     "gsm8k": ("conversations", {"prompt": "question", "completion": "answer"}),
     "german_csv": ("conversations", {"prompt": "Frage", "completion": "Antwort"}),
     "semicolon_csv": ("conversations", {"prompt": "Anfrage des Kunden", "completion": "Antwort (Support)"}),
+    "windows_1252_csv": ("conversations", {"prompt": "Anfrage", "completion": "Antwort"}),
+    "gbk_csv": ("conversations", {"prompt": "问题", "completion": "答案"}),
+    "csv_without_header": ("conversations", {"prompt": "column_2", "completion": "column_3"}),
     "excel_tsv": ("conversations", {"prompt": "Customer message", "completion": "Agent reply"}),
     "parquet_of_messages": ("conversations", {}),
     "markdown_folder": ("text", {}),
 }
+
+
+OPTIONS = {"csv_without_header": ("--yes",)}
+"""The columns of a table without names are a guess, which --yes accepts, like an answer on a terminal."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +55,7 @@ def test_init_and_train_need_no_edit(
     monkeypatch.chdir(tmp_path)
     path = FILES[name](tmp_path)
     with pytest.raises(SystemExit) as ended:
-        main(["init", "--model", str(model), "--data", str(path.relative_to(tmp_path))])
+        main(["init", "--model", str(model), "--data", str(path.relative_to(tmp_path)), *OPTIONS.get(name, ())])
     shown = capsys.readouterr()
     assert ended.value.code == 0, shown.err
     assert "TODO" not in Path("recipe.yaml").read_text()

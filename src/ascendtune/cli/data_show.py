@@ -16,6 +16,7 @@ from ascendtune.cli.options import AsJson, Overrides, RecipeFile
 from ascendtune.cli.terminal import paint, width
 
 if TYPE_CHECKING:
+    from ascendtune.core.errors import InputError
     from ascendtune.data.inspect import InspectedRow, Inspection, Segment, Sequence
     from ascendtune.data.inspect_packed import InspectedPack
     from ascendtune.data.prepare import Prepared
@@ -60,6 +61,8 @@ def show(
     checked = Recipe.load(recipe, overrides or [])
     inspection = _inspection(checked)
     rows = _packs(checked, inspection, row, count) if packed else inspection.rows(row, count)
+    if not rows:
+        raise _no_such_number(row, packed, inspection)
     facts = _stats(checked, inspection) if stats else None
     if page is not None:
         _write_page(page, rows, checked.data.max_length)
@@ -158,6 +161,20 @@ def _packs(recipe: Recipe, inspection: Inspection, first: int, count: int) -> li
     )
 
 
+def _no_such_number(number: int, packed: bool, inspection: Inspection) -> InputError:
+    from ascendtune.core.errors import InputError
+    from ascendtune.core.units import count_of
+
+    if packed:
+        return InputError(f"there is no packed sequence {number:,}", code="row-missing", remedy="give a smaller --row")
+    rows = inspection.number_of_rows()
+    return InputError(
+        f"there is no row {number:,}: the data has {count_of(rows, 'row')}",
+        code="row-missing",
+        remedy=f"give --row from 1 to {rows}",
+    )
+
+
 def _stats(recipe: Recipe, inspection: Inspection) -> dict[str, Any]:
     report = _prepared(recipe).report
     rows, duplicates, scripts = inspection.duplicates_and_scripts()
@@ -165,8 +182,6 @@ def _stats(recipe: Recipe, inspection: Inspection) -> dict[str, Any]:
 
 
 def _lines(rows: list[InspectedRow] | list[InspectedPack], most: int, with_tokens: bool) -> Iterator[str]:
-    if not rows:
-        yield "the data has no row or sequence with this number"
     for each in rows:
         yield each.title
         for name, value in each.values.items():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ascendtune.core.errors import DataError
-from ascendtune.core.units import format_bytes, format_count
+from ascendtune.core.units import count_of, format_bytes, format_count
 from ascendtune.recipe.todo import TODO
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ _LARGEST_FULL_PARAMETERS = 3e9
 _LARGEST_WITHOUT_CHECKPOINTING = 1e9
 _HELD_OUT = 0.02
 _FEW_ROWS = 200
+_FEW_BAD_ROWS = 0.1
+"""With a larger share of bad rows the columns are probably not what they were taken for."""
 _CHARACTERS_OF_A_ROW = 200_000
 _CHARACTERS_OF_ALL_ROWS = 2_000_000
 """Tokenising takes a microsecond and 0.3 KB a character."""
@@ -82,6 +84,10 @@ _STAGES: dict[Task, _Stage] = {
 _REWARD = replace(
     _STAGES["pairs"], method=("  stage: reward  # scores answers; preference: prefers the chosen answer",)
 )
+_TUNER_KEYS = {
+    "lora": ("  lora:", "    rank: 16", "    target: all-linear"),
+    "oft": ("  oft:", "    block_size: 32", "    target: all-linear"),
+}
 _OTHER_TEMPLATES = ("qwen", "llama3", "chatml")
 """Tried in this order where the model's own template refuses the rows; qwen writes tool calls."""
 
@@ -99,7 +105,7 @@ def draft(
 
     Args:
         data: data sets for one stage, which follows from their rows.
-        tuner: full or lora; the default depends on the size of the model.
+        tuner: full, lora or oft; the default depends on the size of the model.
         template: as data.template; the default is the first that renders the rows.
         stage: reward in place of preference, for pairs of answers.
         preset: a recipe whose sections other than name, model and data are taken over.
@@ -119,7 +125,7 @@ def draft(
         *(line for each in data for line in _dataset(each)),
         *_template_and_lengths(model, data, task, template),
         *_key("eval_fraction", *_held_out(task, sum(len(each.rows) for each in data))),
-        *_key("on_bad_row", "fail", "or skip: skip such rows and count them"),
+        *_key("on_bad_row", *_bad_rows(data)),
         "",
     ]
     if preset:
@@ -143,10 +149,10 @@ def _how_to_train(model: ModelFacts, stage: _Stage, tuner: str | None, *, is_sma
         "method:",
         *stage.method,
         *_key("tuner", tuner, _why_tuner(model, tuner)),
-        *(["  lora:", "    rank: 16", "    target: all-linear"] if tuner == "lora" else []),
+        *_TUNER_KEYS.get(tuner, ()),
         "",
         "optim:",
-        *_key("learning_rate", (1e-4 if tuner == "lora" else 1e-5) * stage.rate),
+        *_key("learning_rate", (1e-5 if tuner == "full" else 1e-4) * stage.rate),
         *_key("scheduler", "cosine"),
         *_key("warmup_ratio", 0.03),
         *_key("epochs", stage.epochs, "or max_steps"),
@@ -219,21 +225,33 @@ def _held_out(task: Task, rows: int) -> tuple[float, str]:
     return 0.0, "too few rows for an evaluation loss"
 
 
+def _bad_rows(data: Sequence[DataFacts]) -> tuple[str, str]:
+    if any(each.format == "scored" for each in data):
+        return "skip", "rows in which no answer scores higher than another are skipped and counted"
+    bad = sum(len(each.bad) for each in data)
+    read = bad + sum(len(each.rows) for each in data)
+    if 0 < bad <= _FEW_BAD_ROWS * read:
+        return "skip", f"{bad} of the first {count_of(read, 'row')} cannot be trained on; or fail: stop at such rows"
+    return "fail", "or skip: skip such rows and count them"
+
+
 def _key(name: str, value: Any, comment: str | None = None) -> list[str]:
     return [f"  {name}: {_scalar(value)}" + (f"  # {comment}" if comment else "")]
 
 
 def _dataset(data: DataFacts) -> list[str]:
     found = comment(", ".join(data.found[:6]))
+    reading = [f"      {name}: {_scalar(value)}" for name, value in data.reading.items()]
     if data.is_undecided:
         likely = f"; likely {comment(_scalar(data.columns))}" if data.columns else ""
         columns = dict.fromkeys(data.columns, TODO) or {"prompt": TODO, "completion": TODO}
         return [
             f"    - path: {_scalar(data.path)}  # columns: {found}",
+            *reading,
             f"      format: {data.format}",
             f"      columns: {_scalar(columns)}  # {TODO}: which column holds what{likely}",
         ]
-    lines = [f"    - path: {_scalar(data.path)}  # {data.format}: {found}"]
+    lines = [f"    - path: {_scalar(data.path)}  # {data.format}: {found}", *reading]
     if data.needs_format:
         lines.append(f"      format: {data.format}")
     if data.columns:
@@ -265,11 +283,15 @@ def _max_length(model: ModelFacts, longest: Length) -> tuple[int, str]:
 
 
 def _why_tuner(model: ModelFacts, tuner: str) -> str:
-    if tuner == "lora":
-        return "adapters only; full needs " + (
-            f"about {format_bytes(model.parameters * _BYTES_PER_PARAMETER_FULL)} for weights and optimizer"
-            if model.parameters
-            else "far more memory"
+    if tuner in _TUNER_KEYS:
+        return (
+            ("rotations" if tuner == "oft" else "adapters")
+            + " only; full needs "
+            + (
+                f"about {format_bytes(model.parameters * _BYTES_PER_PARAMETER_FULL)} for weights and optimizer"
+                if model.parameters
+                else "far more memory"
+            )
         )
     return "or lora: adapters only, much less memory"
 

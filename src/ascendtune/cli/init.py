@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -22,13 +22,14 @@ def init(
     model: Annotated[str | None, typer.Option(help="Directory or hub id of the model.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="File, directory or hub id of a data set; repeatable.")] = None,
     tuner: Annotated[
-        str | None, typer.Option(metavar="full|lora", help="Default: depends on the model's size.")
+        str | None, typer.Option(metavar="full|lora|oft", help="Default: depends on the model's size.")
     ] = None,
     columns: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=COLUMN", help="The column for a field, e.g. prompt=Frage; repeatable."),
     ] = None,
     format: Annotated[str | None, typer.Option(help="Format of the rows, as data.train.format.")] = None,
+    encoding: Annotated[str | None, typer.Option(help="Encoding of the files, as data.train.encoding.")] = None,
     template: Annotated[str | None, typer.Option(help="Chat template, as data.template.")] = None,
     stage: Annotated[
         str | None, typer.Option(metavar="sft|pretrain|preference|reward", help="As method.stage.")
@@ -65,13 +66,15 @@ def init(
     from ascendtune.core.files import write_atomically
     from ascendtune.core.terminal_text import wrapped
     from ascendtune.core.units import count_of
+    from ascendtune.data.encoding import Encoding
     from ascendtune.data.format.choose import FORMATS
     from ascendtune.recipe.recipe import Recipe
 
     for name, given, known in (
-        ("tuner", tuner, ("full", "lora")),
+        ("tuner", tuner, ("full", "lora", "oft")),
         ("stage", stage, STAGES),
         ("format", format, tuple(FORMATS)),
+        ("encoding", encoding, get_args(Encoding)),
     ):
         if given is not None and given not in known:
             remedy = f"use {', '.join(known[:-1])} or {known[-1]}"
@@ -85,7 +88,7 @@ def init(
     named = columns_of(columns or [])
     data_facts = []
     for path in paths:
-        found = look_at_data(path, format=format, columns=named, stage=stage)
+        found = look_at_data(path, format=format, columns=named, stage=stage, encoding=encoding)
         for line in preview(found):
             print(wrapped(line, width(sys.stdout), indent=6))
         data_facts.append(_decided(found, yes))
@@ -101,9 +104,12 @@ def init(
     for each in data_facts:
         if each.bad:
             looked_at = len(each.rows) + len(each.bad)
+            advice = (
+                "they are skipped" if checked.data.on_bad_row == "skip" else "fix them, or set data.on_bad_row: skip"
+            )
             warn(
                 f"{len(each.bad)} of the first {count_of(looked_at, 'row')} of {each.path} cannot be trained on, first "
-                f"{each.bad[0]}; fix them, or set data.on_bad_row: skip"
+                f"{each.bad[0]}; {advice}"
             )
     if any(each.is_undecided for each in data_facts):
         print(f"wrote {output}; replace TODO there by names of columns, then: ascendtune train {output}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ from typing import Any
 from ascendtune.core.errors import DataError
 from ascendtune.core.units import count_of
 from ascendtune.data.conversation import BadRow, RawRow, Row
-from ascendtune.data.files import data_suffix
+from ascendtune.data.encoding import Encoding, certain_encoding
+from ascendtune.data.files import data_files, data_suffix, opened
 from ascendtune.data.format.choose import Convert, choose_format
-from ascendtune.data.format.guess import guess
+from ascendtune.data.format.guess import guess, names_columns
 from ascendtune.data.read import read_rows
 from ascendtune.data.spec import DatasetSpec, Task
 from ascendtune.data.table_rows import delimiter_of
@@ -55,10 +56,17 @@ class DataFacts:
     """Columns alone do not tell the format."""
     is_undecided: bool = False
     """Which column holds what is a guess that names and values do not confirm."""
+    reading: dict[str, Any] = field(default_factory=dict)
+    """Keys of the data set that say how its files are read, `encoding` and `header`, where they are not the default."""
 
 
 def look_at_data(
-    path: str, *, format: str | None = None, columns: Mapping[str, str] | None = None, stage: str | None = None
+    path: str,
+    *,
+    format: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    stage: str | None = None,
+    encoding: str | None = None,
 ) -> DataFacts:
     """Read the first rows.
 
@@ -66,16 +74,19 @@ def look_at_data(
         format: as `format` of a data set in a recipe; None detects it.
         columns: name in the format -> column; where some are given, nothing is guessed.
         stage: as method.stage; None takes the first that fits.
+        encoding: as `encoding` of a data set; None takes UTF-8, or another one that is certain.
 
     Raises:
         DataError: the data does not exist, is unreadable, fits no given format, or has no row that can be trained on.
     """
-    raw = list(islice(read_rows(DatasetSpec(path=path), fetch_dataset(path)), _ROWS_LOOKED_AT))
+    reading, raw = _first_rows(path, encoding)
     found = list(dict.fromkeys(column for row in raw for column in row.values))
     given = {**(columns or {})}
     spec = DatasetSpec.model_validate({"path": path, "columns": given, "format": format or "auto"})
     tasks: tuple[Task, ...] = _TASKS_OF_STAGE[stage] if stage else ("conversations", "pairs", "singles")
-    blank = DataFacts(path, tasks[0], format or "prompt_completion", given, found, raw, [], [], format is not None)
+    blank = DataFacts(
+        path, tasks[0], format or "prompt_completion", given, found, raw, [], [], format is not None, reading=reading
+    )
     refusals: list[DataError] = []
     for task in tasks:
         try:
@@ -97,6 +108,41 @@ def look_at_data(
     if not likely.certain:
         return replace(facts, columns=likely.columns, is_undecided=True)
     return decided(facts, renamed)
+
+
+def _first_rows(path: str, encoding: str | None) -> tuple[dict[str, Any], list[RawRow]]:
+    """How the files are read (`DataFacts.reading`), and the first rows.
+
+    Raises:
+        DataError: unreadable, or text that is neither UTF-8 nor certainly in another encoding.
+    """
+    place = fetch_dataset(path)
+    reading: dict[str, Any] = {"encoding": encoding} if encoding else {}
+
+    def read(**more: Any) -> list[RawRow]:
+        reading.update(more)
+        return list(islice(read_rows(DatasetSpec(path=path, **reading), place), _ROWS_LOOKED_AT))
+
+    try:
+        rows = read()
+    except DataError as error:
+        if error.code == "not-utf8" and (certain := _encoding_of(path, place)):
+            rows = read(encoding=certain)
+        elif error.code == "invalid-csv-header":
+            rows = read(header=False)
+        else:
+            raise
+    if data_suffix(rows[0].source.path) in (".csv", ".tsv") and not names_columns([row.values for row in rows]):
+        rows = read(header=False)
+    return reading, rows
+
+
+def _encoding_of(path: str, place: Path) -> str | None:
+    for file in data_files(DatasetSpec(path=path), place):
+        with opened(file) as content:
+            if encoding := certain_encoding(content):
+                return encoding
+    return None
 
 
 def decided(facts: DataFacts, columns: Mapping[str, str]) -> DataFacts:
@@ -140,8 +186,8 @@ def preview(facts: DataFacts) -> list[str]:
     """Lines that show the first rows as read, and what each column is taken for."""
     words = {column: word for word, column in facts.columns.items()}
     size = max(map(len, facts.found), default=0)
-    delimiter = _delimiter(facts.raw[0].source.path)
-    lines = [f"{facts.path}: {count_of(len(facts.found), 'column')}{delimiter}"]
+    delimiter = _delimiter(facts.raw[0].source.path, facts.reading.get("encoding", "auto"))
+    lines = [f"{facts.path}: {count_of(len(facts.found), 'column')}{delimiter}{_how_read(facts.reading)}"]
     for number, row in enumerate(facts.raw[:_ROWS_SHOWN], 1):
         lines.append(f"  row {number}")
         shown = facts.found[:_COLUMNS_SHOWN]
@@ -153,9 +199,14 @@ def preview(facts: DataFacts) -> list[str]:
     return [*lines, f"  format {facts.format}{': ' if roles else ''}{roles}{state}"]
 
 
-def _delimiter(file: Path) -> str:
+def _how_read(reading: Mapping[str, Any]) -> str:
+    encoding = f"; it is not UTF-8 and is read as {reading['encoding']}" if "encoding" in reading else ""
+    return encoding + ("; its first line is a row, not names of columns" if "header" in reading else "")
+
+
+def _delimiter(file: Path, encoding: Encoding) -> str:
     """How a CSV file separates its columns, where that is not a comma."""
-    delimiter = delimiter_of(file) if data_suffix(file) == ".csv" else ","
+    delimiter = delimiter_of(file, encoding) if data_suffix(file) == ".csv" else ","
     return "" if delimiter == "," else f", separated by {_DELIMITERS[delimiter]}"
 
 

@@ -45,6 +45,8 @@ class Document:
     """Notes for the user, where the values were translated from another format."""
     ignored: list[str] = field(default_factory=list)
     """Those of the notes that name keys which change nothing."""
+    other_names: dict[str, str] = field(default_factory=dict)
+    """Key -> its name in the file, where the values were translated from another format."""
 
     def place(self, path: Path_) -> str:
         """The place of `path`, or of the nearest enclosing value."""

@@ -15,8 +15,9 @@ from __future__ import annotations
 import copyreg
 import errno
 import os
+import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -100,6 +101,27 @@ def together(errors: Sequence[Error]) -> Error:
     first, *others = errors
     first.further = (*first.further, *others)
     return first
+
+
+_DOTTED_KEY = re.compile(r"\b[a-z]\w*(?:\.[a-z]\w*)+\b")
+
+
+@contextmanager
+def with_other_names(names: Mapping[str, str]) -> Iterator[None]:
+    """Add to the remedy of an error how the user's file calls the keys that the error names.
+
+    Args:
+        names: key -> its name in the file.
+    """
+    try:
+        yield
+    except AscendtuneError as error:
+        for each in (error, *error.further):
+            keys = dict.fromkeys(_DOTTED_KEY.findall(f"{each.what} {each.remedy}"))
+            known = [f"{key} is {names[key]}" for key in keys if key in names]
+            if known:
+                each.remedy += f" (in this file {', '.join(known)})"
+        raise
 
 
 _FULL = "free space there, or put the directory on another disk"

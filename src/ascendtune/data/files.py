@@ -1,4 +1,4 @@
-"""The files of a data set: which ones, and each as bytes or as lines of text, with gzip and UTF-16 undone."""
+"""The files of a data set: which ones, and each as bytes or as lines of text, gzip and encodings undone."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from ascendtune.core.errors import DataError, read_fault
 from ascendtune.core.files import expanded, is_endless, walk
 from ascendtune.core.log import say
 from ascendtune.core.suggest import path_suggestion
 from ascendtune.core.units import count_of
+from ascendtune.data.encoding import UTF16_MARKS, Encoding, Transcoded, likely_encoding
 from ascendtune.data.spec import DatasetSpec
 
 _GZIP = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"
-_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 _LONGEST_LINE = 512 << 20
@@ -36,11 +36,13 @@ _MOST_ENTRIES = 300_000
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
-    """The content of `path`, uncompressed, and text in UTF-16, as Excel and PowerShell write it, in UTF-8.
+def opened(path: Path, encoding: Encoding = "auto") -> Iterator[IO[bytes]]:
+    """The content of `path`, uncompressed, and text in another encoding, or marked as UTF-16, in UTF-8.
+
+    Excel and PowerShell write UTF-16.
 
     Raises:
-        DataError: it cannot be read, the gzip stream is damaged, or the text is not valid UTF-16.
+        DataError: it cannot be read, the gzip stream is damaged, or the text is not in its encoding.
         MachineError: it may not be read, or the disk fails.
     """
     try:
@@ -49,9 +51,9 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
             file.seek(0)
             # GzipFile is a binary file; its declared type differs.
             content = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if compressed else file
-            is_utf16 = content.read(2) in _UTF16_MARKS
+            found = "utf-16" if content.read(2) in UTF16_MARKS else encoding
             content.seek(0)
-            yield io.BufferedReader(_FromUtf16(content, path)) if is_utf16 else content
+            yield content if found == "auto" else io.BufferedReader(Transcoded(content, path, found))
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(
             f"the gzip file is damaged or cut off: {error}",
@@ -66,53 +68,22 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         raise read_fault(error, path) or fault from error
 
 
-class _FromUtf16(io.RawIOBase):
-    """The text of a file in UTF-16 with a mark, as UTF-8 without."""
-
-    def __init__(self, file: IO[bytes], path: Path) -> None:
-        super().__init__()
-        self._file, self._path = file, path
-        self._decoder = codecs.getincrementaldecoder("utf-16")()
-        self._decoded = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._decoded:
-            piece = self._file.read(1 << 16)
-            try:
-                self._decoded = self._decoder.decode(piece, final=not piece).encode()
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"not valid UTF-16, as which its first two bytes mark it: {error.reason}",
-                    code="not-utf8",
-                    remedy="save it as UTF-8, or copy it again: it may be cut off",
-                    where=self._path,
-                ) from error
-            if not piece:
-                break
-        count = min(len(buffer), len(self._decoded))
-        buffer[:count], self._decoded = self._decoded[:count], self._decoded[count:]
-        return count
-
-
-def head(path: Path, size: int = 4096) -> bytes:
+def head(path: Path, size: int = 4096, encoding: Encoding = "auto") -> bytes:
     """The first bytes, uncompressed."""
-    with opened(path) as file:
+    with opened(path, encoding) as file:
         return file.read(size)
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, encoding: Encoding = "auto") -> str:
     """The whole file.
 
     Raises:
         DataError: not UTF-8; names line and byte.
     """
-    return "".join(read_pieces(path))
+    return "".join(read_pieces(path, encoding))
 
 
-def read_pieces(path: Path) -> Iterator[str]:
+def read_pieces(path: Path, encoding: Encoding = "auto") -> Iterator[str]:
     """The text of a file, one piece after the other.
 
     Raises:
@@ -120,7 +91,7 @@ def read_pieces(path: Path) -> Iterator[str]:
     """
     most = max(_MOST_UNPACKED, _MOST_TIMES * path.stat().st_size)
     read, line, column, rest = 0, 1, 1, b""
-    with opened(path) as file:
+    with opened(path, encoding) as file:
         while True:
             piece = file.read(_PIECE)
             content = rest + piece
@@ -145,14 +116,14 @@ def read_pieces(path: Path) -> Iterator[str]:
             column = used - behind_break + (1 if behind_break else column)
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path, encoding: Encoding = "auto") -> Iterator[tuple[int, str]]:
     """(line number from 1, line with its line end), one after the other.
 
     Raises:
         DataError: not UTF-8 (names line and byte), a line that is too long, or too many blank lines behind each other.
     """
     blank = _BlankLines(path)
-    with opened(path) as file:
+    with opened(path, encoding) as file:
         for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), b""), 1):
             if len(line) > _LONGEST_LINE:
                 raise DataError(
@@ -205,22 +176,16 @@ def _too_large(path: Path, most: int) -> DataError:
 def _not_utf8(path: Path, line: int, column: int, content: bytes, at: int) -> DataError:
     """The error for the byte at `at` of `content`, which is byte `column` of this line of the file, both from 1."""
     begin, end = content.rfind(b"\n", 0, at) + 1, content.find(b"\n", at)
-    encoding = _likely_encoding(content[begin : end if end >= 0 else None])
+    encoding = likely_encoding(content[begin : end if end >= 0 else None])
+    converted = path.with_name("converted" + "".join(path.suffixes))
     return DataError(
         f"not UTF-8: byte 0x{content[at]:02x} at byte {column} of line {line}",
         code="not-utf8",
-        remedy=f"convert it, e.g. iconv -f {encoding} -t UTF-8 {shlex.quote(path.name)} > "
-        f"{shlex.quote('converted' + ''.join(path.suffixes))}; `file -i` guesses its encoding",
+        remedy=f"set encoding: {encoding} in the data set, if it is that "
+        f"(`ascendtune init --encoding {encoding}` shows rows), "
+        f"or convert it: iconv -f {encoding.upper()} -t UTF-8 {shlex.quote(str(path))} > {shlex.quote(str(converted))}",
         where=f"{path}:{line}",
     )
-
-
-def _likely_encoding(line: bytes) -> str:
-    """GB18030 where bytes above 127 stand in pairs, as in Chinese; that of Windows in western Europe where half of them
-    stand alone, as in German or French."""
-    runs = re.findall(rb"[\x80-\xff]+", line)
-    alone = sum(len(run) == 1 for run in runs)
-    return "WINDOWS-1252" if 2 * alone >= len(runs) else "GB18030"
 
 
 _MARKDOWN = (".md", ".markdown")

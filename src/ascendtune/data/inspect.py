@@ -90,6 +90,10 @@ class Inspection:
         begin = min(first - 1, sys.maxsize - count)
         return [self._inspected(*each) for each in islice(self._numbered(), begin, begin + count)]
 
+    def number_of_rows(self) -> int:
+        """Rows as read, with those that cannot be trained on."""
+        return sum(1 for _ in self._numbered())
+
     def duplicates_and_scripts(self) -> tuple[int, int, Counter[str]]:
         """(rows read, rows that an earlier row equals, writing system -> rows in which it is the most frequent)."""
         seen, duplicates, scripts, rows = set[bytes](), 0, Counter[str](), 0

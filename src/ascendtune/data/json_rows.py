@@ -14,34 +14,38 @@ from typing import Any
 
 from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import BadRow, RawRow, Source
+from ascendtune.data.encoding import Encoding
 from ascendtune.data.files import head, read_lines, read_pieces, read_text
 from ascendtune.data.report import EXAMPLES_KEPT
 
 _WHITE_SPACE = re.compile(r"[ \t\n\r]*")
+_MOST_OBJECTS = 20
+"""Columns of a row that may all be objects; a first line with more is a file of rows by name."""
 _LONGEST_WORD = 16
 """Characters; that which a number, a name like `-Infinity` or an escape can lack at the end is shorter."""
 
 
-def rows_of_json(path: Path) -> Iterator[RawRow]:
+def rows_of_json(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow]:
     """The rows of `path`; the first character tells an array from lines, whatever the suffix says.
 
     Raises:
         DataError: not JSON (line and column), not a list of objects.
     """
-    start = head(path).removeprefix(b"\xef\xbb\xbf").lstrip()
-    return _rows_of_array(path) if start.startswith(b"[") else _rows_of_lines(path)
+    start = head(path, encoding=encoding).removeprefix(b"\xef\xbb\xbf").lstrip()
+    return _rows_of_array(path, encoding) if start.startswith(b"[") else _rows_of_lines(path, encoding)
 
 
 class _ArraySource(Source):
     """Numbers are indices into the array; lines are found by reading the file once more, when first asked for."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, encoding: Encoding) -> None:
         super().__init__(path)
+        self._encoding = encoding
         self._lines: array[int] | None = None
 
     def place(self, number: int) -> str:
         if self._lines is None:
-            elements = _Elements(self.path, json.JSONDecoder())
+            elements = _Elements(self.path, json.JSONDecoder(), self._encoding)
             self._lines = array("Q", (elements.line() for _ in elements))
         line = self._lines[number]
         # Of a file without line breaks the line says nothing.
@@ -69,9 +73,9 @@ class _Decoder(json.JSONDecoder):
         return None if twice is None else BadRow("duplicate key", f"'{twice[:60]}'")
 
 
-def _rows_of_array(path: Path) -> Iterator[RawRow]:
-    decoder, source = _Decoder(), _ArraySource(path)
-    for index, values in enumerate(_Elements(path, decoder)):
+def _rows_of_array(path: Path, encoding: Encoding) -> Iterator[RawRow]:
+    decoder, source = _Decoder(), _ArraySource(path, encoding)
+    for index, values in enumerate(_Elements(path, decoder, encoding)):
         if type(values) is not dict:
             raise _not_an_object(values, source.place(index))
         yield RawRow(values, source, index, decoder.fault())
@@ -80,10 +84,10 @@ def _rows_of_array(path: Path) -> Iterator[RawRow]:
 class _Elements:
     """The elements of a JSON array, one after the other; only a part of the text is in memory."""
 
-    def __init__(self, path: Path, decoder: json.JSONDecoder) -> None:
+    def __init__(self, path: Path, decoder: json.JSONDecoder, encoding: Encoding) -> None:
         self._path = path
         self._decoder = decoder
-        self._pieces = read_pieces(path)
+        self._pieces = read_pieces(path, encoding)
         self._text, self._at = "", 0
         # Line breaks before `_counted`, and characters between the last one and the text in memory.
         self._breaks = self._counted = self._before = 0
@@ -172,19 +176,21 @@ class _Elements:
         return _not_json(f"{self._path}:{line}", _described(message, line, self._column()))
 
 
-def _rows_of_lines(path: Path) -> Iterator[RawRow]:
+def _rows_of_lines(path: Path, encoding: Encoding) -> Iterator[RawRow]:
     source, decoder = Source(path), _Decoder()
     parse, fault = decoder.decode, decoder.fault
-    lines = read_lines(path)
+    lines = read_lines(path, encoding)
     for number, line in lines:
         try:
             values = parse(line)
         except (ValueError, RecursionError) as error:
             if line.isspace():
                 continue
-            raise _one_object(path, number) or _malformed(path, chain([(number, line)], lines)) from error
+            raise _one_object(path, number, encoding) or _malformed(path, chain([(number, line)], lines)) from error
         if type(values) is not dict:
             raise _not_an_object(values, source.place(number))
+        if number == 1 and len(values) > _MOST_OBJECTS and all(type(value) is dict for value in values.values()):
+            raise _one_object(path, number, encoding) or _not_an_object(values, source.place(number))
         yield RawRow(values, source, number, fault())
 
 
@@ -230,14 +236,16 @@ def _described(message: str, line: int, column: int) -> str:
     return f"not valid JSON: {message[:1].lower()}{message[1:]} (line {line}, column {column})"
 
 
-def _one_object(path: Path, failed_line: int) -> DataError | None:
+def _one_object(path: Path, failed_line: int, encoding: Encoding) -> DataError | None:
     """The error for a file that is one object around the rows; None for a malformed line."""
     if failed_line != 1:
         return None
     try:
-        content = json.loads(read_text(path))
+        content = json.loads(read_text(path, encoding))
     except (ValueError, RecursionError):
         return None
+    if isinstance(content, dict) and content and all(isinstance(value, dict) for value in content.values()):
+        return _not_a_list(path, f"take its values: jq '[.[]]' {shlex.quote(path.name)} > rows.json")
     lists = [key for key, value in content.items() if isinstance(value, list)] if isinstance(content, dict) else []
     remedy = "write a list of objects, [{…}, {…}]"
     if lists:
@@ -245,6 +253,10 @@ def _one_object(path: Path, failed_line: int) -> DataError | None:
             lists[0] if re.fullmatch(r"[A-Za-z_]\w*", lists[0], re.ASCII) else json.dumps(lists[0], ensure_ascii=False)
         )
         remedy = f"take the list out: jq {shlex.quote('.' + key)} {shlex.quote(path.name)} > rows.json"
+    return _not_a_list(path, remedy)
+
+
+def _not_a_list(path: Path, remedy: str) -> DataError:
     return DataError(
         "the file holds one JSON object, not a list of rows", code="not-a-list-of-rows", remedy=remedy, where=path
     )

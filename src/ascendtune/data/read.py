@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import RawRow
+from ascendtune.data.encoding import Encoding
 from ascendtune.data.files import SUFFIXES, data_files, data_suffix, head
 from ascendtune.data.json_rows import rows_of_json
 from ascendtune.data.spec import DatasetSpec
@@ -23,24 +24,31 @@ def read_rows(spec: DatasetSpec, path: Path | None = None) -> Iterator[RawRow]:
     Raises:
         DataError: no such file, no rows, or a file that cannot be read; with file, line and remedy.
     """
-    return islice(chain.from_iterable(map(rows_of_file, data_files(spec, path))), spec.limit)
+    files = data_files(spec, path)
+    return islice(
+        chain.from_iterable(rows_of_file(file, spec.encoding, header=spec.header) for file in files), spec.limit
+    )
 
 
-def rows_of_file(path: Path) -> Iterator[RawRow]:
-    """The rows of one file, its format told by its suffix, or by its content where the suffix says nothing."""
+def rows_of_file(path: Path, encoding: Encoding = "auto", *, header: bool = True) -> Iterator[RawRow]:
+    """The rows of one file, its format told by its suffix, or by its content where the suffix says nothing.
+
+    Args:
+        encoding, header: as in a data set of a recipe.
+    """
     match data_suffix(path) or _suffix_by_content(path):
         case ".csv":
-            rows = rows_of_csv(path)
+            rows = rows_of_csv(path, encoding=encoding, header=header)
         case ".tsv":
-            rows = rows_of_csv(path, delimiter="\t")
+            rows = rows_of_csv(path, delimiter="\t", encoding=encoding, header=header)
         case ".md" | ".markdown":
-            rows = rows_of_markdown(path)
+            rows = rows_of_markdown(path, encoding)
         case ".txt":
-            rows = rows_of_text(path)
+            rows = rows_of_text(path, encoding)
         case ".parquet":
             rows = rows_of_parquet(path)
         case _:
-            rows = rows_of_json(path)
+            rows = rows_of_json(path, encoding)
     first = next(rows, None)
     if first is None:
         raise _no_rows(path)

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ascendtune.core.config import MOST, Contradiction, Section
 from ascendtune.core.suggest import did_you_mean
+from ascendtune.data.encoding import Encoding
 
 _WITH_THOUGHTS = ("qwen3", "qwen3_5", "deepseekr1", "glmz1", "glm4_7")
 _WITHOUT = (
@@ -54,10 +55,14 @@ class DatasetSpec(Section):
 
     path: str
     """File, directory or hub id. Paths are relative to the working directory."""
-    format: Literal["auto", "alpaca", "sharegpt", "messages", "prompt_completion", "text", "preference", "unpaired"] = (
-        "auto"
-    )
+    format: Literal[
+        "auto", "alpaca", "sharegpt", "messages", "prompt_completion", "text", "preference", "scored", "unpaired"
+    ] = "auto"
     """Format of the rows; `auto` detects it from the columns of the first rows."""
+    encoding: Encoding = "auto"
+    """Encoding of text files; `auto` is UTF-8, or UTF-16 where the file is marked so."""
+    header: bool = True
+    """The first line of a CSV or TSV file names the columns; false: it is a row, and they are column_1, column_2, …"""
     split: str | None = None
     """For a hub data set: the split whose files are read (default `train`)."""
     subset: str | None = None

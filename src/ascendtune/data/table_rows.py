@@ -10,38 +10,46 @@ from typing import Any
 
 from ascendtune.core.errors import DataError, MachineError
 from ascendtune.data.conversation import RawRow, Source
+from ascendtune.data.encoding import Encoding
 from ascendtune.data.files import opened, read_lines, read_text
 
 _LONGEST_FIELD = 2**31 - 1
 
 
-def rows_of_csv(path: Path, delimiter: str | None = None) -> Iterator[RawRow]:
+def rows_of_csv(
+    path: Path, delimiter: str | None = None, *, encoding: Encoding = "auto", header: bool = True
+) -> Iterator[RawRow]:
     """The rows below the header; a row's number is the line on which it begins.
 
-    Columns without a name (Excel writes them at the end of a line) are left out if they are empty in every row.
+    Columns without a name at the end (Excel writes them) are left out if they are empty in every row. An earlier one,
+    such as the index that pandas writes, is called column_1, by its position.
 
     Args:
         delimiter: default is the one that divides the first lines into the same number of fields (`delimiter_of`).
+        header: the first row names the columns; False: it is a row, and the columns are column_1, column_2, …
 
     Raises:
         DataError: a header without names, a ragged line, a quote that is never closed.
     """
     csv.field_size_limit(_LONGEST_FIELD)
     source = Source(path)
-    delimiter = delimiter or delimiter_of(path)
-    reader = csv.reader((line for _, line in read_lines(path)), delimiter=delimiter, strict=True)
-    header: list[str] = []
+    delimiter = delimiter or delimiter_of(path, encoding)
+    reader = csv.reader((line for _, line in read_lines(path, encoding)), delimiter=delimiter, strict=True)
+    names: list[str] = []
     begin, named = 1, 0
     try:
         for fields in reader:
-            if not header:
-                header = _checked_header(fields, path, begin) if fields else []
-                named = len(header)
-            elif fields and len(fields) >= named and not any(fields[named:]):
-                yield RawRow(dict(zip(header, fields[:named], strict=True)), source, begin)
-            elif fields:
+            is_header = header and not names
+            if fields and not names:
+                names = _checked_header(fields, path, begin) if header else _numbered_columns(fields)
+                named = len(names)
+            if is_header or not fields:
+                pass
+            elif len(fields) >= named and not any(fields[named:]):
+                yield RawRow(dict(zip(names, fields[:named], strict=True)), source, begin)
+            else:
                 raise DataError(
-                    f"this row has {len(fields)} fields, the header has {len(header)}",
+                    f"this row has {len(fields)} fields, the {'header' if header else 'first row'} has {named}",
                     code="invalid-csv",
                     remedy="put fields that contain the delimiter, a quote or a line break in double quotes",
                     where=source.place(begin),
@@ -61,14 +69,18 @@ _ROWS_THAT_TELL_THE_DELIMITER = 20
 _CHARACTERS_THAT_TELL_THE_DELIMITER = 1 << 20
 
 
-def delimiter_of(path: Path) -> str:
+def _numbered_columns(fields: list[str]) -> list[str]:
+    return [f"column_{number}" for number in range(1, len(fields) + 1)]
+
+
+def delimiter_of(path: Path, encoding: Encoding = "auto") -> str:
     """The first of comma, semicolon, tab and bar that divides every one of the first rows into the header's fields.
 
     Excel writes semicolons where the comma is the decimal sign. A comma if none fits: then there is one column, or the
     file is damaged, which reading it reports.
     """
     lines, characters = list[str](), 0
-    for _, line in read_lines(path):
+    for _, line in read_lines(path, encoding):
         lines.append(line)
         characters += len(line)
         if characters > _CHARACTERS_THAT_TELL_THE_DELIMITER:
@@ -87,29 +99,30 @@ def delimiter_of(path: Path) -> str:
 def _checked_header(names: list[str], path: Path, line: int) -> list[str]:
     while names and not names[-1].strip():
         names = names[:-1]
+    names = [name if name.strip() else f"column_{number}" for number, name in enumerate(names, 1)]
     times = Counter(names)
-    twice = [name for name in names if times[name] > 1 or not name.strip()]
+    twice = [name for name in names if times[name] > 1]
     if twice or not names:
         raise DataError(
-            f"the header has an empty or duplicate name: '{twice[0] if twice else ''}'",
-            code="invalid-csv",
-            remedy="the first line must name every column, each differently",
+            f"the header has a duplicate name: '{twice[0]}'" if twice else "the header has no name",
+            code="invalid-csv-header",
+            remedy="name every column in the first line, each differently; where it is a row, set header: false",
             where=f"{path}:{line}",
         )
     return names
 
 
-def rows_of_text(path: Path) -> Iterator[RawRow]:
+def rows_of_text(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow]:
     """One row per line; empty lines are skipped."""
     source = Source(path)
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, encoding):
         if text := line.rstrip("\r\n"):
             yield RawRow({"text": text}, source, number)
 
 
-def rows_of_markdown(path: Path) -> Iterator[RawRow]:
+def rows_of_markdown(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow]:
     """The whole file as one row."""
-    if (text := read_text(path)).strip():
+    if (text := read_text(path, encoding)).strip():
         yield RawRow({"text": text}, Source(path), 1)
 
 

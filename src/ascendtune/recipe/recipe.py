@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_
 
 from ascendtune.core.config import Contradiction, Section, origins_of, to_yaml, validate
 from ascendtune.core.document import Document, read_document, require_no_secrets
+from ascendtune.core.errors import with_other_names
 from ascendtune.core.overrides import apply_overrides
 from ascendtune.data.spec import DataSection
 from ascendtune.recipe.ignored_keys import ignored_keys
@@ -119,6 +120,7 @@ class Recipe(Section):
 
     _notes: tuple[str, ...] = PrivateAttr(default=())
     _ignored: tuple[str, ...] = PrivateAttr(default=())
+    _other_names: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _evaluation_has_data(self) -> Recipe:
@@ -157,8 +159,10 @@ class Recipe(Section):
         """`load`, and for every key where its value came from: `file:line`, the command line, or `default`."""
         document = cls.read(path, overrides)
         require_decided(document)
-        recipe = validate(cls, document)
+        with with_other_names(document.other_names):
+            recipe = validate(cls, document)
         recipe._notes, recipe._ignored = tuple(document.notes), tuple(document.ignored)
+        recipe._other_names = document.other_names
         return recipe, origins_of(recipe, document)
 
     @classmethod
@@ -194,6 +198,11 @@ class Recipe(Section):
     def notes(self) -> tuple[str, ...]:
         """Notes on the translation of a LLaMA-Factory recipe; empty for a native one."""
         return self._notes
+
+    @property
+    def other_names(self) -> Mapping[str, str]:
+        """Key -> its name in the LLaMA-Factory recipe that was translated; empty for a native one."""
+        return self._other_names
 
     def to_yaml(self) -> str:
         return to_yaml(self)

@@ -14,6 +14,7 @@ from typing import Any
 from ascendtune.core import process
 from ascendtune.core.claim import Claim
 from ascendtune.core.directories import cache_directory, require_writable_place
+from ascendtune.core.errors import with_other_names
 from ascendtune.core.files import write_json
 from ascendtune.core.mask import command_without_secrets
 from ascendtune.core.rundir import RunDir, hash_of_recipe
@@ -110,15 +111,16 @@ def prepare_run(
 
 def prepare_data(recipe: Recipe, model_directory: Path, progress: Progress | None = None) -> Prepared:
     """The recipe's tokens, from the cache or made. Data sets that are hub ids are downloaded first."""
-    return prepare(
-        recipe.data,
-        model_directory,
-        task=recipe.method.task,
-        new_tokens=recipe.model.new_tokens,
-        seed=recipe.seed,
-        resolve=_resolve,
-        progress=progress,
-    )
+    with with_other_names(recipe.other_names):
+        return prepare(
+            recipe.data,
+            model_directory,
+            task=recipe.method.task,
+            new_tokens=recipe.model.new_tokens,
+            seed=recipe.seed,
+            resolve=_resolve,
+            progress=progress,
+        )
 
 
 def places_of_rows(recipe: Recipe, run: RunDir, rows: Sequence[int]) -> list[str]:

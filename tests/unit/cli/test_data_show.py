@@ -47,9 +47,15 @@ def test_packed_shows_the_rows_that_share_a_sequence(ascendtune: Any, recipe: Pa
     assert refused.returncode == 2 and "code: not-packed" in refused.stderr
 
 
-def test_data_show_says_that_a_row_beyond_all_sizes_is_absent(ascendtune: Any, recipe: Path) -> None:
-    shown = ascendtune("data", "show", recipe, "--row", str(10**20))
-    assert "bug" not in shown.stderr and shown.returncode == ascendtune("data", "show", recipe, "--row", "3").returncode
+@pytest.mark.parametrize("words", [(), ("--json",), ("--packed",), ("--html", "page.html"), ("--stats",)])
+def test_data_show_refuses_the_number_of_a_row_that_is_not_there(
+    ascendtune: Any, recipe: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    for number in (3, 10**20):
+        shown = ascendtune("data", "show", recipe, "--row", str(number), *words)
+        assert shown.returncode == 2 and "code: row-missing" in shown.stderr and not shown.stdout
+    assert "the data has 2 rows" in shown.stderr or "--packed" in words
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_data_show_writes_json_and_an_escaped_page(ascendtune: Any, recipe: Path, tmp_path: Path) -> None:

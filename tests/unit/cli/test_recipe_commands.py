@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 ROW = {"question": "2 + 2?", "answer": "4"}
@@ -260,3 +261,46 @@ def test_init_says_which_rows_are_bad(ascendtune: Any, tiny_model: Path, tmp_pat
     refused = ascendtune("init", "--model", tiny_model, "--data", "rows.jsonl", "-y")
     assert refused.returncode == 2 and "none of the first 6 rows can be trained on: 1: " in refused.stderr
     assert "code: no-usable-rows" in refused.stderr
+
+
+def test_an_error_about_a_llamafactory_recipe_names_its_own_keys_too(
+    ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "dataset_info.json").write_text(
+        json.dumps({"rows": {"file_name": data.name, "columns": {"prompt": "question", "response": "answer"}}})
+    )
+    theirs = {"model_name_or_path": str(tiny_model), "stage": "sft", "do_train": True, "finetuning_type": "full"}
+    theirs |= {"dataset": "rows", "dataset_dir": ".", "template": "qwen", "output_dir": "out", "cutoff_len": 4}
+    (tmp_path / "lf.yaml").write_text(yaml.safe_dump(theirs))
+    refused = ascendtune("recipe", "check", "lf.yaml", "--data")
+    assert "code: no-answer-left" in refused.stderr and "data.max_length is cutoff_len" in " ".join(
+        refused.stderr.split()
+    )
+    invalid = ascendtune("recipe", "check", "lf.yaml", "cutoff_len=1")
+    assert invalid.returncode == 2 and "data.max_length is cutoff_len" in " ".join(invalid.stderr.split())
+
+
+def test_init_writes_a_recipe_for_oft_and_takes_an_encoding(ascendtune: Any, tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "faq.csv").write_bytes("質問,回答\n首都はどこですか？,東京です。\n".encode("shift_jis"))
+    words = ("init", "--model", tiny_model, "--data", "faq.csv", "--tuner", "oft")
+    assert "code: not-utf8" in ascendtune(*words).stderr
+    assert "windows-1252, windows-1251" in ascendtune(*words, "--encoding", "utf-9").stderr
+    assert ascendtune(*words, "--encoding", "shift_jis").returncode == 0
+    text = (tmp_path / "recipe.yaml").read_text()
+    assert "  oft:\n    block_size: 32\n" in text and "learning_rate: 1.0e-4" in text and "encoding: shift_jis" in text
+    assert ascendtune("recipe", "check", "recipe.yaml", "--data").returncode == 0
+
+
+def test_init_skips_a_few_bad_rows_and_stops_at_many(
+    ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path
+) -> None:
+    rows = data.read_text().splitlines()
+    for bad, written in (
+        (1, "on_bad_row: skip  # 1 of the first 60 rows cannot be trained on"),
+        (30, "on_bad_row: fail"),
+    ):
+        kept = [json.dumps({**ROW, "answer": ""})] * bad + rows[bad:]
+        data.write_text("".join(line + "\n" for line in kept))
+        made = ascendtune("init", "--model", tiny_model, "--data", data, "-y")
+        assert written in (tmp_path / "recipe.yaml").read_text() and f"{bad} of the first 60 rows" in made.stderr
+    assert "they are skipped" not in made.stderr

@@ -11,7 +11,7 @@ from typing import Any
 from ascendtune.core.errors import DataError
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.data.conversation import RawRow
-from ascendtune.data.format import text, unpaired
+from ascendtune.data.format import scored, text, unpaired
 from ascendtune.data.format.guess import guess
 from ascendtune.data.format.mapping import available, translated
 from ascendtune.data.spec import DatasetSpec, Task
@@ -33,6 +33,7 @@ FORMATS = {
     "prompt_completion": "ascendtune.data.format.prompt_completion",
     "text": "ascendtune.data.format.text",
     "preference": "ascendtune.data.format.preference",
+    "scored": "ascendtune.data.format.scored",
     "unpaired": "ascendtune.data.format.unpaired",
 }
 
@@ -94,6 +95,13 @@ def _fitting(spec: DatasetSpec, rows: Sequence[RawRow], columns: Sequence[str], 
     if task != "singles" and "unpaired" in fitting and not any(unpaired.is_marked(row.values) for row in rows):
         # Conversations may have labels of all kinds.
         fitting.remove("unpaired")
+    column = spec.columns.get("completions", "completions") or ""
+    if (
+        spec.format == "auto"
+        and "scored" in fitting
+        and not any(scored.is_scored(row.values.get(column)) for row in rows)
+    ):
+        fitting.remove("scored")
     if "text" in (spec.format, task) and "text" in words and "text" not in fitting:
         fitting.append("text")
     return fitting
@@ -101,7 +109,7 @@ def _fitting(spec: DatasetSpec, rows: Sequence[RawRow], columns: Sequence[str], 
 
 def _of_task(fitting: Sequence[str], task: Task) -> list[str]:
     """Those for `task`. Preference columns are not conversations: half of their answers must not be trained on."""
-    if task == "conversations" and not {"preference", "unpaired"}.isdisjoint(fitting):
+    if task == "conversations" and not {"preference", "scored", "unpaired"}.isdisjoint(fitting):
         return []
     return [name for name in fitting if task in _module(name).GIVES]
 

@@ -12,7 +12,7 @@ from ascendtune.data.spec import Task
 Role = Literal["question", "answer", "chosen", "rejected", "label", "system", "context", "text"]
 
 # Words of column names, in lower case. Languages: English, German, French, Spanish, Portuguese, Italian, Dutch,
-# Russian, Chinese, Japanese, Korean.
+# Russian, Romanian, Polish, Czech, Turkish, Scandinavian, Finnish, Indonesian, Arabic, Chinese, Japanese, Korean.
 _NAMES: dict[Role, str] = {
     "question": """
         question questions query prompt instruction instructions user human customer request ask asked input source
@@ -20,6 +20,7 @@ _NAMES: dict[Role, str] = {
         frage fragen anfrage kundenanfrage aufgabe anweisung kunde kunden nutzer eingabe
         demande requête consigne client pregunta preguntas consulta instrucción pergunta instrução domanda richiesta
         istruzione vraag opdracht вопрос запрос инструкция
+        întrebare intrebare pytanie otázka otazka soru fråga spørgsmål kysymys pertanyaan سؤال
         问题 提问 问 指令 输入 用户 题目 問題 質問 入力 指示 질문 지시 입력""",
     "answer": """
         answer answers response responses reply replies completion output assistant bot gpt agent target solution
@@ -27,6 +28,7 @@ _NAMES: dict[Role, str] = {
         antwort antworten lösung loesung ausgabe erwiderung
         réponse reponse sortie respuesta respuestas solución resposta saída risposta soluzione antwoord
         ответ ответы решение
+        răspuns raspuns odpowiedź odpowiedz odpověď odpoved cevap yanıt svar vastaus jawaban جواب إجابة
         答案 回答 答 答复 回复 输出 解答 出力 応答 대답 답변 출력 응답""",
     "chosen": """
         chosen preferred good better best accepted accept winner win positive pos gut gute besser bevorzugt bon
@@ -46,11 +48,21 @@ _CAMEL = re.compile(r"(?<=[a-zäöüß])(?=[A-Z])")
 _IDENTIFIER = re.compile(r"[\w\-./:#+]*\d[\w\-./:#+]*|[0-9a-f]{8,}(-[0-9a-f]{4,})*")
 _DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
 _URL = re.compile(r"https?://\S+")
+_NUMBERED = re.compile(r"[ _-]?(\d+|(?<=[ _-])[a-zA-Z])$")
+_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
+_SENTENCE_ENDS = (".", "!", "…", "。", "！")
+_SHORT_SENTENCE = 5
+_MOST_WORDS = 4
+"""With the whole name, which counts as a word."""
+_MOST = 0.8
 _QUESTION_MARKS = ("?", "？", "؟")
 _NAMED = 3.0
 _ASKS = 1.0
 _LONG = 0.5
 _CERTAIN = 2.0
+_PARTIAL = 1.5
+_PARTS_OF_A_QUESTION = frozenset({"input", "source", "src", "task", "user", "customer"})
+"""Names that often stand beside the question itself."""
 _FEW_VALUES = 0.2
 _MOST_VALUES = 200
 
@@ -111,7 +123,7 @@ class _Column:
 
 
 def _is_prose(text: str) -> bool:
-    return not any(pattern.fullmatch(text) for pattern in (_IDENTIFIER, _DATE, _URL))
+    return not _is_truth(text) and not any(pattern.fullmatch(text) for pattern in (_IDENTIFIER, _DATE, _URL))
 
 
 def _is_truth(value: Any) -> bool:
@@ -146,6 +158,45 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
     return _question_and_answer(columns, prose)
 
 
+def names_columns(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the keys of the rows, the first line of a table, are names, and not a row themselves.
+
+    They are a row if one is a number in a column of numbers, or a sentence or question among such, and none says what
+    its column holds or stands above values of another kind.
+    """
+    names = list(rows[0])
+    columns = [_Column(name, [row.get(name) for row in rows[:_MOST_VALUES]]) for name in names]
+    short = [each for each in columns if len(each.words) <= _MOST_WORDS and _ending(each.name) is None]
+    if any(each.is_named(role) for each in short for role in _WORDS):
+        return True
+    if any(_is_unlike_its_values(each) for each in columns):
+        return True
+    return not any(_is_like_its_values(each) for each in columns)
+
+
+def _is_unlike_its_values(column: _Column) -> bool:
+    """Whether the values are numbers, dates, links or identifiers, and the name is not."""
+    texts = column.texts
+    return _is_prose(column.name.strip()) and sum(map(_is_prose, texts)) <= (1 - _MOST) * len(texts) and bool(texts)
+
+
+def _is_like_its_values(column: _Column) -> bool:
+    name, texts = column.name.strip(), column.texts
+    if not texts:
+        return False
+    if _NUMBER.fullmatch(name):
+        return sum(bool(_NUMBER.fullmatch(text)) for text in texts) >= _MOST * len(texts)
+    ending = _ending(name)
+    same = sum(_ending(text) == ending for text in texts)
+    return ending is not None and len(name) > _SHORT_SENTENCE and same >= _MOST * len(texts)
+
+
+def _ending(text: str) -> str | None:
+    """`?` for a question, `.` for a sentence, None for other text."""
+    end = text.strip()[-1:]
+    return "?" if end in _QUESTION_MARKS else "." if end in _SENTENCE_ENDS else None
+
+
 def _two_answers(prose: Sequence[_Column]) -> tuple[_Column | None, _Column | None]:
     good = [column for column in prose if column.is_named("chosen")]
     bad = [column for column in prose if column.is_named("rejected")]
@@ -155,7 +206,7 @@ def _two_answers(prose: Sequence[_Column]) -> tuple[_Column | None, _Column | No
 def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -> Guess | None:
     answer = max((each for each in prose if each.is_named("answer")), key=_answer_score, default=None)
     question = _best(prose, "question", taken=(answer,) if answer else ())
-    certain = bool(answer and question and question.is_named("question"))
+    certain = bool(answer and question and question.is_named("question") and not _has_rival(answer, prose))
     if answer is None:
         others = [each for each in prose if each is not question]
         answer = max(others, key=_answer_score, default=None)
@@ -167,12 +218,20 @@ def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -
         return _guess("singles", "unpaired", {**found, "label": truths[0]}, certain=certain)
     system = [each for each in prose if each.is_named("system") and each not in (question, answer)]
     context = [each for each in prose if each.is_named("context") and each not in (question, answer)]
+    if not context and question.name.strip().lower() == "instruction":
+        context = [each for each in columns if each.name.strip().lower() == "input" and each.texts]
     if context:
         words = {"instruction": question, "input": context[0], "output": answer}
         return _guess("conversations", "alpaca", words | ({"system": system[0]} if system else {}), certain=certain)
     return _guess(
         "conversations", "prompt_completion", found | ({"system": system[0]} if system else {}), certain=certain
     )
+
+
+def _has_rival(answer: _Column, prose: Sequence[_Column]) -> bool:
+    """Whether another column has the same name up to a number or letter at its end: output_1 and output_2."""
+    stem = _NUMBERED.sub("", answer.name)
+    return any(_NUMBERED.sub("", each.name) == stem != each.name for each in prose if each is not answer)
 
 
 def _best(prose: Sequence[_Column], role: Role, taken: Sequence[_Column]) -> _Column | None:
@@ -188,6 +247,7 @@ def _question_score(column: _Column, role: Role) -> float:
         - _NAMED * other * (not column.is_named(role))
         + _ASKS * column.share_asking()
         - _CERTAIN * (column.distinct() < _FEW_VALUES)
+        - _PARTIAL * (column.words <= _PARTS_OF_A_QUESTION)
     )
 
 

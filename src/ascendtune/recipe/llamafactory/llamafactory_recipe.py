@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +20,8 @@ from ascendtune.recipe.llamafactory.unsupported import REFUSED, Refused
 class NativeRecipe:
     """A native recipe, built key by key; each value has its place in the LLaMA-Factory file."""
 
-    def __init__(self, source: str) -> None:
-        self.document = Document({}, source)
+    def __init__(self, source: str, dialect: Dialect) -> None:
+        self.document = Document({}, source, other_names=dialect.names_of_native_keys())
 
     def put(self, key: str, value: Any, place: str) -> None:
         *parents, last = key.split(".")
@@ -53,6 +54,9 @@ KEYS = (*TRANSLATED, *IGNORED_KEYS, *REFUSED, *ALIASES)
 """Every LLaMA-Factory key that is known here."""
 
 
+_ONE_KEY = re.compile(r"[a-z_]+(\.[a-z_]+)+")
+
+
 @dataclass(frozen=True)
 class Dialect:
     """The keys of one of LLaMA-Factory's two forms of recipes."""
@@ -64,6 +68,14 @@ class Dialect:
     """Key -> (its default, why it has no effect)."""
     refused: Mapping[str, Refused]
     aliases: Mapping[str, str]
+
+    def names_of_native_keys(self) -> dict[str, str]:
+        """Native key -> the key here that becomes it and no other key."""
+        found: dict[str, str] = {}
+        for name, key in self.translated.items():
+            if _ONE_KEY.fullmatch(key.becomes):
+                found.setdefault(key.becomes, name)
+        return found
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from ascendtune.hub import modelscope
 from ascendtune.recipe.llamafactory.data import put_data
 from ascendtune.recipe.llamafactory.detect import require_training
 from ascendtune.recipe.llamafactory.ignored_keys import WHY_NO_TRACKER
-from ascendtune.recipe.llamafactory.llamafactory_recipe import LlamaFactoryRecipe, NativeRecipe, final_weights
+from ascendtune.recipe.llamafactory.llamafactory_recipe import V0, LlamaFactoryRecipe, NativeRecipe, final_weights
 from ascendtune.recipe.llamafactory.method import put_method
 from ascendtune.recipe.llamafactory.parallel import put_parallel
 from ascendtune.recipe.sections import PROJECT_NAME, TrackerName
@@ -33,7 +33,7 @@ def translate(document: Document, environment: Mapping[str, str]) -> Document:
         RecipeError: all errors and unsupported keys at once, each with its place and an alternative.
     """
     require_training(document)
-    recipe, native = LlamaFactoryRecipe(document), NativeRecipe(document.source)
+    recipe, native = LlamaFactoryRecipe(document), NativeRecipe(document.source, V0)
     put_method(recipe, native)
     _put_model(recipe, native)
     _put_optim(recipe, native)

@@ -44,7 +44,7 @@ def translate_v1(document: Document) -> Document:
     """
     _require_training(document)
     flat = _flattened(document)
-    recipe, native = LlamaFactoryRecipe(flat, V1), NativeRecipe(document.source)
+    recipe, native = LlamaFactoryRecipe(flat, V1), NativeRecipe(document.source, V1)
     _require_names(document, recipe)
     _put_method(recipe, native)
     _put_training(recipe, native)

@@ -40,9 +40,14 @@ _GOOD_ROWS: dict[str, dict[str, Any]] = {
     "prompt_completion": {"prompt": _TURNS[:4], "completion": _TURNS[4:], "tools": _TOOLS},
     "text": {"text": "a"},
     "preference": {"prompt": _TURNS[:4], "chosen": _TURNS[4:], "rejected": "b", "tools": _TOOLS, "margin": 1.5},
+    "scored": {
+        "prompt": _TURNS[:4],
+        "completions": [{"response": "a", "score": 2}, {"response": "b", "score": 1.5}],
+        "tools": _TOOLS,
+    },
     "unpaired": {"conversations": _SPOKEN, "tools": _TOOLS, "system": "s", "label": True},
 }
-TASKS: dict[str, Task] = {"preference": "pairs", "unpaired": "singles"}
+TASKS: dict[str, Task] = {"preference": "pairs", "scored": "pairs", "unpaired": "singles"}
 # JSON can escape half a surrogate pair; Parquet can hold bytes.
 _leaves = (
     st.none()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.data.format.guess import guess
+from ascendtune.data.format.guess import guess, names_columns
 
 
 def _rows(**columns: Any) -> list[dict[str, Any]]:
@@ -77,3 +77,39 @@ def test_columns_with_unknown_names_are_a_guess() -> None:
 def test_without_a_column_of_text_there_is_no_guess() -> None:
     assert guess(_rows(a=1, b="{}")) is None
     assert guess([{}]) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "is_header"),
+    [
+        ({"ID": "{}", "Frage": "Was ist {}?", "Antwort": "Es ist {}."}, True),
+        ({"1": "{}", "What is one?": "What is {}?", "It is one.": "It is {}."}, False),
+        ({"What is one?": "What is {}?", "1": "{}"}, False),
+        ({"第一个国家是什么？": "第{}个国家是什么？", "它很美丽。": "它有{}个。"}, False),
+        ({"Timestamp": "2024/03/0{}", "What is your question?": "Where is {}?"}, True),
+        ({"What is your name?": "Ann {}", "What should the bot say?": "It says {} words"}, True),
+        ({"alpha": "beta {}", "gamma": "delta {}"}, True),
+        ({"Any comments?": "", "More": ""}, True),
+    ],
+)
+def test_a_first_line_that_is_like_the_rows_names_no_columns(row: dict[str, str], is_header: bool) -> None:
+    assert names_columns(_rows(**row)) is is_header
+
+
+def test_a_column_of_truths_is_no_context() -> None:
+    made = guess(_rows(Question="What is {}?", Answer="It is {}, yes.", IsContextOnly="False"))
+    assert made is not None and made.columns == {"prompt": "Question", "completion": "Answer"}
+
+
+def test_instruction_and_input_are_alpaca_whatever_the_answer_is_called() -> None:
+    rows = _rows(instruction="Translate number {}", input="Is it {}?", response="It is {}, yes.")
+    made = guess(rows)
+    assert made is not None and made.certain
+    assert made.columns == {"instruction": "instruction", "input": "input", "output": "response"}
+    whole = guess([{"prompt": f"{row['instruction']}: {row['input']}.", **row} for row in rows])
+    assert whole is not None and whole.columns == {"prompt": "prompt", "completion": "response"}
+
+
+def test_of_two_numbered_answers_none_is_certain() -> None:
+    made = guess(_rows(instruction="Say {} words", output_1="One and {}", output_2="Two and {}, which is longer"))
+    assert made is not None and not made.certain
