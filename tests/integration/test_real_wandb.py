@@ -130,6 +130,16 @@ def test_project_is_chosen(place: Place, recorded: Path) -> None:
     assert code == 0 and place.only.project == "ours", output
 
 
+def test_run_that_was_online_and_was_killed_is_uploaded_when_it_is_named(place: Place, recorded: Path) -> None:
+    offline = _with_offline_run(place, recorded)
+    online = offline.rename(offline.with_name(offline.name.removeprefix("offline-")))
+    code, output = place.run("track", "sync")
+    assert code == 0 and "no offline runs" in output, "its own process may still send it"
+    code, output = place.run("track", "sync", str(online.relative_to(place.directory)))
+    assert code == 0 and f"uploaded {online.name}" in output, output
+    assert place.losses() == _EXPECTED
+
+
 @pytest.mark.parametrize("refuses", [[401] * 50, [500] * 50, [0] * 50], ids=["refused", "failing", "cut"])
 def test_run_that_the_server_does_not_take_stays_new(place: Place, recorded: Path, refuses: list[int]) -> None:
     run = _with_offline_run(place, recorded)
