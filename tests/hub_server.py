@@ -77,7 +77,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         hub, url = self.held, urlsplit(self.path)
         hub.tokens.append(self.headers.get("Authorization"))
-        path, query = unquote(url.path), parse_qs(url.query)
+        # The repository is a model and a data set.
+        path = unquote(url.path).replace("/api/datasets/", "/api/models/").replace("/datasets/o/m/", "/o/m/")
+        query = parse_qs(url.query)
         resolve = f"/o/m/resolve/{COMMIT}/"
         is_file = path.startswith(resolve) or path.endswith("/repo")
         if hub.listing_statuses and not is_file:
