@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from loopback import serving_on_loopback
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -62,15 +63,8 @@ def serving(hub: Hub) -> Iterator[Hub]:
     class Handler(_Handler):
         held = hub
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    hub.endpoint = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with serving_on_loopback(Handler) as hub.endpoint:
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -83,7 +77,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         hub, url = self.held, urlsplit(self.path)
         hub.tokens.append(self.headers.get("Authorization"))
-        path, query = unquote(url.path), parse_qs(url.query)
+        # The repository is a model and a data set.
+        path = unquote(url.path).replace("/api/datasets/", "/api/models/").replace("/datasets/o/m/", "/o/m/")
+        query = parse_qs(url.query)
         resolve = f"/o/m/resolve/{COMMIT}/"
         is_file = path.startswith(resolve) or path.endswith("/repo")
         if hub.listing_statuses and not is_file:

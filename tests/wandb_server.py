@@ -9,8 +9,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
+
+from loopback import serving_on_loopback
 
 KEY = "wandb0key0that0nobody0may0read0000000000000"
 """Of more than 40 characters, as the client demands."""
@@ -25,6 +28,7 @@ class WandbRun:
     display_name: str = ""
     config: str = "{}"
     rows: dict[int, dict[str, Any]] = field(default_factory=dict)
+    summary: str = "{}"
     exit_code: int | None = None
 
     @property
@@ -38,17 +42,21 @@ class WandbServer:
 
     Attributes:
         refuses: statuses for the next requests of a file stream; 0: the connection is cut instead of an answer.
+        takes_rows: with so many rows `holds` is set, once.
         holds: while it is set, requests of a file stream get no answer.
         operations: the names of the GraphQL operations, in order.
         keys: the Authorization headers.
+        stored: uploaded files, by name.
     """
 
     runs: dict[str, WandbRun] = field(default_factory=dict)
     refuses: list[int] = field(default_factory=list)
+    takes_rows: int | None = None
     holds: threading.Event = field(default_factory=threading.Event)
     asked_for_rows: threading.Event = field(default_factory=threading.Event)
     operations: list[str] = field(default_factory=list)
     keys: set[str | None] = field(default_factory=set)
+    stored: dict[str, bytes] = field(default_factory=dict)
     endpoint: str = ""
 
 
@@ -59,16 +67,11 @@ def serving_wandb(server: WandbServer) -> Iterator[WandbServer]:
     class Handler(_Handler):
         held = server
 
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    listening.daemon_threads = True
-    server.endpoint = f"http://127.0.0.1:{listening.server_port}"
-    threading.Thread(target=listening.serve_forever, daemon=True).start()
-    try:
-        yield server
-    finally:
-        server.holds.clear()
-        listening.shutdown()
-        listening.server_close()
+    with serving_on_loopback(Handler) as server.endpoint:
+        try:
+            yield server
+        finally:
+            server.holds.clear()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -91,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._json({})
 
     def do_PUT(self) -> None:
-        self._body()
+        self.held.stored[self.path.removeprefix("/storage/")] = self._body()
         self._json({})
 
     def _answer(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +151,8 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         return {
             "projectId": "1", "id": "1", "name": name, "displayName": run.display_name, "state": "finished",
-            "config": run.config, "summaryMetrics": "{}", "systemMetrics": "{}", "historyLineCount": len(run.rows),
+            "config": run.config, "summaryMetrics": run.summary, "systemMetrics": "{}",
+            "historyLineCount": len(run.rows),
             "user": {"name": "me", "username": "me"}, "historyKeys": {"lastStep": run.last_step},
         }  # fmt: skip
 
@@ -164,11 +168,18 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 self.connection.close()
             return
-        run = self.held.runs[self.path.split("/")[-2]]
-        history = content.get("files", {}).get("wandb-history.jsonl")
-        if history:
-            rows = enumerate(history["content"], history["offset"])
-            run.rows.update({number: json.loads(row) for number, row in rows})
+        run, files = self.held.runs[self.path.split("/")[-2]], content.get("files", {})
+        if summary := files.get("wandb-summary.json"):
+            run.summary = summary["content"][-1]
+        if history := files.get("wandb-history.jsonl"):
+            rows = dict(enumerate(map(json.loads, history["content"]), history["offset"]))
+            if (most := self.held.takes_rows) is not None and len(run.rows) + len(rows) > most:
+                # The client sends them in as many requests as it likes.
+                run.rows.update({number: row for number, row in rows.items() if number < most})
+                self.held.takes_rows = None
+                self.held.holds.set()
+                return
+            run.rows.update(rows)
         if content.get("complete"):
             run.exit_code = content.get("exitcode")
         self._json({})
@@ -187,3 +198,20 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 _ENTITY = {"id": "1", "name": "me"}
+
+MARKING = """
+import pathlib, sys
+pathlib.Path(sys.argv[-1]).with_suffix(".wandb.synced").touch()
+"""
+"""A client's command line that marks a run as uploaded, and sends nothing."""
+
+
+def write_client(directory: Path, program: str) -> None:
+    """Write a package `wandb` whose command line is `program`, and which knows no run on the server."""
+    (directory / "wandb/apis").mkdir(parents=True)
+    (directory / "wandb/apis/public.py").write_text("class RunNotFoundError(ValueError):\n    pass\n")
+    (directory / "wandb/__main__.py").write_text(program)
+    (directory / "wandb/__init__.py").write_text(
+        "from wandb.apis.public import RunNotFoundError\n\n\nclass Api:\n    default_entity = 'me'\n\n"
+        "    def __init__(self, timeout): ...\n\n    def run(self, path):\n        raise RunNotFoundError(path)\n"
+    )

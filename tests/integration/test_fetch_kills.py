@@ -24,7 +24,7 @@ _FILES = {
     "model-00001.safetensors": random.Random(1).randbytes(3_000_000),
     "model-00002.safetensors": random.Random(2).randbytes(1_500_000),
 }
-_KILLS = 10
+_KILLS = 20
 """Of each protocol."""
 _CHUNK = 1 << 18
 """What the client reads at most before it writes."""

@@ -1,7 +1,8 @@
 """The guides in docs/guide: every command is run, in the order of the pages, or is marked with what running it needs.
 
 In a shell block the mark is a comment `# needs …`; `# exit code 1 where …` allows that code. In the table of
-docs/guide/replaced.md it is the last column. The options of marked commands are checked by tests/unit/test_readme.py.
+docs/guide/replaced.md it is the last column; test_replaced_commands.py runs those that are marked there. The options of
+other marked commands are checked by tests/unit/test_readme.py.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.cli import main as command_line
+from replaced_page import rows
 from tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.usefixtures("preloaded")
@@ -40,21 +42,15 @@ def _commands(page: str) -> Iterator[tuple[str, set[int]]]:
                 yield inner[1] if inner else command, {0, 1} if comment.startswith("exit code 1 where") else {0}
 
 
-def _rows() -> list[tuple[str, str]]:
-    """Command and last column of each row of the table."""
-    text = (GUIDES / "replaced.md").read_text(encoding="utf-8")
-    return re.findall(r"\| `(ascendtune [^`]+)` \| ([^|]+) \|$", text, re.MULTILINE)
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A machine on which the guides are followed: a model, rows, a script for CUDA, a LLaMA-Factory recipe, events."""
     place = tmp_path_factory.mktemp("guides")
     write_tiny_model(place / "models/Qwen2.5-0.5B-Instruct")
-    rows = [{"instruction": f"What is {number} plus one?", "output": f"{number + 1}"} for number in range(20)]
-    (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    examples = [{"instruction": f"What is {number} plus one?", "output": f"{number + 1}"} for number in range(20)]
+    (place / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in examples))
     (place / "data").mkdir()
-    (place / "data/rows.json").write_text(json.dumps(rows))
+    (place / "data/rows.json").write_text(json.dumps(examples))
     (place / "data/dataset_info.json").write_text(json.dumps({"rows": {"file_name": "rows.json"}}))
     (place / "llamafactory.yaml").write_text(
         "model_name_or_path: models/Qwen2.5-0.5B-Instruct\nstage: sft\ndo_train: true\nfinetuning_type: lora\n"
@@ -113,7 +109,7 @@ def test_every_command_that_needs_nothing_special_runs(place: Path, capsys: pyte
     for page in PAGES:
         for command, codes in _commands(page):
             wanted[command] = wanted.get(command, set()) | codes
-    for command, mark in _rows():
+    for command, mark in rows():
         if mark == "run":
             wanted.setdefault(command, {0, 1} if re.search(r" (doctor|env|migrate|jobs cleanup)\b", command) else {0})
     assert len(wanted) > 35
@@ -136,8 +132,8 @@ def test_every_command_that_needs_nothing_special_runs(place: Path, capsys: pyte
 
 def test_each_page_is_followed_and_marks_say_what_is_needed() -> None:
     assert {path.stem for path in GUIDES.glob("*.md") if "zh-CN" not in path.name} == {*PAGES, "replaced"}
-    marks = {mark for _, mark in _rows()}
+    marks = {mark for _, mark in rows()}
     assert marks == {
         "run", "NPUs", "a network", "two hosts", "a terminal", "conda", "minutes", "a running job", "a run with NaN",
     }  # fmt: skip
-    assert len(_rows()) >= 60
+    assert len(rows()) >= 60

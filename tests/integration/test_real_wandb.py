@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -98,6 +102,13 @@ def _with_offline_run(place: Place, recorded: Path) -> Path:
     return run
 
 
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen"
+        time.sleep(0.05)
+
+
 _EXPECTED = {step: pytest.approx(1 / (step + 1)) for step in range(_STEPS)}
 
 
@@ -119,6 +130,16 @@ def test_project_is_chosen(place: Place, recorded: Path) -> None:
     assert code == 0 and place.only.project == "ours", output
 
 
+def test_run_that_was_online_and_was_killed_is_uploaded_when_it_is_named(place: Place, recorded: Path) -> None:
+    offline = _with_offline_run(place, recorded)
+    online = offline.rename(offline.with_name(offline.name.removeprefix("offline-")))
+    code, output = place.run("track", "sync")
+    assert code == 0 and "no offline runs" in output, "its own process may still send it"
+    code, output = place.run("track", "sync", str(online.relative_to(place.directory)))
+    assert code == 0 and f"uploaded {online.name}" in output, output
+    assert place.losses() == _EXPECTED
+
+
 @pytest.mark.parametrize("refuses", [[401] * 50, [500] * 50, [0] * 50], ids=["refused", "failing", "cut"])
 def test_run_that_the_server_does_not_take_stays_new(place: Place, recorded: Path, refuses: list[int]) -> None:
     run = _with_offline_run(place, recorded)
@@ -138,21 +159,63 @@ def test_upload_goes_through_cut_connections_and_errors(place: Place, recorded: 
     assert code == 0 and place.losses() == _EXPECTED, output
 
 
-def test_killed_upload_is_repeated_and_stays_one_run(place: Place, recorded: Path) -> None:
+def _core_processes(directory: Path) -> list[int]:
+    """Processes of wandb's client that were started for this directory."""
+    found = []
+    for each in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            home = each.environ().get("HOME")
+            if home == str(directory / "home") and each.status() != psutil.STATUS_ZOMBIE:
+                found.append(each.pid)
+    return found
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda each: each.name
+)
+def test_upload_that_is_ended_ends_the_client_and_is_continued(
+    place: Place, recorded: Path, number: signal.Signals
+) -> None:
     run = _with_offline_run(place, recorded)
+    place.server.takes_rows = 8
+    process = place.start("track", "sync")
+    until(place.server.holds.is_set)
+    assert len(_core_processes(place.directory)) >= 3, "ours, wandb's command line, wandb's core"
+    process.send_signal(number)
+    process.communicate()
+    until(lambda: not _core_processes(place.directory))
+    assert not list(run.glob("*.synced")) and len(place.only.rows) == 8
+    place.server.holds.clear()
+    code, output = place.run("track", "sync")
+    assert code == 0 and "12 of 20 rows, the others were there" in output, output
+    assert place.losses() == _EXPECTED and sorted(place.only.rows) == [*range(_STEPS)]
+    assert place.only.exit_code == 0 and json.loads(place.only.summary)["_step"] == _STEPS - 1
+    assert "requirements.txt" in place.server.stored, "the files of the run are found from the copy"
+    assert [path.name for path in run.glob(".*")] == [], "no copy is left"
+
+
+def test_upload_that_another_process_does_is_left_to_it(place: Place, recorded: Path) -> None:
+    _with_offline_run(place, recorded)
     place.server.holds.set()
     process = place.start("track", "sync")
     assert place.server.asked_for_rows.wait(60)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    place.server.holds.clear()
-    assert not list(run.glob("*.synced"))
     code, output = place.run("track", "sync")
-    # The client counts repeated rows from what the server has on; each is the same as before.
-    assert code == 0, output
-    assert {(row["_step"], row["loss"]) for row in place.only.rows.values()} == {
-        (step, 1 / (step + 1)) for step in range(_STEPS)
-    }
+    assert code == 1 and "run-in-use" in output, output
+    place.server.holds.clear()
+    process.communicate()
+    assert process.returncode == 0 and place.losses() == _EXPECTED
+
+
+def test_rows_of_another_file_of_the_run_are_not_taken_for_this_ones(place: Place, recorded: Path) -> None:
+    run = _with_offline_run(place, recorded)
+    assert place.run("track", "sync")[0] == 0
+    # The same program, started again: the same steps, at other times.
+    env = {**place.env, "WANDB_MODE": "offline"}
+    argv = [sys.executable, str(recorded / "train.py"), "abc"]
+    subprocess.run(argv, cwd=place.directory, env=env, check=True, capture_output=True, timeout=300)
+    code, output = place.run("track", "sync")
+    assert code == 0 and "got all rows of this file" in output, output
+    assert len(place.only.rows) == 2 * _STEPS and run.is_dir()
 
 
 def _events(directory: Path) -> None:

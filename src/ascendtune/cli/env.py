@@ -303,10 +303,9 @@ def conda(
 
     program = Conda.find(os.environ)
     removes = action is CondaAction.RENAME
-    prefix = program.environments().get(old)
     for command in program.commands(old, new, then_remove=removes):
         print(shlex.join(command))
-    assert prefix is not None
+    prefix = program.prefix_of(old)
     if not agreed("Run this?", yes=yes):
         return
     count = program.clone(old, new)

@@ -20,7 +20,7 @@ from ascendtune.core.errors import CheckFailed, InputError, MachineError
 
 if TYPE_CHECKING:
     from ascendtune.train.report.event_import import ImportedRun
-    from ascendtune.train.report.offline_wandb import OfflineRun
+    from ascendtune.train.report.offline_wandb import OfflineRun, Uploaded
 
 _LONGEST_NAME_BYTES = 200
 
@@ -66,19 +66,25 @@ def sync(
             raise InputError("no such directory", code="path-missing", remedy="check the path", where=place)
     found = find_offline_runs(places)
     outcomes: dict[Path, str] = {}
+    incomplete = set[str]()
     if not found:
         print("no offline runs of wandb" if not as_json else "[]")
         return
     if not as_json:
         print(_table(found))
     for each in found:
-        if each.state == "new" and not dry_run:
+        if each.state == "new" and not dry_run and each.run_id in incomplete:
+            # The server would take the steps of this one, and of the earlier one none after them.
+            outcomes[each.directory] = "upload-failed"
+            warn(f"{each.directory.name} was not uploaded: an earlier part of the same run is not there yet")
+        elif each.state == "new" and not dry_run:
             try:
-                upload(each, os.environ, project=project)
+                done = upload(each, os.environ, project=project)
                 outcomes[each.directory] = "uploaded"
-                notice(f"uploaded {each.directory.name}")
+                notice(f"uploaded {each.directory.name}{_arrived_before(done)}")
             except MachineError as error:
                 outcomes[each.directory] = error.code
+                incomplete.add(each.run_id)
                 complain(error)
                 if error.code == "package-missing":
                     break
@@ -92,6 +98,12 @@ def sync(
             code="upload-failed",
             remedy="run this again for the first; of a damaged one wandb may upload a part: wandb sync DIRECTORY",
         )
+
+
+def _arrived_before(done: Uploaded) -> str:
+    if done.arrived is None:
+        return "; the server has other rows of this run, and got all rows of this file"
+    return f": {done.rows - done.arrived} of {done.rows} rows, the others were there" if done.arrived else ""
 
 
 def _table(found: list[OfflineRun]) -> str:

@@ -380,5 +380,12 @@ def _in_a_session(argv: Sequence[str], *, remedy: str = "check that it exists", 
         ) from error
 
 
+def end_with_parent(parent: int) -> None:
+    """Let the kernel send this process SIGTERM when its parent ends, for whatever reason; end if it has ended."""
+    _terminate_with_parent()
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGTERM)
+
+
 def _terminate_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

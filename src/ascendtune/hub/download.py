@@ -16,6 +16,7 @@ from typing import Any
 from ascendtune.core.errors import AscendtuneError, DataError, MachineError, disk_fault
 from ascendtune.core.files import expanded
 from ascendtune.core.log import say
+from ascendtune.core.mask import without_secrets
 from ascendtune.core.suggest import closest_path, path_suggestion
 from ascendtune.hub import modelscope
 from ascendtune.hub.modelscope import Kind, input_error, noun
@@ -141,7 +142,7 @@ def _download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str]
         ) from error
     if not sys.stderr.isatty():
         huggingface_hub.utils.disable_progress_bars()
-    say(f"looking for the {noun(kind)} {name} in the cache and on {endpoint()}")
+    say(f"looking for the {noun(kind)} {name} in the cache and on {shown_endpoint()}")
     try:
         return Path(
             huggingface_hub.snapshot_download(
@@ -164,7 +165,7 @@ def _translated(error: BaseException, name: str, kind: Kind, revision: str | Non
     from huggingface_hub import errors
 
     refused, what = input_error(kind), noun(kind)
-    url = f"{endpoint()}/{'datasets/' if kind == 'dataset' else ''}{name}"
+    url = f"{shown_endpoint()}/{'datasets/' if kind == 'dataset' else ''}{name}"
     nearest = closest_path(Path(name))
     or_path = f"; for a local path: did you mean '{nearest}'?" if nearest else ""
     if isinstance(error, errors.GatedRepoError):
@@ -175,7 +176,7 @@ def _translated(error: BaseException, name: str, kind: Kind, revision: str | Non
         )
     if isinstance(error, errors.RepositoryNotFoundError):
         return refused(
-            f"there is no {what} {name} on {endpoint()} (or it is private), and no such local path",
+            f"there is no {what} {name} on {shown_endpoint()} (or it is private), and no such local path",
             code="not-on-hub",
             remedy=f"check the spelling; a private one needs HF_TOKEN{or_path}",
         )
@@ -193,7 +194,7 @@ def _translated(error: BaseException, name: str, kind: Kind, revision: str | Non
         )
     if http_status(error) in (401, 403):
         return refused(
-            f"{endpoint()} refuses access to {name}",
+            f"{shown_endpoint()} refuses access to {name}",
             code="hub-access-denied",
             remedy="set HF_TOKEN to a token that may read it",
         )
@@ -215,7 +216,7 @@ def _unreachable(error: BaseException, name: str, what: str, or_path: str) -> Ma
         )
     reason = http_status(error) or type(error.__cause__ or error).__name__
     return MachineError(
-        f"the {what} {name} is not a local path and not in the cache, and {endpoint()} cannot be used ({reason})",
+        f"the {what} {name} is not a local path and not in the cache, and {shown_endpoint()} cannot be used ({reason})",
         code="hub-unreachable",
         remedy="check network and proxy; set HF_ENDPOINT to a mirror that you can reach; or download it on another "
         f"machine and give its path here{or_path}",
@@ -234,6 +235,11 @@ def http_status(error: BaseException) -> int | None:
 def endpoint() -> str:
     """The address of Hugging Face's hub, or of the mirror in HF_ENDPOINT."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+
+
+def shown_endpoint() -> str:
+    """The same without a password."""
+    return without_secrets(endpoint())
 
 
 def _cache() -> Path:

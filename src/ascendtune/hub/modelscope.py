@@ -15,6 +15,7 @@ from typing import Literal
 
 from ascendtune.core.errors import AscendtuneError, DataError, MachineError, RecipeError, disk_fault
 from ascendtune.core.log import say
+from ascendtune.core.mask import without_secrets
 
 Kind = Literal["model", "dataset"]
 
@@ -58,7 +59,7 @@ def download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str],
     logging.getLogger("modelscope_hub").setLevel(logging.ERROR)
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
-    say(f"looking for the {noun(kind)} {name} in the cache and on {endpoint()}")
+    say(f"looking for the {noun(kind)} {name} in the cache and on {shown_endpoint()}")
     try:
         found = snapshot_download(
             name,
@@ -83,19 +84,19 @@ def _translated(error: Exception, name: str, kind: Kind) -> AscendtuneError | No
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, errors.NotExistError) or status == 404:
         return input_error(kind)(
-            f"there is no {noun(kind)} {name} on {endpoint()} (or it is private), and no such local path",
+            f"there is no {noun(kind)} {name} on {shown_endpoint()} (or it is private), and no such local path",
             code="not-on-hub",
             remedy=f"check the spelling: names differ between hubs; without {VARIABLE} Hugging Face is used",
         )
     if isinstance(error, errors.AuthenticationError | errors.PermissionDeniedError) or status in (401, 403):
         return input_error(kind)(
-            f"{endpoint()} refuses access to {name}",
+            f"{shown_endpoint()} refuses access to {name}",
             code="hub-access-denied",
             remedy="set MODELSCOPE_API_TOKEN to a token that may read it",
         )
     if isinstance(error, errors.HubError | OSError):
         return disk_fault(error, _cache(), "downloading") or MachineError(
-            f"the {noun(kind)} {name} is not a local path and not in the cache, and {endpoint()} cannot be used "
+            f"the {noun(kind)} {name} is not a local path and not in the cache, and {shown_endpoint()} cannot be used "
             f"({status or type(error).__name__})",
             code="hub-unreachable",
             remedy="check network and proxy; or download it on another machine and give its path here",
@@ -107,6 +108,11 @@ def endpoint() -> str:
     """The address of ModelScope, or the one in MODELSCOPE_ENDPOINT."""
     named = os.environ.get("MODELSCOPE_ENDPOINT") or os.environ.get("MODELSCOPE_DOMAIN") or "www.modelscope.cn"
     return named if "://" in named else f"https://{named}"
+
+
+def shown_endpoint() -> str:
+    """The same without a password."""
+    return without_secrets(endpoint())
 
 
 def _cache() -> Path:

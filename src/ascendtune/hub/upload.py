@@ -14,7 +14,7 @@ from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError
 from ascendtune.core.foreign_json import first_line
-from ascendtune.hub.download import endpoint, http_status
+from ascendtune.hub.download import endpoint, http_status, shown_endpoint
 from ascendtune.hub.upload_files import UploadFile
 
 
@@ -32,7 +32,7 @@ class Repository:
 
 def new_repository(name: str) -> Repository:
     """A repository of which nothing is known; asks no hub."""
-    return Repository(name, f"{endpoint()}/{name}")
+    return Repository(name, f"{shown_endpoint()}/{name}")
 
 
 def find_repository(name: str) -> Repository:
@@ -132,13 +132,13 @@ def _our_error(error: Exception, name: str) -> AscendtuneError | None:
     status = http_status(error)
     if isinstance(error, errors.RepositoryNotFoundError | errors.GatedRepoError) or status in (401, 403):
         return InputError(
-            f"{endpoint()} does not let you write to {name}",
+            f"{shown_endpoint()} does not let you write to {name}",
             code="hub-access-denied",
             remedy="set HF_TOKEN to a token that may write to it, or `hf auth login`; check the owner's name",
         )
     if status is None and type(error).__module__.partition(".")[0] in ("httpx", "httpx2"):
         return MachineError(
-            f"{endpoint()} cannot be used ({type(error).__name__})",
+            f"{shown_endpoint()} cannot be used ({type(error).__name__})",
             code="hub-unreachable",
             remedy="check network and proxy, and give the same command again: files that arrived are not sent again",
         )

@@ -18,7 +18,7 @@ from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError
 from ascendtune.core.foreign_json import first_line
-from ascendtune.hub.modelscope import endpoint
+from ascendtune.hub.modelscope import endpoint, shown_endpoint
 from ascendtune.hub.upload import Repository
 from ascendtune.hub.upload_files import UploadFile
 
@@ -27,7 +27,7 @@ _REVISION = "master"
 
 def new_repository(name: str) -> Repository:
     """A repository of which nothing is known; asks no hub."""
-    return Repository(name, f"{endpoint()}/models/{name}")
+    return Repository(name, f"{shown_endpoint()}/models/{name}")
 
 
 def find_repository(name: str) -> Repository:
@@ -133,14 +133,14 @@ def _our_error(error: Exception, name: str, cause: str) -> AscendtuneError | Non
 
     if isinstance(error, errors.AuthenticationError | errors.PermissionDeniedError):
         return InputError(
-            f"{endpoint()} does not let you write to {name}",
+            f"{shown_endpoint()} does not let you write to {name}",
             code="hub-access-denied",
             remedy="set MODELSCOPE_API_TOKEN to a token that may write to it, or `modelscope login`; check the owner's "
             "name",
         )
     if isinstance(error, errors.NetworkError):
         return MachineError(
-            f"{endpoint()} cannot be used ({type(error).__name__})",
+            f"{shown_endpoint()} cannot be used ({type(error).__name__})",
             code="hub-unreachable",
             remedy="check network and proxy, and give the same command again: files that arrived are not sent again",
         )

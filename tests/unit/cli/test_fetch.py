@@ -90,3 +90,16 @@ def test_the_script_is_printed(hub: Hub, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["fetch", "model", "o/m", "--from", hub.endpoint, "--export-script"]) == 0
     assert capsys.readouterr().out.startswith("#!/usr/bin/env bash\n")
     assert not Path("models").exists()
+
+
+@pytest.mark.parametrize("way", ["--from", "HF_ENDPOINT", "MODELSCOPE_ENDPOINT"])
+def test_password_in_the_address_of_a_hub_is_refused_and_not_shown(
+    hub: Hub, way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = hub.endpoint.replace("http://", "http://me:planted0secret@")
+    words = {"--from": ["--from", address], "MODELSCOPE_ENDPOINT": ["--from", "modelscope"]}.get(way, [])
+    if way != "--from":
+        monkeypatch.setenv(way, address)
+    assert main(["fetch", "model", "o/m", *words]) == 2
+    shown = "".join(capsys.readouterr())
+    assert "HF_TOKEN" in shown and "planted0secret" not in shown and not hub.tokens

@@ -14,6 +14,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from ascendtune.cli import main as command_line
+from wandb_server import MARKING, write_client
 
 _OFFLINE = Path(__file__).parents[1] / "train/report/offline_run.wandb"
 
@@ -80,14 +81,8 @@ def test_offline_runs_are_listed_and_uploaded_by_wandbs_client(
     shutil.copyfile(_OFFLINE, run / "run-abc.wandb")
     assert main("track", "sync", "--dry-run") == 0
     assert "new" in capsys.readouterr().out
-    client = place / "client/wandb"
-    client.mkdir(parents=True)
-    (client / "__init__.py").touch()
-    (client / "__main__.py").write_text(
-        "import sys, pathlib\nfor each in pathlib.Path(sys.argv[-1]).glob('*.wandb'): "
-        "each.with_suffix('.wandb.synced').touch()\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(client.parent))
+    write_client(place / "client", MARKING)
+    monkeypatch.setenv("PYTHONPATH", str(place / "client"))
     assert main("track", "sync", "--json") == 0
     assert [each["outcome"] for each in json.loads(capsys.readouterr().out)] == ["uploaded"]
     assert main("track", "sync", "--json") == 0

@@ -7,9 +7,8 @@ import json
 import os
 import socket
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ import pytest
 from ascendtune.core.errors import DataError, RecipeError
 from ascendtune.core.process import Finished, run
 from ascendtune.hub.download import fetch_dataset, fetch_model, split_hub
+from loopback import serving_on_loopback
 
 _COMMIT = "0123456789abcdef0123456789abcdef01234567"
 _EMPTY_WEIGHTS = (2).to_bytes(8, "little") + b"{}"
@@ -102,11 +102,8 @@ class _Hub(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def hub() -> Iterator[str]:
     _Hub.requested = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with serving_on_loopback(_Hub) as endpoint:
+        yield endpoint
 
 
 _ASK = """

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 import urllib.parse
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from ascendtune.core.errors import DataError, MachineError, RecipeError
 from ascendtune.hub.download import fetch_dataset, fetch_model
+from loopback import serving_on_loopback
 
 MODEL = {"config.json": b'{"model_type": "qwen2"}', "tokenizer.json": b"{}", "pytorch_model.bin": b"a pickle"}
 ROWS = {"train.jsonl": b'{"text": "a"}\n', "README.md": b"of no use"}
@@ -55,19 +55,16 @@ def _entry(file: tuple[str, bytes]) -> dict[str, object]:
 
 
 @pytest.fixture
-def hub(clients: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadingHTTPServer]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+def hub(clients: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("USE_MODELSCOPE_HUB", "1")
-    monkeypatch.setenv("MODELSCOPE_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("MODELSCOPE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TQDM_DISABLE", "1")
-    yield server
-    server.shutdown()
-    server.server_close()
+    with serving_on_loopback(_Hub) as endpoint:
+        monkeypatch.setenv("MODELSCOPE_ENDPOINT", endpoint)
+        yield endpoint
 
 
-def test_a_model_and_a_data_set_come_from_it(hub: ThreadingHTTPServer) -> None:
+def test_a_model_and_a_data_set_come_from_it(hub: str) -> None:
     model = fetch_model("org/there", weights_needed=False)
     assert (model / "config.json").read_bytes() == MODEL["config.json"]
     # Pickled weights are never wanted.
@@ -76,7 +73,7 @@ def test_a_model_and_a_data_set_come_from_it(hub: ThreadingHTTPServer) -> None:
     assert [path.name for path in data.iterdir()] == ["train.jsonl"]
 
 
-def test_missing_model_or_data_set_on_modelscope_is_refused(hub: ThreadingHTTPServer) -> None:
+def test_missing_model_or_data_set_on_modelscope_is_refused(hub: str) -> None:
     with pytest.raises(RecipeError, match=r"there is no model org/absent on http://127\.0\.0\.1"):
         fetch_model("org/absent")
     with pytest.raises(DataError, match="there is no data set org/absent"):
@@ -84,7 +81,7 @@ def test_missing_model_or_data_set_on_modelscope_is_refused(hub: ThreadingHTTPSe
 
 
 @pytest.mark.long
-def test_unreachable_modelscope_raises_machine_error(hub: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_modelscope_raises_machine_error(hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODELSCOPE_ENDPOINT", "http://127.0.0.1:9")
     # The client waits between its tries.
     monkeypatch.setattr("time.sleep", lambda _: None)

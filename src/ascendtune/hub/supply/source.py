@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from ascendtune.core.errors import InputError
+from ascendtune.core.mask import without_secrets
 from ascendtune.hub.modelscope import Kind
 from ascendtune.hub.supply.http import Fault, get_json
 
@@ -151,7 +152,16 @@ def choose_sources(names: Sequence[str], environment: Mapping[str, str]) -> list
     own = environment.get("HF_ENDPOINT", "").rstrip("/")
     wanted = list(names) or [*([own] if own else []), "hf", "hf-mirror"]
     endpoints = list(dict.fromkeys(_MIRRORS.get(each, each.rstrip("/")) for each in wanted))
+    if "modelscope" in names:
+        endpoints = [environment.get("MODELSCOPE_ENDPOINT", "").rstrip("/") or each for each in endpoints]
     for each in endpoints:
+        if "@" in each:
+            # Endpoints are shown and recorded.
+            raise InputError(
+                f"the address of a hub holds a user name or a password: {without_secrets(each)}",
+                code="invalid-option-value",
+                remedy="give the address without them; HF_TOKEN (MODELSCOPE_API_TOKEN) holds the key",
+            )
         if not _is_http_url(each):
             raise InputError(
                 f"--from {each} is not a hub",
@@ -165,8 +175,7 @@ def choose_sources(names: Sequence[str], environment: Mapping[str, str]) -> list
                 code="conflicting-options",
                 remedy="use --from modelscope alone",
             )
-        domain = environment.get("MODELSCOPE_ENDPOINT") or _MIRRORS["modelscope"]
-        return [ModelScope(domain.rstrip("/"), environment.get("MODELSCOPE_API_TOKEN"))]
+        return [ModelScope(endpoints[0], environment.get("MODELSCOPE_API_TOKEN"))]
     # A token opens private repositories: it goes to the hub that gave it and to the one that the user set, no further.
     token = _hugging_face_token(environment)
     return [HuggingFace(each, token if each in (HUGGING_FACE, own) else None) for each in endpoints]

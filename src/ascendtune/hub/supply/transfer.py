@@ -122,7 +122,7 @@ def transfer(
         with _open_part(part, file.size) as content:
             _read_again(content, running)
             if content.tell() < file.size:
-                _receive(content, running, file, url, headers, Pace(least_speed), arrived, cancelled)
+                _receive(content, target, running, file, url, headers, Pace(least_speed), arrived, cancelled)
             content.flush()
             os.fsync(content.fileno())
         if listed_hash(file) not in (None, running.hexdigest()):
@@ -151,6 +151,7 @@ def _read_again(content: BinaryIO, running: Any) -> None:
 
 def _receive(
     content: Any,
+    target: Path,
     running: Any,
     file: RemoteFile,
     url: str,
@@ -173,7 +174,7 @@ def _receive(
             pace.add(len(chunk))
             new = chunk[max(0, offset - (position - len(chunk))) :]
             if new:
-                with translated_disk_errors(content.name, "downloading"):
+                with translated_disk_errors(target, "downloading"):
                     content.write(new)
                 running.update(new)
                 arrived(len(new))

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
+from ascendtune.core.mask import without_secrets
 from ascendtune.core.process import Finished, run
 
 _CLONE_SECONDS = 4 * 3600.0
 _LIST_SECONDS = 300.0
+_REFUSED_IN_PATHS = re.compile("[ :#]")
+"""conda creates no environment at such a path."""
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,127}")
 
 
@@ -45,10 +48,31 @@ class Conda:
         return cls(program, env)
 
     def environments(self) -> dict[str, Path]:
-        """Name -> directory of each environment; one outside of conda's own directory has its path as its name."""
+        """Name -> directory of each environment; one outside of conda's own directories, or whose name conda finds
+        elsewhere first, has its path as its name.
+        """
         answer = self._json(["env", "list", "--json"])
-        paths = [Path(str(each)) for each in answer.get("envs", [])] if isinstance(answer, dict) else []
-        return {_name_of(each): each for each in paths}
+        found: dict[str, Path] = {}
+        for each in answer.get("envs", []) if isinstance(answer, dict) else []:
+            prefix = Path(str(each))
+            name = _name_of(prefix)
+            found[str(prefix) if name in found else name] = prefix
+        return found
+
+    def prefix_of(self, environment: str) -> Path:
+        """The directory of an environment, which is given by its name or its path.
+
+        Raises:
+            InputError: there is none.
+        """
+        there = self.environments()
+        if (prefix := _find(there, environment)) is None:
+            raise InputError(
+                f"no conda environment {environment}",
+                code="unknown-name",
+                remedy=f"there are: {', '.join(sorted(there)) or 'none'}",
+            )
+        return prefix
 
     def packages(self, prefix: Path) -> set[tuple[str, str, str, str]]:
         """Name, version, build and channel of each package; packages of pip have the channel `pypi`."""
@@ -65,32 +89,34 @@ class Conda:
         """
         there = self.environments()
         for name in (old, new):
-            if not (_NAME.fullmatch(name) or name.startswith("/")):
+            is_path = name.startswith("/") and (name is old or not _REFUSED_IN_PATHS.search(name))
+            if not (_NAME.fullmatch(name) or is_path):
                 raise InputError(
                     f"not a name of a conda environment: {name}",
                     code="invalid-value",
-                    remedy="letters, digits, '.', '_' and '-'; or an absolute path",
+                    remedy="letters, digits, '.', '_' and '-'; or an absolute path without ' ', ':' and '#'",
                 )
-        if old not in there:
-            raise InputError(
-                f"no conda environment {old}",
-                code="unknown-name",
-                remedy=f"there are: {', '.join(sorted(there)) or 'none'}",
-            )
-        if new in there or (new.startswith("/") and Path(new).exists()):
+        prefix = self.prefix_of(old)
+        if _find(there, new) is not None:
             raise InputError(
                 f"the environment {new} exists",
                 code="path-exists",
                 remedy=f"choose another name; if an interrupted clone left it: conda remove {_select(new)} --all",
             )
-        if then_remove and (old == "base" or self._is_active(there[old])):
+        if new.startswith("/") and Path(new).exists():
+            raise InputError(
+                f"{new} exists, and is not a conda environment",
+                code="path-exists",
+                remedy="choose another path; if a clone that failed left it: look into it, and delete it",
+            )
+        if then_remove and ("base" in (old, _name_of(prefix)) or self._is_active(prefix)):
             raise InputError(
                 f"{old} is the active or the base environment, which conda does not remove",
                 code="target-in-use",
                 remedy="conda deactivate, then run this from another environment",
             )
-        clone = [self.program, "create", "--yes", *_select(new).split(" ", 1), "--clone", str(there[old])]
-        removal = [self.program, "remove", "--yes", "--prefix", str(there[old]), "--all"]
+        clone = [self.program, "create", "--json", "--yes", *_select(new).split(" ", 1), "--clone", str(prefix)]
+        removal = [self.program, *_removal(prefix)]
         return [clone, removal] if then_remove else [clone]
 
     def clone(self, old: str, new: str) -> int:
@@ -100,16 +126,17 @@ class Conda:
             MachineError: conda failed.
             CheckFailed: the copy has other packages; both environments stay.
         """
-        before = self.environments()
-        _require_success(self._run(self.commands(old, new, then_remove=False)[0][1:], _CLONE_SECONDS), "clone")
-        after = self.environments()
-        if new not in after:
+        source = self.prefix_of(old)
+        done = self._run(self.commands(old, new, then_remove=False)[0][1:], _CLONE_SECONDS)
+        _require_success(done, "clone", remedy=f"nothing was removed; look for what the clone has left as {new}")
+        copy = _find(self.environments(), new)
+        if copy is None:
             raise MachineError(
                 f"conda reports success, but {new} is not in its list",
                 code="clone-differs",
                 remedy="look at `conda env list`; nothing was removed",
             )
-        wanted, copied = self.packages(before[old]), self.packages(after[new])
+        wanted, copied = self.packages(source), self.packages(copy)
         if wanted != copied or not wanted:
             missing = sorted(f"{name} {version}" for name, version, *_ in wanted - copied)
             added = sorted(f"{name} {version}" for name, version, *_ in copied - wanted)
@@ -127,8 +154,7 @@ class Conda:
         Raises:
             MachineError: conda failed.
         """
-        done = self._run(["remove", "--yes", "--prefix", str(prefix), "--all"], _CLONE_SECONDS)
-        _require_success(done, "remove")
+        _require_success(self._run(_removal(prefix), _CLONE_SECONDS), "remove", remedy="look at `conda env list`")
 
     def _is_active(self, prefix: Path) -> bool:
         active = self.environment.get("CONDA_PREFIX", "")
@@ -136,7 +162,7 @@ class Conda:
 
     def _json(self, words: list[str]) -> Any:
         done = self._run(words, _LIST_SECONDS)
-        _require_success(done, " ".join(words[:2]))
+        _require_success(done, " ".join(words[:2]), remedy="run the command by hand; nothing was removed")
         try:
             return json.loads(done.output)
         except (ValueError, RecursionError) as error:
@@ -156,15 +182,43 @@ def _name_of(prefix: Path) -> str:
     return prefix.name if prefix.parent.name == "envs" else str(prefix)
 
 
+def _find(environments: Mapping[str, Path], name: str) -> Path | None:
+    """The environment with this name or path."""
+    if name in environments or not name.startswith("/"):
+        return environments.get(name)
+    wanted = Path(name).resolve()
+    listed = next((each for each in environments.values() if each.resolve() == wanted), None)
+    # conda lists no environment that it did not register (register_envs, another user's).
+    return listed or (wanted if (wanted / "conda-meta/history").is_file() else None)
+
+
+def _removal(prefix: Path) -> list[str]:
+    return ["remove", "--json", "--yes", "--prefix", str(prefix), "--all"]
+
+
 def _select(name: str) -> str:
     return f"--prefix {name}" if name.startswith("/") else f"--name {name}"
 
 
-def _require_success(done: Finished, what: str) -> None:
+def _require_success(done: Finished, what: str, *, remedy: str) -> None:
     if done.exit_code != 0:
-        lines = [line for line in (done.error or done.output).splitlines() if line.strip()]
         raise MachineError(
-            f"conda {what} ended with code {done.exit_code}: {' '.join(lines[-3:])[:500]}",
+            f"conda {what} ended with code {done.exit_code}: {without_secrets(_reason(done))[:500]}",
             code="conda-failed",
-            remedy="run the command by hand; nothing was removed",
+            remedy=remedy,
         )
+
+
+def _reason(done: Finished) -> str:
+    """The messages of conda's JSON; the last lines of its output where there is none."""
+    try:
+        # Before it come the progress of downloads, each piece with a NUL behind it.
+        answer = json.loads(done.output.rpartition("\0")[2])
+    except (ValueError, RecursionError):
+        answer = None
+    found = answer.get("errors", [answer]) if isinstance(answer, dict) else []
+    # An error of conda itself has no message, but its exception in `error`.
+    told = [str(each.get("message") or each.get("error") or "") for each in found if isinstance(each, dict)]
+    told = [" ".join(each.split()) for each in told if each not in ("", "()")]
+    lines = [line for line in (done.error or done.output).splitlines() if line.strip()]
+    return "; ".join(told) or " ".join(lines[-3:])

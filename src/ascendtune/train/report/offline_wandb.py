@@ -1,17 +1,16 @@
 """wandb's offline runs on this machine: which are new, in flight, damaged or uploaded, and uploading them.
 
-`run-ID.wandb` is a LevelDB log: a header of 7 bytes (":W&B", magic, version), then blocks of 32 KiB with records of
-CRC-32 (of type and data), length, type, data. The data of a record of type FULL, or FIRST, MIDDLE… and LAST, is a
-protobuf message; its field 18 is the exit of the run. wandb leaves `run-ID.wandb.synced` beside an uploaded run.
+wandb leaves `run-ID.wandb.synced` beside an uploaded run.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import sys
 import time
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,14 +19,11 @@ from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.files import open_regular
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.process import run
+from ascendtune.train.report.wandb_file import HEADER, is_exit, messages
+from ascendtune.train.report.wandb_upload import IN_USE, NOT_INSTALLED
 
 State = Literal["new", "in_flight", "damaged", "uploaded"]
 
-_HEADER = b":W&B\xe1\xbe"
-_BLOCK, _RECORD_HEADER = 32 << 10, 7
-_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-_EXIT_TAG = (18 << 3) | 2
-"""Field 18, length-delimited."""
 _ACTIVE_SECONDS = 300.0
 """wandb writes system metrics every 15 s: a file without a change for so long is not being written."""
 _MOST_BYTES = 2 << 30
@@ -67,27 +63,46 @@ def find_offline_runs(directories: list[Path]) -> list[OfflineRun]:
     return [_inspected(path) for path in sorted(found)]
 
 
-def upload(found: OfflineRun, env: Mapping[str, str], *, project: str | None = None) -> None:
-    """Let wandb's own client upload a run. It keeps its id when this is repeated; the client sends all rows again.
+@dataclass(frozen=True)
+class Uploaded:
+    """An upload that has arrived. `arrived`: rows of the file that the server had before; None: the newest rows that it
+    had are not of this file.
+    """
+
+    rows: int
+    arrived: int | None
+
+
+def upload(found: OfflineRun, env: Mapping[str, str], *, project: str | None = None) -> Uploaded:
+    """Let wandb's own client upload a run: the rows that the server does not have. It keeps its id.
+
+    The client ends with this process.
 
     Args:
         project: another one than the run was recorded for.
 
     Raises:
-        MachineError: wandb is not installed, or could not upload it.
+        MachineError: wandb is not installed, another process uploads the run, or it could not be uploaded.
     """
-    file = found.directory / f"run-{found.run_id}.wandb"
+    file = found.directory.absolute() / f"run-{found.run_id}.wandb"
     mark = file.with_name(f"{file.name}.synced")
-    # -P: a wandb.py in the working directory is not run; an absolute path is not an option.
-    argv = [sys.executable, "-P", "-m", "wandb", "sync", "--include-online", "--include-synced"]
-    argv += [*([f"--project={project}"] if project else []), str(found.directory.absolute())]
+    # -P: a wandb.py in the working directory is not run.
+    argv = [sys.executable, "-P", "-m", "ascendtune.train.report.wandb_upload", str(os.getpid()), str(file)]
+    argv += [project] if project else []
     done = run(argv, timeout_seconds=_UPLOAD_SECONDS, env={**_RETRIES, **env, **_TELLING})
     lines = [line for line in f"{done.output}\n{done.error}".splitlines() if line.strip()]
     faults = [line for line in lines if _FAULT.match(line)]
     if done.exit_code == 0 and not faults and _is_uploaded(file):
-        return
-    if "No module named" in done.error:
+        return Uploaded(**json.loads(done.output.splitlines()[-1]))
+    if done.exit_code == NOT_INSTALLED:
         raise MachineError("wandb is not installed", code="package-missing", remedy="pip install 'ascendtune[track]'")
+    if done.exit_code == IN_USE:
+        raise MachineError(
+            "another process uploads this run",
+            code="run-in-use",
+            remedy="wait until it has ended",
+            where=found.directory,
+        )
     # The client makes its mark, and ends with 0, also where the server refused the rows (0.31).
     with translated_disk_errors(mark, "removing the mark of an upload that failed"):
         mark.unlink(missing_ok=True)
@@ -118,16 +133,16 @@ def _inspected(path: Path) -> OfflineRun:
             content = file.read(facts.st_size)
     except (OSError, MachineError) as error:
         return OfflineRun(path.parent, run_id, "damaged", 0, 0, f"cannot be read: {error}")
-    count, ended, end, damage = 0, False, len(_HEADER), None
-    if not content.startswith(_HEADER):
+    count, ended, end, damage = 0, False, len(HEADER), None
+    if not content.startswith(HEADER):
         damage = "not a file of wandb" if content else "empty"
     else:
-        for message, position in _messages(content):
+        for message, position in messages(content):
             if message is None:
                 damage = f"damaged at byte {position:,}"
                 break
             count, end = count + 1, position
-            ended = ended or _is_exit(message)
+            ended = ended or is_exit(message)
     size, is_old = len(content), time.time() - facts.st_mtime > _ACTIVE_SECONDS
     if _is_uploaded(path):
         return OfflineRun(path.parent, run_id, "uploaded", size, count)
@@ -140,57 +155,3 @@ def _inspected(path: Path) -> OfflineRun:
     if count == 0:
         return OfflineRun(path.parent, run_id, "damaged", size, count, "nothing was recorded")
     return OfflineRun(path.parent, run_id, "new", size, count, f"killed: it ends without an exit, at byte {end:,}")
-
-
-def _messages(content: bytes) -> Iterator[tuple[bytes | None, int]]:
-    """Each message and the position after it; None with the position of damage. A cut tail ends the iteration."""
-    position, parts = _RECORD_HEADER, list[bytes]()
-    while position + _RECORD_HEADER <= len(content):
-        left = _BLOCK - position % _BLOCK
-        if left < _RECORD_HEADER:
-            position += left
-            continue
-        check = int.from_bytes(content[position : position + 4], "little")
-        length = int.from_bytes(content[position + 4 : position + 6], "little")
-        kind = content[position + 6]
-        begin, end = position + _RECORD_HEADER, position + _RECORD_HEADER + length
-        if end > len(content):
-            return
-        data = content[begin:end]
-        if kind not in (_FULL, _FIRST, _MIDDLE, _LAST) or zlib.crc32(data, zlib.crc32(bytes([kind]))) != check:
-            yield None, position
-            return
-        if kind in (_FULL, _FIRST):
-            parts = []
-        parts.append(data)
-        position = end
-        if kind in (_FULL, _LAST):
-            yield b"".join(parts), position
-
-
-def _is_exit(message: bytes) -> bool:
-    """Whether a protobuf message has the field of a run's exit."""
-    position = 0
-    while position < len(message):
-        tag, position = _varint(message, position)
-        if tag == _EXIT_TAG:
-            return True
-        kind = tag & 7
-        if kind == 2:
-            length, position = _varint(message, position)
-            position += length
-        elif kind == 0:
-            _, position = _varint(message, position)
-        else:
-            position += {1: 8, 5: 4}.get(kind, len(message))
-    return False
-
-
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while position < len(message) and shift < 64:
-        byte = message[position]
-        value, shift, position = value | (byte & 127) << shift, shift + 7, position + 1
-        if byte < 128:
-            break
-    return value, position

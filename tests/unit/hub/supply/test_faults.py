@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -147,3 +148,16 @@ def test_server_that_dies_in_mid_file_names_the_file_and_the_next_fetch_continue
     hub.breaks_after = {}
     fetched(tmp_path, hub)
     assert _content(tmp_path) == _FILES and hub.sent[name] == len(_FILES[name])
+
+
+def test_file_that_cannot_grow_is_named_and_continued_later(fetched: Fetch, hub: Hub, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
+    try:
+        with pytest.raises(MachineError) as caught:
+            fetched(tmp_path / "m", hub)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.code == "file-too-large" and ".safetensors" in str(caught.value.where)
+    fetched(tmp_path / "m", hub)
+    assert _content(tmp_path / "m") == _FILES

@@ -1,7 +1,9 @@
 """A stand-in for conda, which no package index of the tests offers: `env list`, `list`, `create --clone`, `remove`.
 
-An environment is a directory with packages.json, in the form that `conda list --json` prints. FAKE_CONDA_LOSES names a
-package that a clone lacks; FAKE_CONDA_FAILS a command that fails.
+Its answers have the form of those of conda's source of August 2026. An environment is a directory with packages.json,
+in the form that `conda list --json` prints, and conda-meta/history. FAKE_CONDA_LOSES names a package that a clone
+lacks, FAKE_CONDA_FAILS a command that fails, FAKE_CONDA_ANSWER the end of its stdout. Environments elsewhere than in
+`envs` are not listed, as with `register_envs: false`.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ from pathlib import Path
 def main() -> int:
     words, root = sys.argv[1:], Path(os.environ["FAKE_CONDA_ROOT"])
     if words[0] == os.environ.get("FAKE_CONDA_FAILS"):
+        print('{"progress": 1}\0' + os.environ.get("FAKE_CONDA_ANSWER", ""))
         print("CondaError: disk quota exceeded", file=sys.stderr)
         return 1
     option = {name: value for name, value in pairwise(words) if name.startswith("--")}
     if words[:2] == ["env", "list"]:
-        print(json.dumps({"envs": [str(root), *map(str, sorted((root / "envs").iterdir()))]}))
+        found = [*sorted((root / "envs").iterdir()), *sorted((root / "envs").glob("*/envs/*"))]
+        print(json.dumps({"envs": [str(root), *map(str, found)]}))
     elif words[0] == "list":
         print((Path(option["--prefix"]) / "packages.json").read_text())
     elif words[0] == "create":

@@ -1,9 +1,10 @@
-"""Cloning and renaming conda environments, with a stand-in for conda (fake_conda.py): no real one was available."""
+"""Cloning and renaming conda environments, with a stand-in (fake_conda.py) that answers as conda does."""
 
 from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -22,7 +23,8 @@ _PACKAGES = [
 def env(tmp_path: Path) -> dict[str, str]:
     root = tmp_path / "miniconda3"
     for place in (root, root / "envs/old"):
-        place.mkdir(parents=True)
+        (place / "conda-meta").mkdir(parents=True)
+        (place / "conda-meta/history").touch()
         (place / "packages.json").write_text(json.dumps(_PACKAGES))
     (root / "condabin").mkdir()
     program = root / "conda"
@@ -36,17 +38,55 @@ def test_clone_has_the_same_packages_and_the_old_one_can_be_removed(env: dict[st
     conda = Conda.find(env)
     old = conda.environments()["old"]
     clone, removal = conda.commands("old", "new", then_remove=True)
-    assert clone[1:] == ["create", "--yes", "--name", "new", "--clone", str(old)]
-    assert removal[1:] == ["remove", "--yes", "--prefix", str(old), "--all"]
+    assert clone[1:] == ["create", "--json", "--yes", "--name", "new", "--clone", str(old)]
+    assert removal[1:] == ["remove", "--json", "--yes", "--prefix", str(old), "--all"]
     assert conda.clone("old", "new") == 2
     conda.remove(old)
     assert set(conda.environments()) == {"base", "new"}
 
 
-def test_clone_to_a_path_is_found_by_its_path(env: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["miniconda3/envs/by-path", "elsewhere/by-path"])
+def test_environment_is_found_by_its_path(env: dict[str, str], tmp_path: Path, place: str) -> None:
+    conda, new = Conda.find(env), str(tmp_path / place)
+    old = str(tmp_path / "miniconda3/envs/old")
+    assert conda.commands(f"{old}/", new, then_remove=True)[1][-2] == old
+    assert conda.clone(old, new) == 2
+    assert conda.prefix_of(new) == Path(new)
+    assert conda.clone(new, "by-name") == 2
+
+
+def test_environment_with_the_name_of_another_keeps_its_path(env: dict[str, str], tmp_path: Path) -> None:
     conda = Conda.find(env)
-    place = tmp_path / "miniconda3/envs/by-path"
-    assert conda.commands("old", str(place), then_remove=False)[0][2:5] == ["--yes", "--prefix", str(place)]
+    shutil.copytree(tmp_path / "miniconda3/envs/old", tmp_path / "miniconda3/envs/sub/envs/old")
+    (tmp_path / "miniconda3/envs/sub/conda-meta").mkdir()
+    assert conda.prefix_of("old") == tmp_path / "miniconda3/envs/old"
+    assert str(tmp_path / "miniconda3/envs/sub/envs/old") in conda.environments()
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (
+            {"errors": [{"message": "[Errno 28] No space left"}, {"message": "()"}]},
+            ": [Errno 28] No space left",
+        ),
+        ({"message": "The environment\nis corrupted."}, ": The environment is corrupted."),
+        ({"error": "FileNotFoundError(2, 'x')", "traceback": "…"}, ": FileNotFoundError(2, 'x')"),
+        ([], ": CondaError: disk quota"),
+    ],
+)
+def test_reason_of_a_failure_is_read_from_condas_json(env: dict[str, str], answer: object, reason: str) -> None:
+    told = json.dumps(answer)
+    with pytest.raises(AscendtuneError) as caught:
+        Conda.find({**env, "FAKE_CONDA_FAILS": "create", "FAKE_CONDA_ANSWER": told}).clone("old", "new")
+    assert caught.value.code == "conda-failed" and reason in str(caught.value)
+
+
+def test_directory_that_a_failed_clone_left_is_named(env: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "left/bin").mkdir(parents=True)
+    with pytest.raises(AscendtuneError) as caught:
+        Conda.find(env).commands("old", str(tmp_path / "left"), then_remove=False)
+    assert caught.value.code == "path-exists" and "not a conda environment" in str(caught.value)
 
 
 def test_clone_that_lacks_a_package_is_an_error_and_nothing_is_removed(env: dict[str, str]) -> None:
@@ -70,6 +110,9 @@ def test_failure_of_conda_is_reported_with_its_words(env: dict[str, str]) -> Non
         ("absent", "new", "unknown-name"),
         ("old", "--yes", "invalid-value"),
         ("old", "a/b", "invalid-value"),
+        ("old", "a b", "invalid-value"),
+        ("old", "/data/a b", "invalid-value"),
+        ("/nowhere", "new", "unknown-name"),
         ("base", "new", "target-in-use"),
     ],
 )

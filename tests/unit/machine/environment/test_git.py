@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from ascendtune.machine.environment.checkout import MergeConflicts, Repository
 from ascendtune.machine.environment.clone import clone
 from ascendtune.machine.environment.git import checked_url, last_line, start_git_with_progress
 from git_helpers import commit, git
+from loopback import serving_on_loopback
 
 
 def _tree(place: Path) -> tuple[str, str, str]:
@@ -185,10 +185,8 @@ class _Behind(SimpleHTTPRequestHandler):
 def proxy(world: Path) -> Iterator[str]:
     git(world, "clone", "-q", "--bare", "upstream", "repo.git")
     git(world / "repo.git", "update-server-info")
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Behind, directory=str(world))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with serving_on_loopback(partial(_Behind, directory=str(world))) as endpoint:
+        yield endpoint
 
 
 def test_clone_falls_back_through_proxies_and_origin_is_the_repository(world: Path, proxy: str) -> None:
@@ -237,15 +235,8 @@ def test_password_in_an_address_reaches_no_proxy(world: Path) -> None:
             asked.append(self.path)
             self.send_error(404)
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Recording) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with pytest.raises(AscendtuneError) as caught:
-            clone(
-                "https://me:sekret@127.0.0.1:9/repo.git",
-                world / "got",
-                proxies=[f"http://127.0.0.1:{server.server_port}"],
-            )
-        server.shutdown()
+    with serving_on_loopback(Recording) as endpoint, pytest.raises(AscendtuneError) as caught:
+        clone("https://me:sekret@127.0.0.1:9/repo.git", world / "got", proxies=[endpoint])
     assert asked == [] and caught.value.code == "hub-unreachable"
     assert "sekret" not in str(caught.value) and "without a user name" in str(caught.value)
 

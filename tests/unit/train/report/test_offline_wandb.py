@@ -18,6 +18,7 @@ import pytest
 
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.train.report.offline_wandb import find_offline_runs, upload
+from wandb_server import MARKING, write_client
 
 _REAL = Path(__file__).with_name("offline_run.wandb")
 
@@ -102,15 +103,9 @@ def test_link_to_a_run_elsewhere_is_not_followed(tmp_path: Path) -> None:
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A stand-in for wandb's command line: marks a run as synced, or fails where the file `down` is there."""
-    package = tmp_path / "client/wandb"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "__main__.py").write_text(
-        "import sys, pathlib\n"
-        f"if pathlib.Path({str(tmp_path / 'down')!r}).exists(): sys.exit('error: api_key=secret123 refused')\n"
-        "for each in pathlib.Path(sys.argv[-1]).glob('*.wandb'): each.with_suffix('.wandb.synced').touch()\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    down = f"if pathlib.Path({str(tmp_path / 'down')!r}).exists(): sys.exit('error: api_key=secret123 refused')\n"
+    write_client(tmp_path / "client", f"import pathlib, sys\n{down}{MARKING}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "client"))
     return tmp_path / "down"
 
 
