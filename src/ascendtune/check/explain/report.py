@@ -100,13 +100,13 @@ def _places(explanation: Explanation, first: Event) -> Iterator[_Block]:
             yield _Block("where", missing.where, _KEPT)
             last = say("last line of rank {rank}: {line}", rank=missing.ranks[0], line=_short(missing.last_line))
             yield _Block("seen", last, _KEPT)
-        yield _Block("waited", f"{first.where}: {_short(first.text)}", _MORE)
+        yield _Block("waited", f"{first.where}: {_short(first.quote)}", _MORE)
         return
     yield _Block("where", first.where, _KEPT)
-    yield _Block("seen", _short(first.text), _KEPT)
+    yield _Block("seen", _short(first.quote), _KEPT)
     if explanation.verdict.certainty == "unexplained":
         for event in explanation.telling[1:]:
-            yield _Block("", f"{event.where}: {_short(event.text)}", _HELPFUL)
+            yield _Block("", f"{event.where}: {_short(event.quote)}", _HELPFUL)
     if first.trace is not None and (place := first.trace.place) is not None:
         file, line, function = place
         inside = say(" in {function}", function=function) if function else ""
