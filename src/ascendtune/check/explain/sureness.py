@@ -33,7 +33,7 @@ def sureness_of(found: Diagnosis) -> str:
         return say("likely: this kind of failure has several causes, and the message itself says most")
     is_cut_off = first.trace is not None and not first.trace.type
     if found.certainty == "symptom" or (is_cut_off and found.certainty == "cause"):
-        return say("likely: this is what broke, and no line is known to say why")
+        return say("likely: this broke; no known line says why")
     if found.certainty == "unexplained" and explains_itself(first):
         return say("likely: the message itself names what failed; no entry of the knowledge matches it")
     if found.certainty == "unexplained":
@@ -49,7 +49,7 @@ def _of_known_cause(found: Diagnosis, first: Event) -> str:
             return say("likely: the line is quoted or logged, not raised")
         return say("likely: no other line of the log says why it failed")
     if _GUESS.search(first.hit.entry.what):
-        return say("likely: what broke is certain, and this is its most frequent cause")
+        return say("likely: the most frequent cause of what broke")
     if len(first.hit.entry.causes) > 1:
-        return say("certain what broke; which of the reasons below it was, the log does not say")
+        return say("certain what broke; why: one of those below")
     return say("certain")

@@ -338,3 +338,21 @@ def test_operation_of_a_time_out_is_named_without_the_logger_s_words(explained: 
 
 def test_command_that_was_not_found_is_named(explained: Explained) -> None:
     assert explained("bash: torchrun: command not found\n").headline().endswith(": torchrun")
+
+
+def test_long_message_is_cut_at_the_end_of_a_sentence_or_not_at_all(explained: Explained) -> None:
+    sizes = (
+        "size mismatch for moon.layers.0.mlp.weight: copying a param with shape torch.Size([16, 4096]) from checkpoint"
+    )
+    message = f"{sizes}, the shape in current model is torch.Size([8, 4096]), and so on for all the {'other ' * 20}ones"
+    lines = as_text(explained(f"{_TRACEBACK}RuntimeError: {message}\n"), columns=60, paint=lambda text, _: text)
+
+    assert "".join(message.split()) in "".join(lines.split())
+
+
+def test_message_that_the_headline_has_gives_way_to_the_remedies_on_a_narrow_terminal(explained: Explained) -> None:
+    message = " ".join(f"the tide of day {day} is not in the almanac of moons," for day in range(5))
+    shown = as_text(explained(f"{_TRACEBACK}ValueError: {message} so\n"), columns=40, paint=lambda text, _: text)
+
+    assert "do " in shown
+    assert "seen" not in shown
