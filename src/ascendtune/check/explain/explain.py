@@ -13,7 +13,7 @@ from ascendtune.check.explain import facts as facts_of
 from ascendtune.check.explain.diagnosis import Diagnosis, diagnose
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.facts import Facts
-from ascendtune.check.explain.knowledge import entries
+from ascendtune.check.explain.knowledge import IMPORTER, entries
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.memory import Sums, sums_in
@@ -139,7 +139,17 @@ class Explanation:
         if self.verdict.missing is not None:
             return self.verdict.missing.what
         told = self._told(first)
-        return f"{first.meaning}: {told}{self._culprit()}" if told else first.meaning + self._culprit()
+        what = f"{first.meaning}: {told}" if told else first.meaning
+        return what + self._versions(first) + self._culprit()
+
+    def _versions(self, first: Event) -> str:
+        """The versions of the packages that an import or a call failed between, where the log names one of each."""
+        if not {"module", "package"} & first.hit.names.keys():
+            return ""
+        named = (first.hit.names.get(name, "").partition(".")[0] for name in ("module", "package", IMPORTER))
+        known = {package: self.facts.get(f"version.{package.lower()}", ()) for package in named if package}
+        shown = [f"{package} {values[0]}" for package, values in known.items() if len(values) == 1]
+        return say(" (by the log: {versions})", versions=", ".join(shown)) if shown else ""
 
     def _told(self, first: Event) -> str:
         """What the message says in numbers and names, for the headline."""

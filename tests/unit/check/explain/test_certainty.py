@@ -37,6 +37,7 @@ def test_killed_after_a_failure_is_not_the_cause(explained: Explained, failure: 
 
 def test_killed_without_a_failure_before_is_the_answer(explained: Explained) -> None:
     assert _id(explained(f"{_STEPS}Killed\n")) == "killed"
+    assert _id(explained(f"{_STEPS}[1]    4711 killed     python train.py\n")) == "killed"
 
 
 def test_line_that_has_only_words_of_an_entry_is_likely(explained: Explained) -> None:

@@ -356,3 +356,17 @@ def test_message_that_the_headline_has_gives_way_to_the_remedies_on_a_narrow_ter
 
     assert "do " in shown
     assert "seen" not in shown
+
+
+def test_versions_of_the_packages_of_a_failed_import_are_told(explained: Explained) -> None:
+    failed = (
+        'Traceback (most recent call last):\n  File "/v/site-packages/peft/tuners.py", line 7, in <module>\n'
+        "    from transformers import Tide\nImportError: cannot import name 'Tide' from 'transformers' (/v/t.py)\n"
+    )
+
+    assert (
+        explained(f"transformers==4.40.0\npeft==0.14.0\n{failed}")
+        .headline()
+        .endswith("(by the log: transformers 4.40.0, peft 0.14.0)")
+    )
+    assert "by the log" not in explained(f"transformers==4.40.0 transformers==4.41.0\n{failed}").headline()

@@ -149,3 +149,18 @@ def test_lines_that_may_matter_are_worth_a_look(matcher: Matcher, line: str) -> 
 
 def test_lines_with_a_word_that_is_asked_for_are_worth_a_look(matcher: Matcher) -> None:
     assert matcher.worth_a_look(b"an npu\na cpu", ASCEND) == [True, False]
+
+
+_DESTROYS = re.compile(
+    r"(?<!-)\brm -|\breboot\b|\breset the (?:card|device)|\bset -t reset|\bsystemctl restart|\bpip uninstall|"
+    r"--force-reinstall|\buninstall\b|\bchmod\b|\bchown\b|\bdocker rm|\bsudo rm|\bkill -"
+)
+_CONDITION = re.compile(r"[:;] |\b(?:if|when|where|while|only|unless|until|as the owner|do not|after)\b")
+
+
+def test_remedy_that_removes_or_resets_something_says_when() -> None:
+    def is_unconditional(remedy: str) -> bool:
+        change = _DESTROYS.search(remedy)
+        return change is not None and _CONDITION.search(remedy) is None
+
+    assert {entry.id: each for entry in entries() for each in entry.remedies if is_unconditional(each)} == {}
