@@ -64,6 +64,9 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
         fatal = [
             event for event in grave if event.weak and (_in_vain(event, lengths) or _precedes(event, fatal))
         ] or fatal
+    elif all(map(_is_of_clean_up, fatal)):
+        # What was never finished cannot be closed: a warning before it may say why.
+        fatal = [event for event in grave if event.weak and _precedes(event, fatal)] + fatal
     else:
         fatal = _with_warnings(grave, fatal)
     if not fatal:
@@ -152,6 +155,7 @@ def _first_cause(fatal: list[Event]) -> Event:
         event
         for event in fatal
         if not (_echoes(event, ids) or (event.says_little and id(event.trace) in overruled) or _ends(event, fatal))
+        and not (_is_of_clean_up(event) and not all(map(_is_of_clean_up, fatal)))
     ] or fatal
     first = min(candidates, key=lambda event: (event.weight, event.is_quoted and event.hit.entry.family == CODE))
     if first.is_quoted:
@@ -161,6 +165,10 @@ def _first_cause(fatal: list[Event]) -> Event:
     if first.hit.entry.general:
         return _known_below(first, candidates) or first
     return _more_specific(first, candidates) if first.hit.entry.kind == "wrapper" else first
+
+
+def _is_of_clean_up(event: Event) -> bool:
+    return event.trace is not None and event.trace.is_of_clean_up
 
 
 def _ends(event: Event, fatal: list[Event]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from ascendtune.check.explain.distributions import named_for_pip
 from ascendtune.check.explain.knowledge import IMPORTER, KINDS, words_of
 from ascendtune.check.explain.matcher import Hit, filled
 from ascendtune.check.explain.trace import Trace
@@ -15,6 +16,8 @@ _SPECIFIC = re.compile(r"[\d\"`=:/_()\[\]{}<>]|(?<!\w)(?:'|--?)\w")
 _STAMP = re.compile(r"\[PID: ?[\d.]+\] ?(?:\d{4}-\d\d-\d\d-[\d:.]+ ?)?|(?<=: )\d{4}-\d\d-\d\d-[\d:.]+ ")
 """The process id and time that CANN writes between a code and its message."""
 _FEW_WORDS = 8
+_NAME = re.compile(r"\{(\w+)\}")
+_QUOTED = re.compile(r"`[^`]+`")
 
 
 def without_stamp(text: str) -> str:
@@ -52,12 +55,20 @@ class Event:
     """Says only that a traceback follows."""
     weak: bool = False
     """Said as a warning or as news: believed only where something else makes it likely."""
+    lines: list[str] = field(default_factory=list)
+    """The lines of the log that `text` was put together from, where they are several."""
     said_by: dict[int, str] = field(default_factory=dict)
     """The ranks that said the same, each with its first words."""
 
     @property
     def where(self) -> str:
         return f"{self.source}:{self.number}"
+
+    @property
+    def quote(self) -> str:
+        """What the log has, in its own lines: `text` may be put together from several."""
+        lines = self.trace.lines if self.trace is not None else self.lines
+        return " ↵ ".join(lines) if lines else self.text
 
     @property
     def meaning(self) -> str:
@@ -69,7 +80,14 @@ class Event:
 
     @property
     def remedies(self) -> tuple[str, ...]:
-        return tuple(filled(remedy, self._names) for remedy in words_of(self.hit.entry).remedies)
+        return tuple(named_for_pip(self._command(remedy)) for remedy in words_of(self.hit.entry).remedies)
+
+    def _command(self, remedy: str) -> str:
+        """A remedy with its values; what was not captured stands in capitals in commands, and is left out elsewhere."""
+        names = self._names
+        missing = {name: name.upper() for name in _NAME.findall(remedy) if name not in names}
+        whole = _QUOTED.sub(lambda command: filled(command[0], {**missing, **names}), remedy) if missing else remedy
+        return filled(whole, names)
 
     @property
     def _names(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from ascendtune.check.explain import facts as facts_of
 from ascendtune.check.explain.diagnosis import Diagnosis, diagnose
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.facts import Facts
-from ascendtune.check.explain.knowledge import entries
+from ascendtune.check.explain.knowledge import IMPORTER, entries
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.memory import Sums, sums_in
@@ -22,7 +22,6 @@ from ascendtune.check.explain.own_words import (
     advice_of,
     direct_cause,
     explains_itself,
-    fits_in_words_only,
     innermost_reason,
     own_sentence,
     says_more_than,
@@ -31,6 +30,7 @@ from ascendtune.check.explain.run import Newest, newest_attempt
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.shapes import mismatch_in
 from ascendtune.check.explain.source import STDIN, logs_in
+from ascendtune.check.explain.sureness import sureness_of
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_json as findings_as_json
 from ascendtune.core.rundir import CauseKind, RunDir
@@ -94,25 +94,7 @@ class Explanation:
     @property
     def sureness(self) -> str:
         """The certainty of the first cause, as a phrase."""
-        found, first = self.verdict, self.verdict.first
-        if found.rival is not None:
-            return say("these two: no clock in the logs says which was first")
-        if found.missing is not None:
-            return say("likely: the ranks without a time-out are those that the others waited for")
-        if first is not None and first.hit.entry.general and first.hit.names.get("detail", first.message):
-            return say("likely: this kind of failure has several causes, and the message itself says most")
-        is_cut_off = first is not None and first.trace is not None and not first.trace.type
-        if found.certainty == "symptom" or (is_cut_off and found.certainty == "cause"):
-            return say("likely: this is what broke, and no line is known to say why")
-        if found.certainty == "unexplained" and first is not None and explains_itself(first):
-            return say("likely: the message itself names what failed; no entry of the knowledge matches it")
-        if found.certainty == "unexplained" or first is None:
-            return say("unknown: nothing is known about this failure; these are the most telling lines")
-        if fits_in_words_only(first, first.meaning):
-            return say("likely: the line has words of this kind of failure, and says more than they do")
-        if first.is_quoted or first.weak:
-            return say("likely: the line is quoted or logged, not raised")
-        return say("certain")
+        return sureness_of(self.verdict)
 
     @property
     def telling(self) -> tuple[Event, ...]:
@@ -157,7 +139,17 @@ class Explanation:
         if self.verdict.missing is not None:
             return self.verdict.missing.what
         told = self._told(first)
-        return f"{first.meaning}: {told}{self._culprit()}" if told else first.meaning + self._culprit()
+        what = f"{first.meaning}: {told}" if told else first.meaning
+        return what + self._versions(first) + self._culprit()
+
+    def _versions(self, first: Event) -> str:
+        """The versions of the packages that an import or a call failed between, where the log names one of each."""
+        if not {"module", "package"} & first.hit.names.keys():
+            return ""
+        named = (first.hit.names.get(name, "").partition(".")[0] for name in ("module", "package", IMPORTER))
+        known = {package: self.facts.get(f"version.{package.lower()}", ()) for package in named if package}
+        shown = [f"{package} {values[0]}" for package, values in known.items() if len(values) == 1]
+        return say(" (by the log: {versions})", versions=", ".join(shown)) if shown else ""
 
     def _told(self, first: Event) -> str:
         """What the message says in numbers and names, for the headline."""
@@ -167,7 +159,7 @@ class Explanation:
         if (mismatch := mismatch_in(first.text)) is not None and "{" not in first.hit.entry.what:
             return mismatch.headline()
         entry = first.hit.entry
-        if not first.is_known or "{" in entry.what:
+        if not first.is_known or "{" in entry.what or entry.kind == "consequence":
             return ""
         if entry.specific:
             return own_sentence(first) if says_more_than(first, first.meaning) else ""
@@ -329,7 +321,7 @@ def _event_json(event: Event) -> dict[str, Any]:
         "checks": list(entry.checks),
         "captured": dict(event.hit.names),
         "facts": {name: list(values) for name, values in facts_of.of_message(event.message).items()},
-        "line": event.text,
+        "line": event.quote,
         "file": event.source,
         "line_number": event.number,
         "rank": event.rank,

@@ -66,6 +66,18 @@ _WORLD_WORDS = {
     "joined": ("worker_count",),
 }
 """For each pattern: words in lower case, one of which every match holds, or begins with."""
+_DEVICE_NODE = re.compile(
+    r"(?<![\w/-])c(?P<mode>[rwx-]{9})\S* +\d+ +(?P<owner>\S+) +(?P<group>\S+) .* "
+    r"(?P<node>(?:/dev/)?(?:davinci|nvidia|kfd)\w*)$",
+    re.MULTILINE,
+)
+_USER = re.compile(r"\buid=(?P<uid>\d+)\((?P<user>[^)]+)\) gid=\S+ groups=(?P<groups>\S+)")
+_NO_CAPABILITIES = re.compile(r"\bCapEff:\s*0{16}\b|\bCurrent: =\s*$", re.MULTILINE)
+_PULL = re.compile(
+    r"\b(?:docker|podman|nerdctl|crictl|ctr) (?:image )?pull (?:-\S+ )*(?P<image>[\w./:@-]+)|"
+    r"^(?P<tag>[\w.-]+): Pulling from (?P<name>[\w./-]+)",
+    re.MULTILINE,
+)
 _LONGEST_CROSSING = 10
 """Characters of a match that may stand in the line below the one it begins in."""
 _DTYPES = (
@@ -110,7 +122,9 @@ def of_log(texts: Iterable[str]) -> Facts:
 
     `checkpoint_inputs` is there where gradient checkpointing warned that its inputs require no gradient.
     `asked` is the number of processes that were asked for where it is more than one; `joined` is "more" or "fewer"
-    where another number of processes came to a rendezvous than it has places.
+    where another number of processes came to a rendezvous than it has places. `device_denied` is a device node that
+    the user of `id` may not open, by `ls -l`; `capabilities` is "none" where the process has none; `image_pull` is an
+    image that is pulled.
     """
     found: dict[str, dict[str, None]] = {}
 
@@ -134,10 +148,29 @@ def of_log(texts: Iterable[str]) -> Facts:
                 if name == "joined":
                     value = "more" if int(value) > int(match["wanted"]) else "fewer"
                 note(name, value)
+        for name, value in _of_commands(text, lower):
+            note(name, value)
     asked = _largest(found.get("nproc", {})) * max(1, _largest(found.get("nnodes", {})))
     if asked > 1:
         note("asked", str(asked))
     return {name: tuple(values) for name, values in found.items()}
+
+
+def _of_commands(text: str, lower: str) -> Iterator[tuple[str, str]]:
+    """What commands show whose output stands in the log: `ls -l` of devices with `id`, capabilities, pulls."""
+    user = _USER.search(text) if "uid=" in lower else None
+    if user is not None and user["uid"] != "0":
+        groups = re.findall(r"\(([^)]+)\)", user["groups"])
+        for node in _DEVICE_NODE.finditer(text):
+            is_open = node["mode"][6:8] == "rw" or node["group"] in groups or node["owner"] == user["user"]
+            if not is_open:
+                rights = f"{node['mode']} {node['owner']}:{node['group']}"
+                yield "device_denied", f"{node['node']} ({rights}), user {user['user']}"
+    if ("capeff" in lower or "current: =" in lower) and _NO_CAPABILITIES.search(text):
+        yield "capabilities", "none"
+    if " pull " in lower or "pulling from" in lower:
+        for pull in _PULL.finditer(text):
+            yield "image_pull", pull["image"] or f"{pull['name']}:{pull['tag']}"
 
 
 def _places(text: str, words: Iterable[str]) -> Iterator[int]:

@@ -15,8 +15,8 @@ An entry looks like this:
     checks = ["npu_network"]            # doctor checks that look at the same thing
     below = "do: "                      # optional; counts only if one of the next lines holds this
     frame = ["trainer.py in evaluate"]   # optional; only for exceptions whose traceback passed one of these: parts of
-                                        # "FILE in FUNCTION", or of the innermost frame's code ("features["); a single
-                                        # one may stand without brackets
+                                        # "FILE in FUNCTION", or of the code of the two innermost frames
+                                        # ("features["); a single one may stand without brackets
     requires = { world_size = "^1$" }    # optional; counts only if the log's facts match (facts.py); may name parts
     specific = true                      # optional; goes before general entries that know the same line
     general = true                      # optional; many causes share the line: other entries go before it, and the
@@ -68,6 +68,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 GAP = " … "
 IMPORTER = "importer"
 """A name that every entry may use: the installed package whose code an exception ended."""
+EXPRESSION = "expression"
+"""Another one: what is None, by the code of the frame that used it."""
 _NUMBER = "error code is "
 
 
@@ -89,8 +91,8 @@ class KnownFailure:
     """Names what it finds, anywhere in the line, if it does."""
     checks: tuple[str, ...] = ()
     frame: tuple[str, ...] = ()
-    """The exception counts only if a frame of its traceback, as "FILE in FUNCTION", or the code of the innermost one
-    holds one of these."""
+    """The exception counts only if a frame of its traceback, as "FILE in FUNCTION", or the code of the two innermost
+    ones holds one of these."""
     requires: dict[str, re.Pattern[str]] = field(default_factory=dict)
     """Facts of the logs, each with a pattern that one of its values matches."""
     below: str = ""
@@ -111,7 +113,7 @@ class KnownFailure:
     def captured(self) -> frozenset[str]:
         """The names that its sentences may use."""
         patterns = (*filter(None, (self.pattern, self.capture)), *self.requires.values())
-        return frozenset([IMPORTER, *(name for pattern in patterns for name in pattern.groupindex)])
+        return frozenset([IMPORTER, EXPRESSION, *(name for pattern in patterns for name in pattern.groupindex)])
 
     @property
     def conditions(self) -> int:

@@ -9,7 +9,7 @@ _ERROR = re.compile(
     r":\d+\)?: (?:fatal )?error: |^(?:[Ee]rror|fatal): |^\[?[EF](?:\d{4})?\d{3,4} \d\d:\d\d:\d\d|"
     r"\blevel\W{1,4}(?:error|fatal|critical)\b|"
     r"\d\d:\d\d(?:[.,]\d+)?\]? (?:error|fatal) |^CMake Error\b|\berror\[E\d+\]: |"
-    r"^\W*E[A-Z1-9]\d{4}: "
+    r"^\W*E[A-Z1-9]\d{4}: |^[a-z][\w.-]*: (?:fatal )?error: "
 )
 _SIGNS = (
     "rror: ",
@@ -46,7 +46,17 @@ _ASIDE = re.compile(
     re.IGNORECASE,
 )
 
-_OF_TROUBLE = re.compile(r"\b(?:error|failed|failure|exception|abort(?:ed|ing)|killed|fatal|crashed)\b", re.IGNORECASE)
+_OF_TROUBLE = re.compile(
+    r"\b(?:error|failed|failure|exception|abort(?:ed|ing)|killed|fatal|crashed|core dumped|force terminated|"
+    r"err!|no \S+ (?:was |were |is )?(?:found|detected|available)\.|no (?:\S+ )?devices? (?:is |was |were )?"
+    r"(?:found|detected)|no \S+ device is detected|"
+    r"exit(?:ed with|s with|ing with)? (?:exit )?(?:code|status) -?[1-9]\d*|"
+    r"exiting due to|(?:will|must) exit now|not found for url|unexpected end of file|unable to resolve|is restricted|"
+    r"exceeded (?:its|the|job) \w+ limit|skipping step, detected inf)(?!\w)",
+    re.IGNORECASE,
+)
+_WHOLE = re.compile(r"(?:Terminated|Out of memory|OOM|\w*(?:Error|Exception)|SystemExit: (?!0$|None$).+)[.!]?$")
+"""Lines that say nothing but how a program ended."""
 _REFUSAL = re.compile(
     r"(?!.*[:=] ?(?:0|none|None|\[\]|\{\})$)\W{0,3}"
     r"(?:[Ii]nvalid \w|[Cc]annot \w|[Cc]an't \w|[Cc]ould not \w|[Uu]nable to \w|[Uu]nsupported \w|[Uu]nknown \w|"
@@ -98,4 +108,4 @@ def are_last_words(text: str, said: str) -> bool:
     """
     if is_warning_or_news(text) or _DENIED.search(text):
         return False
-    return bool(_OF_TROUBLE.search(text) or _REFUSAL.match(said))
+    return bool(_OF_TROUBLE.search(text) or _REFUSAL.match(said) or _WHOLE.match(said.strip()))

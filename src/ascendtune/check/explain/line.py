@@ -31,10 +31,15 @@ _PREFIX = re.compile(
 )
 _PROGRESS = re.compile(r"[^|\n]{0,120}?\d%\|[^|\n]{0,400}\|[^\n\[]{0,60}\[[^]\n]{0,120}\](?=\s*\S)")
 """A progress bar that did not end its line: what another program or the shell wrote then stands behind it."""
-_RANK_INSIDE = re.compile(r"RankID:(\d+)|\[Rank (\d+)\]|\brank[=:]\s?(\d+)|\bglobal_rank[=: ]+(\d+)")
-_DEVICE = re.compile(
-    r"\bDevice:(\d+)|\bNPU (\d+)[;,:]|\bGPU (\d+)[ ;,:]|\bdevice(?:_id|Id)?[=: ]+(\d+)|\bnpu:(\d+)|\bcuda:(\d+)"
+_RANK_INSIDE = re.compile(
+    r"RankID:(\d+)|\[Rank (\d+)\]|(?<!(?i:lora) )(?<!tensor )(?<!input )(?<!matrix )\brank[=:]\s?(\d+)|"
+    r"\bglobal_rank[=: ]+(\d+)"
 )
+_DEVICE = re.compile(
+    r"\b(?:Device:(?=\d)|NPU (?=\d+[;,:])|GPU (?=\d+[ ;,:])|device(?:_id|Id)?[=: ]+(?=\d)|npu:(?=\d)|cuda:(?=\d))"
+    r"(\d{1,3})(?!\w|[.:-]\w| ?(?:[KMGT]i?B|bytes|MHz)\b)"
+)
+"""The number of a device; no address on the PCI bus, size or version."""
 _ACTOR_RANK = re.compile(r"\b(?:rank|TP)\s?[=:]?\s?(\d+)")
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[_-]?(\d+)|(?:^|[^a-z])worker[_-](\d+)", re.IGNORECASE)
 # A pattern that begins with a literal is searched for ten times faster than one that begins with \b.
@@ -117,7 +122,7 @@ def rank_of_file(name: str) -> int | None:
 
 def device_in(text: str) -> int | None:
     match = _DEVICE.search(text)
-    return int(next(part for part in match.groups() if part is not None)) if match else None
+    return int(match[1]) if match else None
 
 
 def speaks_of_ascend(text: str) -> bool:

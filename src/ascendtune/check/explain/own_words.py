@@ -33,6 +33,8 @@ _LOGGER = re.compile(
     r"|\[?(?:ERROR|CRITICAL|FATAL)\]? [A-Z_]+ ?\([^)]*\) ?:[\d:. -]+\[[^\]]*\] ?\d*(?:\[[^\]]*\])* ?(?:\w+:)?"  # CANN
     r"|(?:\S+ \[\d+\] )?(?:\S+:\d+ )?NCCL WARN "
     r"|[EF](?:\d{4})?\d{4} \d\d:\d\d:\d\d(?:\.\d+)? +\d+ \S+\] "  # glog
+    r"|\[[EF](?:\d{3,4} [\d:.]+)? ?\S+\.(?:cpp|cc):\d+\] (?:\[[^\]]*\] ?)*"  # c10
+    r"|(?:srun|slurmstepd(?:-\S+)?): error: (?:\S+: )?"
     r"|(?:\d{4}-\d\d-\d\d[ T-])?\d\d:\d\d:\d\d\S* (?:- )?(?:\S+ - )?(?:ERROR|CRITICAL|FATAL)\W+"
     r"|(?:ERROR|CRITICAL|FATAL|[Ee]rror|fatal)(?:: | - )"
     r")"

@@ -15,6 +15,7 @@ from ascendtune.core.terminal_text import columns_of, wrap_words
 _SHORT = 400
 _MOST_LINES = 12
 """Lines of the usual answer; the least important blocks are left for --all."""
+_LINES_OF_A_MESSAGE = 4
 _LABEL = 9
 _KEPT, _HELPFUL, _MORE, _BESIDES, _REFERENCE, _ALL = range(6)
 _SENTENCE_END = re.compile(r"(?<=[.;!?])\s")
@@ -36,7 +37,7 @@ def as_text(explanation: Explanation, *, columns: int | None, paint: Paint, ever
         columns: width of the terminal, None where there is none.
     """
     limit = max(columns or WIDE, 40)
-    head, *blocks = _blocks(explanation)
+    head, *blocks = _blocks(explanation, min(_SHORT, _LINES_OF_A_MESSAGE * (limit - _LABEL)))
     bold = [paint(line, "bold") for line in wrap_words(head.text, limit)]
     shown = [(block, _wrapped(block, limit)) for block in _once(blocks) if everything or block.rank < _ALL]
     hidden = 0 if everything else sum(block.rank == _ALL for block in blocks)
@@ -61,8 +62,12 @@ def _once(blocks: list[_Block]) -> list[_Block]:
     return list({block.text.partition(". ")[2] or block.text: block for block in reversed(blocks)}.values())[::-1]
 
 
-def _blocks(explanation: Explanation) -> Iterator[_Block]:
-    """The first one is the headline."""
+def _blocks(explanation: Explanation, short: int) -> Iterator[_Block]:
+    """The first one is the headline.
+
+    Args:
+        short: characters after which a message is cut at the end of a sentence.
+    """
     found, first = explanation.verdict, explanation.verdict.first
     yield _Block("", explanation.headline(), _KEPT)
     if first is None and explanation.run_cause is None:
@@ -77,7 +82,7 @@ def _blocks(explanation: Explanation) -> Iterator[_Block]:
         yield _Block("", say("The run is under way; this is what it has written since it was started."), _KEPT)
     if first is not None:
         yield _Block("sure", explanation.sureness, _KEPT)
-        yield from _places(explanation, first)
+        yield from _places(explanation, first, short)
         yield from _entry(explanation, first)
     for number, remedy in enumerate(explanation.remedies(), 1):
         rank = _KEPT if number == 1 else _HELPFUL if number == 2 else _MORE
@@ -90,23 +95,24 @@ def _blocks(explanation: Explanation) -> Iterator[_Block]:
         if found.certainty == "unexplained":
             yield _Block("collect", "; ".join(explanation.to_collect), _HELPFUL)
         yield _Block("source", first.hit.entry.source, _REFERENCE)
-    yield from _echoes(explanation)
+    yield from _echoes(explanation, short)
 
 
-def _places(explanation: Explanation, first: Event) -> Iterator[_Block]:
+def _places(explanation: Explanation, first: Event, short: int) -> Iterator[_Block]:
     missing = explanation.verdict.missing
     if missing is not None:
         if missing.last_line:
             yield _Block("where", missing.where, _KEPT)
-            last = say("last line of rank {rank}: {line}", rank=missing.ranks[0], line=_short(missing.last_line))
+            last = say("last line of rank {rank}: {line}", rank=missing.ranks[0], line=_short(missing.last_line, short))
             yield _Block("seen", last, _KEPT)
-        yield _Block("waited", f"{first.where}: {_short(first.text)}", _MORE)
+        yield _Block("waited", f"{first.where}: {_short(first.quote, short)}", _MORE)
         return
     yield _Block("where", first.where, _KEPT)
-    yield _Block("seen", _short(first.text), _KEPT)
+    is_told = " ".join(first.message.split()).rstrip(".") in explanation.headline()
+    yield _Block("seen", _short(first.quote, short), _HELPFUL if is_told else _KEPT)
     if explanation.verdict.certainty == "unexplained":
         for event in explanation.telling[1:]:
-            yield _Block("", f"{event.where}: {_short(event.text)}", _HELPFUL)
+            yield _Block("", f"{event.where}: {_short(event.quote, short)}", _HELPFUL)
     if first.trace is not None and (place := first.trace.place) is not None:
         file, line, function = place
         inside = say(" in {function}", function=function) if function else ""
@@ -127,7 +133,7 @@ def _entry(explanation: Explanation, first: Event) -> Iterator[_Block]:
         yield _Block("why" if number == 1 else "", text, _HELPFUL if number <= 2 else _MORE)
 
 
-def _echoes(explanation: Explanation) -> Iterator[_Block]:
+def _echoes(explanation: Explanation, short: int) -> Iterator[_Block]:
     """The other events, so that they are not mistaken for the cause: a count, and with --all one line a kind."""
     first = explanation.verdict.first
     kinds: dict[str, list[Event]] = {}
@@ -146,7 +152,7 @@ def _echoes(explanation: Explanation) -> Iterator[_Block]:
         ranks = sorted({event.rank for event in events if event.rank is not None})
         who = say(" on rank {ranks}", ranks=", ".join(map(str, ranks))) if ranks else ""
         meaning = f": {events[0].meaning}" if events[0].is_known else ""
-        yield _Block("", _short(f"{name}{who} ({events[0].where}){meaning}"), _ALL)
+        yield _Block("", _short(f"{name}{who} ({events[0].where}){meaning}", short), _ALL)
 
 
 def _read(explanation: Explanation) -> Iterator[_Block]:
@@ -156,12 +162,14 @@ def _read(explanation: Explanation) -> Iterator[_Block]:
         yield _Block("note", f"{event.meaning} ({event.where})", _MORE)
 
 
-def _short(text: str) -> str:
+def _short(text: str, limit: int) -> str:
     """Whole sentences of a long line, so that no message ends in its middle."""
     text = " ".join(text.split())
-    if len(text) <= _SHORT:
+    if len(text) <= limit:
         return text
     ends = [match.start() for match in _SENTENCE_END.finditer(text)]
-    end = max((each for each in ends if each <= _SHORT), default=0)
+    end = max((each for each in ends if each <= limit), default=0)
+    if not end and len(text) <= 2 * _SHORT:
+        return text
     end = end or min((each for each in ends if each <= 3 * _SHORT), default=0) or text.rfind(" ", 0, 2 * _SHORT)
     return f"{text[: end if end > 0 else 2 * _SHORT]} […]"

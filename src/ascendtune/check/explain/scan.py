@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ascendtune.check.explain import level, torchrun_summary
 from ascendtune.check.explain import line as lines_of
 from ascendtune.check.explain.event import Event
-from ascendtune.check.explain.knowledge import IMPORTER
+from ascendtune.check.explain.knowledge import EXPRESSION, IMPORTER
 from ascendtune.check.explain.ledger import Ledger, kind_of
 from ascendtune.check.explain.line import InnerPrefixes, Line
 from ascendtune.check.explain.matcher import Hit, Matcher
@@ -18,7 +18,8 @@ from ascendtune.check.explain.source import blocks, lines_before
 from ascendtune.check.explain.trace import HEADER, LINKS, Trace, Traces
 
 _LONGEST_TEXT = 2000
-_HITS_KEPT = 3
+_HITS_KEPT = 5
+"""Entries of one line: those that require facts are decided when the whole log is read."""
 _HEAD = 50
 """Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
 _LAST_WORDS = 10
@@ -198,10 +199,15 @@ class Scan:
         for hit in known[:_HITS_KEPT] or hits[:1] or [unknown_exception(trace)]:
             if trace.package:
                 hit.names.setdefault(IMPORTER, trace.package)
+            if expression := trace.none_expression:
+                hit.names.setdefault(EXPRESSION, expression)
             self._note(line, said, said, trace.last_line or trace.first_line, hit, trace, weak=trace.weak)
 
     def _hits_of(self, said: str, trace: Trace) -> list[Hit]:
-        return [hit for hit in self._matcher.hits(said) if not hit.entry.frame or trace.passed(hit.entry.frame)]
+        hits = [hit for hit in self._matcher.hits(said) if not hit.entry.frame or trace.passed(hit.entry.frame)]
+        # Frames of a launcher show that the exception is its report of a child, whatever its words are.
+        reported = [hit for hit in hits if hit.entry.frame and hit.entry.kind == "consequence"]
+        return reported or hits
 
     def _note_cut_off(self, line: Line, trace: Trace) -> None:
         """A traceback without its exception; of one without a beginning too, only if the log ends within it."""
@@ -216,7 +222,8 @@ class Scan:
 
     def _note_line(self, line: Line, text: str, said: str, number: int, below: list[str]) -> None:
         """Any other line: what is known about it; of an error also that it is one."""
-        said = _with_message(said, below)
+        first_line, said = said.strip(), _with_message(said, below)
+        lines = [first_line, said.removeprefix(first_line).strip()] if said.strip() != first_line else []
         hits = [
             hit
             for hit in self._matcher.hits(said)
@@ -231,7 +238,7 @@ class Scan:
         for hit in hits[:_HITS_KEPT] or [unknown_line(said)]:
             quoted = quoting and Traces.bare(hit.entry.test, number) is not None
             doubted = (weak and hit.entry.kind != "notice") or hit.entry.lasting
-            self._note(line, text, said, number, hit, None, weak=doubted, quoted=quoted)
+            self._note(line, text, said, number, hit, None, weak=doubted, quoted=quoted, lines=lines)
 
     def _read_launcher(self, line: Line, lines: list[bytes], index: int) -> None:
         """The launcher's summary is one event; its lines about ranks that ended later are none."""
@@ -282,6 +289,7 @@ class Scan:
         *,
         weak: bool = False,
         quoted: bool = False,
+        lines: list[str] | None = None,
     ) -> None:
         kind = kind_of(hit, said, trace)
         ranks = (line.rank, trace.rank if trace else None, lines_of.rank_in(text), self.rank)
@@ -305,6 +313,7 @@ class Scan:
                 above=self._traces.above(line.speaker, number),
                 is_quoted=quoted,
                 weak=weak,
+                lines=lines or [],
             ),
         )
 

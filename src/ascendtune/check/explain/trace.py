@@ -50,6 +50,14 @@ _BOX_END = re.compile(r"\s*╰─+╯\s*$")
 """The last line of a traceback that rich drew; it is as wide as the terminal, at which rich wraps the message below."""
 _OF_GRAPH = re.compile(r"\W*(?:\d+ )?In file (?P<file>[^\s:(]+)[:(](?P<line>\d+)")
 """A line of the model's code that MindSpore names below an exception of its graph mode."""
+_NONE_HAS_NO = re.compile(r"'NoneType' object has no attribute '(\w+)'")
+_SUBSCRIPT = re.compile(r"^(?:[\w., ]+ = )?([A-Za-z_][\w.]*(?:\([^()]*\))?)\[[^\[\]]*\]$")
+"""A line of code with one subscript and nothing else, of which it can be said what was None."""
+_CLEAN_UP = re.compile(
+    r" in (?:__del__|_run_exitfuncs|_exitfunc|_run_finalizers|_exit_function|_python_exit|_shutdown)$|"
+    r"/weakref\.py in __call__$|/atexit\.py in "
+)
+"""Frames of destructors, and of what runs when the interpreter ends."""
 _SECTION = re.compile(r"- Dataset Pipeline Error Message:")
 """The heading of what went wrong in a data set of MindSpore, below an exception that does not say it."""
 _RULE = re.compile(r"\W*$")
@@ -82,14 +90,24 @@ class Trace:
     """Where the exception stands."""
     code: str = ""
     """The line of code below its last frame."""
+    outer_code: str = ""
+    """The one below the frame before: the last frame is often a library's function that does what this line asks."""
     is_composed: bool = False
     """Its message was put together from several lines."""
+    lines: list[str] = field(default_factory=list)
+    """The lines of the log of which its message was put together."""
     is_of_notebook: bool = False
     """Its frames are those of IPython."""
     end: int = 0
     """The last line that belongs to it."""
     graph_place: tuple[str, int, str] | None = None
     """The line of the model's code that the lines below it name."""
+
+    @property
+    def is_of_clean_up(self) -> bool:
+        """Whether it was raised while an object was destroyed or the process ended: an object that was never finished
+        has nothing to close."""
+        return any(_CLEAN_UP.search(f"{_posix(file)} in {function}") for file, _, function in self.frames)
 
     @property
     def place(self) -> tuple[str, int, str] | None:
@@ -115,13 +133,23 @@ class Trace:
         match = _PACKAGE.match(self.frames[-1][0]) if self.frames else None
         return match[1] if match else ""
 
+    @property
+    def none_expression(self) -> str:
+        """What is None, by the line of code of an exception that says that None has no attribute or item."""
+        attribute = _NONE_HAS_NO.search(self.message)
+        if attribute is not None:
+            used = re.search(rf"([A-Za-z_][\w.]*(?:\([^()]*\)|\[[^\[\]]*\])*)\.{attribute[1]}\b", self.code)
+            return used[1] if used else ""
+        used = _SUBSCRIPT.search(self.code) if "'NoneType' object is not subscriptable" in self.message else None
+        return used[1] if used else ""
+
     def passed(self, parts: tuple[str, ...]) -> bool:
-        """Whether some frame, as "FILE in FUNCTION", or the code of the innermost one has one of `parts` in it.
+        """Whether some frame, as "FILE in FUNCTION", or the code of the two innermost ones has one of `parts` in it.
 
         Without frames, the code that the message quotes counts.
         """
         passed = [f"{_posix(file)} in {function}" for file, _, function in self.frames] or [self.message]
-        passed.append(self.code)
+        passed += [self.code, self.outer_code]
         return any(part in each for each in passed for part in parts)
 
     def read_below(self, below: list[str], above: str = "") -> None:
@@ -138,7 +166,7 @@ class Trace:
             self._read_on(below)
         reason = next((line.strip() for line in below if _REASON.match(line)), "")
         if reason and reason not in self.message and not any(HEADER in line for line in below[: below.index(reason)]):
-            self.message, self.is_composed = f"{self.message.rstrip('. ')} {reason}", True
+            self.add(f"{self.message.rstrip('. ')} {reason}", reason)
         places = (match for match in map(_OF_GRAPH.match, below) if match is not None)
         own = next((match for match in places if _is_own(match["file"])), None)
         if own is not None and not self.type.startswith("an exception"):
@@ -147,7 +175,12 @@ class Trace:
         said = next((line for line in below[heading + 1 :] if not _RULE.match(line)), "")
         if said:
             reason = _SECTION_LEVEL.sub("", said.strip())
-            self.message, self.is_composed = f"{self.message.rstrip('. ')}: {reason}", True
+            self.add(f"{self.message.rstrip('. ')}: {reason}", said.strip())
+
+    def add(self, message: str, line: str) -> None:
+        """Take `line` of the log into the message, which becomes `message`."""
+        self.lines = [*(self.lines or [self.text]), line]
+        self.message, self.is_composed = message, True
 
     def _read_on(self, below: list[str]) -> None:
         """Add the lines on which a message without a traceback continues."""
@@ -155,7 +188,7 @@ class Trace:
             said = line.strip()
             if not _GOES_ON.search(self.message) or not any(map(str.isalnum, said)) or _frame(line) or HEADER in line:
                 return
-            self.message, self.is_composed = f"{self.message.rstrip()} {said}", True
+            self.add(f"{self.message.rstrip()} {said}", said)
 
     def _unwrap(self, below: list[str], columns: int) -> None:
         """Add the lines of a message that was wrapped: those whose first word had no room on the line before."""
@@ -164,7 +197,8 @@ class Trace:
             words = each.split()
             if not words or len(line.rstrip()) + 1 + len(words[0]) <= columns:
                 return
-            self.message, self.is_composed, line = f"{self.message.rstrip()} {each.strip()}", True, each
+            self.add(f"{self.message.rstrip()} {each.strip()}", each.strip())
+            line = each
 
     @property
     def text(self) -> str:
@@ -234,7 +268,7 @@ class Traces:
                 del trace.frames[30]
             trace.frames.append(frame)
             trace.indent = len(text) - len(text.lstrip(" "))
-            trace.code, trace.end = "", number
+            trace.outer_code, trace.code, trace.end = trace.code, "", number
             return True, None
         text = _OF_A_GROUP.sub("", text, count=1) if text[:1] == " " else text
         if not text.strip() or (text[0] in _INSIDE and not _is_indented_exception(text, trace)):
@@ -250,11 +284,17 @@ class Traces:
         if match is None or not (_is_exception(match["type"]) or _may_be_one(match, trace)):
             # Something else was printed in between.
             return False, None
-        trace.type, trace.message, trace.last_line = match["type"], (match["message"] or "").strip(), number
+        trace.type, trace.last_line = match["type"], number
+        # Two ranks that write into one line put the name of the second exception behind the message of the first.
+        said = (match["message"] or "").strip()
+        trace.message = said.removesuffix(match["type"])
+        if trace.message != said:
+            trace.lines, trace.is_composed = [text.strip()], True
         if _GOES_ON.search(text):
             return True, None
         if not trace.message and trace.code.startswith(_ASSERT):
             # Only the code says what was not so.
+            trace.lines = [trace.code, text.strip()]
             trace.message, trace.is_composed = trace.code, True
         return True, self._ended(speaker)
 
@@ -274,7 +314,7 @@ class Traces:
         if said and may_go_on and _BANNER.match(said):
             return True, None
         if any(map(str.isalnum, said)) and not _FRAME.match(text):
-            trace.message, trace.is_composed = f"{trace.message} {said}".strip(), True
+            trace.add(f"{trace.message} {said}".strip(), said)
             if _GOES_ON.search(said) and may_go_on:
                 return True, None
         return True, self._ended(speaker)
@@ -304,7 +344,9 @@ class Traces:
     def raised_in_code(text: str, number: int) -> Trace | None:
         """The exception that a line of code raises, for a log that ends with this line."""
         match = _RAISED.match(text)
-        return Trace(number, match["type"], match["message"].strip(), last_line=number) if match else None
+        if match is None:
+            return None
+        return Trace(number, match["type"], match["message"].strip(), last_line=number, lines=[text.strip()])
 
 
 def _frame(text: str) -> tuple[str, int, str] | None:

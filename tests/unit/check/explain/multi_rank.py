@@ -45,7 +45,7 @@ _LAST_LINES = {
     "downloading": "Fetching 17 files:  35%|###5      | 6/17 [08:17<15:02, 82.1s/it]",
 }
 _FAILURES = {
-    "npu-oom": [
+    "oom-backward": [
         "Traceback (most recent call last):",
         '  File "/data/train.py", line 218, in <module>',
         "    loss.backward()",

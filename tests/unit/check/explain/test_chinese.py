@@ -74,9 +74,9 @@ def test_chinese_answer_is_wrapped_and_keeps_the_original_line(explained: Callab
         lines = as_text(explanation, columns=80, paint=lambda text, _: text).splitlines()
 
     assert all(columns_of(line) <= 80 for line in lines if "/" not in line)
-    assert any(line.startswith("把握     确定") for line in lines)
+    assert any(line.startswith("把握     出错之处确定") for line in lines)
     assert "".join(said.split()) in "".join("".join(lines).split())
-    assert explanation.sureness == "certain"
+    assert explanation.sureness.startswith("certain what broke")
 
 
 @pytest.mark.parametrize(

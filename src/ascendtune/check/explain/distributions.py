@@ -1,0 +1,44 @@
+"""The name under which pip knows a module, where it is another one than the module's."""
+
+from __future__ import annotations
+
+import re
+
+_DISTRIBUTION = {
+    "absl": "absl-py",
+    "attr": "attrs",
+    "awq": "autoawq",
+    "bs4": "beautifulsoup4",
+    "Crypto": "pycryptodome",
+    "cv2": "opencv-python-headless",
+    "dateutil": "python-dateutil",
+    "docx": "python-docx",
+    "dotenv": "python-dotenv",
+    "faiss": "faiss-cpu",
+    "fitz": "pymupdf",
+    "flash_attn_2_cuda": "flash-attn",
+    "git": "GitPython",
+    "google.protobuf": "protobuf",
+    "hydra": "hydra-core",
+    "jwt": "PyJWT",
+    "OpenSSL": "pyOpenSSL",
+    "PIL": "pillow",
+    "pkg_resources": "setuptools",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "swift": "ms-swift",
+    "yaml": "pyyaml",
+    "zmq": "pyzmq",
+}
+"""Of the others pip takes the module's name: it does not tell "_" from "-"."""
+_COMMAND = re.compile(r"\bpip (?:show|install|uninstall|index versions|download)\b[^`;:,)\n]*")
+_WORD = re.compile(r"(?<![\w./@=-])[A-Za-z_][\w.]*(?![\w./+-])")
+
+
+def named_for_pip(remedy: str) -> str:
+    """`remedy` with the names of distributions in place of those of modules, in its commands of pip."""
+    return _COMMAND.sub(lambda command: _WORD.sub(_renamed, command[0]), remedy)
+
+
+def _renamed(word: re.Match[str]) -> str:
+    return _DISTRIBUTION.get(word[0], word[0])

@@ -1,0 +1,55 @@
+"""How certain an answer is.
+
+"certain" is what the log itself proves: an exception that was raised, or a line in which a program says how it ended,
+whose entry knows one cause. What is logged or quoted may have been survived; what has several causes is certain as
+to what broke, and not as to why.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ascendtune.check.explain.diagnosis import Diagnosis
+from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.language import say
+from ascendtune.check.explain.own_words import explains_itself, fits_in_words_only
+
+_GUESS = re.compile(r"\b(?:usually|often|likely|probably|perhaps|maybe|may be|might|seems?|seldom)\b")
+"""Words of an entry that says no more than what is the case most often."""
+
+
+def sureness_of(found: Diagnosis) -> str:
+    """The certainty of the first cause, as a phrase."""
+    first = found.first
+    if found.rival is not None:
+        return say("these two: no clock in the logs says which was first")
+    if found.missing is not None:
+        return say("likely: the ranks without a time-out are those that the others waited for")
+    if first is None:
+        return say("unknown: nothing is known about this failure; these are the most telling lines")
+    if first.hit.entry.kind == "consequence":
+        return say("unknown: this line reports only that a process ended; why does not stand in these logs")
+    if first.hit.entry.general and first.hit.names.get("detail", first.message):
+        return say("likely: this kind of failure has several causes, and the message itself says most")
+    is_cut_off = first.trace is not None and not first.trace.type
+    if found.certainty == "symptom" or (is_cut_off and found.certainty == "cause"):
+        return say("likely: this broke; no known line says why")
+    if found.certainty == "unexplained" and explains_itself(first):
+        return say("likely: the message itself names what failed; no entry of the knowledge matches it")
+    if found.certainty == "unexplained":
+        return say("unknown: nothing is known about this failure; these are the most telling lines")
+    if fits_in_words_only(first, first.meaning):
+        return say("likely: the line has words of this kind of failure, and says more than they do")
+    return _of_known_cause(found, first)
+
+
+def _of_known_cause(found: Diagnosis, first: Event) -> str:
+    if first.is_quoted or first.weak:
+        if any(event.is_raised for event in found.echoes):
+            return say("likely: the line is quoted or logged, not raised")
+        return say("likely: no other line of the log says why it failed")
+    if _GUESS.search(first.hit.entry.what):
+        return say("likely: the most frequent cause of what broke")
+    if len(first.hit.entry.causes) > 1:
+        return say("certain what broke; why: one of those below")
+    return say("certain")
