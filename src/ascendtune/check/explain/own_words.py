@@ -24,6 +24,8 @@ _NAMES = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|\S*[/=_\\]\S*|\[[^\]]*\]"
 _SENTENCE = re.compile(r".+?(?:[.!?](?=\s|$)|$)\s*")
 _WORD = re.compile(r"[a-z_]{3,}|\d+")
 _SENTENCE_END = re.compile(r"(?<!\.)[.!?;](?=\s+[A-Z])|(?<=[a-z]{3})\.(?=[A-Z][a-z]+ [A-Z])")
+_VALUES = re.compile(r"(?:Expected|Got|Found|Actual|Current|Requested|But got)\b.*\d")
+"""A second sentence that has the values of what the first one says."""
 _NESTED = re.compile(r":\s+")
 """Between the reasons of a message, the outermost of which stands first."""
 _LOGGER = re.compile(
@@ -95,7 +97,11 @@ def own_sentence(event: Event) -> str:
         return ""
     message = event.trace.message if event.trace and event.trace.message else without_logger(event.text)
     message = _TIME.sub("", without_stamp(message), count=1)
-    sentence = _SENTENCE_END.split(message.strip(), maxsplit=1)[0].rstrip(".!")
+    sentence, *rest = _SENTENCE_END.split(message.strip(), maxsplit=2)
+    sentence = sentence.rstrip(".!")
+    if rest and _VALUES.match(rest[0].strip()) and len(sentence) + len(rest[0]) < _LONGEST_SENTENCE:
+        # The values of many messages stand in their second sentence.
+        sentence = f"{sentence}: {rest[0].strip().rstrip('.!')}"
     is_short = len(sentence) <= _LONGEST_SENTENCE and not sentence.endswith((":", ",")) and sentence[:1] != "{"
     return sentence if is_short and len(sentence.split()) > 1 else ""
 

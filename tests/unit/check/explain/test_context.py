@@ -370,3 +370,22 @@ def test_versions_of_the_packages_of_a_failed_import_are_told(explained: Explain
         .endswith("(by the log: transformers 4.40.0, peft 0.14.0)")
     )
     assert "by the log" not in explained(f"transformers==4.40.0 transformers==4.41.0\n{failed}").headline()
+
+
+@pytest.mark.parametrize(
+    ("message", "end"),
+    [
+        (
+            "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, npu:0 and "
+            "cpu! (when checking argument)",
+            ": npu:0 and cpu (device 0)",
+        ),
+        (
+            "RuntimeError: Sizes of tensors must match except in dimension 1. Expected size 8 but got size 4 for "
+            "tensor number 1 in the list.",
+            "dimension 1: Expected size 8 but got size 4 for tensor number 1 in the list",
+        ),
+    ],
+)
+def test_values_of_a_message_are_in_the_headline(explained: Explained, message: str, end: str) -> None:
+    assert explained(f"{_TRACEBACK}{message}\n").headline().endswith(end)
