@@ -65,17 +65,25 @@ class Merger:
         self._weights, self._converted, self._deltas = Scratch(), Scratch(), Scratch()
         self._layout = layout
 
-    def compute(self, output: Output) -> torch.Tensor:
+    def compute(self, output: Output, into: torch.Tensor | None = None) -> torch.Tensor:
         """The merged tensor, in the type that it is written in; only its own parts are read.
+
+        Args:
+            into: where the result is put, if given: of the output's shape and type.
 
         Returns:
             Any shape: that of the tensor in the base's file.
         """
         file, name = output.source
         weight, dtype = _read(file, name, self._weights), DTYPES[output.dtype]
-        if weight.dtype != dtype:
+        if into is not None:
+            weight = into.copy_(weight)
+        elif weight.dtype != dtype:
             weight = self._converted.take(weight.shape, dtype).copy_(weight)
-        return _compute(output, weight, self._deltas, self._layout)
+        merged = _compute(output, weight, self._deltas, self._layout)
+        if into is None or merged.data_ptr() == into.data_ptr():
+            return merged
+        return into.copy_(merged)
 
 
 def _compute(output: Output, weight: torch.Tensor, deltas: Scratch, layout: Layout | None) -> torch.Tensor:

@@ -13,6 +13,11 @@ from torch import nn
 
 from ascendtune.hub.safetensors_header import SafetensorsHeader, StoredTensor
 
+Change = Callable[[str, torch.Tensor, torch.Tensor], bool]
+"""Called with a weight's name, its numbers as they are stored and the fp32 tensor of that shape to put others into;
+False: it has left that tensor alone, and the stored numbers are to be used."""
+_PIECE = 1 << 24
+"""Numbers converted before the pages that they were read from are released."""
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -90,14 +95,12 @@ class AsStored:
 
 
 @contextmanager
-def in_fp32(
-    model: Any, files: MappedFiles, change: Callable[[str, torch.Tensor], None] | None = None
-) -> Iterator[None]:
+def in_fp32(model: Any, files: MappedFiles, change: Change | None = None) -> Iterator[None]:
     """Calls of `model` compute in fp32: the weights of a block are converted when it begins, and freed when it ends.
 
     Args:
         files: what the weights were loaded from.
-        change: puts other numbers into a weight before it is used; called with its name and its fp32 copy.
+        change: puts other numbers into the fp32 tensor of a weight before it is used.
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
     memory = _Memory()
@@ -108,9 +111,10 @@ def in_fp32(
             if not each.is_floating_point() or each.dtype == torch.float32:
                 continue
             stored[each] = each.data
-            each.data = memory.take(each.shape).copy_(each.data)
-            if change is not None:
-                change(names[each], each.data)
+            each.data = memory.take(each.shape)
+            if change is None or not change(names[each], stored[each], each.data):
+                _convert(stored[each], each.data, files)
+            files.release()
 
     def after(block: nn.Module, *_: Any) -> None:
         for each in block.parameters():
@@ -121,12 +125,23 @@ def in_fp32(
     stored: dict[nn.Parameter, torch.Tensor] = {}
     handles = []
     for block in _blocks(model):
+        if change is None and type(block) is nn.Embedding and block.max_norm is None:
+            # The rows that were looked up become fp32, not the table.
+            handles.append(block.register_forward_hook(lambda _, __, rows: rows.float()))
+            continue
         handles += [block.register_forward_pre_hook(before), block.register_forward_hook(after)]
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _convert(stored: torch.Tensor, target: torch.Tensor, files: MappedFiles) -> None:
+    """Put `stored` into `target`, both of one shape; few pages of the files are in memory at a time."""
+    for source, part in zip(stored.reshape(-1).split(_PIECE), target.view(-1).split(_PIECE), strict=True):
+        part.copy_(source)
+        files.release()
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ascendtune.core.errors import CheckFailed
 from ascendtune.core.files import require_writable
+from ascendtune.core.imports import uncollected_imports
 from ascendtune.merge.matching import plan_merge
 from ascendtune.merge.output import MergePlan, Progress
 from ascendtune.merge.source import find_sources, read_base
@@ -61,7 +62,8 @@ def merge(
     sources = find_sources(named, onto)
     plan = plan_merge(read_base(sources.base), sources.adapters)
     # Imported here: errors that a user can correct are raised above, before torch is imported.
-    from ascendtune.merge.arithmetic import require_finite
+    with uncollected_imports():
+        from ascendtune.merge.arithmetic import require_finite
 
     require_place(target, plan.size)
     require_finite(plan.adapters)
@@ -86,7 +88,10 @@ def merge(
 
 
 def _verify(plan: MergePlan, directory: Path, notes: list[str], progress: Progress) -> Verification | None:
-    from ascendtune.merge.verify import CannotVerify, rounded_types, verify
+    with uncollected_imports():
+        import peft  # noqa: F401
+
+        from ascendtune.merge.verify import CannotVerify, rounded_types, verify
 
     try:
         result = verify(plan, directory, progress)

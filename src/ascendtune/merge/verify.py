@@ -11,7 +11,6 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from ascendtune.hub.loaded_weights import require_all_weights, without_own_imple
 from ascendtune.hub.lora_adapter import Adapter
 from ascendtune.hub.weight_files import read_weight_headers
 from ascendtune.merge.arithmetic import DTYPES, Merger
-from ascendtune.merge.mapped import AsStored, MappedFiles, NotInFp32, in_fp32
+from ascendtune.merge.mapped import AsStored, Change, MappedFiles, NotInFp32, in_fp32
 from ascendtune.merge.output import MergePlan, Output, Progress
 from ascendtune.merge.source import Base
 
@@ -74,16 +73,30 @@ class ExactWeights:
         self.left = list(left)
         """Tensors of the files whose names are not parameters of the model; they stay rounded."""
 
-    def put(self, name: str, target: torch.Tensor) -> None:
-        """Put what the weight `name` is before it is rounded into `target`: (*shape,) of the weight in the file, fp32.
+    def put(self, name: str, stored: torch.Tensor, target: torch.Tensor) -> bool:
+        """Put what the weight `name` is before it is rounded into `target`; False where it was not rounded.
+
+        Args:
+            stored: (*shape,) of the weight in the file, in its type.
+            target: (*shape,) fp32.
 
         Raises:
             CheckFailed: a file holds other numbers than those, rounded to the nearest.
         """
         self._unchecked.discard(name)
-        for output, rows in self._outputs.get(name, ()):
+        outputs = self._outputs.get(name, [])
+        if len(outputs) == 1 and _is_whole(stored, *outputs[0]):
+            # Computed in its place; compared in half precision, which is half of the bytes.
+            output = outputs[0][0]
+            exact = self._merger.compute(replace(output, dtype="F32"), into=target)
+            _require_rounded(stored, exact, output, self._plan)
+            return True
+        if outputs:
+            target.copy_(stored)
+        for output, rows in outputs:
             expert = output.experts[0].piece.expert if output.experts else None
             _put(target if expert is None else target[expert], self._merger, output, self._plan, rows)
+        return bool(outputs)
 
     def check_others(self, model: Any) -> None:
         """The same for weights that no token has used.
@@ -93,7 +106,7 @@ class ExactWeights:
         """
         for name, parameter in model.named_parameters():
             if name in self._unchecked:
-                self.put(name, parameter.data.float())
+                self.put(name, parameter.data, torch.empty(parameter.shape))
 
 
 def _put(
@@ -115,7 +128,25 @@ def _put(
         flat = target.view(-1, math.prod(plan.layout.shape(output.experts[0].piece.parameter)[1:]))
         exact = exact.reshape(len(flat), -1)
     stored = flat[:, positions.flatten()] if positions is not None else target
-    if not _replaced(stored, exact, DTYPES[output.dtype]):
+    _require_rounded(stored, exact, output, plan)
+    if positions is not None:
+        flat[:, positions.flatten()] = exact
+    else:
+        target.copy_(exact)
+
+
+def _is_whole(stored: torch.Tensor, output: Output, rows: tuple[int, int] | None) -> bool:
+    """Whether `stored`, a weight of the model, is `output` of the files itself, neither a part nor a stack."""
+    return rows is None and not output.experts and tuple(stored.shape) == output.shape
+
+
+def _require_rounded(stored: torch.Tensor, exact: torch.Tensor, output: Output, plan: MergePlan) -> None:
+    """Raise unless `stored`, in the type of the files or in fp32, is `exact`, fp32, rounded to the type of `output`.
+
+    Raises:
+        CheckFailed: it has another shape or other numbers.
+    """
+    if not _is_rounded(stored, exact, DTYPES[output.dtype]):
         raise CheckFailed(
             f"{output.name} in the merged files is not base plus adapter, rounded to {output.dtype}; the result was "
             "removed",
@@ -123,29 +154,26 @@ def _put(
             remedy="merge again; if the error remains, check disk and memory of this machine, then report a bug",
             where=plan.base.directory,
         )
-    if positions is not None:
-        flat[:, positions.flatten()] = exact
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor`, fp32, as int32 of its shape: integers are compared several times as fast."""
-    return tensor.contiguous().view(torch.int32)
+    """`tensor`, of 2 or 4 bytes a number, as integers of its shape: they are compared several times as fast."""
+    return tensor.contiguous().view(torch.int32 if tensor.dtype.itemsize == 4 else torch.int16)
 
 
-def _replaced(stored: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Put `exact`, any shape, fp32, in the place of `stored`, unless that is not the same rounded to `dtype`."""
+def _is_rounded(stored: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether `stored`, in fp32 or in `dtype`, is `exact`, any shape, fp32, rounded to `dtype`."""
     if stored.shape != exact.shape:
         return False
     # In blocks, which fit into a core's cache; no second tensor of this size is made.
     rows = max(1, _BLOCK // max(1, exact[:1].numel()))
     for one, other in zip(stored.split(rows), exact.split(rows), strict=True):
-        rounded = other.to(dtype).float()
-        if not torch.equal(_bits(one), _bits(rounded)):
+        rounded = other.to(dtype)
+        if not torch.equal(_bits(one), _bits(rounded.to(one.dtype))):
             # A number halfway between two may go either way when fp32 adds in another order.
             slack = _SLACK * exact.abs().max()
-            if not ((one - other).abs() <= (rounded - other).abs() + slack).all():
+            if not ((one.float() - other).abs() <= (rounded.float() - other).abs() + slack).all():
                 return False
-        one.copy_(other)
     return True
 
 
@@ -292,9 +320,7 @@ def _ask_merged(plan: MergePlan, merged: Path, ids: torch.Tensor) -> tuple[torch
     return logits, rounded
 
 
-def _logits(
-    model: Any, files: MappedFiles, ids: torch.Tensor, change: Callable[[str, torch.Tensor], None] | None = None
-) -> torch.Tensor:
+def _logits(model: Any, files: MappedFiles, ids: torch.Tensor, change: Change | None = None) -> torch.Tensor:
     """(1, tokens, vocabulary) fp32; of a classifier (1, labels).
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 from ascendtune.core import log
 from ascendtune.core.claim import Claim
 from ascendtune.core.errors import AscendtuneError, Stopped
+from ascendtune.core.imports import uncollected_imports
 from ascendtune.core.interrupts import keep_interrupts
 from ascendtune.core.ownership import require_own, restrict_umask
 from ascendtune.core.rundir import RunDir
@@ -85,19 +85,11 @@ def claimed(run: RunDir, start: str | None) -> Iterator[dict[str, Any]]:
 
 
 def _import_attempt() -> Callable[[RunDir, dict[str, Any]], None]:
-    """`attempt.train`, and the large modules that it needs, without garbage collection meanwhile.
-
-    Imports make hundreds of thousands of objects and hardly any garbage; to traverse them again and again takes a fifth
-    of the time to the first step. These objects live until the end: the collector never traverses them again.
-    """
-    gc.disable()
-    try:
+    """`attempt.train`, and the large modules that it needs."""
+    with uncollected_imports():
         import transformers.modeling_utils  # noqa: F401
 
         from ascendtune.train.attempt import train
-    finally:
-        gc.enable()
-    gc.freeze()
     return train
 
 

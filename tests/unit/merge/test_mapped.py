@@ -41,8 +41,9 @@ def saved(tmp_path: Path) -> tuple[Layered, MappedFiles]:
     return model, files
 
 
-def _double(_: str, weight: torch.Tensor) -> None:
-    weight.mul_(2)
+def _double(_: str, stored: torch.Tensor, weight: torch.Tensor) -> bool:
+    torch.mul(stored.float(), 2, out=weight)
+    return True
 
 
 IDS = torch.tensor([[0, 3, 6]])
@@ -71,3 +72,21 @@ def test_weights_of_a_quantised_model_are_refused(tmp_path: Path) -> None:
     save_file({"x": torch.zeros(2, dtype=torch.float8_e4m3fn)}, tmp_path / "model.safetensors")
     with pytest.raises(NotInFp32, match="F8"):
         MappedFiles([read_safetensors_header(tmp_path / "model.safetensors")])
+
+
+def test_table_stays_as_stored_while_its_rows_become_fp32(saved: tuple[Layered, MappedFiles]) -> None:
+    model, files = saved
+    seen: list[tuple[torch.dtype, torch.dtype]] = []
+    model.table.register_forward_hook(lambda table, _, rows: seen.append((table.weight.dtype, rows.dtype)))
+    with torch.no_grad(), in_fp32(model, files):
+        model.layers[0].register_forward_pre_hook(lambda _, given: seen.append((torch.bfloat16, given[0].dtype)))
+        model(IDS)
+    assert seen == [(torch.bfloat16, torch.bfloat16), (torch.bfloat16, torch.float32)]
+
+
+def test_weight_that_a_change_leaves_alone_is_the_stored_one(saved: tuple[Layered, MappedFiles]) -> None:
+    model, files = saved
+    expected = Layered()
+    expected.load_state_dict({name: each.float() for name, each in model.state_dict().items()})
+    with torch.no_grad(), in_fp32(model, files, lambda *_: False):
+        assert torch.equal(model(IDS), expected(IDS))
