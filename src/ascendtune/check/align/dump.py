@@ -113,6 +113,7 @@ class RankDump:
         tensors: in the order of execution.
         values: safetensors file with the whole tensors by order; None where only statistics were written.
         row_hashes: one for each row of token ids, in the order of the micro-batches; empty where they were not written.
+        row_begins: how much padding is before the tokens of each of these rows; empty where none has any.
     """
 
     path: Path
@@ -120,6 +121,7 @@ class RankDump:
     tensors: Mapping[Key, Tensor]
     values: Path | None = None
     row_hashes: tuple[str, ...] = ()
+    row_begins: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,10 @@ def read_rank(path: Path) -> RankDump:
     world_size = header.get("world_size")
     values = path.with_suffix(".safetensors") if header.get("content") == "tensors" else None
     hashes = _row_hashes(header.get("row_hashes", []), path)
-    return RankDump(path, world_size if type(world_size) is int else 1, tensors, values, hashes)
+    begins = header.get("row_begins", [])
+    if type(begins) is not list or len(begins) > _MOST_ROWS or any(type(each) is not int for each in begins):
+        raise damaged(f"{path}:1", "its row_begins are not a list of whole numbers")
+    return RankDump(path, world_size if type(world_size) is int else 1, tensors, values, hashes, tuple(begins))
 
 
 def _row_hashes(value: Any, path: Path) -> tuple[str, ...]:

@@ -210,9 +210,12 @@ def _obstacle(one: Mapping[int, RankDump], other: Mapping[int, RankDump], ranks:
         return Sentence("ranks", "{one} and {other} ranks compute other rows", _numbers(sizes))
     batch = _batches(one, other)
     is_in_order = all(one[rank].row_hashes == other[rank].row_hashes for rank in ranks)
-    if batch is not None and batch.common == batch.rows == batch.rows_of_candidate and not is_in_order:
+    if batch is not None and batch.common == batch.rows == batch.rows_of_candidate:
         rows = {"rows": batch.rows}
-        return Sentence("order", "the {rows:,} rows of the batch are the same, in another order", rows)
+        if not is_in_order:
+            return Sentence("order", "the {rows:,} rows of the batch are the same, in another order", rows)
+        if any(one[rank].row_begins != other[rank].row_begins for rank in ranks):
+            return Sentence("padding", "the {rows:,} rows of the batch are the same, padded on another side", rows)
     for rank in ranks:
         batches = [{key.micro_batch for key in side[rank].tensors if key.phase == "forward"} for side in (one, other)]
         if all(batches) and len(batches[0]) != len(batches[1]):

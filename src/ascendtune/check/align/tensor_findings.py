@@ -63,15 +63,9 @@ def _refined(finding: Finding, dumps: DumpComparison) -> Finding:
         return replace(found, evidence=(*found.evidence, *before))
     if dumps.without_effect is not None and dumps.without_effect.stage == stage and finding.status != "failure":
         return _harmless(dumps.without_effect)
-    if stage == "data" and dumps.obstacle and dumps.obstacle.code == "order" and finding.status != "failure":
-        return warning(
-            stage,
-            str(dumps.obstacle),
-            remedy=say(
-                "the order of rows within a batch does not change what is trained; to compare modules, use the same "
-                "sampler, seed and sorting by length on both sides"
-            ),
-        )
+    moved = dumps.obstacle if dumps.obstacle and dumps.obstacle.code in ("order", "padding") else None
+    if stage == "data" and moved and finding.status != "failure":
+        return warning(stage, str(moved), remedy=_remedy_of_rows(moved.code))
     if stage == "ranks" and dumps.replicas and finding.status != "failure":
         return replace(
             finding, evidence=(*finding.evidence, say("replicas of parameters and gradients agree between ranks"))
@@ -91,6 +85,19 @@ def _refined(finding: Finding, dumps: DumpComparison) -> Finding:
             finding, evidence=(*finding.evidence, say("modules were not compared: {why}", why=dumps.obstacle))
         )
     return finding
+
+
+def _remedy_of_rows(code: str) -> str:
+    """What to do where both batches have the same rows, but not at the same places."""
+    if code == "padding":
+        return say(
+            "the side of the padding does not change what is trained if each row's position ids begin at its first "
+            "token; to compare modules, set the same padding_side on both sides"
+        )
+    return say(
+        "the order of rows within a batch does not change what is trained; to compare modules, use the same "
+        "sampler, seed and sorting by length on both sides"
+    )
 
 
 def place_text(place: Place) -> str:

@@ -7,6 +7,7 @@ begin at any position; being of fp32 bits, it is the same for bf16 and fp16 weig
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 
 TILE = 1 << 16
 """Values that share a factor."""
+_HALF = TILE // 2
+"""Products that stay in the cache of a core: 256 KiB."""
+_OF_THREAD = threading.local()
 _TILES_AT_ONCE = 16
 """A block of products takes 8 MiB."""
 
@@ -66,9 +70,15 @@ def checksum_of_tile(values: NDArray[Any], number: int) -> int:
     """
     tile, factors = _random_numbers_on_host()
     bits: Any = values.view(np.int64 if values.dtype == np.float64 else np.int32)
-    numbers: Any = tile[: len(bits)]
-    total = np.einsum("i,i->", bits, numbers)
-    return int(total) * int(factors[number % len(factors)])
+    buffer, total = _product_buffer(), 0
+    for begin in range(0, len(bits), _HALF):
+        # numpy multiplies 64-bit integers by vector instructions if both operands have 64 bits.
+        products = buffer[: min(_HALF, len(bits) - begin)]
+        end = begin + len(products)
+        np.copyto(products, bits[begin:end])
+        np.multiply(products, tile[begin:end], out=products)
+        total += int(np.add.reduce(products))
+    return total * int(factors[number % len(factors)])
 
 
 def _products(bits: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -77,6 +87,14 @@ def _products(bits: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
         # numpy 2.4 takes a tenth of torch's time (2.13).
         return torch.from_numpy(np.einsum("ij,j->i", bits.numpy(), numbers.numpy()))
     return (bits * numbers).sum(1)
+
+
+def _product_buffer() -> NDArray[np.int64]:
+    """(_HALF,) int64 of this thread."""
+    found: NDArray[np.int64] | None = getattr(_OF_THREAD, "products", None)
+    if found is None:
+        found = _OF_THREAD.products = np.empty(_HALF, dtype=np.int64)
+    return found
 
 
 def as_hex(value: int) -> str:

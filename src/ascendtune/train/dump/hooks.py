@@ -78,6 +78,8 @@ class ModuleHooks:
                 self._calls.pop()
                 if self._is_ignored:
                     return
+                if module is self._outermost and isinstance(mask := named.get("attention_mask"), torch.Tensor):
+                    self._record.add_padding(mask)
             if isinstance(module, nn.Embedding) and not repeated:
                 for _, ids in tensors_in((inputs, named), "input"):
                     self._record.add_token_ids(ids)

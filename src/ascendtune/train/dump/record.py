@@ -9,12 +9,13 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.files import sync_directory, write_atomically
@@ -51,15 +52,34 @@ class StepRecord:
     """For each row the place of its statistics in `_measured`."""
     _removed: set[int] = field(default_factory=set)
     _tensors: dict[str, torch.Tensor] = field(default_factory=dict)
-    _known: Any = field(default_factory=WeakIdKeyDictionary)
-    """Tensor -> (version, place in `_measured`): one that several modules return is measured once."""
+    _known: dict[int, tuple[ref[torch.Tensor], int, int]] = field(default_factory=dict)
+    """Id -> (tensor, version, place in `_measured`): one that several modules return is measured once."""
     _batches: dict[int, torch.Tensor] = field(default_factory=dict)
     """Micro-batch -> (rows,) int64: checksums of its rows of token ids."""
+    _ids: dict[int, torch.Tensor] = field(default_factory=dict)
+    """Micro-batch -> (rows, tokens) integers."""
+    _begins: dict[int, torch.Tensor] = field(default_factory=dict)
+    """Micro-batch -> (rows,) int64: how much padding is before the tokens of its rows."""
 
     def add_token_ids(self, ids: torch.Tensor) -> None:
         """Note checksums of the rows of a micro-batch, once for each micro-batch: (rows, tokens) integers."""
         if self.micro_batch not in self._batches and ids.ndim == _BATCH and not isinstance(ids, DTensor):
             self._batches[self.micro_batch] = row_checksums(ids)
+            self._ids[self.micro_batch] = ids
+
+    def add_padding(self, mask: torch.Tensor) -> None:
+        """Note where the rows of the micro-batch begin; their checksums become those of rows padded at the end.
+
+        Args:
+            mask: (rows, tokens), 0 for padding; of another shape than the token ids it is passed over.
+        """
+        ids = self._ids.get(self.micro_batch)
+        if ids is None or mask.shape != ids.shape or isinstance(mask, DTensor):
+            return
+        is_token = mask != 0
+        tokens_first = is_token.int().argsort(dim=1, descending=True, stable=True)
+        self._batches[self.micro_batch] = row_checksums(ids.gather(1, tokens_first))
+        self._begins[self.micro_batch] = (is_token.cumsum(1) == 0).sum(1)
 
     def add(
         self, phase: str, name: str, slot: str, kind: str, tensor: torch.Tensor, *, micro_batch: int | None = None
@@ -71,7 +91,7 @@ class StepRecord:
         """
         if not tensor.is_floating_point() or isinstance(tensor, DTensor):
             return None
-        dtype = str(tensor.dtype).removeprefix("torch.")
+        dtype = _name_of(tensor.dtype)
         if phase == "backward" and self.gradient_scale is not None:
             # In fp32: fp16 does not hold a usual scale.
             tensor = tensor.float() / self.gradient_scale.to(tensor.device)
@@ -88,11 +108,11 @@ class StepRecord:
                 "dtype": dtype,
             }
         )
-        version, place = self._known.get(tensor, (None, 0))
-        if version != tensor._version:
+        known, version, place = self._known.get(id(tensor), (None, 0, 0))
+        if known is None or known() is not tensor or version != tensor._version:
             place = len(self._measured)
             self._measured.append(measure(tensor, self.wide))
-            self._known[tensor] = (tensor._version, place)
+            self._known[id(tensor)] = ref(tensor), tensor._version, place
         self._statistics_of.append(place)
         if self.keeps_tensors:
             self._tensors[str(order)] = tensor.detach().to("cpu", copy=True).contiguous()
@@ -116,6 +136,8 @@ class StepRecord:
             _write_tensors(file.with_suffix(".safetensors"), self._tensors)
         hashes = [as_hex(each) for rows in self._batches.values() for each in rows.tolist()]
         header = {**self.header, "row_hashes": hashes} if hashes else self.header
+        begins = [begin for rows in self._begins.values() for begin in rows.tolist()]
+        header = {**header, "row_begins": begins} if any(begins) else header
         write_atomically(file, "".join(json.dumps(each) + "\n" for each in (header, *self.rows())))
         return file
 
@@ -127,6 +149,11 @@ class StepRecord:
             for row, place in zip(self._rows, self._statistics_of, strict=True)
             if row["order"] not in self._removed
         ]
+
+
+@lru_cache
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:

@@ -68,36 +68,40 @@ def _measure_on_device(flat: torch.Tensor, wide: torch.dtype) -> Pending:
 def _measure_on_host(flat: torch.Tensor) -> Pending:
     """Of (values,), floating point. numpy takes a third of torch's time for small tensors."""
     count, is_plain = flat.numel(), flat.dtype in _READ_BY_NUMPY
+    whole: NDArray[Any] | None = flat.numpy() if is_plain else None
     floats: list[float] = []
     integers: list[int] = []
     digits = 0
-    for number, begin in enumerate(range(0, count, TILE)):
-        part = flat[begin : begin + TILE] if count > TILE else flat
-        values: NDArray[Any] = (part if is_plain else part.float()).numpy()
-        numbers, counts = _on_host(values)
-        floats += numbers
-        integers += counts
-        digits += checksum_of_tile(values, number)
-    floats += (flat.numpy()[_positions(count)] if is_plain else flat[_positions(count)].float().numpy()).tolist()
+    with np.errstate(over="ignore", invalid="ignore"):
+        for number, begin in enumerate(range(0, count, TILE)):
+            end = begin + TILE
+            values: NDArray[Any] = flat[begin:end].float().numpy() if whole is None else whole[begin:end]
+            numbers, counts = _on_host(values)
+            floats += numbers
+            integers += counts
+            digits += checksum_of_tile(values, number)
+    at = _positions(count)
+    floats += (flat[at].float().numpy() if whole is None else whole[at]).tolist()
     return Pending(count, floats, [*integers, digits])
 
 
 def _on_host(values: NDArray[Any]) -> tuple[list[float], list[int]]:
-    """Smallest, largest, sum, sum of squares of (values,) float32 or float64, at most TILE; NaN and infinite."""
+    """Smallest, largest, sum, sum of squares of (values,) float32 or float64, at most TILE; NaN and infinite.
+
+    The caller ignores overflows and invalid values.
+    """
     wide, squares = _wide_buffer()[: len(values)], 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        np.copyto(wide, values)
-        for begin in range(0, len(values), _CHUNK):
-            chunk = wide[begin : begin + _CHUNK]
-            squares += float(chunk.dot(chunk))
-        total = float(np.add.reduce(wide))
+    np.copyto(wide, values)
+    for begin in range(0, len(values), _CHUNK):
+        chunk = wide[begin : begin + _CHUNK]
+        squares += float(chunk.dot(chunk))
+    total = float(np.add.reduce(wide))
     if math.isfinite(squares):
         return [float(np.minimum.reduce(values)), float(np.maximum.reduce(values)), total, squares], [0, 0]
     finite = wide[np.isfinite(wide)]
     nan = int(np.isnan(wide).sum())
     counts = [nan, len(wide) - len(finite) - nan]
-    with np.errstate(over="ignore"):
-        numbers = [finite.min(initial=math.inf), finite.max(initial=-math.inf), finite.sum(), finite.dot(finite)]
+    numbers = [finite.min(initial=math.inf), finite.max(initial=-math.inf), finite.sum(), finite.dot(finite)]
     return [float(each) for each in numbers], counts
 
 

@@ -73,6 +73,13 @@ def test_file_of_another_step_or_rank_than_its_path_is_refused(tmp_path: Path, c
     assert caught.value.code == "dump-damaged"
 
 
+@pytest.mark.parametrize("value", ["1", [None], [1.5]])
+def test_begins_of_rows_that_are_not_whole_numbers_are_refused(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(DataError) as caught:
+        read_rank(written(tmp_path, LINE, header={**HEADER, "row_begins": value}))
+    assert caught.value.code == "dump-damaged"
+
+
 DAMAGED: dict[str, Any] = {
     "phase": "sideways",
     "micro_batch": -1,
