@@ -309,7 +309,6 @@ def _batches(rank: RankProfile) -> Iterator[Advice]:
             say("set {keys}", keys="data.packing: true") if facts.get("packing") is False
             else say("a smaller batch.per_device with more batch.accumulate pads less"),
             float(padding) * computing / split.steps,  # type: ignore[arg-type]
-            is_defect=True,
             keys={"data.packing": True} if facts.get("packing") is False else {},
         )  # fmt: skip
     count, size = _whole(facts.get("accumulate")), facts.get("per_device")

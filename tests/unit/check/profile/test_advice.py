@@ -49,7 +49,8 @@ def test_the_key_is_named_where_nothing_is_known_of_the_run(tmp_path: Path) -> N
 def test_padding_is_named_with_its_share_of_the_computing(tmp_path: Path, packing: Any, keys: dict[str, Any]) -> None:
     events = [step(1, 0, 100), op("aten::mm", 0, 60), op("aten::_foreach_add_", 60, 20)]
     found = advised(tmp_path, *events, padding_ratio=0.4, packing=packing)["padding"]
-    assert found.gain == pytest.approx(0.4 * 60e-6) and found.is_defect and found.keys == keys
+    # Packing puts other tokens into a step: not a defect.
+    assert found.gain == pytest.approx(0.4 * 60e-6) and not found.is_defect and found.keys == keys
     assert "40 %" in found.what
     assert "padding" not in advised(tmp_path, *events, padding_ratio=0.05, packing=packing)
 
