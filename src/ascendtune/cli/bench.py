@@ -163,7 +163,9 @@ def _counts(text: str | None, visible: int | None) -> list[int]:
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and len(word) < 6 and 1 <= int(word) <= MOST_PROCESSES for word in words):
         raise InputError(
-            f"--devices {text} is not a list of numbers", code="invalid-option-value", remedy="write it as 1,2,4,8"
+            f"--devices {text} is not a list of numbers from 1 to {MOST_PROCESSES}",
+            code="invalid-option-value",
+            remedy="write it as 1,2,4,8",
         )
     counts = sorted({int(word) for word in words})
     if visible is not None and counts[-1] > visible:

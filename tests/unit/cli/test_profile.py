@@ -179,6 +179,13 @@ time.sleep(60)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_an_empty_file_is_a_damaged_trace_and_no_recipe(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").touch()
+    with pytest.raises(AscendtuneError) as caught:
+        profile(tmp_path / "trace.json")
+    assert caught.value.code == "invalid-trace"
+
+
 def test_a_name_of_nothing_is_told_as_missing(tmp_path: Path) -> None:
     for name in ("missing", "missing.yaml", "missing.json", "missing.json.gz", "missing.db"):
         with pytest.raises(AscendtuneError) as caught:

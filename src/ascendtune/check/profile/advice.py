@@ -15,6 +15,7 @@ from ascendtune.check.profile.language import say
 from ascendtune.check.profile.memory import MemoryUse
 from ascendtune.check.profile.profile import RankProfile
 from ascendtune.check.profile.split import Split
+from ascendtune.core.foreign_json import is_number
 from ascendtune.core.units import format_bytes
 
 _LEAST_SHARE = 0.02
@@ -32,6 +33,10 @@ _FUSED_PASSES = 2
 _LEAST_EXPOSED = 0.01
 """Of a step, in so many calls."""
 _FEW_BLOCKS = 4
+_LEAST_PADDING = 0.1
+"""Of the computed positions."""
+_LEAST_LAUNCH = 0.2
+"""Of a step: one micro-batch has its launches, too."""
 _LEAST_UNUSED = 0.15
 """Of the reserved memory: blocks are rounded up, and a step leaves some gaps."""
 _LEAST_GAP = 512 << 20
@@ -88,6 +93,7 @@ def _of_rank(rank: RankProfile) -> Iterator[Advice]:
     yield from _copies(split, step)
     yield from _fragmentation(split, rank.memory)
     yield from _unfused(split, rank.facts)
+    yield from _batches(rank)
     yield from _options(rank)
 
 
@@ -290,6 +296,43 @@ def _resolved(facts: dict[str, Any], name: str) -> Any:
     return resolved.get(name) if isinstance(resolved, dict) else None
 
 
+def _batches(rank: RankProfile) -> Iterator[Advice]:
+    """What the micro-batches cost by their form, and the interruptions between them."""
+    split, facts = rank.split, rank.facts
+    padding, step = facts.get("padding_ratio"), rank.step_seconds
+    if is_number(padding, _LEAST_PADDING, 1):
+        computing = sum(seconds for kind, seconds in split.compute.items() if kind not in ("optimizer", "clip"))
+        yield Advice(
+            "padding",
+            say("{share} % of the positions in the rows are padding, which is computed, too",
+                share=f"{100 * padding:.0f}"),  # type: ignore[operator]
+            say("set {keys}", keys="data.packing: true") if facts.get("packing") is False
+            else say("a smaller batch.per_device with more batch.accumulate pads less"),
+            float(padding) * computing / split.steps,  # type: ignore[arg-type]
+            keys={"data.packing": True} if facts.get("packing") is False else {},
+        )  # fmt: skip
+    count, size = _whole(facts.get("accumulate")), facts.get("per_device")
+    if count > 1 and isinstance(size, int) and split.launch / split.steps >= _LEAST_LAUNCH * step:
+        factor = 2 if count % 2 == 0 else count
+        yield Advice(
+            "small-micro-batches",
+            say("the host prepares and launches each of {count} micro-batches of a step, which takes {time}",
+                count=count, time=_milliseconds(split.launch / split.steps)),
+            say("set batch.per_device: {size} and batch.accumulate: {count} where `ascendtune plan` says that it fits: "
+                "the global batch is the same", size=size * factor, count=count // factor),
+            split.launch / split.steps * (1 - 1 / factor),
+            keys={"batch.per_device": size * factor, "batch.accumulate": count // factor},
+        )  # fmt: skip
+    for name, key in (("evaluation", "eval.every_steps"), ("checkpoint", "checkpoint.every_steps")):
+        if seconds := split.aside.get(name, 0.0) / split.steps:
+            yield Advice(
+                f"{name}-in-steps",
+                say("{name} takes {time} of each profiled step", name=say(name), time=_milliseconds(seconds)),
+                say("raise {key} if that is as often as intended, or profile other steps", key=key),
+                seconds,
+            )
+
+
 def _options(rank: RankProfile) -> Iterator[Advice]:
     split, step = rank.split, rank.step_seconds
     recomputed = sum(each.recomputed for each in split.modules.values())
@@ -334,4 +377,4 @@ def _whole(value: Any) -> int:
 
 
 def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds * 1e3:,.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"
