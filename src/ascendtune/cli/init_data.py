@@ -13,7 +13,7 @@ from ascendtune.core.units import count_of
 from ascendtune.data.conversation import BadRow, RawRow, Row
 from ascendtune.data.encoding import Encoding, certain_encoding
 from ascendtune.data.files import data_files, data_suffix, opened
-from ascendtune.data.format.choose import Convert, choose_format
+from ascendtune.data.format.choose import FORMATS, Convert, choose_format, main_task_of
 from ascendtune.data.format.guess import guess, names_columns
 from ascendtune.data.read import read_rows
 from ascendtune.data.spec import DatasetSpec, Task
@@ -99,7 +99,9 @@ def look_at_data(
             task, (name, convert) = "text", choose_format(spec, raw, "text")
         return _converted(replace(blank, task=task, format=name), convert)
     if columns or format:
-        raise refusals[0]
+        # Of a given format the refusal for what it is for, not that it is not for conversations.
+        wanted = main_task_of(format) if format in FORMATS else tasks[0]
+        raise dict(zip(tasks, refusals, strict=True)).get(wanted, refusals[0])
     likely = guess([row.values for row in raw])
     if likely is None or (stage and likely.task not in tasks):
         return replace(blank, is_undecided=True)

@@ -304,3 +304,11 @@ def test_init_skips_a_few_bad_rows_and_stops_at_many(
         made = ascendtune("init", "--model", tiny_model, "--data", data, "-y")
         assert written in (tmp_path / "recipe.yaml").read_text() and f"{bad} of the first 60 rows" in made.stderr
     assert "they are skipped" not in made.stderr
+
+
+def test_a_given_format_is_refused_for_its_own_columns(ascendtune: Any, tiny_model: Path, data: Path) -> None:
+    words = ("init", "--model", tiny_model, "--data", data, "--format")
+    for name, needed in (("scored", "the column completions"), ("preference", "the column")):
+        refused = ascendtune(*words, name)
+        assert refused.returncode == 2 and "code: data-format-mismatch" in refused.stderr
+        assert f"the format {name} needs {needed}" in " ".join(refused.stderr.split())

@@ -88,6 +88,12 @@ def choose_format(spec: DatasetSpec, rows: Sequence[RawRow], task: Task = "conve
     raise DataError(what, code="data-format-mismatch", remedy=remedy, where=rows[0].place)
 
 
+def main_task_of(name: str) -> Task:
+    """What rows of the format `name` are mostly for."""
+    task: Task = _module(name).GIVES[-1]
+    return task
+
+
 def _fitting(spec: DatasetSpec, rows: Sequence[RawRow], columns: Sequence[str], task: Task) -> list[str]:
     """The formats that the columns fit, those for preferences last."""
     words = available(spec, columns)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ascendtune.data.format.turns import listed
 from ascendtune.data.spec import Task
 
 Role = Literal["question", "answer", "chosen", "rejected", "label", "system", "context", "text"]
@@ -48,6 +49,7 @@ _CAMEL = re.compile(r"(?<=[a-zäöüß])(?=[A-Z])")
 _IDENTIFIER = re.compile(r"[\w\-./:#+]*\d[\w\-./:#+]*|[0-9a-f]{8,}(-[0-9a-f]{4,})*")
 _DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
 _URL = re.compile(r"https?://\S+")
+_CONVERSATIONS = ("conversation", "dialog", "dialogue", "dialogs", "dialogues", "turns", "chat", "chats")
 _NUMBERED = re.compile(r"[ _-]?(\d+|(?<=[ _-])[a-zA-Z])$")
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
 _SENTENCE_ENDS = (".", "!", "…", "。", "！")
@@ -139,6 +141,9 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
         rows: the first rows.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
+    for name in names:
+        if name.strip().lower() in _CONVERSATIONS and all(_are_turns(row.get(name)) for row in rows[:_MOST_VALUES]):
+            return Guess("conversations", "sharegpt", {"conversations": name}, certain=True)
     columns = [_Column(name, [row.get(name) for row in rows[:_MOST_VALUES]]) for name in names]
     # A column called answer may hold numbers.
     answers = [
@@ -156,6 +161,11 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
     if len(prose) == 1:
         return _guess("text", "text", {"text": prose[0]}, certain=prose[0].is_named("text"))
     return _question_and_answer(columns, prose)
+
+
+def _are_turns(value: Any) -> bool:
+    turns = listed(value)
+    return isinstance(turns, list) and bool(turns) and all(isinstance(turn, dict) for turn in turns)
 
 
 def names_columns(rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -222,6 +232,10 @@ def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -
         context = [each for each in columns if each.name.strip().lower() == "input" and each.texts]
     if context:
         words = {"instruction": question, "input": context[0], "output": answer}
+        return _guess("conversations", "alpaca", words | ({"system": system[0]} if system else {}), certain=certain)
+    if any(each.name == "history" for each in columns):
+        # Earlier turns: alpaca reads a column of this name.
+        words = {"instruction": question, "output": answer}
         return _guess("conversations", "alpaca", words | ({"system": system[0]} if system else {}), certain=certain)
     return _guess(
         "conversations", "prompt_completion", found | ({"system": system[0]} if system else {}), certain=certain

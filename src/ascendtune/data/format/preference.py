@@ -8,18 +8,24 @@ from typing import Any
 
 from ascendtune.data.conversation import BadRow, Pair
 from ascendtune.data.format.answer import PROMPT_WORDS, answered
+from ascendtune.data.format.turns import listed
 from ascendtune.data.json_rows import kind_of
 
 GIVES = ("pairs",)
-WORDS = ("chosen", "rejected", "margin", *PROMPT_WORDS)
+WORDS = ("chosen", "rejected", "rejected_response", "rejected_messages", "margin", *PROMPT_WORDS)
+
+_REJECTED = ("rejected_response", "rejected_messages")
+"""ms-swift's names: beside `messages`, a whole conversation whose last answer is the chosen one."""
 
 
 def matches(columns: Collection[str]) -> bool:
-    return "chosen" in columns and "rejected" in columns
+    is_swift = "messages" in columns and any(name in columns for name in _REJECTED)
+    return is_swift or ("chosen" in columns and "rejected" in columns)
 
 
 def convert(row: Mapping[str, Any]) -> Pair | BadRow:
     """The conversations must be the same up to the last turn. `margin` says by how much the chosen answer is better."""
+    row = _with_chosen(row)
     chosen = answered(row, "chosen")
     if isinstance(chosen, BadRow):
         return chosen
@@ -32,6 +38,19 @@ def convert(row: Mapping[str, Any]) -> Pair | BadRow:
         return BadRow("chosen and rejected are the same")
     margin = _number(row.get("margin"))
     return margin if isinstance(margin, BadRow) else Pair(chosen, rejected, margin)
+
+
+def _with_chosen(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row; with `messages` as the chosen conversation where its rejected answer is ms-swift's."""
+    turns = listed(row.get("messages"))
+    found = next((row[name] for name in _REJECTED if row.get(name) is not None), None)
+    if row.get("chosen") is not None or found is None or not isinstance(turns, list) or not turns:
+        return row
+    rejected = listed(found)
+    if not isinstance(rejected, list):
+        rejected = [*turns[:-1], {"role": "assistant", "content": rejected}]
+    kept = {name: value for name, value in row.items() if name not in ("messages", *_REJECTED)}
+    return {**kept, "chosen": turns, "rejected": rejected}
 
 
 def _number(value: Any) -> float | BadRow:

@@ -35,12 +35,23 @@ def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
     if not isinstance(turns, list):
         return BadRow("no messages", f"a list of turns is needed, this is {kind_of(turns)}")
     translated = []
-    for number, turn in enumerate(turns, 1):
+    for number, turn in enumerate(_single_turns(turns), 1):
         message = _translated(turn, number)
         if isinstance(message, BadRow):
             return message
         translated.append(message)
     return messages.convert({"messages": translated, "tools": row.get("tools"), "system": row.get("system")})
+
+
+def _single_turns(turns: list[Any]) -> list[Any]:
+    """The turns; `{human, assistant}`, a question and its answer in one, become two."""
+    found: list[Any] = []
+    for turn in turns:
+        if isinstance(turn, dict) and turn.keys() == {"human", "assistant"}:
+            found += [{"from": speaker, "value": turn[speaker]} for speaker in ("human", "assistant")]
+        else:
+            found.append(turn)
+    return found
 
 
 def _translated(turn: Any, number: int) -> Any:

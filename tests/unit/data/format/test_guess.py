@@ -113,3 +113,17 @@ def test_instruction_and_input_are_alpaca_whatever_the_answer_is_called() -> Non
 def test_of_two_numbered_answers_none_is_certain() -> None:
     made = guess(_rows(instruction="Say {} words", output_1="One and {}", output_2="Two and {}, which is longer"))
     assert made is not None and not made.certain
+
+
+def test_earlier_turns_in_a_column_history_are_kept() -> None:
+    rows = [{**row, "history": [["Hi", "Hello"]]} for row in _rows(query="What is {}?", response="It is {}, yes.")]
+    made = guess(rows)
+    assert made is not None and made.certain and made.format == "alpaca"
+    assert made.columns == {"instruction": "query", "output": "response"}
+
+
+def test_a_column_of_turns_is_a_conversation() -> None:
+    made = guess([{"system": "Be brief.", "conversation": [{"human": "q", "assistant": "a"}]}] * 3)
+    assert made is not None and (made.format, made.columns) == ("sharegpt", {"conversations": "conversation"})
+    plain = guess(_rows(chat="Tell me about {}", answer="It is {}, yes."))
+    assert plain is not None and plain.format == "prompt_completion"

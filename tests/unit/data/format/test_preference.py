@@ -140,3 +140,17 @@ def test_a_transcript_of_human_and_assistant_is_a_conversation() -> None:
 
 def test_text_that_is_not_a_transcript_has_no_question() -> None:
     assert isinstance(convert({"chosen": "Human: alone", "rejected": "Human: other"}), BadRow)
+
+
+@pytest.mark.parametrize(
+    "rejected", [{"rejected_response": "poor"}, {"rejected_messages": [USER, POOR]}, {"rejected_messages": [POOR]}]
+)
+def test_a_conversation_with_a_rejected_answer_is_a_pair(rejected: dict[str, Any]) -> None:
+    row = {"messages": [USER, GOOD], **rejected}
+    assert matches(list(row)) and not matches(["messages"])
+    made = convert(row)
+    if rejected.get("rejected_messages") == [POOR]:
+        assert isinstance(made, BadRow)
+        return
+    assert isinstance(made, Pair)
+    assert (made.chosen.messages, made.rejected.messages) == ([USER, GOOD], [USER, POOR])
