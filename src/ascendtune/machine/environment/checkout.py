@@ -107,15 +107,22 @@ class Repository:
             MachineError: git failed.
             MergeConflicts: to be resolved; the same call continues.
         """
+        before = self._remotes()
         remote = self._upstream(upstream)
-        branch = branch or self._default_branch()
-        self._require_ref(branch)
-        work = f"sync/upstream-{branch}"
-        if self._is_merging(work):
-            return self._continue(work)
-        self._require_clean()
-        for each in ("origin", remote):
-            self._fetch(each)
+        try:
+            branch = branch or self._default_branch()
+            self._require_ref(branch)
+            work = f"sync/upstream-{branch}"
+            if self._is_merging(work):
+                return self._continue(work)
+            self._require_clean()
+            for each in ("origin", remote):
+                self._fetch(each)
+        except BaseException:
+            if remote not in before:
+                # The address may be wrong: the next call would refuse the right one.
+                self._run(["remote", "remove", remote])
+            raise
         return self._merge(
             work, f"{_REMOTES}/origin/{branch}", f"{_REMOTES}/{remote}/{branch}", f"Merge {remote}/{branch}"
         )
@@ -147,6 +154,9 @@ class Repository:
                 if self._place() == work:
                     base = work
                 return self._merge(work, base or "HEAD", ref, f"Merge PR #{number}")
+        reached = self._run([*GIVE_UP_SLOW, "ls-remote", "--quiet", "--", remote, "HEAD"], NETWORK_SECONDS)
+        if reached.exit_code != 0:
+            raise self._unreachable(remote, reached)
         raise MachineError(
             f"{remote} has no pull request {number}: {last_line(fetched)}",
             code="hub-revision-missing",
@@ -365,12 +375,16 @@ class Repository:
     def _fetch(self, remote: str) -> None:
         done = self._run([*GIVE_UP_SLOW, "fetch", "--prune", "--", remote], NETWORK_SECONDS)
         if done.exit_code != 0:
-            raise MachineError(
-                f"cannot fetch {remote}: {last_line(done)}",
-                code="hub-unreachable",
-                remedy="run this again; `ascendtune env mirrors use NAME --github-proxy URL` fetches through a proxy",
-                where=self.directory,
-            )
+            raise self._unreachable(remote, done)
+
+    def _unreachable(self, remote: str, done: Finished) -> MachineError:
+        return MachineError(
+            f"cannot fetch {remote}: {last_line(done)}",
+            code="hub-unreachable",
+            remedy="check `git remote -v`, or run this again; `ascendtune env mirrors use NAME --github-proxy URL` "
+            "fetches through a proxy",
+            where=self.directory,
+        )
 
 
 def _unknown(kind: str, name: str, known: Sequence[str]) -> InputError:

@@ -24,6 +24,7 @@ import yaml
 from ascendtune.core.directories import state_directory
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.files import parsed_record, read_record
+from ascendtune.core.mask import without_secrets
 from ascendtune.core.process import run
 from ascendtune.machine.environment.user_files import FileChange, read_user_file
 
@@ -338,7 +339,7 @@ def proxied(url: str, proxy: str) -> str:
     parts = urlsplit(proxy)
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or re.search(r"\s", proxy):
         raise InputError(
-            f"not the address of a proxy: {proxy}",
+            f"not the address of a proxy: {without_secrets(proxy)}",
             code="invalid-option-value",
             remedy="give one like https://gh-proxy.com",
         )

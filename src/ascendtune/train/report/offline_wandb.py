@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from ascendtune.core.errors import MachineError, translated_disk_errors
-from ascendtune.core.files import open_regular
+from ascendtune.core.files import open_regular, require_writable
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.process import run
 from ascendtune.train.report.wandb_file import HEADER, is_exit, messages
@@ -82,10 +82,13 @@ def upload(found: OfflineRun, env: Mapping[str, str], *, project: str | None = N
         project: another one than the run was recorded for.
 
     Raises:
-        MachineError: wandb is not installed, another process uploads the run, or it could not be uploaded.
+        MachineError: the directory cannot be written, wandb is not installed, another process uploads the run, or it
+            could not be uploaded.
     """
     file = found.directory.absolute() / f"run-{found.run_id}.wandb"
     mark = file.with_name(f"{file.name}.synced")
+    # Without its mark the run would be uploaded again and again.
+    require_writable(found.directory)
     # -P: a wandb.py in the working directory is not run.
     argv = [sys.executable, "-P", "-m", "ascendtune.train.report.wandb_upload", str(os.getpid()), str(file)]
     argv += [project] if project else []
@@ -106,7 +109,7 @@ def upload(found: OfflineRun, env: Mapping[str, str], *, project: str | None = N
     # The client makes its mark, and ends with 0, also where the server refused the rows (0.31).
     with translated_disk_errors(mark, "removing the mark of an upload that failed"):
         mark.unlink(missing_ok=True)
-    told = without_secrets(" ".join(dict.fromkeys([*faults, *lines[-1:]])))
+    told = without_secrets(" ".join(dict.fromkeys(faults or lines[-1:])))
     raise MachineError(
         f"{found.directory.name} was not uploaded: {told[:400]}",
         code="upload-failed",

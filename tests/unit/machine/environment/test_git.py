@@ -108,6 +108,28 @@ def test_detached_head_is_named_and_can_be_returned_to(world: Path) -> None:
     assert merged.was_at == git(work, "rev-parse", "--short", "main~1") and merged.commits == 1
 
 
+def test_upstream_whose_address_was_wrong_can_be_given_again(world: Path) -> None:
+    work = world / "work"
+    config = (work / ".git/config").read_bytes()
+    with pytest.raises(AscendtuneError) as caught:
+        Repository.find(work).sync_upstream(str(world / "upstraem"))
+    assert caught.value.code == "hub-unreachable" and (work / ".git/config").read_bytes() == config
+    (work / "a.txt").write_text("dirty\n")
+    with pytest.raises(AscendtuneError):
+        Repository.find(work).sync_upstream(str(world / "upstream"))
+    assert (work / ".git/config").read_bytes() == config
+    git(work, "checkout", "-q", ".")
+    assert Repository.find(work).sync_upstream(str(world / "upstream")).commits == 0
+
+
+def test_remote_that_cannot_be_reached_is_not_said_to_lack_a_pull_request(world: Path) -> None:
+    work = world / "work"
+    git(work, "remote", "set-url", "origin", str(world / "nowhere"))
+    with pytest.raises(AscendtuneError) as caught:
+        Repository.find(work).merge_pull_request(7)
+    assert caught.value.code == "hub-unreachable"
+
+
 @pytest.mark.parametrize("ref", ["refs/pull/7/head", "refs/merge-requests/7/head"])
 def test_pull_request_is_merged_on_a_branch_of_its_own(world: Path, ref: str) -> None:
     work, origin = world / "work", world / "origin"

@@ -11,6 +11,7 @@ import shutil
 import struct
 import time
 import zlib
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -141,6 +142,16 @@ def test_mark_of_a_client_that_told_of_an_error_is_removed(tmp_path: Path, clien
         upload(found, {**os.environ, "WANDB_SILENT": "true"})
     assert caught.value.code == "upload-failed" and "Fatal error" in str(caught.value)
     assert "secret123" not in str(caught.value) and find_offline_runs([tmp_path])[0].state == "new"
+
+
+def test_run_that_cannot_be_marked_is_not_uploaded(tmp_path: Path, client: Path) -> None:
+    program = tmp_path / "client/wandb/__main__.py"
+    program.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    _run(tmp_path, "1new", _REAL.read_bytes())
+    (found,) = find_offline_runs([tmp_path])
+    with pytest.raises(AscendtuneError) as caught:
+        upload(replace(found, directory=Path("/proc/self")), os.environ)
+    assert caught.value.code != "upload-failed" and not (tmp_path / "ran").exists()
 
 
 def test_run_whose_name_looks_like_an_error_is_uploaded(tmp_path: Path, client: Path) -> None:
