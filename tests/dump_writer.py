@@ -83,7 +83,7 @@ class DumpWriter:
     def write(self, directory: Path) -> None:
         place = directory / "dump" / f"step-{self.step:07d}"
         place.mkdir(parents=True, exist_ok=True)
-        header = {"format": 1, "writer": "test", "step": self.step, "rank": self.rank, "world_size": self.world_size}
+        header = {"format": 2, "writer": "test", "step": self.step, "rank": self.rank, "world_size": self.world_size}
         header["row_hashes"] = self.row_hashes
         content = "statistics" if self.kept is None else "tensors"
         lines = [{**header, "level": "module", "content": content, "complete": True}, *self.lines]

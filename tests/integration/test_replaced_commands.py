@@ -79,7 +79,8 @@ def _write_recipe(place: Path, **keys: object) -> None:
     (place / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in examples))
     recipe = {
         "name": "alpaca", "model": {"path": "model"}, "data": {"train": "rows.jsonl", "max_length": 64},
-        "precision": "fp32", "method": {"tuner": "lora"}, "batch": {"per_device": 1}, **keys,
+        "precision": "fp32", "method": {"tuner": "lora"}, "batch": {"per_device": 1},
+        **keys,
     }  # fmt: skip
     (place / "recipe.yaml").write_text(yaml.safe_dump(recipe))
 
@@ -160,7 +161,9 @@ def test_models_and_data_sets_are_fetched(place: Place) -> None:
 
 
 def test_job_in_the_background_is_looked_into_stopped_and_continued(place: Place) -> None:
-    _write_recipe(place.path, optim={"max_steps": 200, "learning_rate": 1e-3}, checkpoint={"every_steps": 20})
+    keys = {"optim": {"max_steps": 200, "learning_rate": 1e-3}, "checkpoint": {"every_steps": 20}}
+    # Its steps are long while it is looked into and stopped, and short when it goes on.
+    _write_recipe(place.path, **keys, batch={"per_device": 1, "accumulate": 20})
     run = RunDir(place.path / "runs/alpaca")
     (detach,) = _commands("train recipe.yaml --detach", "minutes")
     place.run(detach)
@@ -174,6 +177,7 @@ def test_job_in_the_background_is_looked_into_stopped_and_continued(place: Place
     place.run(stop, "--yes")
     steps = run.last_step() or 0
     assert steps < 200
+    _write_recipe(place.path, **keys)
     place.run(next(each for each in _commands("train recipe.yaml", "minutes") if each.endswith("recipe.yaml")))
     assert run.last_step() == 200
     assert json.loads(run.metrics.read_text().splitlines()[0])["step"] == 1

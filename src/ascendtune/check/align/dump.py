@@ -23,7 +23,7 @@ from ascendtune.hub.safetensors_header import read_safetensors_header
 
 Phase = Literal["parameter_before", "forward", "loss", "backward", "gradient", "parameter_after"]
 PHASES: frozenset[str] = frozenset(("parameter_before", "forward", "loss", "backward", "gradient", "parameter_after"))
-FORMAT = 1
+FORMAT = 2
 _STEP = re.compile(r"step-(0*[0-9]{1,15})")
 _RANK = re.compile(r"rank_(0|[1-9][0-9]{0,5})\.jsonl")
 _MOST_BYTES = 512 << 20
@@ -74,7 +74,7 @@ class Tensor(NamedTuple):
         dtype: as torch calls it, without `torch.`.
         lowest, highest, mean, l2: over the finite values; l2 is the Euclidean norm.
         digest: hash of the bytes; empty where the writer made none.
-        samples: values at flat indices `i * numel // k` for i in range(k), k of them.
+        samples: k values, one in each of k equal parts of the flattened tensor, at the same places in each dump.
     """
 
     order: int

@@ -60,7 +60,8 @@ def _refined(finding: Finding, dumps: DumpComparison) -> Finding:
     if dumps.place is not None and dumps.place.stage == stage:
         found = _of_place(dumps.place)
         before = (finding.measured,) if finding.status != "unknown" else ()
-        return replace(found, evidence=(*found.evidence, *before))
+        aside = _set_aside(dumps.without_effect) if dumps.place.row.key.phase == "loss" else ()
+        return replace(found, evidence=(*aside, *found.evidence, *before))
     if dumps.without_effect is not None and dumps.without_effect.stage == stage and finding.status != "failure":
         return _harmless(dumps.without_effect)
     moved = dumps.obstacle if dumps.obstacle and dumps.obstacle.code in ("order", "padding") else None
@@ -157,6 +158,19 @@ def _of_place(place: Place) -> Finding:
         expected=say("at most {limit:.2g} from rounding", limit=row.limit) if row.limit else say("equal"),
         remedy=_remedy(place),
         evidence=notes,
+    )
+
+
+def _set_aside(row: Row | None) -> tuple[str, ...]:
+    """A sentence on a module that differs where no sampled gradient reaches, beside a loss that parts."""
+    if row is None or row.key.phase != "forward":
+        return ()
+    return (
+        say(
+            "{name} differs too, at sampled positions that no gradient reaches, such as padding; if it also differs "
+            "between the samples, it is the cause",
+            name=row.key.name,
+        ),
     )
 
 

@@ -46,7 +46,7 @@ def trained_rows(rows: Sequence[Row]) -> tuple[list[Row], Row | None]:
 def _untrained_positions(rows: Sequence[Row]) -> Mapping[_Batch, NDArray[np.bool_]]:
     """(samples,) whether the gradients of all outputs are 0 there.
 
-    Sample i of a tensor of T vectors lies in vector i · T // samples, however wide the vectors are.
+    A sample lies at the same share of each tensor, so in the same one of its vectors, however wide the vectors are.
     """
     found: dict[_Batch, NDArray[np.bool_]] = {}
     for row in rows:

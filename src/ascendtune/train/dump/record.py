@@ -22,7 +22,7 @@ from ascendtune.core.files import sync_directory, write_atomically
 from ascendtune.train.dump.checksum import as_hex, row_checksums
 from ascendtune.train.dump.statistics import Pending, measure, read
 
-FORMAT = 1
+FORMAT = 2
 _DEEPEST = 4
 """Of nested outputs."""
 _BATCH = 2

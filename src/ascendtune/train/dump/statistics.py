@@ -18,6 +18,9 @@ from ascendtune.train.dump.checksum import TILE, as_hex, checksum, checksum_of_t
 _MOST_ON_DEVICE = 1 << 24
 """Values that are looked at together: bounds what the intermediate copies take."""
 _SAMPLES = 16
+_PLACES, _STRIDE = 64, 39
+"""Places within a part, and how far the place moves from part to part: the golden section of them, by which any few
+places that follow each other lie far apart."""
 _CHUNK = 1 << 13
 """Values whose squares BLAS adds up in one call: it does not divide so few among threads."""
 _OF_THREAD = threading.local()
@@ -123,9 +126,14 @@ def _wide_buffer() -> NDArray[np.float64]:
 
 @lru_cache(maxsize=1024)
 def _positions(values: int) -> NDArray[np.int64]:
-    """(samples,) int64: i·values//samples, at most 16. Kept, since few sizes occur."""
+    """(samples,) int64: one in each of at most 16 equal parts, each at another place of its part.
+
+    At the beginning of each part all would lie in a few columns, and in a few tokens of each row. Kept, since few sizes
+    occur.
+    """
     count = min(_SAMPLES, values)
-    return np.array([at * values // count for at in range(count)], dtype=np.int64)
+    places = (at * _PLACES + at * _STRIDE % _PLACES for at in range(count))
+    return np.array([place * values // (count * _PLACES) for place in places], dtype=np.int64)
 
 
 @lru_cache(maxsize=1024)

@@ -16,7 +16,7 @@ from ascendtune.check.align.dump import Key, find_dump, read_rank, read_values
 from ascendtune.core.errors import AscendtuneError, DataError
 from dump_writer import DumpWriter
 
-HEADER = {"format": 1, "step": 1, "rank": 0, "world_size": 1, "level": "module", "content": "statistics"}
+HEADER = {"format": 2, "step": 1, "rank": 0, "world_size": 1, "level": "module", "content": "statistics"}
 LINE = {
     "order": 0,
     "phase": "forward",

@@ -23,7 +23,7 @@ def row(order: int, phase: str, name: str, slot: str = "output", nan: int = 0, i
 def write(run: RunDir, rows: list[dict[str, Any]], *, step: int = 4, rank: int = 0) -> None:
     directory = run.dumps / f"step-{step:07d}"
     directory.mkdir(parents=True, exist_ok=True)
-    header = {"format": 1, "step": step, "rank": rank, "rows": [[3, 1], [7]]}
+    header = {"format": 2, "step": step, "rank": rank, "rows": [[3, 1], [7]]}
     lines = "".join(json.dumps(each) + "\n" for each in (header, *rows))
     (directory / f"rank_{rank}.jsonl").write_text(lines)
 

@@ -64,8 +64,8 @@ def _side(place: Path, factor: float) -> Path:
     """Three whole tensors of 64 values."""
     file = place / "dump" / "step-0000001" / "rank_0.jsonl"
     file.parent.mkdir(parents=True)
-    (place / "recorded.json").write_text(json.dumps({"format": 1, "world_size": 1}))
-    lines: list[dict[str, Any]] = [{"format": 1, "step": 1, "rank": 0, "world_size": 1, "content": "tensors"}]
+    (place / "recorded.json").write_text(json.dumps({"format": 2, "world_size": 1}))
+    lines: list[dict[str, Any]] = [{"format": 2, "step": 1, "rank": 0, "world_size": 1, "content": "tensors"}]
     tensors = {}
     for order, name in enumerate(("first", "second", "third")):
         values = np.linspace(-1, 1, 64, dtype=np.float32) * (factor if order else 1)

@@ -11,14 +11,14 @@ from ascendtune.check.align.report import write_report
 from ascendtune.check.align.side import read_side
 from ascendtune.check.align.stages import compare
 
-HEADER = {"format": 1, "step": 1, "rank": 0, "world_size": 1, "content": "statistics"}
+HEADER = {"format": 2, "step": 1, "rank": 0, "world_size": 1, "content": "statistics"}
 HOSTILE = "</table><script>alert(1)</script>"
 
 
 def _side(place: Path, numbers: dict[str, float]) -> Path:
     file = place / "dump" / "step-0000001" / "rank_0.jsonl"
     file.parent.mkdir(parents=True)
-    (place / "recorded.json").write_text(json.dumps({"format": 1, "world_size": 1}))
+    (place / "recorded.json").write_text(json.dumps({"format": 2, "world_size": 1}))
     lines: list[dict[str, Any]] = [HEADER]
     for order, (name, value) in enumerate(numbers.items()):
         what = {"order": order, "phase": "forward", "micro_batch": 0, "name": name, "slot": HOSTILE, "kind": HOSTILE}

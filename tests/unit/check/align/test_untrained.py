@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from ascendtune.check.align.dump import Key, Tensor
+from ascendtune.check.align.parting import DumpComparison, Place
+from ascendtune.check.align.tensor_findings import refined
 from ascendtune.check.align.tensor_rows import Row
 from ascendtune.check.align.untrained import trained_rows
+from ascendtune.check.finding import ok
 
 REACHED = (1.0, 1.0, 1.0, 0.0)
 """Gradients at four sampled positions: the last is padding."""
@@ -64,3 +68,14 @@ def test_samples_that_are_not_finite_on_both_sides_are_no_difference(value: floa
     assert trained_rows([before, GRADIENT]) == ([GRADIENT], before)
     at_padding = row("forward", "mlp", (1.0, 2.0, 3.0, value), (1.0, 2.0, 3.0, value), difference=0.1)
     assert trained_rows([at_padding, GRADIENT]) == ([at_padding, GRADIENT], None)
+
+
+def test_loss_that_parts_beside_such_a_difference_says_where_to_look() -> None:
+    loss = replace(row("loss", "", (4.8653,), (4.8652,)), key=Key("loss", 0, "", "loss", 0))
+    place = Place(1, "forward", loss, (0,))
+    beside = DumpComparison(steps=(1,), place=place, without_effect=row("forward", "self_attn", SAME, AT_PADDING))
+    before = ok("forward", "")
+    (found,) = refined((before,), beside)
+    assert "self_attn differs too" in found.evidence[0]
+    (alone,) = refined((before,), replace(beside, without_effect=None))
+    assert alone.evidence == found.evidence[1:]

@@ -32,7 +32,7 @@ def test_file_holds_the_header_and_a_line_for_each_tensor(tmp_path: Path) -> Non
 
     header, first, second = (json.loads(line, parse_constant=refuse) for line in file.read_text().splitlines())
     assert header == {
-        "format": 1, "writer": "test", "step": 12, "rank": 3, "world_size": 4, "level": "module",
+        "format": 2, "writer": "test", "step": 12, "rank": 3, "world_size": 4, "level": "module",
         "content": "statistics", "complete": True,
     }  # fmt: skip
     assert list(first) == [

@@ -67,7 +67,7 @@ def test_recorded_loop_computes_the_same_and_its_numbers_are_written(tmp_path: P
     assert [each["loss"] for each in metrics] == pytest.approx(expected, rel=1e-7)
     assert {each["learning_rate"] for each in metrics} == {0.1}
     facts = json.loads((tmp_path / "recorded" / "recorded.json").read_text())
-    assert (facts["optimizer"], facts["world_size"], facts["format"]) == ("SGD", 1, 1)
+    assert (facts["optimizer"], facts["world_size"], facts["format"]) == ("SGD", 1, 2)
     start = json.loads((tmp_path / "recorded" / "start_weights.json").read_text())
     assert set(start["parameters"]) == {"up.weight", "up.bias", "down.weight", "down.bias"}
     assert sorted(each.name for each in (tmp_path / "recorded" / "dump").iterdir()) == ["step-0000002", "step-0000003"]

@@ -29,7 +29,21 @@ def test_statistics_equal_those_of_numpy(shape: tuple[int, ...], dtype: torch.dt
     assert found["l2"] == pytest.approx(np.sqrt((values**2).sum()), rel=1e-12)
     assert (found["nan"], found["inf"]) == (0, 0)
     count = min(16, len(values))
-    assert found["samples"] == [values[at * len(values) // count] for at in range(count)]
+    assert found["samples"] == [values[int((at + at * 39 % 64 / 64) * len(values) / count)] for at in range(count)]
+
+
+def test_samples_of_wider_vectors_lie_in_the_same_vectors() -> None:
+    vectors = torch.arange(80.0)
+    places = [statistics_of(vectors.repeat_interleave(width))["samples"] for width in (1, 3, 64, 96)]
+    assert places == [places[0]] * 4
+
+
+def test_samples_lie_in_many_columns_and_in_early_and_late_tokens_of_rows() -> None:
+    rows, tokens, width = 4, 16, 64
+    flat = torch.arange(float(rows * tokens * width))
+    samples = [int(each) for each in statistics_of(flat)["samples"]]
+    assert len({each % width for each in samples}) >= 4
+    assert len({each // width % tokens for each in samples}) >= 12
 
 
 def test_statistics_are_of_finite_values_and_others_are_counted() -> None:
