@@ -123,7 +123,7 @@ def test_a_table_without_a_header_has_numbered_columns(tmp_path: Path) -> None:
     assert "the first row has 2" in _refused(tmp_path / "y.csv", header=False).what
     (tmp_path / "z.csv").write_text("a,a\nd,e\n")
     assert _refused(tmp_path / "z.csv").code == "invalid-csv-header"
-    assert [row.values for row in rows_of_file(tmp_path / "z.csv", header=False)][0] == {
+    assert next(row.values for row in rows_of_file(tmp_path / "z.csv", header=False)) == {
         "column_1": "a",
         "column_2": "a",
     }
