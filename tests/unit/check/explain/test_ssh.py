@@ -22,6 +22,15 @@ Explained = Callable[..., Explanation]
             "backslash-missing",
         ),
         ("ValueError: invalid literal for int() with base 10: 'tcp://10.0.0.7:80'\n", "kubernetes-service-variable"),
+        (
+            "x Failed to build `moon-attn==2.8`\nModuleNotFoundError: No module named 'torch'\n",
+            "torch-hidden-from-build",
+        ),
+        (
+            "vllm 0.7 requires tide>=4, but you have tide 3 which is incompatible.\n"
+            "vllm 0.7 requires torch==2.7.0, but you have torch 2.6.0 which is incompatible.\n",
+            "pip-torch-pin",
+        ),
         ("cp: cannot create '/moon/x': Permission denied\n", "permission"),
     ],
 )
@@ -39,7 +48,7 @@ def test_unknown_host_name_is_not_explained_by_keys(explained: Explained) -> Non
 
 
 def test_other_failure_in_the_log_may_say_why(explained: Explained) -> None:
-    quoted = "I get: ModuleNotFoundError: No module named 'torch'\n"
+    quoted = "I get: ModuleNotFoundError: No module named 'torch_npu'\n"
 
     assert explained(quoted).sureness == "likely: no other line of the log says why it failed"
     both = explained(f"{quoted}  x Failed to build `moon-attn==2.8`\n").sureness
