@@ -55,6 +55,7 @@ _WORLD = {
         r"--port[= ])(?P<value>\d{4,5})\b"
     ),
     "checkpoint_inputs": re.compile(r"None of the inputs have (?P<value>requires_grad)=True"),
+    "failed_build": re.compile(r"Failed to (?:download and )?build:? [`'(]?(?P<value>[A-Za-z][\w.-]*)"),
     "joined": re.compile(r"world_size=(?P<wanted>\d+), worker_count=(?P<value>\d+)"),
 }
 _WORLD_WORDS = {
@@ -63,6 +64,7 @@ _WORLD_WORDS = {
     "nnodes": ("nnodes", "num_machines"),
     "port": ("port", "::]:", ".0.0.0:", "localhost:", ".0.0.1:"),
     "checkpoint_inputs": ("requires_grad",),
+    "failed_build": ("failed to ",),
     "joined": ("worker_count",),
 }
 """For each pattern: words in lower case, one of which every match holds, or begins with."""
@@ -120,6 +122,7 @@ _TOLD = ("shape", "size_of", "dtype", "operator", "kernel", "path", "name", "siz
 def of_log(texts: Iterable[str]) -> Facts:
     """What the log says of its job: `variable.NAME`, `version.NAME`, `world_size`, `nproc`, `nnodes`, `port`.
 
+    `failed_build` is a package that pip or uv could not build.
     `checkpoint_inputs` is there where gradient checkpointing warned that its inputs require no gradient.
     `asked` is the number of processes that were asked for where it is more than one; `joined` is "more" or "fewer"
     where another number of processes came to a rendezvous than it has places. `device_denied` is a device node that

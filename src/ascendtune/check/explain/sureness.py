@@ -45,7 +45,7 @@ def sureness_of(found: Diagnosis) -> str:
 
 def _of_known_cause(found: Diagnosis, first: Event) -> str:
     if first.is_quoted or first.weak:
-        if any(event.is_raised for event in found.echoes):
+        if found.echoes:
             return say("likely: the line is quoted or logged, not raised")
         return say("likely: no other line of the log says why it failed")
     if _GUESS.search(first.hit.entry.what):

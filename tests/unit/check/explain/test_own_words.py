@@ -185,7 +185,7 @@ def test_a_collapsed_loss_scale_explains_a_traceback_without_its_end(explained: 
 def test_a_submodule_that_is_missing_does_not_advise_to_install_its_package(explained: Explained) -> None:
     explanation = explained(f"{_CALLED}ModuleNotFoundError: No module named 'moonlib.tides'\n")
 
-    assert "the installed moonlib has no module tides" in explanation.headline()
+    assert "the moonlib that Python imports has no module tides" in explanation.headline()
     assert not any("pip install moonlib" in remedy for remedy in explanation.remedies())
 
 
