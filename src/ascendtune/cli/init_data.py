@@ -123,20 +123,33 @@ def _first_rows(path: str, encoding: str | None) -> tuple[dict[str, Any], list[R
 
     def read(**more: Any) -> list[RawRow]:
         reading.update(more)
-        return list(islice(read_rows(DatasetSpec(path=path, **reading), place), _ROWS_LOOKED_AT))
+        try:
+            return list(islice(read_rows(DatasetSpec(path=path, **reading), place), _ROWS_LOOKED_AT))
+        except DataError as error:
+            if error.code != "invalid-csv-header":
+                raise
+            rows = read(header=False)
+            if _begins_with_names(rows):
+                raise
+            return rows
 
     try:
         rows = read()
     except DataError as error:
         if error.code == "not-utf8" and (certain := _encoding_of(path, place)):
             rows = read(encoding=certain)
-        elif error.code == "invalid-csv-header":
-            rows = read(header=False)
         else:
             raise
     if data_suffix(rows[0].source.path) in (".csv", ".tsv") and not names_columns([row.values for row in rows]):
         rows = read(header=False)
     return reading, rows
+
+
+def _begins_with_names(rows: Sequence[RawRow]) -> bool:
+    """Whether the first row, read without a header, has names of columns all the same, two of them equal."""
+    names = [*map(str, rows[0].values.values())]
+    below = [dict(zip(names, row.values.values(), strict=True)) for row in rows[1:]]
+    return any(map(str.strip, names)) and bool(below) and names_columns(below)
 
 
 def _encoding_of(path: str, place: Path) -> str | None:

@@ -25,6 +25,10 @@ _CYRILLIC = 0xC0
 """In windows-1251 the alphabet begins here."""
 _ABOVE_ASCII = re.compile(rb"[\x80-\xff]+")
 _WESTERN = frozenset("äöüßÄÖÜẞéèêëàâçîïôûùœæÉÈÊÀÂÇÎÔŒñáíóúÑÁÍÓÚ¿¡ãõÃÕìòøåØÅÆ€–—“”„‘’‚…«»‹›°§´·²³½©®™•\u00a0")
+_HUNGARIAN = frozenset("õûÕÛ")
+"""What windows-1250's ő and ű are in windows-1252."""
+_WITH_OTHERS = frozenset("ãäàèêçÃÄÀÈÊÇ")
+"""In Portuguese, Estonian and French at least one of these is more frequent; Hungarian has none."""
 _WITHIN_WORDS = re.compile(r"(?<=[^\W\d_])[„“”‚‘](?=[^\W\d_])")
 """Where DOS has letters."""
 _COMMON_CHINESE = re.compile(rb"(?:[\xb0-\xd7][\xa1-\xfe]|[\xa1-\xa3][\xa1-\xfe])")
@@ -122,6 +126,9 @@ def _is_western(text: bytes) -> bool:
         return False
     beyond = [character for character in decoded if ord(character) > 127]
     strange = sum(character not in _WESTERN for character in beyond) + len(_WITHIN_WORDS.findall(decoded))
+    hungarian = sum(character in _HUNGARIAN for character in beyond)
+    if "á" in decoded and hungarian > sum(character in _WITH_OTHERS for character in beyond):
+        strange += hungarian
     return bool(beyond) and _mostly_alone(text) and strange <= _MOST_STRANGE * len(beyond)
 
 

@@ -16,6 +16,8 @@ FRENCH = "Où est la forêt ? « Là-bas », répond-elle, à côté de l'œuvre
 CHINESE = "法国的首都是哪里？法国的首都是巴黎，欢迎您来旅游。"
 JAPANESE = "フランスの首都はどこですか？パリです。"
 RUSSIAN = "Какая столица Франции? Это Париж."
+HUNGARIAN = "Hogyan kérhetek visszatérítést? Kérjük, töltse ki az űrlapot; a következő két napban válaszolunk."
+PORTUGUESE = "Quais são as opções? As informações estão na página de devoluções; não há custos, só põe o código."
 POLISH = "Jaka jest stolica? Łódź, Żyrardów i Częstochowa."
 
 
@@ -37,6 +39,8 @@ def lines(text: str, encoding: str) -> list[bytes]:
         ("한국의 수도는 어디입니까? 서울입니다.", "euc-kr", None),
         (RUSSIAN, "windows-1251", None),
         (POLISH, "windows-1250", None),
+        (HUNGARIAN, "windows-1250", None),
+        (PORTUGUESE, "windows-1252", "windows-1252"),
         ("Größe der Straße: schön, nämlich größer.", "cp850", None),
         (GERMAN, "mac-roman", None),
     ],

@@ -70,10 +70,13 @@ class Dialect:
     aliases: Mapping[str, str]
 
     def names_of_native_keys(self) -> dict[str, str]:
-        """Native key -> the key here that becomes it and no other key."""
+        """Native key -> the key here that becomes it and no other key, without switches of another meaning.
+
+        One such is `disable_gradient_checkpointing`. Of several keys the first that holds no word of a list is taken.
+        """
         found: dict[str, str] = {}
-        for name, key in self.translated.items():
-            if _ONE_KEY.fullmatch(key.becomes):
+        for name, key in sorted(self.translated.items(), key=lambda each: isinstance(each[1].kind, tuple)):
+            if _ONE_KEY.fullmatch(key.becomes) and (key.copied or key.kind != "truth"):
                 found.setdefault(key.becomes, name)
         return found
 

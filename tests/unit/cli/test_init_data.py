@@ -1,0 +1,27 @@
+"""How `init` reads tables whose first line may be a row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ascendtune.cli.init_data import look_at_data
+from ascendtune.core.errors import DataError
+
+ROWS = "".join(f"Wie geht Nummer {n}?,So geht sie schön {n}.,Auch so {n}.\n" for n in range(12))
+
+
+def test_a_name_that_two_columns_have_is_refused_and_does_not_become_a_row(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(f"question,answer,answer\n{ROWS}")
+    with pytest.raises(DataError) as caught:
+        look_at_data(str(tmp_path / "x.csv"))
+    assert caught.value.code == "invalid-csv-header"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "windows-1252"])
+def test_a_first_row_with_two_equal_fields_is_a_row_in_either_encoding(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(f"Wie geht es?,Gut.,Gut.\n{ROWS}".encode(encoding))
+    found = look_at_data(str(tmp_path / "x.csv"))
+    assert found.reading == ({"header": False} | ({} if encoding == "utf-8" else {"encoding": encoding}))
+    assert list(found.raw[0].values.values()) == ["Wie geht es?", "Gut.", "Gut."]
