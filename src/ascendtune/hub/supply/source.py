@@ -152,7 +152,7 @@ def choose_sources(names: Sequence[str], environment: Mapping[str, str]) -> list
     own = environment.get("HF_ENDPOINT", "").rstrip("/")
     wanted = list(names) or [*([own] if own else []), "hf", "hf-mirror"]
     endpoints = list(dict.fromkeys(_MIRRORS.get(each, each.rstrip("/")) for each in wanted))
-    modelscope = environment.get("MODELSCOPE_ENDPOINT", "").rstrip("/") if "modelscope" in names else ""
+    modelscope = environment.get("MODELSCOPE_ENDPOINT", "").rstrip("/") or None if "modelscope" in names else None
     if modelscope:
         # ModelScope's client takes it without a scheme, too.
         modelscope = modelscope if "://" in modelscope else f"https://{modelscope}"

@@ -223,7 +223,7 @@ def test_the_script_brings_the_same_files_and_continues(hub: Hub, tmp_path: Path
 def test_address_that_is_no_hub_is_refused(url: str) -> None:
     with pytest.raises(InputError) as caught:
         choose_sources([url], {})
-    assert caught.value.code == "invalid-option-value"
+    assert caught.value.code == "invalid-option-value" and caught.value.what.startswith("--from ")
 
 
 @pytest.mark.parametrize("page", [[], [{"type": "directory", "path": "sub"}]], ids=["empty", "directories"])
