@@ -154,7 +154,7 @@ def choose_sources(names: Sequence[str], environment: Mapping[str, str]) -> list
     endpoints = list(dict.fromkeys(_MIRRORS.get(each, each.rstrip("/")) for each in wanted))
     modelscope = environment.get("MODELSCOPE_ENDPOINT", "").rstrip("/") or None if "modelscope" in names else None
     if modelscope:
-        # ModelScope's client takes it without a scheme, too.
+        # `hub.modelscope.endpoint` takes it without a scheme, too.
         modelscope = modelscope if "://" in modelscope else f"https://{modelscope}"
         endpoints = [modelscope if each == _MIRRORS["modelscope"] else each for each in endpoints]
     for each in endpoints:
