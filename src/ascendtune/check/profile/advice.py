@@ -313,7 +313,7 @@ def _batches(rank: RankProfile) -> Iterator[Advice]:
         )  # fmt: skip
     count, size = _whole(facts.get("accumulate")), facts.get("per_device")
     if count > 1 and isinstance(size, int) and split.launch / split.steps >= _LEAST_LAUNCH * step:
-        factor = 2 if count % 2 == 0 else count
+        factor = next(each for each in range(2, count + 1) if count % each == 0)
         yield Advice(
             "small-micro-batches",
             say("the host prepares and launches each of {count} micro-batches of a step, which takes {time}",

@@ -152,8 +152,11 @@ def choose_sources(names: Sequence[str], environment: Mapping[str, str]) -> list
     own = environment.get("HF_ENDPOINT", "").rstrip("/")
     wanted = list(names) or [*([own] if own else []), "hf", "hf-mirror"]
     endpoints = list(dict.fromkeys(_MIRRORS.get(each, each.rstrip("/")) for each in wanted))
-    if "modelscope" in names:
-        endpoints = [environment.get("MODELSCOPE_ENDPOINT", "").rstrip("/") or each for each in endpoints]
+    modelscope = environment.get("MODELSCOPE_ENDPOINT", "").rstrip("/") or None if "modelscope" in names else None
+    if modelscope:
+        # `hub.modelscope.endpoint` takes it without a scheme, too.
+        modelscope = modelscope if "://" in modelscope else f"https://{modelscope}"
+        endpoints = [modelscope if each == _MIRRORS["modelscope"] else each for each in endpoints]
     for each in endpoints:
         if "@" in each:
             # Endpoints are shown and recorded.
@@ -164,9 +167,11 @@ def choose_sources(names: Sequence[str], environment: Mapping[str, str]) -> list
             )
         if not _is_http_url(each):
             raise InputError(
-                f"--from {each} is not a hub",
+                f"{'MODELSCOPE_ENDPOINT' if each == modelscope else '--from'} {each} is not a hub",
                 code="invalid-option-value",
-                remedy=f"choose {', '.join(_MIRRORS)}, or give the URL of a mirror of Hugging Face",
+                remedy=f"choose {', '.join(_MIRRORS)}, or give the URL of a mirror of Hugging Face"
+                if each != modelscope
+                else "give the address of ModelScope, such as https://www.modelscope.cn, or unset it",
             )
     if "modelscope" in names:
         if len(endpoints) > 1:

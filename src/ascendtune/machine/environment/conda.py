@@ -216,7 +216,8 @@ def _reason(done: Finished) -> str:
         answer = json.loads(done.output.rpartition("\0")[2])
     except (ValueError, RecursionError):
         answer = None
-    found = answer.get("errors", [answer]) if isinstance(answer, dict) else []
+    errors = answer.get("errors") if isinstance(answer, dict) else []
+    found = errors if isinstance(errors, list) else [answer]
     # An error of conda itself has no message, but its exception in `error`.
     told = [str(each.get("message") or each.get("error") or "") for each in found if isinstance(each, dict)]
     told = [" ".join(each.split()) for each in told if each not in ("", "()")]

@@ -65,6 +65,15 @@ def test_many_small_micro_batches_are_joined_to_the_same_global_batch(tmp_path: 
     assert "small-micro-batches" not in advised(tmp_path, *busy, per_device=1, accumulate=6)
 
 
+@pytest.mark.parametrize(("accumulate", "joined"), [(15, 3), (49, 7), (7, 7)])
+def test_an_odd_number_of_micro_batches_is_joined_by_its_smallest_divisor(
+    tmp_path: Path, accumulate: int, joined: int
+) -> None:
+    events = [step(1, 0, 100), *(op("aten::mm", 10 * at, 6) for at in range(10))]
+    found = advised(tmp_path, *events, per_device=2, accumulate=accumulate)["small-micro-batches"]
+    assert found.keys == {"batch.per_device": 2 * joined, "batch.accumulate": accumulate // joined}
+
+
 @pytest.mark.parametrize("name", ["evaluation", "checkpoint"])
 def test_what_interrupts_the_profiled_steps_is_on_the_list(tmp_path: Path, name: str) -> None:
     events = [step(1, 0, 100), op("aten::mm", 0, 40), named(f"ascendtune:phase {name}", 50, 30)]

@@ -107,6 +107,25 @@ def test_modelscope_is_never_mixed_with_another_hub() -> None:
     assert caught.value.code == "conflicting-options"
 
 
+@pytest.mark.parametrize(
+    ("named", "endpoint"),
+    [
+        ("", "https://www.modelscope.cn"),
+        ("own.example", "https://own.example"),
+        ("http://own.example:8080/", "http://own.example:8080"),
+    ],
+)
+def test_modelscope_endpoint_may_lack_its_scheme(named: str, endpoint: str) -> None:
+    [source] = choose_sources(["modelscope"], {"MODELSCOPE_ENDPOINT": named})
+    assert source.endpoint == endpoint
+
+
+def test_wrong_modelscope_endpoint_is_named_by_its_variable() -> None:
+    with pytest.raises(InputError) as caught:
+        choose_sources(["modelscope"], {"MODELSCOPE_ENDPOINT": "http://own.example:port"})
+    assert caught.value.code == "invalid-option-value" and caught.value.what.startswith("MODELSCOPE_ENDPOINT ")
+
+
 def test_modelscope_is_fetched_by_its_own_protocol(hub: Hub, tmp_path: Path) -> None:
     sources: list[Source] = [ModelScope(hub.endpoint)]
     fetch(Supply("o/m", "dataset", tmp_path), Mirrors(sources), least_speed=0, progress=lambda *_: None)
@@ -204,7 +223,7 @@ def test_the_script_brings_the_same_files_and_continues(hub: Hub, tmp_path: Path
 def test_address_that_is_no_hub_is_refused(url: str) -> None:
     with pytest.raises(InputError) as caught:
         choose_sources([url], {})
-    assert caught.value.code == "invalid-option-value"
+    assert caught.value.code == "invalid-option-value" and caught.value.what.startswith("--from ")
 
 
 @pytest.mark.parametrize("page", [[], [{"type": "directory", "path": "sub"}]], ids=["empty", "directories"])

@@ -66,6 +66,7 @@ def test_environment_with_the_name_of_another_keeps_its_path(env: dict[str, str]
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
+        ({"errors": None, "message": "channel is gone"}, ": channel is gone"),
         (
             {"errors": [{"message": "[Errno 28] No space left"}, {"message": "()"}]},
             ": [Errno 28] No space left",
