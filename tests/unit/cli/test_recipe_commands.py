@@ -269,9 +269,9 @@ def test_an_error_about_a_llamafactory_recipe_names_its_own_keys_too(
     (tmp_path / "dataset_info.json").write_text(
         json.dumps({"rows": {"file_name": data.name, "columns": {"prompt": "question", "response": "answer"}}})
     )
-    theirs = {"model_name_or_path": str(tiny_model), "stage": "sft", "do_train": True, "finetuning_type": "full"}
-    theirs |= {"dataset": "rows", "dataset_dir": ".", "template": "qwen", "output_dir": "out", "cutoff_len": 4}
-    (tmp_path / "lf.yaml").write_text(yaml.safe_dump(theirs))
+    values = {"model_name_or_path": str(tiny_model), "stage": "sft", "do_train": True, "finetuning_type": "full"}
+    values |= {"dataset": "rows", "dataset_dir": ".", "template": "qwen", "output_dir": "out", "cutoff_len": 4}
+    (tmp_path / "lf.yaml").write_text(yaml.safe_dump(values))
     refused = ascendtune("recipe", "check", "lf.yaml", "--data")
     assert "code: no-answer-left" in refused.stderr and "data.max_length is cutoff_len" in " ".join(
         refused.stderr.split()

@@ -20,7 +20,7 @@ from ascendtune.core.files import open_regular, require_writable
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.process import run
 from ascendtune.train.report.wandb_file import HEADER, is_exit, messages
-from ascendtune.train.report.wandb_upload import IN_USE, NOT_INSTALLED
+from ascendtune.train.report.wandb_upload import ANSWER, IN_USE, NOT_INSTALLED
 
 State = Literal["new", "in_flight", "damaged", "uploaded"]
 
@@ -95,8 +95,9 @@ def upload(found: OfflineRun, env: Mapping[str, str], *, project: str | None = N
     done = run(argv, timeout_seconds=_UPLOAD_SECONDS, env={**_RETRIES, **env, **_TELLING})
     lines = [line for line in f"{done.output}\n{done.error}".splitlines() if line.strip()]
     faults = [line for line in lines if _FAULT.match(line)]
-    if done.exit_code == 0 and not faults and _is_uploaded(file):
-        return Uploaded(**json.loads(done.output.splitlines()[-1]))
+    answers = [line.removeprefix(ANSWER) for line in done.output.splitlines() if line.startswith(ANSWER)]
+    if done.exit_code == 0 and not faults and answers and _is_uploaded(file):
+        return Uploaded(**json.loads(answers[-1]))
     if done.exit_code == NOT_INSTALLED:
         raise MachineError("wandb is not installed", code="package-missing", remedy="pip install 'ascendtune[track]'")
     if done.exit_code == IN_USE:

@@ -3,8 +3,8 @@
     python -m ascendtune.train.report.wandb_upload PARENT_PID FILE [PROJECT]
 
 The client (0.31) sends all rows of a file, behind those that the server has. So the server is asked first; where a part
-of this file has arrived, the client gets a copy without that part. The last line of output is `Uploaded` as JSON. The
-process ends with its parent, and so does wandb's core process, which sends.
+of this file has arrived, the client gets a copy without that part. The line of output that begins with ANSWER has the
+fields of `Uploaded` as JSON. The process ends with its parent, and so does wandb's core process, which sends.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from ascendtune.train.report.wandb_file import count_arrived, destination, rows,
 
 NOT_INSTALLED, IN_USE = 80, 81
 """Exit codes."""
+ANSWER = "ascendtune: uploaded "
+"""wandb may print lines before it and, when the interpreter ends, behind it."""
 _ANSWER_SECONDS = 30
 _COPY = ".ascendtune-rest-"
 """Begins the name of a directory in the run's with the copy for the client."""
@@ -63,7 +65,7 @@ def _upload(file: Path, project: str | None) -> int:
             if copy.with_name(f"{file.name}.synced").exists():
                 file.with_name(f"{file.name}.synced").touch()
     sys.stderr.flush()
-    sys.stdout.write(f"\n{json.dumps({'rows': len(file_rows), 'arrived': arrived})}\n")
+    sys.stdout.write(f"\n{ANSWER}{json.dumps({'rows': len(file_rows), 'arrived': arrived})}\n")
     return code
 
 

@@ -163,6 +163,14 @@ def test_run_whose_name_looks_like_an_error_is_uploaded(tmp_path: Path, client: 
     assert find_offline_runs([tmp_path])[0].state == "uploaded"
 
 
+def test_client_that_prints_when_the_interpreter_ends_does_not_hide_the_answer(tmp_path: Path, client: Path) -> None:
+    program = tmp_path / "client/wandb/__main__.py"
+    program.write_text(program.read_text() + "import atexit\natexit.register(print, 'wandb: bye')\n")
+    _run(tmp_path, "1new", _REAL.read_bytes())
+    (found,) = find_offline_runs([tmp_path])
+    assert upload(found, os.environ).rows > 0
+
+
 @pytest.mark.skipif(find_spec("wandb") is not None, reason="wandb is installed here")
 def test_missing_client_is_named(tmp_path: Path) -> None:
     _run(tmp_path, "1new", _REAL.read_bytes())
