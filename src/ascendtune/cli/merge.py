@@ -54,7 +54,7 @@ def merge(
     ascendtune merge runs/a=0.7 --adapter runs/b=0.3 --to merged
 
     Dtypes and file names are those of the base, tokenizer and chat template those of training. Tensors are merged one
-    by one, so a model of any size needs little memory; only the comparison at the end loads it. DIR is created last.
+    by one, and compared layer by layer, so a model of any size needs little memory. DIR is created last.
     """
     from ascendtune.cli.complain import suggest_next, warn
     from ascendtune.cli.progress import Progress
