@@ -108,7 +108,7 @@ def test_commands_of_remedies_exist() -> None:
         name
         for entry in entries()
         for remedy in entry.remedies
-        for name in re.findall(r"`ascendtune ([a-z]+(?: [a-z]+)?)", remedy)
+        for name in re.findall(r"`ascendtune ([a-z-]+(?: [a-z-]+)?)", remedy)
     }
 
     assert named
