@@ -55,7 +55,9 @@ _WORLD = {
         r"--port[= ])(?P<value>\d{4,5})\b"
     ),
     "checkpoint_inputs": re.compile(r"None of the inputs have (?P<value>requires_grad)=True"),
-    "failed_build": re.compile(r"Failed to (?:download and )?build:? [`'(]?(?P<value>[A-Za-z][\w.-]*)"),
+    "failed_build": re.compile(
+        r"(?:Failed to (?:download and )?build:?|likely indicates that) [`'(]?(?P<value>[A-Za-z][\w.-]*)"
+    ),
     "joined": re.compile(r"world_size=(?P<wanted>\d+), worker_count=(?P<value>\d+)"),
 }
 _WORLD_WORDS = {
@@ -64,7 +66,7 @@ _WORLD_WORDS = {
     "nnodes": ("nnodes", "num_machines"),
     "port": ("port", "::]:", ".0.0.0:", "localhost:", ".0.0.1:"),
     "checkpoint_inputs": ("requires_grad",),
-    "failed_build": ("failed to ",),
+    "failed_build": ("failed to ", "likely indicates"),
     "joined": ("worker_count",),
 }
 """For each pattern: words in lower case, one of which every match holds, or begins with."""

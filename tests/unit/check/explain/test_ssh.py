@@ -27,6 +27,11 @@ Explained = Callable[..., Explanation]
             "torch-hidden-from-build",
         ),
         (
+            "ModuleNotFoundError: No module named 'torch'\n\n"
+            "hint: This error likely indicates that `moon-attn@2.8` depends on `torch`, but does not declare it.\n",
+            "torch-hidden-from-build",
+        ),
+        (
             "vllm 0.7 requires tide>=4, but you have tide 3 which is incompatible.\n"
             "vllm 0.7 requires torch==2.7.0, but you have torch 2.6.0 which is incompatible.\n",
             "pip-torch-pin",
