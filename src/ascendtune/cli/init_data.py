@@ -113,7 +113,7 @@ def look_at_data(
 
 
 def _first_rows(path: str, encoding: str | None) -> tuple[dict[str, Any], list[RawRow]]:
-    """How the files are read (`DataFacts.reading`), and the first rows.
+    """Options for reading the files (`DataFacts.reading`), and the first rows.
 
     Raises:
         DataError: unreadable, or text that is neither UTF-8 nor certainly in another encoding.

@@ -26,7 +26,7 @@ _CYRILLIC = 0xC0
 _ABOVE_ASCII = re.compile(rb"[\x80-\xff]+")
 _WESTERN = frozenset("äöüßÄÖÜẞéèêëàâçîïôûùœæÉÈÊÀÂÇÎÔŒñáíóúÑÁÍÓÚ¿¡ãõÃÕìòøåØÅÆ€–—“”„‘’‚…«»‹›°§´·²³½©®™•\u00a0")
 _HUNGARIAN = frozenset("õûÕÛ")
-"""What windows-1250's ő and ű are in windows-1252."""
+"""The windows-1252 letters of the bytes that are ő and ű in windows-1250."""
 _WITH_OTHERS = frozenset("ãäàèêçÃÄÀÈÊÇ")
 """In Portuguese, Estonian and French at least one of these is more frequent; Hungarian has none."""
 _WITHIN_WORDS = re.compile(r"(?<=[^\W\d_])[„“”‚‘](?=[^\W\d_])")

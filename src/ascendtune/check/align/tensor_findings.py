@@ -89,7 +89,7 @@ def _refined(finding: Finding, dumps: DumpComparison) -> Finding:
 
 
 def _remedy_of_rows(code: str) -> str:
-    """What to do where both batches have the same rows, but not at the same places."""
+    """The remedy for two batches with the same rows at different places."""
     if code == "padding":
         return say(
             "the side of the padding does not change what is trained if each row's position ids begin at its first "

@@ -66,7 +66,7 @@ class Event:
 
     @property
     def quote(self) -> str:
-        """What the log has, in its own lines: `text` may be put together from several."""
+        """The lines of the log that `text` was made of, joined by a sign for the line end."""
         lines = self.trace.lines if self.trace is not None else self.lines
         return " ↵ ".join(lines) if lines else self.text
 

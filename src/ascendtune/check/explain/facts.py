@@ -162,7 +162,7 @@ def of_log(texts: Iterable[str]) -> Facts:
 
 
 def _of_commands(text: str, lower: str) -> Iterator[tuple[str, str]]:
-    """What commands show whose output stands in the log: `ls -l` of devices with `id`, capabilities, pulls."""
+    """Facts from the output of commands in the log: `ls -l` of devices with `id`, capabilities, pulls of images."""
     user = _USER.search(text) if "uid=" in lower else None
     if user is not None and user["uid"] != "0":
         groups = re.findall(r"\(([^)]+)\)", user["groups"])

@@ -135,7 +135,7 @@ class Trace:
 
     @property
     def none_expression(self) -> str:
-        """What is None, by the line of code of an exception that says that None has no attribute or item."""
+        """The expression that was None, from the line of code below the last frame; empty if it is not known."""
         attribute = _NONE_HAS_NO.search(self.message)
         if attribute is not None:
             used = re.search(rf"([A-Za-z_][\w.]*(?:\([^()]*\)|\[[^\[\]]*\])*)\.{attribute[1]}\b", self.code)

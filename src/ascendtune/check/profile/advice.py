@@ -297,7 +297,7 @@ def _resolved(facts: dict[str, Any], name: str) -> Any:
 
 
 def _batches(rank: RankProfile) -> Iterator[Advice]:
-    """What the micro-batches cost by their form, and the interruptions between them."""
+    """Padding, small micro-batches, and interruptions such as checkpoints."""
     split, facts = rank.split, rank.facts
     padding, step = facts.get("padding_ratio"), rank.step_seconds
     if is_number(padding, _LEAST_PADDING, 1):
