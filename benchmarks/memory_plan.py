@@ -245,7 +245,7 @@ def estimate(work: Path, name: str) -> dict[str, Any]:
     directory = Path(recipe.model.path)
     dataset = TokenDataset.open(prepare_data(recipe, directory).train)
     setting = Setting.of(recipe, directory, CpuDevice(), ranks=ranks, vocabulary=0, pad_id=0)
-    traced = trace_step(setting, largest_micro_batch(dataset, recipe, packed=setting.packed, ranks=ranks))
+    traced = trace_step(setting, largest_micro_batch(dataset, recipe, padding_free=setting.padding_free, ranks=ranks))
     moment = max(traced.moments, key=lambda each: traced.moments[each].total())
     return {
         "expected": traced.moments[moment].total(), "moment": moment,

@@ -116,7 +116,7 @@ def test_copy_to_host_gives_what_was_computed_before_it_and_nothing_later(device
 
 def test_feed_puts_the_batches_of_the_plan_on_the_device(device: Device, tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "tokens")
-    batches = Batches(dataset, plan_of(dataset, 3, seed=1), Strategy(device), 1, packed=False, pad_id=0)
+    batches = Batches(dataset, plan_of(dataset, 3, seed=1), Strategy(device), 1, padding_free=False, pad_id=0)
     feed = BatchFeed(batches, 0, 9)
     try:
         for step in range(9):

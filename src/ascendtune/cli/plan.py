@@ -164,7 +164,7 @@ def _as_text(answer: Answer, target: Target) -> str:
         f"{facts['precision']}, weights {facts['weights']}, {facts['strategy']} on "
         f"{count_of(target.devices, 'device')}{nodes}",
         f"batch.per_device {batch.micro_batch}; largest micro-batch: {facts['tokens']:,} tokens, "
-        f"{'packed' if facts['packed'] else 'padded'} ({facts['how']})",
+        f"{_layout(answer)} ({facts['how']})",
         "",
         table(["at the peak of one rank", "bytes"], rows, right=["bytes"]),
         "",
@@ -194,6 +194,13 @@ def _verdict(answer: Answer, target: Target) -> str:
         case _:
             said = f"does not fit on {device}"
     return f"{said}; {'changes that fit, the cheapest first:' if answer.changes else 'no change was found that fits'}"
+
+
+def _layout(answer: Answer) -> str:
+    """How the rows of a micro-batch are put together."""
+    if not answer.estimate.facts["padding_free"]:
+        return "padded"
+    return "not packed, without padding" if answer.recipe.data.packing is False else "packed"
 
 
 def _moment(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Group numbers become arrays: without padding when packed, padded on the right otherwise."""
+"""Group numbers become arrays: one after the other without padding, or padded on the right."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Batch:
     """
 
     input_ids: NDArray[np.int64]
-    """(batch, tokens) int64; batch is 1 when packed."""
+    """(batch, tokens) int64; batch is 1 without padding."""
     position_ids: NDArray[np.int64] | None
     """(1, tokens) int64, starting at 0 in every document; None when padded, where they are the same for all rows."""
     cu_seqlens: tuple[int, ...] | None
-    """Where documents begin and the last one ends, when packed: (0, 3, 7) for documents of 3 and 4 tokens."""
+    """Where documents begin and the last one ends, without padding: (0, 3, 7) for documents of 3 and 4 tokens."""
     target_index: NDArray[np.int64]
     """(labelled,) int64: positions with a target, in the flattened (batch × tokens) order."""
     targets: NDArray[np.int64]
@@ -51,17 +51,23 @@ class Batch:
 
 
 def collate(
-    dataset: TokenDataset, sequences: list[PackedSequence], *, packed: bool, pad_id: int, members: slice = slice(None)
+    dataset: TokenDataset,
+    sequences: list[PackedSequence],
+    *,
+    padding_free: bool,
+    pad_id: int,
+    members: slice = slice(None),
 ) -> Batch:
     """Arrays for one micro-batch of at least one sequence.
 
     Args:
-        packed: put all rows one after the other, isolated from each other, whether they were packed by length or not.
+        padding_free: put all rows one after the other, isolated from each other, whether they were packed by length
+            or not; else pad them on the right.
         members: which rows of each group; all of them, or `slice(0, 1)` for the first.
     """
     numbers = _row_numbers(dataset, sequences, members)
     rows = [dataset.row(number) for number in numbers]
-    batch = _concatenate(rows) if packed else _pad(rows, pad_id)
+    batch = _concatenate(rows) if padding_free else _pad(rows, pad_id)
     return batch if dataset.group_size == 1 else _in_groups(batch, dataset, sequences, numbers)
 
 

@@ -75,14 +75,14 @@ class Epoch:
 class BatchPlan:
     """Global batches for every step of training.
 
-    A *sequence* is a tuple of group numbers: one group when padding, up to `capacity` tokens of them when packing. A
+    A *sequence* is a tuple of group numbers: one group, or up to `capacity` tokens of them when packing. A
     group is `group_size` rows, one after the other; groups of several rows are not packed by their lengths, so that a
     step always sees as many of them.
 
     Args:
         lengths: (rows,) tokens of each row.
         label_counts: (rows,) labelled tokens of each row.
-        capacity: tokens a packed sequence holds; None leaves every group a sequence of its own, padded.
+        capacity: tokens a packed sequence holds; None leaves every group a sequence of its own.
         global_batch: sequences per step, over all devices and accumulation.
         seed: decides the order of every epoch; None keeps the order of the file (evaluation).
         group_size: rows of a group, as the data set says.
@@ -102,7 +102,6 @@ class BatchPlan:
         self._group_size = group_size
         self._lengths = _of_groups(lengths, group_size)
         self._label_counts = _of_groups(label_counts, group_size)
-        self._pads = capacity is None
         self._capacity = capacity if group_size == 1 else None
         self._seed = seed
         self.global_batch = global_batch
@@ -145,9 +144,7 @@ class BatchPlan:
         return int(self._lengths[_groups(sequences)].sum())
 
     def padding_ratio(self, per_device: int) -> float:
-        """Share of the computed positions that are padding in the first epoch; 0 when packing."""
-        if not self._pads:
-            return 0.0
+        """Share of the computed positions that are padding in the first epoch, where rows of a batch are padded."""
         longest = self.first_epoch.sums(self._row_lengths.reshape(-1, self._group_size).max(axis=1))
         if not len(longest):
             return 0.0

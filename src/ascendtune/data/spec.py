@@ -100,7 +100,8 @@ class DataSection(Section):
     max_length: int = Field(default=2048, ge=2, le=1_048_576)
     """Maximum tokens of a row, and of a packed sequence."""
     packing: Literal["auto"] | bool = "auto"
-    """Pack several rows into one sequence without attention between them; `auto`: where the attention supports it."""
+    """Pack several rows into one sequence without attention between them; `auto`: where the attention supports it;
+    `false`: each row is a sequence. Either way, where the attention supports it no padding is computed."""
     on_bad_row: Literal["fail", "skip"] = "fail"
     """A row that cannot be trained on: stop and list the first five, or skip and count. Invalid JSON always stops."""
     on_long_row: Literal["truncate", "drop", "fail"] = "truncate"

@@ -208,7 +208,8 @@ class AlignSection(Section):
     batch_hash: bool = True
     """Hash every global batch, so that two runs can prove that they saw the same data."""
     dump_steps: int | str | None = None
-    """Steps whose activations, gradients and parameters are dumped for `ascendtune align`, such as `1-3,10`."""
+    """Steps whose activations, gradients and parameters are dumped for `ascendtune align`, such as `1-3,10`. Rows that
+    are not packed are padded in such a run, as other trainers pad them."""
     level: Literal["module", "op"] = "module"
     """What is dumped of the forward pass: results of modules, or of every operator in them, too."""
     ranks: list[Annotated[int, Field(ge=0, le=MOST)]] | None = None

@@ -143,8 +143,8 @@ class Batches:
     strategy: Strategy
     per_device: int
     """Sequences of a micro-batch."""
-    packed: bool
-    """Padding-free, documents isolated; else padded."""
+    padding_free: bool
+    """The rows of a micro-batch follow each other, isolated; else they are padded."""
     pad_id: int
     masked: bool = False
     """The model gets a mask of the padding."""
@@ -193,5 +193,5 @@ class Batches:
     def make(self, sequences: list[PackedSequence], *, mismatched: bool = False) -> DeviceBatch:
         """One micro-batch of the rows in `sequences`, or of kto's mismatched answers to their prompts."""
         members = slice(int(mismatched), int(mismatched) + 1) if self.mismatched else slice(None)
-        host = collate(self.dataset, sequences, packed=self.packed, pad_id=self.pad_id, members=members)
+        host = collate(self.dataset, sequences, padding_free=self.padding_free, pad_id=self.pad_id, members=members)
         return to_device(host, self.strategy.device, self.reference, masked=self.masked)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import CheckFailed, RecipeError
 from ascendtune.core.log import say, warn
 from ascendtune.data.prepare import Prepared
 from ascendtune.data.tokenizer import Tokenizer
@@ -114,9 +114,13 @@ def check_head(model: Any, recipe: Recipe, strategy: Strategy, precision: Precis
         return model_checks.fusible_head(model, device, vocabulary)
 
 
-def packs(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision, attention: AttentionChoice) -> bool:
-    """Whether documents share sequences; shown on this device, with this model, where they do."""
-    if not may_pack(recipe, attention, is_main=strategy.is_main):
+def isolates(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision, attention: AttentionChoice) -> bool:
+    """Whether documents go through the model without padding; shown on this device, with this model, where they do."""
+    has_one_document = recipe.batch.micro_batch == 1 and recipe.method.task != "pairs"
+    # One document has nothing to pad; dumps are compared with those of other trainers, which pad.
+    if recipe.data.packing is False and (has_one_document or recipe.align.dump_steps):
+        return False
+    if not may_isolate(recipe, attention, is_main=strategy.is_main):
         return False
     device, vocabulary = strategy.device.torch_device, model.get_input_embeddings().weight.shape[0]
     try:
@@ -125,26 +129,31 @@ def packs(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision, 
     except RecipeError as error:
         if recipe.data.packing is True:
             raise
-        if strategy.is_main:
+        if strategy.is_main and recipe.data.packing:
             warn(f"data.packing: auto pads: {error.what}")
+        return False
+    except CheckFailed as error:
+        # Nothing is packed: padded rows give the result that was asked for.
+        if recipe.data.packing is not False:
+            raise
+        if strategy.is_main:
+            warn(f"rows are padded: {error.what}")
         return False
     return True
 
 
-def may_pack(recipe: Recipe, attention: AttentionChoice, *, is_main: bool) -> bool:
-    """Whether documents share sequences: where the recipe lets them, and the model keeps them apart.
+def may_isolate(recipe: Recipe, attention: AttentionChoice, *, is_main: bool) -> bool:
+    """Whether this attention keeps documents apart that go through the model without padding.
 
     Raises:
-        RecipeError: the recipe wants it, and the model does not keep them apart.
+        RecipeError: the recipe packs, which needs it.
     """
-    if recipe.data.packing is False:
-        return False
     if attention.verdict.packed:
         return True
     why = f"this model does not support packed documents: {attention.verdict.why_padded}"
     if recipe.data.packing is True:
         raise RecipeError(why, code="packing-unsupported", remedy="set data.packing: auto or false")
     # A model with its own attention has had a warning already.
-    if is_main and not attention.is_own:
+    if is_main and recipe.data.packing and not attention.is_own:
         warn(f"data.packing: auto pads: {why}")
     return False

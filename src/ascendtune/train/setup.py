@@ -38,7 +38,7 @@ from ascendtune.train.model import (
     trainable_share,
 )
 from ascendtune.train.model_flops import model_flops
-from ascendtune.train.model_setup import ModelSetup, check_head, may_pack, packs, set_up_model
+from ascendtune.train.model_setup import ModelSetup, check_head, isolates, may_isolate, set_up_model
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.objective.preference import PreferenceObjective
@@ -81,7 +81,7 @@ def set_up(
         model, lambda sums: [json.loads(each) for each in strategy.gather(json.dumps(sums))]
     )
     head_form = root.with_full_params(lambda: check_head(model, recipe, strategy, precision))
-    packed = root.with_full_params(lambda: packs(model, recipe, strategy, precision, attention))
+    padding_free = root.with_full_params(lambda: isolates(model, recipe, strategy, precision, attention))
     objective = make_objective(model, recipe, head_form=head_form, mean_over_ranks=strategy.mean)
     # Dropout differs between ranks from here on.
     torch.manual_seed(recipe.seed + strategy.rank)
@@ -89,16 +89,15 @@ def set_up(
     reference_attention, masked = None, attention.is_own
     if reference_directory := record.get("reference_directory"):
         reference_attention = attention_of_reference(recipe, reference_directory, device)
-        packed = packed and may_pack(recipe, reference_attention, is_main=strategy.is_main)
+        padding_free = padding_free and may_isolate(recipe, reference_attention, is_main=strategy.is_main)
         masked = masked or reference_attention.is_own
-    batches, held_out = _make_batches(recipe, strategy, prepared, record, packed=packed, masked=masked)
+    batches, held_out = _make_batches(recipe, strategy, prepared, record, padding_free=padding_free, masked=masked)
     model_checks.warn_of_long_rows(setup.config, int(batches.dataset.lengths.max()))
     schedule = _make_schedule(recipe, batches.plan)
     require_profiled_steps(recipe.profile, schedule.total_steps, strategy)
     resolved = {
-        **_resolved(recipe, strategy, setup, batches.plan, schedule),
+        **_resolved(recipe, strategy, setup, batches, schedule),
         "loss": _name_of_loss(recipe, head_form),
-        "packing": packed,
         "weights_hash": start_weights["hash"],
     }
     if strategy.is_main:
@@ -154,14 +153,14 @@ def set_up(
 
 
 def _make_batches(
-    recipe: Recipe, strategy: Strategy, prepared: Prepared, record: dict[str, Any], *, packed: bool, masked: bool
+    recipe: Recipe, strategy: Strategy, prepared: Prepared, record: dict[str, Any], *, padding_free: bool, masked: bool
 ) -> tuple[Batches, Batches | None]:
     """Those of the training data, and of the evaluation data where there is any."""
 
     def plan(dataset: TokenDataset, global_batch: int, seed: int | None) -> BatchPlan:
         return BatchPlan(
             dataset.lengths, dataset.label_counts,
-            capacity=recipe.data.max_length if packed else None,
+            capacity=recipe.data.max_length if _packs(recipe, padding_free) else None,
             global_batch=global_batch, seed=seed, group_size=dataset.group_size,
         )  # fmt: skip
 
@@ -169,13 +168,18 @@ def _make_batches(
     at_once = recipe.batch.micro_batch * strategy.world_size
     batches = Batches(
         dataset, plan(dataset, record.get("global_batch") or at_once * recipe.batch.accumulate, recipe.seed),
-        strategy, recipe.batch.micro_batch, packed=packed, pad_id=prepared.pad_id, masked=masked,
+        strategy, recipe.batch.micro_batch, padding_free=padding_free, pad_id=prepared.pad_id, masked=masked,
         mismatched=recipe.method.stage == "preference" and recipe.method.preference.loss == "kto",
     )  # fmt: skip
     if not prepared.eval:
         return batches, None
     held_out = TokenDataset.open(prepared.eval)
     return batches, replace(batches, dataset=held_out, plan=plan(held_out, at_once, None))
+
+
+def _packs(recipe: Recipe, padding_free: bool) -> bool:
+    """Whether rows are packed by their lengths into sequences of `data.max_length` tokens."""
+    return padding_free and recipe.data.packing is not False
 
 
 def _make_schedule(recipe: Recipe, plan: BatchPlan) -> Schedule:
@@ -199,10 +203,10 @@ def _flops_per_token(
 
 
 def _resolved(
-    recipe: Recipe, strategy: Strategy, setup: ModelSetup, plan: BatchPlan, schedule: Schedule
+    recipe: Recipe, strategy: Strategy, setup: ModelSetup, batches: Batches, schedule: Schedule
 ) -> dict[str, Any]:
     """What `auto` came to, and the size of the training, for run.json."""
-    device, precision, attention = strategy.device, setup.precision, setup.attention
+    device, precision, attention, plan = strategy.device, setup.precision, setup.attention, batches.plan
     trainable, parameters = trainable_share(setup.root.model)
     return {
         "device": {
@@ -222,7 +226,9 @@ def _resolved(
         "per_device": recipe.batch.micro_batch,
         "parameters": parameters,
         "trainable": trainable,
-        "padding_ratio": plan.padding_ratio(recipe.batch.micro_batch),
+        "packing": _packs(recipe, batches.padding_free),
+        "padding_free": batches.padding_free,
+        "padding_ratio": 0.0 if batches.padding_free else plan.padding_ratio(recipe.batch.micro_batch),
     }
 
 

@@ -84,8 +84,8 @@ def test_packed_is_padded_is_transformers(
     loop = make_loop(model={"path": str(directory)}, data={"packing": True})
     rows = [(1, 4, 2), (0, 3)]
     one_by_one = [row for sequence in rows for row in sequence]
-    packed = loss_and_gradients(loop, rows, packed=True)
-    padded = loss_and_gradients(loop, [(row,) for row in one_by_one], packed=False)
+    packed = loss_and_gradients(loop, rows, padding_free=True)
+    padded = loss_and_gradients(loop, [(row,) for row in one_by_one], padding_free=False)
     theirs = by_transformers(directory, loop, one_by_one)
     for loss, gradients in (padded, theirs):
         assert packed[0] == pytest.approx(loss, rel=1e-5)
@@ -110,10 +110,12 @@ def test_a_model_whose_head_caps_its_logits_learns(train: Train, variant: Callab
     assert trained.losses()[-1] < 0.9 * trained.losses()[0]
 
 
-def loss_and_gradients(loop: Loop, sequences: list[PackedSequence], *, packed: bool) -> Measured:
+def loss_and_gradients(loop: Loop, sequences: list[PackedSequence], *, padding_free: bool) -> Measured:
     objective = loop.objective.eval()
     objective.zero_grad()
-    loss = objective(to_device(collate(loop.batches.dataset, sequences, packed=packed, pad_id=0), find_device())).loss
+    loss = objective(
+        to_device(collate(loop.batches.dataset, sequences, padding_free=padding_free, pad_id=0), find_device())
+    ).loss
     loss.backward()
     return loss.item(), gradients_of(loop.model)
 

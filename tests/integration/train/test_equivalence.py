@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from ascendtune.core.errors import CheckFailed
 from ascendtune.data.collate import collate
 from ascendtune.machine.torch_backend.find import find_device
+from ascendtune.train import model_checks, setup
 from ascendtune.train.batch import to_device
 from ascendtune.train.loop import Loop
 
@@ -80,14 +84,52 @@ def test_packed_is_padded_token_by_token(make_loop: Callable[..., Loop]) -> None
     loop = make_loop(data={"packing": True})
     rows = [5, 0, 9, 3, 14]
 
-    def losses(sequences: list[tuple[int, ...]], *, packed: bool) -> torch.Tensor:
-        batch = to_device(collate(loop.batches.dataset, sequences, packed=packed, pad_id=0), find_device())
+    def losses(sequences: list[tuple[int, ...]], *, padding_free: bool) -> torch.Tensor:
+        batch = to_device(collate(loop.batches.dataset, sequences, padding_free=padding_free, pad_id=0), find_device())
         logits = loop.model(**batch.model_inputs()).logits.flatten(0, 1)[batch.target_index]
         return cross_entropy(logits, batch.targets, reduction="none")
 
-    packed, padded = losses([tuple(rows)], packed=True), losses([(row,) for row in rows], packed=False)
+    packed, padded = losses([tuple(rows)], padding_free=True), losses([(row,) for row in rows], padding_free=False)
     assert len(packed) == sum(loop.batches.dataset.label_counts[rows])
     torch.testing.assert_close(packed, padded, rtol=TOLERANCE, atol=0)
+
+
+@pytest.mark.parametrize("stage", ["sft", "preference"])
+def test_rows_that_are_not_packed_train_without_padding_as_with_it(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    changes: dict[str, Any] = {"optim": SHORT, "method": {"stage": stage}}
+    if stage == "preference":
+        pairs = tmp_path / "pairs.jsonl"
+        drawn = [{"prompt": "the sun " * (i % 5 + 1), "chosen": "is big", "rejected": "no " * i} for i in range(1, 30)]
+        pairs.write_text("".join(json.dumps(pair) + "\n" for pair in drawn))
+        changes |= {"data": {"train": str(pairs)}}
+    flat = train(**changes)
+    monkeypatch.setattr(setup, "isolates", lambda *_: False)
+    padded = train(**changes)
+    one, other = (each.run.read()["resolved"] for each in (flat, padded))
+    assert (one["packing"], one["padding_free"], one["padding_ratio"]) == (False, True, 0.0)
+    assert (other["packing"], other["padding_free"]) == (False, False) and other["padding_ratio"] > 0.1
+    assert_same(flat, padded)
+
+
+def test_rows_that_are_not_packed_are_padded_for_dumps(train: Train) -> None:
+    run = train(optim={"max_steps": 1}, align={"dump_steps": 1}).run
+    assert run.read()["resolved"]["padding_free"] is False
+
+
+def test_rows_that_are_not_packed_are_padded_where_the_model_does_not_isolate_them(
+    train: Train, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def leak(*_: Any, **__: Any) -> float:
+        raise CheckFailed("documents attend to each other", code="documents-not-isolated", remedy="report it")
+
+    monkeypatch.setattr(model_checks, "prove_isolation", leak)
+    run = train(optim={"max_steps": 1}).run
+    assert run.read()["resolved"]["padding_free"] is False
+    assert "rows are padded: documents attend to each other" in caplog.text
+    with pytest.raises(CheckFailed):
+        train(optim={"max_steps": 1}, data={"packing": "auto"})
 
 
 def test_a_record_of_several_steps_is_the_mean_over_their_tokens(train: Train) -> None:

@@ -44,7 +44,7 @@ def test_capped_logits_are_trained_as_capped_however_small_they_begin(
     loop = make_loop(model={"path": str(directory), "attention": "eager"}, data={"packing": False})
     assert loop.objective.head_form == form
     enlarge_logits(loop.objective.model)
-    loss, gradients = loss_and_gradients(loop, [(0,), (1,), (2,)], packed=False)
+    loss, gradients = loss_and_gradients(loop, [(0,), (1,), (2,)], padding_free=False)
     expected_loss, expected = by_transformers(directory, loop, [0, 1, 2])
     assert loss == pytest.approx(expected_loss, rel=1e-5)
     assert gradients.keys() == expected.keys()

@@ -21,7 +21,7 @@ ROWS = Rows(([5, 6, 7], [-100, 6, 7]), ([8, 9, 10, 11], [8, -100, 10, 11]), ([12
 
 
 def test_packed_documents_predict_their_own_next_token_only():
-    batch = collate(ROWS, [(0, 1), (2,)], packed=True, pad_id=0)
+    batch = collate(ROWS, [(0, 1), (2,)], padding_free=True, pad_id=0)
     assert batch.input_ids.tolist() == [[5, 6, 7, 8, 9, 10, 11, 12]]
     assert batch.position_ids.tolist() == [[0, 1, 2, 0, 1, 2, 3, 0]]
     assert batch.cu_seqlens == (0, 3, 7, 8)
@@ -32,7 +32,7 @@ def test_packed_documents_predict_their_own_next_token_only():
 
 
 def test_padding_is_on_the_right_and_is_not_predicted():
-    batch = collate(ROWS, [(0,), (1,)], packed=False, pad_id=0)
+    batch = collate(ROWS, [(0,), (1,)], padding_free=False, pad_id=0)
     assert batch.input_ids.tolist() == [[5, 6, 7, 0], [8, 9, 10, 11]]
     assert batch.position_ids is None and batch.cu_seqlens is None
     assert batch.target_index.tolist() == [0, 1, 5, 6]
@@ -40,12 +40,12 @@ def test_padding_is_on_the_right_and_is_not_predicted():
     assert batch.tokens == 7
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_every_token_of_a_long_row_is_predicted_from_the_one_before_it(packed):
+@pytest.mark.parametrize("padding_free", [True, False])
+def test_every_token_of_a_long_row_is_predicted_from_the_one_before_it(padding_free):
     lengths = (5000, 3, 1500)
     rows = [(np.arange(length) + 10_000 * number, np.arange(length) + 10_000 * number) for number, length in
             enumerate(lengths)]  # fmt: skip
-    batch = collate(Rows(*rows), [(0,), (1,), (2,)], packed=packed, pad_id=0)
+    batch = collate(Rows(*rows), [(0,), (1,), (2,)], padding_free=padding_free, pad_id=0)
     seen = batch.input_ids.reshape(-1)[batch.target_index]
     # Tokens count upwards, so that the next token is the one after it.
     assert batch.targets.tolist() == (seen + 1).tolist()
@@ -64,7 +64,7 @@ PAIRS = Rows(
 
 
 def test_a_group_goes_whole_into_a_padding_free_batch():
-    batch = collate(PAIRS, [(1,), (0,)], packed=True, pad_id=0)
+    batch = collate(PAIRS, [(1,), (0,)], padding_free=True, pad_id=0)
     assert batch.input_ids.tolist() == [[9, 10, 9, 11, 12, 13, 5, 6, 7, 5, 8]]
     assert batch.position_ids.tolist() == [[0, 1, 0, 1, 2, 3, 0, 1, 2, 0, 1]]
     assert batch.cu_seqlens == (0, 2, 6, 9, 11)
@@ -78,7 +78,7 @@ def test_a_group_goes_whole_into_a_padding_free_batch():
 
 
 def test_a_group_goes_whole_into_a_padded_batch():
-    batch = collate(PAIRS, [(1,), (0,)], packed=False, pad_id=0)
+    batch = collate(PAIRS, [(1,), (0,)], padding_free=False, pad_id=0)
     assert batch.input_ids.tolist() == [[9, 10, 0, 0], [9, 11, 12, 13], [5, 6, 7, 0], [5, 8, 0, 0]]
     assert batch.documents == 4
     assert batch.target_document.tolist() == [0, 1, 1, 1, 2, 2, 3]
@@ -89,7 +89,7 @@ def test_a_group_goes_whole_into_a_padded_batch():
 
 
 def test_rows_on_their_own_pay_nothing_for_groups():
-    batch = collate(ROWS, [(0, 1)], packed=True, pad_id=0)
+    batch = collate(ROWS, [(0, 1)], padding_free=True, pad_id=0)
     assert batch.documents == 0 and batch.rows == ()
     assert len(batch.target_document) == len(batch.last_index) == len(batch.values) == 0
 

@@ -97,7 +97,9 @@ def make_table_loop(
     root = RootModule(nn.Embedding(VOCABULARY, VOCABULARY))
     optimizer = make_optimizer(recipe.optim, root.named_parameters(), 0.1, fused=False)
 
-    batches = Batches(dataset, plan_of(dataset, 3, seed=1), strategy, recipe.batch.per_device, packed=False, pad_id=0)
+    batches = Batches(
+        dataset, plan_of(dataset, 3, seed=1), strategy, recipe.batch.per_device, padding_free=False, pad_id=0
+    )
     told, objective = Told(), NextToken(root.model)
     counters, phases, stop = Counters(), Phases(None), StopRequest()
     recorder = Recorder(

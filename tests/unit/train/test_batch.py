@@ -13,11 +13,11 @@ from ascendtune.train.batch import Batches, DeviceBatch
 from ascendtune.train.strategy.base import Strategy
 
 
-def batches_of(directory: Path, rank: int, ranks: int, per_device: int, *, packed: bool = False) -> Batches:
+def batches_of(directory: Path, rank: int, ranks: int, per_device: int, *, padding_free: bool = False) -> Batches:
     strategy = Strategy(find_device())
     strategy.rank, strategy.world_size = rank, ranks
-    dataset = write_dataset(directory / f"tokens_{rank}_{per_device}_{packed}")
-    return Batches(dataset, plan_of(dataset, 5, seed=1), strategy, per_device, packed=packed, pad_id=0)
+    dataset = write_dataset(directory / f"tokens_{rank}_{per_device}_{padding_free}")
+    return Batches(dataset, plan_of(dataset, 5, seed=1), strategy, per_device, padding_free=padding_free, pad_id=0)
 
 
 def of_step(batches: Batches, step: int) -> list[DeviceBatch]:
@@ -68,7 +68,7 @@ def test_a_model_with_masks_of_its_own_gets_a_mask_of_the_padding(tmp_path: Path
 
 
 def test_packed_documents_have_positions_and_borders_of_their_own(tmp_path: Path) -> None:
-    batch = batches_of(tmp_path, 0, 1, 3, packed=True).make([(0, 2), (4,)])
+    batch = batches_of(tmp_path, 0, 1, 3, padding_free=True).make([(0, 2), (4,)])
     borders = (0, LENGTHS[0], LENGTHS[0] + LENGTHS[2], LENGTHS[0] + LENGTHS[2] + LENGTHS[4])
     assert batch.input_ids.shape == (1, borders[-1]) and batch.cu_seqlens == borders
     assert batch.position_ids is not None

@@ -41,7 +41,7 @@ def batches(tmp_path: Path) -> Iterator[NotedBatches]:
     dataset = write_dataset(tmp_path / "tokens")
     strategy = Strategy(find_device())
     NotedBatches.made, NotedBatches.bad = 0, -1
-    yield NotedBatches(dataset, plan_of(dataset, 3, seed=1), strategy, 1, packed=False, pad_id=0)
+    yield NotedBatches(dataset, plan_of(dataset, 3, seed=1), strategy, 1, padding_free=False, pad_id=0)
     assert not [each for each in threading.enumerate() if each.name == "batches"]
 
 

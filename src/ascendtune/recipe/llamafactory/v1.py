@@ -218,7 +218,7 @@ def _put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             "a budget of cutoff_len × micro_batch_size tokens"
         )
     elif strategy == "padding_free":
-        native.note_ignored("batching_strategy", "padding changes no result; data.packing: true saves more of it")
+        native.note_ignored("batching_strategy", "no padding is computed where the model keeps rows apart")
 
 
 def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:

@@ -39,7 +39,7 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
     text = setting.config.get_text_config()
     layers, hidden = int(text.num_hidden_layers), int(text.hidden_size)
     tokens = sum(each.tokens for each in documents)
-    if not setting.packed:
+    if not setting.padding_free:
         tokens = len(documents) * max(each.tokens for each in documents)
     wide = DTYPES[setting.precision.compute].itemsize / 2
     kept = 2 * hidden * tokens * layers if recipe.memory.gradient_checkpointing else 0

@@ -64,11 +64,14 @@ def ask(recipe: Recipe, target: Target, *, dataset: TokenDataset | None = None, 
     if (directory / "tokenizer.json").is_file():
         tokenizer = Tokenizer.load(directory, section.new_tokens)
         vocabulary, pad = tokenizer.vocab_size, tokenizer.pad_id
-    packed = recipe.data.packing is not False
-    documents = None
+    documents = padded = None
     if dataset is not None and recipe.batch.per_device != "auto":
-        documents = largest_micro_batch(dataset, recipe, packed=packed, ranks=target.devices)
-    request = Request(recipe.model_dump(mode="json"), str(directory.resolve()), target, documents, vocabulary, pad)
+        documents, padded = (
+            largest_micro_batch(dataset, recipe, padding_free=each, ranks=target.devices) for each in (True, False)
+        )
+    request = Request(
+        recipe.model_dump(mode="json"), str(directory.resolve()), target, documents, padded, vocabulary, pad
+    )
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "request.json"
         file.write_text(request.to_json())
@@ -92,7 +95,7 @@ def ask(recipe: Recipe, target: Target, *, dataset: TokenDataset | None = None, 
     estimate, work = Estimate.of(content["estimate"]), content["work"]
     recipe = changed(recipe, Change({"batch.per_device": content["per_device"]}, 0, ""))
     if dataset is not None:
-        steps = steps_of_data(dataset, recipe, packed=bool(estimate.facts["packed"]), ranks=target.devices)
+        steps = steps_of_data(dataset, recipe, padding_free=bool(estimate.facts["padding_free"]), ranks=target.devices)
     else:
         steps = steps_of_full_rows(recipe, full_rows(recipe), target.devices)
     return Answer(estimate, content["changes"], Work.of(work) if work else None, steps, recipe)

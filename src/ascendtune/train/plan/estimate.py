@@ -116,7 +116,7 @@ def _fitting(recipe: Recipe, request: Request) -> list[dict[str, Any]]:
             rough = compute_step(_setting(other, request), full_rows(other))
             if rough.moments["step"].total() * _ARITHMETIC_SPREAD[0] > limit:
                 continue
-            estimated = estimate(other, replace(request, documents=None))
+            estimated = estimate(other, replace(request, documents=None, padded_documents=None))
         except AscendtuneError:
             continue
         if estimated.fits(limit):
@@ -136,8 +136,9 @@ def _setting(recipe: Recipe, request: Request) -> Setting:
 def estimate(recipe: Recipe, request: Request) -> Estimate:
     """Trace a step, or compute what can be computed where the model's class does not let itself be traced."""
     target = request.target
-    documents = request.documents or full_rows(recipe)
     setting = _setting(recipe, request)
+    measured = request.documents if setting.padding_free else request.padded_documents
+    documents = measured or full_rows(recipe)
     step, spread, notes = _step_memory(setting, documents, target)
     moments, resting = step.moments, step.resting
     host, copied = step.offloaded, _checkpoint_copy(step)
@@ -164,8 +165,8 @@ def estimate(recipe: Recipe, request: Request) -> Estimate:
             "parameters": step.parameters, "trainable": step.trainable, "layers": step.layers, "how": step.how,
             "strategy": setting.strategy, "reason": setting.reason,
             "precision": setting.precision.compute, "weights": setting.precision.weights,
-            "attention": setting.attention.name, "packed": setting.packed,
-            "tokens": _positions(documents, setting.packed), "measured_rows": request.documents is not None,
+            "attention": setting.attention.name, "padding_free": setting.padding_free,
+            "tokens": _positions(documents, setting.padding_free), "measured_rows": measured is not None,
         },
         notes=tuple(notes),
     )  # fmt: skip
@@ -221,9 +222,9 @@ def _checkpoint_copy(step: StepMemory) -> int:
     return trained + resting["optimizer"]
 
 
-def _positions(documents: Sequence[Document], packed: bool) -> int:
+def _positions(documents: Sequence[Document], padding_free: bool) -> int:
     lengths = [each.tokens for each in documents]
-    return sum(lengths) if packed else len(lengths) * max(lengths)
+    return sum(lengths) if padding_free else len(lengths) * max(lengths)
 
 
 if __name__ == "__main__":

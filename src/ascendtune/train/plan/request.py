@@ -46,7 +46,9 @@ class Request:
     model_directory: str
     target: Target
     documents: tuple[Document, ...] | None
-    """Of the largest micro-batch; None where the data are not known: full rows."""
+    """Of the largest micro-batch without padding; None where the data are not known: full rows."""
+    padded_documents: tuple[Document, ...] | None
+    """Of the largest micro-batch where the model does not keep documents apart."""
     vocabulary: int
     pad_id: int
 
@@ -56,10 +58,12 @@ class Request:
     @classmethod
     def from_json(cls, text: str) -> Request:
         values = json.loads(text)
-        documents = values["documents"]
+        documents, padded = (
+            None if values[each] is None else tuple(Document(*row) for row in values[each])
+            for each in ("documents", "padded_documents")
+        )
         return cls(
-            values["recipe"], values["model_directory"], Target(**values["target"]),
-            None if documents is None else tuple(Document(*each) for each in documents),
+            values["recipe"], values["model_directory"], Target(**values["target"]), documents, padded,
             values["vocabulary"], values["pad_id"],
         )  # fmt: skip
 

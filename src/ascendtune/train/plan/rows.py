@@ -24,9 +24,11 @@ def full_rows(recipe: Recipe) -> tuple[Document, ...]:
     return (Document(length, length - 1),) * (documents * recipe.batch.micro_batch)
 
 
-def largest_micro_batch(dataset: TokenDataset, recipe: Recipe, *, packed: bool, ranks: int) -> tuple[Document, ...]:
+def largest_micro_batch(
+    dataset: TokenDataset, recipe: Recipe, *, padding_free: bool, ranks: int
+) -> tuple[Document, ...]:
     """The documents of the micro-batch of the first epoch with most positions, of those the one with most labels."""
-    plan = _plan(dataset, recipe, packed=packed, ranks=ranks)
+    plan = _plan(dataset, recipe, padding_free=padding_free, ranks=ranks)
     steps = min(plan.steps_per_epoch, _all_steps(plan, recipe))
     # kto: an answer and its mismatched one are computed apart.
     members = 1 if recipe.method.task == "singles" else dataset.group_size
@@ -37,7 +39,7 @@ def largest_micro_batch(dataset: TokenDataset, recipe: Recipe, *, packed: bool, 
     used = slice(min(len(epoch), steps * plan.global_batch))
     # A global batch is a whole number of micro-batches.
     starts = np.arange(0, used.stop, per_device)
-    if packed:
+    if padding_free:
         positions = np.add.reduceat(epoch.sums(tokens.sum(axis=1))[used], starts)
     else:
         documents = members * np.diff(starts, append=used.stop)
@@ -51,14 +53,14 @@ def largest_micro_batch(dataset: TokenDataset, recipe: Recipe, *, packed: bool, 
     )
 
 
-def steps_of_data(dataset: TokenDataset, recipe: Recipe, *, packed: bool, ranks: int) -> Steps:
+def steps_of_data(dataset: TokenDataset, recipe: Recipe, *, padding_free: bool, ranks: int) -> Steps:
     """Of tokens on disk."""
-    plan = _plan(dataset, recipe, packed=packed, ranks=ranks)
+    plan = _plan(dataset, recipe, padding_free=padding_free, ranks=ranks)
     each, steps = plan.steps_per_epoch, _all_steps(plan, recipe)
     return Steps(
         steps, float(dataset.lengths.sum()) / each, float(dataset.label_counts.sum()) / each,
         dataset.rows_by_length(),
-        plan.padding_ratio(recipe.batch.micro_batch), min(1.0, each / steps), is_measured=True,
+        0.0 if padding_free else plan.padding_ratio(recipe.batch.micro_batch), min(1.0, each / steps), is_measured=True,
     )  # fmt: skip
 
 
@@ -72,10 +74,10 @@ def steps_of_full_rows(recipe: Recipe, documents: tuple[Document, ...], ranks: i
     )  # fmt: skip
 
 
-def _plan(dataset: TokenDataset, recipe: Recipe, *, packed: bool, ranks: int) -> BatchPlan:
+def _plan(dataset: TokenDataset, recipe: Recipe, *, padding_free: bool, ranks: int) -> BatchPlan:
     return BatchPlan(
         dataset.lengths, dataset.label_counts,
-        capacity=recipe.data.max_length if packed else None,
+        capacity=recipe.data.max_length if padding_free and recipe.data.packing is not False else None,
         global_batch=recipe.batch.micro_batch * recipe.batch.accumulate * ranks,
         seed=recipe.seed, group_size=dataset.group_size,
     )  # fmt: skip

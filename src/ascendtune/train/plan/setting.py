@@ -41,7 +41,8 @@ class Setting:
     head_form: HeadForm | None
     strategy: str
     reason: str
-    packed: bool
+    padding_free: bool
+    """The rows of a micro-batch follow each other; else they are padded."""
     vocabulary: int
     pad_id: int
 
@@ -84,7 +85,7 @@ class Setting:
         name = "single" if section.strategy == "ddp" and ranks == 1 else section.strategy
         return cls(
             recipe, directory, device, ranks, shards, config, precision, attention, head_form, name, reason,
-            recipe.data.packing is not False and attention.verdict.packed, vocabulary, pad_id,
+            attention.verdict.packed, vocabulary, pad_id,
         )  # fmt: skip
 
 

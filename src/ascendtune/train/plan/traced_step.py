@@ -353,21 +353,21 @@ def _batch(setting: Setting, documents: Sequence[Document]) -> Batch:
     """A micro-batch of such documents; the last tokens of each are those that the loss counts."""
     lengths = [each.tokens for each in documents]
     longest = max(lengths)
-    starts = np.cumsum([0, *lengths[:-1]]) if setting.packed else np.arange(len(lengths)) * longest
+    starts = np.cumsum([0, *lengths[:-1]]) if setting.padding_free else np.arange(len(lengths)) * longest
     index = [
         np.arange(start + each.tokens - 1 - min(each.labels, each.tokens - 1), start + each.tokens - 1)
         for start, each in zip(starts.tolist(), documents, strict=True)
     ]
     positions = np.concatenate(index).astype(np.int64)
-    shape = (1, sum(lengths)) if setting.packed else (len(lengths), longest)
+    shape = (1, sum(lengths)) if setting.padding_free else (len(lengths), longest)
     batch = Batch(
         input_ids=np.zeros(shape, np.int64),
-        position_ids=np.concatenate([np.arange(each) for each in lengths])[None] if setting.packed else None,
-        cu_seqlens=(0, *np.cumsum(lengths).tolist()) if setting.packed else None,
+        position_ids=np.concatenate([np.arange(each) for each in lengths])[None] if setting.padding_free else None,
+        cu_seqlens=(0, *np.cumsum(lengths).tolist()) if setting.padding_free else None,
         target_index=positions,
         targets=np.zeros(len(positions), np.int64),
         tokens=sum(lengths),
-        attention_mask=None if setting.packed else np.ones(shape, np.int64),
+        attention_mask=None if setting.padding_free else np.ones(shape, np.int64),
     )
     if setting.recipe.method.stage not in ("reward", "preference"):
         return batch

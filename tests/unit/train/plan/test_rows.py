@@ -14,12 +14,12 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.rows import largest_micro_batch
 
 
-def _recipe(stage: dict[str, Any], **changes: Any) -> Recipe:
+def _recipe(stage: dict[str, Any], packing: Any, **changes: Any) -> Recipe:
     return Recipe.model_validate(
         {
             "name": "x",
             "model": {"path": "m"},
-            "data": {"train": "d.jsonl", "max_length": 40},
+            "data": {"train": "d.jsonl", "max_length": 40, "packing": packing},
             "method": stage,
             "batch": {"per_device": 3, "accumulate": 2},
             **changes,
@@ -28,7 +28,9 @@ def _recipe(stage: dict[str, Any], **changes: Any) -> Recipe:
 
 
 @pytest.mark.parametrize("max_steps", [None, 2])
-@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    ("packing", "padding_free"), [("auto", True), ("auto", False), (False, True)], ids=["packed", "padded", "flat"]
+)
 @pytest.mark.parametrize(
     ("stage", "size", "members"),
     [
@@ -39,19 +41,18 @@ def _recipe(stage: dict[str, Any], **changes: Any) -> Recipe:
     ids=["sft", "pairs", "kto"],
 )
 def test_no_micro_batch_has_more_positions_or_as_many_and_more_labels(
-    stage: dict[str, Any], size: int, members: int, packed: bool, max_steps: int | None
+    stage: dict[str, Any], size: int, members: int, packing: Any, padding_free: bool, max_steps: int | None
 ) -> None:
     drawn = np.random.default_rng(1)
     lengths = drawn.integers(2, 41, 101 * size).astype(np.int32)
     labels = drawn.integers(1, lengths).astype(np.int32)
     dataset = cast(TokenDataset, SimpleNamespace(lengths=lengths, label_counts=labels, group_size=size))
-    recipe = _recipe(stage, optim={"max_steps": max_steps} if max_steps else {"epochs": 1})
-    plan = BatchPlan(
-        lengths, labels, capacity=40 if packed else None, global_batch=12, seed=recipe.seed, group_size=size
-    )
+    recipe = _recipe(stage, packing, optim={"max_steps": max_steps} if max_steps else {"epochs": 1})
+    capacity = 40 if padding_free and packing else None
+    plan = BatchPlan(lengths, labels, capacity=capacity, global_batch=12, seed=recipe.seed, group_size=size)
 
     def measured(rows: list[int]) -> tuple[int, int]:
-        positions = sum(lengths[rows]) if packed else len(rows) * max(lengths[rows])
+        positions = sum(lengths[rows]) if padding_free else len(rows) * max(lengths[rows])
         return int(positions), int(sum(labels[rows]))
 
     expected = max(
@@ -61,6 +62,6 @@ def test_no_micro_batch_has_more_positions_or_as_many_and_more_labels(
         for share in share_of_rank(plan.batch(step), rank=rank, world_size=2, per_device=3)
         if share
     )
-    found = largest_micro_batch(dataset, recipe, packed=packed, ranks=2)
+    found = largest_micro_batch(dataset, recipe, padding_free=padding_free, ranks=2)
     tokens = [each.tokens for each in found]
-    assert (sum(tokens) if packed else len(tokens) * max(tokens), sum(each.labels for each in found)) == expected
+    assert (sum(tokens) if padding_free else len(tokens) * max(tokens), sum(each.labels for each in found)) == expected
