@@ -1,11 +1,13 @@
 """Every attention against the written-out one, and each document against itself alone."""
 
+from functools import wraps
+
 import pytest
 import torch
 from torch import nn
 
-from ascendtune.core.errors import RecipeError
-from ascendtune.train.attention.interface import eager_attention, sdpa_attention
+from ascendtune.core.errors import MachineError, RecipeError
+from ascendtune.train.attention.interface import eager_attention, register, sdpa_attention, varlen_attention
 
 HEADS, KEY_VALUE_HEADS, DIMENSION = 4, 2, 8
 BORDERS = (0, 5, 6, 13)
@@ -76,3 +78,62 @@ def test_soft_capping_and_sinks_are_computed_or_refused():
         with pytest.raises(RecipeError) as caught:
             sdpa_attention(Layer(), *inputs, None, **argument)
         assert caught.value.code == "attention-lacks-softcap"
+
+
+def flash(q, k, v, ends, longest, *, scale=None, window=None):
+    """What the kernel computes, per document: q (tokens, heads, head_dim), k and v with fewer heads."""
+    assert longest == max(ends.diff())
+    q, k, v = (each.transpose(0, 1)[None] for each in (q, k, v))
+    layer, borders = Layer(), tuple(ends.tolist())
+    output, _ = eager_attention(layer, q, k, v, None, cu_seqlens=borders, scaling=scale, sliding_window=window)
+    return output[0]
+
+
+def of_torch_2_10(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is_causal=False, return_aux=None):
+    assert is_causal
+    return flash(query, key, value, cu_seq_q, max_q)
+
+
+def of_torch_2_11(
+    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, return_aux=None, scale=None, window_size=(-1, -1)
+):
+    left, right = window_size
+    assert right == 0
+    return flash(query, key, value, cu_seq_q, max_q, scale=scale, window=None if left == -1 else left + 1)
+
+
+def of_torch_2_12(
+    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, return_aux=None, scale=None, window_size=(-1, -1),
+    enable_gqa=False, seqused_k=None, block_table=None, num_splits=None,
+):  # fmt: skip
+    assert enable_gqa, "the heads differ in number"
+    return of_torch_2_11(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale=scale, window_size=window_size)
+
+
+@pytest.mark.parametrize("scale", [None, DIMENSION**-0.5, 0.7])
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("released", [of_torch_2_10, of_torch_2_11, of_torch_2_12])
+def test_varlen_calls_what_each_torch_has(monkeypatch, released, window, scale):
+    calls = []
+
+    @wraps(released)
+    def called(*args, **options):
+        calls.append(options)
+        return released(*args, **options)
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", called)
+    inputs = [each.detach().bfloat16() for each in tensors()]
+    ends = torch.tensor(BORDERS, dtype=torch.int32)
+    options = {"cu_seqlens": BORDERS, "sliding_window": window, "scaling": scale}
+    found, _ = varlen_attention(Layer(), *inputs, None, cu_seqlens_device=ends, **options)
+    expected, _ = eager_attention(Layer(), *inputs, None, **options)
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+    # What 2.10 does not have is left to SDPA.
+    assert bool(calls) == (released is not of_torch_2_10 or (window is None and scale != 0.7))
+
+
+def test_varlen_of_a_torch_that_lacks_it_is_refused(monkeypatch):
+    monkeypatch.setattr("ascendtune.train.attention.interface.find_spec", lambda name: None)
+    with pytest.raises(MachineError) as caught:
+        register("varlen")
+    assert caught.value.code == "package-missing"

@@ -14,6 +14,11 @@ that it has no mask function for, as intended: no (tokens × tokens) mask exists
 
 from __future__ import annotations
 
+import inspect
+import math
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
 from itertools import pairwise
 from pkgutil import resolve_name
 from typing import Any
@@ -41,6 +46,12 @@ def register(name: str) -> str:
     """
     from transformers import AttentionInterface
 
+    if name == "varlen" and find_spec("torch.nn.attention.varlen") is None:
+        raise MachineError(
+            f"model.attention: varlen needs torch 2.10 or newer, this is {torch.__version__}",
+            code="package-missing",
+            remedy="set model.attention: auto",
+        )
     try:
         function = resolve_name(TABLE[name])
     except ImportError as error:
@@ -189,24 +200,49 @@ def varlen_attention(
     Shapes as in the module; cu_seqlens_device: (documents + 1,) int32, the same numbers where the kernel reads them.
     """
     refuse_unsupported("varlen", softcap, s_aux)
+    from torch.nn.attention.varlen import varlen_attn
+
     fits = query.dtype in (torch.bfloat16, torch.float16) and not (dropout and module.training)
-    if cu_seqlens is None or cu_seqlens_device is None or not fits:
+    default = scaling is None or math.isclose(scaling, query.shape[-1] ** -0.5)
+    options = varlen_options(
+        _parameters(varlen_attn), None if default else scaling, sliding_window, grouped=grouped_heads(module)
+    )
+    if cu_seqlens is None or cu_seqlens_device is None or not fits or options is None:
         return sdpa_attention(
             module, query, key, value, attention_mask,
             scaling=scaling, dropout=dropout, sliding_window=sliding_window, cu_seqlens=cu_seqlens,
         )  # fmt: skip
-    from torch.nn.attention.varlen import varlen_attn
-
     longest = max(document_lengths(cu_seqlens))
     q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
-    # A flash window counts the keys to the left of the query, the model's window includes the query itself.
-    left = sliding_window - 1 if sliding_window is not None else -1
-    output = varlen_attn(
-        q, k, v, cu_seqlens_device, cu_seqlens_device, longest, longest,
-        scale=scaling, window_size=(left, 0), enable_gqa=grouped_heads(module),
-    )  # fmt: skip
+    output = varlen_attn(q, k, v, cu_seqlens_device, cu_seqlens_device, longest, longest, **options)
     assert isinstance(output, torch.Tensor)
     return output.unsqueeze(0), None
+
+
+def varlen_options(
+    parameters: frozenset[str], scale: float | None, window: int | None, *, grouped: bool
+) -> dict[str, Any] | None:
+    """Options of `varlen_attn` for causal attention; None where this version of torch has none for it.
+
+    torch 2.10 has `is_causal`; 2.11 has `scale` and `window_size` instead; 2.12 has `enable_gqa` too, which permits
+    what the kernel did before without it (signatures of the released packages).
+
+    Args:
+        parameters: names that `varlen_attn` takes.
+        scale: None for head_dim ** -0.5.
+        window: keys that a query sees, its own included.
+        grouped: several query heads share one key-value head.
+    """
+    if "window_size" not in parameters:
+        return {"is_causal": True} if scale is None and window is None else None
+    # A flash window counts the keys to the left of the query.
+    options = {"scale": scale, "window_size": (-1 if window is None else window - 1, 0)}
+    return {**options, "enable_gqa": grouped} if "enable_gqa" in parameters else options
+
+
+@cache
+def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
 
 
 def document_lengths(cu_seqlens: tuple[int, ...]) -> list[int]:
