@@ -70,6 +70,8 @@ IMPORTER = "importer"
 """A name that every entry may use: the installed package whose code an exception ended."""
 EXPRESSION = "expression"
 """Another one: what is None, by the code of the frame that used it."""
+TABLE = "table"
+"""A third: what has no such key, by the code of the frame that looked for it."""
 _NUMBER = "error code is "
 
 
@@ -113,7 +115,7 @@ class KnownFailure:
     def captured(self) -> frozenset[str]:
         """The names that its sentences may use."""
         patterns = (*filter(None, (self.pattern, self.capture)), *self.requires.values())
-        return frozenset([IMPORTER, EXPRESSION, *(name for pattern in patterns for name in pattern.groupindex)])
+        return frozenset([IMPORTER, EXPRESSION, TABLE, *(name for pattern in patterns for name in pattern.groupindex)])
 
     @property
     def conditions(self) -> int:

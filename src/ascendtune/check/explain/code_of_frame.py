@@ -1,0 +1,35 @@
+"""What the line of code below the innermost frame of a traceback says of the exception."""
+
+from __future__ import annotations
+
+import re
+
+_NONE_HAS_NO = re.compile(r"'NoneType' object has no attribute '(\w+)'")
+_NONE_NOT_SUBSCRIPTABLE = "'NoneType' object is not subscriptable"
+_SUBSCRIPT = re.compile(r"^(?:[\w., ]+ = )?([A-Za-z_][\w.]*(?:\([^()]*\))?)\[[^\[\]]*\]$")
+"""A line of code with one subscript and nothing else, of which it can be said what was None."""
+_LOOK_UP = re.compile(r"(?<![\w.\])])(?P<table>[A-Za-z_][\w.]*)\[(?P<key>\w[\w.]*|'[^']*'|\"[^\"]*\")\]")
+"""A look-up in a table that has a name."""
+
+
+def none_in(code: str, message: str) -> str:
+    """The expression in `code` that was None, by the exception's message; empty if it is not known."""
+    attribute = _NONE_HAS_NO.search(message)
+    if attribute is not None:
+        used = re.search(rf"([A-Za-z_][\w.]*(?:\([^()]*\)|\[[^\[\]]*\])*)\.{attribute[1]}\b", code)
+        return used[1] if used else ""
+    used = _SUBSCRIPT.search(code) if _NONE_NOT_SUBSCRIPTABLE in message else None
+    return used[1] if used else ""
+
+
+def table_in(code: str, message: str) -> str:
+    """The table in `code` that lacks the key, which is the message of a KeyError; empty if it is not known.
+
+    That is the one in which the key itself is looked up, else the only one of the line.
+    """
+    key = message.strip("'\"")
+    tables = {each["table"]: each["key"].strip("'\"") for each in _LOOK_UP.finditer(code)}
+    named = [table for table, used in tables.items() if used == key]
+    if named:
+        return named[0]
+    return next(iter(tables)) if len(tables) == 1 else ""
