@@ -46,6 +46,7 @@ _OF_DEVICE = re.compile(
     re.ASCII,
 )
 """Words of failures of a device; of any other, a second run with synchronous launches shows nothing more."""
+_NAME = re.compile(r"\{(\w+)\}")
 _STATE_DICT = "state-dict"
 _GENERAL_ANCHORS = 3
 """An entry that is found by so many phrases is general: the headline quotes which of them the log has."""
@@ -163,8 +164,10 @@ class Explanation:
         entry = first.hit.entry
         if entry.id == _STATE_DICT and (names := names_in(first.text)) is not None:
             return names.headline()
-        if not first.is_known or "{" in entry.what or entry.kind == "consequence":
+        if not first.is_known or entry.kind == "consequence":
             return ""
+        if "{" in entry.what:
+            return "" if _is_filled(entry.what, first.hit.names) else own_sentence(first)
         if entry.specific:
             return own_sentence(first) if says_more_than(first, first.meaning) else ""
         if entry.general:
@@ -297,6 +300,11 @@ def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:
         found = replace(found, rank=cause.get("rank"))
     is_here = is_here or (bool(runs) and all(run.is_here for run in runs))
     return Explanation(found, scans, facts, cause, stop, any(run.is_running for run in runs), is_here)
+
+
+def _is_filled(what: str, names: dict[str, str]) -> bool:
+    """Whether a sentence with {names} has got some value."""
+    return any(name in names for name in _NAME.findall(what))
 
 
 @cache

@@ -12,6 +12,8 @@ _MISSING = re.compile(r"Missing key\(s\) in state_dict: (?P<keys>(?:\"[^\"]+\",?
 _UNEXPECTED = re.compile(r"Unexpected key\(s\) in state_dict: (?P<keys>(?:\"[^\"]+\",?\s*)+)")
 _KEY = re.compile(r'"([^"]+)"')
 _MOST_KEYS = 40
+_BUFFERS = ("position_ids", "inv_freq", "masked_bias", "attn.bias", "relative_position_index", "attn_mask")
+"""Ends of names of tables that older releases stored."""
 _ADAPTER = "default"
 _OF_ADAPTER = "lora_"
 _WRAPPERS = {
@@ -42,7 +44,16 @@ class Names:
                     found[part, False] += 1
                 if part := _extra(unexpected, missing):
                     found[part, True] += 1
-        return found.most_common(1)[0][0] if found else None
+        if found:
+            return found.most_common(1)[0][0]
+        sides = ((self.unexpected, True), (self.missing, False))
+        wraps = ((part, is_in_file) for part in _WRAPPERS for names, is_in_file in sides if _all_have(part, names))
+        return next(wraps, None)
+
+    @property
+    def are_buffers(self) -> bool:
+        """Whether the file has nothing but tables more that a model computes itself."""
+        return not self.missing and all(name.endswith(_BUFFERS) for name in self.unexpected)
 
     @property
     def is_adapter(self) -> bool:
@@ -69,6 +80,8 @@ class Names:
 
     def remedy(self) -> str | None:
         """The first remedy where the names differ by one part."""
+        if self.are_buffers:
+            return say("they are tables that the model computes itself: load_state_dict(…, strict=False) leaves them out")
         if self.inserted is None and not self.is_adapter:
             return None
         part, is_in_file = self.inserted or (_ADAPTER, False)
@@ -97,6 +110,10 @@ def _keys(match: re.Match[str] | None) -> tuple[str, ...]:
     return tuple(_KEY.findall(match["keys"])[:_MOST_KEYS]) if match else ()
 
 
+def _all_have(part: str, names: tuple[str, ...]) -> bool:
+    return bool(names) and all(f".{part}." in f".{name}" for name in names)
+
+
 def _extra(longer: str, shorter: str) -> str:
     """The parts of `longer`, one after the other, without which it is `shorter`; empty if it is not."""
     more, fewer = longer.split("."), shorter.split(".")
@@ -118,5 +135,5 @@ def _renaming(part: str, is_in_file: bool, missing: tuple[str, ...], unexpected:
         return f"{{{new}: v for k, v in state_dict.items()}}"
     if is_prefix:
         return f"{{'{part}.' + k: v for k, v in state_dict.items()}}"
-    longer = next(name for name in missing for other in unexpected if _extra(name, other) == part)
+    longer = next((name for name in missing if f".{part}." in name), missing[0])
     return f"{longer.replace(f'.{part}', '', 1)} → {longer}"

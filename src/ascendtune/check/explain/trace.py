@@ -394,4 +394,4 @@ def _may_be_one(match: re.Match[str], trace: Trace) -> bool:
 
 
 def _is_exception(name: str) -> bool:
-    return name.endswith(_ENDINGS) or ("." in name and name.endswith((".error", ".timeout")))
+    return name.endswith(_ENDINGS) or ("." in name and name.endswith((".error", ".timeout", "Failed")))
