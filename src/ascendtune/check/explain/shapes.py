@@ -25,8 +25,8 @@ its rank."""
 
 
 _OTHER_ROWS = (
-    "the layer of {key} has another number of outputs (classes, labels, characters): make the model with {saved}, as in "
-    "the file; or leave the layer out of the file and train it anew (transformers: ignore_mismatched_sizes=True)"
+    "the layer of {key} has another number of outputs (classes, labels, characters): make the model with {saved}, as "
+    "in the file; or leave the layer out of the file and train it anew (transformers: ignore_mismatched_sizes=True)"
 )
 
 

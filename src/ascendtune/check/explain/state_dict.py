@@ -14,6 +14,7 @@ _KEY = re.compile(r'"([^"]+)"')
 _MOST_KEYS = 40
 _BUFFERS = ("position_ids", "inv_freq", "masked_bias", "attn.bias", "relative_position_index", "attn_mask")
 """Ends of names of tables that older releases stored."""
+_OF_BUFFERS = "they are tables that the model computes itself: load_state_dict(…, strict=False) leaves them out"
 _ADAPTER = "default"
 _OF_ADAPTER = "lora_"
 _WRAPPERS = {
@@ -81,7 +82,7 @@ class Names:
     def remedy(self) -> str | None:
         """The first remedy where the names differ by one part."""
         if self.are_buffers:
-            return say("they are tables that the model computes itself: load_state_dict(…, strict=False) leaves them out")
+            return say(_OF_BUFFERS)
         if self.inserted is None and not self.is_adapter:
             return None
         part, is_in_file = self.inserted or (_ADAPTER, False)
