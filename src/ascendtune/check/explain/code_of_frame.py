@@ -1,4 +1,4 @@
-"""What the line of code below the innermost frame of a traceback says of the exception."""
+"""What the innermost frame of a traceback, and the line of code below it, say of the exception."""
 
 from __future__ import annotations
 
@@ -11,12 +11,26 @@ _SUBSCRIPT = re.compile(r"^(?:[\w., ]+ = )?([A-Za-z_][\w.]*(?:\([^()]*\))?)\[[^\
 _LOOK_UP = re.compile(r"(?<![\w.\])])(?P<table>[A-Za-z_][\w.]*)\[(?P<key>\w[\w.]*|'[^']*'|\"[^\"]*\")\]")
 """A look-up in a table that has a name."""
 
+_PACKAGE = re.compile(r".*/(?:site|dist)-packages/([A-Za-z]\w*)")
+_SOURCE_TREE = re.compile(r".*/(?:src/(?=[a-z]\w*/)|(?P<name>[a-z]\w+)/(?=(?P=name)/))([a-z]\w*)/")
+"""A package that runs from its source: below src/, or in a directory of its own name."""
+_OF_MODULES = "__getattr__"
+"""The method of torch's modules that says that they have no such attribute: who asked stands above it."""
+
+
+def package_in(frames: list[tuple[str, int, str]]) -> str:
+    """The package of the innermost of `frames` (file, line, function); empty if it is not in one."""
+    files = [file for file, _, function in frames if function != _OF_MODULES] or [""]
+    match = _PACKAGE.match(files[-1]) or _SOURCE_TREE.match(files[-1])
+    return match[match.re.groups] if match else ""
+
 
 def none_in(code: str, message: str) -> str:
     """The expression in `code` that was None, by the exception's message; empty if it is not known."""
     attribute = _NONE_HAS_NO.search(message)
     if attribute is not None:
         used = re.search(rf"([A-Za-z_][\w.]*(?:\([^()]*\)|\[[^\[\]]*\])*)\.{attribute[1]}\b", code)
+        used = used or re.search(rf"\bgetattr\(([A-Za-z_][\w.]*), [\"']{attribute[1]}[\"']", code)
         return used[1] if used else ""
     used = _SUBSCRIPT.search(code) if _NONE_NOT_SUBSCRIPTABLE in message else None
     return used[1] if used else ""

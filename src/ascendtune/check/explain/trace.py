@@ -30,7 +30,6 @@ _INSIDE = " \t|+│╭╰❱"
 """How the lines of a traceback begin, those of rich and of exception groups among them."""
 _STANDARD_LIBRARY = re.compile(r"/lib/python3[.\d]*/(?!(?:site|dist)-packages/)|^<")
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
-_PACKAGE = re.compile(r".*/(?:site|dist)-packages/([A-Za-z]\w*)")
 _NOT_OURS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "<string>", "<__array_function__")
 _COMPILED = (".pyx", ".pxi")
 """Sources of compiled modules, which an installation does not have."""
@@ -45,6 +44,8 @@ _REASON = re.compile(r"because \S")
 """The line below an exception that says why; datasets prints the two schemas in between."""
 _CONTINUES = re.compile(r"(?:[a-z][a-z'-]*,? (?=[`'\"{<a-z])){2}(?!.*(?:^| )\w+=)")
 """A line of prose that begins within a sentence: the message above it goes on."""
+_UNINDENTED = re.compile(r"(?:return |raise )?[a-z_][\w.]*(?:, \w+)*(?: [-+*]?= |\()(?!.*(?:rror|failed))\S")
+"""A line of code that lost its blanks when the log was copied."""
 _OTHER_KEYS = "Unexpected key(s) in state_dict"
 _ENDS_SENTENCE = re.compile(r"[.!?;)\]}>]$")
 _ASSERT = "assert "
@@ -134,9 +135,8 @@ class Trace:
 
     @property
     def package(self) -> str:
-        """The installed package of the innermost frame; empty if the frame is not in one."""
-        match = _PACKAGE.match(self.frames[-1][0]) if self.frames else None
-        return match[1] if match else ""
+        """The package of the innermost frame; empty if the frame is not in one."""
+        return code_of.package_in(self.frames)
 
     @property
     def none_expression(self) -> str:
@@ -297,6 +297,9 @@ class Traces:
             trace.code, trace.end, trace.is_of_notebook = code["code"].strip(), number, True
             return True, None
         match = _EXCEPTION.match(_BRACKET.sub("", text.strip(), count=1))
+        if match is None and not trace.code and trace.frames and number == trace.end + 1 and _UNINDENTED.match(text):
+            trace.code, trace.end = text.strip(), number
+            return True, None
         if match is None or not (_is_exception(match["type"]) or _may_be_one(match, trace)):
             # Something else was printed in between.
             return False, None
