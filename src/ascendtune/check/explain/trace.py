@@ -383,7 +383,7 @@ def _posix(file: str) -> str:
 
 def _is_own(file: str) -> bool:
     """Whether a file belongs to no installed package."""
-    return not any(part in _posix(file) for part in _NOT_OURS)
+    return not file.endswith(_COMPILED) and not any(part in _posix(file) for part in _NOT_OURS)
 
 
 def _is_indented_exception(text: str, trace: Trace) -> bool:

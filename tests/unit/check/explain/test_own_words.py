@@ -219,3 +219,15 @@ def test_exception_of_a_library_without_entries_is_the_headline_itself(explained
     trace = 'Traceback (most recent call last):\n  File "/data/train.py", line 40, in main\n    run()\n'
 
     assert explained(f"{trace}{said}\n").headline() == f"Python failed with {said}"
+
+
+def test_a_program_that_says_error_loading_has_an_error(explained: Explained) -> None:
+    explanation = explained("moon_load: error loading model: missing tensor 'tide.7.weight'\n")
+
+    assert "tide.7.weight" in explanation.headline()
+
+
+def test_an_entry_none_of_whose_names_the_line_has_quotes_the_line(explained: Explained) -> None:
+    explanation = explained(f"{_CALLED}TypeError: moon.rise() got multiple values for argument 'tide'\n")
+
+    assert "tide" in explanation.headline()
