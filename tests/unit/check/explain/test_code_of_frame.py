@@ -69,3 +69,18 @@ def test_headline_names_the_table_that_lacks_the_key(explained: Callable[..., Ex
     )
 
     assert "TIDES" in explanation.headline() and "tide_level" in explanation.headline()
+
+
+@pytest.mark.parametrize(("file", "of_package"), [("/home/me/train.py", False), ("/opt/site-packages/tide/a.py", True)])
+def test_remedy_for_the_owner_of_the_innermost_frame_comes_first(
+    explained: Callable[..., Explanation], file: str, of_package: bool
+) -> None:
+    explanation = explained(
+        "Traceback (most recent call last):\n"
+        f'  File "{file}", line 12, in step\n'
+        "    moon.rise()\n"
+        "AttributeError: 'Moon' object has no attribute 'rise'. Did you mean: 'raise'?\n"
+    )
+
+    assert explanation.remedies()[0].startswith("code of a package" if of_package else "code of your own")
+    assert not any("Did you mean" in remedy for remedy in explanation.remedies())

@@ -302,3 +302,12 @@ def test_source_of_a_compiled_module_is_not_the_place(explained: Explained) -> N
 
     assert explanation.verdict.first is not None and explanation.verdict.first.trace is not None
     assert explanation.verdict.first.trace.place == ("/opt/site-packages/moon/rise.py", 7, "rise")
+
+
+def test_object_that_torch_does_not_load_is_named(explained: Explained) -> None:
+    refused = "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded."
+    why = "\tWeightsUnpickler error: Unsupported global: GLOBAL moon.Tide was not an allowed global by default."
+    explanation = explained("\n".join([*_TRACEBACK[:3], refused, "\t(1) two options", why]))
+
+    assert "holds a moon.Tide" in explanation.headline()
+    assert "add_safe_globals([moon.Tide])" in explanation.remedies()[0]
