@@ -1,4 +1,4 @@
-"""What the innermost frame of a traceback, and the line of code below it, say of the exception."""
+"""What the innermost frame of a traceback, the line of code below it and the lines below the exception say of it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ _SOURCE_TREE = re.compile(r".*/(?:src/(?=[a-z]\w*/)|(?P<name>[a-z]\w+)/(?=(?P=na
 """A package that runs from its source: below src/, or in a directory of its own name."""
 _OF_MODULES = "__getattr__"
 """The method of torch's modules that says that they have no such attribute: who asked stands above it."""
+
+_LISTING = ("state_dict", "Weights only", "variable ready only once")
+"""Messages of torch that name what they are about some lines below."""
+_LISTED = re.compile(
+    r"\W*(?:\w+ error: )?(?:Unexpected key\(s\)|Unsupported (?:global: |class )|Parameter at index \d)"
+)
 
 
 def package_in(frames: list[tuple[str, int, str]]) -> str:
@@ -47,3 +53,11 @@ def table_in(code: str, message: str) -> str:
     if named:
         return named[0]
     return next(iter(tables)) if len(tables) == 1 else ""
+
+
+def listed_in(message: str, below: list[str]) -> str:
+    """The line below an exception that names what its message is about; empty if there is none."""
+    if not any(each in message for each in _LISTING):
+        return ""
+    named = next((line.strip() for line in below if _LISTED.match(line)), "")
+    return "" if named in message else named

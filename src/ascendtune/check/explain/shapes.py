@@ -16,7 +16,7 @@ _MATRIX = 2
 _PARTS = (2, 4, 8, 16, 32, 64)
 """Sizes of tensor parallelism."""
 _SPLIT = re.compile(
-    r"\.\d+\.(?:\w+\.)*?(?:mlp|ffn|feed_forward|o_proj|out_proj|linear_proj|dense)\."
+    r"\.\d+\.(?:\w+\.)*?(?:mlp|ffn|feed_forward|q_proj|o_proj|out_proj|linear_proj|dense)\."
     r"(?!(?:gate|router)\.weight)(?!.*lora_)"
 )
 """Matrices of a numbered layer that tensor parallelism splits. Others have another size for their own reasons: a head

@@ -46,9 +46,6 @@ _CONTINUES = re.compile(r"(?:[a-z][a-z'-]*,? (?=[`'\"{<a-z])){2}(?!.*(?:^| )\w+=
 """A line of prose that begins within a sentence: the message above it goes on."""
 _UNINDENTED = re.compile(r"(?:return |raise )?[a-z_][\w.]*(?:, \w+)*(?: [-+*]?= |\()(?!.*(?:rror|failed))\S")
 """A line of code that lost its blanks when the log was copied."""
-_OBJECTS = re.compile(
-    r"\W*(?:WeightsUnpickler error: )?(?:Unexpected key\(s\) in state_dict|Unsupported (?:global: |class ))"
-)
 _ENDS_SENTENCE = re.compile(r"[.!?;)\]}>]$")
 _ASSERT = "assert "
 _BANNER = re.compile(r"\W{3,}.*\W{3,}$")
@@ -173,9 +170,8 @@ class Trace:
             self._read_on(below)
         elif below and not _ENDS_SENTENCE.search(self.message) and _CONTINUES.match(below[0]):
             self._read_line(below[0])
-        keys = next((line.strip() for line in below if _OBJECTS.match(line)), "")
-        if keys and ("state_dict" in self.message or "Weights only" in self.message) and keys not in self.message:
-            self.add(f"{self.message} {keys}", keys)
+        if listed := code_of.listed_in(self.message, below):
+            self.add(f"{self.message} {listed}", listed)
         reason = next((line.strip() for line in below if _REASON.match(line)), "")
         if reason and reason not in self.message and not any(HEADER in line for line in below[: below.index(reason)]):
             self.add(f"{self.message.rstrip('. ')} {reason}", reason)
