@@ -17,10 +17,11 @@ _SOURCE_TREE = re.compile(r".*/(?:src/(?=[a-z]\w*/)|(?P<name>[a-z]\w+)/(?=(?P=na
 _OF_MODULES = "__getattr__"
 """The method of torch's modules that says that they have no such attribute: who asked stands above it."""
 
-_LISTING = ("state_dict", "Weights only", "variable ready only once")
+_LISTING = ("state_dict", "Weights only", "variable ready only once", "No operator found")
 """Messages of torch that name what they are about some lines below."""
 _LISTED = re.compile(
-    r"\W*(?:\w+ error: )?(?:Unexpected key\(s\)|Unsupported (?:global: |class )|Parameter at index \d)"
+    r"\W*(?:\w+ error: )?(?:Unexpected key\(s\)|Unsupported (?:global: |class )|Parameter at index \d|"
+    r"xFormers wasn't build|device=cpu)"
 )
 
 

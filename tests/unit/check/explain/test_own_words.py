@@ -142,9 +142,9 @@ def test_a_variable_in_an_example_is_not_a_fact(explained: Explained) -> None:
 
 
 def test_a_general_entry_is_completed_by_the_sentence_of_the_log(explained: Explained) -> None:
-    log = f"{_CALLED}TypeError: unhashable type: 'numpy.ndarray'. Look at the tide tables\n"
+    log = f"{_CALLED}TypeError: 'Moon' object is not callable. Look at the tide tables\n"
 
-    assert explained(log).headline().endswith(": unhashable type: 'numpy.ndarray'")
+    assert explained(log).headline().endswith(": 'Moon' object is not callable")
 
 
 def test_process_and_time_of_cann_are_left_out_of_the_headline(explained: Explained) -> None:
