@@ -23,6 +23,8 @@ _MESSAGE_LINES = 10
 _NOT_FATAL = ("notice",)
 _TAIL = 200
 """An error line without more counts only among the last lines: a job that continues was not ended by it."""
+_OF_COLLECTIVES = ("nccl", "cuda-and-collectives", "ascend-hccl", _LAUNCHER)
+"""Families of what a rank says when another one does not answer."""
 _LEAST_WORDS = 4
 """Words of a message that says more than the plain mistake that it was raised for."""
 _NEAR_END = 20
@@ -74,6 +76,10 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     first = _first_cause(fatal)
     rank, host = _guilty(first, scans)
     missing = _missing(first, fatal, scans)
+    if missing is not None and (told := _told_by(missing.ranks, fatal)) is not None:
+        # A rank that did not join has said why.
+        first, missing = told, None
+        rank, host = _guilty(first, scans)
     if missing is not None:
         rank, host = missing.ranks[0], None
     # One reading of a line is enough: the first cause's for its own, the best for every other.
@@ -288,6 +294,12 @@ def _missing(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Missing
     if not waits or (first.weight == 0 and first.is_known) or (first.is_raised and not first.hit.entry.waits):
         return None
     return find_missing(waits, scans)
+
+
+def _told_by(ranks: Sequence[int], fatal: list[Event]) -> Event | None:
+    """What the first of the ranks that others waited for said of a failure of its own."""
+    own = (event for event in fatal if event.rank in ranks and event.hit.entry.family not in _OF_COLLECTIVES)
+    return next((event for event in own if event.is_raised or event.trace or event.hit.entry.kind == "symptom"), None)
 
 
 def _certainty(first: Event) -> Certainty:

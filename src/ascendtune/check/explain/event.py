@@ -80,7 +80,10 @@ class Event:
 
     @property
     def remedies(self) -> tuple[str, ...]:
-        return tuple(named_for_pip(self._command(remedy)) for remedy in words_of(self.hit.entry).remedies)
+        remedies = [named_for_pip(self._command(remedy)) for remedy in words_of(self.hit.entry).remedies]
+        if self.hit.entry.by_owner and self.trace is not None and self.trace.package:
+            remedies[:2] = reversed(remedies[:2])
+        return tuple(remedies)
 
     def _command(self, remedy: str) -> str:
         """A remedy with its values; what was not captured stands in capitals in commands, and is left out elsewhere."""

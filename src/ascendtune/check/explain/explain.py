@@ -30,6 +30,7 @@ from ascendtune.check.explain.run import Newest, newest_attempt
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.shapes import mismatch_in
 from ascendtune.check.explain.source import STDIN, logs_in
+from ascendtune.check.explain.state_dict import names_in
 from ascendtune.check.explain.sureness import sureness_of
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_json as findings_as_json
@@ -45,6 +46,8 @@ _OF_DEVICE = re.compile(
     re.ASCII,
 )
 """Words of failures of a device; of any other, a second run with synchronous launches shows nothing more."""
+_NAME = re.compile(r"\{(\w+)\}")
+_STATE_DICT = "state-dict"
 _GENERAL_ANCHORS = 3
 """An entry that is found by so many phrases is general: the headline quotes which of them the log has."""
 _TELLING = 3
@@ -159,8 +162,12 @@ class Explanation:
         if (mismatch := mismatch_in(first.text)) is not None and "{" not in first.hit.entry.what:
             return mismatch.headline()
         entry = first.hit.entry
-        if not first.is_known or "{" in entry.what or entry.kind == "consequence":
+        if entry.id == _STATE_DICT and (names := names_in(first.text)) is not None:
+            return names.headline()
+        if not first.is_known or entry.kind == "consequence":
             return ""
+        if "{" in entry.what:
+            return "" if _is_filled(entry.what, first.hit.names) else own_sentence(first)
         if entry.specific:
             return own_sentence(first) if says_more_than(first, first.meaning) else ""
         if entry.general:
@@ -199,6 +206,8 @@ class Explanation:
             remedies = (*holders, *(remedy for remedy in first.remedies if not (holders and _WHO_HOLDS in remedy)))
             if (mismatch := mismatch_in(first.text)) is not None and (split := mismatch.remedy()):
                 remedies = (split, *remedies)
+            elif (names := names_in(first.text)) is not None and (renamed := names.remedy()):
+                remedies = (renamed,)
             if self.sums is not None and self.sums.is_own:
                 return tuple(sorted(remedies, key=lambda remedy: "`ascendtune devices`" in remedy))
             return remedies
@@ -291,6 +300,11 @@ def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:
         found = replace(found, rank=cause.get("rank"))
     is_here = is_here or (bool(runs) and all(run.is_here for run in runs))
     return Explanation(found, scans, facts, cause, stop, any(run.is_running for run in runs), is_here)
+
+
+def _is_filled(what: str, names: dict[str, str]) -> bool:
+    """Whether a sentence with {names} has got some value."""
+    return any(name in names for name in _NAME.findall(what))
 
 
 @cache

@@ -21,6 +21,8 @@ An entry looks like this:
     specific = true                      # optional; goes before general entries that know the same line
     general = true                      # optional; many causes share the line: other entries go before it, and the
                                         # headline quotes the innermost reason of the message
+    by_owner = true                      # optional; the first remedy is for code of one's own, the second for that of a
+                                        # package: the one that fits the innermost frame stands first
     lasting = true                      # optional; counts only if it is repeated at the log's end: the job may recover
     waits = true                        # optional; a rank waited for others in vain: the absent ones are the cause
     echo_of = ["oom-killer"]            # optional; entries that are the cause of this one where both are found; the
@@ -70,6 +72,8 @@ IMPORTER = "importer"
 """A name that every entry may use: the installed package whose code an exception ended."""
 EXPRESSION = "expression"
 """Another one: what is None, by the code of the frame that used it."""
+TABLE = "table"
+"""A third: what has no such key, by the code of the frame that looked for it."""
 _NUMBER = "error code is "
 
 
@@ -104,6 +108,8 @@ class KnownFailure:
     """Goes before general entries of its kind that know the same line."""
     general: bool = False
     """Many causes share the line: its match is not certain, and any other entry of its kind goes before it."""
+    by_owner: bool = False
+    """The first remedy is for code of one's own, the second for that of a package."""
     lasting: bool = False
     """The line counts only where it is repeated at the end of the log."""
     waits: bool = False
@@ -113,7 +119,7 @@ class KnownFailure:
     def captured(self) -> frozenset[str]:
         """The names that its sentences may use."""
         patterns = (*filter(None, (self.pattern, self.capture)), *self.requires.values())
-        return frozenset([IMPORTER, EXPRESSION, *(name for pattern in patterns for name in pattern.groupindex)])
+        return frozenset([IMPORTER, EXPRESSION, TABLE, *(name for pattern in patterns for name in pattern.groupindex)])
 
     @property
     def conditions(self) -> int:
@@ -199,6 +205,7 @@ def _entry(content: dict[str, Any], family: str) -> KnownFailure:
         echo_of=tuple(content.get("echo_of", ())),
         specific=content.get("specific", False),
         general=content.get("general", False),
+        by_owner=content.get("by_owner", False),
         lasting=content.get("lasting", False),
         waits=content.get("waits", False),
     )

@@ -9,7 +9,8 @@ _ERROR = re.compile(
     r":\d+\)?: (?:fatal )?error: |^(?:[Ee]rror|fatal): |^\[?[EF](?:\d{4})?\d{3,4} \d\d:\d\d:\d\d|"
     r"\blevel\W{1,4}(?:error|fatal|critical)\b|"
     r"\d\d:\d\d(?:[.,]\d+)?\]? (?:error|fatal) |^CMake Error\b|\berror\[E\d+\]: |"
-    r"^\W*E[A-Z1-9]\d{4}: |^[a-z][\w.-]*: (?:fatal )?error: "
+    r"^\W*E[A-Z1-9]\d{4}: |^[a-z][\w.-]*: (?:fatal )?error: |"
+    r"^[a-z]\w+: error (?:load|read|open|pars)ing "
 )
 _SIGNS = (
     "rror: ",

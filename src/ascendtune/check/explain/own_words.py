@@ -50,6 +50,8 @@ _ADVICE = re.compile(
 )
 """Where a message goes over to what its authors advise."""
 _LONGEST_ADVICE = 200
+_SUGGESTION = "Did you mean"
+"""What Python says of a name that resembles the one that is missing: of use where the code is one's own."""
 _IMPORT = re.compile(r"(?:from (?P<module>\w+)[\w.]* import\b|import (?P<other>\w+))")
 
 
@@ -123,7 +125,8 @@ def advice_of(event: Event) -> str:
         if len(shown) + len(sentence) > _LONGEST_ADVICE:
             break
         shown += sentence
-    return shown.strip()
+    is_of_package = event.trace is not None and event.trace.package
+    return "" if is_of_package and shown.startswith(_SUGGESTION) else shown.strip()
 
 
 def fits_in_words_only(event: Event, meaning: str) -> bool:

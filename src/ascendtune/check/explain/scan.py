@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ascendtune.check.explain import level, torchrun_summary
 from ascendtune.check.explain import line as lines_of
 from ascendtune.check.explain.event import Event
-from ascendtune.check.explain.knowledge import EXPRESSION, IMPORTER
+from ascendtune.check.explain.knowledge import EXPRESSION, IMPORTER, TABLE
 from ascendtune.check.explain.ledger import Ledger, kind_of
 from ascendtune.check.explain.line import InnerPrefixes, Line
 from ascendtune.check.explain.matcher import Hit, Matcher
@@ -201,6 +201,8 @@ class Scan:
                 hit.names.setdefault(IMPORTER, trace.package)
             if expression := trace.none_expression:
                 hit.names.setdefault(EXPRESSION, expression)
+            if table := trace.table:
+                hit.names.setdefault(TABLE, table)
             self._note(line, said, said, trace.last_line or trace.first_line, hit, trace, weak=trace.weak)
 
     def _hits_of(self, said: str, trace: Trace) -> list[Hit]:

@@ -16,12 +16,18 @@ _MATRIX = 2
 _PARTS = (2, 4, 8, 16, 32, 64)
 """Sizes of tensor parallelism."""
 _SPLIT = re.compile(
-    r"\.\d+\.(?:\w+\.)*?(?:mlp|ffn|feed_forward|o_proj|out_proj|linear_proj|dense)\."
+    r"\.\d+\.(?:\w+\.)*?(?:mlp|ffn|feed_forward|q_proj|o_proj|out_proj|linear_proj|dense)\."
     r"(?!(?:gate|router)\.weight)(?!.*lora_)"
 )
 """Matrices of a numbered layer that tensor parallelism splits. Others have another size for their own reasons: a head
 by its labels, an embedding by its vocabulary, keys and values by their heads, a router by its experts, an adapter by
 its rank."""
+
+
+_OTHER_ROWS = (
+    "the layer of {key} has another number of outputs (classes, labels, characters): make the model with {saved}, as "
+    "in the file; or leave the layer out of the file and train it anew (transformers: ignore_mismatched_sizes=True)"
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,12 @@ class Mismatch:
         return parts if parts in _PARTS else None
 
     @property
+    def _has_other_rows(self) -> bool:
+        """Whether only the number of outputs of a layer that is not numbered differs."""
+        is_one_layer = re.search(r"\.\d+\.|embed|wte|lora_", self.key) is None
+        return is_one_layer and self.saved[:1] != self.model[:1] and self.saved[1:] == self.model[1:]
+
+    @property
     def is_file_split(self) -> bool:
         return self.parts is not None and self.saved < self.model
 
@@ -63,7 +75,7 @@ class Mismatch:
     def remedy(self) -> str | None:
         """The first remedy where a tensor was split; None otherwise."""
         if self.parts is None:
-            return None
+            return say(_OTHER_ROWS, key=self.key, saved=self.saved[0]) if self._has_other_rows else None
         if self.is_file_split:
             template = (
                 "load it with the tensor parallelism that it was trained with ({parts}), or merge its parts into one "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from ascendtune.check.explain import code_of_frame as code_of
+
 HEADER = "Traceback (most recent call last)"
 _FRAME = re.compile(r'\s*(?:[|>]\s*)?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _NOTEBOOK_FRAME = re.compile(r"File (?P<file>[^\s:\"]+\.pyx?):(?P<line>\d+)(?:, in (?P<function>[\w.<>]+).*)?\s*$")
@@ -28,8 +30,9 @@ _INSIDE = " \t|+│╭╰❱"
 """How the lines of a traceback begin, those of rich and of exception groups among them."""
 _STANDARD_LIBRARY = re.compile(r"/lib/python3[.\d]*/(?!(?:site|dist)-packages/)|^<")
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
-_PACKAGE = re.compile(r".*/(?:site|dist)-packages/([A-Za-z]\w*)")
 _NOT_OURS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "<string>", "<__array_function__")
+_COMPILED = (".pyx", ".pxi")
+"""Sources of compiled modules, which an installation does not have."""
 _ENDINGS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Timeout", "Failure", "Expired")
 _ANYBODYS = ("Error", "Exception", "Failure", "Timeout")
 """Words before a colon that no exception of Python is called by, but every other program says."""
@@ -39,6 +42,11 @@ _GOES_ON = re.compile(r"[:,]\s*$|\b(?:in|the|of|to|from|by|with|for)\s*$")
 """The end of a line whose message continues on the next one."""
 _REASON = re.compile(r"because \S")
 """The line below an exception that says why; datasets prints the two schemas in between."""
+_CONTINUES = re.compile(r"(?:[a-z][a-z'-]*,? (?=[`'\"{<a-z])){2}(?!.*(?:^| )\w+=)")
+"""A line of prose that begins within a sentence: the message above it goes on."""
+_UNINDENTED = re.compile(r"(?:return |raise )?[a-z_][\w.]*(?:, \w+)*(?: [-+*]?= |\()(?!.*(?:rror|failed))\S")
+"""A line of code that lost its blanks when the log was copied."""
+_ENDS_SENTENCE = re.compile(r"[.!?;)\]}>]$")
 _ASSERT = "assert "
 _BANNER = re.compile(r"\W{3,}.*\W{3,}$")
 """A line of ornament between an exception and its message."""
@@ -50,9 +58,6 @@ _BOX_END = re.compile(r"\s*╰─+╯\s*$")
 """The last line of a traceback that rich drew; it is as wide as the terminal, at which rich wraps the message below."""
 _OF_GRAPH = re.compile(r"\W*(?:\d+ )?In file (?P<file>[^\s:(]+)[:(](?P<line>\d+)")
 """A line of the model's code that MindSpore names below an exception of its graph mode."""
-_NONE_HAS_NO = re.compile(r"'NoneType' object has no attribute '(\w+)'")
-_SUBSCRIPT = re.compile(r"^(?:[\w., ]+ = )?([A-Za-z_][\w.]*(?:\([^()]*\))?)\[[^\[\]]*\]$")
-"""A line of code with one subscript and nothing else, of which it can be said what was None."""
 _CLEAN_UP = re.compile(
     r" in (?:__del__|_run_exitfuncs|_exitfunc|_run_finalizers|_exit_function|_python_exit|_shutdown)$|"
     r"/weakref\.py in __call__$|/atexit\.py in "
@@ -115,7 +120,7 @@ class Trace:
         if self.graph_place is not None:
             return self.graph_place
         own = [frame for frame in self.frames if _is_own(frame[0])]
-        frames = own or self.frames
+        frames = own or [frame for frame in self.frames if not frame[0].endswith(_COMPILED)] or self.frames
         return frames[-1] if frames else None
 
     @property
@@ -129,19 +134,18 @@ class Trace:
 
     @property
     def package(self) -> str:
-        """The installed package of the innermost frame; empty if the frame is not in one."""
-        match = _PACKAGE.match(self.frames[-1][0]) if self.frames else None
-        return match[1] if match else ""
+        """The package of the innermost frame; empty if the frame is not in one."""
+        return code_of.package_in(self.frames)
 
     @property
     def none_expression(self) -> str:
         """The expression that was None, from the line of code below the last frame; empty if it is not known."""
-        attribute = _NONE_HAS_NO.search(self.message)
-        if attribute is not None:
-            used = re.search(rf"([A-Za-z_][\w.]*(?:\([^()]*\)|\[[^\[\]]*\])*)\.{attribute[1]}\b", self.code)
-            return used[1] if used else ""
-        used = _SUBSCRIPT.search(self.code) if "'NoneType' object is not subscriptable" in self.message else None
-        return used[1] if used else ""
+        return code_of.none_in(self.code, self.message)
+
+    @property
+    def table(self) -> str:
+        """What has no such key, from the line of code below the last frame; empty if it is not known."""
+        return code_of.table_in(self.code, self.message) if self.type.endswith("KeyError") else ""
 
     def passed(self, parts: tuple[str, ...]) -> bool:
         """Whether some frame, as "FILE in FUNCTION", or the code of the two innermost ones has one of `parts` in it.
@@ -164,6 +168,10 @@ class Trace:
         elif not self.frames:
             # With a traceback `Traces` reads the lines on which the message continues.
             self._read_on(below)
+        elif below and not _ENDS_SENTENCE.search(self.message) and _CONTINUES.match(below[0]):
+            self._read_line(below[0])
+        if listed := code_of.listed_in(self.message, below):
+            self.add(f"{self.message} {listed}", listed)
         reason = next((line.strip() for line in below if _REASON.match(line)), "")
         if reason and reason not in self.message and not any(HEADER in line for line in below[: below.index(reason)]):
             self.add(f"{self.message.rstrip('. ')} {reason}", reason)
@@ -182,13 +190,19 @@ class Trace:
         self.lines = [*(self.lines or [self.text]), line]
         self.message, self.is_composed = message, True
 
+    def _read_line(self, line: str) -> None:
+        self.add(f"{self.message.rstrip()} {line.strip()}", line.strip())
+
     def _read_on(self, below: list[str]) -> None:
         """Add the lines on which a message without a traceback continues."""
         for line in below[:_LONGEST_MESSAGE]:
             said = line.strip()
-            if not _GOES_ON.search(self.message) or not any(map(str.isalnum, said)) or _frame(line) or HEADER in line:
+            goes_on = _GOES_ON.search(self.message) or (
+                line is below[0] and not _ENDS_SENTENCE.search(self.message) and _CONTINUES.match(line)
+            )
+            if not goes_on or not any(map(str.isalnum, said)) or _frame(line) or HEADER in line:
                 return
-            self.add(f"{self.message.rstrip()} {said}", said)
+            self._read_line(line)
 
     def _unwrap(self, below: list[str], columns: int) -> None:
         """Add the lines of a message that was wrapped: those whose first word had no room on the line before."""
@@ -281,6 +295,9 @@ class Traces:
             trace.code, trace.end, trace.is_of_notebook = code["code"].strip(), number, True
             return True, None
         match = _EXCEPTION.match(_BRACKET.sub("", text.strip(), count=1))
+        if match is None and not trace.code and trace.frames and number == trace.end + 1 and _UNINDENTED.match(text):
+            trace.code, trace.end = text.strip(), number
+            return True, None
         if match is None or not (_is_exception(match["type"]) or _may_be_one(match, trace)):
             # Something else was printed in between.
             return False, None
@@ -364,7 +381,7 @@ def _posix(file: str) -> str:
 
 def _is_own(file: str) -> bool:
     """Whether a file belongs to no installed package."""
-    return not any(part in _posix(file) for part in _NOT_OURS)
+    return not file.endswith(_COMPILED) and not any(part in _posix(file) for part in _NOT_OURS)
 
 
 def _is_indented_exception(text: str, trace: Trace) -> bool:
@@ -378,4 +395,4 @@ def _may_be_one(match: re.Match[str], trace: Trace) -> bool:
 
 
 def _is_exception(name: str) -> bool:
-    return name.endswith(_ENDINGS) or ("." in name and name.endswith((".error", ".timeout")))
+    return name.endswith(_ENDINGS) or ("." in name and name.endswith((".error", ".timeout", "Failed")))

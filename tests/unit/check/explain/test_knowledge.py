@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.check.doctor import CHECKS
-from ascendtune.check.explain.knowledge import EXPRESSION, KINDS, KnownFailure, entries
+from ascendtune.check.explain.knowledge import EXPRESSION, IMPORTER, KINDS, TABLE, KnownFailure, entries
 from ascendtune.check.explain.matcher import ASCEND, Matcher, filled
 from ascendtune.cli.commands import COMMANDS
 
@@ -72,7 +72,7 @@ def test_every_entry_captures_what_it_speaks_of(matcher: Matcher) -> None:
         hits = {hit.entry.id: hit for line in entry.test.strip().split("\n") for hit in matcher.hits(line)}
         assert "{" not in filled(entry.what, hits[entry.id].names), entry.id
         of_facts = {name for pattern in entry.requires.values() for name in pattern.groupindex}
-        known = {*hits[entry.id].names, *of_facts, EXPRESSION}
+        known = {*hits[entry.id].names, *of_facts, EXPRESSION, IMPORTER, TABLE}
         assert set(re.findall(r"{(\w+)}", entry.what)) <= known, entry.id
 
 

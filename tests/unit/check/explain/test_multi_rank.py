@@ -91,3 +91,16 @@ def test_message_below_an_error_is_that_of_the_same_rank(explained: Callable[...
     ]
 
     assert "Could not find moon" in explained("\n".join(lines)).headline()
+
+
+def test_a_rank_that_others_waited_for_and_that_said_why_is_the_cause(explained: Callable[..., Explanation]) -> None:
+    waiting = [_TIME_OUT.format(rank=rank, number=31, operation="ALLREDUCE") for rank in (0, 1, 3)]
+    logs = {f"rank{rank}": line for rank, line in zip((0, 1, 3), waiting, strict=True)}
+    said = '[rank2]: Traceback (most recent call last):\n[rank2]:   File "/data/train.py", line 7, in step\n'
+    logs["rank2"] = f"{said}[rank2]: KeyError: 'tide_level'"
+
+    explanation = explained(**logs)
+
+    assert explanation.verdict.rank == 2
+    assert explanation.verdict.missing is None
+    assert "tide_level" in explanation.headline()

@@ -142,9 +142,9 @@ def test_a_variable_in_an_example_is_not_a_fact(explained: Explained) -> None:
 
 
 def test_a_general_entry_is_completed_by_the_sentence_of_the_log(explained: Explained) -> None:
-    log = f"{_CALLED}TypeError: unhashable type: 'numpy.ndarray'. Look at the tide tables\n"
+    log = f"{_CALLED}TypeError: 'Moon' object is not callable. Look at the tide tables\n"
 
-    assert explained(log).headline().endswith(": unhashable type: 'numpy.ndarray'")
+    assert explained(log).headline().endswith(": 'Moon' object is not callable")
 
 
 def test_process_and_time_of_cann_are_left_out_of_the_headline(explained: Explained) -> None:
@@ -219,3 +219,15 @@ def test_exception_of_a_library_without_entries_is_the_headline_itself(explained
     trace = 'Traceback (most recent call last):\n  File "/data/train.py", line 40, in main\n    run()\n'
 
     assert explained(f"{trace}{said}\n").headline() == f"Python failed with {said}"
+
+
+def test_a_program_that_says_error_loading_has_an_error(explained: Explained) -> None:
+    explanation = explained("moon_load: error loading model: missing tensor 'tide.7.weight'\n")
+
+    assert "tide.7.weight" in explanation.headline()
+
+
+def test_an_entry_none_of_whose_names_the_line_has_quotes_the_line(explained: Explained) -> None:
+    explanation = explained(f"{_CALLED}TypeError: moon.rise() got multiple values for argument 'tide'\n")
+
+    assert "tide" in explanation.headline()

@@ -74,3 +74,20 @@ def test_headline_has_the_shapes_and_the_first_remedy_the_parallelism(explained:
 
 def test_text_without_a_mismatch_has_none() -> None:
     assert mismatch_in("size mismatch for tide: nothing else") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "saved", "model", "is_anew"),
+    [
+        ("classifier.weight", "7, 64", "3, 64", True),
+        ("classifier.bias", "7", "3", True),
+        ("classifier.weight", "7, 64", "3, 32", False),
+        ("model.embed_tokens.weight", "7, 64", "3, 64", False),
+    ],
+)
+def test_a_layer_with_another_number_of_outputs_is_made_anew(key: str, saved: str, model: str, is_anew: bool) -> None:
+    mismatch = mismatch_in(_SAID.replace("tide.layers.2.mlp.down.weight", key).format(saved=saved, model=model))
+
+    assert mismatch is not None
+    remedy = mismatch.remedy() or ""
+    assert ("another number of outputs" in remedy and "with 7" in remedy) == is_anew

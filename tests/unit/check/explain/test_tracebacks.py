@@ -265,3 +265,49 @@ def test_links_of_hccl_that_did_not_come_name_both_ranks(explained: Explained) -
     for table in (old, new):
         assert explained(heading + table).headline().startswith("rank 3 had no connection to rank 5 (192.168.2.7)")
     assert explained(heading).headline().startswith("ranks did not find each other in time")
+
+
+def test_message_goes_on_where_the_next_line_begins_within_the_sentence(explained: Explained) -> None:
+    explanation = explained("\n".join([*_TRACEBACK[:3], "ValueError: the tide that was given", "must be a whole one"]))
+
+    assert "the tide that was given must be a whole one" in explanation.headline()
+
+
+@pytest.mark.parametrize("line", ["step 7 of 12", "loss=7 rate=3", "Done.", "the sea: loss=7"])
+def test_message_does_not_go_on_with_what_else_was_printed(explained: Explained, line: str) -> None:
+    explanation = explained("\n".join([*_TRACEBACK[:3], "ValueError: the tide that was given", line]))
+
+    assert line not in explanation.headline()
+
+
+def test_line_of_code_that_lost_its_blanks_is_still_one(explained: Explained) -> None:
+    explanation = explained("\n".join([*_TRACEBACK[:2], "return moon(batch)", _TRACEBACK[-1]]))
+
+    assert explanation.verdict.first is not None and explanation.verdict.first.trace is not None
+    assert explanation.verdict.first.trace.code == "return moon(batch)"
+
+
+def test_exception_of_torch_that_ends_in_failed_is_one(explained: Explained) -> None:
+    lines = [*_TRACEBACK[:3], "torch._dynamo.exc.MoonFailed: tide='full' raised:", "OddError: the moon is full"]
+    explanation = explained("\n".join(lines))
+
+    assert "the moon is full" in explanation.headline()
+
+
+def test_source_of_a_compiled_module_is_not_the_place(explained: Explained) -> None:
+    package = '  File "/opt/site-packages/moon/rise.py", line 7, in rise'
+    explanation = explained(
+        "\n".join([_TRACEBACK[0], package, '  File "moon/tide.pxi", line 91, in moon.check', _TRACEBACK[-1]])
+    )
+
+    assert explanation.verdict.first is not None and explanation.verdict.first.trace is not None
+    assert explanation.verdict.first.trace.place == ("/opt/site-packages/moon/rise.py", 7, "rise")
+
+
+def test_object_that_torch_does_not_load_is_named(explained: Explained) -> None:
+    refused = "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded."
+    why = "\tWeightsUnpickler error: Unsupported global: GLOBAL moon.Tide was not an allowed global by default."
+    explanation = explained("\n".join([*_TRACEBACK[:3], refused, "\t(1) two options", why]))
+
+    assert "holds a moon.Tide" in explanation.headline()
+    assert "add_safe_globals([moon.Tide])" in explanation.remedies()[0]
