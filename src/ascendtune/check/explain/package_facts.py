@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 _HINT = re.compile(r"(?<!\S)hint: (?P<value>\S.+)")
 _NOT_FOUND = re.compile(
@@ -17,7 +18,8 @@ _PLATFORM = re.compile(
     r"\bPlatform: (?P<value>[\w-]+)|/(?:pkgs/main|conda-forge|defaults)/(?P<channel>(?:linux|osx|win)-\w+)"
 )
 _OUTPUT = re.compile(
-    r"\[(?:\d+ lines of output|stderr|stdout)\][ \t]*\n(?P<lines>(?:(?!.*\[end of output\]|\s*ERROR: Failed )(?:[ \t>|].*)?\n)+)"
+    r"\[(?:\d+ lines of output|stderr|stdout)\][ \t]*\n"
+    r"(?P<lines>(?:(?!.*\[end of output\]|\s*ERROR: Failed )(?:[ \t>|].*)?\n)+)"
 )
 _DOCKER_BUILD = re.compile(
     r"^\s*(?:Step \d+/\d+ : |#\d+ (?:\[|ERROR)|=> ERROR )|returned a non-zero code: \d|"
@@ -33,6 +35,13 @@ _REASON = re.compile(
 """What broke a connection, within the exceptions of urllib3 that pip quotes."""
 _OTHER_PYTHON = re.compile(r"(?P<version>\d[\w.]*) Requires-Python (?P<spec>[<>=!~][^;\n]*)")
 _PIP_WANTS = re.compile(r"satisfies the requirement \S+?==(?P<version>[\w.]+)")
+_REPOSITORY = re.compile(
+    r"https://(?:huggingface\.co|hf-mirror\.com)/(?:api/)?(?:models/|datasets/)?(?P<name>[\w.-]+/[\w.-]*\w)|"
+    r"Access to (?:model|dataset) (?P<restricted>[\w.-]+/[\w.-]+) is restricted"
+)
+_CONFLICT = re.compile(r"The conflict is caused by:")
+_WANTS = re.compile(r"(?:[\w.-]+(?:\[[\w,.-]+\])? [\w.+-]+ depends on|The user requested) [^\n;]+")
+_HASH = re.compile(r"(?P<package>[\w.-]+(?:==\S+)?) from https?://\S+#sha256=\w+:\s*$", re.MULTILINE)
 _MOST_SPECS = 4
 
 
@@ -40,7 +49,8 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
     """What the output of package managers says.
 
     `uv_hint`; `conda_missing` with `conda_platform` and `conda_pins`; `build_said`, the last line of a build;
-    `docker_build`; `pip_broken`, why pip's connections broke; `pip_python`, the Python that ignored versions want.
+    `docker_build`; `hub_repo`; `pip_conflict`; `pip_hash`, the package with another hash; `pip_broken`, why pip's
+    connections broke; `pip_python`, the Python that ignored versions want.
 
     Args:
         lower: `text` in lower case.
@@ -64,6 +74,14 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
         wanted = _PIP_WANTS.search(text)
         if spec := specs.get(wanted["version"] if wanted else "", "") or next(reversed(specs.values()), ""):
             yield "pip_python", spec
+    if "repo" in lower or "is restricted" in lower:
+        for repository in _REPOSITORY.finditer(text):
+            yield "hub_repo", repository["name"] or repository["restricted"]
+    if conflict := _CONFLICT.search(text):
+        wants = _WANTS.finditer(text, conflict.end(), conflict.end() + _LONGEST_LIST)
+        yield "pip_conflict", "; ".join(want[0].strip() for want in islice(wants, _MOST_SPECS))
+    if "do not match the hashes" in lower and (broken_file := _HASH.search(text)):
+        yield "pip_hash", broken_file["package"]
     if _DOCKER_BUILD.search(text):
         yield "docker_build", "yes"
 

@@ -26,7 +26,8 @@ _HEAD = 50
 _LAST_WORDS = 10
 """Lines at the end of a block among which the last that is not blank is looked for."""
 _SAYS_WHERE = re.compile(
-    r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$|\bfollowing error: .*:\s*$|\bNo solution found when resolving .*:\s*$"
+    r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$|\bfollowing error: .*:\s*$|\bis invalid because:\s*$|"
+    r"\bNo solution found when resolving .*:\s*$"
 )
 _CMAKE = "CMake Error"
 _BELOW = 3

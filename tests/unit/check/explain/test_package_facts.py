@@ -144,3 +144,51 @@ def test_log_without_package_managers_has_none_of_their_facts() -> None:
     facts = of_log(["step 7 loss 0.7\nsaved /run/checkpoint-7\n"])
 
     assert not facts.keys() & {"uv_hint", "conda_missing", "build_said", "docker_build", "pip_broken", "pip_python"}
+
+
+def test_gated_repository_is_named_from_the_lines_below(explained: Explained) -> None:
+    explanation = explained(
+        "huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: Root=1-7)\n\n"
+        "Cannot access gated repo for url https://huggingface.co/moon/Tide-8B/resolve/main/config.json.\n"
+    )
+
+    assert _id(explanation) == "hub-gated-repository"
+    assert explanation.headline().startswith("moon/Tide-8B is gated")
+
+
+@pytest.mark.parametrize("prefix", ["", "#0 11.90 "])
+def test_requirements_that_conflict_are_in_the_headline(explained: Explained, prefix: str) -> None:
+    said = (
+        "ERROR: Cannot install moon because these package versions have conflicting dependencies.\n\n"
+        'The conflict is caused by:\n    moon[sea] 0.8 depends on tide==2.1.0; extra == "sea"\n'
+        "    The user requested tide==2.2\n\nERROR: ResolutionImpossible: for help visit https://pip.pypa.io\n"
+    )
+
+    explanation = explained("".join(f"{prefix}{line}\n" for line in said.splitlines()))
+
+    assert _id(explanation) == "pip-conflict"
+    assert "moon[sea] 0.8 depends on tide==2.1.0; The user requested tide==2.2" in explanation.headline()
+
+
+def test_package_with_another_hash_is_named(explained: Explained) -> None:
+    explanation = explained(
+        "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.\n"
+        "    tide==2.2 from https://moon.example/tide-2.2.whl#sha256=eb51:\n        Expected sha256 eb51\n"
+    )
+
+    assert "file of tide==2.2 is not the one" in explanation.headline()
+
+
+def test_error_in_the_indented_output_of_a_build_is_an_error(explained: Explained) -> None:
+    explanation = explained("      CMake Error at CMakeLists.txt:7 (message):\n        the moon is not up.\n")
+
+    assert "the moon is not up" in explanation.headline()
+
+
+def test_last_versions_of_the_index_are_in_the_headline(explained: Explained) -> None:
+    explanation = explained(
+        "ERROR: Could not find a version that satisfies the requirement tide==9 (from moon) "
+        "(from versions: 1.0, 1.1, 1.2, 2.0.post1, 2.1, 2.2rc1)\nERROR: No matching distribution found for tide==9\n"
+    )
+
+    assert "the last that it has: 1.1, 1.2, 2.0.post1, 2.1, 2.2rc1" in explanation.headline()
