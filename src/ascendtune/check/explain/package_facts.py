@@ -22,7 +22,7 @@ _OUTPUT = re.compile(
     r"(?P<lines>(?:(?!.*\[end of output\]|\s*ERROR: Failed )(?:[ \t>|].*)?\n)+)"
 )
 _DOCKER_BUILD = re.compile(
-    r"^\s*(?:Step \d+/\d+ : |#\d+ (?:\[|ERROR)|=> ERROR )|returned a non-zero code: \d|"
+    r"^[ \t]*(?:Step \d+/\d+ : |#\d+ (?:\[|ERROR)|=> ERROR )|returned a non-zero code: \d|"
     r"did not complete successfully: exit",
     re.MULTILINE,
 )
