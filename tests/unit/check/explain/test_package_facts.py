@@ -192,3 +192,18 @@ def test_last_versions_of_the_index_are_in_the_headline(explained: Explained) ->
     )
 
     assert "the last that it has: 1.1, 1.2, 2.0.post1, 2.1, 2.2rc1" in explanation.headline()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ls: cannot access '/moon/tide': No such file or directory",
+        "bash: /usr/local/Ascend/nnal/atb/set_env.sh: No such file or directory",
+        "link status: DOWN",
+    ],
+)
+def test_what_a_job_may_recover_from_is_a_failure_in_an_excerpt_only(explained: Explained, line: str) -> None:
+    steps = "".join(f"step {step} loss 0.7\n" for step in range(30))
+
+    assert not explained(f"start\n{line}\n").is_healthy
+    assert explained(f"start\n{line}\n{steps}Training completed.\n").is_healthy
