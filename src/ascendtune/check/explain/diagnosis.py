@@ -136,7 +136,9 @@ def _with_warnings(grave: list[Event], fatal: list[Event]) -> list[Event]:
 def _in_vain(event: Event, lengths: dict[str, int]) -> bool:
     if lengths[event.source] - event.last > (_NEAR_END if event.hit.entry.lasting else 0):
         return False
-    is_excerpt = lengths[event.source] <= _EXCERPT_LINES
+    # What a job may recover from is said once in most excerpts: a job that goes on has a longer log.
+    may_recover = event.hit.entry.lasting and event.hit.entry.specific
+    is_excerpt = lengths[event.source] <= (_NEAR_END if may_recover else _EXCERPT_LINES)
     is_known = event.hit.entry.kind in ("cause", "symptom")
     return event.trace is not None or (is_known and (event.in_a_row >= _IN_VAIN or is_excerpt))
 

@@ -61,6 +61,10 @@ _LARGEST_SAMPLE = (
     "find the sample behind it, the longest row or the largest image of the batch, and cut or drop it "
     "(data.max_length, a limit of pixels); a smaller batch helps only where the batch has several rows"
 )
+_MISCOUNTED = (
+    "print the shapes and counts before the call of the frame shown: so large a tensor is a size that was computed "
+    "wrongly (a count that was never set, an index out of range, a negative or overflowed number), not a batch"
+)
 _SEEN_FROM_OUTSIDE: tuple[CauseKind, ...] = ("exit", "signal", "launcher")
 """Causes that say how a process ended and not why: the logs may say more."""
 
@@ -236,6 +240,8 @@ class Explanation:
             return (say(_ONE_DEVICE_A_RANK), others)
         if self.sums.are_others_to_blame:
             return (others,)
+        if self.sums.is_miscounted:
+            return (say(_MISCOUNTED),)
         return (say(_LARGEST_SAMPLE),) if self.sums.is_one_tensor else ()
 
     def now(self) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ import errno
 import re
 from collections.abc import Iterable, Iterator
 
+from ascendtune.check.explain.package_facts import of_packages
+
 Facts = dict[str, tuple[str, ...]]
 """Values by name, each in the order of the log and once."""
 
@@ -129,7 +131,7 @@ def of_log(texts: Iterable[str]) -> Facts:
     `asked` is the number of processes that were asked for where it is more than one; `joined` is "more" or "fewer"
     where another number of processes came to a rendezvous than it has places. `device_denied` is a device node that
     the user of `id` may not open, by `ls -l`; `capabilities` is "none" where the process has none; `image_pull` is an
-    image that is pulled.
+    image that is pulled. Package managers' output has facts of its own (package_facts.py).
     """
     found: dict[str, dict[str, None]] = {}
 
@@ -153,7 +155,7 @@ def of_log(texts: Iterable[str]) -> Facts:
                 if name == "joined":
                     value = "more" if int(value) > int(match["wanted"]) else "fewer"
                 note(name, value)
-        for name, value in _of_commands(text, lower):
+        for name, value in (*_of_commands(text, lower), *of_packages(text, lower)):
             note(name, value)
     asked = _largest(found.get("nproc", {})) * max(1, _largest(found.get("nnodes", {})))
     if asked > 1:

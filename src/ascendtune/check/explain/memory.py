@@ -33,6 +33,8 @@ _MOSTLY_OWN = 0.8
 """Share of the device that this process holds from which on no other process is looked for."""
 _ONE_TENSOR = 0.5
 """Share of the device from which on one allocation is a tensor that is too large, whatever else is there."""
+_NEVER_MEANT = 16
+"""A tensor so many times as large as the device is not a batch that is too large."""
 _OUTSIDE = "{bytes} are held outside of this process's allocator: another process, communication buffers, or workspace"
 _FRAGMENTED = "{bytes} are reserved but not in use, more than was asked for: memory is fragmented"
 
@@ -69,6 +71,12 @@ class Sums:
         """Whether the tensor that was asked for alone takes most of the device."""
         tried, total = self.tried_bytes, self.total_bytes
         return tried is not None and total is not None and tried > _ONE_TENSOR * total
+
+    @property
+    def is_miscounted(self) -> bool:
+        """Whether a tensor of that size can only be a number that was computed wrongly."""
+        tried, total = self.tried_bytes, self.total_bytes
+        return tried is not None and total is not None and tried > _NEVER_MEANT * total
 
     @property
     def outside_bytes(self) -> int | None:

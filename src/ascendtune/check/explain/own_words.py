@@ -28,6 +28,14 @@ _VALUES = re.compile(r"(?:Expected|Got|Found|Actual|Current|Requested|But got)\b
 """A second sentence that has the values of what the first one says."""
 _NESTED = re.compile(r":\s+")
 """Between the reasons of a message, the outermost of which stands first."""
+_OF_ERRNO = re.compile(
+    r"(?:\[Errno \d+\] )?(?:no such (?:file or directory|device(?: or address)?)|permission denied|invalid argument|"
+    r"operation not (?:permitted|supported)|input/output error|file exists|not a directory|is a directory|"
+    r"device or resource busy|read-only file system|connection (?:refused|reset by peer|timed out)|bad address|"
+    r"i/o timeout|unknown error \d+|exec format error|executable file not found in \S+)",
+    re.IGNORECASE,
+)
+"""What the system says of an error: what it is about stands in the reason before."""
 _LOGGER = re.compile(
     r"\W*(?:"
     r"\[?(?:ERROR|CRITICAL|FATAL)\]? [A-Z_]+ ?\([^)]*\) ?:[\d:. -]+\[[^\]]*\](?: \w+(?:\(\))?\])? "  # MindSpore
@@ -159,6 +167,8 @@ def innermost_reason(event: Event) -> str:
     parts = _NESTED.split(_TIME.sub("", without_stamp(message), count=1))
     reasons = [part.strip(" .,!") for part in parts if len(part.split()) > 1]
     reason = reasons[-1].partition("\\n")[0].strip(" .,!") if reasons else ""
+    if len(reasons) > 1 and _OF_ERRNO.fullmatch(reason):
+        reason = f"{reasons[-2]}: {reason}"
     return reason if reason and len(reason) <= _LONGEST_SENTENCE else own_sentence(event)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 
 from ascendtune.check.explain import level, torchrun_summary
 from ascendtune.check.explain import line as lines_of
@@ -25,8 +26,10 @@ _HEAD = 50
 _LAST_WORDS = 10
 """Lines at the end of a block among which the last that is not blank is looked for."""
 _SAYS_WHERE = re.compile(
-    r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$|\bfollowing error: .*:\s*$|\bNo solution found when resolving .*:\s*$"
+    r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$|\bfollowing error: .*:\s*$|\bis invalid because:\s*$|"
+    r"\bNo solution found when resolving .*:\s*$"
 )
+_CMAKE = "CMake Error"
 _BELOW = 3
 """Lines below one that may belong to it."""
 _BELOW_TRACE = 24
@@ -334,4 +337,8 @@ def _below(lines: list[bytes], index: int, line: Line, count: int) -> list[str]:
 def _with_message(said: str, below: list[str]) -> str:
     """An error line that says only where it happened, and the next one, which says what."""
     message = next(filter(None, map(str.strip, below)), "")
+    if said.startswith(_CMAKE):
+        # Its message is an indented paragraph, a name may stand below a blank line.
+        paragraph = takewhile(lambda each: not each.strip() or each[0].isspace(), below)
+        message = " ".join(filter(None, map(str.strip, paragraph)))
     return f"{said.rstrip()} {message}" if message and _SAYS_WHERE.search(said) else said

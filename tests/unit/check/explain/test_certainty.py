@@ -41,7 +41,7 @@ def test_killed_without_a_failure_before_is_the_answer(explained: Explained) -> 
 
 
 def test_line_that_has_only_words_of_an_entry_is_likely(explained: Explained) -> None:
-    known = explained("curl: (28) Connection timed out after 30001 milliseconds\n")
+    known = explained("curl: (56) Recv failure: Connection reset by peer\n")
     other = explained("ERROR: IncompleteRead while the gardener carried seventeen lanterns uphill\n")
 
     assert (_id(known), known.sureness[:18]) == ("download-failed", "certain what broke")

@@ -101,7 +101,7 @@ def test_process_without_capabilities_explains_a_refused_call(explained: Explain
 def test_full_disk_while_an_image_is_pulled_is_that_of_the_images(explained: Explained) -> None:
     said = "failed to register layer: write /usr/lib/libmoon.so: no space left on device\n"
 
-    assert _id(explained(said)) == "disk-full"
+    assert _id(explained(said)) == "docker-disk-full"
     assert "quay.io/moon/tide:1" in explained(f"$ docker pull quay.io/moon/tide:1\n{said}").headline()
 
 

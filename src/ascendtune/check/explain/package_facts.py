@@ -1,0 +1,101 @@
+"""Facts from the output of package managers: what uv hints, what conda does not find, what a build printed last."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+
+_HINT = re.compile(r"(?<!\S)hint: (?P<value>\S.+)")
+_NOT_FOUND = re.compile(
+    r"\b(?:ResolvePackageNotFound|PackagesNotFoundError|LibMambaUnsatisfiableError|SpecNotFound|UnsatisfiableError)\b.*"
+)
+_SPEC = r"[A-Za-z_][\w.-]*(?:::[\w.-]+)?(?:[ =<>!~]+[\d*][^\s,]*)*(?:=[\w.]+)*"
+_ROW = re.compile(rf"(?:\bnothing provides (?:requested )?|^[ \t]+[-└├─│ ]+)(?P<spec>{_SPEC})(?=[\s,]|$)", re.MULTILINE)
+_LONGEST_LIST = 4000
+_BUILD_STRING = re.compile(r"^[\w.-]+=[=\w.]+=\w*h[0-9a-f]{6,}")
+_PLATFORM = re.compile(
+    r"\bPlatform: (?P<value>[\w-]+)|/(?:pkgs/main|conda-forge|defaults)/(?P<channel>(?:linux|osx|win)-\w+)"
+)
+_OUTPUT = re.compile(
+    r"\[(?:\d+ lines of output|stderr|stdout)\][ \t]*\n"
+    r"(?P<lines>(?:(?!.*\[end of output\]|\s*ERROR: Failed )(?:[ \t>|].*)?\n)+)"
+)
+_DOCKER_BUILD = re.compile(
+    r"^[ \t]*(?:Step \d+/\d+ : |#\d+ (?:\[|ERROR)|=> ERROR )|returned a non-zero code: \d|"
+    r"did not complete successfully: exit",
+    re.MULTILINE,
+)
+_BROKEN = re.compile(r"[Cc]onnection broken by '(?P<error>\w+)\((?P<rest>.*)\)': (?P<path>/\S+)")
+_REASON = re.compile(
+    r"Tunnel connection failed: [^'\")]+|CERTIFICATE_VERIFY_FAILED[^'\"(]*|\[Errno -?\d+\] [^'\")]+|"
+    r"[Tt]imed out|timeout=\d+|Missing dependencies for SOCKS support|EOF occurred in violation of protocol|"
+    r"Remote end closed connection without response|Connection reset by peer"
+)
+"""What broke a connection, within the exceptions of urllib3 that pip quotes."""
+_OTHER_PYTHON = re.compile(r"(?P<version>\d[\w.]*) Requires-Python (?P<spec>[<>=!~][^;\n]*)")
+_PIP_WANTS = re.compile(r"satisfies the requirement \S+?==(?P<version>[\w.]+)")
+_REPOSITORY = re.compile(
+    r"https://(?:huggingface\.co|hf-mirror\.com)/(?:api/)?(?:models/|datasets/)?(?P<name>[\w.-]+/[\w.-]*\w)|"
+    r"Access to (?:model|dataset) (?P<restricted>[\w.-]+/[\w.-]+) is restricted"
+)
+_CONFLICT = re.compile(r"The conflict is caused by:")
+_WANTS = re.compile(r"(?:[\w.-]+(?:\[[\w,.-]+\])? [\w.+-]+ depends on|The user requested) [^\n;]+")
+_HASH = re.compile(r"(?P<package>[\w.-]+(?:==\S+)?) from https?://\S+#sha256=\w+:\s*$", re.MULTILINE)
+_MOST_SPECS = 4
+
+
+def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
+    """What the output of package managers says.
+
+    `uv_hint`; `conda_missing` with `conda_platform` and `conda_pins`; `build_said`, the last line of a build;
+    `docker_build`; `hub_repo`; `pip_conflict`; `pip_hash`, the package with another hash; `pip_broken`, why pip's
+    connections broke; `pip_python`, the Python that ignored versions want.
+
+    Args:
+        lower: `text` in lower case.
+    """
+    if "hint: " in lower:
+        for hint in _HINT.finditer(text):
+            yield "uv_hint", hint["value"]
+    if "notfound" in lower or "unsatisfiableerror" in lower:
+        yield from _of_conda(text)
+    if "[end of output]" in lower or "[stderr]" in lower:
+        for output in _OUTPUT.finditer(text):
+            rows = [row.strip(" \t>|") for row in output["lines"].splitlines()]
+            if last := next(filter(None, reversed(rows)), ""):
+                yield "build_said", last
+    if "onnection broken by" in text:
+        for broken in _BROKEN.finditer(text):
+            reason = _REASON.search(broken["rest"])
+            yield "pip_broken", reason[0] if reason else broken["error"]
+    if "requires-python" in lower:
+        specs = {other["version"]: other["spec"].strip() for other in _OTHER_PYTHON.finditer(text)}
+        wanted = _PIP_WANTS.search(text)
+        if spec := specs.get(wanted["version"] if wanted else "", "") or next(reversed(specs.values()), ""):
+            yield "pip_python", spec
+    if "repo" in lower or "is restricted" in lower:
+        for repository in _REPOSITORY.finditer(text):
+            yield "hub_repo", repository["name"] or repository["restricted"]
+    if conflict := _CONFLICT.search(text):
+        wants = _WANTS.finditer(text, conflict.end(), conflict.end() + _LONGEST_LIST)
+        yield "pip_conflict", "; ".join(want[0].strip() for want in islice(wants, _MOST_SPECS))
+    if "do not match the hashes" in lower and (broken_file := _HASH.search(text)):
+        yield "pip_hash", broken_file["package"]
+    if _DOCKER_BUILD.search(text):
+        yield "docker_build", "yes"
+
+
+def _of_conda(text: str) -> Iterator[tuple[str, str]]:
+    listed = _NOT_FOUND.search(text)
+    if listed is None:
+        return
+    rows = _ROW.finditer(text, listed.end(), listed.end() + _LONGEST_LIST)
+    specs = list(dict.fromkeys(" ".join(row["spec"].split()) for row in rows))
+    if specs:
+        more = len(specs) - _MOST_SPECS
+        yield "conda_missing", ", ".join(specs[:_MOST_SPECS]) + (f" (+{more})" if more > 0 else "")
+    if any(map(_BUILD_STRING.match, specs)):
+        yield "conda_pins", "yes"
+    if platform := _PLATFORM.search(text):
+        yield "conda_platform", platform["value"] or platform["channel"]
