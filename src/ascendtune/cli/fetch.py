@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascendtune.cli.options import AsJson, Quiet
-from ascendtune.core.errors import CheckFailed, InputError
+from ascendtune.core.errors import CheckFailed, InputError, MachineError
 from ascendtune.hub.modelscope import Kind
 
 if TYPE_CHECKING:
@@ -56,11 +56,18 @@ def fetch(
     from ascendtune.cli.complain import suggest_next
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
+    from ascendtune.hub.download import offline_variable
     from ascendtune.hub.supply.fetch import Mirrors
     from ascendtune.hub.supply.source import choose_sources
     from ascendtune.hub.supply.supplies import LockFile
 
     log.set_up(quiet=quiet)
+    if not verify and (variable := offline_variable(os.environ)):
+        raise MachineError(
+            f"{variable} is set, which forbids the network",
+            code="hub-offline",
+            remedy=f"unset it for this command: env -u {variable} ascendtune fetch …",
+        )
     supplies = _asked(kind, names or [], file, to, revision, tuple(include or ()), tuple(exclude or ()))
     mirrors = Mirrors(choose_sources(source or [], os.environ))
     if export_script:

@@ -162,10 +162,9 @@ def fetch(
             code="no-wanted-file",
             remedy="change --include or --exclude; files: " + ", ".join(each.path for each in listing.files[:8]),
         )
-    left_out = len(listing.files) - len(wanted)
     say(
         f"{supply.name} at {listing.commit[:12]}: {count_of(len(wanted), 'file')}, "
-        f"{format_bytes(sum(each.size for each in wanted))}{f'; {left_out} left out' if left_out else ''}"
+        f"{format_bytes(sum(each.size for each in wanted))}{_left_out(supply, listing)}"
     )
     with translated_disk_errors(supply.directory, "making a directory"):
         (supply.directory / STATE).mkdir(parents=True, exist_ok=True)
@@ -183,6 +182,12 @@ def fetch(
         manifest.write(supply.directory)
         _remove_old_parts(supply.directory)
     return Fetched(manifest, arrived, len(wanted) - len(missing))
+
+
+def _left_out(supply: Supply, listing: Listing) -> str:
+    """How many files are not wanted, and the first three."""
+    names = [each.path for each in listing.files if not supply.wants(each.path)]
+    return f"; {len(names)} left out: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}" if names else ""
 
 
 def verify(directory: Path, manifest: Manifest, progress: Progress) -> list[str]:
