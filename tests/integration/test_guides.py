@@ -66,13 +66,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-_OWN_PROCESS = ("train",)
-"""Commands that become another process. The others run in this process, which costs less."""
-_ELSEWHERE = {
-    "ascendtune comm test --collective all_reduce --dtype float32": "check/comm/test_comm.py",
-    "ascendtune plan recipe.yaml --device 910b4 --devices 8": "train/test_plan.py",
-}
-"""Commands that start several Pythons, and the test that runs them with other arguments: here their help is run."""
+_OWN_PROCESS = ("train", "comm", "plan")
+"""Commands that become or start processes with torch. The others run in this process, which costs less."""
 
 
 @pytest.fixture
@@ -89,9 +84,6 @@ def _there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def _run(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
     """Exit code and output of a command."""
     words = shlex.split(command)[1:]
-    if command in _ELSEWHERE:
-        assert (Path(__file__).parent / _ELSEWHERE[command]).is_file()
-        words = [*words, "--help"]
     if words[0] not in _OWN_PROCESS:
         with pytest.raises(SystemExit) as ended:
             command_line.main(words)
@@ -134,6 +126,7 @@ def test_each_page_is_followed_and_marks_say_what_is_needed() -> None:
     assert {path.stem for path in GUIDES.glob("*.md") if "zh-CN" not in path.name} == {*PAGES, "replaced"}
     marks = {mark for _, mark in rows()}
     assert marks == {
-        "run", "NPUs", "a network", "two hosts", "a terminal", "conda", "minutes", "a running job", "a run with NaN",
+        "run", "NPUs", "eight devices", "a network", "two hosts", "a terminal", "conda", "minutes", "a running job",
+        "a run with NaN",
     }  # fmt: skip
     assert len(rows()) >= 60
