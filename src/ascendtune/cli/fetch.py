@@ -75,11 +75,16 @@ def fetch(
             print(_script(supply, mirrors), end="")
         return
     lock = LockFile(file) if file is not None else None
-    with Progress(sys.stderr) as progress:
-        results = [
-            _verified(each, progress) if verify else _fetched(each, mirrors, min_speed, lock, progress)
-            for each in supplies
-        ]
+    try:
+        with Progress(sys.stderr) as progress:
+            results = [
+                _verified(each, progress) if verify else _fetched(each, mirrors, min_speed, lock, progress)
+                for each in supplies
+            ]
+    except KeyboardInterrupt:
+        if not verify:
+            log.say("stopped; the same command goes on at the last byte")
+        raise
     if as_json:
         print(json.dumps(results, indent=2, ensure_ascii=False))
     else:

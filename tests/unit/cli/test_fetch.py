@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,14 @@ def test_fetch_writes_the_files_of_one_repository(hub: Hub, capsys: pytest.Captu
     facts = json.loads(capsys.readouterr().out)[0]
     assert (facts["commit"], facts["files"], facts["directory"]) == (COMMIT, 2, "models/m")
     assert Path("models/m/config.json").read_bytes() == _FILES["config.json"]
+
+
+def test_interrupt_says_how_to_go_on(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.before_piece = lambda name: _thread.interrupt_main()
+    assert main(["fetch", "model", "o/m", "--from", hub.endpoint]) == 130
+    assert "stopped; the same command goes on at the last byte" in capsys.readouterr().err
+    hub.before_piece = lambda name: None
+    assert main(["fetch", "model", "o/m", "--from", hub.endpoint]) == 0
 
 
 def test_files_that_are_left_out_are_named(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,11 +96,13 @@ def test_a_list_is_pinned_by_its_lock_file(hub: Hub, capsys: pytest.CaptureFixtu
         (["fetch", "model", "a/b", "--from", "ftp://x"], "invalid-option-value"),
         (["fetch", "model", "a/b", "--verify"], "nothing-fetched"),
         (["fetch", "model", "-f", "s.yaml"], "conflicting-options"),
+        (["fetch", "-f", "nothing.yaml"], "document-empty"),
     ],
 )
 def test_wrong_use_is_told_before_any_request(
     arguments: list[str], code: str, hub: Hub, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    Path("nothing.yaml").write_text("models: []\n")
     assert main(arguments) == 2
     assert f"code: {code}" in capsys.readouterr().err
     assert not hub.tokens
