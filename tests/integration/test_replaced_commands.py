@@ -1,4 +1,4 @@
-"""Commands of docs/guide/replaced.md that need a server, conda, minutes or a running job: run with these at hand.
+"""Commands of docs/guide that need a server, conda, minutes or a running job: run with these at hand.
 
 Names of public servers become a server on loopback; conda is the stand-in of the unit tests; github.com is a directory.
 """
@@ -17,26 +17,17 @@ import pytest
 
 from ascendtune.core.rundir import RunDir
 from git_helpers import commit, git
+from guide_pages import PATIENCE_SECONDS, Place, commands, needing
 from hub_server import Hub, serving
-from replaced_page import PATIENCE_SECONDS, Place, commands, rows
 
 pytestmark = pytest.mark.usefixtures("preloaded")
 
 _TESTS = Path(__file__).parents[1]
-_FILES = ("test_replaced_commands.py", "test_replaced_on_devices.py")
-"""The tests that run commands of the page."""
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
-
-
-def test_every_command_that_needs_something_is_run() -> None:
-    text = "".join(Path(__file__).with_name(each).read_text() for each in _FILES)
-    selected = re.findall(r'\bcommands\("([^"]*)", "([^"]*)"\)', text)
-    run = {each for beginning, mark in selected for each in commands(beginning, mark)}
-    assert {command for command, mark in rows() if mark != "run"} == run
 
 
 def test_conda_environments_are_renamed_and_cloned(place: Place) -> None:
@@ -81,13 +72,15 @@ def test_repositories_are_cloned_and_followed(place: Place) -> None:
     mine = Place(place.path / "mine")
     mine.env = place.env
     git(place.path, "clone", "-q", str(github / "OpenRLHF/OpenRLHF.git"), str(mine.path))
+    (work / "test_more.py").write_text("def test_more():\n    assert open('more.txt').read()\n")
+    git(work, "add", "test_more.py")
     commit(work, more="2")
     git(work, "push", "-q", str(github / "OpenRLHF/OpenRLHF.git"), "main", "main:refs/pull/1234/head")
     mine.run(sync)
     assert (mine.path / "more.txt").is_file()
     git(mine.path, "checkout", "-q", "main")
     (merge,) = commands("code merge-pr", "a network")
-    mine.run(merge.replace("pytest -q", "test -f more.txt"))
+    assert "1 passed" in mine.run(merge)
 
 
 def test_mirrors_that_do_not_answer_are_named(place: Place) -> None:
@@ -101,10 +94,19 @@ def test_models_and_data_sets_are_fetched(place: Place) -> None:
     with serving(Hub(files, frozenset({"model.safetensors"}))) as hub:
         place.env |= {"MODELSCOPE_ENDPOINT": hub.endpoint, "HF_ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": "0"}
         (place.path / "supplies.yaml").write_text("models:\n  - {id: o/m, to: from-list}\n")
-        for command in commands("fetch", "a network"):
-            words = command.replace("Qwen/Qwen2.5-0.5B", "o/m").replace("openai/gsm8k", "o/m")
+        verify = needing("slow-network", "a fetched model")
+        for command in (
+            *commands("fetch", "a network"), *needing("slow-network", "a network", "ascendtune fetch"),
+            *needing("first-run", "a network", "ascendtune fetch"),
+        ):  # fmt: skip
+            words = re.sub(r"Qwen/[\w.-]+|openai/gsm8k", "o/m", command).removesuffix(" > fetch.sh")
             at = () if "modelscope" in words else ("--from", hub.endpoint)
-            place.run(words.replace(" --from hf-mirror", ""), *at)
+            printed = place.run(re.sub(" --from hf(-mirror)?", "", words), *at)
+            if "--export-script" in words:
+                assert "curl" in printed
+                continue
+            if (place.path / "models/m").is_dir():
+                assert "all as fetched" in place.run(verify[0].replace("Qwen/Qwen2.5-0.5B", "o/m"))
             for found in ("models/m", "data/gsm8k", "from-list"):
                 if (place.path / found).is_dir():
                     assert (place.path / found / "model.safetensors").read_bytes() == files["model.safetensors"]
@@ -128,7 +130,9 @@ def test_job_in_the_background_is_looked_into_stopped_and_continued(place: Place
     (stop,) = commands("jobs stop", "a running job")
     (stacks,) = commands("jobs stacks", "a running job")
     (logs,) = commands("jobs logs", "a running job")
-    assert "rank 0" in place.run(stacks)
+    (show,) = needing("hang", "a running job", "ascendtune jobs show")
+    assert "rank 0" in place.run(stacks) and "running" in place.run(show)
+    assert needing("hang", "a running job", "ascendtune jobs st") == [stacks, f"{stop} --yes"]
     assert "step 1/200" in place.run(logs)
     place.run(stop, "--yes")
     steps = run.last_step() or 0
@@ -137,6 +141,27 @@ def test_job_in_the_background_is_looked_into_stopped_and_continued(place: Place
     place.run(next(each for each in commands("train recipe.yaml", "minutes") if each.endswith("recipe.yaml")))
     assert run.last_step() == 200
     assert json.loads(run.metrics.read_text().splitlines()[0])["step"] == 1
+
+
+def test_two_trainings_are_compared_and_the_cause_of_a_difference_is_searched(place: Place) -> None:
+    place.write_recipe(optim={"learning_rate": 1e-2}, track={"tensorboard": False})
+    (gpu,) = needing("from-gpu", "a GPU")
+    (npu,) = needing("from-gpu", "an NPU")
+    place.run(gpu)
+    place.run(npu, "optim.epsilon=0.1")
+    (bisect,) = needing("loss-differs", "minutes")
+    assert "optim.epsilon" in place.run(bisect, "--yes", code=None)
+    (dumped,) = needing("loss-differs", "a minute")
+    place.run(dumped)
+    assert any((place.path / "runs/dumped").rglob("dump*"))
+    (place.path / "train.py").write_text(
+        "import torch\n\nmodel = torch.nn.Linear(4, 2)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(3):\n    loss = model(torch.ones(3, 4)).square().mean()\n    loss.backward()\n"
+        "    optimizer.step()\n    optimizer.zero_grad()\n"
+    )
+    (record,) = needing("loss-differs", "a GPU")
+    place.run(record)
+    assert (place.path / "gpu").is_dir()
 
 
 def test_trainings_profiles_and_a_program_in_the_background_are_run(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""Commands of docs/guide/replaced.md that need devices, a terminal, two hosts or a run with NaN: run with these there.
+"""Commands of docs/guide that need devices, a terminal, two hosts or a run with NaN: run with these there.
 
 Eight devices are eight processes on the CPU. NPUs are simulated: the real torch_npu on the CANN libraries of the tests,
 or an npu-smi that prints what a driver printed. Two hosts are network namespaces of this machine.
@@ -24,7 +24,7 @@ from ascend_node.cann.build import why_not
 from ascend_node.cann.environment import simulated_environment
 from ascendtune.core.rundir import RunDir
 from cluster import Cluster
-from replaced_page import PATIENCE_SECONDS, Place, commands
+from guide_pages import PATIENCE_SECONDS, Place, commands, needing
 from wandb_server import KEY, WandbServer, serving_wandb
 
 pytestmark = pytest.mark.usefixtures("preloaded")
@@ -228,9 +228,12 @@ def test_settings_of_a_script_are_keys_of_the_recipe(place: Place, run_on_npus: 
 
 @pytest.mark.simulated_npu
 def test_script_for_cuda_runs_on_an_npu(place: Place, run_on_npus: Callable[..., str]) -> None:
-    (place.path / "train.py").write_text("import torch\n\nx = torch.rand(9, 9).cuda()\nprint((x @ x).device)\n")
+    (place.path / "train.py").write_text(
+        "import sys, torch\n\nx = torch.rand(9, 9).cuda()\nprint((x @ x).device, sys.argv[1:])\n"
+    )
     (migrate,) = commands("migrate run train.py", "NPUs")
-    assert "npu:0" in run_on_npus(migrate)
+    (with_arguments,) = needing("from-gpu", "NPUs", "ascendtune migrate")
+    assert "npu:0 []" in run_on_npus(migrate) and "npu:0 ['--epochs', '3']" in run_on_npus(with_arguments)
 
 
 def test_two_hosts_train_one_model(place: Place, cluster: Cluster) -> None:
@@ -242,7 +245,14 @@ def test_two_hosts_train_one_model(place: Place, cluster: Cluster) -> None:
     place.run(nodes, env=env)
     run = RunDir(place.path / "runs/alpaca")
     assert run.last_step() == 2 and run.read()["attempts"][0]["world_size"] == 2
-    assert cluster.is_quiet()
+    (doctor,) = needing("two-nodes", "two hosts", "ascendtune doctor")
+    assert "the same on both nodes" in place.run(doctor, env=env, code=None)
+    (restarting,) = needing("two-nodes", "two hosts", "ascendtune train")
+    place.write_recipe(optim=_STEPS, name="restarting")
+    place.run(restarting, env=env)
+    (bench,) = needing("two-nodes", "two hosts", "ascendtune comm bench")
+    place.run(bench, env=env)
+    assert (place.path / "links.png").is_file() and cluster.is_quiet()
 
 
 def test_module_that_made_a_nan_is_named(place: Place) -> None:
