@@ -92,7 +92,9 @@ class Cluster:
 
 @contextmanager
 def two_machines(path: Path, variables: Mapping[str, Mapping[str, str]] | None = None) -> Iterator[Cluster]:
-    """`nodea` and `nodeb`, with what they need in `path`. The test is skipped where they cannot be made.
+    """`nodea` and `nodeb`, to ssh `node1` and `node2`, too, with what they need in `path`.
+
+    The test is skipped where they cannot be made.
 
     Args:
         variables: host -> what a login there has in its environment.
@@ -156,7 +158,7 @@ def _prepare_ssh(path: Path, net: str) -> None:
         f"PermitRootLogin prohibit-password\nPidFile none\n"
     )
     (path / "ssh_config").write_text(
-        f"Host nodea\n  HostName {net}.2\nHost nodeb\n  HostName {net}.3\nHost nodec\n  HostName {net}.4\n"
+        f"Host nodea node1\n  HostName {net}.2\nHost nodeb node2\n  HostName {net}.3\nHost nodec\n  HostName {net}.4\n"
         f"Host *\n  IdentityFile {path}/user_key\n  UserKnownHostsFile /dev/null\n  StrictHostKeyChecking no\n"
         "  LogLevel ERROR\n"
     )

@@ -96,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/api/models/o/m":
             self._answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
         elif path in ("/api/models/o/m/revision/main", f"/api/models/o/m/revision/{COMMIT}"):
-            self._json({"sha": COMMIT})
+            self._json({"id": "o/m", "sha": COMMIT})
         elif path.startswith(f"/api/models/o/m/tree/{COMMIT}"):
             self._tree(int(query.get("cursor", ["0"])[0]))
         elif path.startswith(resolve):

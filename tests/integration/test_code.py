@@ -52,8 +52,10 @@ def test_fork_follows_upstream_and_a_pull_request_is_tried(
     assert main(*upstream) == 1
     shown = capfd.readouterr()
     assert "train.py: both changed it\n  line 1\n    - lr = 2\n    + lr = 3\n" in shown.out
-    assert "merge-conflicts" in shown.err and "\x1b" not in shown.out
+    assert "merge-conflicts" in shown.err and "1 file is in conflict: train.py" in shown.err and "\x1b" not in shown.out
     (work / "train.py").write_text("lr = 2.5\n")
+    assert main(*upstream) == 1
+    assert "train.py: both changed it\n  has no conflict markers (any more): git add it" in capfd.readouterr().out
     git(work, "add", "train.py")
     assert main(*upstream) == 0
     assert "to publish: git push origin sync/upstream-main:main" in capfd.readouterr().out

@@ -1,8 +1,8 @@
 """The guides in docs/guide: every command is run, in the order of the pages, or is marked with what running it needs.
 
 In a shell block the mark is a comment `# needs …`; `# exit code 1 where …` allows that code. In the table of
-docs/guide/replaced.md it is the last column; test_replaced_commands.py runs those that are marked there. The options of
-other marked commands are checked by tests/unit/test_readme.py.
+docs/guide/replaced.md it is the last column. test_replaced_commands.py and test_replaced_on_devices.py run those that
+are marked.
 """
 
 from __future__ import annotations
@@ -21,25 +21,30 @@ from pathlib import Path
 import pytest
 
 from ascendtune.cli import main as command_line
-from replaced_page import rows
+from guide_pages import GUIDES, commands, lines, needing, rows
 from tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.usefixtures("preloaded")
 
-GUIDES = Path(__file__).parents[2] / "docs/guide"
 PAGES = ("first-run", "from-gpu", "slow-network", "two-nodes", "hang", "loss-differs", "out-of-memory", "images")
 _SLOW_SECONDS = 240
 
 
+_ELSEWHERE = {
+    "ascendtune quickstart": "test_quickstart.py",
+    "ascendtune env install-plan --apply": "../unit/cli/test_env.py",
+}
+"""Commands that need more than a test of a page has, and the test that runs them."""
+_NOT_RUN = {"pip install --editable '.[train]'"}
+"""It needs a package index; `make setup` runs the same with `.[train,dev]`."""
+
+
 def _commands(page: str) -> Iterator[tuple[str, set[int]]]:
     """Commands without `# needs …`, and the exit codes that each may end with."""
-    text = (GUIDES / f"{page}.md").read_text(encoding="utf-8")
-    for block in re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        for line in block.splitlines():
-            command, _, comment = (part.strip() for part in line.partition("#"))
-            inner = re.fullmatch(r'eval "\$\((ascendtune .*)\)"', command)
-            if not comment.startswith("needs "):
-                yield inner[1] if inner else command, {0, 1} if comment.startswith("exit code 1 where") else {0}
+    for command, comment in lines(page):
+        inner = re.fullmatch(r'eval "\$\((ascendtune .*)\)"', command)
+        if not comment.startswith("needs "):
+            yield inner[1] if inner else command, {0, 1} if comment.startswith("exit code 1 where") else {0}
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +71,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-_OWN_PROCESS = ("train",)
-"""Commands that become another process. The others run in this process, which costs less."""
-_ELSEWHERE = {
-    "ascendtune comm test --collective all_reduce --dtype float32": "check/comm/test_comm.py",
-    "ascendtune plan recipe.yaml --device 910b4 --devices 8": "train/test_plan.py",
-}
-"""Commands that start several Pythons, and the test that runs them with other arguments: here their help is run."""
+_OWN_PROCESS = ("train", "comm", "plan")
+"""Commands that become or start processes with torch. The others run in this process, which costs less."""
 
 
 @pytest.fixture
@@ -89,9 +89,6 @@ def _there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def _run(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
     """Exit code and output of a command."""
     words = shlex.split(command)[1:]
-    if command in _ELSEWHERE:
-        assert (Path(__file__).parent / _ELSEWHERE[command]).is_file()
-        words = [*words, "--help"]
     if words[0] not in _OWN_PROCESS:
         with pytest.raises(SystemExit) as ended:
             command_line.main(words)
@@ -130,10 +127,23 @@ def test_every_command_that_needs_nothing_special_runs(place: Path, capsys: pyte
     assert not (place / "cache/torch_extensions/py311_cpu").exists()
 
 
+def test_every_command_that_needs_something_is_run_with_it() -> None:
+    files = (Path(__file__).with_name(f"test_replaced_{each}.py") for each in ("commands", "on_devices"))
+    text = "".join(each.read_text() for each in files)
+    run = {each for which in re.findall(r'\bcommands\("([^"]*)", "([^"]*)"\)', text) for each in commands(*which)}
+    selected = re.findall(r'\bneeding\("([^"]*)", "([^"]*)"(?:, "([^"]*)")?\)', text)
+    run |= {each for which in selected for each in needing(*which)}
+    assert {command for command, mark in rows() if mark != "run"} <= run
+    wanted = {command for page in PAGES for command, comment in lines(page) if comment.startswith("needs ")}
+    assert wanted - run == {*_ELSEWHERE, *_NOT_RUN}
+    assert all((Path(__file__).parent / each).is_file() for each in _ELSEWHERE.values())
+
+
 def test_each_page_is_followed_and_marks_say_what_is_needed() -> None:
     assert {path.stem for path in GUIDES.glob("*.md") if "zh-CN" not in path.name} == {*PAGES, "replaced"}
     marks = {mark for _, mark in rows()}
     assert marks == {
-        "run", "NPUs", "a network", "two hosts", "a terminal", "conda", "minutes", "a running job", "a run with NaN",
+        "run", "NPUs", "eight devices", "a network", "two hosts", "a terminal", "conda", "minutes", "a running job",
+        "a run with NaN",
     }  # fmt: skip
     assert len(rows()) >= 60

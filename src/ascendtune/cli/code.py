@@ -155,6 +155,8 @@ def _conflict_lines(error: MergeConflicts) -> list[str]:
     lines = []
     for conflict in error.conflicts:
         lines.append(f"{conflict.path}: {conflict.kind}")
+        if conflict.kind.startswith("both") and not conflict.hunks:
+            lines.append("  has no conflict markers (any more): git add it when it is as it should be")
         for hunk in conflict.hunks:
             lines.append(f"  line {hunk.line}")
             for mark, side in (("-", hunk.ours), ("+", hunk.theirs)):

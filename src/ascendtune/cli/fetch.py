@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascendtune.cli.options import AsJson, Quiet
-from ascendtune.core.errors import CheckFailed, InputError
+from ascendtune.core.errors import CheckFailed, InputError, MachineError
 from ascendtune.hub.modelscope import Kind
 
 if TYPE_CHECKING:
@@ -56,11 +56,18 @@ def fetch(
     from ascendtune.cli.complain import suggest_next
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
+    from ascendtune.hub.download import offline_variable
     from ascendtune.hub.supply.fetch import Mirrors
     from ascendtune.hub.supply.source import choose_sources
     from ascendtune.hub.supply.supplies import LockFile
 
     log.set_up(quiet=quiet)
+    if not verify and (variable := offline_variable(os.environ)):
+        raise MachineError(
+            f"{variable} is set, which forbids the network",
+            code="hub-offline",
+            remedy=f"unset it for this command: env -u {variable} ascendtune fetch …",
+        )
     supplies = _asked(kind, names or [], file, to, revision, tuple(include or ()), tuple(exclude or ()))
     mirrors = Mirrors(choose_sources(source or [], os.environ))
     if export_script:
@@ -68,11 +75,16 @@ def fetch(
             print(_script(supply, mirrors), end="")
         return
     lock = LockFile(file) if file is not None else None
-    with Progress(sys.stderr) as progress:
-        results = [
-            _verified(each, progress) if verify else _fetched(each, mirrors, min_speed, lock, progress)
-            for each in supplies
-        ]
+    try:
+        with Progress(sys.stderr) as progress:
+            results = [
+                _verified(each, progress) if verify else _fetched(each, mirrors, min_speed, lock, progress)
+                for each in supplies
+            ]
+    except KeyboardInterrupt:
+        if not verify:
+            log.say("stopped; the same command goes on at the last byte")
+        raise
     if as_json:
         print(json.dumps(results, indent=2, ensure_ascii=False))
     else:

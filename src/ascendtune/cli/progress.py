@@ -38,8 +38,8 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         self._wipe()
 
-    def show(self, what: str, done: int, total: int) -> None:
-        """Update the line: `done` of `total` items of `what`; `total` is 0 if unknown."""
+    def show(self, what: str, done: int, total: int, parts: str = "") -> None:
+        """Update the line: `done` of `total` items of `what`; `total` is 0 if unknown. `parts` stands at its end."""
         if is_quiet():
             return
         now = time.monotonic()
@@ -50,10 +50,11 @@ class Progress:
             return
         self._last, self._pause = now, _LINE_SECONDS
         if not self._watched:
-            print(f"{what}: {done:,}" + (f" of {total:,}" if total > 0 else ""), file=self._stream, flush=True)
+            whole = f"{what}: {done:,}" + (f" of {total:,}" if total > 0 else "")
+            print(f"{whole}; {parts}" if parts else whole, file=self._stream, flush=True)
             return
         self._shown = True
-        self._stream.write("\r" + control("[K", self._stream) + self._line(done, total, waited))
+        self._stream.write("\r" + control("[K", self._stream) + self._line(done, total, waited, parts))
         self._stream.flush()
 
     @contextmanager
@@ -80,7 +81,7 @@ class Progress:
         self._wipe()
         print(message, file=self._stream, flush=True)
 
-    def _line(self, done: int, total: int, waited: float) -> str:
+    def _line(self, done: int, total: int, waited: float, parts: str) -> str:
         if total <= 0:
             line = f"{self._what} {done:,}"
         else:
@@ -89,6 +90,7 @@ class Progress:
             line = (
                 f"{self._what} {'█' * filled}{'·' * (_BAR - filled)} {done:,}/{total:,}, {format_duration(left)} left"
             )
+        line += f"; {parts}" if parts else ""
         return line[: os.get_terminal_size(self._stream.fileno()).columns - 1]
 
     def _wipe(self) -> None:

@@ -68,7 +68,8 @@ def sync(
     outcomes: dict[Path, str] = {}
     incomplete = set[str]()
     if not found:
-        print("no offline runs of wandb" if not as_json else "[]")
+        looked = ", ".join(str(each) for each in places)
+        print("[]" if as_json else f"no offline runs of wandb (offline-run-…) below {looked}")
         return
     if not as_json:
         print(_table(found))
@@ -308,7 +309,9 @@ def login(
     program = shutil.which(tracker.value, path=directories)
     if program is None:
         raise MachineError(
-            f"{tracker.value} is not installed", code="package-missing", remedy="pip install 'ascendtune[track]'"
+            f"{tracker.value} is not installed",
+            code="package-missing",
+            remedy=f"pip install 'ascendtune[{tracker.value}]'",
         )
     if host and not host.startswith(("https://", "http://")):
         raise InputError("--host is not a URL", code="invalid-option-value", remedy="give https://HOST")

@@ -2,6 +2,7 @@
 
 Downloads go through huggingface_hub, so its variables work: HF_ENDPOINT, HF_HUB_OFFLINE, HF_HOME, HF_TOKEN, proxies.
 Where USE_MODELSCOPE_HUB is set, `modelscope` does it; `hf:OWNER/NAME` and `modelscope:OWNER/NAME` name the hub.
+HF_HUB_OFFLINE holds for both.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,9 @@ def _has_form_of_path(text: str) -> bool:
 
 def _download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str], unwanted: Sequence[str]) -> Path:
     hub, name = split_hub(name)
+    offline = offline_variable(os.environ)
     if hub == "modelscope" or (hub is None and modelscope.is_wanted(os.environ)):
-        return modelscope.download(name, kind, revision, wanted, unwanted)
+        return modelscope.download(name, kind, revision, wanted, unwanted, offline=offline)
     try:
         import huggingface_hub
         import huggingface_hub.utils
@@ -142,7 +144,7 @@ def _download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str]
         ) from error
     if not sys.stderr.isatty():
         huggingface_hub.utils.disable_progress_bars()
-    say(f"looking for the {noun(kind)} {name} in the cache and on {shown_endpoint()}")
+    say(f"looking for the {noun(kind)} {name} in the cache{'' if offline else f' and on {shown_endpoint()}'}")
     try:
         return Path(
             huggingface_hub.snapshot_download(
@@ -204,23 +206,32 @@ def _translated(error: BaseException, name: str, kind: Kind, revision: str | Non
         return _unreachable(error, name, what, or_path)
     if isinstance(error, OSError):
         return disk_fault(error, _cache(), "downloading") or _unreachable(error, name, what, or_path)
+    if isinstance(error, KeyError | TypeError | ValueError):
+        # What answers is not a hub, for example a proxy's page: huggingface_hub misses keys of the answer.
+        return _unreachable(error, name, what, or_path)
     return None
 
 
 def _unreachable(error: BaseException, name: str, what: str, or_path: str) -> MachineError:
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        return MachineError(
-            f"the {what} {name} is neither a local path nor complete in the cache, and HF_HUB_OFFLINE is set",
-            code="hub-offline",
-            remedy=f"unset HF_HUB_OFFLINE, or download it on another machine and copy {_cache()} from there{or_path}",
-        )
+    if variable := offline_variable(os.environ):
+        return modelscope.not_in_the_cache(name, what, variable, _cache(), or_path)
     reason = http_status(error) or type(error.__cause__ or error).__name__
+    if isinstance(error, KeyError | TypeError | ValueError):
+        reason = "its answer is not a hub's"
     return MachineError(
         f"the {what} {name} is not a local path and not in the cache, and {shown_endpoint()} cannot be used ({reason})",
         code="hub-unreachable",
         remedy="check network and proxy; set HF_ENDPOINT to a mirror that you can reach; or download it on another "
         f"machine and give its path here{or_path}",
     )
+
+
+def offline_variable(environment: Mapping[str, str]) -> str | None:
+    """The variable that forbids the network, as huggingface_hub reads it; None: the network may be used."""
+    for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        if value := environment.get(variable):
+            return variable if value.upper() in ("1", "ON", "YES", "TRUE") else None
+    return None
 
 
 def http_status(error: BaseException) -> int | None:

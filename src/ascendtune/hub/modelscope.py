@@ -36,12 +36,21 @@ def is_wanted(environment: Mapping[str, str]) -> bool:
     return environment.get(VARIABLE, "0").strip().lower() in ("true", "y", "1")
 
 
-def download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str], unwanted: Sequence[str]) -> Path:
+def download(
+    name: str,
+    kind: Kind,
+    revision: str | None,
+    wanted: Sequence[str],
+    unwanted: Sequence[str],
+    *,
+    offline: str | None = None,
+) -> Path:
     """The directory of `name`, as ModelScope has it now or its cache had it before.
 
     Args:
         revision: branch or tag; None: ModelScope's own default, master.
         wanted, unwanted: patterns of file names.
+        offline: the variable that forbids the network, if it is set: only the cache is used.
 
     Raises:
         RecipeError, DataError: there is no such model or data set, or no access to it.
@@ -59,7 +68,7 @@ def download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str],
     logging.getLogger("modelscope_hub").setLevel(logging.ERROR)
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
-    say(f"looking for the {noun(kind)} {name} in the cache and on {shown_endpoint()}")
+    say(f"looking for the {noun(kind)} {name} in the cache{'' if offline else f' and on {shown_endpoint()}'}")
     try:
         found = snapshot_download(
             name,
@@ -68,19 +77,31 @@ def download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str],
             allow_patterns=list(wanted),
             ignore_patterns=list(unwanted) or None,
             endpoint=endpoint(),
+            local_files_only=offline is not None,
         )
     except Exception as error:
-        translated = _translated(error, name, kind)
+        translated = _translated(error, name, kind, offline)
         if translated is None:
             raise
         raise translated from error
     return Path(found)
 
 
-def _translated(error: Exception, name: str, kind: Kind) -> AscendtuneError | None:
+def not_in_the_cache(name: str, what: str, variable: str, cache: Path, or_path: str = "") -> MachineError:
+    """The error for a hub id that is not in the cache where a variable forbids the network."""
+    return MachineError(
+        f"the {what} {name} is neither a local path nor complete in the cache, and {variable} is set",
+        code="hub-offline",
+        remedy=f"unset {variable}, or download it on another machine and copy {cache} from there{or_path}",
+    )
+
+
+def _translated(error: Exception, name: str, kind: Kind, offline: str | None) -> AscendtuneError | None:
     """Our error for one of modelscope_hub or of the network; None for what is neither."""
     from modelscope_hub import errors
 
+    if offline and isinstance(error, errors.HubError | OSError | ValueError):
+        return not_in_the_cache(name, noun(kind), offline, _cache())
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, errors.NotExistError) or status == 404:
         return input_error(kind)(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,12 +36,37 @@ def test_fetch_writes_the_files_of_one_repository(hub: Hub, capsys: pytest.Captu
     assert Path("models/m/config.json").read_bytes() == _FILES["config.json"]
 
 
+def test_interrupt_says_how_to_go_on(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.before_piece = lambda name: _thread.interrupt_main()
+    assert main(["fetch", "model", "o/m", "--from", hub.endpoint]) == 130
+    assert "stopped; the same command goes on at the last byte" in capsys.readouterr().err
+    hub.before_piece = lambda name: None
+    assert main(["fetch", "model", "o/m", "--from", hub.endpoint]) == 0
+
+
+def test_files_that_are_left_out_are_named(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.files = {**hub.files, "pytorch_model.bin": b"pickle"}
+    assert main(["fetch", "model", "o/m", "--from", hub.endpoint]) == 0
+    assert "; 1 left out: pytorch_model.bin\n" in capsys.readouterr().err
+
+
 def test_verify_ends_with_1_where_a_file_changed(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fetch", "model", "o/m", "--from", hub.endpoint]) == 0
     assert main(["fetch", "model", "o/m", "--verify"]) == 0
     Path("models/m/config.json").write_text("{}")
     assert main(["fetch", "model", "o/m", "--verify"]) == 1
     assert "fetched-files-changed" in capsys.readouterr().err
+
+
+def test_forbidden_network_is_said_and_files_are_verified_all_the_same(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fetch", "model", "o/m", "--from", hub.endpoint]) == 0
+    asked = len(hub.tokens)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert main(["fetch", "model", "o/m", "--from", hub.endpoint, "--to", "other"]) == 3
+    assert "HF_HUB_OFFLINE is set" in capsys.readouterr().err and len(hub.tokens) == asked
+    assert main(["fetch", "model", "o/m", "--verify"]) == 0
 
 
 def test_a_list_is_pinned_by_its_lock_file(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,11 +96,13 @@ def test_a_list_is_pinned_by_its_lock_file(hub: Hub, capsys: pytest.CaptureFixtu
         (["fetch", "model", "a/b", "--from", "ftp://x"], "invalid-option-value"),
         (["fetch", "model", "a/b", "--verify"], "nothing-fetched"),
         (["fetch", "model", "-f", "s.yaml"], "conflicting-options"),
+        (["fetch", "-f", "nothing.yaml"], "document-empty"),
     ],
 )
 def test_wrong_use_is_told_before_any_request(
     arguments: list[str], code: str, hub: Hub, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    Path("nothing.yaml").write_text("models: []\n")
     assert main(arguments) == 2
     assert f"code: {code}" in capsys.readouterr().err
     assert not hub.tokens

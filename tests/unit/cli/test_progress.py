@@ -20,6 +20,17 @@ def test_without_a_terminal_a_line_comes_after_two_seconds_and_every_ten(monkeyp
     assert stream.getvalue() == "tokenising: 2 of 100\ntokenising: 12 of 100\ntokenising: 22 of 100\n"
 
 
+def test_parts_stand_behind_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    stream = io.StringIO()
+    with Progress(stream) as shown:
+        shown.show("MiB of o/m", 0, 9, "a.safetensors 1%")
+        now = 3.0
+        shown.show("MiB of o/m", 4, 9, "a.safetensors 44%, b.safetensors 10%")
+    assert stream.getvalue() == "MiB of o/m: 4 of 9; a.safetensors 44%, b.safetensors 10%\n"
+
+
 def test_work_without_progress_is_counted_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.02)
     monkeypatch.setattr(progress, "_COUNT_SECONDS", 0.01)

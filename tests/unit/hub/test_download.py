@@ -140,7 +140,24 @@ def test_a_model_is_downloaded_without_pickles_and_then_found_offline(hub: str, 
     found, missing = offline.output.strip().split("\n", 1)
     assert Path(found) == folder
     assert missing.startswith("MachineError 3") and "HF_HUB_OFFLINE is set" in missing
+    older = _ask(tmp_path, hub, "fetch_model('owner/other')", HF_HUB_OFFLINE="", TRANSFORMERS_OFFLINE="1").output
+    assert older.startswith("MachineError 3") and "TRANSFORMERS_OFFLINE is set" in older
     assert len(_Hub.requested) == asked_before
+
+
+def test_a_server_that_is_not_a_hub_is_named(tmp_path: Path) -> None:
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with serving_on_loopback(Proxy) as proxy:
+        answer = _ask(tmp_path, proxy, "fetch_model('owner/whole')").output
+    assert answer.startswith("MachineError 3") and "its answer is not a hub's" in answer
 
 
 def test_an_adapter_is_downloaded_for_commands_that_use_or_merge_weights(hub: str, tmp_path: Path) -> None:

@@ -73,6 +73,16 @@ def test_a_model_and_a_data_set_come_from_it(hub: str) -> None:
     assert [path.name for path in data.iterdir()] == ["train.jsonl"]
 
 
+def test_cache_alone_is_used_where_the_network_is_forbidden(hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = fetch_model("org/there", weights_needed=False)
+    monkeypatch.setenv("MODELSCOPE_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert fetch_model("org/there", weights_needed=False) == model
+    with pytest.raises(MachineError) as caught:
+        fetch_model("org/absent")
+    assert caught.value.code == "hub-offline"
+
+
 def test_missing_model_or_data_set_on_modelscope_is_refused(hub: str) -> None:
     with pytest.raises(RecipeError, match=r"there is no model org/absent on http://127\.0\.0\.1"):
         fetch_model("org/absent")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ascendtune.core.directories import require_free_space
@@ -29,7 +30,8 @@ _LONGEST_WAIT_SECONDS = 30.0
 # Pickled weights are never loaded, and copies in other layouts are for other programs: `--include` brings them.
 UNWANTED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "*.ot", "*.tflite")
 _UNWANTED_FOLDERS = ("original/*", "onnx/*", "openvino/*", "gguf/*", "consolidated*.safetensors")
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int, str], None]
+"""Told what is done, how many MiB, of how many, and the files that are under way."""
 
 
 @dataclass(frozen=True)
@@ -95,20 +97,29 @@ class Fetched:
 
 @dataclass
 class _Count:
-    """Bytes that are on the disk, of all files; threads add to it."""
+    """Bytes that are on the disk, of all files and of each; threads add to it. `parts`: path -> bytes."""
 
     what: str
     total: int
     progress: Progress
-    done: int = 0
+    parts: dict[str, int]
     arrived: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Of the files whose bytes have begun to come."""
 
-    def add(self, count: int) -> None:
+    def add(self, file: RemoteFile, count: int) -> None:
         with self.lock:
-            self.done += count
+            self.sizes[file.path] = file.size
+            self.parts[file.path] += count
             self.arrived += max(count, 0)
-            self.progress(self.what, self.done >> 20, max(self.total >> 20, 1))
+            done = sum(self.parts.values())
+            self.progress(self.what, done >> 20, max(self.total >> 20, 1), self._under_way())
+
+    def _under_way(self) -> str:
+        """ "model-00001-of-00002.safetensors 45%, model-00002-of-00002.safetensors 12%"."""
+        shares = ((path, self.parts[path], size) for path, size in self.sizes.items())
+        return ", ".join(f"{path} {100 * done // size}%" for path, done, size in shares if done < size)
 
 
 def list_files(supply: Supply, mirrors: Mirrors) -> Listing:
@@ -146,7 +157,6 @@ def fetch(
 
     Args:
         least_speed: bytes per second below which another mirror is tried, while there is one.
-        progress: told what is done, how many MiB, and of how many.
         pinned: what an earlier fetch brought: the same commit is fetched, and the hashes must be those.
 
     Raises:
@@ -162,10 +172,9 @@ def fetch(
             code="no-wanted-file",
             remedy="change --include or --exclude; files: " + ", ".join(each.path for each in listing.files[:8]),
         )
-    left_out = len(listing.files) - len(wanted)
     say(
         f"{supply.name} at {listing.commit[:12]}: {count_of(len(wanted), 'file')}, "
-        f"{format_bytes(sum(each.size for each in wanted))}{f'; {left_out} left out' if left_out else ''}"
+        f"{format_bytes(sum(each.size for each in wanted))}{_left_out(supply, listing)}"
     )
     with translated_disk_errors(supply.directory, "making a directory"):
         (supply.directory / STATE).mkdir(parents=True, exist_ok=True)
@@ -185,13 +194,19 @@ def fetch(
     return Fetched(manifest, arrived, len(wanted) - len(missing))
 
 
+def _left_out(supply: Supply, listing: Listing) -> str:
+    """How many files are not wanted, and the first three."""
+    names = [each.path for each in listing.files if not supply.wants(each.path)]
+    return f"; {len(names)} left out: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}" if names else ""
+
+
 def verify(directory: Path, manifest: Manifest, progress: Progress) -> list[str]:
     """Read all fetched files again; a line for each that is missing or holds something else."""
     wrong = []
     total = max(sum(each.size for each in manifest.files) >> 20, 1)
     done = 0
     for file in manifest.files:
-        progress(f"MiB of {file.path}", done >> 20, total)
+        progress(f"MiB of {file.path}", done >> 20, total, "")
         if not (directory / file.path).exists():
             wrong.append(f"{file.path} is missing")
         elif not holds(directory / file.path, file):
@@ -265,7 +280,7 @@ def _fetch_all(
     )
     if here:
         say(f"{format_bytes(here)} of them are here from an earlier try")
-    count = _Count(f"MiB of {supply.name}", total, progress, done=here)
+    count = _Count(f"MiB of {supply.name}", total, progress, parts)
     cancelled = threading.Event()
     # The largest first: what is left at the end is small, and many connections share it.
     queue = sorted(missing, key=lambda file: -file.size)
@@ -304,7 +319,7 @@ def _fetch_one(
             transfer(
                 file, supply.directory, source.url(supply.name, supply.kind, commit, file.path),
                 dict(source.headers()), least_speed=0 if mirrors.is_last else least_speed,
-                arrived=count.add, cancelled=cancelled,
+                arrived=partial(count.add, file), cancelled=cancelled,
             )  # fmt: skip
             return
         except Fault as fault:

@@ -17,18 +17,27 @@ mkdir -p {directory}
 cd {directory}
 token() {{ {token}; }}
 get() {{ # PATH URL KIND HASH
-  if [ -f "$1" ] && check "$@"; then return; fi
+  if [ -e "$1" ]; then
+    holds "$1" "$3" "${{4:-}}" && return
+    echo "error: $1 exists with other content; move it away, nothing is overwritten" >&2; exit 1
+  fi
   mkdir -p "$(dirname "$1")"
-  # The token goes to curl through a file, where `ps` does not show it; curl drops it at a redirect to another host.
-  curl --fail --location --retry 8 --retry-all-errors --continue-at - --output "$1.part" \\
-    --config <(token) "$2"
+  # A part that is whole was interrupted before it got its name.
+  if [ "$3" = none ] || ! holds "$1.part" "$3" "${{4:-}}"; then
+    # The token goes to curl through a file, where `ps` does not show it; curl drops it at a redirect to another host.
+    curl --fail --location --retry 8 --retry-all-errors --continue-at - --output "$1.part" \\
+      --config <(token) "$2"
+  fi
+  holds "$1.part" "$3" "${{4:-}}" || {{
+    echo "error: $1 has another content than the hub lists" >&2; rm "$1.part"; exit 1
+  }}
   mv "$1.part" "$1"
-  check "$@" || {{ echo "error: $1 has another content than the hub lists" >&2; rm "$1"; exit 1; }}
 }}
-check() {{ # PATH URL KIND HASH
-  case $3 in
-    sha256) echo "$4  $1" | sha256sum --check --status ;;
-    git) [ "$({{ printf 'blob %d\\0' "$(stat -c %s "$1")"; cat "$1"; }} | sha1sum | cut -d' ' -f1)" = "$4" ] ;;
+holds() {{ # PATH KIND HASH
+  [ -f "$1" ] || return 1
+  case $2 in
+    sha256) echo "$3  $1" | sha256sum --check --status ;;
+    git) [ "$({{ printf 'blob %d\\0' "$(stat -c %s "$1")"; cat "$1"; }} | sha1sum | cut -d' ' -f1)" = "$3" ] ;;
     *) true ;;
   esac
 }}

@@ -11,6 +11,7 @@ from pydantic import AfterValidator
 
 from ascendtune.core.config import Section, validate
 from ascendtune.core.document import read_document
+from ascendtune.core.errors import InputError
 from ascendtune.core.files import expanded, parsed_record, read_record, write_json
 from ascendtune.hub.modelscope import Kind
 from ascendtune.hub.supply.fetch import Supply
@@ -62,13 +63,20 @@ def read_supplies(path: Path) -> list[Supply]:
     """What the file asks for; directories are relative to the working directory.
 
     Raises:
-        InputError: the file is missing, damaged, or has a key or a value that is not possible.
+        InputError: the file is missing, damaged, or has a key or a value that is not possible; it names nothing.
     """
     content = validate(Supplies, read_document(path, "list of supplies"))
     listed: list[tuple[Kind, SupplySection]] = [
         *(("model", each) for each in content.models),
         *(("dataset", each) for each in content.datasets),
     ]
+    if not listed:
+        raise InputError(
+            "the list names no model and no data set",
+            code="document-empty",
+            remedy="add an entry, such as `models: [{id: OWNER/NAME}]`",
+            where=path,
+        )
     return [
         Supply(
             each.id, kind, expanded(each.to) if each.to else default_directory(each.id, kind),

@@ -15,6 +15,7 @@ from pathlib import Path
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
 from ascendtune.core.files import open_regular
 from ascendtune.core.process import Finished
+from ascendtune.core.units import count_of
 from ascendtune.machine.environment.git import (
     GIVE_UP_SLOW,
     NETWORK_SECONDS,
@@ -263,7 +264,8 @@ class Repository:
     def _stopped(self, work: str) -> MergeConflicts:
         conflicts = self.conflicts()
         error = MergeConflicts(
-            f"{len(conflicts)} files are in conflict: {', '.join(each.path for each in conflicts[:5])}",
+            f"{count_of(len(conflicts), 'file is', 'files are')} in conflict: "
+            + ", ".join(each.path for each in conflicts[:5]),
             code="merge-conflicts",
             remedy="edit them, git add them, and run the same command again; or add --abort",
             where=f"{self.directory}, branch {work}",
@@ -312,7 +314,7 @@ class Repository:
         changed = self.git("status", "--porcelain=v1", "--untracked-files=no").splitlines()
         if changed:
             raise InputError(
-                f"{len(changed)} files have changes that are not committed: "
+                f"{count_of(len(changed), 'file has', 'files have')} changes that are not committed: "
                 + ", ".join(line[3:] for line in changed[:5]),
                 code="tree-not-clean",
                 remedy="git commit or git stash them; nothing was changed",

@@ -7,12 +7,14 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.process import Finished, run
+from ascendtune.core.units import count_of
 
 _CLONE_SECONDS = 4 * 3600.0
 _LIST_SECONDS = 300.0
@@ -97,12 +99,14 @@ class Conda:
                     remedy="letters, digits, '.', '_' and '-'; or an absolute path without ' ', ':' and '#'",
                 )
         prefix = self.prefix_of(old)
-        if _find(there, new) is not None:
+        if writers := _cloning_into(new):
             raise InputError(
-                f"the environment {new} exists",
-                code="path-exists",
-                remedy=f"choose another name; if an interrupted clone left it: conda remove {_select(new)} --all",
+                f"conda is still making the environment {new} (process {', '.join(map(str, writers))})",
+                code="target-in-use",
+                remedy="an earlier clone that was killed leaves conda running: wait until it ends, then run this again",
             )
+        if (copy := _find(there, new)) is not None:
+            raise self._exists(old, prefix, new, copy, then_remove=then_remove)
         if new.startswith("/") and Path(new).exists():
             raise InputError(
                 f"{new} exists, and is not a conda environment",
@@ -156,6 +160,26 @@ class Conda:
         """
         _require_success(self._run(_removal(prefix), _CLONE_SECONDS), "remove", remedy="look at `conda env list`")
 
+    def _exists(self, old: str, source: Path, new: str, copy: Path, *, then_remove: bool) -> InputError:
+        """What the environment that is there already holds: an earlier clone may have ended, or been interrupted."""
+        choose = f"choose another name, or, if an interrupted clone left it: conda remove {_select(new)} --all"
+        try:
+            wanted, there = self.packages(source), self.packages(copy)
+        except MachineError:
+            return InputError(f"the environment {new} exists", code="path-exists", remedy=choose)
+        if wanted != there or not wanted:
+            shared = f"it has {len(wanted & there)} of the {count_of(len(wanted), 'package')} of {old}"
+            return InputError(f"the environment {new} exists; {shared}", code="path-exists", remedy=choose)
+        remedy = "nothing is left to clone, unless it is another environment with equal packages"
+        if then_remove:
+            rest = f"conda remove {_select(str(source))} --all"
+            remedy = f"an earlier clone was complete; what is left of the renaming: {rest}"
+        return InputError(
+            f"the environment {new} exists, with all {count_of(len(wanted), 'package')} of {old}",
+            code="path-exists",
+            remedy=remedy,
+        )
+
     def _is_active(self, prefix: Path) -> bool:
         active = self.environment.get("CONDA_PREFIX", "")
         return bool(active) and Path(active).resolve() == prefix.resolve()
@@ -190,6 +214,23 @@ def _find(environments: Mapping[str, Path], name: str) -> Path | None:
     listed = next((each for each in environments.values() if each.resolve() == wanted), None)
     # conda lists no environment that it did not register (register_envs, another user's).
     return listed or (wanted if (wanted / "conda-meta/history").is_file() else None)
+
+
+def _cloning_into(new: str) -> list[int]:
+    """Processes of conda that clone into an environment of this name or path, of any user."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if (
+            "create" in words
+            and "--clone" in words
+            and any(option in ("--name", "--prefix", "-n", "-p") and value == new for option, value in pairwise(words))
+        ):
+            found.append(int(path.parent.name))
+    return sorted(found)
 
 
 def _removal(prefix: Path) -> list[str]:

@@ -99,7 +99,7 @@ def upload(found: OfflineRun, env: Mapping[str, str], *, project: str | None = N
     if done.exit_code == 0 and not faults and answers and _is_uploaded(file):
         return Uploaded(**json.loads(answers[-1]))
     if done.exit_code == NOT_INSTALLED:
-        raise MachineError("wandb is not installed", code="package-missing", remedy="pip install 'ascendtune[track]'")
+        raise MachineError("wandb is not installed", code="package-missing", remedy="pip install 'ascendtune[wandb]'")
     if done.exit_code == IN_USE:
         raise MachineError(
             "another process uploads this run",

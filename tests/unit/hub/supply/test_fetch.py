@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
+import re
 import shutil
 import subprocess
 import time
@@ -216,7 +216,23 @@ def test_the_script_brings_the_same_files_and_continues(hub: Hub, tmp_path: Path
         assert done.returncode == 0, done.stderr
     assert _content(tmp_path / "a b") == _WANTED
     assert hub.sent["model-00001.safetensors"] == len(_FILES["model-00001.safetensors"])
-    assert hashlib.sha256((tmp_path / "a b" / "config.json").read_bytes()).hexdigest()
+    # A kill between the end of a download and the name: nothing is sent again.
+    (tmp_path / "a b/config.json").rename(tmp_path / "a b/config.json.part")
+    assert subprocess.run(["bash", str(script)], capture_output=True, check=False).returncode == 0
+    assert _content(tmp_path / "a b") == _WANTED and hub.sent["config.json"] == len(_FILES["config.json"])
+    (tmp_path / "a b/config.json").write_text("mine")
+    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "config.json exists with other content" in done.stderr
+    assert (tmp_path / "a b/config.json").read_text() == "mine", "nothing is overwritten"
+
+
+def test_progress_names_the_whole_and_each_file(hub: Hub, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int, str]] = []
+    mirrors = Mirrors([HuggingFace(hub.endpoint)])
+    fetch(Supply("o/m", "model", tmp_path), mirrors, least_speed=0, progress=lambda *each: told.append(each))
+    assert {each[0] for each in told} == {"MiB of o/m"} and told[-1][3] == ""
+    shares = re.findall(r"model-00001\.safetensors (\d+)%", " ".join(each[3] for each in told))
+    assert shares and all(0 <= int(each) < 100 for each in shares)
 
 
 @pytest.mark.parametrize("url", ["http://[", "http://127.0.0.1:99999", "http://host:port", "ftp://host", "http://", ""])

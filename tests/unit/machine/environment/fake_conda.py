@@ -2,8 +2,8 @@
 
 Its answers have the form of those of conda's source of August 2026. An environment is a directory with packages.json,
 in the form that `conda list --json` prints, and conda-meta/history. FAKE_CONDA_LOSES names a package that a clone
-lacks, FAKE_CONDA_FAILS a command that fails, FAKE_CONDA_ANSWER the end of its stdout. Environments elsewhere than in
-`envs` are not listed, as with `register_envs: false`.
+lacks, FAKE_CONDA_FAILS a command that fails, FAKE_CONDA_ANSWER the end of its stdout, FAKE_CONDA_WAITS a pipe that is
+read to its end before a clone. Environments elsewhere than in `envs` are not listed, as with `register_envs: false`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def main() -> int:
     elif words[0] == "list":
         print((Path(option["--prefix"]) / "packages.json").read_text())
     elif words[0] == "create":
+        if pipe := os.environ.get("FAKE_CONDA_WAITS"):
+            Path(pipe).read_bytes()
         target = Path(option["--prefix"]) if "--prefix" in option else root / "envs" / option["--name"]
         shutil.copytree(option["--clone"], target)
         rows = json.loads((target / "packages.json").read_text())

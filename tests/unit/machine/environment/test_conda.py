@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -88,6 +90,41 @@ def test_directory_that_a_failed_clone_left_is_named(env: dict[str, str], tmp_pa
     with pytest.raises(AscendtuneError) as caught:
         Conda.find(env).commands("old", str(tmp_path / "left"), then_remove=False)
     assert caught.value.code == "path-exists" and "not a conda environment" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("held", "then_remove", "what", "remedy"),
+    [
+        (2, False, "with all 2 packages of old", "nothing is left to clone"),
+        (2, True, "with all 2 packages of old", "what is left of the renaming: conda remove --prefix "),
+        (1, True, "it has 1 of the 2 packages of old", "conda remove --name new --all"),
+    ],
+)
+def test_what_an_interrupted_clone_left_is_compared_with_the_old_environment(
+    env: dict[str, str], tmp_path: Path, held: int, then_remove: bool, what: str, remedy: str
+) -> None:
+    new = tmp_path / "miniconda3/envs/new"
+    shutil.copytree(tmp_path / "miniconda3/envs/old", new)
+    (new / "packages.json").write_text(json.dumps(_PACKAGES[:held]))
+    with pytest.raises(AscendtuneError) as caught:
+        Conda.find(env).commands("old", "new", then_remove=then_remove)
+    assert caught.value.code == "path-exists"
+    assert what in str(caught.value) and remedy in str(caught.value.remedy)
+
+
+def test_clone_that_conda_is_still_making_is_named(env: dict[str, str], tmp_path: Path) -> None:
+    """`kill -9` of the command lets conda go on."""
+    os.mkfifo(tmp_path / "miniconda3/waits")
+    name = f"new-{os.getpid()}"
+    argv = [env["CONDA_EXE"], "create", "--name", name, "--clone", str(tmp_path / "miniconda3/envs/old")]
+    with subprocess.Popen(argv, env={**env, "FAKE_CONDA_WAITS": str(tmp_path / "miniconda3/waits")}) as conda:
+        # open() returns when the other side reads: conda runs.
+        with (tmp_path / "miniconda3/waits").open("w"), pytest.raises(AscendtuneError) as caught:
+            Conda.find(env).commands("old", name, then_remove=False)
+        assert caught.value.code == "target-in-use" and f"(process {conda.pid})" in str(caught.value)
+        assert conda.wait(60) == 0
+    with pytest.raises(AscendtuneError, match="with all 2 packages of old"):
+        Conda.find(env).commands("old", name, then_remove=False)
 
 
 def test_clone_that_lacks_a_package_is_an_error_and_nothing_is_removed(env: dict[str, str]) -> None:
