@@ -51,7 +51,17 @@ def count_work(setting: Setting) -> Work:
         model_bytes=exported,
         compute=setting.precision.compute,
         model_type=str(getattr(setting.config, "model_type", "")),
+        offloads=_offloads(setting),
     )
+
+
+def _offloads(setting: Setting) -> bool:
+    parallel = setting.recipe.parallel
+    with_strategy = {
+        "fsdp": parallel.fsdp.offload,
+        "deepspeed": {parallel.deepspeed.offload_optimizer, parallel.deepspeed.offload_param} != {"none"},
+    }
+    return setting.recipe.memory.offload_activations or with_strategy.get(setting.strategy, False)
 
 
 def _zero_stage(recipe: Recipe) -> int:

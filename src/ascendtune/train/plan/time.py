@@ -136,6 +136,11 @@ def estimate_time(
                 "the time in which the host launches operators is not counted: with micro-batches as small as these a "
                 "step takes longer than this"
             )
+        if work.offloads and not target.is_host:
+            notes.append(
+                "copies between host and device and the update on the host are not counted: with offloading a step "
+                "takes longer than this"
+            )
         basis = (
             f"an assumption: {shares[1]:.0%} of the published {speed.flops / 1e12:.0f} TFLOP/s "
             f"({shares[0]:.0%} to {shares[2]:.0%})"

@@ -53,6 +53,8 @@ class Work:
     compute: str
     """bf16, fp16 or fp32."""
     model_type: str
+    offloads: bool = False
+    """Whether weights, optimizer state or activations are kept in host memory."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Work:

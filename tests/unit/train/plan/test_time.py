@@ -182,6 +182,29 @@ def test_small_micro_batches_on_an_accelerator_are_said_to_lack_the_time_of_laun
     assert not is_said(batch={"accumulate": 4}, target=replace(_TARGET, kind="cpu"))
 
 
+def test_offloading_is_said_to_take_time_that_is_not_counted() -> None:
+    def is_said(work: Work, **changes: Any) -> bool:
+        return any("offloading" in note for note in _estimate(work=work, **changes).notes)
+
+    offloading = replace(_WORK, offloads=True)
+    assert is_said(offloading) and not is_said(_WORK)
+    assert not is_said(offloading, target=replace(_TARGET, kind="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "offloads"),
+    [
+        ({"parallel": {"strategy": "fsdp", "fsdp": {"offload": True}}}, True),
+        ({"parallel": {"strategy": "fsdp"}}, False),
+        ({"parallel": {"strategy": "ddp"}, "memory": {"offload_activations": True}}, True),
+        ({"parallel": {"strategy": "deepspeed", "deepspeed": {"stage": 3, "offload_optimizer": "cpu"}}}, True),
+        ({"parallel": {"strategy": "deepspeed", "deepspeed": {"stage": 3}}}, False),
+    ],
+)
+def test_work_knows_what_is_offloaded(tmp_path: Path, keys: dict[str, Any], *, offloads: bool) -> None:
+    assert _work(tmp_path, 2, **keys).offloads == offloads
+
+
 def test_communication_over_unknown_links_is_said_not_to_count() -> None:
     work, target = replace(_WORK, transfers=(_ALL_REDUCE,)), replace(_TARGET, devices=2)
     found = _estimate(work=work, target=target, speed=replace(_SPEED, link=None, memory=None))
