@@ -165,6 +165,10 @@ def _as_text(answer: Answer, target: Target) -> str:
         f"{count_of(target.devices, 'device')}{nodes}",
         f"batch.per_device {batch.micro_batch}; largest micro-batch: {facts['tokens']:,} tokens, "
         f"{_layout(answer)} ({facts['how']})",
+    ]
+    if answer.recipe.parallel.strategy == "auto" and facts["strategy"] == "fsdp":
+        lines.append(f"parallel.strategy: auto is fsdp: {facts['reason']}")
+    lines += [
         "",
         table(["at the peak of one rank", "bytes"], rows, right=["bytes"]),
         "",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ascendtune.check.profile.advice import Advice
+    from ascendtune.check.profile.advice_entry import Advice
     from ascendtune.check.profile.profile import RankProfile
 
 _MOST_TRIALS = 3

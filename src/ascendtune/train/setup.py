@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import math
+import os
 import platform
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,6 +24,7 @@ from ascendtune.data.plan import BatchPlan
 from ascendtune.data.prepare import Prepared
 from ascendtune.data.store import TokenDataset
 from ascendtune.machine.torch_backend.device import Device
+from ascendtune.machine.visible import cpu_count
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_checks
 from ascendtune.train.batch import Batches
@@ -254,6 +256,9 @@ def _step_profile(
         "padding_ratio": resolved["padding_ratio"],
         "kernel": recipe.kernel if isinstance(recipe.kernel, str) else recipe.kernel.model_dump(),
         "every_steps": recipe.track.every_steps,
+        "threads": torch.get_num_threads(),
+        "cores": cpu_count(),
+        "ranks_on_host": int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         "resolved": {key: resolved[key] for key in ("precision", "attention", "kernel", "strategy", "packing")},
     }
     return StepProfile(run.profile, recipe.profile, strategy, model, optimizer, phases, facts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,14 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ascendtune.check.profile.advice import Advice, advice_for
+from ascendtune.check.profile.advice import advice_for
+from ascendtune.check.profile.advice_entry import Advice
 from ascendtune.check.profile.profile import RankProfile, read_profile
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.collate import collate
 from ascendtune.train import batch as batch_module
 from ascendtune.train.loop import Loop
+from ascendtune.train.profile import step_profile
 from ascendtune.train.strategy.base import Strategy
 
 # A busy machine interrupts now this phase and now another: in four steps hardly always the same one.
@@ -122,6 +126,65 @@ def test_a_norm_of_many_operators_is_named_first(train: Any, monkeypatch: pytest
     _, advice = seen(train(**FOUR_STEPS).run)
     assert advice[0].code == "unfused-norm"
     assert "46 operators" in advice[0].what
+
+
+def test_collections_of_garbage_are_named_first(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = [[number] for number in range(2_000_000)]
+    backward = Strategy.backward
+
+    def collects(self: Strategy, module: Any, loss: torch.Tensor) -> None:
+        gc.collect()
+        backward(self, module, loss)
+
+    monkeypatch.setattr(Strategy, "backward", collects)
+    (rank,), advice = seen(train(**FOUR_STEPS).run)
+    assert advice[0].code == "garbage-collection"
+    assert rank.split.aside["garbage collection"] / 4 == pytest.approx(advice[0].gain)
+    assert len(kept) == 2_000_000
+
+
+def test_a_pause_between_two_operators_is_named_first(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    backward = Strategy.backward
+
+    def waits(self: Strategy, module: Any, loss: torch.Tensor) -> None:
+        time.sleep(0.2)
+        backward(self, module, loss)
+
+    monkeypatch.setattr(Strategy, "backward", waits)
+    _, advice = seen(train(**FOUR_STEPS).run)
+    assert advice[0].code == "host-pause"
+    # Two micro-batches.
+    assert advice[0].gain >= 0.4
+
+
+def test_pages_that_each_step_reads_from_disk_are_counted(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = iter([5, 10_005])
+    monkeypatch.setattr(step_profile, "_major_faults", lambda: next(counted))
+    (rank,), advice = seen(train(**FOUR_STEPS).run)
+    assert rank.facts["major_faults"] == 10_000
+    assert advice[0].code == "paging"
+
+
+def test_more_threads_than_cores_are_named_first(train: Any) -> None:
+    before, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
+    torch.set_num_threads(4 * cores)
+    try:
+        (rank,), advice = seen(train(**FOUR_STEPS).run)
+    finally:
+        torch.set_num_threads(before)
+    assert (rank.facts["threads"], rank.facts["cores"]) == (4 * cores, cores)
+    assert advice[0].code == "too-many-threads"
+    assert f"{4 * cores} threads share {cores} cores" in advice[0].what
+
+
+@pytest.mark.parametrize("what", ["evaluation", "checkpoint"])
+def test_what_interrupts_each_step_of_a_run_is_on_the_list(train: Any, what: str, other_rows: Path) -> None:
+    key = {"evaluation": "eval", "checkpoint": "checkpoint"}[what]
+    keys = {**FOUR_STEPS, key: {"every_steps": 1}}
+    if what == "evaluation":
+        keys["data"] = {"eval": str(other_rows)}
+    _, advice = seen(train(**keys).run)
+    assert f"{what}-in-steps" in [each.code for each in advice]
 
 
 def on_two_ranks(train_on_ranks: Any, steps: dict[str, Any]) -> tuple[list[RankProfile], list[Advice]]:

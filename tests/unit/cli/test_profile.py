@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.unit.check.profile.traces import op, step, write
 
-from ascendtune.check.profile.advice import Advice
+from ascendtune.check.profile.advice_entry import Advice
 from ascendtune.check.profile.profile import RankProfile, read_profile
 from ascendtune.cli.align_repeat import end_training
 from ascendtune.cli.profile import profile

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig, MambaConfig
+from transformers import LlamaConfig, MambaConfig, T5Config
 
 from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import RecipeError
@@ -93,6 +93,12 @@ def test_a_named_attention_of_ours_alone_is_refused_without_a_small_copy() -> No
     make = unusable(KeyError("layer"))
     verdict = find_verdict(LlamaConfig(), make, lm_values, ours=["sdpa"], own=[], must_be_causal=True)
     assert verdict.refused
+
+
+def test_a_model_without_a_causal_class_is_refused_in_one_sentence() -> None:
+    with pytest.raises(RecipeError) as caught:
+        choose_attention(ModelSection(path="t5"), "sft", T5Config(), "sdpa")
+    assert caught.value.code == "model-not-causal" and len(str(caught.value)) < 300
 
 
 def test_a_reward_model_needs_a_class_with_a_score() -> None:

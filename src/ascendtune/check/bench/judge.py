@@ -8,7 +8,8 @@ from typing import Any
 
 from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS, Comparison, Result
 from ascendtune.check.bench.language import say
-from ascendtune.check.profile.advice import Advice, advice_for
+from ascendtune.check.profile.advice import advice_for
+from ascendtune.check.profile.advice_entry import Advice
 from ascendtune.check.profile.language import say as say_of_profile
 from ascendtune.check.profile.profile import RankProfile
 from ascendtune.check.profile.show import parts_of

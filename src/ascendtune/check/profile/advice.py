@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from ascendtune.check.profile.advice_entry import Advice, in_milliseconds, resolved, whole
+from ascendtune.check.profile.code_advice import code_advice
 from ascendtune.check.profile.host import RECOMPUTATION
 from ascendtune.check.profile.kinds import kind_of_module
 from ascendtune.check.profile.language import say
@@ -45,25 +46,6 @@ _DRIVER_MEMORY = re.compile(r"(cuda|hip)(Malloc|Free|HostAlloc)|aclrt(Malloc|Fre
 _PHASES_OF_MODEL = ("data", "forward", RECOMPUTATION, "backward", "optimizer", "")
 
 
-@dataclass(frozen=True)
-class Advice:
-    """One thing to change.
-
-    Attributes:
-        code: the stable name of the cause.
-        gain: seconds of a step that the change saves at most, as an estimate.
-        is_defect: the time buys nothing; else it is a trade, or needs something that may not be there.
-        keys: recipe keys that make the change, where there are such; `--try` measures them.
-    """
-
-    code: str
-    what: str
-    remedy: str
-    gain: float
-    is_defect: bool = False
-    keys: dict[str, Any] = field(default_factory=dict)
-
-
 def advice_for(ranks: list[RankProfile]) -> list[Advice]:
     """Defects before options, each by gain; of the first rank, and of what differs between the ranks.
 
@@ -85,8 +67,10 @@ def _of_rank(rank: RankProfile) -> Iterator[Advice]:
         yield Advice(
             "slow-data",
             say("the batches take {time} of each step, and nothing else runs meanwhile",
-                time=_milliseconds(split.data / split.steps)),
-            say("put the token cache (XDG_CACHE_HOME) on a local disk; look whether other programs load the host"),
+                time=in_milliseconds(split.data / split.steps)),
+            say("put the token cache (XDG_CACHE_HOME) on a local disk; look whether other programs load the host")
+            if rank.facts
+            else say("tokenise before the training, not in the collate function; give the DataLoader num_workers"),
             split.data / split.steps,
             is_defect=True,
         )  # fmt: skip
@@ -95,6 +79,7 @@ def _of_rank(rank: RankProfile) -> Iterator[Advice]:
     yield from _unfused(split, rank.facts)
     yield from _batches(rank)
     yield from _options(rank)
+    yield from code_advice(rank)
 
 
 def _host_syncs(split: Split, step: float) -> Iterator[Advice]:
@@ -119,7 +104,7 @@ def _host_syncs(split: Split, step: float) -> Iterator[Advice]:
     if split.on_device and metrics / split.steps >= _LEAST_SHARE * step:
         yield Advice(
             "metrics-sync",
-            say("recording the metrics costs {time} of each step", time=_milliseconds(metrics / split.steps)),
+            say("recording the metrics costs {time} of each step", time=in_milliseconds(metrics / split.steps)),
             say("set {keys}", keys="track.every_steps: 10"),
             metrics / split.steps,
             keys={"track.every_steps": 10},
@@ -151,10 +136,10 @@ def _slow_rank(ranks: list[RankProfile]) -> Iterator[Advice]:
     reason = max(excess, key=lambda name: excess[name])
     what = (
         say("the other ranks wait {time} of each step for rank {rank}, which spends {more} more than they on {reason}",
-            time=_milliseconds(waited), rank=slowest.rank, more=_milliseconds(excess[reason]), reason=reason)
+            time=in_milliseconds(waited), rank=slowest.rank, more=in_milliseconds(excess[reason]), reason=reason)
         if excess[reason] >= _LEAST_REASON * waited
         else say("the other ranks wait {time} of each step for rank {rank}; no part of its own steps is longer: it "
-                 "began them later, or its link is slow", time=_milliseconds(waited), rank=slowest.rank)
+                 "began them later, or its link is slow", time=in_milliseconds(waited), rank=slowest.rank)
     )  # fmt: skip
     yield Advice(
         "slow-rank",
@@ -191,9 +176,11 @@ def _copies(split: Split, step: float) -> Iterator[Advice]:
     most = max(split.copies, key=lambda name: split.copies[name])
     yield Advice(
         "copies",
-        say("copies take {time} of each step, most of it {name}", time=_milliseconds(total), name=most),
-        say("keep tensors where and in the type in which they are used; copy what does not change once, before the "
-            "loop"),
+        say("copies take {time} of each step, most of it {name}", time=in_milliseconds(total), name=most),
+        say("take batches from pinned memory (pin_memory=True, non_blocking=True): pageable memory is copied twice")
+        if "Pageable" in most
+        else say("keep tensors where and in the type in which they are used; copy what does not change once, before "
+                 "the loop"),
         total,
         is_defect=True,
     )  # fmt: skip
@@ -239,7 +226,7 @@ def _asks_for_memory(place: str) -> bool:
 
 
 def _small_collectives(rank: RankProfile) -> Iterator[Advice]:
-    split, step, strategy = rank.split, rank.step_seconds, _resolved(rank.facts, "strategy")
+    split, step, strategy = rank.split, rank.step_seconds, resolved(rank.facts, "strategy")
     if isinstance(strategy, dict) and strategy.get("name") not in (None, "ddp"):
         # Buckets are DDP's. Gloo reduces and scatters by an all-reduce: FSDP has one for each block.
         return
@@ -253,7 +240,7 @@ def _small_collectives(rank: RankProfile) -> Iterator[Advice]:
             yield Advice(
                 "small-buckets",
                 say("each step has {count} calls of {name}, with {time} exposed",
-                    count=f"{each_step:.0f}", name=name, time=_milliseconds(exposed)),
+                    count=f"{each_step:.0f}", name=name, time=in_milliseconds(exposed)),
                 say("make buckets larger (DDP's bucket_cap_mb is 25 by default): each call costs a latency"),
                 gain,
                 is_defect=True,
@@ -273,7 +260,7 @@ def _unfused(split: Split, facts: dict[str, Any]) -> Iterator[Advice]:
         yield Advice(
             "unfused-norm",
             say("{name} runs as {count} operators and takes {time} of each step",
-                name=name, count=f"{operators:.0f}", time=_milliseconds(seconds)),
+                name=name, count=f"{operators:.0f}", time=in_milliseconds(seconds)),
             _to_fuse(facts, "rms_norm"),
             seconds * (1 - _FUSED_PASSES / operators),
             keys=_fused(facts),
@@ -282,18 +269,12 @@ def _unfused(split: Split, facts: dict[str, Any]) -> Iterator[Advice]:
 
 def _to_fuse(facts: dict[str, Any], part: str) -> str:
     """The keys that switch a fused operator on, or why none does; `part` is a key of the section `kernel`."""
-    kernels = _resolved(facts, "kernel")
+    kernels = resolved(facts, "kernel")
     reason = kernels.get(part) if isinstance(kernels, dict) else None
     if isinstance(reason, str) and facts.get("kernel") == "auto":
         return say("no recipe key changes that: {reason}", reason=reason)
     set_key = say("set {keys}", keys=f"kernel.{part}: true")
     return set_key + (say(" (this run: {reason})", reason=reason) if isinstance(reason, str) else "")
-
-
-def _resolved(facts: dict[str, Any], name: str) -> Any:
-    """What the run made of an `auto`; None where it is not known."""
-    resolved = facts.get("resolved")
-    return resolved.get(name) if isinstance(resolved, dict) else None
 
 
 def _batches(rank: RankProfile) -> Iterator[Advice]:
@@ -311,13 +292,13 @@ def _batches(rank: RankProfile) -> Iterator[Advice]:
             float(padding) * computing / split.steps,  # type: ignore[arg-type]
             keys={"data.packing": True} if facts.get("packing") is False else {},
         )  # fmt: skip
-    count, size = _whole(facts.get("accumulate")), facts.get("per_device")
+    count, size = whole(facts.get("accumulate")), facts.get("per_device")
     if count > 1 and isinstance(size, int) and split.launch / split.steps >= _LEAST_LAUNCH * step:
         factor = next(each for each in range(2, count + 1) if count % each == 0)
         yield Advice(
             "small-micro-batches",
             say("the host prepares and launches each of {count} micro-batches of a step, which takes {time}",
-                count=count, time=_milliseconds(split.launch / split.steps)),
+                count=count, time=in_milliseconds(split.launch / split.steps)),
             say("set batch.per_device: {size} and batch.accumulate: {count} where `ascendtune plan` says that it fits: "
                 "the global batch is the same", size=size * factor, count=count // factor),
             split.launch / split.steps * (1 - 1 / factor),
@@ -327,7 +308,7 @@ def _batches(rank: RankProfile) -> Iterator[Advice]:
         if seconds := split.aside.get(name, 0.0) / split.steps:
             yield Advice(
                 f"{name}-in-steps",
-                say("{name} takes {time} of each profiled step", name=say(name), time=_milliseconds(seconds)),
+                say("{name} takes {time} of each profiled step", name=say(name), time=in_milliseconds(seconds)),
                 say("raise {key} if that is as often as intended, or profile other steps", key=key),
                 seconds,
             )
@@ -340,7 +321,7 @@ def _options(rank: RankProfile) -> Iterator[Advice]:
         seconds = recomputed * 1e-6 / split.steps
         yield Advice(
             "recomputation",
-            say("activation checkpointing computes {time} of each step a second time", time=_milliseconds(seconds)),
+            say("activation checkpointing computes {time} of each step a second time", time=in_milliseconds(seconds)),
             say("set memory.gradient_checkpointing: false where `ascendtune plan` says that it fits"),
             seconds,
             keys={"memory.gradient_checkpointing": False},
@@ -351,16 +332,16 @@ def _options(rank: RankProfile) -> Iterator[Advice]:
         yield Advice(
             "exposed-communication",
             say("communication takes {time} of each step that nothing hides, most of it {name}",
-                time=_milliseconds(exposed), name=name),
+                time=in_milliseconds(exposed), name=name),
             say("raise batch.accumulate or batch.per_device: fewer exchanges for as many tokens"),
             exposed / 2,
-            keys={"batch.accumulate": 2 * _whole(rank.facts.get("accumulate"))},
+            keys={"batch.accumulate": 2 * whole(rank.facts.get("accumulate"))},
         )  # fmt: skip
     if split.on_device and split.launch / split.steps >= 0.1 * step:
         yield Advice(
             "launch-bound",
             say("the device waits {time} of each step for the host to launch work",
-                time=_milliseconds(split.launch / split.steps)),
+                time=in_milliseconds(split.launch / split.steps)),
             say("give each launch more to do: raise batch.per_device, use fused operators (kernel: auto)"),
             split.launch / split.steps / 2,
             keys=_fused(rank.facts),
@@ -370,11 +351,3 @@ def _options(rank: RankProfile) -> Iterator[Advice]:
 def _fused(facts: dict[str, Any]) -> dict[str, Any]:
     """The key that allows every fused operator; none where the recipe allows them already, or is not known."""
     return {"kernel": "auto"} if facts.get("kernel", "auto") != "auto" else {}
-
-
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) and 1 <= value <= 1 << 16 else 1
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:,.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"

@@ -72,6 +72,8 @@ class Host:
         """Ranges `ascendtune:sync PLACE`: calls that wait for a device, where there is one."""
         self.data_ranges: list[Interval] = []
         """In which batches are made; known after `segments`."""
+        self.zeroing: list[Interval] = []
+        """In which gradients are filled with zeros; known after `segments`."""
         self.memory = trace.memory_of_device()
         """Its owners are known after `segments` of all `threads_with_allocations`."""
         self._allocations: dict[int, list[int]] = defaultdict(list)
@@ -259,6 +261,8 @@ class Host:
             strong, phase = "optimizer", phase or "optimizer"
         elif name.startswith(_GATHERING):
             owner = number, "collective"
+        elif name.startswith("Optimizer.zero_grad#"):
+            self.zeroing.append(Interval(self._trace.start[event], end))
         elif name.startswith(_LOADER):
             phase = "data"
         if phase == "data" != above.phase:

@@ -27,7 +27,7 @@ _OPERATORS = (
     ("activation", r"silu|swiglu|SwiGlu|SwiGLU|gelu|Gelu|\brelu"),
     ("matmul", r"\b(mm|addmm|bmm|baddbmm|addmm_|addbmm|matmul|linear|_grouped_mm|_scaled_mm)\b"),
     ("matmul", r"(?<!fb)gemm|GEMM|cutlass|cublas|nvjet|xmma|MatMul|BatchMatMul|GroupedMatmul|_mm_kernel"),
-    ("gradients", r"AccumulateGrad|distributed::reducer"),
+    ("gradients", r"AccumulateGrad|distributed::reducer|distributed\.ddp\.reducer|^_DDPSink"),
 )
 _COMPILED = tuple((kind, re.compile(pattern)) for kind, pattern in _OPERATORS)
 

@@ -29,6 +29,8 @@ MOST_RANKS = 1024
 _MOST_WORLD = 1_000_000
 _MOST_RATIO = 1e30
 _MOST_BYTES = 1e15
+_LONGEST_FACTS = 1 << 16
+"""Bytes."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +139,20 @@ def _read_ascend_rank(output: Path, position: int) -> RankProfile:
 
 
 def _is_trace(path: Path) -> bool:
-    """Whether the name is that of a trace: not of a report of ours or of the facts beside a trace."""
-    return bool(_TRACE.fullmatch(path.name)) and not re.fullmatch(r"\..*|rank_\d+\.json|summary\.json", path.name)
+    """Whether a file is a trace by its name: not a report of ours, and not the facts beside a trace."""
+    if not _TRACE.fullmatch(path.name) or re.fullmatch(r"\..*|summary\.json", path.name):
+        return False
+    # Other programs write traces under the name of our facts.
+    return not re.fullmatch(r"rank_\d+\.json", path.name) or _has_events(path)
+
+
+def _has_events(path: Path) -> bool:
+    """Whether a file of the name of our facts, which are short, is a trace of torch.profiler."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        beginning = file.read(_LONGEST_FACTS)
+    return b'"traceEvents"' in beginning or len(beginning) == _LONGEST_FACTS
 
 
 def _read_rank(file: Path, position: int, tokens: dict[int, float]) -> RankProfile:
@@ -153,7 +167,9 @@ def _read_rank(file: Path, position: int, tokens: dict[int, float]) -> RankProfi
     rank = position if noted is None else noted
     beside = file.with_name(f"rank_{rank}.json")
     found = trace.values.get("ascendtune")
-    facts = found if isinstance(found, dict) else read_json_object(beside) if beside.is_file() else {}
+    facts = read_json_object(beside) if beside != file and beside.is_file() else {}
+    if isinstance(found, dict):
+        facts = {**facts, **found}
     split = split_of(trace)
     first = facts.get("first_step")
     if isinstance(first, int) and tokens:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ascendtune.check.profile.advice import Advice
+from ascendtune.check.profile.advice_entry import Advice
 from ascendtune.check.profile.kinds import short_name
 from ascendtune.check.profile.language import say
 from ascendtune.check.profile.profile import RankProfile

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 from ascendtune.check.profile.host import KIND_NUMBERS, Host, ModuleCalls, OpenEvent
 from ascendtune.check.profile.intervals import Index, Interval, is_inside, merged, uncovered, union
 from ascendtune.check.profile.kinds import kind_of_collective, kind_of_operator
+from ascendtune.check.profile.pauses import LEAST_MICROSECONDS, Pauses, PauseTimes, label_of
 from ascendtune.check.profile.trace import COPY, KERNEL, LAUNCH, OP, Trace
 
-ASIDE = ("evaluation", "checkpoint", "profile")
-"""Phases of the loop that belong to no step."""
+ASIDE = ("evaluation", "checkpoint", "profile", "garbage collection")
+"""What the steps contain beside training: phases of the loop, and Python's collector."""
 _KIND_NAMES = tuple(KIND_NUMBERS)
 _MICRO = 1e-6
 _SAME_MOMENT = 1e-3
@@ -64,6 +66,13 @@ class Split:
     modules: dict[str, ModuleCalls] = field(default_factory=dict)
     windows: list[tuple[float, float]] = field(default_factory=list)
     """Start and end of each step in the trace, in microseconds; empty where there is no trace."""
+    zeroed: float = 0.0
+    """In which gradients are filled with zeros: part of `compute`. Only of operators on the host."""
+    pauses: PauseTimes = field(init=False)
+    """Long stretches of `launch`, by the operators or kernels around them."""
+
+    def __post_init__(self) -> None:
+        self.pauses = PauseTimes(self.steps)
 
     @property
     def steps(self) -> int:
@@ -122,9 +131,10 @@ def _split_host(split: Split, trace: Trace, host: Host, windows: list[tuple[floa
     busy: list[tuple[float, float]] = []
     sums: dict[tuple[int, str, str, int], float] = defaultdict(float)
     calls: dict[tuple[int, str], int] = defaultdict(int)
-    seen = bytearray(len(trace))
+    seen, pauses = bytearray(len(trace)), Pauses(trace)
     for start, end, inner in host.segments(host.main, windows):
         kind = inner.kind
+        pauses.add(start, end, inner, is_idle=not kind and _cause(inner, trace) == "launch")
         if not kind or kind == "collective":
             waiting.append(Interval(start, end, _cause(inner, trace), inner.event))
             continue
@@ -136,6 +146,8 @@ def _split_host(split: Split, trace: Trace, host: Host, windows: list[tuple[floa
         if not seen[inner.event]:
             seen[inner.event] = 1
             calls[inner.name, kind] += 1
+    filling = Index(host.zeroing)
+    split.zeroed = sum(each.end - each.start for span in busy for each in filling.within(*span)) * _MICRO
     for (name, kind, phase, place), microseconds in sums.items():
         _count(split, trace.names[name], kind, phase, trace.names[place] if place >= 0 else "", microseconds * _MICRO)
     for (name, kind), count in calls.items():
@@ -144,7 +156,7 @@ def _split_host(split: Split, trace: Trace, host: Host, windows: list[tuple[floa
     # Before the first event of the thread and behind its last.
     around = uncovered((Interval(*window, "launch") for window in windows), merged(union(busy), union(waiting)))
     waiting = sorted([*waiting, *around])
-    _split_waiting(split, host, windows, waiting, busy)
+    _split_waiting(split, host, windows, waiting, busy, Index(pauses.end()))
 
 
 def _split_waiting(
@@ -153,6 +165,7 @@ def _split_waiting(
     windows: list[tuple[float, float]],
     waiting: list[Interval],
     busy: list[tuple[float, float]],
+    pauses: Index,
 ) -> None:
     """Divide the time in which the main thread computes nothing."""
     ranges = host.ranges_of_collectives()
@@ -172,6 +185,13 @@ def _split_waiting(
             split.data += seconds
         else:
             split.launch += seconds
+            for pause in pauses.within(each.start, each.end):
+                split.pauses.add(pause.label, _step_at(pause.start, windows), (pause.end - pause.start) * _MICRO)
+
+
+def _step_at(moment: float, windows: list[tuple[float, float]]) -> int:
+    """The index of the step that contains a moment."""
+    return max(0, bisect_right(windows, (moment, float("inf"))) - 1)
 
 
 def _overlap(waiting: list[Interval], communicating: list[Interval]) -> list[Interval]:
@@ -232,10 +252,14 @@ def _split_device(split: Split, trace: Trace, host: Host, windows: list[tuple[fl
     for gap in uncovered((Interval(*window) for window in windows), covered):
         while position < len(work) and work[position].start < gap.end - _SAME_MOMENT:
             position += 1
-        launch = gap.end
+        launch, after = gap.end, ""
         if position < len(work):
             launch = launched.get(trace.correlation[work[position].event], gap.end)
-        _explain_gap(split, gap, min(max(launch, gap.start), gap.end), causes)
+            after = trace.name_of(work[position].event)
+        late = _explain_gap(split, gap, min(max(launch, gap.start), gap.end), causes)
+        if late >= LEAST_MICROSECONDS:
+            before = trace.name_of(work[position - 1].event) if position else ""
+            split.pauses.add(label_of(before, after), _step_at(gap.start, windows), late * _MICRO)
 
 
 def _lanes(
@@ -266,12 +290,16 @@ def _lanes(
     return sorted(lanes["compute"]), sorted(lanes["collective"]), sorted(lanes["copy"])
 
 
-def _explain_gap(split: Split, gap: Interval, launch: float, causes: dict[str, Index]) -> None:
+def _explain_gap(split: Split, gap: Interval, launch: float, causes: dict[str, Index]) -> float:
     """Divide a span in which the device does nothing.
 
     Args:
         launch: when the host launched the work that ends it, within the gap.
+
+    Returns:
+        The longest part, in microseconds, in which the host was late for no reason that has a name.
     """
+    longest = 0.0
     rest = [(gap.start, gap.end)]
     for name in ("aside", "data"):
         for start, end in list(rest):
@@ -292,6 +320,8 @@ def _explain_gap(split: Split, gap: Interval, launch: float, causes: dict[str, I
             split.sync[found[0].label] += late * _MICRO
         else:
             split.launch += late * _MICRO
+            longest = max(longest, late)
+    return longest
 
 
 def _host_causes(trace: Trace, host: Host, windows: list[tuple[float, float]]) -> dict[str, Index]:

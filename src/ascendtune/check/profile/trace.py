@@ -25,6 +25,8 @@ _CATEGORIES = {
     "privateuse1_runtime": LAUNCH,
     "privateuse1_driver": LAUNCH,
 }
+IN_DOUBLE = " (float64)"
+"""Behind the name of an operator that has an input in float64, where the trace has the types of inputs."""
 _INSTANT, _MEMORY = "cpu_instant_event", "[memory]"
 MOST_EVENTS = 20_000_000
 _MOST_NAMES = 1_000_000
@@ -186,6 +188,8 @@ def read_trace(path: Path) -> Trace:
             origin = start
         arguments = event.get("args")
         number = arguments.get if type(arguments) is dict else nothing
+        if (types := number("Input type")) and type(types) is list and "double" in types:
+            name += IN_DOUBLE
         add(
             kind,
             name,

@@ -82,6 +82,8 @@ def choose_attention(section: ModelSection, stage: str, config: Any, device_defa
     """
     if stage == "reward":
         _require_class_with_score(section, config)
+    else:
+        _require_causal_class(section, config)
     wanted = section.attention
     if wanted == "auto":
         ours, own = ["sdpa", "eager"], ["sdpa", "eager"]
@@ -137,6 +139,17 @@ def _require_class_with_score(section: ModelSection, config: Any) -> None:
         code="no-class-with-score",
         remedy="choose a model that transformers' AutoModelForSequenceClassification loads",
     )
+
+
+def _require_causal_class(section: ModelSection, config: Any) -> None:
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    types = {type(config), type(config.get_text_config(decoder=True))}
+    if any(each in MODEL_FOR_CAUSAL_LM_MAPPING for each in types) or (
+        section.trust_remote_code and hasattr(config, "auto_map")
+    ):
+        return
+    raise cannot_train(config.model_type, "transformers has no causal language model of this type")
 
 
 def cached_verdict(key: object, find: Callable[[], Verdict]) -> Verdict:

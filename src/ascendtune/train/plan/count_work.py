@@ -14,7 +14,10 @@ from ascendtune.train.plan.setting import Setting
 from ascendtune.train.plan.work import Transfer, Work
 from ascendtune.train.precision import DTYPES, export_dtype
 from ascendtune.train.strategy.choose import ParameterCounts, count_weights
-from ascendtune.train.strategy.fsdp import reduces_once
+from ascendtune.train.strategy.fsdp import blocks_of, reduces_once
+
+_DDP_BUCKET = 25 << 20
+"""Bytes of gradients that DDP reduces in one call: torch's default."""
 
 
 def count_work(setting: Setting) -> Work:
@@ -48,7 +51,17 @@ def count_work(setting: Setting) -> Work:
         model_bytes=exported,
         compute=setting.precision.compute,
         model_type=str(getattr(setting.config, "model_type", "")),
+        offloads=_offloads(setting),
     )
+
+
+def _offloads(setting: Setting) -> bool:
+    parallel = setting.recipe.parallel
+    with_strategy = {
+        "fsdp": parallel.fsdp.offload,
+        "deepspeed": {parallel.deepspeed.offload_optimizer, parallel.deepspeed.offload_param} != {"none"},
+    }
+    return setting.recipe.memory.offload_activations or with_strategy.get(setting.strategy, False)
 
 
 def _zero_stage(recipe: Recipe) -> int:
@@ -58,43 +71,56 @@ def _zero_stage(recipe: Recipe) -> int:
 def _transfers(setting: Setting, model: nn.Module, weights: ParameterCounts, stage: int) -> tuple[Transfer, ...]:
     """DDP: Li et al. 2020, arXiv 2006.15704; FSDP: Zhao et al. 2023, 2304.11277; ZeRO: 1910.02054, section 7."""
     sent_bytes = DTYPES[setting.recipe.parallel.reduce_dtype].itemsize
-    gradients = weights.trained * min(weights.trained_bytes, sent_bytes)
     gathered = weights.all * weights.computed_bytes
     match setting.strategy:
         case "ddp":
-            return (Transfer("all_reduce", gradients, of_micro_batch=False, in_forward=False),)
+            gradients = weights.trained * min(weights.trained_bytes, sent_bytes)
+            calls = _divided(gradients, gradients // _DDP_BUCKET + 1)
+            return (Transfer("all_reduce", calls, of_micro_batch=False, in_forward=False),)
         case "fsdp":
-            in_blocks = (weights.all - weights.outside) * weights.computed_bytes
-            outside = weights.outside * (
-                weights.trained_bytes if setting.recipe.method.tuner == "full" else weights.frozen_bytes
-            )
-            times = 2 if setting.recipe.parallel.fsdp.reshard else 1
-            shards, copies = setting.shards, setting.ranks // setting.shards
-            once = reduces_once(model, setting.recipe, setting.device, shards=shards)
-            summed = sent_bytes * weights.trained
-            within = (
-                Transfer("all_gather", times * in_blocks + outside, True, True, ranks=shards),
-                Transfer("reduce_scatter", summed, of_micro_batch=not once, in_forward=False, ranks=shards),
-            )
-            if copies == 1:
-                return within
-            # In bf16 copies do not wait for the last micro-batch.
-            return (
-                *within,
-                Transfer("all_reduce", summed // shards, sent_bytes == 2, False, ranks=copies, spread=True),
-            )
+            return _transfers_of_fsdp(setting, model, weights, sent_bytes)
         case "deepspeed" if stage == 3:
+            sent = weights.trained * weights.computed_bytes
             return (
-                Transfer("all_gather", 2 * gathered, of_micro_batch=True, in_forward=True),
-                Transfer(
-                    "reduce_scatter", weights.trained * weights.computed_bytes, of_micro_batch=True, in_forward=False
-                ),
+                Transfer("all_gather", (gathered, gathered), of_micro_batch=True, in_forward=True),
+                Transfer("reduce_scatter", (sent,), of_micro_batch=True, in_forward=False),
             )
         case "deepspeed":
             sent = weights.trained * weights.computed_bytes
             return (
-                Transfer("reduce_scatter", sent, of_micro_batch=stage == 2, in_forward=False),
-                Transfer("all_gather", sent, of_micro_batch=False, in_forward=False),
+                Transfer("reduce_scatter", (sent,), of_micro_batch=stage == 2, in_forward=False),
+                Transfer("all_gather", (sent,), of_micro_batch=False, in_forward=False),
             )
         case _:
             return ()
+
+
+def _transfers_of_fsdp(
+    setting: Setting, model: nn.Module, weights: ParameterCounts, sent_bytes: int
+) -> tuple[Transfer, ...]:
+    """A call for each block, and one for what lies outside them."""
+    is_full = setting.recipe.method.tuner == "full"
+    blocks = max(1, len(blocks_of(model)))
+    in_blocks = _divided((weights.all - weights.outside) * weights.computed_bytes, blocks)
+    outside = weights.outside * (weights.trained_bytes if is_full else weights.frozen_bytes)
+    times = 2 if setting.recipe.parallel.fsdp.reshard else 1
+    trained_outside = weights.outside if is_full else 0
+    summed = _divided(sent_bytes * (weights.trained - trained_outside), blocks)
+    if trained_outside:
+        summed = (*summed, sent_bytes * trained_outside)
+    shards, copies = setting.shards, setting.ranks // setting.shards
+    once = reduces_once(model, setting.recipe, setting.device, shards=shards)
+    within = (
+        Transfer("all_gather", (*times * in_blocks, outside), True, True, ranks=shards),
+        Transfer("reduce_scatter", summed, of_micro_batch=not once, in_forward=False, ranks=shards),
+    )
+    if copies == 1:
+        return within
+    # In bf16 copies do not wait for the last micro-batch.
+    over_copies = tuple(each // shards for each in summed)
+    return (*within, Transfer("all_reduce", over_copies, sent_bytes == 2, False, ranks=copies, spread=True))
+
+
+def _divided(size_bytes: int, calls: int) -> tuple[int, ...]:
+    """Calls of the same size that have `size_bytes` together."""
+    return tuple(size_bytes * (at + 1) // calls - size_bytes * at // calls for at in range(calls))

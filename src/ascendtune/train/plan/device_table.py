@@ -15,7 +15,12 @@ from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.train.plan.request import Target
 
 _GIB = 2**30
-_UNITS = {"GIB": _GIB, "G": _GIB, "GB": 10**9, "MIB": 2**20, "TIB": 2**40}
+_UNITS = {
+    **dict.fromkeys(("GIB", "GI", "G"), _GIB), "GB": 10**9,
+    **dict.fromkeys(("MIB", "MI", "M"), 2 ** 20), "MB": 10**6,
+    **dict.fromkeys(("TIB", "TI", "T"), 2 ** 40), "TB": 10**12,
+}  # fmt: skip
+"""`Gi` as Kubernetes writes it."""
 
 
 @cache

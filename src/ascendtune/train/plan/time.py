@@ -22,9 +22,14 @@ from ascendtune.train.plan.work import Steps, Transfer, Work
 
 _MEMORY_SHARE = 0.8
 _LINK_SHARE = 0.7
-"""Of the published bandwidth: all-gather of 2 to 8 devices measures 0.57 to 0.78 (docs/plan.md)."""
-_GLOO_COST = {"all_gather": 2.0, "reduce_scatter": 3.3}
-"""Of a byte on the bus, where an all-reduce costs 1: processor time of 2 ranks at 8 MiB (docs/plan.md)."""
+"""Of the published bandwidth of an accelerator's links: all-gather of 2 to 8 measures 0.57 to 0.78 (docs/plan.md)."""
+_GLOO_COST = {"all_reduce": 1.0, "all_gather": 1.7, "reduce_scatter": 3.1}
+"""Of a byte on the bus, where an all-reduce costs 1: processor time of 2 ranks (docs/plan.md)."""
+_GLOO_FRESH_COST, _GLOO_FRESH_FROM = 0.8, 32 << 20
+"""Likewise, of each byte of a call of so many bytes and more: Gloo's all-gather and reduce-scatter copy the whole
+buffer into memory of their own, and glibc takes 32 MiB and more from the kernel each time, a page fault a page."""
+_GLOO_CALL_BYTES = 800_000
+"""What a call of Gloo costs before its first byte, in bytes of an all-reduce on the bus."""
 _HIDING_SHARE = 0.9
 """Of the computation that runs beside a collective, hides it: the first and the last call run alone."""
 
@@ -131,6 +136,11 @@ def estimate_time(
                 "the time in which the host launches operators is not counted: with micro-batches as small as these a "
                 "step takes longer than this"
             )
+        if work.offloads and not target.is_host:
+            notes.append(
+                "copies between host and device and the update on the host are not counted: with offloading a step "
+                "takes longer than this"
+            )
         basis = (
             f"an assumption: {shares[1]:.0%} of the published {speed.flops / 1e12:.0f} TFLOP/s "
             f"({shares[0]:.0%} to {shares[2]:.0%})"
@@ -196,7 +206,7 @@ def communication(
 
     Args:
         network: bytes per second of one device to other nodes, in one direction.
-        is_host: the ranks compute on the CPU, and Gloo communicates; the link is the busbw of its all-reduce.
+        is_host: the ranks compute on the CPU, and Gloo communicates; the link is the busbw of its all-reduce, measured.
     """
     seconds = {True: 0.0, False: 0.0}
     for each in work.transfers:
@@ -204,9 +214,19 @@ def communication(
         if bandwidth is None:
             return None
         times = recipe.batch.accumulate if each.of_micro_batch else 1
-        cost = _GLOO_COST.get(each.name, 1.0) if is_host else 1.0
-        seconds[each.in_forward] += times * cost * each.bus_bytes(ranks) / (bandwidth * _LINK_SHARE)
+        cost = gloo_bytes(each, ranks) / bandwidth if is_host else each.bus_bytes(ranks) / (bandwidth * _LINK_SHARE)
+        seconds[each.in_forward] += times * cost
     return Communication(in_backward=seconds[False], in_both=seconds[True])
+
+
+def gloo_bytes(transfer: Transfer, ranks: int) -> float:
+    """Bytes on the bus of an all-reduce that take Gloo as long as these calls, in a job of `ranks`."""
+    copied = 0 if transfer.name == "all_reduce" else sum(each for each in transfer.calls if each >= _GLOO_FRESH_FROM)
+    return (
+        transfer.bus_bytes(ranks) * _GLOO_COST[transfer.name]
+        + copied * _GLOO_FRESH_COST
+        + len(transfer.calls) * _GLOO_CALL_BYTES
+    )
 
 
 def _bandwidth(transfer: Transfer, ranks: int, speed: Speed, nodes: int, network: float | None) -> float | None:

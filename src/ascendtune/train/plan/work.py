@@ -11,12 +11,12 @@ from ascendtune.train.flops import ModelFlops
 
 @dataclass(frozen=True)
 class Transfer:
-    """A collective, all of its calls together."""
+    """A collective, all of its calls."""
 
     name: str
     """all_reduce, all_gather or reduce_scatter."""
-    size_bytes: int
-    """As nccl-tests counts it: the larger of a rank's two buffers."""
+    calls: tuple[int, ...]
+    """Bytes of each, as nccl-tests counts them: the larger of a rank's two buffers."""
     of_micro_batch: bool
     """Once for each micro-batch; else once a step."""
     in_forward: bool
@@ -25,6 +25,11 @@ class Transfer:
     """Of each of the groups that it runs in; None: all ranks are one group."""
     spread: bool = False
     """Whether the ranks of a group are apart: one of each copy of the model."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all calls together."""
+        return sum(self.calls)
 
     def bus_bytes(self, ranks: int) -> float:
         """Bytes that each rank sends over its link (nccl-tests, doc/PERFORMANCE.md), in a job of `ranks`."""
@@ -48,10 +53,12 @@ class Work:
     compute: str
     """bf16, fp16 or fp32."""
     model_type: str
+    offloads: bool = False
+    """Whether weights, optimizer state or activations are kept in host memory."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Work:
-        transfers = tuple(Transfer(**each) for each in values["transfers"])
+        transfers = tuple(Transfer(**{**each, "calls": tuple(each["calls"])}) for each in values["transfers"])
         return cls(**{**values, "flops": ModelFlops.of(values["flops"]), "transfers": transfers})
 
 

@@ -5,6 +5,7 @@ They are installed for the profiled steps only. `check/profile` knows the names 
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -58,6 +59,25 @@ def host_sync_ranges() -> Iterator[None]:
                 setattr(torch.Tensor, name, _with_place(getattr(torch.Tensor, name)))
                 replaced.callback(delattr, torch.Tensor, name)
         yield
+
+
+@contextmanager
+def garbage_collection_ranges() -> Iterator[None]:
+    """Put a range `ascendtune:phase garbage collection` around collections of older generations, which stop all."""
+    opened: list[record_function] = []
+
+    def follow(moment: str, facts: dict[str, int]) -> None:
+        if moment == "start" and facts["generation"] > 0:
+            opened.append(named_range("phase", "garbage collection"))
+            opened[-1].__enter__()
+        elif moment == "stop" and opened:
+            opened.pop().__exit__(None, None, None)
+
+    gc.callbacks.append(follow)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(follow)
 
 
 def _with_place(method: Callable[..., Any]) -> Callable[..., Any]:

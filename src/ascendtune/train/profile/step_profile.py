@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,7 +19,7 @@ from ascendtune.core.units import count_of
 from ascendtune.machine.torch_backend.device import StepProfiler
 from ascendtune.recipe.sections import ProfileSection
 from ascendtune.train.held_memory import held_by_category
-from ascendtune.train.profile.ranges import host_sync_ranges, module_ranges, named_range
+from ascendtune.train.profile.ranges import garbage_collection_ranges, host_sync_ranges, module_ranges, named_range
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.supervision import Phases
 
@@ -77,6 +78,8 @@ class StepProfile:
         self._steps = section.window() if strategy.rank in section.profiled_ranks(strategy.world_size) else range(0)
         self._profiler: StepProfiler | None = None
         self._ranges = ExitStack()
+        self._facts_at_begin: dict[str, Any] = {}
+        self._faults_at_begin = 0
 
     def begin_step(self, number: int, *, last: int) -> None:
         """Called before step `number` of `last`: starts the profiler a step early, because its start takes time."""
@@ -91,7 +94,7 @@ class StepProfile:
             self._profiler.step()
             if number == self._steps[0]:
                 # Before the recording has begun, torch drops it.
-                facts = self._of_rank()
+                facts = self._facts_at_begin = self._of_rank()
                 self._profiler.add_metadata_json("ascendtune", json.dumps(facts))
                 # Also beside the trace: those of torch_npu have no place for it.
                 write_json(self._directory / f"rank_{self._strategy.rank}.json", facts)
@@ -99,6 +102,7 @@ class StepProfile:
                 if self._section.memory:
                     snapshot = self._directory / f"rank_{self._strategy.rank}.memory.pickle"
                     self._ranges.enter_context(self._strategy.device.memory_history(snapshot))
+                self._faults_at_begin = _major_faults()
 
     def end_step(self, number: int) -> float:
         """Called after step `number`, with its metrics, evaluation and checkpoint; writes the profile after the last.
@@ -119,6 +123,10 @@ class StepProfile:
         if profiler is None:
             return
         self._phases.enter("profile")
+        if self._facts_at_begin:
+            # Known at the end only, when the trace takes no more facts.
+            facts = {**self._facts_at_begin, "major_faults": _major_faults() - self._faults_at_begin}
+            write_json(self._directory / f"rank_{self._strategy.rank}.json", facts)
         profiler.stop()
         self._steps = range(0)
         if self._strategy.is_main:
@@ -146,7 +154,12 @@ class StepProfile:
         """Give names to what happens in the steps: phases, modules, and places where the host waits."""
         self._phases.make_range = lambda name: named_range("phase", name)
         try:
-            with module_ranges(self._model), host_sync_ranges():
+            with module_ranges(self._model), host_sync_ranges(), garbage_collection_ranges():
                 yield
         finally:
             self._phases.make_range = None
+
+
+def _major_faults() -> int:
+    """Pages that this process has waited for since its start, because they were on disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt

@@ -31,7 +31,13 @@ def test_an_unknown_device_is_refused_with_the_nearest_name() -> None:
     assert "910b3" in caught.value.remedy
 
 
-@pytest.mark.parametrize(("text", "size"), [("64GiB", 64 * 2**30), ("80GB", 80 * 10**9), ("1.5 gib", 3 * 2**29)])
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("64GiB", 64 * 2**30), ("80GB", 80 * 10**9), ("1.5 gib", 3 * 2**29), ("64Gi", 64 * 2**30), ("64G", 64 * 2**30),
+        ("512M", 512 * 2**20), ("512MB", 512 * 10**6), ("1T", 2**40),
+    ],
+)  # fmt: skip
 def test_memory_size_is_parsed_as_bytes(text: str, size: int) -> None:
     assert bytes_of(text) == size
 

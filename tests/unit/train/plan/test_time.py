@@ -19,7 +19,7 @@ from ascendtune.train.plan.history import Features, PastRun, new_run, tuner_of
 from ascendtune.train.plan.request import Document, Target
 from ascendtune.train.plan.rows import steps_of_full_rows
 from ascendtune.train.plan.setting import Setting
-from ascendtune.train.plan.time import Range, TimeEstimate, communication, estimate_time, features_of
+from ascendtune.train.plan.time import Range, TimeEstimate, communication, estimate_time, features_of, gloo_bytes
 from ascendtune.train.plan.work import Steps, Transfer, Work
 
 _FLOPS = ModelFlops(Passes(2e6, 4e6, 2e6), Passes(1e6, 2e6), ((None, Passes(10.0, 20.0, 10.0)),), True)
@@ -104,8 +104,8 @@ def test_time_of_a_run_is_unknown_without_its_steps() -> None:
     assert (found.seconds, found.energy_joules, found.tokens) == (None, None, None)
 
 
-_ALL_REDUCE = Transfer("all_reduce", 8_000_000, of_micro_batch=False, in_forward=False)
-_GATHER = Transfer("all_gather", 4_000_000, of_micro_batch=True, in_forward=True)
+_ALL_REDUCE = Transfer("all_reduce", (8_000_000,), of_micro_batch=False, in_forward=False)
+_GATHER = Transfer("all_gather", (4_000_000,), of_micro_batch=True, in_forward=True)
 
 
 def test_bytes_on_the_link_are_those_of_nccl_tests() -> None:
@@ -121,13 +121,28 @@ def test_gathering_is_done_for_each_micro_batch_and_reducing_once_a_step() -> No
     assert found.in_both == pytest.approx(3 * 3e6 / 0.7e9)
 
 
-def test_gloo_gathers_and_scatters_at_more_cost_than_it_reduces() -> None:
-    scatter = Transfer("reduce_scatter", 4_000_000, of_micro_batch=True, in_forward=False)
-    for transfer, cost in ((_ALL_REDUCE, 1.0), (_GATHER, 2.0), (scatter, 3.3)):
-        work = replace(_WORK, transfers=(transfer,))
-        device, host = (communication(work, _recipe(), 2, _SPEED, is_host=each) for each in (False, True))
-        assert device is not None and host is not None
-        assert host.total == pytest.approx(cost * device.total)
+_MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("name", "calls", "bytes_of_all_reduce"),
+    [
+        ("all_reduce", (8 * _MIB,), 8 * _MIB + 0.8e6),
+        ("all_reduce", (64 * _MIB,), 64 * _MIB + 0.8e6),
+        ("all_gather", (24 * _MIB,), 1.7 * 12 * _MIB + 0.8e6),
+        ("all_gather", (32 * _MIB,), 1.7 * 16 * _MIB + 0.8 * 32 * _MIB + 0.8e6),
+        ("reduce_scatter", (24 * _MIB, 8 * _MIB), 3.1 * 16 * _MIB + 1.6e6),
+        ("reduce_scatter", (24 * _MIB, 64 * _MIB), 3.1 * 44 * _MIB + 0.8 * 64 * _MIB + 1.6e6),
+    ],
+)
+def test_gloo_copies_what_it_gathers_and_takes_large_copies_anew(
+    name: str, calls: tuple[int, ...], bytes_of_all_reduce: float
+) -> None:
+    transfer = Transfer(name, calls, of_micro_batch=False, in_forward=False)
+    assert gloo_bytes(transfer, 2) == pytest.approx(bytes_of_all_reduce)
+    found = communication(replace(_WORK, transfers=(transfer,)), _recipe(), 2, _SPEED, is_host=True)
+    # The link of a host is measured: no share of it is taken.
+    assert found is not None and found.total == pytest.approx(bytes_of_all_reduce / 1e9)
 
 
 def test_a_mesh_sends_to_all_others_at_once_and_nodes_over_the_network() -> None:
@@ -146,12 +161,12 @@ def test_a_mesh_sends_to_all_others_at_once_and_nodes_over_the_network() -> None
 def test_expected_time_hides_what_fits_beside_computation_and_the_high_one_nothing() -> None:
     target, features = replace(_TARGET, devices=2), replace(_FEATURES, ranks=2, strategy="ddp")
     without = _estimate(target=target, features=features)
-    small = replace(_WORK, transfers=(replace(_ALL_REDUCE, size_bytes=1000),))
+    small = replace(_WORK, transfers=(replace(_ALL_REDUCE, calls=(1000,)),))
     found = _estimate(work=small, target=target, features=features)
     assert found.parts["exposed"] == 0
     assert found.step_seconds.expected == pytest.approx(without.step_seconds.expected)
     assert found.step_seconds.high - without.step_seconds.high == pytest.approx(found.parts["communication"])
-    large = replace(_WORK, transfers=(replace(_ALL_REDUCE, size_bytes=10**9),))
+    large = replace(_WORK, transfers=(replace(_ALL_REDUCE, calls=(10**9,)),))
     found = _estimate(work=large, target=target, features=features)
     backward = (4e6 + 2e6) / 8e6 * found.parts["compute"]
     assert found.parts["communication"] - found.parts["exposed"] == pytest.approx(0.9 * backward)
@@ -165,6 +180,29 @@ def test_small_micro_batches_on_an_accelerator_are_said_to_lack_the_time_of_laun
     assert not is_said()
     assert is_said(batch={"accumulate": 4})
     assert not is_said(batch={"accumulate": 4}, target=replace(_TARGET, kind="cpu"))
+
+
+def test_offloading_is_said_to_take_time_that_is_not_counted() -> None:
+    def is_said(work: Work, **changes: Any) -> bool:
+        return any("offloading" in note for note in _estimate(work=work, **changes).notes)
+
+    offloading = replace(_WORK, offloads=True)
+    assert is_said(offloading) and not is_said(_WORK)
+    assert not is_said(offloading, target=replace(_TARGET, kind="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "offloads"),
+    [
+        ({"parallel": {"strategy": "fsdp", "fsdp": {"offload": True}}}, True),
+        ({"parallel": {"strategy": "fsdp"}}, False),
+        ({"parallel": {"strategy": "ddp"}, "memory": {"offload_activations": True}}, True),
+        ({"parallel": {"strategy": "deepspeed", "deepspeed": {"stage": 3, "offload_optimizer": "cpu"}}}, True),
+        ({"parallel": {"strategy": "deepspeed", "deepspeed": {"stage": 3}}}, False),
+    ],
+)
+def test_work_knows_what_is_offloaded(tmp_path: Path, keys: dict[str, Any], *, offloads: bool) -> None:
+    assert _work(tmp_path, 2, **keys).offloads == offloads
 
 
 def test_communication_over_unknown_links_is_said_not_to_count() -> None:
@@ -198,9 +236,14 @@ def test_adamw_moves_each_trained_weight_ten_times(tmp_path: Path) -> None:
 def test_strategies_send_gradients_or_gather_weights(tmp_path: Path) -> None:
     (reduced,) = _work(tmp_path, 2, parallel={"strategy": "ddp"}).transfers
     assert (reduced.name, reduced.size_bytes, reduced.of_micro_batch) == ("all_reduce", 4 * _ALL, False)
+    assert len(reduced.calls) == 1
     gathered, scattered = _work(tmp_path, 2, parallel={"strategy": "fsdp"}).transfers
     assert (gathered.name, gathered.size_bytes) == ("all_gather", 4 * (2 * _BLOCKS + _ALL - _BLOCKS))
     assert (scattered.name, scattered.size_bytes) == ("reduce_scatter", 4 * _ALL)
+    # A call for each of three blocks, in each direction, and one for what lies outside.
+    outside = _ALL - _BLOCKS
+    assert gathered.calls == (*6 * (4 * _BLOCKS // 3,), 4 * outside)
+    assert scattered.calls == (*3 * (4 * _BLOCKS // 3,), 4 * outside)
     kept, _ = _work(tmp_path, 2, parallel={"strategy": "fsdp", "fsdp": {"reshard": False}}).transfers
     assert kept.size_bytes == 4 * _ALL
 

@@ -1,0 +1,39 @@
+"""One entry of the list of what to change, and what all that make entries use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to change.
+
+    Attributes:
+        code: the stable name of the cause.
+        gain: seconds of a step that the change saves at most, as an estimate.
+        is_defect: the time buys nothing; else it is a trade, or needs something that may not be there.
+        keys: recipe keys that make the change, where there are such; `--try` measures them.
+    """
+
+    code: str
+    what: str
+    remedy: str
+    gain: float
+    is_defect: bool = False
+    keys: dict[str, Any] = field(default_factory=dict)
+
+
+def resolved(facts: dict[str, Any], name: str) -> Any:
+    """What the run made of an `auto`; None where it is not known."""
+    resolved = facts.get("resolved")
+    return resolved.get(name) if isinstance(resolved, dict) else None
+
+
+def whole(value: Any) -> int:
+    return value if isinstance(value, int) and 1 <= value <= 1 << 16 else 1
+
+
+def in_milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:,.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"

@@ -1,0 +1,172 @@
+"""Advice on what the program around the operators does: pauses, the collector, threads, leftovers of debugging."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ascendtune.check.profile.advice_entry import Advice, in_milliseconds, resolved, whole
+from ascendtune.check.profile.language import say
+from ascendtune.check.profile.profile import RankProfile
+from ascendtune.check.profile.split import Split
+from ascendtune.core.foreign_json import is_number
+
+_LEAST_PAUSE = 0.05
+"""Of each step."""
+_LEAST_ZEROING = 0.005
+"""Of a step: it costs two passes over the gradients, and one line of code."""
+_PAGE_SECONDS = 1e-4
+"""For a page of a solid-state disk."""
+_MOST_FAULTS = 1e15
+_ACCUMULATION = ("aten::add_", "gradients")
+_SEARCH = "torch.distributed.ddp.reducer::search_unused_parameters"
+_FUSED_ATTENTION = re.compile(
+    r"scaled_dot_product|flash|fmha|varlen|[Ff]usedAttention|FusionAttention|efficient_attention"
+)
+_SOFTMAX = re.compile(r"^(?!.*[Ll]og_?[Ss]oft)(?!.*is_log).*[Ss]oft[Mm]ax")
+_DOUBLE = re.compile(r"\(float64\)|dgemm|d884gemm|<double\b|\bdouble,")
+
+
+def code_advice(rank: RankProfile) -> Iterator[Advice]:
+    """Of one rank; defects, as their time buys nothing."""
+    split, step = rank.split, rank.step_seconds
+    yield from _pauses(split, step)
+    yield from _garbage(split, step)
+    yield from _threads(rank)
+    yield from _paging(rank)
+    yield from _unused_parameters(split)
+    yield from _zeroed_gradients(split, step)
+    yield from _eager_attention(rank)
+    yield from _double_precision(split)
+
+
+def _pauses(split: Split, step: float) -> Iterator[Advice]:
+    places = split.pauses.in_every_step(_LEAST_PAUSE * step)
+    if not places:
+        return
+    most = max(places, key=lambda place: places[place])
+    yield Advice(
+        "host-pause",
+        say("no operator runs for {time} of each step, the longest time at {place}",
+            time=in_milliseconds(sum(places.values())), place=most),
+        say("look what the program does between these two: Python code, a file, a lock, a collection of garbage; "
+            "torch.profiler's with_stack (profile.stacks here) shows the functions in Perfetto"),
+        sum(places.values()),
+        is_defect=True,
+    )  # fmt: skip
+
+
+def _garbage(split: Split, step: float) -> Iterator[Advice]:
+    seconds = split.aside.get("garbage collection", 0.0) / split.steps
+    if seconds < 0.02 * step:
+        return
+    yield Advice(
+        "garbage-collection",
+        say("Python's garbage collector stops the training for {time} of each step", time=in_milliseconds(seconds)),
+        say("keep fewer Python objects alive, call gc.freeze() before the loop, and gc.collect() between steps only"),
+        seconds,
+        is_defect=True,
+    )
+
+
+def _threads(rank: RankProfile) -> Iterator[Advice]:
+    """More threads than cores, as `train` noted them; a trace alone does not show it."""
+    threads, cores, ranks = (whole(rank.facts.get(name)) for name in ("threads", "cores", "ranks_on_host"))
+    if "threads" not in rank.facts or rank.split.on_device or threads * ranks <= cores:
+        return
+    yield Advice(
+        "too-many-threads",
+        say("{ranks} ranks of {threads} threads share {cores} cores", ranks=ranks, threads=threads, cores=cores),
+        say("set OMP_NUM_THREADS={threads}", threads=max(1, cores // ranks)),
+        rank.step_seconds * (1 - cores / (threads * ranks)),
+        is_defect=True,
+    )
+
+
+def _paging(rank: RankProfile) -> Iterator[Advice]:
+    """Pages that had to be read from disk, as `train` counted them; a trace does not show it."""
+    faults, steps = rank.facts.get("major_faults"), rank.split.steps
+    if not is_number(faults, 1, _MOST_FAULTS):
+        return
+    each_step = float(faults) / steps  # type: ignore[arg-type]
+    seconds = min(each_step * _PAGE_SECONDS, rank.step_seconds)
+    if seconds < 0.02 * rank.step_seconds:
+        return
+    yield Advice(
+        "paging",
+        say("each step waits for {count} pages of memory that are on disk: about {time}",
+            count=f"{each_step:,.0f}", time=in_milliseconds(seconds)),
+        say("free memory of the host, so that neither swap nor mapped files are read again"),
+        seconds,
+        is_defect=True,
+    )  # fmt: skip
+
+
+def _unused_parameters(split: Split) -> Iterator[Advice]:
+    found = [each for (name, _), each in split.operators.items() if name == _SEARCH]
+    if not found:
+        return
+    calls, seconds = sum(each.calls for each in found), sum(each.seconds for each in found)
+    yield Advice(
+        "unused-parameters",
+        say("DDP looks for unused parameters {count} times in each step, and asks all ranks about them",
+            count=f"{calls / split.steps:.3g}"),
+        say("set find_unused_parameters=False where every parameter has a gradient in each step"),
+        seconds / split.steps,
+        is_defect=True,
+    )  # fmt: skip
+
+
+def _zeroed_gradients(split: Split, step: float) -> Iterator[Advice]:
+    zeroed = split.zeroed or sum(each.seconds for (name, _), each in split.operators.items() if "ZeroFunctor" in name)
+    if not zeroed:
+        return
+    added = split.operators[_ACCUMULATION].seconds if _ACCUMULATION in split.operators else 0.0
+    gain = (zeroed + added) / split.steps
+    if gain >= _LEAST_ZEROING * step:
+        yield Advice(
+            "zeroed-gradients",
+            say("gradients are filled with zeros and added to: {time} of each step", time=in_milliseconds(gain)),
+            say("use zero_grad(set_to_none=True), torch's default"),
+            gain,
+            is_defect=True,
+        )
+
+
+def _eager_attention(rank: RankProfile) -> Iterator[Advice]:
+    split = rank.split
+    if any(_FUSED_ATTENTION.search(name) for name, _ in split.operators):
+        return
+    softmax = sum(each.seconds for (name, _), each in split.operators.items() if _SOFTMAX.search(name))
+    products = sum(each.seconds for (name, _), each in split.operators.items() if name == "aten::bmm")
+    gain = (softmax + products / 2) / split.steps
+    if not softmax or gain < 0.02 * rank.step_seconds:
+        return
+    chosen = resolved(rank.facts, "attention")
+    if isinstance(chosen, dict) and chosen.get("reason") != "as asked":
+        # `auto` found no fused one whose results agree.
+        return
+    yield Advice(
+        "eager-attention",
+        say("attention is written out: softmax and products of batches of matrices take {time} of each step",
+            time=in_milliseconds((softmax + products) / split.steps)),
+        say("use fused attention: model.attention: auto here, attn_implementation=\"sdpa\" in transformers"),
+        gain,
+        is_defect=True,
+        keys={"model.attention": "auto"} if chosen else {},
+    )  # fmt: skip
+
+
+def _double_precision(split: Split) -> Iterator[Advice]:
+    found = {name: each for (name, kind), each in split.operators.items() if kind == "matmul" and _DOUBLE.search(name)}
+    if not found:
+        return
+    seconds = sum(each.seconds for each in found.values()) / split.steps
+    yield Advice(
+        "double-precision",
+        say("products of matrices in float64 take {time} of each step, most of it {name}",
+            time=in_milliseconds(seconds), name=max(found, key=lambda name: found[name].seconds)),
+        say("look for a module or tensor in float64, as NumPy makes by default, and cast it to float32"),
+        seconds / 2,
+        is_defect=True,
+    )  # fmt: skip
