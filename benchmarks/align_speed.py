@@ -20,6 +20,8 @@ from typing import Any
 
 from measure import ASCENDTUNE, in_turn, run, spread, table, write_result
 
+from ascendtune.check.align.dump import FORMAT
+
 HIDDEN, INNER, TOKENS = 4096, 11008, 2048
 _LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
@@ -52,11 +54,11 @@ def write_side(directory: Path, layers: int, steps: int, ranks: int, noise: int)
             place = directory / "dump" / f"step-{step:07d}"
             place.mkdir(parents=True, exist_ok=True)
             lines = list(_lines(layers, step, rank, noise))
-            header = {"format": 1, "writer": "benchmark", "step": step, "rank": rank, "world_size": ranks}
+            header = {"format": FORMAT, "writer": "benchmark", "step": step, "rank": rank, "world_size": ranks}
             file = place / f"rank_{rank}.jsonl"
             file.write_text("\n".join(map(json.dumps, [{**header, "content": "statistics"}, *lines])) + "\n")
             total += file.stat().st_size
-    (directory / "recorded.json").write_text(json.dumps({"format": 1, "world_size": ranks}))
+    (directory / "recorded.json").write_text(json.dumps({"format": FORMAT, "world_size": ranks}))
     return total
 
 
@@ -102,7 +104,7 @@ def write_curve(directory: Path, records: int, noise: int) -> int:
         loss = 2 + 8 * math.exp(-step / 20_000) + draw.gauss(0, 1e-6)
         lines.append(json.dumps({"step": step, "loss": loss, "grad_norm": 1 + 1 / step, "learning_rate": 1e-4}))
     (directory / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    (directory / "recorded.json").write_text(json.dumps({"format": 1, "world_size": 1}))
+    (directory / "recorded.json").write_text(json.dumps({"format": FORMAT, "world_size": 1}))
     return (directory / "metrics.jsonl").stat().st_size
 
 

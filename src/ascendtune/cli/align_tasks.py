@@ -38,9 +38,10 @@ def tasks(
 
     # Programs that read JSON get English, unless they ask for something else.
     chosen = language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)
-    compared = compare_tasks(read_scores(reference), read_scores(candidate))
+    sides = read_scores(reference), read_scores(candidate)
+    compared = compare_tasks(*sides)
     with language.using(chosen):
-        findings = findings_of(compared)
+        findings = findings_of(compared, *sides)
         if as_json:
             print(findings_as_json(verdict(findings), findings, tasks=[asdict(each) for each in compared]))
         else:

@@ -129,6 +129,10 @@ def _zeroed(model: nn.Module) -> None:
     model.get_parameter("model.layers.1.mlp.up_proj.weight").register_hook(torch.zeros_like)
 
 
+def _detached(model: nn.Module) -> None:
+    model.get_submodule("model.layers.1.self_attn.o_proj").register_forward_hook(lambda *call: call[-1].detach())
+
+
 def _stale(step: int, models: Sequence[nn.Module]) -> None:
     if step == 2:
         models[1].load_state_dict(model_of().state_dict())
@@ -225,6 +229,11 @@ FAULTS: dict[str, tuple[Bare, Bare, tuple[str, int, str, str]]] = {
         PLAIN,
         replace(PLAIN, edit=_zeroed),
         ("backward", 1, "gradient", "model.layers.1.mlp.up_proj.weight"),
+    ),
+    "detached attention": (
+        PLAIN,
+        replace(PLAIN, edit=_detached),
+        ("backward", 1, "gradient", "model.layers.1.self_attn.o_proj.weight"),
     ),
     "gradient not averaged over ranks": (TWO_RANKS, replace(TWO_RANKS, averages=False), ("ranks", 1, "gradient", "")),
     "accumulation divisor": (

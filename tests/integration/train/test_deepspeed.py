@@ -229,7 +229,9 @@ engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(group
     "gradient_clipping": 1.0, "zero_optimization": {"stage": stage}, "zero_allow_untested_optimizer": True,
     "zero_force_ds_cpu_optimizer": False,
 })
-for batch in json.load(open("batches.json")):
+if sys.argv[4:]:
+    engine.load_checkpoint("checkpoints")
+for batch in json.load(open("batches.json"))[engine.global_steps:]:
     count = sum(each != -100 for row in batch["labels"] for each in row[1:])
     own = {key: torch.tensor(rows).chunk(world)[rank] for key, rows in batch.items()}
     for at in range(accumulate):
@@ -238,8 +240,33 @@ for batch in json.load(open("batches.json")):
         logits = engine(**part).logits[:, :-1].flatten(0, 1)
         engine.backward(torch.nn.functional.cross_entropy(logits, labels, reduction="sum") * world * accumulate / count)
         engine.step()
+    if engine.global_steps == 2 and not sys.argv[4:]:
+        engine.save_checkpoint("checkpoints")
 dist.destroy_process_group()
 """
+
+
+def record(directory: Path, model: Path, stage: int, accumulate: int, *words: str, resumes: bool = False) -> None:
+    """Record SCRIPT on two ranks into `directory`/recorded; it reads batches.json."""
+    (directory / "script.py").write_text(SCRIPT)
+    option = ["--resume"] if resumes else []
+    launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "script.py")
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "ascendtune", "align", "record", "--steps", "1-3", *option, "--"),
+            *(sys.executable, "-m", *launcher, str(model), str(stage), str(accumulate), *words),
+        ],
+        cwd=directory, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+
+
+def write_batches(directory: Path, rows: RowsInOrder) -> None:
+    """Four rows for each of three steps."""
+    batches = [pad([rows[step * 4 + at] for at in range(4)]) for step in range(3)]
+    (directory / "batches.json").write_text(
+        json.dumps([{key: each.tolist() for key, each in batch.items()} for batch in batches])
+    )
 
 
 @pytest.mark.parametrize(
@@ -255,24 +282,22 @@ def test_recorded_engine_is_aligned_with_ours(
 ) -> None:
     optim = {"max_steps": 3, "learning_rate": 1e-3, "scheduler": "constant", "weight_decay": 0.1}
     run = train(optim=optim, align={"dump_steps": "1-3"}).run
-    rows = RowsInOrder(run)
-    batches = [pad([rows[step * 4 + at] for at in range(4)]) for step in range(3)]
-    (tmp_path / "batches.json").write_text(
-        json.dumps([{key: each.tolist() for key, each in batch.items()} for batch in batches])
-    )
-    (tmp_path / "script.py").write_text(SCRIPT)
-    launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "script.py")
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-m", "ascendtune", "align", "record", "--steps", "1-3", "--", sys.executable, "-m"),
-            *(*launcher, str(tiny_model), str(stage), str(accumulate)),
-        ],
-        cwd=tmp_path, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
+    write_batches(tmp_path, RowsInOrder(run))
+    record(tmp_path, tiny_model, stage, accumulate)
     one, other = read_side(run.path), read_side(tmp_path / "recorded")
     found = compare(one, other, expected_noise(one, other))
     assert found.parted is None, found.parted
     assert found.dumps.steps == (1, 2, 3) and {"start", "backward", "update"} <= found.dumps.agreeing
     phases = [row.key.phase for row in found.dumps.rows]
     assert phases.count("gradient") == phases.count("parameter_after") == len(one.start_weights["parameters"])
+
+
+@pytest.mark.parametrize("stage", [pytest.param(0, marks=pytest.mark.soak), 2, pytest.param(3, marks=pytest.mark.soak)])
+def test_resumed_engine_goes_on_with_its_recording(train: Train, tiny_model: Path, tmp_path: Path, stage: int) -> None:
+    write_batches(tmp_path, RowsInOrder(train(optim={"max_steps": 3}).run))
+    record(tmp_path, tiny_model, stage, 1)
+    files = ["metrics.jsonl", *(f"dump/step-0000003/rank_{rank}.jsonl" for rank in range(2))]
+    expected = [(tmp_path / "recorded" / file).read_text() for file in files]
+    record(tmp_path, tiny_model, stage, 1, "resumed", resumes=True)
+    assert [(tmp_path / "recorded" / file).read_text() for file in files] == expected
+    assert json.loads((tmp_path / "recorded" / "recorded.json").read_text())["resumed_at"] == [3]

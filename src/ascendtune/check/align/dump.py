@@ -158,13 +158,21 @@ def read_rank(path: Path) -> RankDump:
     """Read one file.
 
     Raises:
-        DataError: the file is not a dump of this format, or a field is not of its kind.
+        DataError: the file is not a dump, it has another format, or a field is not of its kind.
         RecipeError: it is not a regular file, or too large.
         MachineError: it cannot be read.
     """
     lines = read_regular_file(path, _MOST_BYTES).split(b"\n")
     header = _parsed(lines[0], path, 1)
-    if header.get("format") != FORMAT:
+    found_format = header.get("format")
+    if type(found_format) is int and found_format != FORMAT:
+        raise DataError(
+            f"the dump has format {found_format}; this version of ascendtune reads format {FORMAT}",
+            code="dump-format-unsupported",
+            remedy="dump both sides with the same version of ascendtune",
+            where=f"{path}:1",
+        )
+    if found_format != FORMAT:
         raise damaged(f"{path}:1", f"its format is not {FORMAT}")
     for name, pattern, part in (("step", _STEP, path.parent.name), ("rank", _RANK, path.name)):
         named = pattern.fullmatch(part)

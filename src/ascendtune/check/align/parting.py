@@ -285,11 +285,19 @@ def _passes_on(rows: Sequence[Row]) -> bool:
 def _first_row(rows: Sequence[Row], stage: str) -> Row | None:
     """The first row of a stage that parts, as the machine computes: gradients from the last module to the first."""
     parted = [row for row in rows if row.stage == stage and row.is_parted]
-    before = [row for row in parted if row.key.phase != "gradient"]
-    if before or not parted:
-        return before[0] if before else None
+    if not parted:
+        return None
     position = {row.key.name: row.reference.order for row in rows if row.key.phase == "forward"}
-    return max(parted, key=lambda row: position.get(row.key.name.rpartition(".")[0], -1))
+
+    def module_of(row: Row) -> int:
+        return position.get(row.key.name.rpartition(".")[0], -1)
+
+    before = [row for row in parted if row.key.phase != "gradient"]
+    if not before:
+        return max(parted, key=module_of)
+    # One side has no gradients of a module whose output it detaches: what differs is the gradient of what is before it.
+    cut = max((row for row in parted if row.is_of_one_side), key=module_of, default=None)
+    return cut if cut is not None and module_of(cut) > position.get(before[0].key.name, -1) else before[0]
 
 
 def _agreeing(rows: Sequence[Row], parted: Row) -> str:

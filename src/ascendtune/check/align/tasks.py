@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
@@ -21,7 +21,7 @@ import numpy as np
 
 from ascendtune.check.align.language import say
 from ascendtune.check.align.score_intervals import paired_interval
-from ascendtune.check.finding import Finding, failure, ok
+from ascendtune.check.finding import Finding, failure, ok, unknown
 from ascendtune.core.errors import DataError, NoVerdict
 from ascendtune.core.foreign_json import parsed_json, read_json_object, read_regular_file
 
@@ -69,6 +69,7 @@ class TaskComparison:
         difference: candidate minus reference.
         low, high: interval of the difference; NaN where no error is known.
         paired: items that both models answered; 0 for totals alone.
+        unpaired: items that one model alone answered, of those that are paired.
     """
 
     task: str
@@ -78,6 +79,7 @@ class TaskComparison:
     low: float
     high: float
     paired: int
+    unpaired: int = 0
 
     @property
     def difference(self) -> float:
@@ -127,7 +129,9 @@ def _compared(task: str, one: Scores, other: Scores, level: float) -> TaskCompar
     if common:
         ours, others = (np.array([side.items[item] for item in common]) for side in (one, other))
         low, high = paired_interval(ours, others, level)
-        return TaskComparison(task, one.metric, float(ours.mean()), float(others.mean()), low, high, len(common))
+        unpaired = len(one.items) + len(other.items) - 2 * len(common)
+        means = float(ours.mean()), float(others.mean())
+        return TaskComparison(task, one.metric, *means, low, high, len(common), unpaired)
     low = high = math.nan
     errors = one.standard_error(), other.standard_error()
     if errors[0] is not None and errors[1] is not None:
@@ -237,26 +241,43 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 < value <= _MOST_ITEMS
 
 
-def findings_of(compared: list[TaskComparison]) -> list[Finding]:
-    """One finding per task: `failure` where the interval does not contain 0."""
-    return [_finding(each) for each in compared]
+def findings_of(
+    compared: list[TaskComparison], reference: Collection[str] = (), candidate: Collection[str] = ()
+) -> list[Finding]:
+    """One finding per task: `failure` where the interval does not contain 0.
+
+    Args:
+        reference, candidate: the tasks of each side; those that were not compared are `unknown`.
+    """
+    named = {each.task for each in compared}
+    found = [_finding(each) for each in compared]
+    for task in dict.fromkeys((*reference, *candidate)):
+        if task in reference and task in candidate and task not in named:
+            found.append(unknown(task, say("the two sides have different scores of this task")))
+        elif task not in named:
+            only = say("only the reference has this task" if task in reference else "only the candidate has this task")
+            found.append(unknown(task, only))
+    return found
 
 
 def verdict(findings: Sequence[Finding]) -> str:
     """One sentence."""
     unequal = [each.code for each in findings if each.status == "failure"]
+    count = sum(each.status != "unknown" for each in findings)
     if not unequal:
-        return say("tasks: {count}; scores are equal within sampling error", count=len(findings))
+        return say("tasks: {count}; scores are equal within sampling error", count=count)
     return say(
         "scores differ beyond sampling error in {unequal} of {count} tasks: {first}",
         unequal=len(unequal),
-        count=len(findings),
+        count=count,
         first=unequal[0],
     )
 
 
 def _finding(found: TaskComparison) -> Finding:
     how = say("paired by {count:,} items" if found.paired else "from totals alone, not paired", count=found.paired)
+    if found.unpaired:
+        how = say("{how}; {count:,} without a counterpart", how=how, count=found.unpaired)
     scores: dict[str, object] = {"metric": found.metric, "one": found.reference, "other": found.candidate}
     if not math.isfinite(found.low):
         return Finding(

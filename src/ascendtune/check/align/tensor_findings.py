@@ -141,7 +141,7 @@ def _of_place(place: Place) -> Finding:
     is_finite = math.isfinite(row.difference)
     size = say("{difference:.2g} apart", difference=row.difference) if is_finite else _not_finite(row)
     if row.is_of_one_side:
-        size = say("only one side trains it")
+        size = say("only one side has a gradient of it")
     notes = list(_sides(row))
     if place.batch is not None:
         counts = {"common": place.batch.common, "rows": place.batch.rows}
@@ -234,7 +234,10 @@ def _remedy(place: Place) -> str:
     if row.is_of_one_side:
         if "lora" in row.key.name:
             return say("compare {cause}", cause=say(_LORA))
-        return say("train the same parameters on both sides: modules_to_save, frozen layers, tied heads, requires_grad")
+        return say(
+            "train the same parameters on both sides: modules_to_save, frozen layers, tied heads, requires_grad, "
+            "detach()"
+        )
     if place.ratio is not None or phase == "loss":
         return say(
             "compare what the loss is a mean over: its divisor under accumulation and over ranks, tokens or sequences, "

@@ -65,7 +65,7 @@ class Row:
 
     @property
     def is_of_one_side(self) -> bool:
-        """Whether one side alone trains the parameter; the other's gradient counts as 0."""
+        """Whether one side alone has a gradient of the parameter; the other's counts as 0."""
         return bool(self.reference.dtype) != bool(self.candidate.dtype)
 
     @property
@@ -93,7 +93,7 @@ class Row:
 def rows_of(step: int, rank: int, reference: RankDump, candidate: RankDump, *, with_modules: bool) -> list[Row]:
     """Rows of all tensors that both sides have, in the order of execution of the reference.
 
-    On rank 0 also the gradients of parameters that one side alone trains.
+    On rank 0 also the gradients that one side alone has.
 
     Args:
         with_modules: also outputs of modules and their gradients, which are those of a rank's own rows.
@@ -141,17 +141,19 @@ def rows_of(step: int, rank: int, reference: RankDump, candidate: RankDump, *, w
 
 
 def _gradients_of_one_side(reference: RankDump, candidate: RankDump) -> dict[Key, tuple[Tensor, Tensor]]:
-    """Gradients of the parameters that one side trains beside all those of the other, with zeros for the other.
+    """Gradients that one side alone has, with zeros for the other.
 
-    If both sides have parameters of their own, these may be the same ones under other names.
+    Of parameters that both sides train: one detaches what they compute. Of parameters that one side trains beside all
+    those of the other; if both sides have parameters of their own, these may be the same ones under other names.
     """
     sides = [{key.name for key in side.tensors if key.phase == "parameter_before"} for side in (reference, candidate)]
-    if not (sides[0] < sides[1] or sides[1] < sides[0]) or not all(sides):
-        return {}
+    compared = sides[0] & sides[1]
+    if (sides[0] < sides[1] or sides[1] < sides[0]) and all(sides):
+        compared = sides[0] | sides[1]
     found = {}
-    for side, others in ((reference, sides[1]), (candidate, sides[0])):
+    for side, other in ((reference, candidate), (candidate, reference)):
         for key, tensor in side.tensors.items():
-            if key.phase == "gradient" and key.name not in others:
+            if key.phase == "gradient" and key.name in compared and key not in other.tensors:
                 zero = (0.0,) * len(tensor.samples)
                 none = Tensor(tensor.order, "", tensor.shape, "", 0.0, 0.0, 0.0, 0.0, 0, 0, "", zero)
                 found[key] = (tensor, none) if side is reference else (none, tensor)

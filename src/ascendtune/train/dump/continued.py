@@ -59,7 +59,9 @@ def claim(directory: Path, *, resumes: bool) -> bool:
     return True
 
 
-def continue_recording(directory: Path, updates: int | None, weights_hash: str) -> int | None:
+def continue_recording(
+    directory: Path, updates: int | None, weights_hash: str, *, counts_skipped: bool = False
+) -> int | None:
     """The number of the first step of a resumed training, from 1; recorded steps from it on are removed.
 
     Without a number of updates the training follows on the last recorded step, unless its weights are those that the
@@ -68,6 +70,7 @@ def continue_recording(directory: Path, updates: int | None, weights_hash: str) 
     Args:
         updates: how many were made before; None if it is not known.
         weights_hash: of the weights now, as in start_weights.json.
+        counts_skipped: `updates` counts steps without an update, too, as DeepSpeed's engine does.
 
     Returns:
         None if there are updates that were not recorded.
@@ -75,8 +78,11 @@ def continue_recording(directory: Path, updates: int | None, weights_hash: str) 
     records = [each for each in RunDir(directory).read_metrics() if isinstance(each.get("step"), int)]
     if not records:
         return (updates or 0) + 1
-    last = records[-1]["step"]
-    first = _first_step(records, updates) if updates is not None else last + 1
+    last: int = records[-1]["step"]
+    if updates is None:
+        first = last + 1
+    else:
+        first = updates + 1 if counts_skipped else _first_step(records, updates)
     start = directory / "start_weights.json"
     if updates is None and start.is_file() and read_json_object(start).get("hash") == weights_hash:
         first = 1

@@ -46,7 +46,8 @@ class StepRecord:
     keeps_tensors: bool = False
     micro_batch: int = 0
     gradient_scale: torch.Tensor | None = None
-    _rows: list[dict[str, Any]] = field(default_factory=list)
+    _rows: list[str] = field(default_factory=list)
+    """The begin of each line: all but the statistics."""
     _measured: list[Pending] = field(default_factory=list)
     _statistics_of: list[int] = field(default_factory=list)
     """For each row the place of its statistics in `_measured`."""
@@ -97,16 +98,8 @@ class StepRecord:
             tensor = tensor.float() / self.gradient_scale.to(tensor.device)
         order = len(self._rows)
         self._rows.append(
-            {
-                "order": order,
-                "phase": phase,
-                "micro_batch": micro_batch,
-                "name": name,
-                "slot": slot,
-                "kind": kind,
-                "shape": list(tensor.shape),
-                "dtype": dtype,
-            }
+            f'{{"order": {order}, "phase": {_json(phase)}, "micro_batch": {_json(micro_batch)}, "name": {_json(name)}, '
+            f'"slot": {_json(slot)}, "kind": {_json(kind)}, "shape": {list(tensor.shape)}, "dtype": {_json(dtype)}, '
         )
         known, version, place = self._known.get(id(tensor), (None, 0, 0))
         if known is None or known() is not tensor or version != tensor._version:
@@ -138,17 +131,29 @@ class StepRecord:
         header = {**self.header, "row_hashes": hashes} if hashes else self.header
         begins = [begin for rows in self._begins.values() for begin in rows.tolist()]
         header = {**header, "row_begins": begins} if any(begins) else header
-        write_atomically(file, "".join(json.dumps(each) + "\n" for each in (header, *self.rows())))
+        write_atomically(file, "\n".join((json.dumps(header), *self.lines(), "")))
         return file
 
-    def rows(self) -> list[dict[str, Any]]:
-        """What was added so far, with its statistics: waits for the device."""
-        statistics = read(self._measured)
+    def lines(self) -> list[str]:
+        """What was added so far, with its statistics, as JSON: waits for the device."""
+        texts = [_json_of(each).removeprefix("{") for each in read(self._measured)]
         return [
-            row | statistics[place]
-            for row, place in zip(self._rows, self._statistics_of, strict=True)
-            if row["order"] not in self._removed
+            row + texts[place]
+            for order, (row, place) in enumerate(zip(self._rows, self._statistics_of, strict=True))
+            if order not in self._removed
         ]
+
+
+@lru_cache(maxsize=1 << 14)
+def _json(value: str | int | None) -> str:
+    """Few values occur: names and numbers of a model."""
+    return json.dumps(value)
+
+
+def _json_of(statistics: dict[str, Any]) -> str:
+    """As `json.dumps`, which takes twice the time for numbers."""
+    text = repr(statistics)
+    return json.dumps(statistics) if "None" in text else text.replace("'", '"')
 
 
 @lru_cache

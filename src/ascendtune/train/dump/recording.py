@@ -204,7 +204,8 @@ class Recording:
             InputError: the training has made steps that were not recorded.
         """
         made = self._loaded.updates(self._trained) if self._engine is None else self._engine.global_steps or None
-        first = continue_recording(self._directory, made, weights_hash) if rank() == 0 else None
+        has_engine = self._engine is not None
+        first = continue_recording(self._directory, made, weights_hash, counts_skipped=has_engine) if not rank() else 0
         found: int = gather([first or 0], dtype=torch.int64, device=self._device)[0][0]
         if not found:
             raise InputError(

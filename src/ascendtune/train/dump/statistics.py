@@ -168,23 +168,22 @@ def _statistics(numel: int, floats: list[float], integers: list[int]) -> dict[st
     nan, inf = sum(counts[0::2]), sum(counts[1::2])
     numbers, samples = floats[: 4 * parts], floats[4 * parts :]
     finite = numel - nan - inf
-    known: dict[str, float | None] = {"min": None, "max": None, "mean": None, "l2": None}
+    lowest = highest = mean = l2 = math.nan
     if finite:
-        known = {
-            "min": min(numbers[0::4]),
-            "max": max(numbers[1::4]),
-            "mean": math.fsum(numbers[2::4]) / finite,
-            "l2": math.sqrt(math.fsum(numbers[3::4])),
-        }
+        lowest, highest = min(numbers[0::4]), max(numbers[1::4])
+        mean, l2 = math.fsum(numbers[2::4]) / finite, math.sqrt(math.fsum(numbers[3::4]))
     return {
-        **{name: _finite(value) for name, value in known.items()},
+        "min": _finite(lowest),
+        "max": _finite(highest),
+        "mean": _finite(mean),
+        "l2": _finite(l2),
         "nan": nan,
         "inf": inf,
         "hash": as_hex(digits),
-        "samples": [each if math.isfinite(each) else None for each in samples],
+        "samples": samples if math.isfinite(sum(samples)) else [_finite(each) for each in samples],
     }
 
 
-def _finite(value: float | None) -> float | None:
+def _finite(value: float) -> float | None:
     """JSON cannot express NaN and infinities: they become None."""
-    return value if value is not None and math.isfinite(value) else None
+    return value if math.isfinite(value) else None

@@ -101,6 +101,14 @@ def test_field_of_another_kind_is_refused_with_its_line(tmp_path: Path, field: s
     assert caught.value.code == "dump-damaged" and caught.value.where == f"{file}:3"
 
 
+def test_dump_of_another_version_is_not_called_damaged(tmp_path: Path) -> None:
+    file = tmp_path / "rank_0.jsonl"
+    file.write_text(json.dumps({**HEADER, "format": 1}) + "\n")
+    with pytest.raises(DataError) as caught:
+        read_rank(file)
+    assert caught.value.code == "dump-format-unsupported" and "format 1" in str(caught.value)
+
+
 @pytest.mark.parametrize("text", ["[1]\n", "{\n", "", '{"format": 2}\n', "[" * 100_000 + "\n"])
 def test_file_that_is_not_a_dump_is_refused(tmp_path: Path, text: str) -> None:
     file = written(tmp_path)

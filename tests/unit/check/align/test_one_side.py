@@ -1,4 +1,4 @@
-"""Gradients of parameters that one side alone trains."""
+"""Gradients that one side alone has."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ import pytest
 from ascendtune.check.align.dump import Key, RankDump, Tensor
 from ascendtune.check.align.tensor_rows import rows_of
 
+ZERO = (2, 2), "float32", 0.0, 0.0, 0.0, 0.0, 0, 0, "", (0.0, 0.0, 0.0, 0.0)
 
-def _dump(names: str, world_size: int = 2) -> RankDump:
+
+def _dump(names: str, world_size: int = 2, *, detached: str = "", unused: str = "") -> RankDump:
+    """Args: detached: parameters without a gradient; unused: those whose gradient is 0."""
     tensors = {}
     for order, name in enumerate(names):
         values = (2, 2), "float32", -1.0, 1.0, 0.0, 2.0, 0, 0, "", (1.0, -1.0, 1.0, -1.0)
-        for phase in ("parameter_before", "gradient"):
-            tensors[Key(phase, None, name, "", 0)] = Tensor(order, "", *values)
+        tensors[Key("parameter_before", None, name, "", 0)] = Tensor(order, "", *values)
+        if name not in detached:
+            tensors[Key("gradient", None, name, "", 0)] = Tensor(order, "", *(ZERO if name in unused else values))
     return RankDump(Path("rank.jsonl"), world_size, tensors)
 
 
@@ -23,6 +27,18 @@ def _dump(names: str, world_size: int = 2) -> RankDump:
 def test_gradient_of_one_side_alone_is_parted(one: str, other: str) -> None:
     rows = rows_of(1, 0, _dump(one), _dump(other), with_modules=True)
     assert [row.key.name for row in rows if row.is_parted and row.is_of_one_side] == ["b"]
+
+
+@pytest.mark.parametrize("sides", [("b", ""), ("", "b")])
+def test_gradient_that_one_side_detaches_is_parted(sides: tuple[str, str]) -> None:
+    one, other = (_dump("abc", detached=each) for each in sides)
+    rows = rows_of(1, 0, one, other, with_modules=True)
+    assert [row.key.name for row in rows if row.is_parted and row.is_of_one_side] == ["b"]
+
+
+def test_gradient_of_zeros_is_as_none() -> None:
+    rows = rows_of(1, 0, _dump("ab", unused="b"), _dump("ab", detached="b"), with_modules=True)
+    assert len(rows) == 4 and not any(row.is_parted for row in rows)
 
 
 def test_other_names_on_both_sides_are_not_compared() -> None:

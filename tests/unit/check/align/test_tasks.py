@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.check.align.tasks import compare_tasks, findings_of, read_scores
+from ascendtune.check.align.tasks import compare_tasks, findings_of, read_scores, verdict
 from ascendtune.core.errors import DataError, NoVerdict
 
 
@@ -78,6 +78,16 @@ def test_lists_of_items_are_read_and_a_clear_loss_is_a_failure(tmp_path: Path) -
     bad = read_scores(written(tmp_path / "b.json", {"math": [1] * 60 + [0] * 40}))
     (finding,) = findings_of(compare_tasks(good, bad))
     assert finding.status == "failure" and finding.code == "math"
+
+
+def test_what_one_side_alone_has_is_said(tmp_path: Path) -> None:
+    one = read_scores(written(tmp_path / "one.json", {"t": [0, 1] * 200, "u": [0, 1]}))
+    other = read_scores(written(tmp_path / "other.json", {"t": [0, 1] * 199, "v": [1, 1]}))
+    found = findings_of(compare_tasks(one, other), one, other)
+    assert [(each.code, each.status) for each in found] == [("t", "ok"), ("u", "unknown"), ("v", "unknown")]
+    assert "paired by 398 items; 2 without a counterpart" in found[0].measured
+    assert "only the reference" in found[1].measured and "only the candidate" in found[2].measured
+    assert verdict(found).startswith("tasks: 1;")
 
 
 def test_tasks_without_items_and_errors_are_no_verdict(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from ascendtune.check.align.noise import expected_noise
 from ascendtune.check.align.side import read_side
 from ascendtune.check.align.stages import compare
 from ascendtune.core.errors import InputError
+from ascendtune.train.dump.continued import continue_recording
 from ascendtune.train.dump.recording import Recording
 from ascendtune.train.dump.request import RecordRequest
 
@@ -131,6 +132,14 @@ def test_steps_that_a_scaler_skipped_count(tmp_path: Path, overflow_at: int) -> 
     recorded(second, 4, STEPS, tmp_path / "parts", start=first)
     assert [each["step"] for each in rows(tmp_path / "parts")] == list(range(1, STEPS + 1))
     assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
+
+
+def test_skipped_steps_are_not_added_to_a_count_that_has_them(tmp_path: Path) -> None:
+    norms = [None, None, 1.0, 1.0, 1.0]
+    lines = [json.dumps({"step": at, "loss": 1.0, "grad_norm": norm}) for at, norm in enumerate(norms, 1)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert continue_recording(tmp_path, 3, "", counts_skipped=True) == 4
+    assert [each["step"] for each in rows(tmp_path)] == [1, 2, 3]
 
 
 def test_second_training_of_the_resumed_command_is_not_recorded(

@@ -44,6 +44,10 @@ def new_record(level: str = "module") -> StepRecord:
     return StepRecord(header, torch.float64)
 
 
+def rows_of(record: StepRecord) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in record.lines()]
+
+
 def recorded(model: nn.Module, batches: int = 1, level: str = "module", **options: Any) -> list[dict[str, Any]]:
     record = new_record(level)
     hooks = ModuleHooks(model, record, **options)
@@ -51,7 +55,7 @@ def recorded(model: nn.Module, batches: int = 1, level: str = "module", **option
         x = torch.randn(3, 4, generator=torch.Generator().manual_seed(number), requires_grad=True)
         model(x)["logits"].square().sum().backward()
     hooks.remove()
-    return record.rows()
+    return rows_of(record)
 
 
 def test_every_module_is_recorded_in_the_order_of_execution() -> None:
@@ -83,11 +87,11 @@ def test_micro_batches_are_counted_and_passes_without_gradients_left_out() -> No
     hooks = ModuleHooks(model, record)
     with torch.no_grad():
         model(torch.randn(3, 4))
-    assert not record.rows()
+    assert not record.lines()
     for _ in range(2):
         model(torch.randn(3, 4))["logits"].sum().backward()
     hooks.remove()
-    results = [row for row in record.rows() if (row["phase"], row["slot"]) == ("forward", "output.logits")]
+    results = [row for row in rows_of(record) if (row["phase"], row["slot"]) == ("forward", "output.logits")]
     assert [row["micro_batch"] for row in results] == [0, 1]
 
 
@@ -95,7 +99,7 @@ def test_removed_hooks_leave_nothing_behind() -> None:
     model, record = Net(), new_record()
     ModuleHooks(model, record).remove()
     model(torch.randn(3, 4))["logits"].sum().backward()
-    assert not record.rows()
+    assert not record.lines()
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
@@ -111,7 +115,7 @@ def test_tensor_that_two_modules_return_is_measured_once() -> None:
     model(torch.randn(3, 4))
     hooks.remove()
     # Of eight inputs and outputs of leaves and three of the others, six are different tensors.
-    places = {(row["name"], row["slot"]): at for row, at in zip(record._rows, record._statistics_of, strict=True)}
+    places = {(row["name"], row["slot"]): at for row, at in zip(rows_of(record), record._statistics_of, strict=True)}
     assert places["blocks.0", "output"] == places["blocks.0.down", "output"] == places["blocks.1.up", "input.0"]
     assert places["", "output.logits"] == places["blocks.1.down", "output"]
 

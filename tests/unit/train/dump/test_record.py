@@ -59,13 +59,13 @@ def test_changed_tensor_is_measured_again() -> None:
     for _ in range(2):
         record.add("forward", "a", "output", "", tensor)
         tensor.add_(1)
-    assert [row["mean"] for row in record.rows()] == [1.0, 2.0]
+    assert [json.loads(line)["mean"] for line in record.lines()] == [1.0, 2.0]
 
 
 def test_integers_are_passed_over() -> None:
     record = new_record()
     record.add("forward", "a", "output", "", torch.arange(3))
-    assert record.rows() == []
+    assert record.lines() == []
 
 
 def test_place_that_cannot_be_written_is_an_error_with_its_path(tmp_path: Path) -> None:
