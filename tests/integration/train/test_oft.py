@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import yaml
+from families.configs import tiny_config
 from safetensors.torch import load_file
 from tests.integration.train.pairs import write_pairs
 from tests.integration.train.test_tuners import IDS, LINEAR, STEPS, STILL, load, logits_in_memory, logits_of_the_export
@@ -336,6 +338,20 @@ def test_matrices_of_gpt2_are_refused(recipe: Callable[..., Recipe]) -> None:
     with pytest.raises(RecipeError) as refused:
         apply_tuner(model, recipe(method=oft()).method)
     assert refused.value.code == "oft-target-not-linear"
+
+
+def test_inputs_of_four_dimensions_are_refused_with_the_targets_that_remain(
+    train: Train, variant: Callable[..., Path]
+) -> None:
+    """Bailing's latent attention gives `kv_b_proj` (batch, 1, tokens, rank), and PEFT unfolds that as an image."""
+    model = {"path": str(variant(tiny_config("bailing_hybrid")))}
+    with pytest.raises(RecipeError) as refused:
+        train(model=model, method=oft(block_size=8), optim=STEPS)
+    assert refused.value.code == "oft-target-not-linear" and "kv_b_proj" in refused.value.what
+    target = yaml.safe_load(refused.value.remedy.partition("method.oft.target: ")[2].partition(";")[0])
+    assert "q_proj" in target and "kv_b_proj" not in target
+    trained = train(name="others", model=model, method=oft(block_size=8, target=target), optim=STEPS)
+    assert len(trained.losses()) == 3
 
 
 @pytest.mark.parametrize("stage", ["reward", "preference"])

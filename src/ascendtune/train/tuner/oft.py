@@ -47,7 +47,32 @@ def add_rotations(model: Any, section: MethodSection, adapters: Sequence[Path] =
     train_in_fp32(tuned)
     if section.oft.module_dropout:
         drop_blocks(tuned)
+    _refuse_inputs_of_images(tuned)
     return tuned
+
+
+def _refuse_inputs_of_images(tuned: Any) -> None:
+    """Let a forward pass end in words where PEFT would take the inputs of a linear module for those of a convolution.
+
+    It does so by their four dimensions, which some latent attentions have. PEFT could not run the exported adapter either.
+    """
+    from peft.tuners.oft.layer import Linear
+
+    targets = sorted(tuned.peft_config[TRAINED].target_modules)
+
+    def require_vectors(name: str, inputs: tuple[Any, ...]) -> None:
+        if inputs[0].dim() != 4:
+            return
+        others = [each for each in targets if not f".{name}".endswith(f".{each}")]
+        raise RecipeError(
+            f"method.oft.target: the model gives {name} inputs of four dimensions, which PEFT's OFT takes for images",
+            code="oft-target-not-linear",
+            remedy=f"leave it out: method.oft.target: [{', '.join(others)}]; or use method.tuner: lora",
+        )
+
+    for name, layer in tuned.base_model.model.named_modules():
+        if isinstance(layer, Linear):
+            layer.register_forward_pre_hook(lambda _, inputs, name=name: require_vectors(name, inputs))
 
 
 def _loaded_rotations(model: Any, section: MethodSection, adapter: Path) -> Any:
