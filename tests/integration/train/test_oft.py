@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 import yaml
-from families.configs import tiny_config
 from safetensors.torch import load_file
 from tests.integration.train.pairs import write_pairs
 from tests.integration.train.test_tuners import IDS, LINEAR, STEPS, STILL, load, logits_in_memory, logits_of_the_export
@@ -19,6 +18,7 @@ from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.model import apply_tuner, trainable_share
 from ascendtune.train.tuner.targets import adapter_size
+from families.configs import tiny_config
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train

@@ -54,7 +54,7 @@ def add_rotations(model: Any, section: MethodSection, adapters: Sequence[Path] =
 def _refuse_inputs_of_images(tuned: Any) -> None:
     """Let a forward pass end in words where PEFT would take the inputs of a linear module for those of a convolution.
 
-    It does so by their four dimensions, which some latent attentions have. PEFT could not run the exported adapter either.
+    PEFT goes by their four dimensions, which some latent attentions have. It could not run the exported adapter either.
     """
     from peft.tuners.oft.layer import Linear
 
