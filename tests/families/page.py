@@ -27,11 +27,11 @@ def write_page(families: list[Family], not_tried: Iterable[str]) -> None:
 Written by `make families` with transformers {transformers.__version__} and torch {version}, on CPU in fp32.
 
 Every model type that transformers loads as a causal language model is made as a tiny random model, with weights that
-make soft caps, scales and windows visible, and trained in full, with LoRA and with OFT. Losses and the gradients of all
-weights are held against the model's own eager attention, which gets one row at a time without padding, in fp64 where the model computes
-in it (tolerance {TOLERANCE:g}, or {OWN_ERRORS:.0f} times what the model's own fp32 is off). Then come {STEPS}
-steps of AdamW, whose losses must be those of the reference in fp32 or in fp64 (tolerance {STEP_TOLERANCE:g}), the
-exported files loaded by transformers and PEFT, `merge`, and answers in a batch and one by one.
+make soft caps, scales and windows visible, and trained in full, with LoRA and with OFT. Losses and the gradients of
+all weights are held against the model's own eager attention, which gets one row at a time without padding, in fp64
+where the model computes in it (tolerance {TOLERANCE:g}, or {OWN_ERRORS:.0f} times what the model's own fp32 is off).
+Then come {STEPS} steps of AdamW, whose losses must be those of the reference in fp32 or in fp64 (tolerance
+{STEP_TOLERANCE:g}), the exported files loaded by transformers and PEFT, `merge`, and answers in a batch and one by one.
 
 ✓: all of it agrees. A number: refused in words, by training, `merge` or `generate`, for the reason below.
 ✗: something differs.
