@@ -39,8 +39,8 @@ Then come {STEPS} steps of AdamW, whose losses must be those of the reference in
 `packed`: rows share a sequence. `padded`: each row is a sequence of its own, which takes more time for short rows.
 `fused`: the head is computed together with the loss, at labelled positions only.
 
-{len(made)} types: {sum("✓ | ✓ |" in row for row in rows)} right in full and with LoRA, \
-{sum("✓ | ✓ | ✓" in row for row in rows)} with OFT, too; {wrong} silently different.
+{len(made)} types: {sum("✓ | ✓ |" in row for row in rows)} right in full and with LoRA, {wrong} silently different.
+OFT is measured on {sum(family.oft is not None for family in made)} of them; an empty field is not measured.
 
 | type | {" | ".join(TUNERS)} | rows | attention | loss |
 | --- | {"--- | " * len(TUNERS)}--- | --- | --- |
