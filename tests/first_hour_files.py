@@ -256,6 +256,55 @@ def _markdown_folder(folder: Path) -> Path:
     return handbook
 
 
+def _openai_preferences(folder: Path) -> Path:
+    rows = [
+        {
+            "input": {"messages": [{"role": "user", "content": f"What is the capital of {country}?"}], "tools": []},
+            "preferred_output": [{"role": "assistant", "content": f"It is {city}."}],
+            "non_preferred_output": [{"role": "assistant", "content": "Who knows."}],
+        }
+        for country, city, _ in _FACTS
+    ]
+    return _jsonl(folder / "preferences.jsonl", rows)
+
+
+def _gemini(folder: Path) -> Path:
+    rows = [
+        {
+            "systemInstruction": {"role": "system", "parts": [{"text": "Answer briefly."}]},
+            "contents": [
+                {"role": "user", "parts": [{"text": f"What is the capital of {country}?"}]},
+                {"role": "model", "parts": [{"text": f"It is {city}."}]},
+            ],
+        }
+        for country, city, _ in _FACTS
+    ]
+    return _jsonl(folder / "tuning.jsonl", rows)
+
+
+def _bedrock(folder: Path) -> Path:
+    rows = [
+        {
+            "schemaVersion": "bedrock-conversation-2024",
+            "system": [{"text": "Answer briefly."}],
+            "messages": [
+                {"role": "user", "content": [{"text": f"What is the capital of {country}?"}]},
+                {"role": "assistant", "content": [{"text": f"It is {city}."}]},
+            ],
+        }
+        for country, city, _ in _FACTS
+    ]
+    return _jsonl(folder / "nova.jsonl", rows)
+
+
+def _lima(folder: Path) -> Path:
+    rows = [
+        {"conversations": [f"What is the capital of {country}?", f"It is {city}."], "source": "stackexchange"}
+        for country, city, _ in _FACTS
+    ]
+    return _jsonl(folder / "lima.jsonl", rows)
+
+
 FILES: dict[str, Callable[[Path], Path]] = {
     "alpaca": _alpaca,
     "sharegpt_with_tools": _sharegpt_with_tools,
@@ -273,5 +322,9 @@ FILES: dict[str, Callable[[Path], Path]] = {
     "excel_tsv": _excel_tsv,
     "parquet_of_messages": _parquet_of_messages,
     "markdown_folder": _markdown_folder,
+    "openai_preferences": _openai_preferences,
+    "gemini": _gemini,
+    "bedrock": _bedrock,
+    "lima": _lima,
 }
 """Name -> the function that writes the file or folder into a directory and returns its path."""

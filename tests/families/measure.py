@@ -10,7 +10,7 @@ import json
 import logging
 import shutil
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,6 +31,14 @@ OWN_ERRORS = 4.0
 STEP_TOLERANCE = 1e-4
 """Of the losses of `STEPS` steps, each beginning from the one before."""
 PROMPTS = ("What is the capital of France?", "Describe the atom.", "Who are you? I am a small assistant.", "Give tips")
+
+
+TUNERS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "lora": {"tuner": "lora", "lora": {"rank": 4, "alpha": 8}},
+    "oft": {"tuner": "oft", "oft": {"block_size": 8}},
+}
+"""The columns of the page: `method` of the recipe of each."""
 
 
 @dataclass
@@ -57,22 +65,28 @@ class Family:
     """What transformers says, where it makes no tiny model of this type that computes."""
     full: Tried | None = None
     lora: Tried | None = None
+    oft: Tried | None = None
 
     def as_json(self) -> str:
         return json.dumps(asdict(self))
 
+    def tried(self) -> list[Tried | None]:
+        """What became of each of `TUNERS`, in order."""
+        return [getattr(self, tuner) for tuner in TUNERS]
+
     @classmethod
     def from_json(cls, text: str) -> Family:
         values = json.loads(text)
-        tried = {key: Tried(**values[key]) if values[key] else None for key in ("full", "lora")}
+        tried = {key: Tried(**values[key]) if values.get(key) else None for key in TUNERS}
         return cls(**{**values, **tried})
 
 
-def measure(name: str, directory: Path, tokenizer: Path) -> Family:
+def measure(name: str, directory: Path, tokenizer: Path, tuners: Iterable[str] = TUNERS) -> Family:
     """Train a tiny model of type `name` in full and with adapters, below `directory`.
 
     Args:
         tokenizer: a model directory whose tokenizer is taken.
+        tuners: which columns are measured.
     """
     try:
         model = write_model(name, directory / "model", tokenizer)
@@ -81,9 +95,17 @@ def measure(name: str, directory: Path, tokenizer: Path) -> Family:
     rows = write_rows(directory / "rows.jsonl")
     asked = {"model": {"path": str(model)}, "data": {"train": str(rows), "max_length": 128}}
     reference = _Reference(model, causal_lm.chatml_rows(model, rows))
-    full = _try(lambda tried: _full(tried, asked, directory, reference))
-    lora = _try(lambda tried: _lora(tried, asked, directory, reference))
-    return Family(name, full=full, lora=lora)
+    family = Family(name)
+    for tuner in tuners:
+        setattr(family, tuner, _try(lambda tried, tuner=tuner: _measure(tried, tuner, asked, directory, reference)))
+    return family
+
+
+def _measure(tried: Tried, tuner: str, asked: dict[str, Any], directory: Path, reference: _Reference) -> None:
+    if tuner == "full":
+        _full(tried, asked, directory, reference)
+    else:
+        _adapter(tried, {**asked, "method": TUNERS[tuner]}, directory / tuner, reference)
 
 
 def write_model(name: str, directory: Path, tokenizer: Path) -> Path:
@@ -214,32 +236,32 @@ def _full(tried: Tried, asked: dict[str, Any], directory: Path, reference: _Refe
     _hold_answers(tried, load(run), reloaded)
 
 
-def _lora(tried: Tried, asked: dict[str, Any], directory: Path, reference: _Reference) -> None:
+def _adapter(tried: Tried, asked: dict[str, Any], directory: Path, reference: _Reference) -> None:
     from ascendtune.infer.engine import load
     from ascendtune.merge.merge import merge
 
-    method = {"method": {"tuner": "lora", "lora": {"rank": 4, "alpha": 8}}}
-    run = _trained({**asked, **method}, directory / "lora-step", _one_step())
+    run = _trained(asked, directory / "one-step", _one_step())
     _note(tried, run)
     stepped = run / "model"
     after = _adapter_weights(causal_lm.load(reference.model, adapter=stepped))
 
     def at_the_start(dtype: torch.dtype) -> Any:
-        # Without an effect until its B matrices are other than zero: A is what it was, as its gradient was zero.
+        # Without an effect until what `_begins_at_zero` is other than that: LoRA's A is what it was, as its gradient
+        # was zero.
         model = causal_lm.load(reference.model, dtype, stepped)
         with torch.no_grad():
             for name, weight in model.named_parameters():
-                if _is_second(name):
+                if _begins_at_zero(name):
                     weight.zero_()
         return model
 
     exact, tolerance = reference.held_against(at_the_start)
-    gradients = {name: each for name, each in exact.gradients.items() if _is_second(name)}
-    found = {name: -each / LEARNING_RATE for name, each in after.items() if _is_second(name)}
+    gradients = {name: each for name, each in exact.gradients.items() if _begins_at_zero(name)}
+    found = {name: -each / LEARNING_RATE for name, each in after.items() if _begins_at_zero(name)}
     _hold_loss(tried, "the first loss", _losses(run)[0], exact.loss, tolerance)
     _hold_gradients(tried, found, gradients, tolerance)
 
-    run = _trained({**asked, **method}, directory / "lora", _some_steps(learning_rate=1e-2))
+    run = _trained(asked, directory / "steps", _some_steps(learning_rate=1e-2))
     reloaded = causal_lm.load(reference.model, adapter=run / "model")
     exported = causal_lm.evaluate(reloaded, reference.rows)
     _hold_steps(tried, _losses(run), exported, reference.losses(at_the_start, 1e-2))
@@ -307,8 +329,8 @@ def _adapter_weights(model: Any) -> dict[str, torch.Tensor]:
     return {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
 
 
-def _is_second(name: str) -> bool:
-    return "lora_B" in name or "lora_embedding_B" in name
+def _begins_at_zero(name: str) -> bool:
+    return any(each in name for each in ("lora_B", "lora_embedding_B", "oft_R"))
 
 
 def _hold_loss(tried: Tried, what: str, found: float | None, expected: float, tolerance: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from families.measure import OWN_ERRORS, STEP_TOLERANCE, STEPS, TOLERANCE, Family, Tried
+from families.measure import OWN_ERRORS, STEP_TOLERANCE, STEPS, TOLERANCE, TUNERS, Family, Tried
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 
@@ -27,11 +27,11 @@ def write_page(families: list[Family], not_tried: Iterable[str]) -> None:
 Written by `make families` with transformers {transformers.__version__} and torch {version}, on CPU in fp32.
 
 Every model type that transformers loads as a causal language model is made as a tiny random model, with weights that
-make soft caps, scales and windows visible, and trained in full and with LoRA. Losses and the gradients of all weights
-are held against the model's own eager attention, which gets one row at a time without padding, in fp64 where the model
-computes in it (tolerance {TOLERANCE:g}, or {OWN_ERRORS:.0f} times what the model's own fp32 is off). Then come {STEPS}
-steps of AdamW, whose losses must be those of the reference in fp32 or in fp64 (tolerance {STEP_TOLERANCE:g}), the
-exported files loaded by transformers and PEFT, `merge`, and answers in a batch and one by one.
+make soft caps, scales and windows visible, and trained in full, with LoRA and with OFT. Losses and the gradients of
+all weights are held against the model's own eager attention, which gets one row at a time without padding, in fp64
+where the model computes in it (tolerance {TOLERANCE:g}, or {OWN_ERRORS:.0f} times what the model's own fp32 is off).
+Then come {STEPS} steps of AdamW, whose losses must be those of the reference in fp32 or in fp64 (tolerance
+{STEP_TOLERANCE:g}), the exported files loaded by transformers and PEFT, `merge`, and answers in a batch and one by one.
 
 ✓: all of it agrees. A number: refused in words, by training, `merge` or `generate`, for the reason below.
 ✗: something differs.
@@ -39,10 +39,11 @@ exported files loaded by transformers and PEFT, `merge`, and answers in a batch 
 `packed`: rows share a sequence. `padded`: each row is a sequence of its own, which takes more time for short rows.
 `fused`: the head is computed together with the loss, at labelled positions only.
 
-{len(made)} types: {sum("✓ | ✓" in row for row in rows)} right in full and with LoRA, {wrong} silently different.
+{len(made)} types: {sum("✓ | ✓ |" in row for row in rows)} right in full and with LoRA, {wrong} silently different.
+OFT is measured on {sum(family.oft is not None for family in made)} of them; an empty field is not measured.
 
-| type | full | lora | rows | attention | loss |
-| --- | --- | --- | --- | --- | --- |
+| type | {" | ".join(TUNERS)} | rows | attention | loss |
+| --- | {"--- | " * len(TUNERS)}--- | --- | --- |
 """
         + "\n".join(rows)
         + "\n\n## Reasons\n\n"
@@ -56,8 +57,8 @@ exported files loaded by transformers and PEFT, `merge`, and answers in a batch 
 
 
 def _row(family: Family, reasons: dict[str, int]) -> str:
-    marks = [_mark(tried, reasons) for tried in (family.full, family.lora)]
-    right = next((tried for tried in (family.full, family.lora) if tried and tried.attention), None)
+    marks = [_mark(tried, reasons) for tried in family.tried()]
+    right = next((tried for tried in family.tried() if tried and tried.attention), None)
     how = ["", "", ""]
     if right is not None:
         how = [

@@ -32,6 +32,10 @@ EXPECTED = {
     "excel_tsv": ("conversations", {"prompt": "Customer message", "completion": "Agent reply"}),
     "parquet_of_messages": ("conversations", {}),
     "markdown_folder": ("text", {}),
+    "openai_preferences": ("pairs", {}),
+    "gemini": ("conversations", {"messages": "contents", "system": "systemInstruction"}),
+    "bedrock": ("conversations", {}),
+    "lima": ("conversations", {}),
 }
 
 

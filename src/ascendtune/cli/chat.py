@@ -33,6 +33,8 @@ _HELP = """/clear             start a new conversation (/reset is the same)
 _EXITS = ("/exit", "/quit", "/bye", "exit", "quit")
 """Those without a slash, as other chat programs have them, on a terminal only."""
 _QUOTES = '"' * 3
+_PASTE_SECONDS = 0.05
+"""Within this time the next line of a paste arrives; typing one takes longer."""
 _SAMPLED = 0.7
 """Temperature for /regenerate if the chat has 0, which would give the same answer again."""
 
@@ -200,14 +202,9 @@ def _has_ended() -> bool:
     """Whether Ctrl-D was typed already, and nothing before it: the terminal can be read, and holds no byte."""
     if not sys.stdin.isatty():
         return False
-    import fcntl
     import select
-    import termios
 
-    if not select.select([sys.stdin], [], [], 0)[0]:
-        return False
-    waiting = fcntl.ioctl(sys.stdin, termios.FIONREAD, bytes(4))
-    return not any(waiting)
+    return bool(select.select([sys.stdin], [], [], 0)[0]) and not _is_waiting(0)
 
 
 @contextmanager
@@ -255,8 +252,12 @@ def _lines() -> Iterator[str]:
 
 
 def _message(ask: Callable[[str], str]) -> str:
-    """One message: a line, lines that end with a backslash and the next one, or lines between triple quotes."""
+    """One message: a line, pasted lines, lines that end with a backslash and the next one, or lines between triple
+    quotes."""
+    typed_ahead = _is_waiting(0)
     line = ask("> ").strip()
+    if not typed_ahead and _is_waiting(_PASTE_SECONDS):
+        return _pasted(line, ask)
     if line.startswith(_QUOTES):
         lines = [line.removeprefix(_QUOTES)]
         while not lines[-1].rstrip().endswith(_QUOTES) or (len(lines) == 1 and lines[0] == ""):
@@ -265,6 +266,31 @@ def _message(ask: Callable[[str], str]) -> str:
     while line.endswith("\\"):
         line = line[:-1] + "\n" + ask(". ").rstrip()
     return line.strip()
+
+
+def _pasted(first: str, ask: Callable[[str], str]) -> str:
+    """The message of a paste that the terminal does not mark as one: its lines come at once.
+
+    A terminal that marks pastes gives all lines in one. A last line without an end waits for Enter.
+    """
+    lines = [first]
+    while _is_waiting(_PASTE_SECONDS):
+        lines.append(ask(". ").rstrip())
+    text = "\n".join(lines).strip()
+    if text.startswith(_QUOTES) and text.endswith(_QUOTES) and len(text) >= 2 * len(_QUOTES):
+        text = text[len(_QUOTES) : -len(_QUOTES)].strip()
+    return text
+
+
+def _is_waiting(seconds: float) -> bool:
+    """Whether the terminal holds a line, or gets one within so many seconds. The end of input is not one."""
+    import fcntl
+    import select
+    import termios
+
+    if not select.select([sys.stdin], [], [], seconds)[0]:
+        return False
+    return any(fcntl.ioctl(sys.stdin, termios.FIONREAD, bytes(4)))
 
 
 def _answer(

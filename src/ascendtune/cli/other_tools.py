@@ -15,6 +15,8 @@ _SERVE = "serve the directory RUN/model with vLLM (vllm serve RUN/model), or ask
 _EVALUATE = "ascendtune generate RUN --file rows.jsonl --json writes answers beside the expected ones; for benchmarks "
 _EVALUATE += "give RUN/model to lm-eval"
 
+_LAUNCH = "ascendtune launch -- python train.py starts a program once per device"
+
 # Word -> what to do here.
 _COMMANDS = {
     "export": _MERGE,
@@ -22,6 +24,7 @@ _COMMANDS = {
     "merge_lora": _MERGE,
     "api": _SERVE,
     "deploy": _SERVE,
+    "vllm-serve": _SERVE,
     "serve": _SERVE,
     "webui": f"there is no web interface; {_TRAIN.format('')}",
     "web-ui": f"there is no web interface; {_TRAIN.format('')}",
@@ -51,9 +54,18 @@ _COMMANDS = {
     "kto": _TRAIN.format(" --stage preference"),
     "orpo": f"{_TRAIN.format(' --stage preference')} method.preference.loss=orpo",
     "rlhf": _TRAIN.format(" --stage preference"),
+    "torchrun": _LAUNCH,
+    "accelerate": _LAUNCH,
+    "deepspeed": _LAUNCH,
     "grpo": "PPO and GRPO are not in this version; method.stage: preference is the nearest",
     "ppo": "PPO and GRPO are not in this version; method.stage: preference is the nearest",
 }
+# Programs that are typed in front of a command of theirs.
+_TOOLS = ("llamafactory-cli", "lmf", "trl", "swift", "axolotl")
+# Options that name the model, the adapter and the directory of the result.
+_MODELS = ("model_name_or_path", "model", "base_model", "model_id_or_path")
+_ADAPTERS = ("adapter_name_or_path", "adapters", "adapter", "lora_model_dir", "peft_model", "ckpt_dir")
+_TARGETS = ("export_dir", "output_dir", "merged_model_dir")
 
 
 def require_command(word: str, following: list[str], known: list[str]) -> None:
@@ -65,19 +77,76 @@ def require_command(word: str, following: list[str], known: list[str]) -> None:
     Raises:
         InputError: with the command that does the same here.
     """
+    if word in _TOOLS:
+        here = shlex.join(["ascendtune", *following])
+        raise InputError(f"no such command '{word}'", code="unknown-command", remedy=f"leave it out: {here}")
     if word not in known and (remedy := _COMMANDS.get(word)):
         values = _options_in(following)
-        if word in ("export", "webchat", "api") and following and following[0].endswith((".yaml", ".yml")):
+        remedy = _with_models(word, remedy, values) or remedy
+        if word in ("export", "webchat") and following and following[0].endswith((".yaml", ".yml")):
             remedy = _of_recipe(Path(following[0])) or remedy
-        if values and remedy.startswith(_TRAIN.partition("{")[0]):
-            from ascendtune.recipe.other_recipes import commands_here
-
-            stage = next(
-                (each for each in ("sft", "pretrain", "reward", "preference") if f"--stage {each}" in remedy), None
-            )
-            loss = {"rl": word} if word in ("kto", "orpo") else {}
-            remedy = ", then ".join(commands_here({**loss, **values}, stage))
+        file = _configuration_in(following, values)
+        if word == "preprocess" and file is not None:
+            remedy = shlex.join(["ascendtune", "train", str(file), "--prepare"])
+        elif remedy.startswith(_TRAIN.partition("{")[0]):
+            remedy = _training_with(word, remedy, values, file)
         raise InputError(f"no such command '{word}'", code="unknown-command", remedy=remedy)
+
+
+def _configuration_in(words: list[str], values: dict[str, str]) -> Path | None:
+    """The YAML file that the words name, with `--config` or without."""
+    named = [values["config"]] if "config" in values else [each for each in words if each.endswith((".yaml", ".yml"))]
+    return Path(named[0]) if named else None
+
+
+def _training_with(word: str, remedy: str, values: dict[str, str], file: Path | None) -> str:
+    """The commands for a training whose options are on the command line, or in a file, or both."""
+    from ascendtune.core.document import read_document
+    from ascendtune.core.errors import AscendtuneError
+    from ascendtune.recipe.other_recipes import commands_here, tool_of
+
+    asked: dict[str, object] = {key: value for key, value in values.items() if key != "config"}
+    if file is not None:
+        try:
+            written = read_document(file).values
+        except AscendtuneError as error:
+            return error.remedy
+        if tool_of(written) is None:
+            return shlex.join(["ascendtune", "train", str(file)])
+        asked = {**written, **asked}
+    if not asked:
+        return remedy
+    stage = next((each for each in ("sft", "pretrain", "reward", "preference") if f"--stage {each}" in remedy), None)
+    loss = {"rl": word} if word in ("kto", "orpo") else {}
+    return ", then ".join(commands_here({**loss, **asked}, stage))
+
+
+def _with_models(word: str, remedy: str, values: dict[str, str]) -> str | None:
+    """`ascendtune chat`, `generate` or `merge` with the models that the options name; None where they name none.
+
+    Args:
+        word: the command that was typed.
+        remedy: the command that does the same here, without names.
+    """
+    model, adapters, target = (
+        next((values[name] for name in names if values.get(name, "true") != "true"), None)
+        for names in (_MODELS, _ADAPTERS, _TARGETS)
+    )
+    named = adapters or model
+    if values.get("push_to_hub", "false").lower() == "true" and remedy == _MERGE:
+        return shlex.join(["ascendtune", "push", named or "RUN", values.get("hub_model_id", "OWNER/NAME")])
+    if named is None:
+        return None
+    if remedy == _MERGE or word == "merge":
+        first, *others = re.split(r"[\s,]+", named)
+        more = [each for other in others for each in ("--adapter", other)]
+        onto = ["--onto", model] if model and adapters else []
+        return shlex.join(["ascendtune", "merge", first, *more, *onto, "--to", target or "DIR"])
+    if remedy == _CHAT or word == "chat":
+        return shlex.join(["ascendtune", "chat", named])
+    if word in ("infer", "generate"):
+        return shlex.join(["ascendtune", "generate", named, "PROMPT"])
+    return None
 
 
 def _of_recipe(path: Path) -> str | None:
@@ -118,6 +187,15 @@ def option_remedy(option: str, words: list[str]) -> str | None:
     from ascendtune.recipe.other_names import key_here
 
     name = option.lstrip("-").replace("-", "_")
+    values = _options_in(words)
+    if words and words[0] in ("chat", "generate", "merge"):
+        return _with_models(words[0], "", values)
+    if "model_name_or_path" in values and {"stage", "do_train"} & set(values):
+        return (
+            "write these options into a file, a line `key: value` for each, and give that: ascendtune train FILE.yaml"
+        )
+    if words and words[0] == "train" and set(_MODELS) & set(values) and _configuration_in(words, values) is None:
+        return _training_with("train", "", values, None)
     if name in ("config", "config_file"):
         return "give the recipe without an option: ascendtune train RECIPE"
     if name in ("resume", "resume_from_checkpoint"):
@@ -125,7 +203,7 @@ def option_remedy(option: str, words: list[str]) -> str | None:
     key = name if "." in name else key_here(name)
     if not key:
         return None
-    key, value = key.split(", ")[0], _options_in(words).get(name, "")
+    key, value = key.split(", ")[0], values.get(name, "")
     # Other values may have other names here.
     is_same = re.fullmatch(r"[\d.]+(e-?\d+)?", value) or (key in ("run_dir", "model.path") and value != "true")
     shown = shlex.quote(value) if value and is_same else "VALUE"

@@ -147,7 +147,7 @@ def _require_files(recipe: Recipe) -> None:
     if recipe.method.preference.reference and (path := find_local(recipe.method.preference.reference, "model")):
         check_model_directory(path, weights_needed=True)
         require_unquantised(path, "comparing with")
-    if all(find_local(adapter, "model") for adapter in recipe.method.lora.start_from):
+    if all(find_local(adapter, "model") for adapter in recipe.method.start_from):
         base = find_local(recipe.model.path, "model") if recipe.model.init == "pretrained" else None
         find_adapters(recipe.method, base)
     if recipe.checkpoint.resume not in ("auto", "never"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from ascendtune.core.checkpoint_names import named_weights, split_checkpoint_name, weight_names
 from ascendtune.core.errors import AscendtuneError, InputError
+from ascendtune.core.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from ascendtune.core.rundir import RunDir
@@ -50,10 +51,11 @@ def weights_named(text: str | Path, *, trust_remote_code: bool = False) -> str:
         trust_remote_code: the export may run the Python code in the directory of the base model.
 
     Raises:
-        InputError: the run has no such checkpoint, or its base model needs code that may not run.
+        InputError: there is no such run, it has no such checkpoint, or its base model needs code that may not run.
         MachineError: the checkpoint is damaged, or the disk is full.
     """
     refuse_recipe(text)
+    _refuse_missing_run(Path(text))
     run, which = split_checkpoint_name(str(text))
     if which is None:
         return run_named(text)
@@ -84,6 +86,22 @@ def refuse_recipe(text: str | Path) -> None:
         "this is a recipe, and a model or a run is needed",
         code="not-a-directory",
         remedy=f"give the run that it trained: {run}",
+        where=path,
+    )
+
+
+def _refuse_missing_run(path: Path) -> None:
+    """Raise for the path of a run that does not exist; `runs/qa` could be the id of a model on a hub, too."""
+    folder = path.parent
+    if path.exists() or folder == Path() or split_checkpoint_name(str(path))[1] is not None:
+        return
+    runs = [each.parent.name for each in folder.glob("*/run.json")]
+    if not runs and path.parts[:-1] != _RUNS.parts:
+        return
+    raise InputError(
+        "no such run",
+        code="path-missing",
+        remedy=did_you_mean(path.name, runs) or "`ascendtune runs list` shows the runs",
         where=path,
     )
 

@@ -286,7 +286,7 @@ def mounts_elsewhere(recipe: Recipe) -> tuple[Mount, ...]:
 
 def _sources(recipe: Recipe) -> list[tuple[str, SourceKind]]:
     """Paths or hub ids in the recipe."""
-    models = [recipe.model.path, *recipe.method.lora.start_from]
+    models = [recipe.model.path, *recipe.method.start_from]
     if recipe.method.preference.reference:
         models.append(recipe.method.preference.reference)
     data = [spec.path for spec in (*recipe.data.train, *recipe.data.eval)]

@@ -94,7 +94,7 @@ class Draft:
         own = self._find(name)
         found = own or self._require_found(adapter, name)
         old, rows = self._get(found), None
-        if own is None:
+        if own is None and found != name:
             # The adapter's file says nothing of outputs: only the model's class knows which rows are this module's.
             layout = self.require_layout()
             rows, shape = layout.rows_of(name), layout.shape(name)

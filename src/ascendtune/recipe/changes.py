@@ -32,6 +32,7 @@ _FIXED = (
     "method.oft.rank",
     "method.oft.block_share",
     "method.oft.modules_to_save",
+    "method.oft.start_from",
     "method.freeze.first_layers",
     "method.freeze.last_layers",
     "method.freeze.spread_layers",

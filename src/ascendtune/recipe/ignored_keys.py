@@ -41,6 +41,7 @@ def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
     loss = method.preference.loss
     stage, strategy, deepspeed = method.stage, recipe.parallel.strategy, recipe.parallel.deepspeed
     no_warmup = optim.scheduler == "constant" and not optim.warmup_steps and not optim.warmup_ratio
+    is_new_oft = method.tuner == "oft" and not method.oft.start_from
     has_adamw = optim.optimizer in ("auto", "adamw", "muon")
     return [
         ("method.lora.", method.tuner != "lora", f"tuner is {method.tuner}"),
@@ -49,15 +50,19 @@ def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
             for key in ("target", "rank", "alpha", "rslora", "dora", "modules_to_save")
         ),
         ("method.oft.", method.tuner != "oft", f"tuner is {method.tuner}"),
-        ("method.oft.eps", method.tuner == "oft" and not method.oft.coft, "method.oft.coft is false"),
+        *(
+            (f"method.oft.{key}", bool(method.oft.start_from), "the adapter of start_from decides it")
+            for key in ("target", "rank", "block_size", "block_share", "eps", "cayley_neumann", "modules_to_save")
+        ),
+        ("method.oft.eps", is_new_oft and not method.oft.coft, "method.oft.coft is false"),
         (
             "method.oft.cayley_neumann_terms",
-            method.tuner == "oft" and not method.oft.cayley_neumann,
+            is_new_oft and not method.oft.cayley_neumann,
             "method.oft.cayley_neumann is false",
         ),
         (
             "method.oft.module_dropout",
-            method.tuner == "oft" and method.oft.block_share,
+            is_new_oft and method.oft.block_share,
             "with method.oft.block_share a module has one block, which is kept",
         ),
         ("method.freeze.", method.tuner != "freeze", f"tuner is {method.tuner}"),

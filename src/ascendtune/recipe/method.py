@@ -93,6 +93,20 @@ class OftSection(Section):
     """Terms of that series."""
     modules_to_save: Literal["all-embeddings"] | list[str] = []
     """Modules that are trained whole and saved with the adapter, as in `method.lora.modules_to_save`."""
+    start_from: list[str] = []
+    """An adapter (directory, run, hub id) to continue from. Block size, target and form come from its files."""
+
+    @model_validator(mode="after")
+    def _one_start(self) -> OftSection:
+        if len(self.start_from) > 1:
+            raise Contradiction(
+                f"method.oft.start_from names {len(self.start_from)} adapters: rotations follow one another and cannot "
+                "be added up, so one adapter can be trained further",
+                code="adapters-not-combinable",
+                remedy="merge the earlier ones into the base model (`ascendtune merge`), train that, and name the last",
+                path=("method", "oft", "start_from"),
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_size(self) -> OftSection:
@@ -256,6 +270,11 @@ class MethodSection(Section):
                 return self.oft
             case _:
                 return None
+
+    @property
+    def start_from(self) -> list[str]:
+        """The adapters that training continues from; empty where none are, or no adapter is trained."""
+        return self.adapter.start_from if self.adapter is not None else []
 
     @property
     def task(self) -> Task:

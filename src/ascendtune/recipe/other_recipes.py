@@ -52,7 +52,7 @@ def refuse_other_recipe(document: Document) -> None:
     """Raises:
     RecipeError: `document` is a configuration of another tool, with the two commands that do the same here.
     """
-    if tool := _tool_of(document.values):
+    if tool := tool_of(document.values):
         raise RecipeError(
             f"this is a configuration of {tool}",
             code="recipe-of-another-tool",
@@ -61,7 +61,8 @@ def refuse_other_recipe(document: Document) -> None:
         )
 
 
-def _tool_of(values: Mapping[str, Any]) -> str | None:
+def tool_of(values: Mapping[str, Any]) -> str | None:
+    """The tool whose configuration this is, of axolotl, TRL and ms-swift."""
     keys = set(values)
     if "base_model" in keys and keys & {"datasets", "sequence_len", "micro_batch_size", "sample_packing"}:
         return "axolotl"

@@ -12,16 +12,15 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.hub.adapter_files import CONFIG, WEIGHTS, check_adapter, read_adapter_config
 from ascendtune.hub.download import fetch_weights
 from ascendtune.hub.lora_adapter import read_adapter
+from ascendtune.hub.oft_adapter import require_known_rotations
 from ascendtune.hub.trained import weights_of_run
-from ascendtune.recipe.method import MethodSection
+from ascendtune.recipe.method import MethodSection, OftSection
 from ascendtune.recipe.unsupported import NOT_SUMMABLE
-
-_KEY = "method.lora.start_from"
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """A LoRA adapter on disk."""
+    """An adapter on disk."""
 
     path: Path
     digest: str
@@ -36,22 +35,21 @@ class Adapter:
 
 
 def find_adapters(section: MethodSection, base: Path | None = None) -> list[Adapter]:
-    """The adapters of `method.lora.start_from`, in order.
+    """The adapters of `start_from` of method.lora or method.oft, in order.
 
     Args:
         base: directory of the model that is trained; None where it is not on this machine.
 
     Raises:
-        InputError: one is missing, is not a LoRA in safetensors, does not fit `base`, or cannot be added to the others.
+        InputError: one is missing, is not of the recipe's tuner in safetensors, does not fit `base`, or cannot be added
+            to the others.
     """
-    if section.tuner != "lora":
-        return []
-    names = section.lora.start_from
-    found = [_find(name, base) for name in names]
-    for name, adapter in zip(names, found, strict=True):
-        config = read_adapter_config(adapter.path / CONFIG)
-        if len(found) > 1:
-            _require_summand(name, config, adapter.path, is_last=adapter is found[-1])
+    key, names = f"method.{section.tuner}.start_from", section.start_from
+    found = [_find(key, name, section, base) for name in names]
+    if len(found) > 1:
+        for name, adapter in zip(names, found, strict=True):
+            config = read_adapter_config(adapter.path / CONFIG)
+            _require_summand(key, name, config, adapter.path, is_last=adapter is found[-1])
     return found
 
 
@@ -73,26 +71,46 @@ def require_same_adapters(record: dict[str, Any], adapters: list[Adapter]) -> No
             )
 
 
-def _find(name: str, base: Path | None) -> Adapter:
+def _find(key: str, name: str, section: MethodSection, base: Path | None) -> Adapter:
     path = fetch_weights(name)
     if (path / "run.json").is_file():
         path = weights_of_run(RunDir(path))
     try:
         check_adapter(path, base)
     except RecipeError as error:
-        raise RecipeError(f"{_KEY}: {error.what}", code=error.code, remedy=error.remedy, where=error.where) from error
-    kind = read_adapter_config(path / CONFIG)["peft_type"]
-    if kind != "LORA":
+        raise RecipeError(f"{key}: {error.what}", code=error.code, remedy=error.remedy, where=error.where) from error
+    config = read_adapter_config(path / CONFIG)
+    kind, wanted = config["peft_type"], section.tuner.upper()
+    if kind != wanted:
+        is_ours = kind in ("LORA", "OFT")
+        other = f"; or set method.tuner: {kind.lower()} and method.{kind.lower()}.start_from" if is_ours else ""
         raise RecipeError(
-            f"{_KEY}: the adapter is {kind}, not LORA",
-            code="adapter-not-lora",
-            remedy="give a LoRA adapter",
+            f"{key}: the adapter is {kind}, not {wanted}",
+            code="adapter-type-mismatch",
+            remedy=f"give {'a LoRA' if wanted == 'LORA' else 'an OFT'} adapter{other}",
             where=path / CONFIG,
         )
+    if kind == "OFT":
+        require_known_rotations(config, path / CONFIG)
+        _require_same_constraint(section.oft, config, path / CONFIG)
     return Adapter(path.resolve(), digest_of_file(path / WEIGHTS))
 
 
-def _require_summand(name: str, config: dict[str, Any], path: Path, *, is_last: bool) -> None:
+def _require_same_constraint(oft: OftSection, config: dict[str, Any], path: Path) -> None:
+    """Raise where the file is of constrained OFT and the recipe is not, or the other way round."""
+    was = bool(config.get("coft"))
+    if was != oft.coft:
+        # The recipe says it as well: a rank that holds a shard of the weights cannot constrain them.
+        raise RecipeError(
+            f"method.oft.start_from: the adapter was trained with coft: {str(was).lower()}, which decides how far its "
+            "blocks turn",
+            code="adapter-form-mismatch",
+            remedy=f"set method.oft.coft: {str(was).lower()}",
+            where=path,
+        )
+
+
+def _require_summand(key: str, name: str, config: dict[str, Any], path: Path, *, is_last: bool) -> None:
     """Raise where the adapter is more than a term of a sum: then several cannot leave as one."""
     obstacles = dict(NOT_SUMMABLE)
     if not is_last:
@@ -104,7 +122,7 @@ def _require_summand(name: str, config: dict[str, Any], path: Path, *, is_last: 
         found.append("it has trained the model's own biases")
     if found:
         raise RecipeError(
-            f"{_KEY}: {name} cannot be combined with other adapters: {found[0]}",
+            f"{key}: {name} cannot be combined with other adapters: {found[0]}",
             code="adapters-not-combinable",
             remedy="merge it into the base model (`ascendtune merge`), and train the merged model",
             where=path / CONFIG,

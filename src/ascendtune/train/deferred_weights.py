@@ -64,11 +64,11 @@ def nothing_deferred(module: nn.Module) -> None:
 
 def can_defer(section: MethodSection) -> bool:
     """Whether the tuner of `section` makes do with the shapes of the weights."""
-    lora, takes_values = section.lora, False
+    takes_values = bool(section.start_from)
+    if section.adapter is not None:
+        takes_values |= bool(section.adapter.modules_to_save)
     if section.tuner == "lora":
-        takes_values = lora.dora or lora.init == "pissa" or bool(lora.modules_to_save) or bool(lora.start_from)
-    elif section.tuner == "oft":
-        takes_values = bool(section.oft.modules_to_save)
+        takes_values |= section.lora.dora or section.lora.init == "pissa"
     # The score of a reward model is drawn, and not in the files.
     return section.stage != "reward" and not takes_values
 

@@ -234,12 +234,12 @@ def apply_tuner(model: Any, section: MethodSection, adapters: Sequence[Path] = (
     """Freeze, wrap or leave `model` as the method says; returns what is saved at the end (the model or a PeftModel).
 
     Args:
-        adapters: directories of `method.lora.start_from`.
+        adapters: directories of `start_from` of method.lora or method.oft.
     """
     if section.tuner == "lora":
         return add_adapter(model, section, adapters)
     if section.tuner == "oft":
-        return add_rotations(model, section)
+        return add_rotations(model, section, adapters)
     return tune_layers(model, section) if section.tuner == "freeze" else model.requires_grad_(True)
 
 

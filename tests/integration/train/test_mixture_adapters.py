@@ -156,7 +156,7 @@ def test_experts_get_adapters_of_the_rank_asked_for(
 
 @pytest.fixture
 def adapter(tmp_path: Path, recipe: Callable[..., Recipe]) -> Callable[..., Path]:
-    """An adapter of ours with B away from zero."""
+    """An adapter of ours with B, or the rotations, away from zero."""
     from ascendtune.train.tuner.peft_names import write_for_peft
 
     def make(directory: Path, method: dict[str, Any]) -> Path:
@@ -164,7 +164,7 @@ def adapter(tmp_path: Path, recipe: Callable[..., Recipe]) -> Callable[..., Path
         tuned = apply_tuner(load(directory), recipe(method=method).method)
         with torch.no_grad():
             for name, parameter in tuned.named_parameters():
-                if ".lora_B." in name:
+                if ".lora_B." in name or ".oft_R." in name:
                     parameter.normal_(std=0.02)
         path = tmp_path / "adapter"
         with warnings.catch_warnings(action="ignore"):
@@ -412,13 +412,15 @@ def test_modules_that_only_choose_tokens_are_left_out(recipe: Callable[..., Reci
     assert refused.value.code == "lora-target-without-effect"
 
 
+@pytest.mark.parametrize("tuner", ["lora", "oft"])
 @pytest.mark.parametrize("name", ["zamba", "zamba2"])
 def test_merge_gives_layers_that_share_weights_their_own(
-    name: str, variant: Callable[..., Path], adapter: Callable[..., Path], tmp_path: Path
+    name: str, tuner: str, variant: Callable[..., Path], adapter: Callable[..., Path], tmp_path: Path
 ) -> None:
     """Each layer has an adapter of its own on the one weight."""
     directory = variant(tiny_config(name))
-    path = adapter(directory, lora(["feed_forward.down_proj"]))
+    target = ["feed_forward.down_proj"]
+    path = adapter(directory, lora(target) if tuner == "lora" else {"tuner": "oft", "oft": {"target": target}})
     merged = merge([str(path)], tmp_path / "merged")
     assert merged.verification is not None
     # The adapter changes the tiny zamba by 2e-6 only.

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from tests.integration.train.pairs import write_pairs
-from tests.integration.train.test_tuners import IDS, LINEAR, STEPS, load, logits_in_memory, logits_of_the_export
+from tests.integration.train.test_tuners import IDS, LINEAR, STEPS, STILL, load, logits_in_memory, logits_of_the_export
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.model import apply_tuner, trainable_share
 from ascendtune.train.tuner.targets import adapter_size
+from families.configs import tiny_config
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train
@@ -161,6 +164,95 @@ def test_dropped_blocks_turn_nothing_in_training(recipe: Callable[..., Recipe], 
     torch.testing.assert_close(whole, inputs @ layer.get_delta_weight("default"))
 
 
+@pytest.mark.parametrize("keys", FORMS)
+def test_start_from_trains_rotations_further(
+    train: Train, tiny_model: Path, exported: list[Any], keys: dict[str, Any]
+) -> None:
+    """The file decides the form; the first loss is that of the model where training left it."""
+    first = train(method=oft(**keys), optim=STEPS)
+    constrained = {"coft": True} if "coft" in keys else {}
+    second = train(name="second", method=oft(start_from=[str(first.run)], **constrained), optim=STEPS)
+    torch.testing.assert_close(
+        logits_of_the_export(tiny_model, second), logits_in_memory(exported), rtol=1e-5, atol=1e-5
+    )
+    before, after = first.weights(), second.weights()
+    assert {name: each.shape for name, each in before.items()} == {name: each.shape for name, each in after.items()}
+    assert not any(torch.equal(before[name], after[name]) for name in before)
+    configs = [json.loads((each.run.model / "adapter_config.json").read_text()) for each in (first, second)]
+    assert configs[0] == configs[1]
+    unmoved = train(name="unmoved", method=oft(start_from=[str(first.run.model)], **constrained), optim=STILL)
+    changed = [name for name, weight in unmoved.weights().items() if not torch.equal(weight, before[name])]
+    # What is further out than it may be is pulled back in the first forward pass.
+    assert changed == [] or "coft" in keys
+    torch.testing.assert_close(
+        logits_of_the_export(tiny_model, unmoved), logits_of_the_export(tiny_model, first), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_a_continued_run_goes_on_bit_by_bit_and_knows_its_adapter(train: Train) -> None:
+    first = train(method=oft(block_size=8), optim={"max_steps": 2})
+    method = oft(start_from=[str(first.run.model)], module_dropout=0.5)
+    changes = {"name": "whole", "method": method, "optim": {**STEPS, "max_steps": 4}}
+    whole = train(**changes, checkpoint={"every_steps": 2})
+    losses, weights = whole.losses(), whole.weights()
+    again = train(**changes, checkpoint={"every_steps": 2, "resume": str(whole.run.checkpoint(2))})
+    assert again.losses() == losses
+    for name, weight in again.weights().items():
+        assert torch.equal(weight, weights[name]), name
+    file = first.run.model / "adapter_model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(RecipeError, check=lambda error: error.code == "adapter-changed"):
+        train(**changes, checkpoint={"every_steps": 2, "resume": str(whole.run.checkpoint(2))})
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_rotations_are_trained_further_on_two_ranks_as_on_one(
+    train: Train, train_on_ranks: Train, strategy: str
+) -> None:
+    first = train(method=oft(block_size=8), optim=STEPS)
+    changes = {"method": oft(start_from=[str(first.run)]), "optim": STEPS}
+    alone = train(name="alone", **changes, batch={"per_device": 2})
+    both = train_on_ranks(2, name="both", **changes, batch={"per_device": 1}, parallel={"strategy": strategy})
+    anew = train(name="anew", method=oft(block_size=8), optim=STEPS, batch={"per_device": 2})
+    assert alone.losses()[0] != pytest.approx(anew.losses()[0], rel=1e-3)
+    assert both.losses() == pytest.approx(alone.losses(), rel=1e-5)
+
+
+@pytest.mark.parametrize("order", [("sft", "reward"), ("reward", "reward"), ("reward", "sft")], ids="-".join)
+def test_rotations_of_another_stage_are_trained_further(
+    order: tuple[str, str], train: Train, tiny_model: Path, tmp_path: Path, exported: list[Any]
+) -> None:
+    pairs = {"data": {"train": str(write_pairs(tmp_path / "pairs.jsonl", 8))}}
+    first, second = (
+        train(
+            name=str(number), method={"stage": stage, **oft(start_from=[str(tmp_path / "runs/0")] if number else [])},
+            optim=STEPS, **(pairs if stage == "reward" else {}),
+        )
+        for number, stage in enumerate(order)
+    )  # fmt: skip
+    turned = {name for name in second.weights() if ".oft_R." in name}
+    assert turned == {name for name in first.weights() if ".oft_R." in name}
+    assert any(name.endswith("score.weight") for name in second.weights()) == (order[1] == "reward")
+    expected = logits_in_memory(exported)
+    torch.testing.assert_close(logits_of_the_export(tiny_model, second), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_rotations_that_do_not_fit_the_model_are_refused(train: Train, tiny_model: Path) -> None:
+    from safetensors.torch import save_file
+
+    first = train(method=oft(block_size=8), optim={"max_steps": 1})
+    weights = first.weights()
+    lost = next(iter(weights))
+    save_file(
+        {name: each for name, each in weights.items() if name != lost}, first.run.model / "adapter_model.safetensors"
+    )
+    with pytest.raises(RecipeError, match="its file has no") as refused:
+        train(name="second", method=oft(start_from=[str(first.run)]))
+    assert refused.value.code == "adapter-base-mismatch" and "method.oft.start_from" in refused.value.what
+
+
 @pytest.mark.parametrize("per_device", [1, 4])
 def test_rotations_learn_in_bf16(train: Train, per_device: int) -> None:
     trained = train(
@@ -246,6 +338,20 @@ def test_matrices_of_gpt2_are_refused(recipe: Callable[..., Recipe]) -> None:
     with pytest.raises(RecipeError) as refused:
         apply_tuner(model, recipe(method=oft()).method)
     assert refused.value.code == "oft-target-not-linear"
+
+
+def test_inputs_of_four_dimensions_are_refused_with_the_targets_that_remain(
+    train: Train, variant: Callable[..., Path]
+) -> None:
+    """Bailing's latent attention gives `kv_b_proj` (batch, 1, tokens, rank), and PEFT unfolds that as an image."""
+    model = {"path": str(variant(tiny_config("bailing_hybrid")))}
+    with pytest.raises(RecipeError) as refused:
+        train(model=model, method=oft(block_size=8), optim=STEPS)
+    assert refused.value.code == "oft-target-not-linear" and "kv_b_proj" in refused.value.what
+    target = yaml.safe_load(refused.value.remedy.partition("method.oft.target: ")[2].partition(";")[0])
+    assert "q_proj" in target and "kv_b_proj" not in target
+    trained = train(name="others", model=model, method=oft(block_size=8, target=target), optim=STEPS)
+    assert len(trained.losses()) == 3
 
 
 @pytest.mark.parametrize("stage", ["reward", "preference"])

@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import select
+import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -28,6 +31,7 @@ def test_help_of_the_keys_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch
 
     shown = Terminal()
     monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(chat, "_is_waiting", lambda _: False)
     monkeypatch.setattr(sys, "stdin", Terminal())
     monkeypatch.setattr(sys, "stderr", shown)
     monkeypatch.setattr("builtins.input", end_of_input)
@@ -167,7 +171,8 @@ def test_stopped_regeneration_keeps_the_old_answer(
         (['"""one"""'], "one"),
     ],
 )
-def test_messages_may_have_several_lines(typed: list[str], message: str) -> None:
+def test_messages_may_have_several_lines(typed: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "_is_waiting", lambda _: False)
     lines = iter(typed)
     assert chat._message(lambda _: next(lines)) == message
 
@@ -176,6 +181,69 @@ def test_ctrl_c_at_an_empty_prompt_ends_the_chat(monkeypatch: pytest.MonkeyPatch
     def interrupted(_: str) -> str:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(chat, "_is_waiting", lambda _: False)
     monkeypatch.setattr(sys, "stdin", Terminal())
     monkeypatch.setattr("builtins.input", interrupted)
     assert list(chat._lines()) == []
+
+
+_CHATTER = """
+import time
+from ascendtune.cli import chat
+chat._PASTE_SECONDS = 0.5
+for line in chat._lines():
+    time.sleep(2 if line == "wait" else 0)
+    print(repr(line), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("marked", "typed", "messages"),
+    [
+        (False, ["one\r", "two\r"], ["one", "two"]),
+        (False, ["def f():\r\r    return 1\r"], ["def f():\n\n    return 1"]),
+        (False, ["one\rtwo", "!\r"], ["one\ntwo!"]),
+        (False, ['"""\rone\r\rtwo\r"""\r'], ["one\n\ntwo"]),
+        # Typed while an answer is on its way: a question each.
+        (False, ["wait\r", "one\rtwo\r"], ["wait", "one", "two"]),
+        (True, ["\x1b[200~one\rtwo\x1b[201~\r"], ["one\ntwo"]),
+    ],
+)
+def test_pasted_lines_are_one_message(marked: bool, typed: list[str], messages: list[str]) -> None:
+    """In a terminal that marks pastes (bracketed paste), and in one that does not."""
+    keyboard, screen = os.openpty()
+    environment = {**os.environ, "TERM": "xterm" if marked else "dumb", "INPUTRC": os.devnull}
+    chatter = subprocess.Popen(
+        [sys.executable, "-c", _CHATTER], stdin=screen, stdout=screen, stderr=screen, env=environment
+    )
+    os.close(screen)
+    shown = ""
+
+    def until(text: str) -> None:
+        nonlocal shown
+        while text not in shown:
+            ready, _, _ = select.select([keyboard], [], [], 60)
+            assert ready, f"{text!r} is not in {shown!r}"
+            shown += os.read(keyboard, 4096).decode()
+
+    try:
+        until("> ")
+        for number, keys in enumerate(typed):
+            os.write(keyboard, keys.encode())
+            if keys == "wait\r":
+                # Not before the line has been taken: its answer takes longer than this.
+                time.sleep(1)
+            elif number < len(typed) - 1:
+                until(". " if "\r" in keys[:-1] else repr(keys.rstrip()))
+        for message in messages:
+            until(repr(message))
+        while not shown.endswith("> "):
+            shown += os.read(keyboard, 4096).decode()
+        os.write(keyboard, b"\x04")
+        assert chatter.wait(60) == 0
+    finally:
+        chatter.kill()
+        chatter.wait()
+        os.close(keyboard)
+    answers = [line for line in shown.replace("\r", "").splitlines() if line.startswith("'")]
+    assert answers == [repr(message) for message in messages]

@@ -129,12 +129,65 @@ def test_a_wide_example_is_continued_with_a_backslash(
         (["merge", "runs/qa@120"], "ascendtune merge runs/qa@120 --to qa-merged"),
         (["train", "r.yaml", "--stage", "sft"], "without dashes: method.stage=VALUE"),
         (["train", "r.yaml", "--optim.epochs", "2"], "without dashes: optim.epochs=2"),
+        (
+            ["train", "--stage", "sft", "--do_train", "--model_name_or_path", "tiny", "--dataset", "mine"],
+            "write these options into a file, a line `key: value` for each, and give that: ascendtune train FILE.yaml",
+        ),
+        (
+            ["chat", "--model_name_or_path", "tiny", "--adapter_name_or_path", "saves/a"],
+            "do: ascendtune chat saves/a\n",
+        ),
+        (["chat", "--model_name_or_path=my model"], "do: ascendtune chat 'my model'\n"),
+        (["infer", "--adapters", "out/checkpoint-9", "--stream", "true"], "generate out/checkpoint-9 PROMPT\n"),
+        (["webchat", "--lora-model-dir=out"], "do: ascendtune chat out\n"),
+        (
+            ["export", "--model_name_or_path", "m", "--adapter_name_or_path", "a,b", "--export_dir", "c"],
+            "do: ascendtune merge a --adapter b --onto m --to c\n",
+        ),
+        (["export", "--adapters", "out", "--merge_lora", "true"], "do: ascendtune merge out --to DIR\n"),
+        (["merge", "--model", "m", "--adapters", "a"], "do: ascendtune merge a --onto m --to DIR\n"),
+        (["llamafactory-cli", "train", "my recipe.yaml"], "leave it out: ascendtune train 'my recipe.yaml'\n"),
+        (["torchrun", "train.py"], "ascendtune launch -- python train.py"),
+        (
+            ["export", "--adapters", "out/x", "--push_to_hub", "true", "--hub_model_id", "me/x"],
+            "do: ascendtune push out/x me/x\n",
+        ),
+        (
+            ["train", "--model", "m", "--dataset", "d.jsonl", "--learning_rate", "1e-4"],
+            "init --model m --data d.jsonl, then ascendtune train recipe.yaml optim.learning_rate=1e-4\n",
+        ),
+        (["api", "x.yaml"], "vllm serve RUN/model"),
         (["train", "r.yaml", "--micro-batch-size", "2"], "without dashes: batch.per_device=2"),
     ],
 )
 def test_words_of_other_tools_are_answered_with_the_command_or_key_here(
     capsys: pytest.CaptureFixture[str], words: list[str], remedy: str
 ) -> None:
+    with pytest.raises(SystemExit) as ended:
+        entry.main(words)
+    assert ended.value.code == 2 and remedy in capsys.readouterr().err
+
+
+_TRL = "model_name_or_path: m\ndataset_name: d.jsonl\nlearning_rate: 0.1\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "remedy"),
+    [
+        (["sft", "--config", "c.yaml"], _TRL, "init --model m --data d.jsonl --stage sft, then ascendtune train"),
+        (["dpo", "c.yaml"], _TRL, "--stage preference, then ascendtune train recipe.yaml optim.learning_rate=0.1\n"),
+        (["sft", "c.yaml", "--learning_rate", "0.5"], _TRL, "ascendtune train recipe.yaml optim.learning_rate=0.5\n"),
+        (["finetune", "c.yaml"], "name: qa\nmodel: {path: m}\n", "do: ascendtune train c.yaml\n"),
+        (["preprocess", "c.yaml"], _TRL, "do: ascendtune train c.yaml --prepare\n"),
+        (["sft", "--config", "d.yaml"], _TRL, "did you mean 'c.yaml'"),
+    ],
+)
+def test_commands_of_other_tools_are_answered_from_their_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    words: list[str], file: str, remedy: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(file)
     with pytest.raises(SystemExit) as ended:
         entry.main(words)
     assert ended.value.code == 2 and remedy in capsys.readouterr().err

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.cli.run_names import complete_run, complete_weights, plain_help
+from ascendtune.cli.run_names import complete_run, complete_weights, plain_help, weights_named
+from ascendtune.core.errors import InputError
 
 
 def _run(name: bytes, state: str = "finished") -> None:
@@ -57,3 +58,17 @@ def test_help_of_a_completion_is_shown_as_it_is() -> None:
 
     for text in ("ended, a=[/x]", "names, e.g. [q_proj, v_proj]", "[0.9, 0.999]"):
         assert _sanitize_help_text(plain_help(text)).rstrip() == text
+
+
+def test_path_of_a_missing_run_is_not_looked_for_on_a_hub(tmp_path: Path) -> None:
+    """`runs/qa` could be the id of a model, too."""
+    with pytest.raises(InputError) as refused:
+        weights_named("runs/alpaca")
+    assert refused.value.code == "path-missing"
+    _run(b"alpaca-qwen")
+    with pytest.raises(InputError) as refused:
+        weights_named("runs/alpaca-qwn")
+    assert refused.value.remedy == "did you mean 'alpaca-qwen'?"
+    (tmp_path / "Qwen/mine").mkdir(parents=True)
+    assert weights_named("Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"
+    assert weights_named("runs/alpaca-qwen") == "runs/alpaca-qwen"

@@ -75,6 +75,7 @@ def test_feature_not_in_this_version_is_refused(path, word):
         (["method.tuner=oft", "model.new_layers=2"], "refused-combination"),
         (["method.tuner=oft", "optim.optimizer=muon"], "refused-combination"),
         (["method.oft.rank=4", "method.oft.block_size=8"], "conflicting-keys"),
+        (["method.oft.start_from=[a, b]"], "adapters-not-combinable"),
     ],
 )
 def test_contradictory_tuner_options_are_refused(path, words, code):
@@ -97,6 +98,16 @@ def test_lora_rank_has_no_effect_with_start_from(path):
         (["method.tuner=oft", "method.oft.rank=4", "method.lora.rank=4"], ["method.lora.rank"]),
         (["method.tuner=oft", "method.oft.eps=0.1"], ["method.oft.eps"]),
         (["method.tuner=oft", "method.oft.eps=0.1", "method.oft.coft=true"], []),
+        (
+            [
+                "method.tuner=oft",
+                "method.oft.start_from=[a]",
+                "method.oft.block_size=4",
+                "method.oft.coft=true",
+                "method.oft.module_dropout=0.1",
+            ],
+            ["method.oft.block_size"],
+        ),
         (
             ["method.tuner=oft", "method.oft.cayley_neumann=false", "method.oft.cayley_neumann_terms=7"],
             ["method.oft.cayley_neumann_terms"],

@@ -26,8 +26,10 @@ def adapter(tmp_path):
     return make
 
 
-def found(*paths, tuner="lora"):
-    return find_adapters(MethodSection(tuner=tuner, lora={"start_from": list(paths)}))
+def found(*paths, tuner="lora", **keys):
+    return find_adapters(
+        MethodSection(tuner=tuner, **{"oft" if tuner == "oft" else "lora": {"start_from": paths, **keys}})
+    )
 
 
 def test_adapters_are_found_in_directories_and_runs(adapter, tmp_path):
@@ -54,13 +56,54 @@ def test_the_last_of_several_may_hold_whole_modules(adapter):
     assert len(found(adapter("one"), adapter("two", modules_to_save=["lm_head"]))) == 2
 
 
+@pytest.fixture
+def rotations(tmp_path):
+    def make(name, **config):
+        directory = tmp_path / name
+        directory.mkdir()
+        config = {"peft_type": "OFT", "peft_version": "0.21.0", "oft_block_size": 4, **config}
+        (directory / "adapter_config.json").write_text(json.dumps(config))
+        tensors = {"base_model.model.x.oft_R.weight": numpy.zeros((2, 6), dtype="float32")}
+        save_file(tensors, directory / "adapter_model.safetensors")
+        return str(directory)
+
+    return make
+
+
+def test_adapter_of_the_other_tuner_is_refused_with_the_key_that_takes_it(adapter, rotations):
+    turned = rotations("turned")
+    assert [str(each.path) for each in found(turned, tuner="oft")] == [turned]
+    with pytest.raises(RecipeError) as caught:
+        found(turned)
+    assert caught.value.code == "adapter-type-mismatch" and "method.oft.start_from" in caught.value.remedy
+    with pytest.raises(RecipeError) as caught:
+        found(adapter("plain"), tuner="oft")
+    assert caught.value.code == "adapter-type-mismatch" and "method.lora.start_from" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("of_file", "of_recipe"), [(True, False), (False, True)])
+def test_constrained_rotations_are_continued_by_a_recipe_that_says_so(rotations, of_file, of_recipe):
+    turned = rotations("turned", coft=of_file)
+    assert len(found(turned, tuner="oft", coft=of_file)) == 1
+    with pytest.raises(RecipeError) as caught:
+        found(turned, tuner="oft", coft=of_recipe)
+    assert caught.value.code == "adapter-form-mismatch"
+    assert caught.value.remedy == f"set method.oft.coft: {str(of_file).lower()}"
+
+
+def test_rotations_of_an_older_peft_are_not_continued(rotations):
+    with pytest.raises(RecipeError) as caught:
+        found(rotations("old", peft_version="0.17.1"), tuner="oft")
+    assert caught.value.code == "adapter-not-mergeable"
+
+
 def test_directory_without_a_lora_adapter_is_refused(adapter, tmp_path):
     with pytest.raises(RecipeError) as caught:
         found(adapter("one") + "e")
     assert caught.value.code == "path-missing" and "did you mean" in str(caught.value.remedy)
     with pytest.raises(RecipeError) as caught:
         found(adapter("other", peft_type="IA3"))
-    assert caught.value.code == "adapter-not-lora"
+    assert caught.value.code == "adapter-type-mismatch"
     (tmp_path / "other/adapter_config.json").write_text("[]")
     with pytest.raises(RecipeError) as caught:
         found(str(tmp_path / "other"))

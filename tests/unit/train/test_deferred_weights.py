@@ -165,6 +165,8 @@ def test_model_with_too_few_rows_or_converted_weights_is_loaded_whole(tmp_path: 
         ({"tuner": "lora", "lora": {"init": "pissa"}}, False),
         ({"tuner": "lora", "lora": {"modules_to_save": "all-embeddings"}}, False),
         ({"tuner": "lora", "lora": {"start_from": ["adapter"]}}, False),
+        ({"tuner": "oft", "oft": {"start_from": ["adapter"]}}, False),
+        ({"tuner": "full", "lora": {"start_from": ["adapter"]}}, True),
         ({"stage": "reward"}, False),
     ],
 )

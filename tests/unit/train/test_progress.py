@@ -148,6 +148,28 @@ def test_learning_from_preferences_tells_how_often_it_is_right(capsys: pytest.Ca
     ]
 
 
+def test_evaluations_after_every_step_print_few_lines(
+    clock: Callable[[float], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An epoch of one step is evaluated at every step; the first evaluation and the last are always printed."""
+    for end, last in ((12, 12), (11, 11)):
+        display = started(total=12)
+        for step in range(1, end + 1):
+            clock(1)
+            display.on_step(record(step))
+            display.on_evaluation({"step": step, "loss": 2.5, "seconds": 0.1})
+        display.on_end()
+        lines = [line for line in capsys.readouterr().err.splitlines() if "evaluation" in line]
+        assert [line.split()[1] for line in lines] == ["1/12", "6/12", "11/12", *(["12/12"] if last == 12 else [])]
+    display = started(total=12)
+    for step in (1, 2):
+        clock(1)
+        display.on_step(record(step))
+        display.on_evaluation({"step": step, "loss": 2.5, "seconds": 0.1})
+    display.on_end()
+    assert "step 2/12  evaluation loss" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_a_run_that_ends_early_shows_its_last_step(
     clock: Callable[[float], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -133,7 +133,7 @@ def start(reference: Side, candidate: Side) -> Finding:
             "start",
             "failure",
             say("the adapters that training went on from are different files"),
-            remedy=say("give both the same adapters in method.lora.start_from"),
+            remedy=say("give both the same adapters in start_from"),
         )
     if lacking := [side for side in (reference, candidate) if not _hashes(side) and not side.run.get("weights_hash")]:
         said = say("{names} recorded no weights", names=_names(lacking))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ascendtune.data.format.turns import listed
@@ -50,6 +50,7 @@ _IDENTIFIER = re.compile(r"[\w\-./:#+]*\d[\w\-./:#+]*|[0-9a-f]{8,}(-[0-9a-f]{4,}
 _DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
 _URL = re.compile(r"https?://\S+")
 _CONVERSATIONS = ("conversation", "dialog", "dialogue", "dialogs", "dialogues", "turns", "chat", "chats")
+_GEMINI_SYSTEM = ("systemInstruction", "system_instruction")
 _NUMBERED = re.compile(r"[ _-]?(\d+|(?<=[ _-])[a-zA-Z])$")
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
 _SENTENCE_ENDS = (".", "!", "…", "。", "！")
@@ -141,10 +142,22 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
         rows: the first rows.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
+    if "contents" in names and all(_are_turns(row.get("contents")) for row in rows[:_MOST_VALUES]):
+        # Gemini's.
+        turns = {"messages": "contents"}
+        if system := [name for name in names if name in _GEMINI_SYSTEM]:
+            turns["system"] = system[0]
+        return Guess("conversations", "messages", turns, certain=True)
     for name in names:
         if name.strip().lower() in _CONVERSATIONS and all(_are_turns(row.get(name)) for row in rows[:_MOST_VALUES]):
             return Guess("conversations", "sharegpt", {"conversations": name}, certain=True)
     columns = [_Column(name, [row.get(name) for row in rows[:_MOST_VALUES]]) for name in names]
+    choices = [each for each in columns if each.name.strip().upper() in tuple("ABCDEFGH")]
+    if len(choices) > 2:
+        # Of a question with several to choose from, which are neither answers nor in the prompt.
+        others = set(names) - {each.name for each in choices}
+        likely = guess([{name: row.get(name) for name in names if name in others} for row in rows])
+        return replace(likely, certain=False) if likely else None
     # A column called answer may hold numbers.
     answers = [
         column for column in columns if column.is_named("answer") and len(column.texts) * 2 >= len(rows[:_MOST_VALUES])
@@ -218,7 +231,7 @@ def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -
     question = _best(prose, "question", taken=(answer,) if answer else ())
     certain = bool(answer and question and question.is_named("question") and not _has_rival(answer, prose))
     if answer is None:
-        others = [each for each in prose if each is not question]
+        others = [each for each in prose if each is not question and not each.is_named("context")]
         answer = max(others, key=_answer_score, default=None)
     if question is None or answer is None:
         return None

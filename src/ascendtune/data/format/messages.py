@@ -6,7 +6,16 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ascendtune.data.conversation import BadRow, Conversation, Message
-from ascendtune.data.format.turns import checked, is_text, listed, not_text, system_message, tool_calls, tools
+from ascendtune.data.format.turns import (
+    checked,
+    is_text,
+    listed,
+    not_text,
+    system_message,
+    text_of_parts,
+    tool_calls,
+    tools,
+)
 from ascendtune.data.json_rows import kind_of
 
 GIVES = ("conversations",)
@@ -17,6 +26,7 @@ _ROLES = {
     "developer": "system",
     "user": "user",
     "assistant": "assistant",
+    "model": "assistant",
     "tool": "tool",
     "function": "tool",
 }
@@ -62,7 +72,8 @@ def _message_of(turn: Any, number: int) -> Message | BadRow:
     role = _ROLES.get(turn["role"]) if isinstance(turn.get("role"), str) else None
     if role is None:
         return BadRow("unknown role", f"turn {number} has the role {turn.get('role')!r}; known: {', '.join(_ROLES)}")
-    content = _content_of(turn.get("content"), number)
+    # Gemini has parts in place of a content.
+    content = _content_of(text_of_parts(turn.get("content", turn.get("parts"))), number)
     if isinstance(content, BadRow):
         return content
     message: Message = {"role": role, "content": content}

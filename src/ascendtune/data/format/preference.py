@@ -12,20 +12,26 @@ from ascendtune.data.format.turns import listed
 from ascendtune.data.json_rows import kind_of
 
 GIVES = ("pairs",)
-WORDS = ("chosen", "rejected", "rejected_response", "rejected_messages", "margin", *PROMPT_WORDS)
+WORDS = (
+    *("chosen", "rejected", "rejected_response", "rejected_messages", "preferred_output", "non_preferred_output"),
+    *("margin", "question", *PROMPT_WORDS),
+)
 
 _REJECTED = ("rejected_response", "rejected_messages")
 """ms-swift's names: beside `messages`, a whole conversation whose last answer is the chosen one."""
+_OPENAI = ("preferred_output", "non_preferred_output")
+"""OpenAI's names: lists of turns, beside `input` with messages and tools."""
 
 
 def matches(columns: Collection[str]) -> bool:
     is_swift = "messages" in columns and any(name in columns for name in _REJECTED)
-    return is_swift or ("chosen" in columns and "rejected" in columns)
+    pairs = (("chosen", "rejected"), _OPENAI)
+    return is_swift or any(all(name in columns for name in pair) for pair in pairs)
 
 
 def convert(row: Mapping[str, Any]) -> Pair | BadRow:
     """The conversations must be the same up to the last turn. `margin` says by how much the chosen answer is better."""
-    row = _with_chosen(row)
+    row = _with_prompt(_of_openai(_with_chosen(row)))
     chosen = answered(row, "chosen")
     if isinstance(chosen, BadRow):
         return chosen
@@ -51,6 +57,24 @@ def _with_chosen(row: Mapping[str, Any]) -> Mapping[str, Any]:
         rejected = [*turns[:-1], {"role": "assistant", "content": rejected}]
     kept = {name: value for name, value in row.items() if name not in ("messages", *_REJECTED)}
     return {**kept, "chosen": turns, "rejected": rejected}
+
+
+def _of_openai(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row; with the names here where it has those of OpenAI's preference fine-tuning."""
+    if any(row.get(name) is None for name in _OPENAI):
+        return row
+    asked = listed(row.get("input"))
+    messages, offered = (asked.get("messages"), asked.get("tools")) if isinstance(asked, dict) else (asked, None)
+    kept = {name: value for name, value in row.items() if name not in ("input", *_OPENAI)}
+    better, worse = (listed(row[name]) for name in _OPENAI)
+    return {**kept, "prompt": messages, "chosen": better, "rejected": worse, "tools": offered or row.get("tools")}
+
+
+def _with_prompt(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row; with `question` as the prompt where there is no other."""
+    if row.get("question") is None or any(row.get(name) is not None for name in PROMPT_WORDS if name != "system"):
+        return row
+    return {**row, "prompt": row["question"]}
 
 
 def _number(value: Any) -> float | BadRow:

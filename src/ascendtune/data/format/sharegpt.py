@@ -7,7 +7,7 @@ from typing import Any
 
 from ascendtune.data.conversation import BadRow, Conversation
 from ascendtune.data.format import messages
-from ascendtune.data.format.turns import listed
+from ascendtune.data.format.turns import is_text, listed
 from ascendtune.data.json_rows import kind_of
 
 GIVES = ("conversations",)
@@ -44,7 +44,9 @@ def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
 
 
 def _single_turns(turns: list[Any]) -> list[Any]:
-    """The turns; `{human, assistant}`, a question and its answer in one, become two."""
+    """The turns; `{human, assistant}`, a question and its answer in one, become two; texts are said in turn."""
+    if turns and all(map(is_text, turns)):
+        return [{"from": ("human", "gpt")[number % 2], "value": text} for number, text in enumerate(turns)]
     found: list[Any] = []
     for turn in turns:
         if isinstance(turn, dict) and turn.keys() == {"human", "assistant"}:

@@ -27,8 +27,17 @@ def not_text(name: str, value: Any) -> BadRow:
     return BadRow("not text", f"{name} is {detail}")
 
 
+def text_of_parts(value: Any) -> Any:
+    """The text of parts `[{"text": "…"}]`, or of Gemini's `{"parts": [{"text": "…"}]}`; other values stay."""
+    parts = value.get("parts") if isinstance(value, dict) else value
+    if isinstance(parts, list) and parts and all(isinstance(part, dict) and part.keys() == {"text"} for part in parts):
+        return "".join(part["text"] for part in parts) if all(is_text(part["text"]) for part in parts) else value
+    return value
+
+
 def system_message(value: Any) -> list[Message] | BadRow:
     """A list of one message, or of none when `value` is missing or empty."""
+    value = text_of_parts(value)
     if value is None or (isinstance(value, str) and not value.strip()):
         return []
     return [{"role": "system", "content": value}] if is_text(value) else not_text("system", value)

@@ -66,7 +66,7 @@ TRANSLATED: dict[str, Key] = {
     "lora_dropout": Key("number", 0.0, "method.lora.dropout", copied=True),
     "lora_target": Key("names", "all", "method.lora.target"),
     "additional_target": Key("names", None, "method.lora.modules_to_save, method.oft.modules_to_save"),
-    "adapter_name_or_path": Key("names", None, "method.lora.start_from"),
+    "adapter_name_or_path": Key("names", None, "method.lora.start_from, method.oft.start_from"),
     "use_rslora": Key("truth", False, "method.lora.rslora", copied=True),
     "use_dora": Key("truth", False, "method.lora.dora", copied=True),
     "pissa_init": Key("truth", False, "method.lora.init"),

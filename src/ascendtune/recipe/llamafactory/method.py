@@ -118,13 +118,13 @@ def _put_oft(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 def _put_adapters(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if adapters := recipe["adapter_name_or_path"]:
         place = recipe.place("adapter_name_or_path")
-        if (tuner := recipe["finetuning_type"]) != "lora":
+        if (tuner := recipe["finetuning_type"]) not in ("lora", "oft"):
             recipe.complain(
                 "adapter_name_or_path", f"adapter_name_or_path: finetuning_type: {tuner} cannot continue adapters",
-                "use finetuning_type: lora; or merge them first, with `ascendtune merge`, and train the result",
+                "use finetuning_type: lora or oft; or merge them first, with `ascendtune merge`, and train the result",
                 code="not-in-this-version",
             )  # fmt: skip
-        native.put("method.lora.start_from", adapters, place)
+        native.put(f"method.{'oft' if tuner == 'oft' else 'lora'}.start_from", adapters, place)
         if recipe["stage"] in ("dpo", "kto") and not recipe["ref_model"]:
             native.note(
                 "adapter_name_or_path: the reference is the model with this adapter, as it is before training; in "

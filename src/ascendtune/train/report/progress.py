@@ -224,12 +224,14 @@ class _Screen(Protocol):
 
 
 class _LineScreen:
-    """For logs: the first step, the last, evaluations, and a line every few seconds."""
+    """For logs: the first step, the last, and a line every few seconds; evaluations likewise."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._shown_step = progress.step
+        self._shown_evaluation: dict[str, Any] | None = None
         self._next = 0.0
+        self._next_evaluation = 0.0
         self._next_silence = 0.0
 
     def stepped(self) -> None:
@@ -239,7 +241,15 @@ class _LineScreen:
             self._print_step()
 
     def evaluated(self) -> None:
+        # Epochs of a step are evaluated at every step; all evaluations are in evaluations.jsonl.
+        now = time.monotonic()
+        if now >= self._next_evaluation or self._progress.step == self._progress.total:
+            self._next_evaluation = now + _LINE_SECONDS
+            self._print_evaluation()
+
+    def _print_evaluation(self) -> None:
         evaluation = self._progress.evaluation or {}
+        self._shown_evaluation = evaluation
         self._print(
             [
                 f"evaluation loss {_loss(evaluation)}",
@@ -260,6 +270,8 @@ class _LineScreen:
     def close(self) -> None:
         if self._shown_step != self._progress.step:
             self._print_step()
+        if self._progress.evaluation is not None and self._shown_evaluation is not self._progress.evaluation:
+            self._print_evaluation()
 
     def _print_step(self) -> None:
         progress = self._progress

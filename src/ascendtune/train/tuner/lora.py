@@ -11,25 +11,25 @@ and the sum of the adapters is what leaves (`write_sum`).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ascendtune.core.errors import AscendtuneError, RecipeError
-from ascendtune.core.foreign_json import first_line
+from ascendtune.core.errors import RecipeError
 from ascendtune.core.log import say
-from ascendtune.hub.adapter_files import require_all_adapter_weights
 from ascendtune.recipe.method import ALL_LINEAR, LoraSection, MethodSection, OftSection
+from ascendtune.train.tuner.continued import (
+    continue_adapter,
+    fitting_this_model,
+    load_adapter_weights,
+    task_type,
+)
 from ascendtune.train.tuner.frozen_adapters import TRAINED, frozen_adapters, init_pissa, keep_frozen_adapters
 from ascendtune.train.tuner.peft_names import literal_names, misread_names, read_config, unreadable_modules
 from ascendtune.train.tuner.targets import Targets, choose_targets, require_modules, short_names
-
-# What PEFT's task SEQ_CLS adds to modules_to_save.
-_SCORE = ("classifier", "score")
 
 
 def add_adapter(model: Any, section: MethodSection, adapters: Sequence[Path] = ()) -> Any:
@@ -150,24 +150,12 @@ def _leave_out(names: list[str], config: Any, lora: LoraSection, targets: Target
 
 
 def _loaded_adapters(model: Any, section: MethodSection, adapters: Sequence[Path]) -> Any:
-    from peft import get_peft_model, load_peft_weights
+    from peft import load_peft_weights
 
     *earlier, last = adapters
-    scores = section.stage == "reward"
-    with _fitting_this_model(last):
+    with fitting_this_model(last, section):
         config = read_config(last, model)
-    whole = [name for name in config.modules_to_save or () if name not in _SCORE]
-    # Rank, alpha and target are the file's. Dropout belongs to training, so it is the recipe's.
-    config = replace(
-        config,
-        # With a task PEFT would want a score of the earlier adapters too.
-        task_type=None,
-        modules_to_save=[*whole, "score"] if scores else whole or None,
-        lora_dropout=section.lora.dropout,
-        base_model_name_or_path=model.name_or_path,
-        inference_mode=False,
-    )
-    if config.target_parameters and config.lora_dropout:
+    if config.target_parameters and section.lora.dropout:
         raise RecipeError(
             f"method.lora.dropout with an adapter of {sorted(config.target_parameters)[0]} in method.lora.start_from: "
             "PEFT adds such adapters to the weights, not to the outputs, and dropout acts on the input of an adapter",
@@ -178,56 +166,16 @@ def _loaded_adapters(model: Any, section: MethodSection, adapters: Sequence[Path
     others = []
     for path in earlier:
         # Read before the first adapter changes the model.
-        with _fitting_this_model(path):
+        with fitting_this_model(path, section):
             others.append(read_config(path, model))
     with literal_names():
-        with _fitting_this_model(last):
-            weights = load_peft_weights(str(last), device="cpu")
-            if scores:
-                # One that has answered so far brings none: scoring begins as it does without an adapter.
-                weights.setdefault("base_model.model.score.weight", model.score.weight)
-            tuned = get_peft_model(model, config, adapter_name=TRAINED)
-            _load_adapter_weights(tuned, TRAINED, weights, last)
+        tuned = continue_adapter(model, section, last, config, lora_dropout=section.lora.dropout)
         for number, (path, other) in enumerate(zip(earlier, others, strict=True), start=1):
-            with _fitting_this_model(path):
+            with fitting_this_model(path, section):
                 tuned.add_adapter(f"earlier_{number}", replace(other, inference_mode=True))
-                _load_adapter_weights(tuned, f"earlier_{number}", load_peft_weights(str(path), device="cpu"), path)
-    config.task_type = task_type(section)
+                load_adapter_weights(tuned, f"earlier_{number}", load_peft_weights(str(path), device="cpu"), path)
+    tuned.peft_config[TRAINED].task_type = task_type(section)
     return tuned
-
-
-@contextmanager
-def _fitting_this_model(adapter: Path) -> Iterator[None]:
-    """PEFT raises what its classes happen to raise on values that cannot be; here it becomes a RecipeError."""
-    try:
-        yield
-    except Exception as error:
-        raise RecipeError(
-            "method.lora.start_from: the adapter does not fit this model: "
-            f"{error.what if isinstance(error, AscendtuneError) else first_line(error)}",
-            code="adapter-base-mismatch",
-            remedy="give adapters of this base model, and model.new_tokens as they were trained with",
-            where=adapter,
-        ) from error
-
-
-def _load_adapter_weights(tuned: Any, name: str, weights: dict[str, torch.Tensor], directory: Path) -> None:
-    """Put the weights of the adapter in `directory` into the adapter `name`."""
-    from peft import get_peft_model_state_dict, set_peft_model_state_dict
-    from peft.utils.transformers_weight_conversion import convert_peft_adapter_state_dict_for_transformers
-
-    result = set_peft_model_state_dict(tuned, weights, adapter_name=name)
-    if absent := [each for each in result.missing_keys if f".{name}." in f"{each}."]:
-        raise ValueError(f"its file has no {absent[0].replace(f'.{name}', '')}")
-    # Without save_embedding_layers PEFT would ask the hub for the base model's vocabulary.
-    held = set(get_peft_model_state_dict(tuned, adapter_name=name, save_embedding_layers=False))
-    names = convert_peft_adapter_state_dict_for_transformers(tuned, tuned.peft_config[name], weights, name)
-    require_all_adapter_weights(names, held, directory)
-
-
-def task_type(section: MethodSection) -> str:
-    """PEFT's name of what the model is for."""
-    return "SEQ_CLS" if section.stage == "reward" else "CAUSAL_LM"
 
 
 def _only_one_trains(tuned: Any) -> None:

@@ -9,6 +9,8 @@ two forms.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -16,19 +18,75 @@ from torch import nn
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.log import say
 from ascendtune.recipe.method import ALL_LINEAR, MethodSection, OftSection
-from ascendtune.train.tuner.lora import modules_to_save, task_type, train_in_fp32
+from ascendtune.train.tuner.continued import continue_adapter, fitting_this_model, task_type
+from ascendtune.train.tuner.frozen_adapters import TRAINED
+from ascendtune.train.tuner.lora import modules_to_save, train_in_fp32
 from ascendtune.train.tuner.targets import Targets, choose_targets, require_modules, short_names
 
 
-def add_rotations(model: Any, section: MethodSection) -> Any:
+def add_rotations(model: Any, section: MethodSection, adapters: Sequence[Path] = ()) -> Any:
     """A PeftModel around `model`; the rotations are put into `model` itself.
 
-    Raises:
-        RecipeError: a target is not a linear module of this model, or cannot be divided into blocks.
-    """
-    from peft import OFTConfig, get_peft_model
+    Args:
+        adapters: the directory of the adapter that is trained further; nothing for a new one.
 
+    Raises:
+        RecipeError: a target is not a linear module of this model, or cannot be divided into blocks; or the adapter
+            does not fit it.
+    """
     from ascendtune.train.tuner.block_dropout import drop_blocks
+
+    with warnings.catch_warnings():
+        # PEFT asks the model by a name that transformers has just renamed; nothing a user could mend.
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        # Table and head trained whole part ways; the file holds both, and `merge` writes both.
+        warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")
+        # Said once by `_new_rotations`, and not for each module.
+        warnings.filterwarnings("ignore", message="Invalid `(oft_block_size|r)`")
+        tuned = _loaded_rotations(model, section, adapters[0]) if adapters else _new_rotations(model, section)
+    train_in_fp32(tuned)
+    if section.oft.module_dropout:
+        drop_blocks(tuned)
+    _refuse_inputs_of_images(tuned)
+    return tuned
+
+
+def _refuse_inputs_of_images(tuned: Any) -> None:
+    """Let a forward pass end in words where PEFT would take the inputs of a linear module for those of a convolution.
+
+    PEFT goes by their four dimensions, which some latent attentions have. It could not run the exported adapter either.
+    """
+    from peft.tuners.oft.layer import Linear
+
+    targets = sorted(tuned.peft_config[TRAINED].target_modules)
+
+    def require_vectors(name: str, inputs: tuple[Any, ...]) -> None:
+        if inputs[0].dim() != 4:
+            return
+        others = [each for each in targets if not f".{name}".endswith(f".{each}")]
+        raise RecipeError(
+            f"method.oft.target: the model gives {name} inputs of four dimensions, which PEFT's OFT takes for images",
+            code="oft-target-not-linear",
+            remedy=f"leave it out: method.oft.target: [{', '.join(others)}]; or use method.tuner: lora",
+        )
+
+    for name, layer in tuned.base_model.model.named_modules():
+        if isinstance(layer, Linear):
+            layer.register_forward_pre_hook(lambda _, inputs, name=name: require_vectors(name, inputs))
+
+
+def _loaded_rotations(model: Any, section: MethodSection, adapter: Path) -> Any:
+    from peft import OFTConfig
+
+    with fitting_this_model(adapter, section):
+        config = OFTConfig.from_pretrained(adapter)
+    tuned = continue_adapter(model, section, adapter, config, module_dropout=section.oft.module_dropout)
+    tuned.peft_config[TRAINED].task_type = task_type(section)
+    return tuned
+
+
+def _new_rotations(model: Any, section: MethodSection) -> Any:
+    from peft import OFTConfig, get_peft_model
 
     oft = section.oft
     if isinstance(oft.modules_to_save, list):
@@ -48,17 +106,7 @@ def add_rotations(model: Any, section: MethodSection) -> Any:
         num_cayley_neumann_terms=oft.cayley_neumann_terms,
         modules_to_save=modules_to_save(model, oft) or None,
     )
-    with warnings.catch_warnings():
-        # PEFT asks the model by a name that transformers has just renamed; nothing a user could mend.
-        warnings.filterwarnings("ignore", category=FutureWarning)
-        # Table and head trained whole part ways; the file holds both, and `merge` writes both.
-        warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")
-        # Said once below, and not for each module.
-        warnings.filterwarnings("ignore", message="Invalid `(oft_block_size|r)`")
-        tuned = get_peft_model(model, config)
-    train_in_fp32(tuned)
-    if oft.module_dropout:
-        drop_blocks(tuned)
+    tuned = get_peft_model(model, config)
     for note in (*targets.notes, *sizes):
         say(note)
     return tuned

@@ -127,3 +127,25 @@ def test_a_column_of_turns_is_a_conversation() -> None:
     assert made is not None and (made.format, made.columns) == ("sharegpt", {"conversations": "conversation"})
     plain = guess(_rows(chat="Tell me about {}", answer="It is {}, yes."))
     assert plain is not None and plain.format == "prompt_completion"
+
+
+def test_contents_of_gemini_are_messages() -> None:
+    contents = [{"role": "user", "parts": [{"text": "q"}]}, {"role": "model", "parts": [{"text": "a"}]}]
+    made = guess([{"systemInstruction": {"role": "system", "parts": [{"text": "s"}]}, "contents": contents}] * 3)
+    assert made is not None and made.certain and made.format == "messages"
+    assert made.columns == {"messages": "contents", "system": "systemInstruction"}
+
+
+def test_choices_of_a_question_are_not_its_answer() -> None:
+    """MMLU: the column A is the first choice, and Answer has the letter of the right one."""
+    choices = {letter: f"{{}} {letter}" for letter in "ABCD"}
+    made = guess(_rows(Question="How much is {} plus one?", **choices, Answer="B"))
+    assert made is not None and not made.certain
+    assert made.columns == {"prompt": "Question", "completion": "Answer"}
+
+
+def test_a_context_is_not_proposed_as_the_answer() -> None:
+    made = guess(
+        [{"context": f"The town has {i} schools.", "question": "How many?", "answers": {"text": [i]}} for i in range(9)]
+    )
+    assert made is None or "context" not in made.columns.values()

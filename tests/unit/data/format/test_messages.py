@@ -146,3 +146,21 @@ def test_unreadable_tools_make_a_bad_row(tools: Any) -> None:
 @pytest.mark.parametrize("tools", [None, "", "[]", []])
 def test_empty_tools_are_none(tools: Any) -> None:
     assert _converted(_USER, _ANSWER, tools=tools).tools is None
+
+
+def test_parts_without_a_type_and_a_system_of_parts_are_text() -> None:
+    """As Bedrock writes them, and Gemini."""
+    said = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "ab"}]
+    bedrock = [
+        {"role": "user", "content": [{"text": "q"}]},
+        {"role": "assistant", "content": [{"text": "a"}, {"text": "b"}]},
+    ]
+    gemini = [{"role": "user", "parts": [{"text": "q"}]}, {"role": "model", "parts": [{"text": "a"}, {"text": "b"}]}]
+    for messages, system in (
+        (bedrock, [{"text": "s"}]), (gemini, {"role": "system", "parts": [{"text": "s"}]}), (said, "s"),
+    ):  # fmt: skip
+        made = convert({"messages": messages, "system": system})
+        assert isinstance(made, Conversation)
+        assert made.messages == [{"role": "system", "content": "s"}, *said]
+    picture = [{"role": "user", "parts": [{"text": "q"}, {"inlineData": {}}]}, gemini[1]]
+    assert isinstance(convert({"messages": picture}), BadRow)

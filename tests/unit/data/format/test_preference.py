@@ -27,6 +27,12 @@ ROWS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
          "chosen": "good", "rejected": "poor"},
         [SYSTEM, *EARLIER, {"role": "user", "content": "q\ni"}],
     ),
+    "a question": ({"system": "s", "question": "q", "chosen": "good", "rejected": "poor"}, [SYSTEM, USER]),
+    "openai": (
+        {"input": {"messages": [SYSTEM, USER], "tools": []}, "preferred_output": [GOOD],
+         "non_preferred_output": [POOR]},
+        [SYSTEM, USER],
+    ),
     "alpaca, answers as turns": (
         {"instruction": "q", "system": "s", "chosen": [{"role": "assistant", "content": "good"}],
          "rejected": [{"role": "assistant", "content": "poor"}]},

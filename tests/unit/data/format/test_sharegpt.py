@@ -77,3 +77,13 @@ def test_a_question_and_its_answer_in_one_turn_are_two() -> None:
     assert isinstance(made, Conversation)
     assert [message["content"] for message in made.messages] == ["q", "a", "r", "b"]
     assert [message["role"] for message in made.messages] == ["user", "assistant"] * 2
+
+
+def test_texts_without_speakers_are_said_in_turn() -> None:
+    """LIMA's conversations."""
+    made = convert({"conversations": ["q", "a", "more", "b"]})
+    assert isinstance(made, Conversation)
+    assert [(each["role"], each["content"]) for each in made.messages] == [
+        ("user", "q"), ("assistant", "a"), ("user", "more"), ("assistant", "b"),
+    ]  # fmt: skip
+    assert isinstance(convert({"conversations": ["q", "a", "more"]}), BadRow)

@@ -106,6 +106,10 @@ def test_absent_keys_get_llamafactory_defaults(read: Read) -> None:
             {"method.oft.rank": 4, "method.oft.module_dropout": 0.1, "method.oft.target": ["k_proj"]},
         ),
         (
+            {"finetuning_type": "oft", "adapter_name_or_path": "a"},
+            {"method.oft.start_from": ["a"]},
+        ),
+        (
             {"finetuning_type": "oft", "oft_block_size": 8, "additional_target": "norm"},
             {"method.oft.block_size": 8, "method.oft.modules_to_save": ["norm"]},
         ),
@@ -220,7 +224,7 @@ def _refusals(path: Path) -> list[RecipeError]:
         ({"finetuning_type": "oft", "oft_rank": 4, "oft_block_size": 8}, "contradict", "keep one"),
         ({"finetuning_type": "oft", "oft_block_size": 0}, "leaves no blocks", "set one"),
         ({"finetuning_type": "oft", "module_dropout": 1}, "method.oft.module_dropout", "less than 1"),
-        ({"adapter_name_or_path": "a", "finetuning_type": "oft"}, "cannot continue adapters", "merge"),
+        ({"adapter_name_or_path": "a", "finetuning_type": "freeze"}, "cannot continue adapters", "merge"),
         ({"lr_scheduler_type": "polynomial"}, "polynomial", "constant_with_warmup"),
         ({"bf16": True, "fp16": True}, "contradict", "keep one"),
         ({"val_size": 0.1, "eval_dataset": "rows"}, "contradict", "keep one"),
