@@ -82,6 +82,7 @@ def plan(
     from ascendtune.cli.complain import warn
     from ascendtune.cli.plan_measure import measure, measured_lines, require_this_machine
     from ascendtune.cli.plan_time import history_text, rate_of, time_lines
+    from ascendtune.cli.progress import Progress
     from ascendtune.cli.terminal import width
     from ascendtune.core import log
     from ascendtune.core.terminal_text import wrapped
@@ -111,7 +112,8 @@ def plan(
     target = replace(
         target, devices=ranks, nodes=nodes, memory_bytes=bytes_of(memory) if memory else target.memory_bytes
     )
-    answer = ask(loaded, target, dataset=cached_dataset(loaded))
+    with Progress(sys.stderr) as progress, progress.counting("tracing a step"):
+        answer = ask(loaded, target, dataset=cached_dataset(loaded))
     found = None
     if measured:
         found, as_past = measure(recipe, overrides or [], answer.recipe, target, history)

@@ -1,4 +1,7 @@
-"""Progress after two seconds: a bar on one line of a terminal; elsewhere a line then, and another every ten seconds."""
+"""Progress after two seconds: a bar on one line of a terminal; elsewhere a line then, and another every ten seconds.
+
+Work that reports nothing for longer, such as importing torch, is shown again with the seconds that it takes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from ascendtune.core.units import format_duration
 
 _SILENT_SECONDS = 2.0
 _REFRESH_SECONDS = 0.1
-_COUNT_SECONDS = 0.5
+_REPEAT_SECONDS = 0.5
 _LINE_SECONDS = 10.0
 """Between two lines where there is no terminal."""
 _BAR = 24
@@ -28,72 +31,91 @@ class Progress:
         self._stream = stream
         self._watched = stream.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = False
-        self._what = ""
+        self._state = ("", 0, 0, "")
         self._began = self._last = time.monotonic()
         self._pause = _SILENT_SECONDS
+        self._writing = threading.RLock()
+        self._over = threading.Event()
+        self._repeater = threading.Thread(target=self._repeat, daemon=True)
 
     def __enter__(self) -> Progress:
+        if not is_quiet():
+            self._repeater.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._wipe()
+        self._over.set()
+        if self._repeater.is_alive():
+            self._repeater.join()
+        self._erase()
 
-    def show(self, what: str, done: int, total: int, parts: str = "") -> None:
-        """Update the line: `done` of `total` items of `what`; `total` is 0 if unknown. `parts` stands at its end."""
+    def show(self, what: str, done: int = 0, total: int = 0, parts: str = "") -> None:
+        """Update the line: `done` of `total` items of `what`; `total` is 0 if unknown. `parts` stands at its end.
+
+        With neither, the line tells the seconds since `what` began.
+        """
         if is_quiet():
             return
-        now = time.monotonic()
-        if what != self._what:
-            self._what, self._began = what, now
-        waited = now - self._began
-        if waited < _SILENT_SECONDS or now - self._last < (_REFRESH_SECONDS if self._watched else self._pause):
-            return
-        self._last, self._pause = now, _LINE_SECONDS
-        if not self._watched:
-            whole = f"{what}: {done:,}" + (f" of {total:,}" if total > 0 else "")
-            print(f"{whole}; {parts}" if parts else whole, file=self._stream, flush=True)
-            return
-        self._shown = True
-        self._stream.write("\r" + control("[K", self._stream) + self._line(done, total, waited, parts))
-        self._stream.flush()
+        with self._writing:
+            now = time.monotonic()
+            if what != self._state[0]:
+                self._began = now
+            self._state = (what, done, total, parts)
+            waited = now - self._began
+            if waited < _SILENT_SECONDS or now - self._last < (_REFRESH_SECONDS if self._watched else self._pause):
+                return
+            self._last, self._pause = now, _LINE_SECONDS
+            if self._watched:
+                self._shown = True
+                self._stream.write("\r" + control("[K", self._stream) + self._line(waited))
+                self._stream.flush()
+            else:
+                print(self._plain_line(waited), file=self._stream, flush=True)
 
     @contextmanager
     def counting(self, what: str) -> Iterator[None]:
         """Show the seconds of work that reports no progress, such as loading a model."""
-        over, began = threading.Event(), time.monotonic()
-
-        def count() -> None:
-            while not over.wait(_COUNT_SECONDS):
-                self.show(f"{what}, seconds", int(time.monotonic() - began), 0)
-
-        self.show(f"{what}, seconds", 0, 0)
-        counter = threading.Thread(target=count, daemon=True)
-        counter.start()
+        self.show(what)
         try:
             yield
         finally:
-            over.set()
-            counter.join()
-            self._wipe()
+            with self._writing:
+                self._state = ("", 0, 0, "")
+                self._erase()
+
+    def _repeat(self) -> None:
+        while not self._over.wait(_REPEAT_SECONDS):
+            with self._writing:
+                what, done, total, _ = self._state
+                if what and not 0 < total <= done:
+                    self.show(*self._state)
 
     def say(self, message: str) -> None:
         """Print a line that stays, above the progress bar."""
-        self._wipe()
-        print(message, file=self._stream, flush=True)
+        with self._writing:
+            self._erase()
+            print(message, file=self._stream, flush=True)
 
-    def _line(self, done: int, total: int, waited: float, parts: str) -> str:
+    def _plain_line(self, waited: float) -> str:
+        what, done, total, parts = self._state
+        if total > 0:
+            line = f"{what}: {done:,} of {total:,}"
+        else:
+            line = f"{what}: {done:,}" if done else f"{what}: {format_duration(waited)} so far"
+        return f"{line}; {parts}" if parts else line
+
+    def _line(self, waited: float) -> str:
+        what, done, total, parts = self._state
         if total <= 0:
-            line = f"{self._what} {done:,}"
+            line = f"{what} {done:,}" if done else f"{what} {format_duration(waited)}"
         else:
             filled = round(_BAR * done / total)
             left = waited / done * (total - done) if done else None
-            line = (
-                f"{self._what} {'█' * filled}{'·' * (_BAR - filled)} {done:,}/{total:,}, {format_duration(left)} left"
-            )
+            line = f"{what} {'█' * filled}{'·' * (_BAR - filled)} {done:,}/{total:,}, {format_duration(left)} left"
         line += f"; {parts}" if parts else ""
         return line[: os.get_terminal_size(self._stream.fileno()).columns - 1]
 
-    def _wipe(self) -> None:
+    def _erase(self) -> None:
         if self._shown:
             self._stream.write("\r" + control("[K", self._stream))
             self._stream.flush()

@@ -62,6 +62,7 @@ def merge(
     sources = find_sources(named, onto)
     plan = plan_merge(read_base(sources.base), sources.adapters)
     # Imported here: errors that a user can correct are raised above, before torch is imported.
+    progress("importing torch", 0, 0)
     with uncollected_imports():
         from ascendtune.merge.arithmetic import require_finite
 
@@ -88,6 +89,7 @@ def merge(
 
 
 def _verify(plan: MergePlan, directory: Path, notes: list[str], progress: Progress) -> Verification | None:
+    progress("importing transformers and peft", 0, 0)
     with uncollected_imports():
         import peft  # noqa: F401
 

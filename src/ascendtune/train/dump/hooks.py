@@ -130,8 +130,12 @@ class _Call:
     """How many it has called so far."""
 
 
+_WITHOUT_CONTENT = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+"""Operators whose result is whatever the memory holds."""
+
+
 class _Operators(TorchDispatchMode):
-    """Calls `note(name, result)` after each operator that computes; views are passed over."""
+    """Calls `note(name, result)` after each operator that computes; views and empty memory are passed over."""
 
     def __init__(self, note: Callable[[str, Any], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -139,8 +143,9 @@ class _Operators(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not func.is_view:
-            self._note(func.overloadpacket.__name__, result)
+        operator = func.overloadpacket.__name__
+        if not func.is_view and operator not in _WITHOUT_CONTENT:
+            self._note(operator, result)
         return result
 
 

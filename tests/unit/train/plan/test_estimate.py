@@ -29,7 +29,7 @@ def request_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def make(memory: int = _GIB, devices: int = 1, kind: str = "npu", **keys: Any) -> Request:
         values = {"model": {"path": str(directory)}, "data": {"train": [{"path": "x.jsonl"}]}, **keys}
         recipe = Recipe.check(values).model_dump(mode="json")
-        return Request(recipe, str(directory), Target(kind, kind, memory, devices), None, 0, 0)
+        return Request(recipe, str(directory), Target(kind, kind, memory, devices), None, None, 0, 0)
 
     return make
 
@@ -43,7 +43,7 @@ def usual(request_of: Any) -> Estimate:
 def test_a_request_survives_its_json(request_of: Any) -> None:
     request = request_of()
     assert Request.from_json(request.to_json()) == request
-    with_rows = replace(request, documents=(Document(5, 3), Document(4, 3)))
+    with_rows = replace(request, documents=(Document(5, 3), Document(4, 3)), padded_documents=(Document(6, 3),))
     assert Request.from_json(with_rows.to_json()) == with_rows
 
 
