@@ -21,6 +21,11 @@ if sys.argv[1] == "become":
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     leaking = os.open(os.devnull, os.O_RDONLY)
     os.execve(sys.executable, [sys.executable, __file__, "tell"], {**os.environ, "DEPTH": "2"})
+if sys.argv[1] == "become, ours":
+    from ascendtune.cli import commands
+
+    commands.GROUPS["marked"] = "MARKED"
+    os.execv(sys.executable, [sys.executable, "-m", "ascendtune", "--help"])
 if sys.argv[1] == "become, blocked":
     threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

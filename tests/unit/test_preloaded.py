@@ -66,3 +66,36 @@ def test_child_whose_interpreter_starts_differently_is_started(_libraries: Prelo
         ):
             done = subprocess.run(argv, env=env, capture_output=True, text=True)
             assert done.stdout == "False\n" if env is None else "PYTHONHASHSEED=5" in json.loads(done.stdout)["environ"]
+
+
+_COPY = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import preloaded
+one, other = preloaded._import_ours(), preloaded._import_ours()
+assert not [each for each in sys.modules if each.split(".")[0] == "ascendtune"]
+assert set(one) == set(other) and {"ascendtune", "ascendtune.cli.train", "ascendtune.core.log"} < set(one)
+assert not {"ascendtune.__main__", "ascendtune.train.worker", "ascendtune.job.torchrun"} & set(one)
+for copy in (one, other):
+    for name, module in copy.items():
+        parent, _, last = name.rpartition(".")
+        assert module.__name__ == name and (not parent or getattr(copy[parent], last) is module)
+    # What a module took from another is of the same copy.
+    assert copy["ascendtune.core.config"].RecipeError is copy["ascendtune.core.errors"].RecipeError
+assert not {id(each) for each in one.values()} & {id(each) for each in other.values()}
+"""
+
+
+@pytest.mark.long
+def test_copies_of_our_modules_share_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _COPY, str(Path(PROBE).parent)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_program_after_exec_gets_modules_in_which_nothing_has_run(_libraries: Preloaded, tmp_path: Path) -> None:
+    program = [sys.executable, PROBE, "become, ours"]
+    with _libraries.children():
+        done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0 and "Usage: ascendtune" in done.stdout and "MARKED" not in done.stdout, done.stderr
