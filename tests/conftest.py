@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from ascend_node.cann.build import why_not
+from ascend_node.cann.environment import simulated_environment
 from preloaded import Preloaded
 from tiny_model import write_tiny_model
 
@@ -27,10 +29,16 @@ hypothesis.settings.load_profile("repeatable")
 _ROOT = Path(__file__).resolve().parents[1]
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Thousands of collected tests and their modules stay to the end: no garbage collection has to look at them."""
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -77,4 +85,20 @@ def _libraries() -> Iterator[Preloaded]:
 def preloaded(_libraries: Preloaded) -> Iterator[None]:
     """`pytestmark = pytest.mark.usefixtures("preloaded")`: the module's children need not import torch."""
     with _libraries.children():
+        yield
+
+
+@pytest.fixture(scope="session")
+def _libraries_on_npu() -> Iterator[Preloaded]:
+    if reason := why_not():
+        pytest.skip(reason)
+    libraries = Preloaded(simulated_environment(dict(os.environ)))
+    yield libraries
+    libraries.end()
+
+
+@pytest.fixture(scope="module")
+def preloaded_on_npu(_libraries_on_npu: Preloaded) -> Iterator[None]:
+    """The module's children on the simulated Ascend node need not import torch_npu."""
+    with _libraries_on_npu.children():
         yield

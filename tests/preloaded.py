@@ -127,10 +127,15 @@ _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 
 
 class Preloaded:
-    """The process that has imported the libraries, for the one whose children it makes. It starts when needed."""
+    """The process that has imported the libraries, for the one whose children it makes. It starts when needed.
 
-    def __init__(self) -> None:
-        self._variables = _at_start(os.environ)
+    Args:
+        environment: of that process, where it differs from this one's; only children with the same can be forked.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = environment
+        self._variables = _at_start(environment or os.environ)
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
@@ -170,6 +175,7 @@ class Preloaded:
                 "stdin": subprocess.DEVNULL,
                 "stdout": subprocess.DEVNULL,
                 "stderr": subprocess.DEVNULL,
+                "env": self._environment,
             }
             with other:
                 self._process = subprocess.Popen(argv, pass_fds=[other.fileno()], **asked)  # type: ignore[call-overload]
