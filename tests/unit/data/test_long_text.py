@@ -102,7 +102,7 @@ LONG = {
     "a long answer": [_chat("Why?", "cat " * 30_000)],
     "an empty beginning": [_chat(" " * 70_000 + "a", "b c")],
     "many turns": [_chat(*(f"{'cat ' * 20}{number}" for number in range(2000)))],
-    "many short turns": [_chat(*(str(number) for number in range(2500)))],
+    "many short turns": [_chat(*(str(number) for number in range(6000)))],
 }
 
 
