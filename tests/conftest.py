@@ -11,8 +11,6 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from ascend_node.cann.build import why_not
-from ascend_node.cann.environment import simulated_environment
 from preloaded import Preloaded
 from tiny_model import write_tiny_model
 
@@ -85,20 +83,4 @@ def _libraries() -> Iterator[Preloaded]:
 def preloaded(_libraries: Preloaded) -> Iterator[None]:
     """`pytestmark = pytest.mark.usefixtures("preloaded")`: the module's children need not import torch."""
     with _libraries.children():
-        yield
-
-
-@pytest.fixture(scope="session")
-def _libraries_on_npu() -> Iterator[Preloaded]:
-    if reason := why_not():
-        pytest.skip(reason)
-    libraries = Preloaded(simulated_environment(dict(os.environ)))
-    yield libraries
-    libraries.end()
-
-
-@pytest.fixture(scope="module")
-def preloaded_on_npu(_libraries_on_npu: Preloaded) -> Iterator[None]:
-    """The module's children on the simulated Ascend node need not import torch_npu."""
-    with _libraries_on_npu.children():
         yield

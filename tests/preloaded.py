@@ -127,15 +127,10 @@ _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 
 
 class Preloaded:
-    """The process that has imported the libraries, for the one whose children it makes. It starts when needed.
+    """The process that has imported the libraries, for the one whose children it makes. It starts when needed."""
 
-    Args:
-        environment: of that process, where it differs from this one's; only children with the same can be forked.
-    """
-
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        self._environment = environment
-        self._variables = _at_start(environment or os.environ)
+    def __init__(self) -> None:
+        self._variables = _at_start(os.environ)
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
@@ -175,7 +170,6 @@ class Preloaded:
                 "stdin": subprocess.DEVNULL,
                 "stdout": subprocess.DEVNULL,
                 "stderr": subprocess.DEVNULL,
-                "env": self._environment,
             }
             with other:
                 self._process = subprocess.Popen(argv, pass_fds=[other.fileno()], **asked)  # type: ignore[call-overload]
@@ -260,8 +254,9 @@ def _serve(descriptor: int) -> None:
                 importlib.import_module(name)
         with suppress(Exception):
             importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("")
+        with suppress(ImportError):
+            importlib.import_module("matplotlib.figure").Figure.savefig = lambda *_, **__: None
         _copies.extend(_import_ours() for _ in range(_COPIES))
-    importlib.import_module("matplotlib.figure").Figure.savefig = lambda *_, **__: None
     path = [each for each in sys.path if each != str(_TESTS)]
     streams = {name: (getattr(sys, name).encoding, getattr(sys, name).errors) for name in ("stdin", "stdout", "stderr")}
     _base = _Base(_at_start(os.environ), path, warnings.filters[:], streams, os.execve)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from ascend_node.cann.build import PACKAGES
+from ascend_node.cann.build import PACKAGES, why_not
 from ascend_node.cann.environment import simulated_environment
 from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.outside import Outside, package_directory
 from ascendtune.check.finding import Finding
 
-pytestmark = [pytest.mark.simulated_npu, pytest.mark.usefixtures("preloaded_on_npu")]
+pytestmark = pytest.mark.simulated_npu
 
 
 def _probe(index: int) -> subprocess.CompletedProcess[str]:
@@ -28,6 +28,12 @@ def _probe(index: int) -> subprocess.CompletedProcess[str]:
         timeout=120,
         check=False,
     )
+
+
+@pytest.fixture(autouse=True)
+def _node_is_there() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
 
 
 def test_an_npu_computes_like_the_cpu() -> None:

@@ -10,14 +10,26 @@ from pathlib import Path
 
 import pytest
 
+from ascend_node.cann.build import why_not
 from ascend_node.cann.environment import simulated_environment
 
-pytestmark = [pytest.mark.simulated_npu, pytest.mark.usefixtures("preloaded_on_npu")]
+pytestmark = pytest.mark.simulated_npu
+
+# The device files by which a real node is known are not simulated.
+_MAIN = """
+import sys
+from ascendtune.machine.vendor.npu import NpuVendor
+NpuVendor.device_ids = lambda self, dev: ("0", "1")
+from ascendtune.cli.main import main
+main(sys.argv[1:])
+"""
 
 
 def _run(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    if reason := why_not():
+        pytest.skip(reason)
     return subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("main_on_npu.py")), "comm", *words],
+        [sys.executable, "-c", _MAIN, "comm", *words],
         cwd=directory,
         env=simulated_environment(dict(os.environ)),
         capture_output=True,
