@@ -58,6 +58,8 @@ _LIBRARIES = (
 )  # fmt: skip
 _AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "HF_", "TRANSFORMERS_", "TORCH_DEVICE", "LANG", "LC_")
 """Beginnings of the names of variables that take effect while an interpreter and its libraries start."""
+_SAFE_PATH = "PYTHONSAFEPATH"
+"""Such a variable, too; a forked process does what an interpreter does with it."""
 _ORIGINAL: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 _ASKED = tuple(signature(_ORIGINAL).parameters)
 _TORCHRUN = "torch.distributed.run"
@@ -106,7 +108,7 @@ def _text(env: Mapping[Any, Any]) -> dict[str, str]:
 
 def _at_start(env: Mapping[str, str]) -> dict[str, str]:
     # What torch and torchrun set themselves in the environment of their children is the same there.
-    return {name: value for name, value in env.items() if name.startswith(_AT_START) and value}
+    return {name: value for name, value in env.items() if name.startswith(_AT_START) and value and name != _SAFE_PATH}
 
 
 def _descriptors(asked: Mapping[str, Any]) -> dict[int, int]:
@@ -376,11 +378,13 @@ def _become(argv: list[str], env: Mapping[str, str], ready: int | None = None) -
         _forget_program()
         _open_streams(is_unbuffered="-u" in argv[1:2] or bool(env.get("PYTHONUNBUFFERED")))
         sys.orig_argv, program = list(argv), _program(argv)
+        first = str(Path.cwd()) if program[0] == "-m" else str(Path(program[0]).parent)
+        sys.path[:] = [*([] if env.get(_SAFE_PATH) else [first]), *_base.path]
         os.execve = _exec  # type: ignore[assignment]
         os.execv = lambda path, words: _exec(path, words, os.environ)  # type: ignore[assignment]
         subprocess.Popen._execute_child = _fork  # type: ignore[attr-defined]
         if program[0] == "-m":
-            sys.argv, sys.path[:] = program[1:], [str(Path.cwd()), *_base.path]
+            sys.argv = program[1:]
             if _copies and not program[1].startswith((_TORCHRUN, "ascendtune.job.")):
                 # Those others import little.
                 sys.modules.update(_copies.pop())
@@ -389,7 +393,7 @@ def _become(argv: list[str], env: Mapping[str, str], ready: int | None = None) -
                     sys.modules.pop(program[1], None)
             code = _exit_code(lambda: runpy.run_module(program[1], run_name="__main__", alter_sys=True))
         else:
-            sys.argv, sys.path[:] = program, [str(Path(program[0]).parent), *_base.path]
+            sys.argv = program
             code = _exit_code(lambda: runpy.run_path(program[0], run_name="__main__"))
     except BaseException:  # noqa: BLE001  # whatever it is, this process must not go on as its parent would
         traceback.print_exc()
