@@ -2,12 +2,16 @@
 
 Importing torch and transformers costs a process 6 to 8 CPU seconds, a run of two ranks 20. Within `preloaded()` a child
 that is started as `[sys.executable, "-m", "ascendtune…", …]`, or with a file of tests/ as its program, is forked from a
-process that has imported the libraries and nothing of ascendtune. The same applies to what it starts, and to what it
-becomes by exec.
+process that has imported the libraries. The same applies to what it starts, and to what it becomes by exec.
+
+That process has also imported ascendtune's modules, several times, and taken them out of `sys.modules` each time. A
+program of ascendtune gets one of these copies, in which nothing has run. Imports form no cycle
+(`tests/unit/test_guards.py`), so that the order in which modules were imported makes no difference.
 
 A forked child has the pid, parent, session, descriptors, signal handlers, directory, arguments and environment that
 it would have otherwise, also in /proc. Differences: all share one hash seed; no library is imported again, so that
-its caches lie below the XDG_CACHE_HOME of the test process.
+its caches lie below the XDG_CACHE_HOME of the test process; pictures are composed and saved as empty files, because
+drawing one takes longer than these trainings do, and has tests of its own.
 
 An interpreter is started as usual where a variable differs that takes effect while it starts (PYTHONPATH, LD_PRELOAD,
 HF_HOME, …), and where the kernel does not let a process change what /proc shows of it.
@@ -40,6 +44,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 _LIBRARIES = (
@@ -48,19 +53,26 @@ _LIBRARIES = (
     "transformers.models.qwen2.modeling_qwen2", "transformers.models.auto.modeling_auto", "tokenizers",
     "transformers.models.auto.tokenization_auto", "safetensors.torch", "pyarrow.compute", "pandas", "numpy",
     "jinja2", "yaml", "psutil", "pydantic.main", "pydantic.json_schema", "typer.main", "rich.console", "rich.progress",
-    "matplotlib.figure", "matplotlib.backends.backend_agg",
+    "matplotlib.figure", "matplotlib.backends.backend_agg", "matplotlib.ticker", "typer._adapters",
+    "pydantic.type_adapter", "pyarrow.pandas_compat", "peft.utils.transformers_weight_conversion", "encodings.idna",
 )  # fmt: skip
 _AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "HF_", "TRANSFORMERS_", "TORCH_DEVICE", "LANG", "LC_")
 """Beginnings of the names of variables that take effect while an interpreter and its libraries start."""
+_SAFE_PATH = "PYTHONSAFEPATH"
+"""Such a variable, too; a forked process does what an interpreter does with it."""
 _ORIGINAL: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 _ASKED = tuple(signature(_ORIGINAL).parameters)
 _TORCHRUN = "torch.distributed.run"
 _TESTS = Path(__file__).parent
 _PATIENCE_SECONDS = 300
+_COPIES = 3
+"""A command may start a command, which becomes a worker. More programs in a row import ascendtune anew."""
 _HIGH = 1000
 """Descriptors from here on are free."""
 _PR_SET_MM, _PR_SET_MM_MAP, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 35, 14, 36, 37
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_copies: list[dict[str, ModuleType]] = []
+"""Name of a module of ascendtune -> the module; no program has had it yet."""
 _kept: list[Any] = []
 """Of the program that this process was before: it must not be cleared up, as exec would not."""
 
@@ -96,7 +108,7 @@ def _text(env: Mapping[Any, Any]) -> dict[str, str]:
 
 def _at_start(env: Mapping[str, str]) -> dict[str, str]:
     # What torch and torchrun set themselves in the environment of their children is the same there.
-    return {name: value for name, value in env.items() if name.startswith(_AT_START) and value}
+    return {name: value for name, value in env.items() if name.startswith(_AT_START) and value and name != _SAFE_PATH}
 
 
 def _descriptors(asked: Mapping[str, Any]) -> dict[int, int]:
@@ -242,6 +254,11 @@ def _serve(descriptor: int) -> None:
         for name in _LIBRARIES:
             with suppress(ImportError):
                 importlib.import_module(name)
+        with suppress(Exception):
+            importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("")
+        with suppress(ImportError):
+            importlib.import_module("matplotlib.figure").Figure.savefig = lambda *_, **__: None
+        _copies.extend(_import_ours() for _ in range(_COPIES))
     path = [each for each in sys.path if each != str(_TESTS)]
     streams = {name: (getattr(sys, name).encoding, getattr(sys, name).errors) for name in ("stdin", "stdout", "stderr")}
     _base = _Base(_at_start(os.environ), path, warnings.filters[:], streams, os.execve)
@@ -262,6 +279,22 @@ def _serve(descriptor: int) -> None:
             for each in descriptors:
                 os.close(each)
             asker.send(str(pid).encode())
+
+
+def _import_ours() -> dict[str, ModuleType]:
+    """A copy of ascendtune's modules, but for programs and those that import a vendor's libraries."""
+    (root,) = importlib.import_module("ascendtune").__path__
+    for path in sorted(Path(root).rglob("*.py")):
+        is_program = b'__name__ == "__main__"' in path.read_bytes() or "startup" in path.parts
+        if not is_program and path.stem not in ("npu", "liger", "__init__"):
+            # What cannot be imported is an error of the program that needs it.
+            with suppress(Exception):
+                importlib.import_module(".".join(path.relative_to(Path(root).parent).with_suffix("").parts))
+    return _take_ours()
+
+
+def _take_ours() -> dict[str, ModuleType]:
+    return {each: sys.modules.pop(each) for each in list(sys.modules) if each.split(".")[0] == "ascendtune"}
 
 
 def _grandchild(request: dict[str, Any], descriptors: list[int]) -> int:
@@ -345,14 +378,22 @@ def _become(argv: list[str], env: Mapping[str, str], ready: int | None = None) -
         _forget_program()
         _open_streams(is_unbuffered="-u" in argv[1:2] or bool(env.get("PYTHONUNBUFFERED")))
         sys.orig_argv, program = list(argv), _program(argv)
+        first = str(Path.cwd()) if program[0] == "-m" else str(Path(program[0]).parent)
+        sys.path[:] = [*([] if env.get(_SAFE_PATH) else [first]), *_base.path]
         os.execve = _exec  # type: ignore[assignment]
         os.execv = lambda path, words: _exec(path, words, os.environ)  # type: ignore[assignment]
         subprocess.Popen._execute_child = _fork  # type: ignore[attr-defined]
         if program[0] == "-m":
-            sys.argv, sys.path[:] = program[1:], [str(Path.cwd()), *_base.path]
+            sys.argv = program[1:]
+            if _copies and not program[1].startswith((_TORCHRUN, "ascendtune.job.")):
+                # Those others import little.
+                sys.modules.update(_copies.pop())
+                if program[1] != "ascendtune":
+                    # It runs as __main__.
+                    sys.modules.pop(program[1], None)
             code = _exit_code(lambda: runpy.run_module(program[1], run_name="__main__", alter_sys=True))
         else:
-            sys.argv, sys.path[:] = program, [str(Path(program[0]).parent), *_base.path]
+            sys.argv = program
             code = _exit_code(lambda: runpy.run_path(program[0], run_name="__main__"))
     except BaseException:  # noqa: BLE001  # whatever it is, this process must not go on as its parent would
         traceback.print_exc()
@@ -446,11 +487,8 @@ def _interrupt_when_unblocked(number: int, frame: Any) -> None:
 
 def _forget_program() -> None:
     """What the process was before: its modules of ascendtune, its streams, its handlers."""
-    _kept.extend(
-        sys.modules.pop(each)
-        for each in list(sys.modules)
-        if each.split(".")[0] in ("ascendtune", "__main__") or each == _TORCHRUN
-    )
+    _kept.append(_take_ours())
+    _kept.extend(sys.modules.pop(each, None) for each in ("__main__", _TORCHRUN))
     _kept.extend((sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__))
     tempfile.tempdir = None
     time.tzset()

@@ -21,6 +21,29 @@ if sys.argv[1] == "become":
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     leaking = os.open(os.devnull, os.O_RDONLY)
     os.execve(sys.executable, [sys.executable, __file__, "tell"], {**os.environ, "DEPTH": "2"})
+if sys.argv[1] == "copies":
+    import preloaded
+
+    one, other = preloaded._import_ours(), preloaded._import_ours()
+    assert not [each for each in sys.modules if each.split(".")[0] == "ascendtune"]
+    assert set(one) == set(other) and {"ascendtune", "ascendtune.cli.train", "ascendtune.core.log"} < set(one)
+    assert not {"ascendtune.__main__", "ascendtune.train.worker", "ascendtune.job.torchrun"} & set(one)
+    for copy in (one, other):
+        for name, module in copy.items():
+            parent, _, last = name.rpartition(".")
+            # A package may have a function with the name of one of its modules.
+            found = getattr(copy[parent], last) if parent else module
+            assert module.__name__ == name and (found is module or not isinstance(found, type(sys)))
+        # What a module took from another is of the same copy.
+        assert copy["ascendtune.core.config"].RecipeError is copy["ascendtune.core.errors"].RecipeError
+    assert not {id(each) for each in one.values()} & {id(each) for each in other.values()}
+    print("checked")
+    sys.exit()
+if sys.argv[1] == "become, ours":
+    from ascendtune.cli import commands
+
+    commands.GROUPS["marked"] = "MARKED"
+    os.execv(sys.executable, [sys.executable, "-m", "ascendtune", "--help"])
 if sys.argv[1] == "become, blocked":
     threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

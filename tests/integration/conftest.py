@@ -16,7 +16,9 @@ import psutil
 import pytest
 import yaml
 
+from ascendtune.core.files import write_atomically
 from ascendtune.core.rundir import RunDir
+from ascendtune.train.report import picture
 from cluster import Cluster, two_machines
 
 _PATIENCE_SECONDS = 180
@@ -143,6 +145,14 @@ def workshop(tmp_path: Path) -> Iterator[Workshop]:
 def new_workshop() -> Callable[[Path], Workshop]:
     """For what lives longer than a test."""
     return Workshop
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _empty_pictures() -> Iterator[None]:
+    """Drawing a picture takes longer than these trainings do, and has tests of its own; each is an empty file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(picture, "write_figure", lambda figure, path: write_atomically(path, b""))
+        yield
 
 
 @pytest.fixture

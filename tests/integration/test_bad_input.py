@@ -31,6 +31,8 @@ from cluster import until
 if TYPE_CHECKING:
     from tests.integration.conftest import Workshop
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 ROW = {"instruction": "Name the capital of France.", "output": "Paris."}
 ROWS = [{**ROW, "output": f"Paris, said {n} people of {n + 3}."} for n in range(20)]
 Text = str | bytes

@@ -13,21 +13,15 @@ from ascendtune.check.explain.report import as_text
 from ascendtune.core import language
 from ascendtune.core.rundir import RunDir
 
-_START = """
-import sys
-from pathlib import Path
-from ascendtune.job.backend.local import start
-from ascendtune.job.spec import JobSpec
-run = Path(sys.argv[1])
-sys.exit(start(JobSpec((sys.executable, sys.argv[3], str(run), sys.argv[2]), run, nproc=2, kind="cpu")).exit_code)
-"""
-_WORKER = Path(__file__).parent / "job" / "pretend_worker.py"
+pytestmark = pytest.mark.usefixtures("preloaded")
+
+_JOBS = Path(__file__).parent / "job"
 
 
 def _job(directory: Path, how: str) -> tuple[RunDir, int, str]:
     run = RunDir(directory / "run")
     run.create("", {}, {})
-    argv = [sys.executable, "-c", _START, str(run), how, str(_WORKER)]
+    argv = [sys.executable, str(_JOBS / "start_job.py"), str(run), how, str(_JOBS / "pretend_worker.py"), "2", "0"]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     return run, ended.returncode, ended.stdout + ended.stderr
 

@@ -6,7 +6,8 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -72,6 +73,49 @@ def test_every_error_demands_a_remedy_or_always_has_one(modules: dict[Path, ast.
             assert "remedy" in str(refusal), each
         else:
             assert error.remedy, each
+
+
+def _imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Names that importing the module imports, or may be attributes of what it imports."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from _imports(node.orelse)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from _imports(ast.iter_child_nodes(node))
+
+
+def _with_packages(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+def _import_graph(modules: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """Module -> those that importing it imports, but for the packages that it is in."""
+    return {
+        name: {part for each in _imports(tree.body) for part in _with_packages(each)} & set(modules)
+        - set(_with_packages(name))
+        for name, tree in modules.items()
+    }  # fmt: skip
+
+
+def test_imports_form_no_cycle_so_that_their_order_does_not_matter(modules: dict[Path, ast.Module]) -> None:
+    named = {
+        ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): tree
+        for path, tree in modules.items()
+    }
+    graph = _import_graph(named)
+    assert sum(map(len, graph.values())) > 1000
+    TopologicalSorter(graph).prepare()
+
+
+def test_a_cycle_of_imports_is_found() -> None:
+    texts = {"a": "import a.b", "a.b": "try:\n    from c import x\nfinally: pass", "c": "from a.b import y"}
+    with pytest.raises(CycleError):
+        TopologicalSorter(_import_graph({name: ast.parse(text) for name, text in texts.items()})).prepare()
 
 
 _SYNONYMS = re.compile(

@@ -18,11 +18,11 @@ from preloaded import Preloaded
 PROBE = str(Path(__file__).parents[1] / "preloaded_probe.py")
 
 
-def _seen(how: str, directory: Path) -> tuple[int, dict[str, Any]]:
+def _seen(how: str, directory: Path, **variables: str) -> tuple[int, dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, PROBE, how],
         cwd=directory,
-        env={**os.environ, "ONLY_HERE": "wörd", "TMPDIR": str(directory), "TZ": "UTC-3"},
+        env={**os.environ, "ONLY_HERE": "wörd", "TMPDIR": str(directory), "TZ": "UTC-3", **variables},
         capture_output=True,
         text=True,
         start_new_session=True,
@@ -39,6 +39,15 @@ def test_forked_child_sees_what_a_started_one_sees(how: str, _libraries: Preload
         forked, seen = _seen(how, tmp_path)
     assert forked == code == 7 and seen == expected
     assert "ONLY_HERE=wörd" in seen["environ"] and seen["leads"] == [True, True]
+
+
+@pytest.mark.long
+def test_forked_child_has_a_safe_path_where_it_is_asked_for(_libraries: Preloaded, tmp_path: Path) -> None:
+    _, usual = _seen("tell", tmp_path)
+    _, expected = _seen("tell", tmp_path, PYTHONSAFEPATH="1")
+    with _libraries.children():
+        assert _seen("tell", tmp_path, PYTHONSAFEPATH="1")[1] == expected
+    assert usual["path"] == [str(Path(PROBE).parent)] != expected["path"]
 
 
 def test_forked_child_is_a_child_that_can_be_signalled(_libraries: Preloaded) -> None:
@@ -66,3 +75,16 @@ def test_child_whose_interpreter_starts_differently_is_started(_libraries: Prelo
         ):
             done = subprocess.run(argv, env=env, capture_output=True, text=True)
             assert done.stdout == "False\n" if env is None else "PYTHONHASHSEED=5" in json.loads(done.stdout)["environ"]
+
+
+def test_copies_of_our_modules_share_nothing(_libraries: Preloaded) -> None:
+    with _libraries.children():
+        done = subprocess.run([sys.executable, PROBE, "copies"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "checked\n"), done.stderr
+
+
+def test_program_after_exec_gets_modules_in_which_nothing_has_run(_libraries: Preloaded, tmp_path: Path) -> None:
+    program = [sys.executable, PROBE, "become, ours"]
+    with _libraries.children():
+        done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0 and "Usage: ascendtune" in done.stdout and "MARKED" not in done.stdout, done.stderr

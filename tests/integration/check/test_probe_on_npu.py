@@ -22,7 +22,8 @@ pytestmark = pytest.mark.simulated_npu
 def _probe(index: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "ascendtune.check.doctor.probe", "compute", "npu", str(index)],
-        env=simulated_environment(dict(os.environ)),
+        # An eighth of the memory is written.
+        env=simulated_environment(dict(os.environ), memory_mb=1024),
         capture_output=True,
         text=True,
         timeout=120,
@@ -43,6 +44,7 @@ def test_an_npu_computes_like_the_cpu() -> None:
     assert told["name"] == "Ascend910B2" and set(told["errors"]) == {"fp32", "bf16", "fp16"}
     assert told["errors"]["fp32"] < 1e-5 and told["errors"]["bf16"] < 5e-3
     assert told["to_device_bytes_per_second"] > 0
+    assert told["allocated_bytes"] == told["memory_total_bytes"] // 8 == 128 << 20
 
 
 def _libraries(env: dict[str, str]) -> Finding:

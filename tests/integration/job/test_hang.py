@@ -15,37 +15,7 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.prepare import prepare_run
 
-# What waits for minutes in earnest waits for moments here.
-_START = """
-import sys
-from functools import partial
-from pathlib import Path
-from ascendtune.cli.complain import complain
-from ascendtune.core import log
-from ascendtune.job.backend import local
-from ascendtune.job.hang.judge import Limits
-from ascendtune.job.spec import JobSpec
-log.set_up()
-# Above what a verdict takes for a moment ago.
-steps, before = float(sys.argv[7]), float(sys.argv[8])
-phases = {**Limits().phases, "startup": before, "rendezvous": before}
-limits = Limits(least_seconds=3, first_steps_seconds=steps, phases=phases)
-local.Watcher = partial(local.Watcher, limits=limits, look_every_seconds=0.1)
-local.Ways = partial(local.Ways, patience_seconds=0.5)
-worker, run, how, nproc, on_hang, max_restarts = sys.argv[1:7]
-spec = JobSpec(
-    (sys.executable, worker, run, how),
-    Path(run),
-    nproc=int(nproc),
-    kind="cpu",
-    on_hang=on_hang,
-    max_restarts=int(max_restarts),
-)
-result = local.start(spec)
-if result.error:
-    complain(result.error)
-sys.exit(result.exit_code)
-"""
+pytestmark = pytest.mark.usefixtures("preloaded")
 
 
 def _start(
@@ -59,10 +29,10 @@ def _start(
     first_steps_seconds: int = 40,
     before_seconds: int = 40,
 ) -> subprocess.Popen[str]:
-    program = str(Path(__file__).with_name(worker))
+    driver, program = (str(Path(__file__).with_name(name)) for name in ("start_impatient_job.py", worker))
     words = (program, run, how, nproc, on_hang, max_restarts, first_steps_seconds, before_seconds)
     return subprocess.Popen(
-        [sys.executable, "-c", _START, *map(str, words)],
+        [sys.executable, driver, *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

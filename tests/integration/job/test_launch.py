@@ -20,6 +20,8 @@ from ascendtune.job.members import members_of
 from ascendtune.job.record import state_of
 from cluster import until
 
+pytestmark = pytest.mark.usefixtures("preloaded")
+
 _ASCENDTUNE = (sys.executable, "-m", "ascendtune")
 _TELL = """
 import os, sys, time
@@ -133,8 +135,8 @@ def test_no_process_is_left_ten_seconds_after_the_driver_is_killed() -> None:
     pids = {stat.pid for stat in members_of(job)}
     assert len(pids) == 4, "the driver, its guard, torchrun and the worker"
     os.kill(job.pid, signal.SIGKILL)
-    until(lambda: not members_of(job), 10)
-    assert not any(procfs.stat_of(pid) for pid in pids)
+    until(lambda: not any(procfs.stat_of(pid) for pid in pids), 10)
+    assert members_of(job) == []
     assert state_of(registry.find("tick")) == "lost"
     assert not [each for each in find_leftovers(()) if each.job_id == job.id]
 

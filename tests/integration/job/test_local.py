@@ -15,27 +15,13 @@ import pytest
 from ascendtune.core.rundir import RunDir
 from cluster import until
 
-_START = """
-import sys
-from pathlib import Path
-from ascendtune.cli.complain import complain
-from ascendtune.core import log
-from ascendtune.job.backend.local import start
-from ascendtune.job.spec import JobSpec
-log.set_up()
-run, how = Path(sys.argv[1]), sys.argv[2]
-worker = (sys.executable, sys.argv[3], str(run), how)
-result = start(JobSpec(worker, run, nproc=int(sys.argv[4]), kind="cpu", max_restarts=int(sys.argv[5])))
-if result.error:
-    complain(result.error)
-sys.exit(result.exit_code)
-"""
+pytestmark = pytest.mark.usefixtures("preloaded")
 
 
 def _start(run: RunDir, how: str, *, nproc: int = 2, max_restarts: int = 0) -> subprocess.Popen[str]:
-    worker = Path(__file__).with_name("pretend_worker.py")
+    driver, worker = (str(Path(__file__).with_name(name)) for name in ("start_job.py", "pretend_worker.py"))
     return subprocess.Popen(
-        [sys.executable, "-c", _START, str(run), how, str(worker), str(nproc), str(max_restarts)],
+        [sys.executable, driver, str(run), how, worker, str(nproc), str(max_restarts)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -14,8 +14,9 @@ import pytest
 from ascendtune.core.rundir import RunDir
 from ascendtune.job.hang import stacks
 from ascendtune.job.hang.heartbeat import newest_beats
+from preloaded import Preloaded
 
-STEPS = 400
+STEPS = 200
 
 
 @pytest.fixture
@@ -40,8 +41,11 @@ def recipe(workshop: Any, tiny_model: Path) -> str:
     )
 
 
-def test_stacks_are_taken_from_a_training_and_not_a_bit_changes(workshop: Any, recipe: str) -> None:
-    alone = workshop.run("train", recipe, "name=alone")
+def test_stacks_are_taken_from_a_training_and_not_a_bit_changes(
+    workshop: Any, recipe: str, _libraries: Preloaded
+) -> None:
+    with _libraries.children():
+        alone = workshop.run("train", recipe, "name=alone")
     assert alone.code == 0, alone.err
     run = RunDir(workshop.directory / "runs" / "watched")
     job = workshop.start("train", recipe, "name=watched")
@@ -66,5 +70,6 @@ def test_stacks_are_taken_from_a_training_and_not_a_bit_changes(workshop: Any, r
     assert weights[0] == weights[1]
     watcher.wait(10)
 
-    asked = workshop.run("jobs", "stacks", "runs/watched")
+    with _libraries.children():
+        asked = workshop.run("jobs", "stacks", "runs/watched")
     assert asked.code == 2 and "no process of this run is alive on this machine" in asked.err

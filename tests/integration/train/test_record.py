@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -154,19 +155,26 @@ def test_two_ranks_have_the_gradients_of_one(tmp_path: Path, alone: Recorded, ti
     assert any(key[0] == "gradient" for key in rows_of(tmp_path, rank=1)) == (how == "ddp")
 
 
-def test_trainer_is_recorded_without_a_change(tmp_path: Path, tiny_model: Path) -> None:
-    record(tmp_path, TRAINER, str(tiny_model))
-    logged = [each for each in json.loads((tmp_path / "state.json").read_text())["log_history"] if "loss" in each]
-    found = metrics(tmp_path)
+@pytest.fixture(scope="module")
+def trainer(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
+    """Where the Trainer was recorded, with its checkpoint. Read-only."""
+    directory = tmp_path_factory.mktemp("trainer")
+    record(directory, TRAINER, str(tiny_model))
+    return directory
+
+
+def test_trainer_is_recorded_without_a_change(trainer: Path) -> None:
+    logged = [each for each in json.loads((trainer / "state.json").read_text())["log_history"] if "loss" in each]
+    found = metrics(trainer)
     assert [each["loss"] for each in found] == pytest.approx([each["loss"] for each in logged], rel=1e-4)
     assert [each["grad_norm"] for each in found] == pytest.approx([each["grad_norm"] for each in logged], rel=1e-4)
     assert [each["learning_rate"] for each in found] == [each["learning_rate"] for each in logged]
-    assert {key[1] for key in rows_of(tmp_path, step=3)} == {0, 1, None}
+    assert {key[1] for key in rows_of(trainer, step=3)} == {0, 1, None}
 
 
-def test_resumed_trainer_goes_on_with_its_recording(tmp_path: Path, tiny_model: Path) -> None:
-    record(tmp_path, TRAINER, str(tiny_model))
-    expected, dumped = metrics(tmp_path), rows_of(tmp_path, step=3)
+def test_resumed_trainer_goes_on_with_its_recording(tmp_path: Path, trainer: Path, tiny_model: Path) -> None:
+    expected, dumped = metrics(trainer), rows_of(trainer, step=3)
+    shutil.copytree(trainer, tmp_path, dirs_exist_ok=True)
     record(tmp_path, TRAINER, str(tiny_model), "out/checkpoint-2", resumes=True)
     assert metrics(tmp_path) == expected
     assert rows_of(tmp_path, step=3) == dumped

@@ -122,7 +122,8 @@ def test_sft_is_the_reference(
 ) -> None:
     directory, conversations = _make(variant, name), _conversations()
     data = _write(tmp_path / "rows.jsonl", [{"messages": each} for each in conversations])
-    rows = [stages.chatml_row(_tokenizer(directory), each) for each in conversations]
+    tokenizer = _tokenizer(directory)
+    rows = [stages.chatml_row(tokenizer, each) for each in conversations]
     expected = stages.train(stages.load(directory), stages.token_loss(rows), steps=STEPS, learning_rate=RATE)
     _agree(train(**_changes(directory, data, division)), expected)
 
@@ -134,7 +135,8 @@ def test_pretraining_is_the_reference(
     directory, draw = _make(variant, "llama untied, large logits"), random.Random(4)
     texts = [_texts(draw, 30) for _ in range(ROWS)]
     data = _write(tmp_path / "texts.jsonl", [{"text": each} for each in texts])
-    rows = [stages.text_row(_tokenizer(directory), each) for each in texts]
+    tokenizer = _tokenizer(directory)
+    rows = [stages.text_row(tokenizer, each) for each in texts]
     expected = stages.train(stages.load(directory), stages.token_loss(rows), steps=STEPS, learning_rate=RATE)
     _agree(train(**_changes(directory, data, division, method={"stage": "pretrain"})), expected)
 

@@ -143,26 +143,7 @@ def test_another_base_is_told(make_base: Any, make_adapter: Any, tmp_path: Path)
     assert not same.notes
 
 
-_KILLED = """
-import sys, time
-from pathlib import Path
-from ascendtune.merge import write
-from ascendtune.merge.merge import merge
-
-adapter, target, name, at, reached = sys.argv[1:]
-function, calls = getattr(write, name), []
-def stop_before(*arguments, **options):
-    calls.append(name)
-    if len(calls) == int(at):
-        Path(reached).touch()
-        time.sleep(100)
-    return function(*arguments, **options)
-
-setattr(write, name, stop_before)
-merge([adapter], Path(target), verify=False)
-"""
-
-
+@pytest.mark.usefixtures("preloaded")
 @pytest.mark.parametrize(
     ("before", "at"), [("write_header", 1), ("_write", 4), ("write_json", 1), ("sync_tree", 1), ("sync_directory", 1)]
 )
@@ -171,7 +152,8 @@ def test_killed_anywhere_the_target_is_absent_or_whole(
 ) -> None:
     adapter = make_adapter(make_base())
     target, reached = tmp_path / "merged", tmp_path / "reached"
-    child = subprocess.Popen([sys.executable, "-c", _KILLED, str(adapter), str(target), before, str(at), str(reached)])
+    program = str(Path(__file__).with_name("stopped_merge.py"))
+    child = subprocess.Popen([sys.executable, program, str(adapter), str(target), before, str(at), str(reached)])
     deadline = time.monotonic() + 60
     while not reached.exists() and child.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)

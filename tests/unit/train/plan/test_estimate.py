@@ -19,10 +19,20 @@ _GIB = 2**30
 
 @pytest.fixture(scope="module")
 def request_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    directory = tmp_path_factory.mktemp("model")
+    """Of a model whose layers are not all traced."""
+    return _requests(tmp_path_factory.mktemp("model"), layers=9)
+
+
+@pytest.fixture(scope="module")
+def shallow_request_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Of a model of two layers, for tests of several estimates."""
+    return _requests(tmp_path_factory.mktemp("model"), layers=2)
+
+
+def _requests(directory: Path, layers: int) -> Any:
     config = {
-        "model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 9,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0,
+        "model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176,
+        "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0,
     }  # fmt: skip
     (directory / "config.json").write_text(json.dumps(config))
 
@@ -66,10 +76,10 @@ def test_every_change_that_is_offered_fits_by_the_same_estimate(request_of: Any,
 
 
 @pytest.mark.long
-def test_offloading_moves_what_rests_to_the_host(request_of: Any) -> None:
+def test_offloading_moves_what_rests_to_the_host(shallow_request_of: Any) -> None:
     fsdp = {"strategy": "fsdp"}
-    kept = Estimate.of(estimate.answer(request_of(devices=2, parallel=fsdp), search=False)["estimate"])
-    request = request_of(devices=2, parallel={**fsdp, "fsdp": {"offload": True}})
+    kept = Estimate.of(estimate.answer(shallow_request_of(devices=2, parallel=fsdp), search=False)["estimate"])
+    request = shallow_request_of(devices=2, parallel={**fsdp, "fsdp": {"offload": True}})
     moved = Estimate.of(estimate.answer(request, search=False)["estimate"])
     assert moved.expected < kept.expected
     assert moved.host > kept.host
@@ -132,14 +142,16 @@ def _written(directory: Path, request: Request) -> Path:
 
 
 @pytest.mark.long
-def test_auto_batch_is_the_largest_power_of_two_that_fits(request_of: Any) -> None:
+def test_auto_batch_is_the_largest_power_of_two_that_fits(shallow_request_of: Any) -> None:
     keys = {"data": {"train": [{"path": "x.jsonl"}], "max_length": 64}}
     sizes = {
-        size: Estimate.of(estimate.answer(request_of(batch={"per_device": size}, **keys), search=False)["estimate"])
+        size: Estimate.of(
+            estimate.answer(shallow_request_of(batch={"per_device": size}, **keys), search=False)["estimate"]
+        )
         for size in (2, 4)
     }
     memory = (sizes[2].high + sizes[4].high) // 2
-    found = estimate.answer(request_of(memory=memory, batch={"per_device": "auto"}, **keys), search=False)
+    found = estimate.answer(shallow_request_of(memory=memory, batch={"per_device": "auto"}, **keys), search=False)
     assert found["per_device"] == 2
     assert Estimate.of(found["estimate"]) == sizes[2]
 

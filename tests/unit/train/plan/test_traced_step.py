@@ -46,6 +46,12 @@ def usual(model: Path) -> StepMemory:
     return _trace(model)
 
 
+@pytest.fixture(scope="module")
+def divided(model: Path) -> StepMemory:
+    """Full training on four ranks with FSDP."""
+    return _trace(model, ranks=4, parallel={"strategy": "fsdp"})
+
+
 def _trace(
     model: Path,
     ranks: int = 1,
@@ -96,11 +102,12 @@ def test_rotations_hold_the_halves_of_their_blocks(model: Path) -> None:
 
 
 @pytest.mark.long
-def test_dropped_rotations_can_be_traced(model: Path) -> None:
+def test_dropped_rotations_can_be_traced(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**_MODEL, "num_hidden_layers": 2}))
     method = {"tuner": "oft", "oft": {"block_size": 16, "module_dropout": 0.5}}
     for ranks, parallel in ((1, {}), (2, {"strategy": "ddp"}), (2, {"strategy": "fsdp"})):
         for device in (None, _CARD):
-            assert _trace(model, ranks=ranks, device=device, method=method, parallel=parallel).trainable > 0
+            assert _trace(tmp_path, ranks=ranks, device=device, method=method, parallel=parallel).trainable > 0
 
 
 def test_ddp_keeps_buckets_of_all_gradients(model: Path, usual: StepMemory) -> None:
@@ -109,38 +116,35 @@ def test_ddp_keeps_buckets_of_all_gradients(model: Path, usual: StepMemory) -> N
 
 
 @pytest.mark.long
-def test_fsdp_divides_weights_and_moments(model: Path, usual: StepMemory) -> None:
-    divided = _trace(model, ranks=4, parallel={"strategy": "fsdp"})
+def test_fsdp_divides_weights_and_moments(divided: StepMemory, usual: StepMemory) -> None:
     assert divided.resting.total() == pytest.approx(usual.resting.total() / 4, rel=0.05)
     assert not traced_step.dist.is_initialized(), "the group of fake ranks is gone afterwards"
 
 
 @pytest.mark.long
-def test_fsdp_loads_its_share_and_one_block(model: Path) -> None:
+def test_fsdp_loads_its_share_and_one_block(model: Path, divided: StepMemory) -> None:
     fsdp = {"parallel": {"strategy": "fsdp"}}
     outside, block = 512 * 64, (_PARAMETERS - 2 * 512 * 64 - 64) // 9
     # On an accelerator block by block in any case; the largest part that is whole is the table of embeddings.
     for init in ("pretrained", "random"):
-        divided = _trace(model, ranks=4, device=_CARD, init=init, **fsdp)
-        assert divided.moments["sharding"].total() == pytest.approx(4 * (_PARAMETERS / 4 + outside), rel=0.05)
-        assert divided.moments["sharding"]["communication"] == 0
-    deferred = _trace(model, ranks=4, **fsdp)
-    assert deferred.moments["sharding"].total() == pytest.approx(4 * (_PARAMETERS / 4 + outside), rel=0.05)
+        traced = _trace(model, ranks=4, device=_CARD, init=init, **fsdp)
+        assert traced.moments["sharding"].total() == pytest.approx(4 * (_PARAMETERS / 4 + outside), rel=0.05)
+        assert traced.moments["sharding"]["communication"] == 0
+    # The CPU loads block by block, too.
+    assert divided.moments["sharding"].total() == pytest.approx(4 * (_PARAMETERS / 4 + outside), rel=0.05)
     # Random weights are made whole in host memory, which is where the CPU's ranks hold them.
     whole = _trace(model, ranks=4, init="random", **fsdp)
     assert whole.moments["sharding"].total() >= 4 * (_PARAMETERS + block / 4)
 
 
-def test_what_fsdp_gathers_is_communication(model: Path) -> None:
-    divided = _trace(model, ranks=4, parallel={"strategy": "fsdp"})
+def test_what_fsdp_gathers_is_communication(divided: StepMemory) -> None:
     # In the loss: the head and the final norm, and the last two blocks; more where the largest is gathered.
     gathered = divided.moments["loss"]["communication"]
     assert 4 * 512 * 64 < gathered < 4 * (512 * 64 + 64 + 4 * (_PARAMETERS // 9))
 
 
 @pytest.mark.long
-def test_gradients_that_fsdp_has_reduced_are_gradients(model: Path) -> None:
-    divided = _trace(model, ranks=4, parallel={"strategy": "fsdp"})
+def test_gradients_that_fsdp_has_reduced_are_gradients(divided: StepMemory) -> None:
     at_first_block = divided.moments["backward 0"]["gradients"]
     # All but those of the first blocks and of the embeddings.
     assert 0.5 * _PARAMETERS < at_first_block <= _PARAMETERS
@@ -149,8 +153,8 @@ def test_gradients_that_fsdp_has_reduced_are_gradients(model: Path) -> None:
 
 @pytest.mark.long
 def test_two_copies_hold_twice_the_share(model: Path, usual: StepMemory) -> None:
-    divided = _trace(model, ranks=4, parallel={"strategy": "fsdp", "fsdp": {"replicas": 2}})
-    assert divided.resting.total() == pytest.approx(usual.resting.total() / 2, rel=0.05)
+    copied = _trace(model, ranks=4, parallel={"strategy": "fsdp", "fsdp": {"replicas": 2}})
+    assert copied.resting.total() == pytest.approx(usual.resting.total() / 2, rel=0.05)
 
 
 @pytest.mark.long
