@@ -339,13 +339,18 @@ def _hold_loss(tried: Tried, what: str, found: float | None, expected: float, to
 
 
 def _hold_steps(tried: Tried, found: list[float], exported: float, references: list[list[float]]) -> None:
-    """The losses of all steps and of what was exported; where no reference has them all, what the nearest says."""
+    """The losses of all steps and of what was exported; where no reference has them all, what the nearest says.
+
+    Where the references part (a router's near tie), ours may part from them as far as they do from each other.
+    """
+    names = [*(f"the loss of step {number}" for number in range(1, len(found) + 1)), "the loss of what was exported"]
     attempts = []
     for expected in references:
         attempt = Tried()
-        for number, (one, wanted) in enumerate(zip(found, expected, strict=False), start=1):
-            _hold_loss(attempt, f"the loss of step {number}", one, wanted, STEP_TOLERANCE)
-        _hold_loss(attempt, "the loss of what was exported", exported, expected[-1], STEP_TOLERANCE)
+        for number, (name, one) in enumerate(zip(names, [*found, exported], strict=True)):
+            wanted = expected[number]
+            parted = max(abs(other[number] / wanted - 1) for other in references)
+            _hold_loss(attempt, name, one, wanted, max(STEP_TOLERANCE, parted))
         attempts.append(attempt.different)
     tried.different += min(attempts, key=len)
 

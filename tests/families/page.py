@@ -31,7 +31,8 @@ make soft caps, scales and windows visible, and trained in full, with LoRA and w
 all weights are held against the model's own eager attention, which gets one row at a time without padding, in fp64
 where the model computes in it (tolerance {TOLERANCE:g}, or {OWN_ERRORS:.0f} times what the model's own fp32 is off).
 Then come {STEPS} steps of AdamW, whose losses must be those of the reference in fp32 or in fp64 (tolerance
-{STEP_TOLERANCE:g}), the exported files loaded by transformers and PEFT, `merge`, and answers in a batch and one by one.
+{STEP_TOLERANCE:g}, or what these two are apart), the exported files loaded by transformers and PEFT, `merge`,
+and answers in a batch and one by one.
 
 ✓: all of it agrees. A number: refused in words, by training, `merge` or `generate`, for the reason below.
 ✗: something differs.
