@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.report import as_text
 
 Explained = Callable[..., Explanation]
 
@@ -186,3 +187,31 @@ def test_a_full_disk_of_ray_counts_only_where_it_is_repeated_at_the_end(explaine
 
     assert explained(line * 4 + "step 1 loss 2.0\n" * 40).is_healthy
     assert _first(explained("step 1 loss 2.0\n" * 40 + line * 4)) == "ray-disk-nearly-full"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        r"ValueError: D:\times\moon: 14 heads must be divisible by tensor parallel size (4)",
+        r"ValueError: '\(' opens a group: 14 heads must be divisible by tensor parallel size (4)",
+    ],
+)
+def test_a_backslash_alone_does_not_make_a_message_the_words_of_a_model(explained: Explained, line: str) -> None:
+    assert _first(explained(line + "\n")) == "parallel-divides"
+
+
+@pytest.mark.parametrize("count", ["0", "3"])
+def test_a_log_that_ends_with_something_invalid_failed_unless_the_count_is_zero(
+    explained: Explained, count: str
+) -> None:
+    assert explained(f"step 1\nthe table of May has invalid rows: {count}\n").is_healthy is (count == "0")
+
+
+def test_the_second_remedy_is_shown_before_more_causes(explained: Explained) -> None:
+    line = "[ERROR] DEVICE [cuda_driver.cc:245] SetDevice for id:7 failed, ret[101], invalid device ordinal. "
+    explanation = explained(line + "Make sure that 'device_id' is in the range: [0, total number of GPU). " * 3)
+
+    text = as_text(explanation, columns=100, paint=lambda line, _: line)
+
+    assert "2. `hostname` must differ" in text
+    assert len(text.splitlines()) <= 12
