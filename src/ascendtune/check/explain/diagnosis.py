@@ -14,7 +14,7 @@ from ascendtune.check.explain.scan import Scan
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
 
 _LAUNCHER = "launcher"
-_INTERRUPTED = "interrupted"
+_INTERRUPTED = "interrupted", "ended-by-signal"
 _KILLED = "killed"
 """The word of a shell, which does not say why."""
 _NEAR_LINES = 60
@@ -183,8 +183,8 @@ def _ends(event: Event, fatal: list[Event]) -> bool:
     """Whether an interrupt only ended what had failed before, in words other than those that it was raised among; and
     whether "Killed" of a shell follows a failure."""
     if event.hit.entry.id == _KILLED:
-        return any(_failed_before(each, event) for each in fatal)
-    if event.hit.entry.id != _INTERRUPTED:
+        return any(_failed_before(each, event) or _is_told_after(each, event) for each in fatal)
+    if event.hit.entry.id not in _INTERRUPTED:
         return False
     handled, parent = set(), event.trace.parent if event.trace else None
     while parent is not None:
@@ -203,6 +203,12 @@ def _failed_before(event: Event, end: Event) -> bool:
     return is_near and (event.hit.entry.kind in ("cause", "symptom", "detail") or event.is_raised)
 
 
+def _is_told_after(event: Event, end: Event) -> bool:
+    """Whether the next lines name the cause: a log that is buffered comes after what the shell prints."""
+    is_near = event.source == end.source and 0 < event.number - end.number <= _MESSAGE_LINES
+    return is_near and event.hit.entry.kind == "cause" and event.hit.entry.id != _KILLED
+
+
 def _better_known(first: Event, candidates: list[Event]) -> Event:
     """An unknown exception is explained by a known cause near it or below it, and by the rest of its own message."""
     same_speaker = [
@@ -212,7 +218,7 @@ def _better_known(first: Event, candidates: list[Event]) -> Event:
     ]
     for event in same_speaker:
         below = event.number - first.number
-        is_near = abs(below) <= _NEAR_LINES or (below > 0 and event.hit.entry.id != _INTERRUPTED)
+        is_near = abs(below) <= _NEAR_LINES or (below > 0 and event.hit.entry.id not in _INTERRUPTED)
         if event.weight == 0 and is_near:
             return event
     for event in same_speaker:

@@ -12,6 +12,7 @@ _DISTRIBUTION = {
     "Crypto": "pycryptodome",
     "cv2": "opencv-python-headless",
     "dateutil": "python-dateutil",
+    "dlinfer": "dlinfer-ascend",
     "docx": "python-docx",
     "dotenv": "python-dotenv",
     "faiss": "faiss-cpu",

@@ -41,6 +41,7 @@ _INFO = re.compile(
     r"^\W{0,3}\[?I(?:\d{4})?\d{4} |\[INFO\]|\bNCCL INFO\b|^INFO:|\[I\] |(?:^|[\s\[|])(?:INFO|DEBUG)(?=[\s\]|:])"
 )
 _ASIDE = re.compile(
+    r"(?=.*\\(?:\(.*\\\)|times\s|frac\{|boxed\{))|"  # LaTeX: what a model wrote
     r"\s*(?:Possible (?:Cause|Reason)|Solution|Suggestion)\b|\s*frame #\d+|"
     r"\s*(?:and |please |or )*(?:submit|report|open|file) (?:an? |this |the |your )\w.*\b(?:issues?|bugs?)\b|"
     r"\s*[│❱╭╰]|\s+(?:raise|return|yield|assert|await|with|except|self\.\w+)\b|>>> ",
@@ -53,7 +54,7 @@ _OF_TROUBLE = re.compile(
     r"(?:found|detected)|no \S+ device is detected|"
     r"exit(?:ed with|s with|ing with)? (?:exit )?(?:code|status) -?[1-9]\d*|"
     r"exiting due to|(?:will|must) exit now|not found for url|unexpected end of file|unable to resolve|is restricted|"
-    r"exceeded (?:its|the|job) \w+ limit|skipping step, detected inf)(?!\w)",
+    r"has (?:an )?invalid \w+(?!.*[:=] ?0\b)|exceeded (?:its|the|job) \w+ limit|skipping step, detected inf)(?!\w)",
     re.IGNORECASE,
 )
 _WHOLE = re.compile(r"(?:Terminated|Out of memory|OOM|\w*(?:Error|Exception)|SystemExit: (?!0$|None$).+)[.!]?$")

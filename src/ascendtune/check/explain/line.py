@@ -18,7 +18,8 @@ _PREFIX = re.compile(
     r"|rank[ _]?(?P<d>\d+)(?:: | \| )"
     r"|(?P<e>\d{1,4}): (?=\s*\S)"  # srun --label
     r"|\((?P<actor>[^()\n]{0,80}\b(?:pid|rank|TP\d*)\s?[=:]?\s?\d+[^()\n]{0,80})\)"  # ray, vllm
-    r"|(?P<host>(?!E[A-Z]?\d|ERR)[A-Za-z][\w.-]*\d|\d+\.\d+\.\d+\.\d+): (?=\s*\S)"  # pdsh; not a code of CANN
+    r"|(?:slurmstepd-)?"
+    r"(?P<host>(?!slurmstepd-|E[A-Z]?\d|ERR)[A-Za-z][\w.-]*\d|\d+\.\d+\.\d+\.\d+): (?=\s*\S)"  # pdsh; no CANN code
     r"|(?P<container>[a-z][\w.-]*[-_]\d+) *\| (?=\s*\S)"  # docker compose
     r"|E {3,}(?=[\w.]+(?:Error|Exception)\b)"  # pytest
     r"| {6}(?=CMake Error\b|ERROR: |fatal: )"  # output of a build that pip shows

@@ -53,8 +53,9 @@ _LOGGER = re.compile(
 _TIME = re.compile(r"^\W*\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S* (?=\S)")
 _ADVICE = re.compile(
     r"(?:(?<=[.!?;] )|(?<=[.!?;])|^)"
-    r"(?:Please|Try|Consider|Use|Set|Make sure|Ensure|Upgrade|Update|Specify|Reduce|Increase|Check|Pass|Enable|Disable|"
-    r"Did you|You (?:can|may|might|should|need|must)|To (?:fix|solve|avoid|resolve|use|disable))\b[^\n]{8,}"
+    r"(?:Please|Try|Consider|Use|Set|Make sure|Ensure|Upgrade|Update|Specify|Reduce|Increase|Check(?! failed)|Pass|"
+    r"Enable|Disable|Did you|You (?:can|may|might|should|need|must)|"
+    r"To (?:fix|solve|avoid|resolve|use|disable))\b[^\n]{8,}"
 )
 """Where a message goes over to what its authors advise."""
 _LONGEST_ADVICE = 200

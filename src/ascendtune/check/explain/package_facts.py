@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import islice
 
 _HINT = re.compile(r"(?<!\S)hint: (?P<value>\S.+)")
 _NOT_FOUND = re.compile(
@@ -42,6 +41,7 @@ _REPOSITORY = re.compile(
 _CONFLICT = re.compile(r"The conflict is caused by:")
 _WANTS = re.compile(r"(?:[\w.-]+(?:\[[\w,.-]+\])? [\w.+-]+ depends on|The user requested) [^\n;]+")
 _HASH = re.compile(r"(?P<package>[\w.-]+(?:==\S+)?) from https?://\S+#sha256=\w+:\s*$", re.MULTILINE)
+_BOUND = re.compile(r"[<~]|==")
 _MOST_SPECS = 4
 
 
@@ -79,7 +79,9 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
             yield "hub_repo", repository["name"] or repository["restricted"]
     if conflict := _CONFLICT.search(text):
         wants = _WANTS.finditer(text, conflict.end(), conflict.end() + _LONGEST_LIST)
-        yield "pip_conflict", "; ".join(want[0].strip() for want in islice(wants, _MOST_SPECS))
+        # What names an upper bound or one version rules most of the others out.
+        rows = sorted((want[0].strip() for want in wants), key=lambda row: _BOUND.search(row) is None)
+        yield "pip_conflict", "; ".join(rows[:_MOST_SPECS])
     if "do not match the hashes" in lower and (broken_file := _HASH.search(text)):
         yield "pip_hash", broken_file["package"]
     if _DOCKER_BUILD.search(text):

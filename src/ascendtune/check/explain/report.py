@@ -17,7 +17,7 @@ _MOST_LINES = 12
 """Lines of the usual answer; the least important blocks are left for --all."""
 _LINES_OF_A_MESSAGE = 4
 _LABEL = 9
-_KEPT, _HELPFUL, _MORE, _BESIDES, _REFERENCE, _ALL = range(6)
+_KEPT, _NEXT, _HELPFUL, _MORE, _BESIDES, _REFERENCE, _ALL = range(7)
 _SENTENCE_END = re.compile(r"(?<=[.;!?])\s")
 _LINES = 3
 
@@ -85,10 +85,10 @@ def _blocks(explanation: Explanation, short: int) -> Iterator[_Block]:
         yield from _places(explanation, first, short)
         yield from _entry(explanation, first)
     for number, remedy in enumerate(explanation.remedies(), 1):
-        rank = _KEPT if number == 1 else _HELPFUL if number == 2 else _MORE
+        rank = _KEPT if number == 1 else _NEXT if number == 2 else _MORE
         yield _Block("do" if number == 1 else "", f"{number}. {remedy}", rank)
     for number, state in enumerate(explanation.now()):
-        yield _Block("now" if number == 0 else "", state, _HELPFUL)
+        yield _Block("now" if number == 0 else "", state, _NEXT)
     if first is not None:
         if first.hit.entry.checks and found.missing is None:
             yield _Block("look", "ascendtune doctor " + " ".join(first.hit.entry.checks), _MORE)

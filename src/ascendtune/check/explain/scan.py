@@ -27,7 +27,7 @@ _LAST_WORDS = 10
 """Lines at the end of a block among which the last that is not blank is looked for."""
 _SAYS_WHERE = re.compile(
     r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$|\bfollowing error: .*:\s*$|\bis invalid because:\s*$|"
-    r"\bNo solution found when resolving .*:\s*$"
+    r"\bNo solution found when resolving .*:\s*$|^Last error:\s*$"
 )
 _CMAKE = "CMake Error"
 _BELOW = 3
@@ -174,7 +174,8 @@ class Scan:
             trace.read_below(_below(lines, index, line, _BELOW_TRACE), above)
             self._note_trace(line, said, trace)
         elif not level.is_aside(said):
-            self._note_line(line, text, said, number, _below(lines, index, line, _BELOW))
+            warned = _ends_warning(lines[index - 1]) if index else False
+            self._note_line(line, text, said, number, _below(lines, index, line, _BELOW), warned=warned)
 
     def _begin_trace(self, line: Line, text: str, said: str, number: int, before: bytes) -> None:
         heading = said[: said.index(HEADER)]
@@ -225,8 +226,12 @@ class Scan:
         if not trace.headless or (ends_there and (len(trace.frames) > 1 or trace.is_of_notebook)):
             self._note_trace(line, "", trace)
 
-    def _note_line(self, line: Line, text: str, said: str, number: int, below: list[str]) -> None:
+    def _note_line(
+        self, line: Line, text: str, said: str, number: int, below: list[str], *, warned: bool = False
+    ) -> None:
         """Any other line: what is known about it; of an error also that it is one."""
+        if warned and not level.is_error(text, said):
+            return
         first_line, said = said.strip(), _with_message(said, below)
         lines = [first_line, said.removeprefix(first_line).strip()] if said.strip() != first_line else []
         hits = [
@@ -332,6 +337,11 @@ def _below(lines: list[bytes], index: int, line: Line, count: int) -> list[str]:
         of_speaker = [each for each in lines[index + 1 : index + 1 + count * _SPEAKERS] if each.startswith(prefix)]
         below = [each.removeprefix(prefix) for each in of_speaker[:count]] or below
     return [each[:_LONGEST_TEXT].decode(errors="replace") for each in below]
+
+
+def _ends_warning(above: bytes) -> bool:
+    """Whether a line is a warning whose message stands in the next one."""
+    return above.rstrip().endswith(b":") and level.is_warning(above[:_LONGEST_TEXT].decode(errors="replace"))
 
 
 def _with_message(said: str, below: list[str]) -> str:
