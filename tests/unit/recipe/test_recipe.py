@@ -127,6 +127,10 @@ def test_lora_rank_has_no_effect_with_start_from(path):
             ["method.oft.block_size"],
         ),
         (
+            ["method.tuner=lora", "method.oft.start_from=[a]", "method.oft.block_size=4"],
+            ["method.oft.block_size", "method.oft.start_from"],
+        ),
+        (
             ["method.tuner=oft", "method.oft.cayley_neumann=false", "method.oft.cayley_neumann_terms=7"],
             ["method.oft.cayley_neumann_terms"],
         ),
