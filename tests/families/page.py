@@ -20,7 +20,13 @@ def write_page(families: list[Family], not_tried: Iterable[str]) -> None:
     reasons: dict[str, int] = {}
     rows = [_row(family, reasons) for family in made]
     cannot = [f"- `{family.name}`: {family.cannot_be_made}" for family in families if family.cannot_be_made]
-    wrong = sum("✗" in row for row in rows)
+    wrong = [
+        f"`{family.name}` ({tuner})"
+        for family in made
+        for tuner, tried in zip(TUNERS, family.tried(), strict=True)
+        if _mark(tried, {}) == "✗"
+    ]
+    different = ", ".join(wrong) or "none"
     PAGE.write_text(
         f"""# Models
 
@@ -40,7 +46,7 @@ and answers in a batch and one by one.
 `packed`: rows share a sequence. `padded`: each row is a sequence of its own, which takes more time for short rows.
 `fused`: the head is computed together with the loss, at labelled positions only.
 
-{len(made)} types: {sum("✓ | ✓ |" in row for row in rows)} right in full and with LoRA, {wrong} silently different.
+{len(made)} types: {sum("✓ | ✓ |" in row for row in rows)} right in full and with LoRA. Silently different: {different}.
 OFT is measured on {sum(family.oft is not None for family in made)} of them; an empty field is not measured.
 
 | type | {" | ".join(TUNERS)} | rows | attention | loss |

@@ -147,8 +147,8 @@ def _packs(recipe: Recipe, inspection: Inspection, first: int, count: int) -> li
     from ascendtune.data.inspect_packed import packs
     from ascendtune.data.store import TokenDataset
 
-    packing, task = recipe.data.packing, recipe.method.task
-    if packing is False or task in ("pairs", "singles"):
+    packing = recipe.data.packing
+    if not recipe.may_pack:
         why = "data.packing is false" if packing is False else f"rows of stage {recipe.method.stage} do not share one"
         raise InputError(
             f"no sequence holds several rows: {why}", code="not-packed", remedy="leave out --packed to see the rows"

@@ -206,7 +206,7 @@ def _layout(answer: Answer) -> str:
     """How the rows of a micro-batch are put together."""
     if not answer.estimate.facts["padding_free"]:
         return "padded"
-    return "not packed, without padding" if answer.recipe.data.packing is False else "packed"
+    return "packed" if answer.recipe.may_pack else "not packed, without padding"
 
 
 def _moment(name: str) -> str:

@@ -104,10 +104,16 @@ def stage_of(config: Config) -> int:
     return int(config.get("zero_optimization", {}).get("stage", 0))
 
 
+def offloaded_parts(config: Config) -> dict[str, str]:
+    """Those of `offload_optimizer` and `offload_param` that leave the device -> `cpu` or `nvme`."""
+    zero = config.get("zero_optimization", {})
+    devices = {part: (zero.get(part) or {}).get("device") or "none" for part in OFFLOADED}
+    return {part: device for part, device in devices.items() if device != "none"}
+
+
 def parts_on_disk(config: Config) -> list[str]:
     """Those of `offload_optimizer` and `offload_param` that go to a disk."""
-    zero = config.get("zero_optimization", {})
-    return [part for part in OFFLOADED if (zero.get(part) or {}).get("device") == "nvme"]
+    return [part for part, device in offloaded_parts(config).items() if device == "nvme"]
 
 
 def _zero_section(recipe: Recipe) -> Config:

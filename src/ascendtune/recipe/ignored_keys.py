@@ -41,17 +41,17 @@ def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
     loss = method.preference.loss
     stage, strategy, deepspeed = method.stage, recipe.parallel.strategy, recipe.parallel.deepspeed
     no_warmup = optim.scheduler == "constant" and not optim.warmup_steps and not optim.warmup_ratio
-    is_new_oft = method.tuner == "oft" and not method.oft.start_from
+    is_continued, is_new_oft = bool(method.start_from), method.tuner == "oft" and not method.start_from
     has_adamw = optim.optimizer in ("auto", "adamw", "muon")
     return [
         ("method.lora.", method.tuner != "lora", f"tuner is {method.tuner}"),
         *(
-            (f"method.lora.{key}", bool(method.lora.start_from), "the adapters of start_from decide it")
+            (f"method.lora.{key}", method.tuner == "lora" and is_continued, "the adapters of start_from decide it")
             for key in ("target", "rank", "alpha", "rslora", "dora", "modules_to_save")
         ),
         ("method.oft.", method.tuner != "oft", f"tuner is {method.tuner}"),
         *(
-            (f"method.oft.{key}", bool(method.oft.start_from), "the adapter of start_from decides it")
+            (f"method.oft.{key}", method.tuner == "oft" and is_continued, "the adapter of start_from decides it")
             for key in ("target", "rank", "block_size", "block_share", "eps", "cayley_neumann", "modules_to_save")
         ),
         ("method.oft.eps", is_new_oft and not method.oft.coft, "method.oft.coft is false"),

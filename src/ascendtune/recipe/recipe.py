@@ -227,6 +227,24 @@ class Recipe(Section):
             return "constrained OFT changes weights in the forward pass, as no shard of them can"
         return NEEDS_WHOLE_MATRICES.get(self.optim.optimizer)
 
+    @property
+    def may_pack(self) -> bool:
+        """Whether rows may share a sequence: those of a pair, and answers with a mismatched one, stay together."""
+        return self.data.packing is not False and self.method.task not in ("pairs", "singles")
+
+    @property
+    def pads_always(self) -> bool:
+        """Whether rows are padded even if the model keeps them apart: dumps are compared with trainers that pad."""
+        return self.data.packing is False and bool(self.align.dump_steps)
+
+    def capacity(self, *, padding_free: bool) -> int | None:
+        """Tokens of a packed sequence; None if rows are not packed.
+
+        Args:
+            padding_free: the model keeps rows apart that follow each other.
+        """
+        return self.data.max_length if padding_free and self.may_pack else None
+
     def differences(self) -> list[str]:
         """Notes on what differs from the tool that the recipe was written for; without keys that change nothing."""
         return [note for note in self._notes if note not in self._ignored]

@@ -117,8 +117,8 @@ def check_head(model: Any, recipe: Recipe, strategy: Strategy, precision: Precis
 def isolates(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision, attention: AttentionChoice) -> bool:
     """Whether documents go through the model without padding; shown on this device, with this model, where they do."""
     has_one_document = recipe.batch.micro_batch == 1 and recipe.method.task != "pairs"
-    # One document has nothing to pad; dumps are compared with those of other trainers, which pad.
-    if recipe.data.packing is False and (has_one_document or recipe.align.dump_steps):
+    # One document has nothing to pad.
+    if recipe.pads_always or (recipe.data.packing is False and has_one_document):
         return False
     if not may_isolate(recipe, attention, is_main=strategy.is_main):
         return False

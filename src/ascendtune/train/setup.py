@@ -162,7 +162,7 @@ def _make_batches(
     def plan(dataset: TokenDataset, global_batch: int, seed: int | None) -> BatchPlan:
         return BatchPlan(
             dataset.lengths, dataset.label_counts,
-            capacity=recipe.data.max_length if _packs(recipe, padding_free) else None,
+            capacity=recipe.capacity(padding_free=padding_free),
             global_batch=global_batch, seed=seed, group_size=dataset.group_size,
         )  # fmt: skip
 
@@ -177,11 +177,6 @@ def _make_batches(
         return batches, None
     held_out = TokenDataset.open(prepared.eval)
     return batches, replace(batches, dataset=held_out, plan=plan(held_out, at_once, None))
-
-
-def _packs(recipe: Recipe, padding_free: bool) -> bool:
-    """Whether rows are packed by their lengths into sequences of `data.max_length` tokens."""
-    return padding_free and recipe.data.packing is not False
 
 
 def _make_schedule(recipe: Recipe, plan: BatchPlan) -> Schedule:
@@ -228,7 +223,7 @@ def _resolved(
         "per_device": recipe.batch.micro_batch,
         "parameters": parameters,
         "trainable": trainable,
-        "packing": _packs(recipe, batches.padding_free),
+        "packing": recipe.capacity(padding_free=batches.padding_free) is not None,
         "padding_free": batches.padding_free,
         "padding_ratio": 0.0 if batches.padding_free else plan.padding_ratio(recipe.batch.micro_batch),
     }

@@ -354,6 +354,22 @@ def test_inputs_of_four_dimensions_are_refused_with_the_targets_that_remain(
     assert len(trained.losses()) == 3
 
 
+def test_an_adapter_of_inputs_of_four_dimensions_is_not_answered_with_a_target(
+    train: Train, variant: Callable[..., Path], tmp_path: Path
+) -> None:
+    """`start_from` decides the target, and PEFT's may be a pattern."""
+    from peft import OFTConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    directory = variant(tiny_config("bailing_hybrid"))
+    config = OFTConfig(task_type="CAUSAL_LM", target_modules=r".*\.kv_b_proj", oft_block_size=8)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(directory), config).save_pretrained(tmp_path / "elsewhere")
+    with pytest.raises(RecipeError) as refused:
+        train(model={"path": str(directory)}, method=oft(start_from=[str(tmp_path / "elsewhere")]), optim=STEPS)
+    assert refused.value.code == "oft-target-not-linear" and "method.oft.start_from" in refused.value.what
+    assert refused.value.remedy == "use method.tuner: lora"
+
+
 @pytest.mark.parametrize("stage", ["reward", "preference"])
 def test_other_stages_turn_too(stage: str, train: Train, tiny_model: Path, tmp_path: Path, exported: list[Any]) -> None:
     data = {"train": str(write_pairs(tmp_path / "pairs.jsonl", 8))}

@@ -113,6 +113,7 @@ def test_kto_is_the_same_however_a_step_is_divided(
         train_on_ranks(2, **asked("ranks", batch={"per_device": 2})),
         train_on_ranks(2, **asked("both", batch={"per_device": 1, "accumulate": 2})),
     ]
+    assert not others[2].run.read()["resolved"]["packing"], "answers stay beside their mismatched ones"
     for each in others:
         _same(each, whole)
         assert [one["kl"] for one in each.evaluations()] == pytest.approx(

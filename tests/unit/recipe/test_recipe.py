@@ -48,6 +48,24 @@ def test_a_section_without_keys_is_named_as_one(path, word, said):
         Recipe.load(path, [word])
 
 
+@pytest.mark.parametrize(
+    ("words", "packs"),
+    [
+        ([], True),
+        (["data.packing=true", "method.stage=pretrain"], True),
+        (["data.packing=false"], False),
+        (["method.stage=reward"], False),
+        (["data.packing=true", "method.stage=preference"], False),
+        (["method.stage=preference", "method.preference.loss=kto"], False),
+    ],
+)
+def test_rows_are_packed_unless_the_recipe_or_pairs_forbid_it(path, words, packs):
+    recipe = Recipe.load(path, words)
+    assert recipe.may_pack == packs
+    assert recipe.capacity(padding_free=True) == (2048 if packs else None)
+    assert recipe.capacity(padding_free=False) is None
+
+
 def test_an_adapter_needs_a_base_on_disk(path):
     with pytest.raises(RecipeError) as caught:
         Recipe.load(path, ["method.tuner=lora", "model.init=random"])
@@ -107,6 +125,10 @@ def test_lora_rank_has_no_effect_with_start_from(path):
                 "method.oft.module_dropout=0.1",
             ],
             ["method.oft.block_size"],
+        ),
+        (
+            ["method.tuner=lora", "method.oft.start_from=[a]", "method.oft.block_size=4"],
+            ["method.oft.block_size", "method.oft.start_from"],
         ),
         (
             ["method.tuner=oft", "method.oft.cayley_neumann=false", "method.oft.cayley_neumann_terms=7"],

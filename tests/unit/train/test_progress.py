@@ -170,6 +170,19 @@ def test_evaluations_after_every_step_print_few_lines(
     assert "step 2/12  evaluation loss" in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_an_evaluation_that_is_printed_late_is_of_its_own_step(
+    clock: Callable[[float], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    display = started(total=12)
+    for step in range(1, 5):
+        clock(1)
+        display.on_step(record(step))
+        if step < 3:
+            display.on_evaluation({"step": step, "loss": 2.5, "seconds": 0.1})
+    display.on_end()
+    assert "step 2/12  evaluation loss" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_a_run_that_ends_early_shows_its_last_step(
     clock: Callable[[float], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

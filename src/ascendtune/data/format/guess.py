@@ -142,7 +142,7 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
         rows: the first rows.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
-    if "contents" in names and all(_are_turns(row.get("contents")) for row in rows[:_MOST_VALUES]):
+    if "contents" in names and all(_are_turns(row.get("contents"), "parts") for row in rows[:_MOST_VALUES]):
         # Gemini's.
         turns = {"messages": "contents"}
         if system := [name for name in names if name in _GEMINI_SYSTEM]:
@@ -176,9 +176,12 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
     return _question_and_answer(columns, prose)
 
 
-def _are_turns(value: Any) -> bool:
+def _are_turns(value: Any, *keys: str) -> bool:
+    """Whether it is a list of objects that have `keys`."""
     turns = listed(value)
-    return isinstance(turns, list) and bool(turns) and all(isinstance(turn, dict) for turn in turns)
+    return (
+        isinstance(turns, list) and bool(turns) and all(isinstance(each, dict) and {*keys} <= {*each} for each in turns)
+    )
 
 
 def names_columns(rows: Sequence[Mapping[str, Any]]) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ascendtune.data.conversation import BadRow, Pair
+from ascendtune.data.conversation import BadRow, Conversation, Pair
 from ascendtune.data.format.answer import PROMPT_WORDS, answered
 from ascendtune.data.format.turns import listed
 from ascendtune.data.json_rows import kind_of
@@ -61,20 +61,22 @@ def _with_chosen(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _of_openai(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The row; with the names here where it has those of OpenAI's preference fine-tuning."""
-    if any(row.get(name) is None for name in _OPENAI):
+    if all(row.get(name) is None for name in _OPENAI):
         return row
     asked = listed(row.get("input"))
     messages, offered = (asked.get("messages"), asked.get("tools")) if isinstance(asked, dict) else (asked, None)
     kept = {name: value for name, value in row.items() if name not in ("input", *_OPENAI)}
-    better, worse = (listed(row[name]) for name in _OPENAI)
+    better, worse = (listed(row.get(name)) for name in _OPENAI)
     return {**kept, "prompt": messages, "chosen": better, "rejected": worse, "tools": offered or row.get("tools")}
 
 
 def _with_prompt(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row; with `question` as the prompt where there is no other."""
+    """The row; with `question` as the prompt where there is no other and the answer does not bring one."""
     if row.get("question") is None or any(row.get(name) is not None for name in PROMPT_WORDS if name != "system"):
         return row
-    return {**row, "prompt": row["question"]}
+    found = answered(row, "chosen")
+    brings_prompt = isinstance(found, Conversation) and any(each["role"] == "user" for each in found.messages)
+    return row if brings_prompt else {**row, "prompt": row["question"]}
 
 
 def _number(value: Any) -> float | BadRow:

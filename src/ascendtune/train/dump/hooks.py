@@ -130,7 +130,7 @@ class _Call:
     """How many it has called so far."""
 
 
-_WITHOUT_CONTENT = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+_WITHOUT_CONTENT = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 """Operators whose result is whatever the memory holds."""
 
 

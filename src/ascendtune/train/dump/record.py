@@ -47,7 +47,7 @@ class StepRecord:
     micro_batch: int = 0
     gradient_scale: torch.Tensor | None = None
     _rows: list[str] = field(default_factory=list)
-    """The begin of each line: all but the statistics."""
+    """The first part of each line: all but the statistics."""
     _measured: list[Pending] = field(default_factory=list)
     _statistics_of: list[int] = field(default_factory=list)
     """For each row the place of its statistics in `_measured`."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ascendtune.recipe.deepspeed_config import stage_of, zero_config
-from ascendtune.recipe.recipe import Recipe
+from ascendtune.recipe.deepspeed_config import Config, offloaded_parts, stage_of, zero_config
 from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings
 from ascendtune.train.model_flops import model_flops
 from ascendtune.train.optimizer import states_per_parameter
@@ -38,7 +37,10 @@ def count_work(setting: Setting) -> Work:
     states, trained = states_per_parameter(recipe.optim), weights.trained * weights.trained_bytes
     # Read: gradient, weight, states; written: weight, states. Clipping reads gradients twice and writes them once.
     passes = 3 + 2 * states + (3 if recipe.optim.max_grad_norm is not None else 0)
-    stage = _zero_stage(recipe) if setting.strategy == "deepspeed" else 0
+    config: Config = {}
+    if setting.strategy == "deepspeed":
+        config = zero_config(recipe, compute=None, ranks=None, hidden_size=None)
+    stage = stage_of(config)
     divided = setting.shards if setting.strategy == "fsdp" else ranks if stage >= 1 else 1
     exported = trained
     if recipe.method.adapter is None:
@@ -51,21 +53,10 @@ def count_work(setting: Setting) -> Work:
         model_bytes=exported,
         compute=setting.precision.compute,
         model_type=str(getattr(setting.config, "model_type", "")),
-        offloads=_offloads(setting),
+        offloads=recipe.memory.offload_activations
+        or (setting.strategy == "fsdp" and recipe.parallel.fsdp.offload)
+        or bool(offloaded_parts(config)),
     )
-
-
-def _offloads(setting: Setting) -> bool:
-    parallel = setting.recipe.parallel
-    with_strategy = {
-        "fsdp": parallel.fsdp.offload,
-        "deepspeed": {parallel.deepspeed.offload_optimizer, parallel.deepspeed.offload_param} != {"none"},
-    }
-    return setting.recipe.memory.offload_activations or with_strategy.get(setting.strategy, False)
-
-
-def _zero_stage(recipe: Recipe) -> int:
-    return stage_of(zero_config(recipe, compute=None, ranks=None, hidden_size=None))
 
 
 def _transfers(setting: Setting, model: nn.Module, weights: ParameterCounts, stage: int) -> tuple[Transfer, ...]:

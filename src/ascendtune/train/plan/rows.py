@@ -77,7 +77,7 @@ def steps_of_full_rows(recipe: Recipe, documents: tuple[Document, ...], ranks: i
 def _plan(dataset: TokenDataset, recipe: Recipe, *, padding_free: bool, ranks: int) -> BatchPlan:
     return BatchPlan(
         dataset.lengths, dataset.label_counts,
-        capacity=recipe.data.max_length if padding_free and recipe.data.packing is not False else None,
+        capacity=recipe.capacity(padding_free=padding_free),
         global_batch=recipe.batch.micro_batch * recipe.batch.accumulate * ranks,
         seed=recipe.seed, group_size=dataset.group_size,
     )  # fmt: skip

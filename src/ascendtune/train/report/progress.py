@@ -250,13 +250,12 @@ class _LineScreen:
     def _print_evaluation(self) -> None:
         evaluation = self._progress.evaluation or {}
         self._shown_evaluation = evaluation
-        self._print(
-            [
-                f"evaluation loss {_loss(evaluation)}",
-                *_extras(evaluation),
-                f"took {format_duration(evaluation['seconds'])}",
-            ]
-        )
+        pieces = [
+            f"evaluation loss {_loss(evaluation)}",
+            *_extras(evaluation),
+            f"took {format_duration(evaluation['seconds'])}",
+        ]
+        self._print(pieces, step=evaluation["step"])
 
     def fell_silent(self) -> None:
         """A line at the beginning of a silence, and whenever it has doubled."""
@@ -280,8 +279,8 @@ class _LineScreen:
         end = f"took {format_duration(progress.elapsed)}" if is_last else eta and f"ETA {format_duration(eta)}"
         self._print([*progress.pieces(), *([end] if end else [])])
 
-    def _print(self, pieces: Sequence[str]) -> None:
-        place = f"step {self._progress.step}/{self._progress.total}"
+    def _print(self, pieces: Sequence[str], *, step: int | None = None) -> None:
+        place = f"step {self._progress.step if step is None else step}/{self._progress.total}"
         # One call, so that a line of another thread never ends up inside.
         sys.stderr.write("  ".join([place, *pieces]) + "\n")
         sys.stderr.flush()

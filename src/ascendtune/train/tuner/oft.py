@@ -47,27 +47,31 @@ def add_rotations(model: Any, section: MethodSection, adapters: Sequence[Path] =
     train_in_fp32(tuned)
     if section.oft.module_dropout:
         drop_blocks(tuned)
-    _refuse_inputs_of_images(tuned)
+    _refuse_inputs_of_images(tuned, is_continued=bool(adapters))
     return tuned
 
 
-def _refuse_inputs_of_images(tuned: Any) -> None:
+def _refuse_inputs_of_images(tuned: Any, *, is_continued: bool) -> None:
     """Let a forward pass end in words where PEFT would take the inputs of a linear module for those of a convolution.
 
     PEFT goes by their four dimensions, which some latent attentions have. It could not run the exported adapter either.
     """
     from peft.tuners.oft.layer import Linear
 
-    targets = sorted(tuned.peft_config[TRAINED].target_modules)
+    key, remedy = "method.oft.start_from" if is_continued else "method.oft.target", "use method.tuner: lora"
 
     def require_vectors(name: str, inputs: tuple[Any, ...]) -> None:
         if inputs[0].dim() != 4:
             return
-        others = [each for each in targets if not f".{name}".endswith(f".{each}")]
+        others = []
+        if not is_continued:
+            # Names: of an adapter from elsewhere it may be a pattern, and its file decides.
+            targets = sorted(tuned.peft_config[TRAINED].target_modules)
+            others = [each for each in targets if not f".{name}".endswith(f".{each}")]
         raise RecipeError(
-            f"method.oft.target: the model gives {name} inputs of four dimensions, which PEFT's OFT takes for images",
+            f"{key}: the model gives {name} inputs of four dimensions, which PEFT's OFT takes for images",
             code="oft-target-not-linear",
-            remedy=f"leave it out: method.oft.target: [{', '.join(others)}]; or use method.tuner: lora",
+            remedy=f"leave it out: method.oft.target: [{', '.join(others)}]; or {remedy}" if others else remedy,
         )
 
     for name, layer in tuned.base_model.model.named_modules():

@@ -136,6 +136,12 @@ def test_contents_of_gemini_are_messages() -> None:
     assert made.columns == {"messages": "contents", "system": "systemInstruction"}
 
 
+def test_contents_that_are_not_turns_of_gemini_are_not_messages() -> None:
+    rows = _rows(question="What is {}?", answer="It is {}, yes.")
+    made = guess([{**row, "contents": [{"title": "a page", "text": "some words"}]} for row in rows])
+    assert made is not None and made.columns == {"prompt": "question", "completion": "answer"}
+
+
 def test_choices_of_a_question_are_not_its_answer() -> None:
     """MMLU: the column A is the first choice, and Answer has the letter of the right one."""
     choices = {letter: f"{{}} {letter}" for letter in "ABCD"}

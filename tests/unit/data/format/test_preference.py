@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -28,6 +29,18 @@ ROWS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
         [SYSTEM, *EARLIER, {"role": "user", "content": "q\ni"}],
     ),
     "a question": ({"system": "s", "question": "q", "chosen": "good", "rejected": "poor"}, [SYSTEM, USER]),
+    "a question beside answers as turns": ({"question": "q", "chosen": [GOOD], "rejected": [POOR]}, [USER]),
+    "a question beside whole conversations": (
+        {"question": "q, in other words", "chosen": [USER, GOOD], "rejected": [USER, POOR]}, [USER],
+    ),
+    "a question beside whole conversations as JSON": (
+        {"question": "q", "chosen": json.dumps([USER, GOOD]), "rejected": json.dumps([USER, POOR])}, [USER],
+    ),
+    "a question beside transcripts": (
+        {"question": "q", "chosen": "\n\nHuman: q\n\nAssistant: good",
+         "rejected": "\n\nHuman: q\n\nAssistant: poor"},
+        [USER],
+    ),
     "openai": (
         {"input": {"messages": [SYSTEM, USER], "tools": []}, "preferred_output": [GOOD],
          "non_preferred_output": [POOR]},
@@ -84,6 +97,12 @@ def test_every_form_is_the_same_pair(name: str) -> None:
     row, prompt = ROWS[name]
     assert matches(row)
     assert convert(row) == Pair(Conversation([*prompt, GOOD]), Conversation([*prompt, POOR]))
+
+
+def test_a_missing_answer_of_openai_is_named_by_its_side() -> None:
+    row = {"input": {"messages": [USER]}, "preferred_output": [GOOD], "non_preferred_output": None}
+    made = convert(row)
+    assert isinstance(made, BadRow) and made.detail == "rejected is missing or empty"
 
 
 def test_pair_keeps_tools_and_margin() -> None:

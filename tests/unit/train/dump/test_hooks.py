@@ -123,10 +123,11 @@ def test_tensor_that_two_modules_return_is_measured_once() -> None:
 def test_memory_without_content_is_not_recorded_as_an_operator() -> None:
     class Filled(nn.Module):
         def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-            return {"logits": torch.empty_like(x).copy_(x) + x.new_empty(x.shape).zero_()}
+            permuted = torch.empty_permuted(x.shape, (1, 0)).copy_(x)
+            return {"logits": torch.empty_like(x).copy_(permuted) + x.new_empty(x.shape).zero_()}
 
     slots = [row["slot"] for row in recorded(Filled(), level="op") if row["slot"].startswith("op.")]
-    assert slots == ["op.0.copy_", "op.1.zero_", "op.2.add"]
+    assert slots == ["op.0.copy_", "op.1.copy_", "op.2.zero_", "op.3.add"]
 
 
 @pytest.mark.parametrize("reentrant", [None, False, True])

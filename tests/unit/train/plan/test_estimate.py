@@ -65,6 +65,22 @@ def test_what_fits_needs_no_change(request_of: Any) -> None:
     assert sum(found.at_peak.values()) == found.expected == max(found.moments.values())
 
 
+@pytest.mark.parametrize(
+    ("keys", "padding_free"),
+    [({}, True), ({"align": {"dump_steps": 1}}, True), ({"data": {"packing": False}}, True),
+     ({"data": {"packing": False}, "align": {"dump_steps": 1}}, False)],
+    ids=["packed", "packed and dumped", "not packed", "not packed and dumped"],
+)  # fmt: skip
+def test_rows_are_padded_where_dumps_want_them_padded(
+    shallow_request_of: Any, keys: dict[str, Any], *, padding_free: bool
+) -> None:
+    data = {"train": [{"path": "x.jsonl"}], **keys.get("data", {})}
+    request = shallow_request_of(**{**keys, "data": data, "batch": {"per_device": 2}})
+    rows = {"documents": (Document(30, 3), Document(30, 3)), "padded_documents": (Document(40, 3), Document(4, 3))}
+    found = estimate.answer(replace(request, **rows), search=False)["estimate"]["facts"]
+    assert (found["padding_free"], found["tokens"]) == (padding_free, 60 if padding_free else 80)
+
+
 @pytest.mark.long
 def test_every_change_that_is_offered_fits_by_the_same_estimate(request_of: Any, usual: Estimate) -> None:
     request = request_of(memory=int(usual.expected * 0.6))

@@ -205,6 +205,15 @@ def test_work_knows_what_is_offloaded(tmp_path: Path, keys: dict[str, Any], *, o
     assert _work(tmp_path, 2, **keys).offloads == offloads
 
 
+@pytest.mark.parametrize(("device", "offloads"), [("cpu", True), ("none", False), (None, False)])
+def test_work_knows_what_a_deepspeed_json_offloads(tmp_path: Path, device: str | None, *, offloads: bool) -> None:
+    zero = {"stage": 2, "offload_optimizer": {"device": device}} if device else {"stage": 2}
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({"zero_optimization": zero}))
+    parallel = {"strategy": "deepspeed", "deepspeed": {"config": str(file)}}
+    assert _work(tmp_path, 2, parallel=parallel).offloads == offloads
+
+
 def test_communication_over_unknown_links_is_said_not_to_count() -> None:
     work, target = replace(_WORK, transfers=(_ALL_REDUCE,)), replace(_TARGET, devices=2)
     found = _estimate(work=work, target=target, speed=replace(_SPEED, link=None, memory=None))

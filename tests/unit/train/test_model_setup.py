@@ -1,0 +1,87 @@
+"""When documents go through the model without padding."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ascendtune.core.errors import CheckFailed, RecipeError
+from ascendtune.machine.torch_backend.cpu import CpuDevice
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train import model_checks
+from ascendtune.train.attention.choice import AttentionChoice, Verdict
+from ascendtune.train.model_setup import isolates
+from ascendtune.train.precision import choose_precision
+
+_PAIRS, _SINGLES = {"stage": "preference"}, {"stage": "preference", "preference": {"loss": "kto"}}
+
+
+class Model:
+    def get_input_embeddings(self) -> Any:
+        return SimpleNamespace(weight=torch.zeros(8, 2))
+
+
+def isolated(packing: Any, *, batch: int = 2, keeps_apart: bool = True, **keys: Any) -> bool:
+    data = {"train": [{"path": "x.jsonl"}], "packing": packing}
+    recipe = Recipe.check({"model": {"path": "m"}, "data": data, "batch": {"per_device": batch}, **keys})
+    strategy: Any = SimpleNamespace(is_main=True, device=CpuDevice())
+    verdict = Verdict("sdpa", packed=keeps_apart, why_padded=None if keeps_apart else "it counts tokens")
+    attention = AttentionChoice("sdpa", "as asked", verdict)
+    return isolates(Model(), recipe, strategy, choose_precision(recipe, CpuDevice()), attention)
+
+
+@pytest.fixture
+def proof(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
+    """Errors that the proof of isolation raises."""
+    errors: list[Exception] = []
+
+    def prove(*_: Any, **__: Any) -> float:
+        if errors:
+            raise errors[0]
+        return 0.0
+
+    monkeypatch.setattr(model_checks, "prove_isolation", prove)
+    return errors
+
+
+@pytest.mark.usefixtures("proof")
+@pytest.mark.parametrize(
+    ("packing", "batch", "keys", "expected"),
+    [
+        ("auto", 1, {}, True),
+        ("auto", 2, {"align": {"dump_steps": 1}}, True),
+        (False, 2, {}, True),
+        (False, 1, {}, False),
+        (False, 1, {"method": _PAIRS}, True),
+        (False, 1, {"method": _SINGLES}, False),
+        (False, 2, {"align": {"dump_steps": 1}}, False),
+    ],
+)
+def test_rows_are_padded_where_none_is_needed_or_dumps_are_compared(
+    packing: Any, batch: int, keys: dict[str, Any], *, expected: bool
+) -> None:
+    assert isolated(packing, batch=batch, **keys) == expected
+
+
+@pytest.mark.usefixtures("proof")
+def test_a_model_that_sees_other_documents_pads_and_is_refused_only_where_packing_is_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert not isolated(False, keeps_apart=False) and not caplog.text
+    assert not isolated("auto", keeps_apart=False) and "it counts tokens" in caplog.text
+    with pytest.raises(RecipeError) as caught:
+        isolated(True, keeps_apart=False)
+    assert caught.value.code == "packing-unsupported"
+
+
+def test_a_failed_proof_pads_rows_that_are_not_packed_and_stops_others(
+    proof: list[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    proof.append(CheckFailed("documents attend to each other", code="documents-not-isolated", remedy="report it"))
+    assert not isolated(False) and "rows are padded" in caplog.text
+    for packing in ("auto", True):
+        with pytest.raises(CheckFailed):
+            isolated(packing)
