@@ -9,11 +9,12 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
-from ascendtune.core.log import is_quiet
-from ascendtune.core.terminal_text import control
+from ascendtune.core.log import displays, is_quiet
+from ascendtune.core.terminal_text import USUAL_COLUMNS, control
+from ascendtune.core.text_table import cut_lines
 from ascendtune.core.units import format_duration
 
 _SILENT_SECONDS = 2.0
@@ -22,6 +23,9 @@ _REPEAT_SECONDS = 0.5
 _LINE_SECONDS = 10.0
 """Between two lines where there is no terminal."""
 _BAR = 24
+_writing = threading.RLock()
+"""Held while a display writes, and during a fork: a child would wait for ever for a lock that another thread holds."""
+os.register_at_fork(before=_writing.acquire, after_in_parent=_writing.release, after_in_child=_writing.release)
 
 
 class Progress:
@@ -34,19 +38,21 @@ class Progress:
         self._state = ("", 0, 0, "")
         self._began = self._last = time.monotonic()
         self._pause = _SILENT_SECONDS
-        self._writing = threading.RLock()
         self._over = threading.Event()
         self._repeater = threading.Thread(target=self._repeat, daemon=True)
 
     def __enter__(self) -> Progress:
         if not is_quiet():
             self._repeater.start()
+            displays.append(self._hidden)
         return self
 
     def __exit__(self, *error: object) -> None:
         self._over.set()
         if self._repeater.is_alive():
             self._repeater.join()
+        if self._hidden in displays:
+            displays.remove(self._hidden)
         self._erase()
 
     def show(self, what: str, done: int = 0, total: int = 0, parts: str = "") -> None:
@@ -56,7 +62,7 @@ class Progress:
         """
         if is_quiet():
             return
-        with self._writing:
+        with _writing:
             now = time.monotonic()
             if what != self._state[0]:
                 self._began = now
@@ -79,22 +85,30 @@ class Progress:
         try:
             yield
         finally:
-            with self._writing:
+            with _writing:
                 self._state = ("", 0, 0, "")
                 self._erase()
 
     def _repeat(self) -> None:
         while not self._over.wait(_REPEAT_SECONDS):
-            with self._writing:
+            with _writing:
                 what, done, total, _ = self._state
                 if what and not 0 < total <= done:
                     self.show(*self._state)
 
     def say(self, message: str) -> None:
         """Print a line that stays, above the progress bar."""
-        with self._writing:
-            self._erase()
+        with self._hidden():
             print(message, file=self._stream, flush=True)
+
+    @contextmanager
+    def _hidden(self) -> Iterator[None]:
+        """Nothing is on the screen, and nothing comes, so that another can write."""
+        with _writing:
+            with suppress(OSError):
+                # A terminal that has gone is no reason to lose what comes.
+                self._erase()
+            yield
 
     def _plain_line(self, waited: float) -> str:
         what, done, total, parts = self._state
@@ -113,7 +127,9 @@ class Progress:
             left = waited / done * (total - done) if done else None
             line = f"{what} {'█' * filled}{'·' * (_BAR - filled)} {done:,}/{total:,}, {format_duration(left)} left"
         line += f"; {parts}" if parts else ""
-        return line[: os.get_terminal_size(self._stream.fileno()).columns - 1]
+        # COLUMNS, if it is set, does not change with the window: a line that is too long could not be erased.
+        columns = os.get_terminal_size(self._stream.fileno()).columns or USUAL_COLUMNS
+        return cut_lines([line], max(columns - 1, 1))[0]
 
     def _erase(self) -> None:
         if self._shown:

@@ -1,13 +1,38 @@
 from __future__ import annotations
 
+import fcntl
 import io
+import os
 import re
+import signal
+import struct
+import sys
+import termios
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from ascendtune.cli import progress
 from ascendtune.cli.progress import Progress
+from ascendtune.core import log
+from ascendtune.core.terminal_text import columns_of
+
+
+@contextmanager
+def _terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> Iterator[int]:
+    """stderr is a terminal of so many columns, in which progress is shown at once; yields its other side."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "_REFRESH_SECONDS", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    with os.fdopen(theirs, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        yield ours
+    os.close(ours)
 
 
 def test_without_a_terminal_a_line_comes_after_two_seconds_and_every_ten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,3 +80,50 @@ def test_work_that_reports_nothing_for_long_is_shown_again(monkeypatch: pytest.M
         # What is done is not said again.
         assert stream.getvalue().removeprefix(lines) in ("", "comparing: 2 of 2\n")
     assert set(lines.splitlines()) == {"comparing: 1 of 2"}
+
+
+def test_message_begins_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    with _terminal(monkeypatch, 80) as screen:
+        log.set_up()
+        with Progress(sys.stderr) as shown:
+            shown.show("MiB of o/m", 4, 9)
+            log.warn("another mirror")
+            written = ""
+            while "\n" not in written:
+                written += os.read(screen, 4096).decode()
+        log.warn("the end")
+    assert re.fullmatch(r"\r\x1b\[KMiB of o/m .* left\r\x1b\[Kwarning: another mirror\r\n.*", written, re.DOTALL)
+    assert log.displays == []
+
+
+@pytest.mark.parametrize(("columns", "most"), [(60, 59), (0, 79), (1, 1)])
+def test_line_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, most: int) -> None:
+    with _terminal(monkeypatch, columns) as screen:
+        with Progress(sys.stderr) as shown:
+            shown.show("MiB of o/数据", 4, 9, "训练数据" * 20)
+        line = os.read(screen, 4096).decode().split("\x1b[K")[1].rstrip("\r")
+    assert most - 1 <= columns_of(line) <= most and line.endswith("…")
+
+
+def test_child_forked_while_a_line_is_written_can_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    class Slow(io.StringIO):
+        def write(self, text: str) -> int:
+            begun.set()
+            goes_on.wait(60)
+            return super().write(text)
+
+    monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.0)
+    shown = Progress(Slow())
+    shown._last = 0.0
+    writer = threading.Thread(target=shown.show, args=("tokenising", 1, 9), daemon=True)
+    writer.start()
+    assert begun.wait(60)
+    threading.Timer(0.2, goes_on.set).start()
+    if (pid := os.fork()) == 0:
+        signal.alarm(10)
+        shown.say("from the child")
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    writer.join()
