@@ -144,9 +144,16 @@ def test_a_wide_example_is_continued_with_a_backslash(
             ["export", "--model_name_or_path", "m", "--adapter_name_or_path", "a,b", "--export_dir", "c"],
             "do: ascendtune merge a --adapter b --onto m --to c\n",
         ),
+        (
+            ["export", "--model", "a, b", "--adapters", "my a, b,"],
+            "do: ascendtune merge 'my a' --adapter b --onto 'a, b' ",
+        ),
+        (["export", "--model", "my model", "--adapters", ","], "do: ascendtune merge , --onto 'my model' --to DIR\n"),
+        (["export", "--model", "my model"], "do: ascendtune merge 'my model' --to DIR\n"),
         (["export", "--adapters", "out", "--merge_lora", "true"], "do: ascendtune merge out --to DIR\n"),
         (["merge", "--model", "m", "--adapters", "a"], "do: ascendtune merge a --onto m --to DIR\n"),
         (["llamafactory-cli", "train", "my recipe.yaml"], "leave it out: ascendtune train 'my recipe.yaml'\n"),
+        (["swift", "export", "--hub_token", "none-of-yours"], "leave it out: ascendtune export --hub_token '***'\n"),
         (["torchrun", "train.py"], "ascendtune launch -- python train.py"),
         (
             ["export", "--adapters", "out/x", "--push_to_hub", "true", "--hub_model_id", "me/x"],
