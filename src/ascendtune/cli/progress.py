@@ -36,6 +36,7 @@ class Progress:
         self._watched = stream.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = False
         self._state = ("", 0, 0, "")
+        self._first = 0
         self._began = self._last = time.monotonic()
         self._pause = _SILENT_SECONDS
         self._over = threading.Event()
@@ -65,7 +66,7 @@ class Progress:
         with _writing:
             now = time.monotonic()
             if what != self._state[0]:
-                self._began = now
+                self._began, self._first = now, done
             self._state = (what, done, total, parts)
             waited = now - self._began
             if waited < _SILENT_SECONDS or now - self._last < (_REFRESH_SECONDS if self._watched else self._pause):
@@ -124,8 +125,10 @@ class Progress:
             line = f"{what} {done:,}" if done else f"{what} {format_duration(waited)}"
         else:
             filled = round(_BAR * done / total)
-            left = waited / done * (total - done) if done else None
-            line = f"{what} {'█' * filled}{'·' * (_BAR - filled)} {done:,}/{total:,}, {format_duration(left)} left"
+            # What was done before, such as bytes of an earlier fetch, says nothing about the speed.
+            now = done - self._first
+            left = f", {format_duration(waited / now * (total - done))} left" if now > 0 else ""
+            line = f"{what} {'█' * filled}{'·' * (_BAR - filled)} {done:,}/{total:,}{left}"
         line += f"; {parts}" if parts else ""
         # COLUMNS, if it is set, does not change with the window: a line that is too long could not be erased.
         columns = os.get_terminal_size(self._stream.fileno()).columns or USUAL_COLUMNS

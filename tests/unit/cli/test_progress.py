@@ -35,6 +35,14 @@ def _terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> Iterator[int]:
     os.close(ours)
 
 
+def _until(screen: int, end: str) -> str:
+    """What appears on the terminal, up to `end` and not only the first bytes, which may be a part."""
+    written = ""
+    while end not in written[1:]:
+        written += os.read(screen, 4096).decode()
+    return written
+
+
 def test_without_a_terminal_a_line_comes_after_two_seconds_and_every_ten(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
@@ -88,11 +96,9 @@ def test_message_begins_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
         with Progress(sys.stderr) as shown:
             shown.show("MiB of o/m", 4, 9)
             log.warn("another mirror")
-            written = ""
-            while "\n" not in written:
-                written += os.read(screen, 4096).decode()
+            written = _until(screen, "\n")
         log.warn("the end")
-    assert re.fullmatch(r"\r\x1b\[KMiB of o/m .* left\r\x1b\[Kwarning: another mirror\r\n.*", written, re.DOTALL)
+    assert re.fullmatch(r"\r\x1b\[KMiB of o/m .* 4/9\r\x1b\[Kwarning: another mirror\r\n.*", written, re.DOTALL)
     assert log.displays == []
 
 
@@ -101,8 +107,21 @@ def test_line_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, m
     with _terminal(monkeypatch, columns) as screen:
         with Progress(sys.stderr) as shown:
             shown.show("MiB of o/数据", 4, 9, "训练数据" * 20)
-        line = os.read(screen, 4096).decode().split("\x1b[K")[1].rstrip("\r")
+        line = _until(screen, "\r\x1b[K").split("\x1b[K")[1].rstrip("\r")
     assert most - 1 <= columns_of(line) <= most and line.endswith("…")
+
+
+def test_time_left_follows_from_what_was_done_since_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    with _terminal(monkeypatch, 80) as screen:
+        with Progress(sys.stderr) as shown:
+            now = 1.0
+            shown.show("MiB of o/m", 90, 100)
+            now = 5.0
+            shown.show("MiB of o/m", 92, 100)
+        lines = _until(screen, "left\r\x1b[K")
+    assert lines.endswith(" 90/100\r\x1b[KMiB of o/m ██████████████████████·· 92/100, 16.0 s left\r\x1b[K")
 
 
 def test_child_forked_while_a_line_is_written_can_write(monkeypatch: pytest.MonkeyPatch) -> None:
