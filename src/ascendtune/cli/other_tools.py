@@ -111,7 +111,7 @@ def _training_with(word: str, remedy: str, values: dict[str, str], file: Path | 
         try:
             written = read_document(file).values
         except AscendtuneError as error:
-            return error.remedy
+            return f"{file}: {error.what}; {error.remedy}"
         if tool_of(written) is None:
             return shlex.join(["ascendtune", "train", str(file)])
         asked = {**written, **asked}

@@ -186,7 +186,7 @@ _TRL = "model_name_or_path: m\ndataset_name: d.jsonl\nlearning_rate: 0.1\n"
         (["sft", "c.yaml", "--learning_rate", "0.5"], _TRL, "ascendtune train recipe.yaml optim.learning_rate=0.5\n"),
         (["finetune", "c.yaml"], "name: qa\nmodel: {path: m}\n", "do: ascendtune train c.yaml\n"),
         (["preprocess", "c.yaml"], _TRL, "do: ascendtune train c.yaml --prepare\n"),
-        (["sft", "--config", "d.yaml"], _TRL, "did you mean 'c.yaml'"),
+        (["sft", "--config", "d.yaml"], _TRL, "do: d.yaml: no such recipe; did you mean 'c.yaml'"),
     ],
 )
 def test_commands_of_other_tools_are_answered_from_their_file(
