@@ -72,12 +72,14 @@ class Progress:
             if waited < _SILENT_SECONDS or now - self._last < (_REFRESH_SECONDS if self._watched else self._pause):
                 return
             self._last, self._pause = now, _LINE_SECONDS
-            if self._watched:
-                self._shown = True
-                self._stream.write("\r" + control("[K", self._stream) + self._line(waited))
-                self._stream.flush()
-            else:
-                print(self._plain_line(waited), file=self._stream, flush=True)
+            # A terminal or a reader that has gone, or a full disk, is no reason to end the work.
+            with suppress(OSError):
+                if self._watched:
+                    self._shown = True
+                    self._stream.write("\r" + control("[K", self._stream) + self._line(waited))
+                    self._stream.flush()
+                else:
+                    print(self._plain_line(waited), file=self._stream, flush=True)
 
     @contextmanager
     def counting(self, what: str) -> Iterator[None]:
@@ -106,9 +108,7 @@ class Progress:
     def _hidden(self) -> Iterator[None]:
         """Nothing is on the screen, and nothing comes, so that another can write."""
         with _writing:
-            with suppress(OSError):
-                # A terminal that has gone is no reason to lose what comes.
-                self._erase()
+            self._erase()
             yield
 
     def _plain_line(self, waited: float) -> str:
@@ -136,6 +136,7 @@ class Progress:
 
     def _erase(self) -> None:
         if self._shown:
-            self._stream.write("\r" + control("[K", self._stream))
-            self._stream.flush()
             self._shown = False
+            with suppress(OSError):
+                self._stream.write("\r" + control("[K", self._stream))
+                self._stream.flush()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import os
@@ -146,3 +147,26 @@ def test_child_forked_while_a_line_is_written_can_write(monkeypatch: pytest.Monk
         os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     writer.join()
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_work_goes_on_where_progress_cannot_be_written(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
+    tried = []
+
+    class Full(io.StringIO):
+        def isatty(self) -> bool:
+            return is_terminal
+
+        def fileno(self) -> int:
+            return screen
+
+        def write(self, text: str) -> int:
+            tried.append(text)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
+    with _terminal(monkeypatch, 80) as screen, Progress(Full()) as shown:
+        shown._pause = 0.0
+        shown.show("MiB of o/m", 1, 2)
+        shown.show("MiB of o/m", 2, 2)
+    assert len(tried) >= 2
