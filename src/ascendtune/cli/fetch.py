@@ -66,7 +66,8 @@ def fetch(
         raise MachineError(
             f"{variable} is set, which forbids the network",
             code="hub-offline",
-            remedy=f"unset it for this command: env -u {variable} ascendtune fetch …",
+            # Unsetting one of the two variables leaves the other.
+            remedy="allow it for this command: HF_HUB_OFFLINE=0 ascendtune fetch …",
         )
     supplies = _asked(kind, names or [], file, to, revision, tuple(include or ()), tuple(exclude or ()))
     mirrors = Mirrors(choose_sources(source or [], os.environ))

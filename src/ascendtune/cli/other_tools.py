@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 from ascendtune.core.errors import InputError
+from ascendtune.core.mask import command_without_secrets
 
 _TRAIN = "ascendtune init --model MODEL --data DATA{}, then ascendtune train recipe.yaml"
 _CHAT = "ascendtune chat RUN_OR_MODEL"
@@ -78,7 +79,7 @@ def require_command(word: str, following: list[str], known: list[str]) -> None:
         InputError: with the command that does the same here.
     """
     if word in _TOOLS:
-        here = shlex.join(["ascendtune", *following])
+        here = shlex.join(["ascendtune", *command_without_secrets(following)])
         raise InputError(f"no such command '{word}'", code="unknown-command", remedy=f"leave it out: {here}")
     if word not in known and (remedy := _COMMANDS.get(word)):
         values = _options_in(following)
@@ -110,7 +111,7 @@ def _training_with(word: str, remedy: str, values: dict[str, str], file: Path | 
         try:
             written = read_document(file).values
         except AscendtuneError as error:
-            return error.remedy
+            return f"{file}: {error.what}; {error.remedy}"
         if tool_of(written) is None:
             return shlex.join(["ascendtune", "train", str(file)])
         asked = {**written, **asked}
@@ -138,7 +139,7 @@ def _with_models(word: str, remedy: str, values: dict[str, str]) -> str | None:
     if named is None:
         return None
     if remedy == _MERGE or word == "merge":
-        first, *others = re.split(r"[\s,]+", named)
+        first, *others = [each.strip() for each in (adapters or "").split(",") if each.strip()] or [named]
         more = [each for other in others for each in ("--adapter", other)]
         onto = ["--onto", model] if model and adapters else []
         return shlex.join(["ascendtune", "merge", first, *more, *onto, "--to", target or "DIR"])

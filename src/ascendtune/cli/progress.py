@@ -9,11 +9,12 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
-from ascendtune.core.log import is_quiet
-from ascendtune.core.terminal_text import control
+from ascendtune.core.log import displays, is_quiet
+from ascendtune.core.terminal_text import USUAL_COLUMNS, control
+from ascendtune.core.text_table import cut_lines
 from ascendtune.core.units import format_duration
 
 _SILENT_SECONDS = 2.0
@@ -22,6 +23,9 @@ _REPEAT_SECONDS = 0.5
 _LINE_SECONDS = 10.0
 """Between two lines where there is no terminal."""
 _BAR = 24
+_writing = threading.RLock()
+"""Held while a display writes, and during a fork: a child would wait for ever for a lock that another thread holds."""
+os.register_at_fork(before=_writing.acquire, after_in_parent=_writing.release, after_in_child=_writing.release)
 
 
 class Progress:
@@ -32,21 +36,24 @@ class Progress:
         self._watched = stream.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = False
         self._state = ("", 0, 0, "")
+        self._first = 0
         self._began = self._last = time.monotonic()
         self._pause = _SILENT_SECONDS
-        self._writing = threading.RLock()
         self._over = threading.Event()
         self._repeater = threading.Thread(target=self._repeat, daemon=True)
 
     def __enter__(self) -> Progress:
         if not is_quiet():
             self._repeater.start()
+            displays.append(self._hidden)
         return self
 
     def __exit__(self, *error: object) -> None:
         self._over.set()
         if self._repeater.is_alive():
             self._repeater.join()
+        if self._hidden in displays:
+            displays.remove(self._hidden)
         self._erase()
 
     def show(self, what: str, done: int = 0, total: int = 0, parts: str = "") -> None:
@@ -56,21 +63,23 @@ class Progress:
         """
         if is_quiet():
             return
-        with self._writing:
+        with _writing:
             now = time.monotonic()
             if what != self._state[0]:
-                self._began = now
+                self._began, self._first = now, done
             self._state = (what, done, total, parts)
             waited = now - self._began
             if waited < _SILENT_SECONDS or now - self._last < (_REFRESH_SECONDS if self._watched else self._pause):
                 return
             self._last, self._pause = now, _LINE_SECONDS
-            if self._watched:
-                self._shown = True
-                self._stream.write("\r" + control("[K", self._stream) + self._line(waited))
-                self._stream.flush()
-            else:
-                print(self._plain_line(waited), file=self._stream, flush=True)
+            # A terminal or a reader that has gone, or a full disk, is no reason to end the work.
+            with suppress(OSError):
+                if self._watched:
+                    self._shown = True
+                    self._stream.write("\r" + control("[K", self._stream) + self._line(waited))
+                    self._stream.flush()
+                else:
+                    print(self._plain_line(waited), file=self._stream, flush=True)
 
     @contextmanager
     def counting(self, what: str) -> Iterator[None]:
@@ -79,22 +88,28 @@ class Progress:
         try:
             yield
         finally:
-            with self._writing:
+            with _writing:
                 self._state = ("", 0, 0, "")
                 self._erase()
 
     def _repeat(self) -> None:
         while not self._over.wait(_REPEAT_SECONDS):
-            with self._writing:
+            with _writing:
                 what, done, total, _ = self._state
                 if what and not 0 < total <= done:
                     self.show(*self._state)
 
     def say(self, message: str) -> None:
         """Print a line that stays, above the progress bar."""
-        with self._writing:
-            self._erase()
+        with self._hidden():
             print(message, file=self._stream, flush=True)
+
+    @contextmanager
+    def _hidden(self) -> Iterator[None]:
+        """Nothing is on the screen, and nothing comes, so that another can write."""
+        with _writing:
+            self._erase()
+            yield
 
     def _plain_line(self, waited: float) -> str:
         what, done, total, parts = self._state
@@ -110,13 +125,18 @@ class Progress:
             line = f"{what} {done:,}" if done else f"{what} {format_duration(waited)}"
         else:
             filled = round(_BAR * done / total)
-            left = waited / done * (total - done) if done else None
-            line = f"{what} {'█' * filled}{'·' * (_BAR - filled)} {done:,}/{total:,}, {format_duration(left)} left"
+            # What was done before, such as bytes of an earlier fetch, says nothing about the speed.
+            now = done - self._first
+            left = f", {format_duration(waited / now * (total - done))} left" if now > 0 else ""
+            line = f"{what} {'█' * filled}{'·' * (_BAR - filled)} {done:,}/{total:,}{left}"
         line += f"; {parts}" if parts else ""
-        return line[: os.get_terminal_size(self._stream.fileno()).columns - 1]
+        # COLUMNS, if it is set, does not change with the window: a line that is too long could not be erased.
+        columns = os.get_terminal_size(self._stream.fileno()).columns or USUAL_COLUMNS
+        return cut_lines([line], max(columns - 1, 1))[0]
 
     def _erase(self) -> None:
         if self._shown:
-            self._stream.write("\r" + control("[K", self._stream))
-            self._stream.flush()
             self._shown = False
+            with suppress(OSError):
+                self._stream.write("\r" + control("[K", self._stream))
+                self._stream.flush()

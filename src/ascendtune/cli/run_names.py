@@ -98,10 +98,12 @@ def _refuse_missing_run(path: Path) -> None:
     runs = [each.parent.name for each in folder.glob("*/run.json")]
     if not runs and path.parts[:-1] != _RUNS.parts:
         return
+    is_id = len(path.parts) == 2 and folder != _RUNS
+    otherwise = f"for a model on a hub give hf:{path}" if is_id else "`ascendtune runs list` shows the runs"
     raise InputError(
         "no such run",
         code="path-missing",
-        remedy=did_you_mean(path.name, runs) or "`ascendtune runs list` shows the runs",
+        remedy=did_you_mean(path.name, runs, otherwise),
         where=path,
     )
 

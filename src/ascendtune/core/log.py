@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 
 from ascendtune.core.terminal_text import safe, terminal_width, wrapped
 
 _logger = logging.getLogger("ascendtune")
+displays: list[Callable[[], AbstractContextManager[None]]] = []
+"""Of what is on the line of the terminal on which a message would begin: hides it while the message is written."""
 
 
 class _Format(logging.Formatter):
@@ -25,7 +29,10 @@ class _CurrentStderr(logging.StreamHandler):  # type: ignore[type-arg]  # generi
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
-        super().emit(record)
+        with ExitStack() as hidden:
+            for hide in displays:
+                hidden.enter_context(hide())
+            super().emit(record)
 
 
 _VERBOSITY = "ASCENDTUNE_VERBOSITY"

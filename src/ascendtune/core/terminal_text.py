@@ -152,7 +152,7 @@ def _stand_in(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 _LABEL = re.compile(r" *(?:\[rank \d+\] )?[a-z]+: ")
-_USUAL_COLUMNS = 80
+USUAL_COLUMNS = 80
 _NARROWEST = 20
 _HANGING = 2
 _WIDE = "\u3000-\u303f\u3400-\u9fff\uff00-\uff60"
@@ -168,8 +168,8 @@ def terminal_width(stream: TextIO) -> int | None:
     if (given := os.environ.get("COLUMNS", "")).isdecimal() and int(given):
         return int(given)
     with suppress(OSError):
-        return os.get_terminal_size(stream.fileno()).columns or _USUAL_COLUMNS
-    return _USUAL_COLUMNS
+        return os.get_terminal_size(stream.fileno()).columns or USUAL_COLUMNS
+    return USUAL_COLUMNS
 
 
 def wrapped(text: str, columns: int | None, indent: int | None = None) -> str:

@@ -101,7 +101,9 @@ def _translated(error: Exception, name: str, kind: Kind, offline: str | None) ->
     from modelscope_hub import errors
 
     if offline and isinstance(error, errors.HubError | OSError | ValueError):
-        return not_in_the_cache(name, noun(kind), offline, _cache())
+        # A cache that does not exist is an empty one.
+        fault = None if isinstance(error, FileNotFoundError) else disk_fault(error, _cache(), "downloading")
+        return fault or not_in_the_cache(name, noun(kind), offline, _cache())
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, errors.NotExistError) or status == 404:
         return input_error(kind)(

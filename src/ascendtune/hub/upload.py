@@ -6,6 +6,7 @@ Uploads go through huggingface_hub, so its variables work: HF_ENDPOINT, HF_TOKEN
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError
 from ascendtune.core.foreign_json import first_line
-from ascendtune.hub.download import endpoint, http_status, shown_endpoint
+from ascendtune.hub.download import endpoint, http_status, offline_variable, shown_endpoint
 from ascendtune.hub.upload_files import UploadFile
 
 
@@ -128,7 +129,8 @@ def _our_error(error: Exception, name: str) -> AscendtuneError | None:
     from huggingface_hub import errors
 
     if isinstance(error, errors.OfflineModeIsEnabled):
-        return MachineError("HF_HUB_OFFLINE is set", code="hub-offline", remedy="unset it to upload")
+        variable = offline_variable(os.environ) or "HF_HUB_OFFLINE"
+        return MachineError(f"{variable} is set", code="hub-offline", remedy="unset it to upload")
     status = http_status(error)
     if isinstance(error, errors.RepositoryNotFoundError | errors.GatedRepoError) or status in (401, 403):
         return InputError(

@@ -234,7 +234,11 @@ def test_pasted_lines_are_one_message(marked: bool, typed: list[str], messages: 
                 # Not before the line has been taken: its answer takes longer than this.
                 time.sleep(1)
             elif number < len(typed) - 1:
-                until(". " if "\r" in keys[:-1] else repr(keys.rstrip()))
+                is_paste = "\r" in keys[:-1]
+                until(". " if is_paste else repr(keys.rstrip()))
+                # What is typed between an answer and the next prompt is echoed onto the line of the answer.
+                while not (is_paste or shown.endswith("> ")):
+                    shown += os.read(keyboard, 4096).decode()
         for message in messages:
             until(repr(message))
         while not shown.endswith("> "):

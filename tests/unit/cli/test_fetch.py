@@ -66,6 +66,14 @@ def test_forbidden_network_is_said_and_files_are_verified_all_the_same(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert main(["fetch", "model", "o/m", "--from", hub.endpoint, "--to", "other"]) == 3
     assert "HF_HUB_OFFLINE is set" in capsys.readouterr().err and len(hub.tokens) == asked
+    monkeypatch.setenv("TRANSFORMERS_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")
+    assert main(["fetch", "model", "o/m", "--from", hub.endpoint, "--to", "other"]) == 3
+    said = capsys.readouterr().err
+    assert "TRANSFORMERS_OFFLINE is set" in said and ": HF_HUB_OFFLINE=0 ascendtune fetch" in said
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    assert main(["fetch", "model", "o/m", "--from", hub.endpoint, "--to", "other"]) == 0
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert main(["fetch", "model", "o/m", "--verify"]) == 0
 
 

@@ -144,9 +144,16 @@ def test_a_wide_example_is_continued_with_a_backslash(
             ["export", "--model_name_or_path", "m", "--adapter_name_or_path", "a,b", "--export_dir", "c"],
             "do: ascendtune merge a --adapter b --onto m --to c\n",
         ),
+        (
+            ["export", "--model", "a, b", "--adapters", "my a, b,"],
+            "do: ascendtune merge 'my a' --adapter b --onto 'a, b' ",
+        ),
+        (["export", "--model", "my model", "--adapters", ","], "do: ascendtune merge , --onto 'my model' --to DIR\n"),
+        (["export", "--model", "my model"], "do: ascendtune merge 'my model' --to DIR\n"),
         (["export", "--adapters", "out", "--merge_lora", "true"], "do: ascendtune merge out --to DIR\n"),
         (["merge", "--model", "m", "--adapters", "a"], "do: ascendtune merge a --onto m --to DIR\n"),
         (["llamafactory-cli", "train", "my recipe.yaml"], "leave it out: ascendtune train 'my recipe.yaml'\n"),
+        (["swift", "export", "--hub_token", "none-of-yours"], "leave it out: ascendtune export --hub_token '***'\n"),
         (["torchrun", "train.py"], "ascendtune launch -- python train.py"),
         (
             ["export", "--adapters", "out/x", "--push_to_hub", "true", "--hub_model_id", "me/x"],
@@ -179,7 +186,7 @@ _TRL = "model_name_or_path: m\ndataset_name: d.jsonl\nlearning_rate: 0.1\n"
         (["sft", "c.yaml", "--learning_rate", "0.5"], _TRL, "ascendtune train recipe.yaml optim.learning_rate=0.5\n"),
         (["finetune", "c.yaml"], "name: qa\nmodel: {path: m}\n", "do: ascendtune train c.yaml\n"),
         (["preprocess", "c.yaml"], _TRL, "do: ascendtune train c.yaml --prepare\n"),
-        (["sft", "--config", "d.yaml"], _TRL, "did you mean 'c.yaml'"),
+        (["sft", "--config", "d.yaml"], _TRL, "do: d.yaml: no such recipe; did you mean 'c.yaml'"),
     ],
 )
 def test_commands_of_other_tools_are_answered_from_their_file(

@@ -1,13 +1,47 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import io
+import os
 import re
+import signal
+import struct
+import sys
+import termios
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from ascendtune.cli import progress
 from ascendtune.cli.progress import Progress
+from ascendtune.core import log
+from ascendtune.core.terminal_text import columns_of
+
+
+@contextmanager
+def _terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> Iterator[int]:
+    """stderr is a terminal of so many columns, in which progress is shown at once; yields its other side."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "_REFRESH_SECONDS", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    with os.fdopen(theirs, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        yield ours
+    os.close(ours)
+
+
+def _until(screen: int, end: str) -> str:
+    """What appears on the terminal, up to `end` and not only the first bytes, which may be a part."""
+    written = ""
+    while end not in written[1:]:
+        written += os.read(screen, 4096).decode()
+    return written
 
 
 def test_without_a_terminal_a_line_comes_after_two_seconds_and_every_ten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,3 +89,84 @@ def test_work_that_reports_nothing_for_long_is_shown_again(monkeypatch: pytest.M
         # What is done is not said again.
         assert stream.getvalue().removeprefix(lines) in ("", "comparing: 2 of 2\n")
     assert set(lines.splitlines()) == {"comparing: 1 of 2"}
+
+
+def test_message_begins_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    with _terminal(monkeypatch, 80) as screen:
+        log.set_up()
+        with Progress(sys.stderr) as shown:
+            shown.show("MiB of o/m", 4, 9)
+            log.warn("another mirror")
+            written = _until(screen, "\n")
+        log.warn("the end")
+    assert re.fullmatch(r"\r\x1b\[KMiB of o/m .* 4/9\r\x1b\[Kwarning: another mirror\r\n.*", written, re.DOTALL)
+    assert log.displays == []
+
+
+@pytest.mark.parametrize(("columns", "most"), [(60, 59), (0, 79), (1, 1)])
+def test_line_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, most: int) -> None:
+    with _terminal(monkeypatch, columns) as screen:
+        with Progress(sys.stderr) as shown:
+            shown.show("MiB of o/数据", 4, 9, "训练数据" * 20)
+        line = _until(screen, "\r\x1b[K").split("\x1b[K")[1].rstrip("\r")
+    assert most - 1 <= columns_of(line) <= most and line.endswith("…")
+
+
+def test_time_left_follows_from_what_was_done_since_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    with _terminal(monkeypatch, 80) as screen:
+        with Progress(sys.stderr) as shown:
+            now = 1.0
+            shown.show("MiB of o/m", 90, 100)
+            now = 5.0
+            shown.show("MiB of o/m", 92, 100)
+        lines = _until(screen, "left\r\x1b[K")
+    assert lines.endswith(" 90/100\r\x1b[KMiB of o/m ██████████████████████·· 92/100, 16.0 s left\r\x1b[K")
+
+
+def test_child_forked_while_a_line_is_written_can_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    class Slow(io.StringIO):
+        def write(self, text: str) -> int:
+            begun.set()
+            goes_on.wait(60)
+            return super().write(text)
+
+    monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.0)
+    shown = Progress(Slow())
+    shown._last = 0.0
+    writer = threading.Thread(target=shown.show, args=("tokenising", 1, 9), daemon=True)
+    writer.start()
+    assert begun.wait(60)
+    threading.Timer(0.2, goes_on.set).start()
+    if (pid := os.fork()) == 0:
+        signal.alarm(10)
+        shown.say("from the child")
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    writer.join()
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_work_goes_on_where_progress_cannot_be_written(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
+    tried = []
+
+    class Full(io.StringIO):
+        def isatty(self) -> bool:
+            return is_terminal
+
+        def fileno(self) -> int:
+            return screen
+
+        def write(self, text: str) -> int:
+            tried.append(text)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
+    with _terminal(monkeypatch, 80) as screen, Progress(Full()) as shown:
+        shown._pause = 0.0
+        shown.show("MiB of o/m", 1, 2)
+        shown.show("MiB of o/m", 2, 2)
+    assert len(tried) >= 2

@@ -270,3 +270,12 @@ def test_adapter_for_modelscope_is_loaded_through_modelscope_s_own_download(run:
     card = model_card(run, "modelscope:o/m", "Qwen/Qwen3-8B", with_picture=False)
     assert 'AutoPeftModelForCausalLM.from_pretrained(snapshot_download("o/m"))' in card
     assert "from modelscope import snapshot_download\n" in card
+
+
+def test_variable_that_forbids_the_network_is_named(hub: Hub, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    # huggingface_hub reads the variables when it is imported.
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")
+    monkeypatch.setenv("TRANSFORMERS_OFFLINE", "1")
+    with pytest.raises(MachineError, match="TRANSFORMERS_OFFLINE is set"):
+        _push(run)

@@ -71,4 +71,9 @@ def test_path_of_a_missing_run_is_not_looked_for_on_a_hub(tmp_path: Path) -> Non
     assert refused.value.remedy == "did you mean 'alpaca-qwen'?"
     (tmp_path / "Qwen/mine").mkdir(parents=True)
     assert weights_named("Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"
+    (tmp_path / "Qwen/mine/run.json").write_text("{}")
+    with pytest.raises(InputError) as refused:
+        weights_named("Qwen/Qwen3-8B")
+    assert refused.value.remedy == "for a model on a hub give hf:Qwen/Qwen3-8B"
+    assert weights_named("hf:Qwen/Qwen3-8B") == "hf:Qwen/Qwen3-8B"
     assert weights_named("runs/alpaca-qwen") == "runs/alpaca-qwen"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import urllib.parse
@@ -82,6 +83,14 @@ def test_cache_alone_is_used_where_the_network_is_forbidden(hub: str, monkeypatc
     with pytest.raises(MachineError) as caught:
         fetch_model("org/absent")
     assert caught.value.code == "hub-offline"
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", "somewhere")
+
+    monkeypatch.setattr(import_module("modelscope_hub.compat.snapshot_download"), "snapshot_download", fails)
+    with pytest.raises(MachineError) as caught:
+        fetch_model("org/there")
+    assert caught.value.code == "input-output-error", "a disk that fails is no cache without the model"
 
 
 def test_missing_model_or_data_set_on_modelscope_is_refused(hub: str) -> None:

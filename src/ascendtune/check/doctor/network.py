@@ -12,6 +12,7 @@ from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import NETWORK_SECONDS, Outside
 from ascendtune.check.finding import Finding, ok, unknown, warning
+from ascendtune.hub.download import offline_variable
 
 NETWORK = "network"
 
@@ -20,8 +21,8 @@ _PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
 def _look(outside: Outside) -> Iterator[Finding]:
     env = outside.env
-    if env.get("HF_HUB_OFFLINE") in ("1", "true", "TRUE", "ON", "YES"):
-        yield ok(NETWORK, say("HF_HUB_OFFLINE is set: models are loaded from local directories only"))
+    if variable := offline_variable(env):
+        yield ok(NETWORK, say("{variable} is set: models are loaded from local directories only", variable=variable))
         return
     hubs = [env.get("HF_ENDPOINT") or "https://huggingface.co", _modelscope(env)]
     proxy = _proxy(env)

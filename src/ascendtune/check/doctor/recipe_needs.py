@@ -13,7 +13,7 @@ from ascendtune.check.doctor.outside import Outside, existing_parent
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.units import format_bytes
-from ascendtune.hub.download import find_local, split_hub
+from ascendtune.hub.download import find_local, offline_variable, split_hub
 
 RECIPE = "recipe"
 
@@ -76,12 +76,12 @@ def _closed(path: str) -> Finding:
 def _hub_id(outside: Outside, text: str, kind: str) -> Iterator[Finding]:
     hub, name = split_hub(text)
     folder = f"{kind}s--{name.replace('/', '--')}"
-    if outside.env.get("HF_HUB_OFFLINE") in ("1", "true", "TRUE", "ON", "YES") and hub != "modelscope":
+    if hub != "modelscope" and (variable := offline_variable(outside.env)):
         cache = outside.hub_cache
         if cache is None or not (cache / folder).is_dir():
             yield failure(
                 RECIPE,
-                say("HF_HUB_OFFLINE is set, and {name} is not in the download directory", name=text),
+                say("{variable} is set, and {name} is not in the download directory", variable=variable, name=text),
                 expected=str(cache / folder) if cache else None,
                 remedy=say(
                     "download it where the hub can be reached: ascendtune fetch {kind} {name}", kind=kind, name=name

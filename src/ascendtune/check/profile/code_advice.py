@@ -49,7 +49,7 @@ def _pauses(split: Split, step: float) -> Iterator[Advice]:
         "host-pause",
         say("no operator runs for {time} of each step, the longest time at {place}",
             time=in_milliseconds(sum(places.values())), place=most),
-        say("look what the program does between these two: Python code, a file, a lock, a collection of garbage; "
+        say("look what the program does between these two: Python code, a file, a lock, garbage collection; "
             "torch.profiler's with_stack (profile.stacks here) shows the functions in Perfetto"),
         sum(places.values()),
         is_defect=True,
@@ -148,7 +148,7 @@ def _eager_attention(rank: RankProfile) -> Iterator[Advice]:
         return
     yield Advice(
         "eager-attention",
-        say("attention is written out: softmax and products of batches of matrices take {time} of each step",
+        say("attention is not fused: softmax and batched matrix products take {time} of each step",
             time=in_milliseconds((softmax + products) / split.steps)),
         say("use fused attention: model.attention: auto here, attn_implementation=\"sdpa\" in transformers"),
         gain,
@@ -164,7 +164,7 @@ def _double_precision(split: Split) -> Iterator[Advice]:
     seconds = sum(each.seconds for each in found.values()) / split.steps
     yield Advice(
         "double-precision",
-        say("products of matrices in float64 take {time} of each step, most of it {name}",
+        say("matrix products in float64 take {time} of each step, most of it {name}",
             time=in_milliseconds(seconds), name=max(found, key=lambda name: found[name].seconds)),
         say("look for a module or tensor in float64, as NumPy makes by default, and cast it to float32"),
         seconds / 2,

@@ -1,4 +1,4 @@
-"""Stretches of a step in which no operator runs: Python code, files, locks, a collection of garbage, sleep.
+"""Stretches of a step in which no operator runs: Python code, files, locks, garbage collection, sleep.
 
 A trace does not say what the program does there, only between which operators it does it.
 """

@@ -106,20 +106,25 @@ class _Count:
     arrived: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
     sizes: dict[str, int] = field(default_factory=dict)
-    """Of the files whose bytes have begun to come."""
+    """Of the files whose bytes come just now, and not of all: a data set may have tens of thousands."""
+
+    def __post_init__(self) -> None:
+        self.done = sum(self.parts.values())
 
     def add(self, file: RemoteFile, count: int) -> None:
         with self.lock:
-            self.sizes[file.path] = file.size
             self.parts[file.path] += count
+            self.done += count
             self.arrived += max(count, 0)
-            done = sum(self.parts.values())
-            self.progress(self.what, done >> 20, max(self.total >> 20, 1), self._under_way())
+            if self.parts[file.path] < file.size:
+                self.sizes[file.path] = file.size
+            else:
+                self.sizes.pop(file.path, None)
+            self.progress(self.what, self.done >> 20, max(self.total >> 20, 1), self._under_way())
 
     def _under_way(self) -> str:
         """ "model-00001-of-00002.safetensors 45%, model-00002-of-00002.safetensors 12%"."""
-        shares = ((path, self.parts[path], size) for path, size in self.sizes.items())
-        return ", ".join(f"{path} {100 * done // size}%" for path, done, size in shares if done < size)
+        return ", ".join(f"{path} {100 * self.parts[path] // size}%" for path, size in self.sizes.items())
 
 
 def list_files(supply: Supply, mirrors: Mirrors) -> Listing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -217,15 +218,20 @@ def _find(environments: Mapping[str, Path], name: str) -> Path | None:
 
 
 def _cloning_into(new: str) -> list[int]:
-    """Processes of conda that clone into an environment of this name or path, of any user."""
+    """Processes of conda that clone into an environment of this name or path.
+
+    A name is looked up in the directories of a user: those of other users name other environments.
+    """
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().decode(errors="replace").split("\0")
+            is_ours = path.stat().st_uid == os.getuid()
         except OSError:
             continue
         if (
-            "create" in words
+            (is_ours or new.startswith("/"))
+            and "create" in words
             and "--clone" in words
             and any(option in ("--name", "--prefix", "-n", "-p") and value == new for option, value in pairwise(words))
         ):

@@ -38,6 +38,13 @@ def test_a_mirror_that_answers(lay: Lay, listening: str, closed: str) -> None:
     assert found.status == "ok" and found.measured == f"{listening} can be reached"
 
 
+@pytest.mark.parametrize("env", [{"HF_HUB_OFFLINE": "True"}, {"HF_HUB_OFFLINE": "", "TRANSFORMERS_OFFLINE": "1"}])
+def test_variable_that_forbids_the_network_is_named(lay: Lay, env: dict[str, str], closed: str) -> None:
+    asked = lay("healthy-910b4", HF_ENDPOINT=closed, MODELSCOPE_DOMAIN=closed, **env)
+    (found,) = examine(asked, ["network"]).findings
+    assert found.status == "ok" and found.measured.startswith(f"{next(name for name in env if env[name])} is set: ")
+
+
 def test_closed_port_is_unknown_and_called_offline(lay: Lay, closed: str) -> None:
     began = time.monotonic()
     (found,) = _ask(lay, HF_ENDPOINT=closed, MODELSCOPE_DOMAIN=closed)

@@ -176,6 +176,13 @@ def test_recipe_whose_needs_are_missing_fails(lay: Lay, change: dict[str, object
     assert found.status == "failure" and said in found.measured and found.remedy
 
 
+def test_recipe_is_looked_for_in_the_cache_where_transformers_may_not_use_the_network(lay: Lay) -> None:
+    outside = lay(HEALTHY, HF_HOME="/nowhere", HF_HUB_OFFLINE="", TRANSFORMERS_OFFLINE="1")
+    outside.needs = _needs(model="hf:org/model")
+    (found,) = _found(outside, "recipe")
+    assert found.status == "failure" and found.measured.startswith("TRANSFORMERS_OFFLINE is set, and hf:org/model")
+
+
 def test_recipe_asks_for_room_and_precision(lay: Lay, tmp_path: Path) -> None:
     with (tmp_path / "model.safetensors").open("wb") as file:
         file.truncate(15 * GIB)

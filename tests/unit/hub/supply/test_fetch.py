@@ -15,11 +15,11 @@ import pytest
 
 from ascendtune.core.errors import InputError, MachineError, RecipeError
 from ascendtune.hub.supply import source, transfer
-from ascendtune.hub.supply.fetch import Fetched, Mirrors, Supply, fetch, list_files, verify
+from ascendtune.hub.supply.fetch import Fetched, Mirrors, Supply, _Count, fetch, list_files, verify
 from ascendtune.hub.supply.http import Fault
 from ascendtune.hub.supply.manifest import Manifest
 from ascendtune.hub.supply.script import shell_script
-from ascendtune.hub.supply.source import HuggingFace, ModelScope, Source, choose_sources, is_safe_path
+from ascendtune.hub.supply.source import HuggingFace, ModelScope, RemoteFile, Source, choose_sources, is_safe_path
 from hub_server import COMMIT, Hub, serving
 
 _FILES = {
@@ -233,6 +233,24 @@ def test_progress_names_the_whole_and_each_file(hub: Hub, tmp_path: Path) -> Non
     assert {each[0] for each in told} == {"MiB of o/m"} and told[-1][3] == ""
     shares = re.findall(r"model-00001\.safetensors (\d+)%", " ".join(each[3] for each in told))
     assert shares and all(0 <= int(each) < 100 for each in shares)
+
+
+def test_files_that_have_come_are_not_looked_at_again() -> None:
+    """A data set of ten thousand files took as many seconds of the processor to count."""
+    files = [RemoteFile(f"{number}.parquet", 2 << 20) for number in range(20_000)]
+    told: list[tuple[str, int, int, str]] = []
+    parts = {file.path: 0 for file in files} | {"0.parquet": 1 << 20}
+    count = _Count("MiB of o/d", 40_000, lambda *each: told.append(each), parts)
+    began = time.process_time()
+    count.add(files[0], 1 << 19)
+    for file in files[1:]:
+        count.add(file, 2 << 20)
+    assert time.process_time() - began < 3
+    assert told[0] == ("MiB of o/d", 1, 1, "0.parquet 75%")
+    assert told[-1] == ("MiB of o/d", 39_999, 1, "0.parquet 75%")
+    # What came was wrong, and is fetched again.
+    count.add(files[1], -(2 << 20))
+    assert told[-1][1:] == (39_997, 1, "0.parquet 75%, 1.parquet 0%") and count.arrived == (39_998 << 20) + (1 << 19)
 
 
 @pytest.mark.parametrize("url", ["http://[", "http://127.0.0.1:99999", "http://host:port", "ftp://host", "http://", ""])

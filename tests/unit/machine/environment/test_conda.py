@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import AscendtuneError
-from ascendtune.machine.environment.conda import Conda
+from ascendtune.machine.environment.conda import Conda, _cloning_into
 
 _PACKAGES = [
     {"name": "python", "version": "3.11.9", "build_string": "h955ad1f_0", "channel": "defaults"},
@@ -125,6 +125,20 @@ def test_clone_that_conda_is_still_making_is_named(env: dict[str, str], tmp_path
         assert conda.wait(60) == 0
     with pytest.raises(AscendtuneError, match="with all 2 packages of old"):
         Conda.find(env).commands("old", name, then_remove=False)
+
+
+@pytest.mark.parametrize("is_path", [False, True])
+def test_clone_of_another_user_is_in_the_way_at_the_same_path_only(
+    env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_path: bool
+) -> None:
+    new = str(tmp_path / "new") if is_path else f"new-{os.getpid()}"
+    argv = ["bash", "-c", "read", "conda", "create", "--prefix" if is_path else "--name", new, "--clone", "old"]
+    another = os.getuid() + 1
+    with subprocess.Popen(argv, stdin=subprocess.PIPE) as other:
+        monkeypatch.setattr(os, "getuid", lambda: another)
+        assert _cloning_into(new) == ([other.pid] if is_path else [])
+        assert other.stdin is not None
+        other.stdin.close()
 
 
 def test_clone_that_lacks_a_package_is_an_error_and_nothing_is_removed(env: dict[str, str]) -> None:
