@@ -84,7 +84,8 @@ def test_repositories_are_cloned_and_followed(place: Place) -> None:
 
 
 def test_mirrors_that_do_not_answer_are_named(place: Place) -> None:
-    place.env |= {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    nothing = {"no_proxy": "", "NO_PROXY": ""}
+    place.env |= {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", **nothing}
     (mirrors,) = commands("env mirrors test", "a network")
     assert "hf-mirror" in place.run(mirrors, code=3)
 

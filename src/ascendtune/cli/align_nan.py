@@ -104,8 +104,11 @@ def _replayed(run: RunDir) -> RunDir:
     bad = (run.last_step() or 0) + 1
     attempts = record.get("attempts") or [{}]
     path = run.path.resolve()
+    # The same layout as in the run: dropout draws for padding, too.
+    pads = not (record.get("resolved") or {}).get("padding_free", False)
     words = [
         *("run_dir=" + str(path / "replay"), "on_nan=dump", f"align.dump_steps={bad}"),
+        *((f"align.pad={str(pads).lower()}",) if recipe.data.packing is False else ()),
         f"align.stop_after={bad - 1 + recipe.track.every_steps}",
         f"checkpoint.resume={path / 'checkpoints' / f'step_{steps[-1]}' if steps else 'never'}",
         *("track.tensorboard=false", "--devices", str(attempts[-1].get("world_size", 1))),

@@ -75,6 +75,7 @@ def _rules(recipe: Recipe) -> list[tuple[str, bool, str]]:
             (f"method.preference.{key}", stage == "preference" and loss != its, f"loss is {loss}")
             for key, its in (("simpo_gamma", "simpo"), ("desirable_weight", "kto"), ("undesirable_weight", "kto"))
         ),
+        ("align.pad", data.packing is not False, "rows are padded only with data.packing: false"),
         ("data.template", stage == "pretrain", _NO_TURNS),
         ("data.loss_on", stage == "pretrain", "stage pretrain trains on every token"),
         ("data.loss_on", stage in ("reward", "preference"), "only the last answer is trained on"),

@@ -235,7 +235,8 @@ class Recipe(Section):
     @property
     def pads_always(self) -> bool:
         """Whether rows are padded even if the model keeps them apart: dumps are compared with trainers that pad."""
-        return self.data.packing is False and bool(self.align.dump_steps)
+        pads = bool(self.align.dump_steps) if self.align.pad == "auto" else self.align.pad
+        return self.data.packing is False and pads
 
     def capacity(self, *, padding_free: bool) -> int | None:
         """Tokens of a packed sequence; None if rows are not packed.

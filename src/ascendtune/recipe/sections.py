@@ -208,8 +208,10 @@ class AlignSection(Section):
     batch_hash: bool = True
     """Hash every global batch, so that two runs can prove that they saw the same data."""
     dump_steps: int | str | None = None
-    """Steps whose activations, gradients and parameters are dumped for `ascendtune align`, such as `1-3,10`. Rows that
-    are not packed are padded in such a run, as other trainers pad them."""
+    """Steps whose activations, gradients and parameters are dumped for `ascendtune align`, such as `1-3,10`."""
+    pad: Literal["auto"] | bool = "auto"
+    """Pad rows that are not packed, as other trainers do, so that dumps can be compared with theirs, module by module;
+    `auto`: in runs with `dump_steps`."""
     level: Literal["module", "op"] = "module"
     """What is dumped of the forward pass: results of modules, or of every operator in them, too."""
     ranks: list[Annotated[int, Field(ge=0, le=MOST)]] | None = None

@@ -315,3 +315,26 @@ def test_profiled_steps_and_ranks_default_to_none_and_all(path):
     asked = Recipe.load(path, ["profile.steps=5", "profile.ranks=[1]"]).profile
     assert list(asked.window()) == [5]
     assert list(asked.profiled_ranks(4)) == [1]
+
+
+@pytest.mark.parametrize(
+    ("packing", "align", "pads"),
+    [
+        ("false", {}, False),
+        ("false", {"dump_steps": "1"}, True),
+        ("false", {"dump_steps": "1", "pad": False}, False),
+        ("false", {"pad": True}, True),
+        ("auto", {"dump_steps": "1", "pad": True}, False),
+    ],
+)
+def test_rows_that_are_not_packed_are_padded_for_dumps_or_where_asked(
+    packing: str, align: dict[str, object], pads: bool
+) -> None:
+    data = {"train": "d.jsonl", "packing": packing == "auto" and "auto"}
+    assert Recipe.check({"model": {"path": "m"}, "data": data, "align": align}).pads_always is pads
+
+
+def test_padding_of_packed_rows_has_no_effect() -> None:
+    recipe = Recipe.check({"model": {"path": "m"}, "data": {"train": "d.jsonl"}, "align": {"pad": True}})
+    (sentence,) = recipe.without_effect({"align.pad": "recipe.yaml:3"})
+    assert sentence.startswith("align.pad has no effect")

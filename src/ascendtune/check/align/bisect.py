@@ -64,6 +64,9 @@ class TrainedRecipe:
             values["model"]["attention"] = attention
         if values["precision"] == "auto" and side.precision in ("bf16", "fp16", "fp32"):
             values["precision"] = side.precision
+        if (is_padding_free := resolved.get("padding_free")) is not None:
+            # A trial has the layout of the run: dropout draws for padding, too.
+            asked["align"]["pad"] = not is_padding_free
         return cls(values, asked, _object(resolved.get("kernel")), side.world_size)
 
 

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -49,7 +50,10 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return request
 
 
-_opener = urllib.request.build_opener(_Redirects)
+@cache
+def _opener() -> urllib.request.OpenerDirector:
+    """Made at the first request: it reads the proxies from the environment."""
+    return urllib.request.build_opener(_Redirects)
 
 
 def open_url(url: str, headers: Mapping[str, str], *, offset: int = 0) -> http.client.HTTPResponse:
@@ -62,7 +66,7 @@ def open_url(url: str, headers: Mapping[str, str], *, offset: int = 0) -> http.c
     if offset:
         asked["Range"] = f"bytes={offset}-"
     try:
-        answer: http.client.HTTPResponse = _opener.open(
+        answer: http.client.HTTPResponse = _opener().open(
             urllib.request.Request(url, headers=asked), timeout=_ANSWER_SECONDS
         )
     except urllib.error.HTTPError as error:
