@@ -305,7 +305,7 @@ def _missing(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Missing
 
 
 def _told_by(ranks: Sequence[int], fatal: list[Event]) -> Event | None:
-    """What the first of the ranks that others waited for said of a failure of its own."""
+    """The failure reported by the first rank that others waited for."""
     own = (event for event in fatal if event.rank in ranks and event.hit.entry.family not in _OF_COLLECTIVES)
     return next((event for event in own if event.is_raised or event.trace or event.hit.entry.kind == "symptom"), None)
 

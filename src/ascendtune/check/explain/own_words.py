@@ -35,7 +35,7 @@ _OF_ERRNO = re.compile(
     r"i/o timeout|unknown error \d+|exec format error|executable file not found in \S+)",
     re.IGNORECASE,
 )
-"""What the system says of an error: what it is about stands in the reason before."""
+"""Error texts of the system, which need the reason before them."""
 _LOGGER = re.compile(
     r"\W*(?:"
     r"\[?(?:ERROR|CRITICAL|FATAL)\]? [A-Z_]+ ?\([^)]*\) ?:[\d:. -]+\[[^\]]*\](?: \w+(?:\(\))?\])? "  # MindSpore
@@ -60,7 +60,7 @@ _ADVICE = re.compile(
 """Where a message goes over to what its authors advise."""
 _LONGEST_ADVICE = 200
 _SUGGESTION = "Did you mean"
-"""What Python says of a name that resembles the one that is missing: of use where the code is one's own."""
+"""Suggestions of Python for a misspelt name: useful only in the user's own code."""
 _IMPORT = re.compile(r"(?:from (?P<module>\w+)[\w.]* import\b|import (?P<other>\w+))")
 
 

@@ -37,7 +37,7 @@ class Names:
 
     @property
     def inserted(self) -> tuple[str, bool] | None:
-        """(the part by which most names differ, whether it is the file's that have it); None if there is no such."""
+        """(the part by which most names differ, whether it is the file's that have it); None where no part does."""
         found = Counter[tuple[str, bool]]()
         for missing in self.missing:
             for unexpected in self.unexpected:

@@ -144,7 +144,7 @@ class Trace:
 
     @property
     def table(self) -> str:
-        """What has no such key, from the line of code below the last frame; empty if it is not known."""
+        """The table that lacks the key, from the line of code below the last frame; empty if unknown."""
         return code_of.table_in(self.code, self.message) if self.type.endswith("KeyError") else ""
 
     def passed(self, parts: tuple[str, ...]) -> bool:
