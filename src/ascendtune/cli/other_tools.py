@@ -61,7 +61,7 @@ _COMMANDS = {
     "grpo": "PPO and GRPO are not in this version; method.stage: preference is the nearest",
     "ppo": "PPO and GRPO are not in this version; method.stage: preference is the nearest",
 }
-# Programs that are typed in front of a command of theirs.
+# Launchers in front of another tool's command.
 _TOOLS = ("llamafactory-cli", "lmf", "trl", "swift", "axolotl")
 # Options that name the model, the adapter and the directory of the result.
 _MODELS = ("model_name_or_path", "model", "base_model", "model_id_or_path")

@@ -203,7 +203,7 @@ def _verdict(answer: Answer, target: Target) -> str:
 
 
 def _layout(answer: Answer) -> str:
-    """How the rows of a micro-batch are put together."""
+    """Layout of the rows of a micro-batch: packed, padded, or neither."""
     if not answer.estimate.facts["padding_free"]:
         return "padded"
     return "packed" if answer.recipe.may_pack else "not packed, without padding"

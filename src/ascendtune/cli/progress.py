@@ -72,7 +72,7 @@ class Progress:
             if waited < _SILENT_SECONDS or now - self._last < (_REFRESH_SECONDS if self._watched else self._pause):
                 return
             self._last, self._pause = now, _LINE_SECONDS
-            # A terminal or a reader that has gone, or a full disk, is no reason to end the work.
+            # The work goes on where the terminal or the reader is gone, or the disk is full.
             with suppress(OSError):
                 if self._watched:
                     self._shown = True

@@ -1,4 +1,4 @@
-"""What the innermost frame of a traceback, the line of code below it and the lines below the exception say of it."""
+"""Facts from the innermost frame of a traceback, its line of code, and the lines below the exception."""
 
 from __future__ import annotations
 

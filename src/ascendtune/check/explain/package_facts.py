@@ -31,7 +31,7 @@ _REASON = re.compile(
     r"[Tt]imed out|timeout=\d+|Missing dependencies for SOCKS support|EOF occurred in violation of protocol|"
     r"Remote end closed connection without response|Connection reset by peer"
 )
-"""What broke a connection, within the exceptions of urllib3 that pip quotes."""
+"""The cause of a broken connection, in the urllib3 exceptions that pip quotes."""
 _OTHER_PYTHON = re.compile(r"(?P<version>\d[\w.]*) Requires-Python (?P<spec>[<>=!~][^;\n]*)")
 _PIP_WANTS = re.compile(r"satisfies the requirement \S+?==(?P<version>[\w.]+)")
 _REPOSITORY = re.compile(
@@ -46,7 +46,7 @@ _MOST_SPECS = 4
 
 
 def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
-    """What the output of package managers says.
+    """Facts from the output of package managers.
 
     `uv_hint`; `conda_missing` with `conda_platform` and `conda_pins`; `build_said`, the last line of a build;
     `docker_build`; `hub_repo`; `pip_conflict`; `pip_hash`, the package with another hash; `pip_broken`, why pip's

@@ -26,7 +26,7 @@ class Advice:
 
 
 def resolved(facts: dict[str, Any], name: str) -> Any:
-    """What the run made of an `auto`; None where it is not known."""
+    """The value that the run chose for an `auto`; None if unknown."""
     resolved = facts.get("resolved")
     return resolved.get(name) if isinstance(resolved, dict) else None
 

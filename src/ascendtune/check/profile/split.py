@@ -13,7 +13,7 @@ from ascendtune.check.profile.pauses import LEAST_MICROSECONDS, Pauses, PauseTim
 from ascendtune.check.profile.trace import COPY, KERNEL, LAUNCH, OP, Trace
 
 ASIDE = ("evaluation", "checkpoint", "profile", "garbage collection")
-"""What the steps contain beside training: phases of the loop, and Python's collector."""
+"""Work in the profiled steps that is not training: phases of the loop, and garbage collection."""
 _KIND_NAMES = tuple(KIND_NUMBERS)
 _MICRO = 1e-6
 _SAME_MOMENT = 1e-3
