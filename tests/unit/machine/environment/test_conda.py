@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,9 @@ def test_clone_of_another_user_is_in_the_way_at_the_same_path_only(
     argv = ["bash", "-c", "read", "conda", "create", "--prefix" if is_path else "--name", new, "--clone", "old"]
     another = os.getuid() + 1
     with subprocess.Popen(argv, stdin=subprocess.PIPE) as other:
+        # Popen returns when the kernel has closed its pipe, which is before /proc shows the new command line.
+        while not Path(f"/proc/{other.pid}/cmdline").read_bytes():
+            time.sleep(0.01)
         monkeypatch.setattr(os, "getuid", lambda: another)
         assert _cloning_into(new) == ([other.pid] if is_path else [])
         assert other.stdin is not None
