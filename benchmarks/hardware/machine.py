@@ -24,15 +24,18 @@ _NEEDED = {
 _NOTED = ("torch", "triton", "transformers", "peft", "tokenizers", "liger-kernel", "trl", "llamafactory")
 
 
-def install_wheels(folder: Path, target: Path) -> list[str]:
-    """Put the wheels of `folder` whose package this Python lacks into `target`; returns their file names.
+def install_wheels(folder: Path, target: Path, *, every: bool = False) -> list[str]:
+    """Put the wheels of `folder` into `target`; returns their file names.
 
     A package that is installed stays as it is, whatever its version: torch fits the driver, and pins do not know that.
+
+    Args:
+        every: Also wheels of packages that are installed: a peer that needs other versions gets them for itself.
     """
     wheels = sorted(folder.glob("*.whl"))
     if (size := sum(each.stat().st_size for each in wheels)) > _MOST_WHEEL_BYTES:
         raise SystemExit(f"error: the wheels in {folder} have {size >> 20} MiB; at most {_MOST_WHEEL_BYTES >> 20} MiB")
-    chosen = [each for each in wheels if not _is_installed(each.name.partition("-")[0])]
+    chosen = [each for each in wheels if every or not _is_installed(each.name.partition("-")[0])]
     if chosen:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--upgrade"]
         subprocess.run([*pip, "--target", str(target), *map(str, chosen)], check=True)

@@ -31,6 +31,7 @@ PIECE_SECONDS = 540
 _LEAST_SECONDS = 60
 """A piece is not begun with less time than this."""
 _WORK = machine.ROOT / "build" / "hardware"
+_PACKAGES = _WORK / "packages"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Piece:
     name: str
     argv: tuple[str, ...]
     """Behind the interpreter; `{out}` is the file that the piece writes."""
+    tool: str | None = None
+    """Of the speed table."""
 
 
 def pieces(*, small: bool) -> list[Piece]:
@@ -47,26 +50,30 @@ def pieces(*, small: bool) -> list[Piece]:
     found = [Piece(f"test-{file.stem.removeprefix('test_').replace('_', '-')}", (*pytest, str(file))) for file in files]
     for cell in cells.cells(small=small):
         for tool in cells.TOOLS:
-            found.append(Piece(f"speed-{cell.name}-{tool}", ("-m", "hardware.speed", cell.name, tool, "{out}")))
+            found.append(Piece(f"speed-{cell.name}-{tool}", ("-m", "hardware.speed", cell.name, tool, "{out}"), tool))
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--wheels", default="", help="folder of wheels for what this Python lacks, at most 64 MiB")
+    parser.add_argument(
+        "--wheels",
+        default="",
+        help="folder of wheels for what this Python lacks, at most 64 MiB; wheels in WHEELS/TOOL are that tool's",
+    )
     parser.add_argument("--results", type=Path, default=machine.ROOT / "docs" / "hardware")
     parser.add_argument(
         "--minutes", type=float, default=float("inf"), help="end after this time; what it cuts off runs next time"
     )
     parser.add_argument("--only", nargs="*", default=[], help="pieces whose name holds one of these words")
     parser.add_argument("--again", action="store_true", help="run pieces again that have passed")
+    parser.add_argument("--traces", type=Path, help="keep the trace of one step of each cell in this directory")
     given = parser.parse_args()
     ends = time.monotonic() + 60 * given.minutes
-    packages = _WORK / "packages"
     if given.wheels:
-        for name in machine.install_wheels(Path(given.wheels), packages):
+        for name in install_packages(Path(given.wheels), _PACKAGES):
             print(f"installed {name}", flush=True)
-    environment = environment_of_pieces(packages)
+    environment = environment_of_pieces(_PACKAGES)
     asked = subprocess.run(
         [sys.executable, "-m", "hardware.machine"], env=environment, stdout=subprocess.PIPE, text=True, check=False
     )
@@ -77,12 +84,15 @@ def main() -> None:
     if small:
         print("torch finds no GPU here: the small form runs, on the CPU", flush=True)
         environment |= {"ASCENDTUNE_HARDWARE": "cpu", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    if given.traces:
+        given.traces.mkdir(parents=True, exist_ok=True)
+        environment["ASCENDTUNE_HARDWARE_TRACES"] = str(given.traces.resolve())
     name = "cpu-small" if small else re.sub(r"[^a-z0-9]+", "-", device["name"].lower()).strip("-")
     file = given.results / name / "results.json"
     results = json.loads(file.read_text()) if file.exists() else {"form": "small" if small else "full", "pieces": {}}
     results["device"] = device
     chosen = [each for each in pieces(small=small) if not given.only or any(word in each.name for word in given.only)]
-    waiting = [each for each in chosen if given.again or results["pieces"].get(each.name, {}).get("state") != "passed"]
+    waiting = chosen if given.again else not_passed(chosen, results)
     print(f"{device['name']}: {len(chosen) - len(waiting)} of {len(chosen)} pieces have passed before", flush=True)
     not_begun = run_pieces(waiting, environment, results, file, ends)
     page.write(given.results)
@@ -90,6 +100,20 @@ def main() -> None:
     counts = ", ".join(f"{states.count(state)} {state}" for state in ("passed", "failed", "skipped"))
     print(f"{counts}, {not_begun} not begun; {given.results / 'README.md'}")
     raise SystemExit(1 if "failed" in states else 0)
+
+
+def install_packages(wheels: Path, packages: Path) -> list[str]:
+    """What this Python lacks, and for a tool with a folder of wheels in `wheels` whatever lies there, for it alone."""
+    found = machine.install_wheels(wheels, packages)
+    for tool in cells.TOOLS:
+        if (wheels / tool).is_dir():
+            found += machine.install_wheels(wheels / tool, packages_of(tool, packages), every=True)
+    return found
+
+
+def packages_of(tool: str, packages: Path) -> Path:
+    """Where the packages lie that are one tool's alone; it need not exist."""
+    return packages.with_name(f"{packages.name}-{tool}")
 
 
 def not_passed(chosen: list[Piece], results: dict[str, Any]) -> list[Piece]:
@@ -125,6 +149,8 @@ def run_piece(piece: Piece, environment: dict[str, str], limit: float) -> dict[s
     out, log = scratch / "result", scratch / "output.txt"
     argv = [sys.executable, *(word.replace("{out}", str(out)) for word in piece.argv)]
     own = {"XDG_CACHE_HOME": str(scratch / "cache"), "XDG_STATE_HOME": str(scratch / "state"), "TMPDIR": str(scratch)}
+    if piece.tool and (packages := packages_of(piece.tool, _PACKAGES)).is_dir():
+        own["PYTHONPATH"] = os.pathsep.join([str(packages), environment["PYTHONPATH"]])
     begun, timed_out = time.monotonic(), False
     try:
         with log.open("wb") as output:

@@ -14,7 +14,10 @@ import gc
 import importlib.util
 import json
 import math
+import os
 import random
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -30,6 +33,8 @@ from ascendtune.machine.torch_backend.find import find_device
 from tiny_model import write_tiny_model
 
 _LORA = {"rank": 8, "alpha": 16}
+_OPERATORS = 25
+"""Of a profile, which are kept with the results."""
 
 
 def main() -> None:
@@ -104,15 +109,31 @@ def of_ours(cell: Cell, model: Path, rows: Path, device: Device) -> dict[str, An
     tokens = sum(each["tokens"] for each in records)
     useful = [each["mfu"] for each in records]
     estimate = ask(recipe, target_here(visible_devices(), 1), dataset=cached_dataset(recipe), search=False).estimate
+    if traces := os.environ.get("ASCENDTUNE_HARDWARE_TRACES"):
+        shutil.copy(run.profile / "rank_0.trace.json.gz", Path(traces) / f"{cell.name}.trace.json.gz")
     return {
         "tokens_per_second": tokens / seconds,
         "seconds_per_step": seconds / cell.steps,
         "mfu": sum(useful) / len(useful) if None not in useful else None,
         "memory_peak_bytes": records[-1]["memory_peak_bytes"],
         "planned_bytes": estimate.expected,
+        "planned_at_peak": estimate.at_peak,
+        "plan": run.read().get("plan"),
+        "profile": profile_of(run.path),
         "loss": records[-1]["loss"],
         "resolved": run.read()["resolved"],
     }
+
+
+def profile_of(run: Path) -> dict[str, Any]:
+    """What `ascendtune profile RUN` says of the step that was recorded, with the operators that take most time."""
+    argv = [sys.executable, "-m", "ascendtune", "profile", str(run), "--json"]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        return {"error": ended.stderr[-500:]}
+    [rank] = json.loads(ended.stdout)["ranks"]
+    names = ("mean_step_seconds", "compute", "copies", "idle", "aside", "host_syncs", "modules")
+    return {**{name: rank[name] for name in names}, "operators": rank["operators"][:_OPERATORS]}
 
 
 def of_bare_loop(cell: Cell, model: Path, rows: Path, device: Device) -> dict[str, Any]:
@@ -266,7 +287,8 @@ def of_llamafactory(cell: Cell, model: Path, rows: Path, device: Device) -> dict
         "stage": "sft", "do_train": True, "model_name_or_path": str(model), "dataset_dir": str(rows.parent),
         "dataset": "rows", "template": "chatml", "cutoff_len": cell.length, "packing": True, "neat_packing": True,
         "finetuning_type": cell.tuner, "output_dir": str(rows.parent / "llamafactory"), "bf16": True,
-        "pure_bf16": cell.tuner == "full", "disable_gradient_checkpointing": True, "flash_attn": "sdpa",
+        "pure_bf16": cell.tuner == "full" and device.kind == "cuda", "disable_gradient_checkpointing": True,
+        "flash_attn": "sdpa",
         "per_device_train_batch_size": cell.rows, "max_steps": cell.warm_steps + cell.steps, "learning_rate": 1e-4,
         "logging_steps": 1000, "report_to": "none", "save_strategy": "no", "use_cpu": device.kind == "cpu",
         "enable_liger_kernel": has_liger(device), "overwrite_cache": True,
