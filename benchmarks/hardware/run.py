@@ -65,7 +65,9 @@ def main() -> None:
     parser.add_argument(
         "--minutes", type=float, default=float("inf"), help="end after this time; what it cuts off runs next time"
     )
-    parser.add_argument("--only", nargs="*", default=[], help="pieces whose name holds one of these words")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="pieces whose name holds one of these words, in the order of the words"
+    )
     parser.add_argument("--again", action="store_true", help="run pieces again that have passed")
     parser.add_argument("--traces", type=Path, help="keep the trace of one step of each cell in this directory")
     given = parser.parse_args()
@@ -91,10 +93,14 @@ def main() -> None:
     file = given.results / name / "results.json"
     results = json.loads(file.read_text()) if file.exists() else {"form": "small" if small else "full", "pieces": {}}
     results["device"] = device
-    chosen = [each for each in pieces(small=small) if not given.only or any(word in each.name for word in given.only)]
+    chosen = chosen_pieces(pieces(small=small), given.only)
     waiting = chosen if given.again else not_passed(chosen, results)
     print(f"{device['name']}: {len(chosen) - len(waiting)} of {len(chosen)} pieces have passed before", flush=True)
-    not_begun = run_pieces(waiting, environment, results, file, ends)
+    environment["ASCENDTUNE_HARDWARE_MODELS"] = str(_WORK / f"models-{os.getpid()}")
+    try:
+        not_begun = run_pieces(waiting, environment, results, file, ends)
+    finally:
+        shutil.rmtree(environment["ASCENDTUNE_HARDWARE_MODELS"], ignore_errors=True)
     page.write(given.results)
     states = [results["pieces"][each.name]["state"] for each in chosen if each.name in results["pieces"]]
     counts = ", ".join(f"{states.count(state)} {state}" for state in ("passed", "failed", "skipped"))
@@ -114,6 +120,11 @@ def install_packages(wheels: Path, packages: Path) -> list[str]:
 def packages_of(tool: str, packages: Path) -> Path:
     """Where the packages lie that are one tool's alone; it need not exist."""
     return packages.with_name(f"{packages.name}-{tool}")
+
+
+def chosen_pieces(found: list[Piece], words: list[str]) -> list[Piece]:
+    """Those whose name holds one of `words`, in the order of the words; all where there are none."""
+    return list(dict.fromkeys(each for word in words or [""] for each in found if word in each.name))
 
 
 def not_passed(chosen: list[Piece], results: dict[str, Any]) -> list[Piece]:

@@ -79,8 +79,7 @@ def recipe_of(cell: Cell, model: Path, rows: Path) -> dict[str, Any]:
     last = cell.warm_steps + cell.steps + 2
     return {
         "name": "run", "run_dir": str(rows.parent / "{name}"),
-        # An adapter needs a base in files; 16 GB are not written where they are not needed.
-        "model": {"path": str(model), **({"dtype": "bf16", "init": "random"} if cell.tuner == "full" else {})},
+        "model": {"path": str(model), **({"dtype": "bf16"} if cell.tuner == "full" else {})},
         "data": {"train": [{"path": str(rows)}], "max_length": cell.length, "packing": True},
         "method": {"tuner": cell.tuner, **({"lora": _LORA} if cell.tuner == "lora" else {})},
         "optim": {"learning_rate": 1e-4, "max_steps": last},
@@ -101,8 +100,7 @@ def of_ours(cell: Cell, model: Path, rows: Path, device: Device) -> dict[str, An
     from ascendtune.train.plan.ask import ask, cached_dataset, target_here
 
     recipe = Recipe.check(recipe_of(cell, model, rows))
-    if cell.tuner == "lora":
-        save_random_model(model, device)
+    save_random_model(model, device, cell.shape)
     run = fit(recipe).run
     records = list(run.read_metrics())[cell.warm_steps : cell.warm_steps + cell.steps]
     seconds = sum(each["seconds"]["step"] for each in records)
@@ -186,9 +184,19 @@ def random_model(directory: Path, device: Device, *, attention: str) -> Any:
         )
 
 
-def save_random_model(directory: Path, device: Device) -> None:
-    """Write the weights of `random_model` to `directory`; then free the device's memory, and set its peak to 0."""
-    random_model(directory, device, attention="sdpa").save_pretrained(directory)
+def save_random_model(directory: Path, device: Device, shape: str) -> None:
+    """Put the weights of `random_model` into `directory`; other pieces that need them find them in the same folder.
+
+    `init: random` would draw them on the host, so that they are alike on every device: minutes for 8 billion. In the
+    end the device's memory is free, and its peak 0.
+    """
+    kept = Path(os.environ.get("ASCENDTUNE_HARDWARE_MODELS", directory.parent)) / f"weights-{shape}"
+    if not kept.exists():
+        part = kept.with_suffix(".part")
+        random_model(directory, device, attention="sdpa").save_pretrained(part)
+        part.rename(kept)
+    for file in kept.glob("model*"):
+        os.link(file, directory / file.name)
     gc.collect()
     if device.kind == "cuda":
         torch.cuda.empty_cache()
@@ -279,7 +287,7 @@ def of_llamafactory(cell: Cell, model: Path, rows: Path, device: Device) -> dict
     from llamafactory.train.tuner import run_exp
 
     # It loads weights from files only.
-    save_random_model(model, device)
+    save_random_model(model, device, cell.shape)
     columns = {"prompt": "prompt", "response": "completion"}
     info = {"rows": {"file_name": rows.name, "columns": columns}}
     (rows.parent / "dataset_info.json").write_text(json.dumps(info))

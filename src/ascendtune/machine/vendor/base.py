@@ -76,6 +76,7 @@ class Planned:
 
     attention: str
     kernels: str | None = None
+    """As `Device.kernels`."""
     context_bytes: int = 0
     """Taken before the first tensor: an allowance, not measured."""
     spread: tuple[float, float] = (0.85, 1.2)
@@ -83,8 +84,6 @@ class Planned:
     allocator reserves more than tensors take, and nothing has been measured yet."""
     flops_share: tuple[float, float, float] = (0.2, 0.4, 0.6)
     """Share of the dense peak that computation reaches, low, expected and high, where nothing has been measured."""
-    has_modelled_operators: bool = False
-    """Whether `train/plan/modelled_kernels.py` knows what its fused operators keep."""
     supports_fp16: bool = True
     fuses_optimizer_in_fp16: bool = True
 
@@ -109,7 +108,11 @@ class Vendor(ABC):
     translates_cuda = False
     """Whether the vendor's package runs code that was written for torch.cuda."""
     container = ContainerNeeds()
-    planned: Planned
+
+    @property
+    @abstractmethod
+    def planned(self) -> Planned:
+        """What `ascendtune plan` assumes of a device of this kind."""
 
     @abstractmethod
     def device_ids(self, dev: Path) -> tuple[str, ...]:

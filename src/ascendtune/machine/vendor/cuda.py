@@ -20,8 +20,6 @@ class CudaVendor(Vendor):
     noun = "GPU"
     plural = "GPU"
     visible_variable = "CUDA_VISIBLE_DEVICES"
-    # Public runs of 7B and 8B models: H100 0.37 to 0.46, A100 0.43 (docs/plan.md); models below 1B reach less.
-    planned = Planned("varlen", "cuda", context_bytes=2**29, flops_share=(0.3, 0.4, 0.5))
     interface_variables = ("NCCL_SOCKET_IFNAME",)
     flight_recorder = "NCCL"
     lists_desktop_processes = True
@@ -32,6 +30,13 @@ class CudaVendor(Vendor):
         resource="nvidia.com/gpu",
         gres="gpu",
     )
+
+    @property
+    def planned(self) -> Planned:
+        # The extra `cuda` brings Liger: it is missing only where this machine trains on CUDA and lacks it.
+        has_liger = find_spec("liger_kernel") is not None or self.why_unused() is not None
+        # Public runs of 7B and 8B models: H100 0.37 to 0.46, A100 0.43 (docs/plan.md); models below 1B reach less.
+        return Planned("varlen", "liger" if has_liger else "cuda", context_bytes=2**29, flops_share=(0.3, 0.4, 0.5))
 
     def device_ids(self, dev: Path) -> tuple[str, ...]:
         try:

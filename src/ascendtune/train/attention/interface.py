@@ -213,7 +213,8 @@ def varlen_attention(
             scaling=scaling, dropout=dropout, sliding_window=sliding_window, cu_seqlens=cu_seqlens,
         )  # fmt: skip
     longest = max(document_lengths(cu_seqlens))
-    q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
+    # Not `[0]`: the gradient of an index is a tensor of zeros that the gradient is copied into.
+    q, k, v = (tensor.squeeze(0).transpose(0, 1).contiguous() for tensor in (query, key, value))
     output = varlen_attn(q, k, v, cu_seqlens_device, cu_seqlens_device, longest, longest, **options)
     assert isinstance(output, torch.Tensor)
     return output.unsqueeze(0), None

@@ -5,19 +5,23 @@ What is kept for the backward pass is as the operators' documentation has it:
     attention   query, key and value as (tokens, heads, head_dim), the result, and per head and token one fp32 number
                 (the logsumexp of FlashAttention-2, Dao 2023, arXiv 2307.08691) or, on Ascend, twice eight of them
                 (softmax_max and softmax_sum of npu_fusion_attention)
-    RMSNorm     its input, the weight and one fp32 number per row (npu_rms_norm's rstd)
-    SwiGLU      gate and up side by side (npu_swiglu)
+    RMSNorm     its input, the weight and one fp32 number per row (npu_rms_norm's rstd, Liger's RSTD)
+    SwiGLU      gate and up, side by side for npu_swiglu; Liger's writes their gradients into their memory
+    rotary      Liger's rotates copies of query and key, and keeps none
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from ascendtune.recipe.sections import KernelSection
+from ascendtune.train.kernel.fusable import Kernel
 from ascendtune.train.kernel.rms_norm import find_rms_norms
+from ascendtune.train.kernel.rotary import find_rotary
 from ascendtune.train.kernel.swiglu import FusableMlp
 
 _ACTIVATIONS = ("SiLU", "SiLUActivation")
@@ -75,17 +79,76 @@ class _SwiGlu(torch.autograd.Function):
         return torch.empty_like(*ctx.saved_tensors)
 
 
-def install_modelled_kernels(model: nn.Module, choice: Literal["auto", "off"] | KernelSection) -> None:
-    """Put the operators of Ascend that the recipe allows into `model`, which is on the meta device."""
-    if choice == "off":
+class _SwiGluInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        gate, up = gate.contiguous(), up.contiguous()
+        ctx.save_for_backward(gate, up)
+        return torch.empty_like(gate)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(ctx.saved_tensors)
+
+
+class _Rotary(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return query.clone(), key.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(each.transpose(1, 2).contiguous().transpose(1, 2) for each in gradients)
+
+
+def _rms_norm(hidden: torch.Tensor, weight: torch.Tensor, _epsilon: float) -> Any:
+    return _RmsNorm.apply(hidden, weight)  # type: ignore[no-untyped-call]
+
+
+def _npu_swiglu(gate: torch.Tensor, up: torch.Tensor) -> Any:
+    return _SwiGlu.apply(torch.cat((gate, up), dim=-1))  # type: ignore[no-untyped-call]
+
+
+def _liger_silu_mul(gate: torch.Tensor, up: torch.Tensor) -> Any:
+    return _SwiGluInPlace.apply(gate, up)  # type: ignore[no-untyped-call]
+
+
+def _liger_rope(query: torch.Tensor, key: torch.Tensor, *_: torch.Tensor) -> Any:
+    return _Rotary.apply(query, key)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class _Modelled:
+    """What stands for a device's operators; None where the model's own forward is traced."""
+
+    rms_norm: Kernel
+    swiglu: Kernel
+    rotary: Kernel | None = None
+
+
+_OPERATORS = {
+    "npu": _Modelled(_rms_norm, _npu_swiglu),
+    "liger": _Modelled(_rms_norm, _liger_silu_mul, _liger_rope),
+}
+"""By `Device.kernels`."""
+
+
+def install_modelled_kernels(model: nn.Module, choice: Literal["auto", "off"] | KernelSection, kernels: str) -> None:
+    """Put models of the operators `kernels` that the recipe allows into `model`, which is on the meta device.
+
+    Args:
+        kernels: the device's, as in `Device.kernels`; where it is none that is modelled, the model stays as it is.
+    """
+    if choice == "off" or kernels not in _OPERATORS:
         return
     allowed = KernelSection() if choice == "auto" else choice
+    modelled = _OPERATORS[kernels]
     for norm in find_rms_norms(model, torch.device("cpu")) if allowed.rms_norm else ():
-        norm.replace_forward(lambda hidden, weight, _epsilon: _RmsNorm.apply(hidden, weight))  # type: ignore[no-untyped-call]
+        norm.replace_forward(modelled.rms_norm)
+    for attention in find_rotary(model, torch.device("cpu")) if allowed.rotary and modelled.rotary else ():
+        attention.replace_forward(modelled.rotary)
     for module in model.modules() if allowed.swiglu else ():
         parts = dict(module.named_children())
         gated = "down_proj" in parts and ("gate_up_proj" in parts or {"gate_proj", "up_proj"} <= parts.keys())
         if gated and type(parts.get("act_fn")).__name__ in _ACTIVATIONS:
-            FusableMlp(module).replace_forward(
-                lambda gate, up: _SwiGlu.apply(torch.cat((gate, up), dim=-1))  # type: ignore[no-untyped-call]
-            )
+            FusableMlp(module).replace_forward(modelled.swiglu)

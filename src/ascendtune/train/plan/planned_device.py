@@ -16,7 +16,6 @@ class PlannedDevice(CpuDevice):
         super().__init__()
         self._target = target
         self._planned = vendor_of(target.kind).planned
-        self.has_modelled_operators = self._planned.has_modelled_operators
 
     @property
     def attention(self) -> str:

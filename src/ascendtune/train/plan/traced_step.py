@@ -103,8 +103,8 @@ class _Steps:
         with torch.device("meta"):
             self.model = self._make()
         device = setting.device
-        if isinstance(device, PlannedDevice) and device.has_modelled_operators:
-            install_modelled_kernels(self.model, setting.recipe.kernel)
+        if isinstance(device, PlannedDevice) and device.kernels is not None:
+            install_modelled_kernels(self.model, setting.recipe.kernel, device.kernels)
         self.trainable, self.parameters = trainable_share(self.model)
         self._offloaded = 0
 
