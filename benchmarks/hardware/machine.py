@@ -9,6 +9,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ _NEEDED = {
     "pydantic": "pydantic", "yaml": "pyyaml", "typer": "typer", "rich": "rich", "psutil": "psutil",
     "pytest": "pytest", "hypothesis": "hypothesis",
 }  # fmt: skip
-_NOTED = ("torch", "triton", "transformers", "peft", "tokenizers", "liger-kernel", "trl", "llamafactory")
+_NOTED = ("torch", "triton", "transformers", "peft", "tokenizers", "liger-kernel", "flash-attn", "trl", "llamafactory")
 
 
 def install_wheels(folder: Path, target: Path, *, every: bool = False) -> list[str]:
@@ -60,13 +61,17 @@ def facts() -> dict[str, Any]:
     import torch
 
     has_gpu = torch.cuda.is_available()
-    found = {name: importlib.metadata.version(name) for name in _NOTED if _is_installed(name)}
     return {
         "kind": "cuda" if has_gpu else "cpu",
         "name": torch.cuda.get_device_name(0) if has_gpu else f"CPU, {platform.machine()}",
         "memory_bytes": torch.cuda.get_device_properties(0).total_memory if has_gpu else None,
-        "versions": {"python": platform.python_version(), **found, "cuda": torch.version.cuda},
+        "versions": {"python": platform.python_version(), **versions(_NOTED), "cuda": torch.version.cuda},
     }
+
+
+def versions(distributions: Iterable[str]) -> dict[str, str]:
+    """Of those that this process finds."""
+    return {name: importlib.metadata.version(name) for name in distributions if _is_installed(name)}
 
 
 def main() -> None:

@@ -48,6 +48,11 @@ part where they are installed.""",
 at positions without a label, attention between documents, gradients of frozen weights. MFU, 6N: (6 N + 12 L H Q T) for
 each token (PaLM, arXiv 2204.02311, appendix B). Tokens are real ones, without padding. Planned: what `ascendtune plan`
 expects.""",
+        "peers": "{}.",
+        "peer": "{} {} ran with {}",
+        "no_flash": """FlashAttention's package (flash-attn) was not installed, so TRL and LLaMA-Factory computed
+attention with SDPA. Keeping the documents of a packed row apart then takes a mask of the whole row, which costs them
+speed; `bare` shows SDPA without such a mask.""",
         "failed": "Failed:",
         "small": "## Small form on the CPU",
         "small_says": "It shows that the pieces run. It says nothing about an accelerator; speeds are not shown.",
@@ -85,6 +90,11 @@ TRL 和 LLaMA-Factory 在已安装时参与比较。""",
         "mfu": """MFU（必需）：只计训练必不可少的一次前向和反向计算，不计没有标签的位置的输出层、文档之间的注意力和
 冻结权重的梯度。MFU（6N）：每个 token 计 (6 N + 12 L H Q T)（PaLM，arXiv 2204.02311，附录 B）。
 token 均为真实 token，不含填充。预估：`ascendtune plan` 的预估值。""",
+        "peers": "{}。",
+        "peer": "{} {} 使用 {}",
+        "no_flash": """本机没有安装 FlashAttention 的软件包（flash-attn），因此 TRL 和 LLaMA-Factory
+用 SDPA 计算注意力。此时要隔开打包行中的各个文档，就需要整行的掩码，速度因此降低；
+`bare` 展示的是没有这种掩码的 SDPA。""",
         "failed": "失败：",
         "small": "## CPU 上的小规模版本",
         "small_says": "它只说明各部分能够运行，与加速卡无关，因此不列出速度。",
@@ -165,7 +175,7 @@ def _of_device(name: str, of_device: dict[str, Any], say: dict[str, str], *, has
         _speed_row(cell, tool, found) for cell in cells(small=False) for tool in TOOLS if (cell.name, tool) in found
     ]
     if rows:
-        parts += ["\n".join([say["speed_head"], "|---" * 8 + "|", *rows]), say["mfu"]]
+        parts += ["\n".join([say["speed_head"], "|---" * 8 + "|", *rows]), say["mfu"], *_peers(found, say)]
     if has_picture:
         parts.append(f"![{say['picture']}]({name}/speed.png)")
     failed = []
@@ -176,6 +186,19 @@ def _of_device(name: str, of_device: dict[str, Any], say: dict[str, str], *, has
                 f"- {key}: {_shown(piece['summary'])}"
             ]
     return [*parts, *([say["failed"] + "\n\n" + "\n".join(failed)] if failed else [])]
+
+
+def _peers(found: dict[tuple[str, str], dict[str, Any]], say: dict[str, str]) -> list[str]:
+    """With which packages the peers ran, and what they lacked."""
+    versions = {tool: each["versions"] for (_, tool), each in found.items() if "versions" in each}
+    if not versions:
+        return []
+    peers = [
+        say["peer"].format(_TOOL_NAMES[tool], each[tool], f"transformers {each['transformers']}")
+        for tool, each in versions.items()
+    ]
+    lacking = not any("flash-attn" in each for each in versions.values())
+    return [say["peers"].format("; ".join(peers)), *([say["no_flash"]] if lacking else [])]
 
 
 def _speed_row(cell: Cell, tool: str, found: dict[tuple[str, str], dict[str, Any]]) -> str:

@@ -26,26 +26,29 @@ from typing import Any
 
 import torch
 from hardware.cells import SHAPES, Cell, cell_of
-from hardware.machine import ROOT
+from hardware.machine import ROOT, versions
 
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import find_device
 from tiny_model import write_tiny_model
 
 _LORA = {"rank": 8, "alpha": 16}
+_PEERS = ("trl", "llamafactory")
 _OPERATORS = 25
 """Of a profile, which are kept with the results."""
 
 
 def main() -> None:
     cell, tool, out = cell_of(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-    if tool in ("trl", "llamafactory") and importlib.util.find_spec(tool) is None:
+    if tool in _PEERS and importlib.util.find_spec(tool) is None:
         out.write_text(json.dumps({"state": "skipped", "summary": f"{tool} is not installed"}))
         return
     model, rows = write_inputs(out.parent, cell)
     measure = {"ascendtune": of_ours, "bare": of_bare_loop, "trl": of_trl, "llamafactory": of_llamafactory}[tool]
     figures = measure(cell, model, rows, find_device())
     figures["mfu_6n"] = mfu_6n(cell, figures["tokens_per_second"], find_device().peak_flops)
+    if tool in _PEERS:
+        figures["versions"] = versions((tool, "transformers", "peft", "flash-attn"))
     summary = f"{figures['tokens_per_second']:,.0f} tokens/s"
     out.write_text(json.dumps({"summary": summary, "speed": {"cell": cell.name, "tool": tool, **figures}}))
 

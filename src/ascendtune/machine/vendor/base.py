@@ -81,7 +81,7 @@ class Planned:
     """Taken before the first tensor: an allowance, not measured."""
     spread: tuple[float, float] = (0.85, 1.2)
     """The low and the high estimate, as factors of the expected one: on CPU as measured (docs/plan.md); elsewhere the
-    allocator reserves more than tensors take, and nothing has been measured yet."""
+    allocator reserves more than tensors take. NPUs have not been measured."""
     flops_share: tuple[float, float, float] = (0.2, 0.4, 0.6)
     """Share of the dense peak that computation reaches, low, expected and high, where nothing has been measured."""
     supports_fp16: bool = True

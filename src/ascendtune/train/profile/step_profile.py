@@ -91,6 +91,9 @@ class StepProfile:
             if self._steps:
                 self._start()
         if self._profiler is not None and number >= self._steps[0]:
+            if number == self._steps[0]:
+                # A device that is behind the host would still compute the step before.
+                self._strategy.device.synchronize()
             self._profiler.step()
             if number == self._steps[0]:
                 # Before the recording has begun, torch drops it.
@@ -113,6 +116,7 @@ class StepProfile:
         if self._profiler is None or number < self._steps[-1]:
             return 0.0
         begun = time.perf_counter()
+        self._strategy.device.synchronize()
         self.close()
         return time.perf_counter() - begun
 

@@ -59,9 +59,9 @@ def _estimate(
 def test_step_is_computation_at_the_assumed_share_and_the_update() -> None:
     found = _estimate()
     update = 8e6 / (1e9 * 0.8)
-    assert found.step_seconds.expected == pytest.approx(_COMPUTED / (0.4 * 1e12) + update)
-    assert found.step_seconds.low == pytest.approx(_COMPUTED / (0.5 * 1e12) + update)
-    assert found.step_seconds.high == pytest.approx(_COMPUTED / (0.3 * 1e12) + update)
+    assert found.step_seconds.expected == pytest.approx(_COMPUTED / (0.45 * 1e12) + update)
+    assert found.step_seconds.low == pytest.approx(_COMPUTED / (0.55 * 1e12) + update)
+    assert found.step_seconds.high == pytest.approx(_COMPUTED / (0.35 * 1e12) + update)
     assert found.mfu == pytest.approx(_USEFUL / found.step_seconds.expected / 1e12)
     assert found.tokens_per_second == pytest.approx(4000 / found.step_seconds.expected)
     assert "assumption" in found.basis
@@ -217,9 +217,9 @@ def test_work_knows_what_a_deepspeed_json_offloads(tmp_path: Path, device: str |
 def test_communication_over_unknown_links_is_said_not_to_count() -> None:
     work, target = replace(_WORK, transfers=(_ALL_REDUCE,)), replace(_TARGET, devices=2)
     found = _estimate(work=work, target=target, speed=replace(_SPEED, link=None, memory=None))
-    assert len(found.notes) == 2 and "--link" in found.notes[1]
+    assert "--link" in found.notes[-1]
     found = _estimate(work=work, target=target, nodes=2)
-    assert "--network" in found.notes[0]
+    assert any("--network" in each for each in found.notes)
 
 
 _MODEL = {
