@@ -145,8 +145,9 @@ def install_modelled_kernels(model: nn.Module, choice: Literal["auto", "off"] | 
     modelled = _OPERATORS[kernels]
     for norm in find_rms_norms(model, torch.device("cpu")) if allowed.rms_norm else ():
         norm.replace_forward(modelled.rms_norm)
-    for attention in find_rotary(model, torch.device("cpu")) if allowed.rotary and modelled.rotary else ():
-        attention.replace_forward(modelled.rotary)
+    if allowed.rotary and modelled.rotary is not None:
+        for attention in find_rotary(model, torch.device("cpu")):
+            attention.replace_forward(modelled.rotary)
     for module in model.modules() if allowed.swiglu else ():
         parts = dict(module.named_children())
         gated = "down_proj" in parts and ("gate_up_proj" in parts or {"gate_proj", "up_proj"} <= parts.keys())
