@@ -681,10 +681,17 @@ FAULTS = [
         _GOES_ON,
     ),
     Fault(
-        "train/checkpoint/checkpointer.py",
-        "sync_tree(directory)",
+        "train/checkpoint/tensor_files.py",
+        "os.fsync(file.fileno())",
         "pass",
-        "a checkpoint gets its name before its content is on the disk",
+        "a checkpoint gets its name before its tensors are on the disk",
+        f"{_CHECKPOINT}::test_a_checkpoint_gets_its_name_when_its_content_is_on_the_disk",
+    ),
+    Fault(
+        "train/checkpoint/content.py",
+        "os.fsync(file.fileno())",
+        "pass",
+        "a checkpoint gets its name before its state is on the disk",
         f"{_CHECKPOINT}::test_a_checkpoint_gets_its_name_when_its_content_is_on_the_disk",
     ),
     Fault(

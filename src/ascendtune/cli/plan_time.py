@@ -43,6 +43,12 @@ def time_lines(found: TimeEstimate) -> list[str]:
                 f"communication {seconds_text(parts['communication'])}, "
                 f"of which {seconds_text(parts['exposed'])} is not hidden"
             )
+        if "host_update" in parts:
+            spent.append(
+                f"offloading: copies {seconds_text(parts['host_copies'])}, of which "
+                f"{seconds_text(parts['exposed_host_copies'])} is not hidden, update on the host "
+                f"{seconds_text(parts['host_update'])}"
+            )
         lines.append(f"  {', '.join(spent)}")
     if found.mfu is not None:
         lines.append(f"  model FLOPs utilisation (MFU): {found.mfu:.1%}")

@@ -27,7 +27,7 @@ from torch import nn
 
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import InputError, MachineError, disk_fault, translated_disk_errors
-from ascendtune.core.files import digest_of_file, read_record, removed_on_failure, sync_directory, sync_tree, write_json
+from ascendtune.core.files import digest_of_file, read_record, removed_on_failure, sync_directory, write_json
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of, format_bytes
 from ascendtune.recipe.recipe import Recipe
@@ -184,7 +184,7 @@ class Checkpointer:
         protected: int | None,
         on_complete: Callable[[int], None],
     ) -> None:
-        sync_tree(directory)
+        # Whoever wrote a file has flushed it, on its own host; the directory is flushed with this last one.
         digests = {name: made.get(name) or digest_of_file(directory / name) for name in _files_of(directory)}
         write_json(directory / _DIGESTS, digests)
         final = self._run.checkpoint(step)

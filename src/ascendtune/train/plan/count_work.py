@@ -9,6 +9,7 @@ from ascendtune.recipe.deepspeed_config import Config, offloaded_parts, stage_of
 from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings
 from ascendtune.train.model_flops import model_flops
 from ascendtune.train.optimizer import states_per_parameter
+from ascendtune.train.plan.offload import Offload
 from ascendtune.train.plan.setting import Setting
 from ascendtune.train.plan.work import Transfer, Work
 from ascendtune.train.precision import DTYPES, export_dtype
@@ -42,20 +43,63 @@ def count_work(setting: Setting) -> Work:
         config = zero_config(recipe, compute=None, ranks=None, hidden_size=None)
     stage = stage_of(config)
     divided = setting.shards if setting.strategy == "fsdp" else ranks if stage >= 1 else 1
+    offload = _offload(setting, weights, stage, offloaded_parts(config), updated=passes * trained // divided)
     exported = trained
     if recipe.method.adapter is None:
         exported = weights.all * export_dtype(recipe, setting.config).itemsize
     return Work(
         flops=model_flops(model, recipe, head_is_fused=setting.head_form is not None),
         transfers=_transfers(setting, model, weights, stage) if ranks > 1 else (),
-        updated_bytes=passes * trained // divided,
+        updated_bytes=0 if offload and offload.updated else passes * trained // divided,
         checkpoint_bytes=trained * (1 + states),
         model_bytes=exported,
         compute=setting.precision.compute,
         model_type=str(getattr(setting.config, "model_type", "")),
-        offloads=recipe.memory.offload_activations
-        or (setting.strategy == "fsdp" and recipe.parallel.fsdp.offload)
-        or bool(offloaded_parts(config)),
+        offload=offload,
+    )
+
+
+def _offload(
+    setting: Setting, weights: ParameterCounts, stage: int, parts: dict[str, str], *, updated: int
+) -> Offload | None:
+    """What `setting` keeps in host memory or on disk moves.
+
+    FSDP2 copies a rank's shard of the weights to the device before each all-gather, and of the gradients back after
+    each reduce-scatter (torch.distributed.fsdp, CPUOffloadPolicy). ZeRO-Offload copies the gradients of each
+    micro-batch to the host and the updated weights back (Ren et al. 2021, arXiv 2101.06840, section 4.1);
+    `offload_param` copies the weights before each all-gather.
+
+    Args:
+        parts: of DeepSpeed, part -> cpu or nvme.
+        updated: bytes that clipping and optimizer read and write, wherever they run.
+    """
+    recipe, ranks = setting.recipe, setting.ranks
+    activations = recipe.memory.offload_activations
+    if setting.strategy == "fsdp" and recipe.parallel.fsdp.offload:
+        frozen = (weights.all - weights.trained) * weights.frozen_bytes
+        trained = weights.trained * weights.trained_bytes
+        gathers = 2 if recipe.parallel.fsdp.reshard else 1
+        return Offload(
+            copied_of_micro_batch=(gathers * (frozen + trained) + trained) // setting.shards,
+            updated=updated,
+            activations=activations,
+        )
+    if not parts:
+        return Offload(activations=True) if activations else None
+    states, computed = states_per_parameter(recipe.optim), weights.computed_bytes
+    gradients, gathered = weights.trained * computed // ranks, 2 * weights.all * computed // ranks
+    has_optimizer, has_weights = ("offload_optimizer" in parts), ("offload_param" in parts and stage == 3)
+    on_disk = 0
+    if parts.get("offload_optimizer") == "nvme":
+        on_disk += 2 * (1 + states) * weights.trained * weights.trained_bytes // ranks
+    if has_weights and parts["offload_param"] == "nvme":
+        on_disk += gathered + gradients
+    return Offload(
+        copied_of_micro_batch=has_optimizer * gradients + has_weights * gathered,
+        copied_of_step=gradients if has_optimizer else 0,
+        updated=updated if has_optimizer else 0,
+        on_disk=on_disk,
+        activations=activations,
     )
 
 

@@ -63,6 +63,8 @@ class Speed:
     link_is_mesh: bool = False
     power: float | None = None
     """Watts, the limit of the board."""
+    host_link: float | None = None
+    """Bytes per second between host and device, in one direction."""
 
     def link_among(self, devices: int) -> float | None:
         """Bytes per second in one direction to `devices` - 1 others."""
@@ -92,6 +94,7 @@ def speed_of(name: str, compute: str) -> Speed:
     return Speed(
         found.get("flops", {}).get(compute), found.get("memory_bytes_per_second"),
         found.get("link_bytes_per_second"), found.get("link_is_mesh", False), found.get("power_watts"),
+        found.get("host_link_bytes_per_second"),
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """How long a run takes: its work over the speed of past runs, or over published figures and an assumed share. No torch.
 
-A step is  computation + update + communication that computation does not hide.
+A step is  computation + update + communication that computation does not hide + what offloading adds (`offload`).
 
 From past runs: computed FLOPs over the FLOP/s of runs that are alike (`history.past_speed`); update and communication
 are in that speed. From the table of devices: computation is FLOPs over the peak times an assumed share, the update is
@@ -17,6 +17,7 @@ from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.device_table import Speed, known_name, speed_of
 from ascendtune.train.plan.history import Features, PastRun, past_speed, tuner_of, word
+from ascendtune.train.plan.offload import offload_seconds
 from ascendtune.train.plan.request import Target
 from ascendtune.train.plan.work import Steps, Transfer, Work
 
@@ -58,8 +59,8 @@ class TimeEstimate:
 
     step_seconds: Range
     parts: dict[str, float]
-    """Seconds of the expected step: `compute`, `update`, `communication` in all, `exposed` what is not hidden; only
-    `compute` with the speed of past runs."""
+    """Seconds of the expected step: `compute`, `update`, `communication` in all, `exposed` what is not hidden; with
+    offloading `host_copies`, `exposed_host_copies` and `host_update`. Only `compute` with the speed of past runs."""
     tokens_per_second: float
     """Of all ranks."""
     mfu: float | None
@@ -127,7 +128,7 @@ def estimate_time(
         shares = vendor_of(target.kind).planned.flops_share
         low, expected, high = (share * speed.flops for share in shares)
         update = work.updated_bytes / (speed.memory * _MEMORY_SHARE) if speed.memory else 0.0
-        if not speed.memory:
+        if work.updated_bytes and not speed.memory:
             notes.append("the bandwidth of the device's memory is not public: the update counts as nothing")
         step = Range(computed / high, computed / expected, computed / low).plus(update)
         parts = {"compute": computed / expected, "update": update}
@@ -135,11 +136,6 @@ def estimate_time(
             notes.append(
                 "the time in which the host launches operators is not counted: with micro-batches as small as these a "
                 "step takes longer than this"
-            )
-        if work.offloads and not target.is_host:
-            notes.append(
-                "copies between host and device and the update on the host are not counted: with offloading a step "
-                "takes longer than this"
             )
         basis = (
             f"an assumption: {shares[1]:.0%} of the published {speed.flops / 1e12:.0f} TFLOP/s "
@@ -155,6 +151,15 @@ def estimate_time(
             hidden = _hidden(work, recipe, parts["compute"], target.devices, sent)
             step = Range(step.low, step.expected + sent.total - hidden, step.high + sent.total)
             parts |= {"communication": sent.total, "exposed": sent.total - hidden}
+    if past is None and work.offload and not target.is_host:
+        moved = offload_seconds(
+            work.offload, micro_batches=recipe.batch.accumulate, compute=parts["compute"],
+            ranks_of_host=target.devices // nodes, link=speed.host_link,
+        )  # fmt: skip
+        fast, usual, slow = moved.update
+        step = Range(step.low + fast, step.expected + moved.exposed + usual, step.high + moved.copies + slow)
+        parts |= {"host_copies": moved.copies, "exposed_host_copies": moved.exposed, "host_update": usual}
+        notes += moved.notes
     return _of_run(work, steps, recipe, target, speed, step, parts, basis, useful, tuple(notes))
 
 

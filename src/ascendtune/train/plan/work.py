@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascendtune.train.flops import ModelFlops
+from ascendtune.train.plan.offload import Offload
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Work:
     flops: ModelFlops
     transfers: tuple[Transfer, ...]
     updated_bytes: int
-    """Read and written by clipping and the optimizer, each step."""
+    """Read and written in the device's memory by clipping and the optimizer, each step."""
     checkpoint_bytes: int
     """Of a whole checkpoint, all ranks."""
     model_bytes: int
@@ -53,13 +54,14 @@ class Work:
     compute: str
     """bf16, fp16 or fp32."""
     model_type: str
-    offloads: bool = False
-    """Whether weights, optimizer state or activations are kept in host memory."""
+    offload: Offload | None = None
+    """What offloading moves; None where nothing is offloaded."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Work:
         transfers = tuple(Transfer(**{**each, "calls": tuple(each["calls"])}) for each in values["transfers"])
-        return cls(**{**values, "flops": ModelFlops.of(values["flops"]), "transfers": transfers})
+        offload = Offload(**values["offload"]) if values["offload"] else None
+        return cls(**{**values, "flops": ModelFlops.of(values["flops"]), "transfers": transfers, "offload": offload})
 
 
 @dataclass(frozen=True)

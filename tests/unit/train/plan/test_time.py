@@ -16,6 +16,7 @@ from ascendtune.train.flops import ModelFlops, Passes
 from ascendtune.train.plan.count_work import count_work
 from ascendtune.train.plan.device_table import Speed
 from ascendtune.train.plan.history import Features, PastRun, new_run, tuner_of
+from ascendtune.train.plan.offload import Offload
 from ascendtune.train.plan.request import Document, Target
 from ascendtune.train.plan.rows import steps_of_full_rows
 from ascendtune.train.plan.setting import Setting
@@ -54,6 +55,20 @@ def _estimate(
     )  # fmt: skip
     assert isinstance(found, TimeEstimate), found
     return found
+
+
+_MODEL = {
+    "model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False, "pad_token_id": 0,
+}  # fmt: skip
+_BLOCKS = 3 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 176 + 2 * 64)
+_ALL = 2 * 512 * 64 + _BLOCKS + 64
+
+
+def _work(directory: Path, ranks: int = 1, **keys: Any) -> Work:
+    (directory / "config.json").write_text(json.dumps(_MODEL))
+    recipe = _recipe(**{"precision": "fp32", **keys, "model": {"path": str(directory)}})
+    return count_work(Setting.of(recipe, directory, CpuDevice(), ranks=ranks, vocabulary=0, pad_id=0))
 
 
 def test_step_is_computation_at_the_assumed_share_and_the_update() -> None:
@@ -182,27 +197,80 @@ def test_small_micro_batches_on_an_accelerator_are_said_to_lack_the_time_of_laun
     assert not is_said(batch={"accumulate": 4}, target=replace(_TARGET, kind="cpu"))
 
 
-def test_offloading_is_said_to_take_time_that_is_not_counted() -> None:
-    def is_said(work: Work, **changes: Any) -> bool:
-        return any("offloading" in note for note in _estimate(work=work, **changes).notes)
+_OFFLOAD = Offload(copied_of_micro_batch=2_100_000, copied_of_step=700_000, updated=7_500_000_000)
+_HOST_LINK = replace(_SPEED, host_link=1e7)
 
-    offloading = replace(_WORK, offloads=True)
-    assert is_said(offloading) and not is_said(_WORK)
-    assert not is_said(offloading, target=replace(_TARGET, kind="cpu"))
+
+def test_offloading_adds_copies_that_computation_does_not_hide_and_the_update_on_the_host() -> None:
+    plain, found = _estimate(), _estimate(work=replace(_WORK, offload=_OFFLOAD), speed=_HOST_LINK)
+    # 0.7 of the link is taken; two ranks of a host share its memory, of which 75 GB/s are expected.
+    of_micro_batch, of_step, update = 2.1e6 / 7e6, 0.7e6 / 7e6, 7.5e9 / 75e9
+    hidden = 0.9 * plain.parts["compute"]
+    added = of_micro_batch - hidden + of_step + update
+    assert found.step_seconds.expected == pytest.approx(plain.step_seconds.expected + added)
+    assert found.step_seconds.high == pytest.approx(plain.step_seconds.high + of_micro_batch + of_step + 7.5e9 / 40e9)
+    assert found.step_seconds.low == pytest.approx(plain.step_seconds.low + 7.5e9 / 150e9)
+    assert found.parts["host_copies"] == pytest.approx(of_micro_batch + of_step)
+    assert found.parts["host_update"] == pytest.approx(update)
+    two = _estimate(work=replace(_WORK, offload=_OFFLOAD), speed=_HOST_LINK, target=replace(_TARGET, devices=2))
+    assert two.parts["host_update"] == pytest.approx(2 * update)
+    apart = replace(_TARGET, devices=2, nodes=2)
+    of_two_hosts = _estimate(work=replace(_WORK, offload=_OFFLOAD), speed=_HOST_LINK, target=apart, nodes=2)
+    assert of_two_hosts.parts["host_update"] == pytest.approx(update)
+    four = _estimate(work=replace(_WORK, offload=_OFFLOAD), speed=_HOST_LINK, batch={"accumulate": 4})
+    assert four.parts["host_copies"] == pytest.approx(4 * of_micro_batch + of_step)
+
+
+def test_what_offloading_costs_beside_is_said() -> None:
+    def notes(offload: Offload, **changes: Any) -> str:
+        return "\n".join(_estimate(work=replace(_WORK, offload=offload), **changes).notes)
+
+    assert "between host and device is not public" in notes(_OFFLOAD)
+    assert "not public: copies" not in notes(_OFFLOAD, speed=_HOST_LINK)
+    assert "copies of activations" in notes(Offload(activations=True))
+    assert "reading and writing 7.6 MiB on the disk" in notes(Offload(on_disk=8_000_000))
+    assert "offloading" not in notes(_OFFLOAD, target=replace(_TARGET, kind="cpu"))
+
+
+def test_fsdp_copies_its_shard_to_the_device_for_each_gather_and_gradients_back(tmp_path: Path) -> None:
+    keys = {"parallel": {"strategy": "fsdp", "fsdp": {"offload": True}}}
+    found = _work(tmp_path, 2, **keys)
+    assert found.offload == Offload(copied_of_micro_batch=3 * 4 * _ALL // 2, updated=10 * 4 * _ALL // 2)
+    assert found.updated_bytes == 0
+    kept = {"parallel": {"strategy": "fsdp", "fsdp": {"offload": True, "reshard": False}}}
+    assert _work(tmp_path, 2, **kept).offload == replace(found.offload, copied_of_micro_batch=2 * 4 * _ALL // 2)
+    assert _work(tmp_path, 2, parallel={"strategy": "fsdp"}).offload is None
+    with_activations = _work(tmp_path, 2, **keys, memory={"offload_activations": True})
+    assert with_activations.offload == replace(found.offload, activations=True)
 
 
 @pytest.mark.parametrize(
-    ("keys", "offloads"),
+    ("keys", "expected"),
     [
-        ({"parallel": {"strategy": "fsdp", "fsdp": {"offload": True}}}, True),
-        ({"parallel": {"strategy": "fsdp"}}, False),
-        ({"parallel": {"strategy": "ddp"}, "memory": {"offload_activations": True}}, True),
-        ({"parallel": {"strategy": "deepspeed", "deepspeed": {"stage": 3, "offload_optimizer": "cpu"}}}, True),
-        ({"parallel": {"strategy": "deepspeed", "deepspeed": {"stage": 3}}}, False),
+        ({"stage": 3}, None),
+        (
+            {"stage": 2, "offload_optimizer": "cpu"},
+            Offload(copied_of_micro_batch=2 * _ALL, copied_of_step=2 * _ALL, updated=10 * 2 * _ALL),
+        ),
+        (
+            {"stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu"},
+            Offload(copied_of_micro_batch=6 * _ALL, copied_of_step=2 * _ALL, updated=10 * 2 * _ALL),
+        ),
+        (
+            {"stage": 3, "offload_optimizer": "nvme", "nvme_path": "disk"},
+            Offload(
+                copied_of_micro_batch=2 * _ALL, copied_of_step=2 * _ALL, updated=10 * 2 * _ALL, on_disk=2 * 3 * 2 * _ALL
+            ),
+        ),
     ],
 )
-def test_work_knows_what_is_offloaded(tmp_path: Path, keys: dict[str, Any], *, offloads: bool) -> None:
-    assert _work(tmp_path, 2, **keys).offloads == offloads
+def test_zero_copies_gradients_and_weights_of_a_rank(
+    tmp_path: Path, keys: dict[str, Any], expected: Offload | None
+) -> None:
+    """fp32 on two ranks: 4 bytes a weight, half of the weights a rank."""
+    found = _work(tmp_path, 2, parallel={"strategy": "deepspeed", "deepspeed": keys})
+    assert found.offload == expected
+    assert found.updated_bytes == (0 if expected else 10 * 2 * _ALL)
 
 
 @pytest.mark.parametrize(("device", "offloads"), [("cpu", True), ("none", False), (None, False)])
@@ -211,7 +279,7 @@ def test_work_knows_what_a_deepspeed_json_offloads(tmp_path: Path, device: str |
     file = tmp_path / "ds.json"
     file.write_text(json.dumps({"zero_optimization": zero}))
     parallel = {"strategy": "deepspeed", "deepspeed": {"config": str(file)}}
-    assert _work(tmp_path, 2, parallel=parallel).offloads == offloads
+    assert (_work(tmp_path, 2, parallel=parallel).offload is not None) == offloads
 
 
 def test_communication_over_unknown_links_is_said_not_to_count() -> None:
@@ -220,20 +288,6 @@ def test_communication_over_unknown_links_is_said_not_to_count() -> None:
     assert "--link" in found.notes[-1]
     found = _estimate(work=work, target=target, nodes=2)
     assert any("--network" in each for each in found.notes)
-
-
-_MODEL = {
-    "model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 3,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False, "pad_token_id": 0,
-}  # fmt: skip
-_BLOCKS = 3 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 176 + 2 * 64)
-_ALL = 2 * 512 * 64 + _BLOCKS + 64
-
-
-def _work(directory: Path, ranks: int = 1, **keys: Any) -> Work:
-    (directory / "config.json").write_text(json.dumps(_MODEL))
-    recipe = _recipe(**{"precision": "fp32", **keys, "model": {"path": str(directory)}})
-    return count_work(Setting.of(recipe, directory, CpuDevice(), ranks=ranks, vocabulary=0, pad_id=0))
 
 
 def test_adamw_moves_each_trained_weight_ten_times(tmp_path: Path) -> None:
