@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from ascendtune.train.plan.request import Estimate, Target
 from ascendtune.train.plan.work import Steps, Work
 
 _GIB = 2**30
+_SIZES = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 20, "vocab_size": 32000}
 
 
 def _recipe(model: Path, tuner: str = "full") -> Recipe:
@@ -34,6 +36,7 @@ def _recipe(model: Path, tuner: str = "full") -> Recipe:
 def model(tmp_path: Path) -> Path:
     with (tmp_path / "model.safetensors").open("wb") as file:
         file.truncate(_GIB)
+    (tmp_path / "config.json").write_text(json.dumps(_SIZES))
     return tmp_path
 
 
@@ -105,6 +108,29 @@ def test_small_models_are_not_estimated(model: Path, monkeypatch: pytest.MonkeyP
     assert require_fit(_recipe(model), model, _PREPARED, devices=1) is None
     assert require_fit(_recipe(model, "lora"), model, _PREPARED, devices=1) is None
     assert not asked
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_asked"),
+    [
+        ({"batch": {"per_device": 64}}, True),
+        ({"batch": {"per_device": 64}, "memory": {"gradient_checkpointing": True}}, False),
+        ({"data": {"max_length": 65536}}, True),
+        ({"model": {"init": "random"}}, True),
+    ],
+)
+def test_activations_and_random_weights_are_part_of_the_first_guess(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], *, is_asked: bool
+) -> None:
+    # A file of 1 MiB, or 0.4 billion random weights of 16 bytes; 2,048 positions keep 1.7 GiB in each row.
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(2**20)
+    (tmp_path / "config.json").write_text(json.dumps(_SIZES))
+    asked = _given(monkeypatch, 24, _answer(_estimate(0, 0, 0)))
+    values = {"model": {"path": str(tmp_path)}, "data": {"train": [{"path": "x.jsonl"}]}}
+    merged = {name: {**values.get(name, {}), **keys.get(name, {})} for name in values | keys}
+    require_fit(Recipe.check(merged), tmp_path, _PREPARED, devices=1)
+    assert bool(asked) == is_asked
 
 
 def test_a_failed_estimate_does_not_stop_the_run(
