@@ -28,8 +28,9 @@ make hardware MINUTES=9                         # end after nine minutes; go on 
 ```
 
 It needs Python >= 3.11 with torch >= 2.6, transformers and PEFT; it needs no package index and no `.venv`. Packages
-that are installed stay as they are; what is missing is taken from the folder of wheels (at most 64 MiB). Each piece is
-a process of at most nine minutes; a piece that has passed is not run again, one that has failed is. Results are in
+that are installed stay as they are; what is missing is taken from the folder of wheels (at most 64 MiB). Wheels in
+`wheels/llamafactory` or `wheels/trl` are for that tool alone, which may need other versions. Each piece is a process of
+at most nine minutes; a piece that has passed is not run again, one that has failed is. Results are in
 `docs/hardware/DEVICE/results.json`. Without a GPU the small form runs on the CPU, with tiny models.
 
 The tests train and compute on the device and hold losses, gradients, attention, fused operators, resumed runs, merged
@@ -72,7 +73,8 @@ make hardware MINUTES=9                         # 九分钟后结束；再次执
 ```
 
 需要 Python 3.11 或更高版本，并已安装 torch 2.6 或更高版本、transformers 和 PEFT；不需要软件源，也不需要 `.venv`。
-已安装的包保持不变；缺少的包取自 wheel 目录（总共不超过 64 MiB）。每个部分是一个独立进程，最长九分钟；
+已安装的包保持不变；缺少的包取自 wheel 目录（总共不超过 64 MiB）。`wheels/llamafactory` 或 `wheels/trl` 中的 wheel
+只供该工具使用，它可能需要别的版本。每个部分是一个独立进程，最长九分钟；
 已通过的部分不再重复，失败的部分会重新运行。结果保存在 `docs/hardware/DEVICE/results.json`。
 没有 GPU 时，在 CPU 上用极小的模型运行小规模版本。
 
