@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 from ascendtune.core.units import format_bytes
 
-_LINK_SHARE = 0.7
-"""Of the published bandwidth of the link, as of the links between devices: not measured."""
-_HIDING_SHARE = 0.9
+LINK_SHARE = 0.7
+"""Of the published bandwidth of an accelerator's links: all-gather of 2 to 8 measures 0.57 to 0.78 (docs/plan.md). The
+link to the host has not been measured."""
+HIDING_SHARE = 0.9
+"""Of the computation that runs beside a collective or a copy, hides it: the first and the last one run alone."""
 _HOST_BYTES_PER_SECOND = (40e9, 75e9, 150e9)
 """Low, expected and high of what all ranks of a host read and write together in an update: an assumption. Steps of
 Qwen2.5-3B on two A100 with the optimizer on a host of 128 cores take 2.4 s with ranks bound to cores and 3.1 s without
@@ -63,11 +65,11 @@ def offload_seconds(
     copies = exposed = 0.0
     if link is not None:
         of_micro_batches, of_step = (
-            each / (_LINK_SHARE * link)
+            each / (LINK_SHARE * link)
             for each in (micro_batches * offload.copied_of_micro_batch, offload.copied_of_step)
         )
         copies = of_micro_batches + of_step
-        exposed = max(0.0, of_micro_batches - _HIDING_SHARE * compute) + of_step
+        exposed = max(0.0, of_micro_batches - HIDING_SHARE * compute) + of_step
     elif offload.copied_of_micro_batch or offload.copied_of_step:
         notes.append("the bandwidth between host and device is not public: copies for offloading count as nothing")
     if offload.on_disk:

@@ -17,13 +17,11 @@ from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.device_table import Speed, known_name, speed_of
 from ascendtune.train.plan.history import Features, PastRun, past_speed, tuner_of, word
-from ascendtune.train.plan.offload import offload_seconds
+from ascendtune.train.plan.offload import HIDING_SHARE, LINK_SHARE, offload_seconds
 from ascendtune.train.plan.request import Target
 from ascendtune.train.plan.work import Steps, Transfer, Work
 
 _MEMORY_SHARE = 0.8
-_LINK_SHARE = 0.7
-"""Of the published bandwidth of an accelerator's links: all-gather of 2 to 8 measures 0.57 to 0.78 (docs/plan.md)."""
 _GLOO_COST = {"all_reduce": 1.0, "all_gather": 1.7, "reduce_scatter": 3.1}
 """Of a byte on the bus, where an all-reduce costs 1: processor time of 2 ranks (docs/plan.md)."""
 _GLOO_FRESH_COST, _GLOO_FRESH_FROM = 0.8, 32 << 20
@@ -31,8 +29,6 @@ _GLOO_FRESH_COST, _GLOO_FRESH_FROM = 0.8, 32 << 20
 buffer into memory of their own, and glibc takes 32 MiB and more from the kernel each time, a page fault a page."""
 _GLOO_CALL_BYTES = 800_000
 """What a call of Gloo costs before its first byte, in bytes of an all-reduce on the bus."""
-_HIDING_SHARE = 0.9
-"""Of the computation that runs beside a collective, hides it: the first and the last call run alone."""
 
 _LAUNCHES_MATTER_SECONDS = 0.05
 """Of a micro-batch: it launches thousands of operators of some microseconds each; above this they are a small share."""
@@ -219,7 +215,7 @@ def communication(
         if bandwidth is None:
             return None
         times = recipe.batch.accumulate if each.of_micro_batch else 1
-        cost = gloo_bytes(each, ranks) / bandwidth if is_host else each.bus_bytes(ranks) / (bandwidth * _LINK_SHARE)
+        cost = gloo_bytes(each, ranks) / bandwidth if is_host else each.bus_bytes(ranks) / (bandwidth * LINK_SHARE)
         seconds[each.in_forward] += times * cost
     return Communication(in_backward=seconds[False], in_both=seconds[True])
 
@@ -254,8 +250,8 @@ def _hidden(work: Work, recipe: Recipe, compute: float, ranks: int, sent: Commun
     # DDP sends in the backward pass of the last micro-batch only.
     of_step = all(not each.of_micro_batch for each in work.transfers)
     share = 1 / recipe.batch.accumulate if of_step else 1.0
-    beside_backward = min(sent.in_backward, _HIDING_SHARE * backward * share)
-    return beside_backward + min(sent.in_both, _HIDING_SHARE * compute - beside_backward)
+    beside_backward = min(sent.in_backward, HIDING_SHARE * backward * share)
+    return beside_backward + min(sent.in_both, HIDING_SHARE * compute - beside_backward)
 
 
 def _why_no_link(nodes: int, network: float | None) -> str:
