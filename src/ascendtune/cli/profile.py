@@ -181,7 +181,7 @@ def _record(
     overrides += [] if asked.profile.steps else [f"profile.steps={_STEPS}"]
     name = f"{asked.name}-profile" + (f"-{ending}" if ending else "")
     overrides += [f"name={name}", "profile.only=true", "checkpoint.resume=never", "track.tensorboard=false"]
-    log.say(f"training as {name}, to profile steps {asked.profile.steps or _STEPS}")
+    log.say(f"training the first steps of {asked.name}, to profile steps {asked.profile.steps or _STEPS}")
     try:
         code, run = train_briefly(recipe, overrides, devices=devices, device_ids=device_ids)
     except TrainingInterrupted as stop:

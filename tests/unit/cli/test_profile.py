@@ -81,7 +81,7 @@ def test_the_training_and_its_steps_are_announced(
     with pytest.raises(AscendtuneError) as caught:
         profile(recipe, steps=steps)
     assert caught.value.code == "profile-failed" and f"profile.steps={said}" in words
-    assert f"training as small-profile, to profile steps {said}" in capfd.readouterr().err
+    assert f"training the first steps of small, to profile steps {said}" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
