@@ -43,7 +43,7 @@ def count_work(setting: Setting) -> Work:
         config = zero_config(recipe, compute=None, ranks=None, hidden_size=None)
     stage = stage_of(config)
     divided = setting.shards if setting.strategy == "fsdp" else ranks if stage >= 1 else 1
-    offload = _offload(setting, weights, stage, offloaded_parts(config), updated=passes * trained // divided)
+    offload = _offload(setting, model, weights, stage, offloaded_parts(config), updated=passes * trained // divided)
     exported = trained
     if recipe.method.adapter is None:
         exported = weights.all * export_dtype(recipe, setting.config).itemsize
@@ -60,7 +60,7 @@ def count_work(setting: Setting) -> Work:
 
 
 def _offload(
-    setting: Setting, weights: ParameterCounts, stage: int, parts: dict[str, str], *, updated: int
+    setting: Setting, model: nn.Module, weights: ParameterCounts, stage: int, parts: dict[str, str], *, updated: int
 ) -> Offload | None:
     """What `setting` keeps in host memory or on disk moves.
 
@@ -79,8 +79,10 @@ def _offload(
         frozen = (weights.all - weights.trained) * weights.frozen_bytes
         trained = weights.trained * weights.trained_bytes
         gathers = 2 if recipe.parallel.fsdp.reshard else 1
+        once = reduces_once(model, recipe, setting.device, shards=setting.shards)
         return Offload(
-            copied_of_micro_batch=(gathers * (frozen + trained) + trained) // setting.shards,
+            copied_of_micro_batch=(gathers * (frozen + trained) + (0 if once else trained)) // setting.shards,
+            copied_of_step=trained // setting.shards if once else 0,
             updated=updated,
             activations=activations,
         )

@@ -239,6 +239,10 @@ def test_fsdp_copies_its_shard_to_the_device_for_each_gather_and_gradients_back(
     assert found.updated_bytes == 0
     kept = {"parallel": {"strategy": "fsdp", "fsdp": {"offload": True, "reshard": False}}}
     assert _work(tmp_path, 2, **kept).offload == replace(found.offload, copied_of_micro_batch=2 * 4 * _ALL // 2)
+    of_step = {"strategy": "fsdp", "fsdp": {"offload": True, "sync_each_batch": False}}
+    assert _work(tmp_path, 2, parallel=of_step, batch={"accumulate": 4}).offload == replace(
+        found.offload, copied_of_micro_batch=2 * 4 * _ALL // 2, copied_of_step=4 * _ALL // 2
+    )
     assert _work(tmp_path, 2, parallel={"strategy": "fsdp"}).offload is None
     with_activations = _work(tmp_path, 2, **keys, memory={"offload_activations": True})
     assert with_activations.offload == replace(found.offload, activations=True)
