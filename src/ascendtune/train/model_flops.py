@@ -174,6 +174,9 @@ def _attention_of(config: Any, layer: int, layers: int) -> tuple[int | None, flo
     """Window of a layer, and FLOPs of its forward pass for each pair of query and key."""
     types = getattr(config, "layer_types", None)
     kind = types[layer] if isinstance(types, list) and len(types) == layers else None
+    if getattr(config, "is_heterogeneous", False):
+        # Layers of Gemma 4 have heads of their own size, and the config of the model refuses to name one.
+        config = config.per_layer_config[layer]
     window = getattr(config, "sliding_window", None)
     if kind is None and not getattr(config, "use_sliding_window", True):
         window = None

@@ -15,7 +15,7 @@ from families.configs import tiny_config
 from families.measure import measure, train_and_read_losses, write_rows
 from reference import causal_lm
 
-FAST = ("llama", "granite", "gpt_oss")
+FAST = ("llama", "granite", "gpt_oss", "gemma4_text")
 # Config fields beside those of `tiny_config`, and what the head is multiplied with. Windows are 8 tokens unless it says
 # so here, rows have 20 to 42.
 LEARNING: dict[str, tuple[dict[str, Any], float]] = {

@@ -144,6 +144,17 @@ def test_windows_are_those_of_the_layers() -> None:
     assert {window: each.forward for window, each in found.attention} == {4: 2 * 128.0, None: 128.0}
 
 
+def test_each_layer_has_heads_of_its_own_size() -> None:
+    values = {
+        "model_type": "gemma4_text", **_SIZES, "head_dim": 8, "global_head_dim": 16, "sliding_window": 6,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        "hidden_size_per_layer_input": 0,
+    }  # fmt: skip
+    recipe = _recipe()
+    found = dict(model_flops(_model(values, recipe), recipe, head_is_fused=False).attention)
+    assert (found[6].forward, found[None].forward) == (2 * 2 * 4 * (8 + 8), 2 * 4 * (16 + 16))
+
+
 def test_preference_losses_compute_the_logits_again() -> None:
     recipe = _recipe(method={"stage": "preference"})
     found = model_flops(_model(_DENSE, recipe), recipe, head_is_fused=True)
