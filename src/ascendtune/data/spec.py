@@ -74,7 +74,10 @@ class DatasetSpec(Section):
     limit: int | None = Field(default=None, ge=1, le=MOST)
     """Read at most this many rows."""
     columns: dict[str, str | None] = {}
-    """Name in the format -> column in the file, e.g. `{prompt: question, completion: answer}`; null: do not read it."""
+    """Name in the format -> column in the file, e.g. `{prompt: question, completion: answer}`; null: do not read it.
+
+    A value inside a column is named by its path: `translation.de`, `answers.text.0`.
+    """
     tags: dict[Literal["from", "value", "human", "gpt", "observation", "function_call", "system"], str] = {}
     """ShareGPT's name -> name in the file's turns: `{from: role, value: content, human: user, gpt: assistant}`."""
     system: str | None = None

@@ -20,7 +20,7 @@ def answered(row: Mapping[str, Any], name: str) -> Conversation | BadRow:
     The prompt is a text or a list of turns (`prompt`, `conversations`, `messages`), or an instruction with its input.
     The answer is a text, a turn, or a list of turns; a list that does not begin with the assistant is a whole
     conversation and repeats the prompt, if there is one. Without a prompt the answer may be a transcript of turns that
-    begin with "Human:" and "Assistant:".
+    begin with "Human:" and "Assistant:"; a prompt may be one that ends with "Assistant:".
     """
     answer = row.get(name)
     if answer is None or answer == []:
@@ -29,17 +29,18 @@ def answered(row: Mapping[str, Any], name: str) -> Conversation | BadRow:
     if prompt is None and row.get("instruction") is not None:
         if is_text(answer):
             return only_the_last_turn(alpaca.convert({**row, "output": answer}))
-        asked = alpaca.convert({**row, "output": "."})
-        if isinstance(asked, BadRow):
-            return asked
-        prompt = [message for message in asked.messages[:-1] if message["role"] != "system"]
+        made = alpaca.convert({**row, "output": "."})
+        if isinstance(made, BadRow):
+            return made
+        prompt = [message for message in made.messages[:-1] if message["role"] != "system"]
     if prompt is None:
         turns = _turns_of_transcript(answer) or listed(answer)
         if not isinstance(turns, list):
             return BadRow("no question", f"{name} is not a list of turns, and there is no prompt")
         return conversation(row, turns)
     # A prompt that is a text stays one, even where it looks like JSON.
-    question = _turns(prompt if row.get("prompt") is not None else listed(prompt), "human", "prompt")
+    asked = prompt if row.get("prompt") is not None else listed(prompt)
+    question = _turns_that_ask(asked) or _turns(asked, "human", "prompt")
     if isinstance(question, BadRow):
         return question
     if isinstance(answer, list) and _speaker(answer[0]) not in (None, "assistant", "gpt", "function_call"):
@@ -95,6 +96,12 @@ def _turns_of_transcript(text: Any) -> list[dict[str, str]]:
         {"from": _SPEAKERS[speaker], "value": said.strip()}
         for speaker, said in zip(parts[::2], parts[1::2], strict=True)
     ]
+
+
+def _turns_that_ask(prompt: Any) -> list[dict[str, str]]:
+    """The turns of a transcript that ends where the assistant is to speak; an empty list for other prompts."""
+    *turns, last = _turns_of_transcript(prompt) or [{}]
+    return turns if last == {"from": "gpt", "value": ""} else []
 
 
 def _repeats(turns: list[Any], question: list[Any]) -> bool:

@@ -13,7 +13,7 @@ from ascendtune.core.suggest import did_you_mean
 from ascendtune.data.conversation import RawRow
 from ascendtune.data.format import scored, text, unpaired
 from ascendtune.data.format.guess import guess
-from ascendtune.data.format.mapping import available, translated
+from ascendtune.data.format.mapping import available, has_column, translated
 from ascendtune.data.spec import DatasetSpec, Task
 
 Convert = Callable[[Mapping[str, Any]], Any]
@@ -165,7 +165,7 @@ def _wrong_mapping(spec: DatasetSpec, columns: Sequence[str], task: Task) -> tup
     for word, column in spec.columns.items():
         if word not in words:
             return f"columns: '{word}' is not a column name of the format {spec.format}", _nearest(word, words, "names")
-        if column is not None and column not in columns:
+        if column is not None and not has_column(columns, column):
             return f"columns: there is no column '{column}'", _nearest(column, columns, "columns")
     return None
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ascendtune.data.format.turns import listed
+from ascendtune.data.format.scored import is_scored
+from ascendtune.data.format.turns import is_text, listed
 from ascendtune.data.spec import Task
 
 Role = Literal["question", "answer", "chosen", "rejected", "label", "system", "context", "text"]
@@ -52,6 +53,7 @@ _URL = re.compile(r"https?://\S+")
 _CONVERSATIONS = ("conversation", "dialog", "dialogue", "dialogs", "dialogues", "turns", "chat", "chats")
 _GEMINI_SYSTEM = ("systemInstruction", "system_instruction")
 _NUMBERED = re.compile(r"[ _-]?(\d+|(?<=[ _-])[a-zA-Z])$")
+_LANGUAGE = re.compile(r"[a-z]{2,3}([_-][A-Za-z]{2,4})*")
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
 _SENTENCE_ENDS = (".", "!", "…", "。", "！")
 _SHORT_SENTENCE = 5
@@ -152,6 +154,8 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
         if name.strip().lower() in _CONVERSATIONS and all(_are_turns(row.get(name)) for row in rows[:_MOST_VALUES]):
             return Guess("conversations", "sharegpt", {"conversations": name}, certain=True)
     columns = [_Column(name, [row.get(name) for row in rows[:_MOST_VALUES]]) for name in names]
+    if nested := _inside(columns):
+        return nested
     choices = [each for each in columns if each.name.strip().upper() in tuple("ABCDEFGH")]
     if len(choices) > 2:
         # Of a question with several to choose from, which are neither answers nor in the prompt.
@@ -174,6 +178,39 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
     if len(prose) == 1:
         return _guess("text", "text", {"text": prose[0]}, certain=prose[0].is_named("text"))
     return _question_and_answer(columns, prose)
+
+
+def _inside(columns: Sequence[_Column]) -> Guess | None:
+    """A use of values that lie inside a column: answers with ranks, a list of answers under `text`, two languages."""
+    question = _best([each for each in columns if each.is_prose()], "question", taken=())
+    for column in columns:
+        values = [listed(value) for value in column.values]
+        if question and column.is_named("answer") and values and all(map(is_scored, values)):
+            found = {"prompt": question, "completions": column}
+            return _guess("pairs", "scored", found, certain=question.is_named("question"))
+        if question and column.is_named("answer") and values and all(map(_holds_texts, values)):
+            # SQuAD's: several readings of one answer, and where each stands in the context.
+            context = [each for each in columns if each.is_named("context") and each.is_prose()]
+            words = {"instruction": question.name, "output": f"{column.name}.text.0"}
+            with_context = {"input": context[0].name} if context else {}
+            return Guess("conversations", "alpaca", words | with_context, certain=question.is_named("question"))
+        if values and (pair := _two_languages(values)):
+            words = {"prompt": f"{column.name}.{pair[0]}", "completion": f"{column.name}.{pair[1]}"}
+            return Guess("conversations", "prompt_completion", words, certain=False)
+    return None
+
+
+def _holds_texts(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("text"), list) and all(map(is_text, value["text"]))
+
+
+def _two_languages(values: Sequence[Any]) -> tuple[str, str] | None:
+    """The two language codes under which every value has a text. The direction is for the user to say."""
+    keys = [*values[0]] if isinstance(values[0], dict) else []
+    if len(keys) != 2 or not all(map(_LANGUAGE.fullmatch, keys)):
+        return None
+    same = all(isinstance(each, dict) and [*each] == keys and all(map(is_text, each.values())) for each in values)
+    return (keys[0], keys[1]) if same else None
 
 
 def _are_turns(value: Any, *keys: str) -> bool:

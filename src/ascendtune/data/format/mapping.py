@@ -14,16 +14,44 @@ Made = TypeVar("Made")
 def available(spec: DatasetSpec, columns: Collection[str]) -> set[str]:
     """The names that a row has: those that `spec.columns` maps to a column, and columns that it does not mention."""
     mapped = {word for word, column in spec.columns.items() if column is not None}
-    return mapped | {column for column in columns if column not in {*spec.columns, *spec.columns.values()}}
+    return mapped | {column for column in columns if column not in _mentioned(spec, columns)}
+
+
+def has_column(columns: Collection[str], name: str) -> bool:
+    """Whether rows with `columns` may have what `name` stands for: a column, or a place inside one."""
+    return name in columns or ("." in name and name.partition(".")[0] in columns)
+
+
+def value_at(row: Mapping[str, Any], name: str) -> Any:
+    """The column `name`; or, if there is none, what the path `column.key.0` leads to; None where it leads nowhere."""
+    if name in row or "." not in name:
+        return row.get(name)
+    found: Any = row
+    for part in name.split("."):
+        found = listed(found)
+        if isinstance(found, Mapping):
+            found = found.get(part)
+        elif isinstance(found, list) and part.isdecimal() and int(part) < len(found):
+            found = found[int(part)]
+        else:
+            return None
+    return found
+
+
+def _mentioned(spec: DatasetSpec, columns: Collection[str]) -> set[str | None]:
+    """Columns that are read under other names, whole or in part, and those names."""
+    inside = {each.partition(".")[0] for each in spec.columns.values() if each is not None and each not in columns}
+    return {*spec.columns, *spec.columns.values(), *inside}
 
 
 def translated(convert: Callable[[Mapping[str, Any]], Made], spec: DatasetSpec) -> Callable[[Mapping[str, Any]], Made]:
     """`convert` for rows with the column names of the file."""
-    columns, taken = spec.columns, {*spec.columns, *spec.columns.values()}
+    columns = spec.columns
 
     def in_our_words(row: Mapping[str, Any]) -> Made:
+        taken = _mentioned(spec, row)
         kept = {column: value for column, value in row.items() if column not in taken}
-        ours = {word: row.get(column) for word, column in columns.items() if column is not None}
+        ours = {word: value_at(row, column) for word, column in columns.items() if column is not None}
         return convert(kept | ours)
 
     renamed = in_our_words if columns else convert

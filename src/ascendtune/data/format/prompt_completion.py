@@ -7,7 +7,7 @@ from typing import Any
 
 from ascendtune.data.conversation import BadRow, Conversation, Message
 from ascendtune.data.format.messages import messages_of
-from ascendtune.data.format.turns import checked, is_text, not_text, system_message, tools
+from ascendtune.data.format.turns import checked, is_text, listed, not_text, system_message, tool_calls, tools
 
 GIVES = ("conversations",)
 WORDS = ("prompt", "completion", "system", "tools")
@@ -18,11 +18,19 @@ def matches(columns: Collection[str]) -> bool:
 
 
 def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
-    """Only the completion is trained on, even where the prompt contains earlier answers."""
+    """Only the completion is trained on, even where the prompt contains earlier answers.
+
+    Beside `tools` a completion that is a list of calls, or the JSON text of one, calls them.
+    """
     prompt = _part(row.get("prompt"), "prompt", "user")
     if isinstance(prompt, BadRow):
         return prompt
-    completion = _part(row.get("completion"), "completion", "assistant")
+    schemas = tools(row.get("tools"))
+    if isinstance(schemas, BadRow):
+        return schemas
+    completion = (_calls(row.get("completion")) if schemas else []) or _part(
+        row.get("completion"), "completion", "assistant"
+    )
     if isinstance(completion, BadRow):
         return completion
     for message in prompt:
@@ -31,8 +39,16 @@ def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
     system = system_message(row.get("system")) if not prompt or prompt[0]["role"] != "system" else []
     if isinstance(system, BadRow):
         return system
-    schemas = tools(row.get("tools"))
-    return schemas if isinstance(schemas, BadRow) else checked([*system, *prompt, *completion], schemas)
+    return checked([*system, *prompt, *completion], schemas)
+
+
+def _calls(completion: Any) -> list[Message]:
+    """A turn that calls tools, from a list of `{"name", "arguments"}` or its JSON text; none for other completions."""
+    listing = listed(completion)
+    if not isinstance(listing, list) or not all(isinstance(each, dict) and "arguments" in each for each in listing):
+        return []
+    calls = tool_calls(listing)
+    return [] if isinstance(calls, BadRow) else [{"role": "assistant", "content": "", "tool_calls": calls}]
 
 
 def _part(value: Any, name: str, role: str) -> list[Message] | BadRow:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -155,3 +157,25 @@ def test_a_context_is_not_proposed_as_the_answer() -> None:
         [{"context": f"The town has {i} schools.", "question": "How many?", "answers": {"text": [i]}} for i in range(9)]
     )
     assert made is None or "context" not in made.columns.values()
+
+
+@pytest.mark.parametrize("written", [lambda value: value, json.dumps], ids=["objects", "text"])
+def test_ranked_answers_make_pairs(written: Callable[[Any], Any]) -> None:
+    answers = [{"answer": "Yes.", "model": "a", "rank": 2.0}, {"answer": "No.", "model": "b", "rank": 1.0}]
+    likely = guess([{"prompt": f"What is {i}?", "answers": written(answers), "turns": 1} for i in range(9)])
+    assert likely is not None and likely.certain
+    assert (likely.format, likely.columns) == ("scored", {"prompt": "prompt", "completions": "answers"})
+
+
+def test_readings_of_an_answer_are_the_first_of_them() -> None:
+    answers = {"text": ["1850", "in 1850"], "answer_start": [28, 25]}
+    likely = guess(_rows(title="University", context="The hall {} of 1850.", question="When was {}?", answers=answers))
+    assert likely is not None and likely.certain and likely.format == "alpaca"
+    assert likely.columns == {"instruction": "question", "input": "context", "output": "answers.text.0"}
+
+
+def test_the_direction_of_a_translation_is_asked() -> None:
+    likely = guess([{"translation": {"de": f"Haus {i}", "en": f"house {i}"}} for i in range(9)])
+    assert likely is not None and not likely.certain
+    assert likely.columns == {"prompt": "translation.de", "completion": "translation.en"}
+    assert guess([{"meta": {"id": "x", "no": 1}} for _ in range(9)]) is None

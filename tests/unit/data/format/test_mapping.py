@@ -48,3 +48,29 @@ def test_answers_in_other_words() -> None:
     assert isinstance(pair, Pair) and pair.rejected.messages[-1]["content"] == "6"
     single = _made({"conversations": TURNS, "label": False}, "singles", tags=TAGS)
     assert isinstance(single, Single) and not single.desirable
+
+
+def test_a_path_names_a_value_inside_a_column() -> None:
+    row = {"translation": {"de": "Haus", "en": "house"}, "answers": {"text": ["a", "b"]}, "id": 3}
+    made = _made(row, columns={"prompt": "translation.de", "completion": "translation.en"})
+    assert [message["content"] for message in made.messages] == ["Haus", "house"]
+    made = _made(row, format="alpaca", columns={"instruction": "translation.de", "output": "answers.text.1"})
+    assert made.messages[-1]["content"] == "b"
+    assert _made(row, columns={"prompt": "translation.de", "completion": "answers.text.2"}).reason == "no answer"
+
+
+def test_a_column_whose_name_has_a_point_is_no_path() -> None:
+    row = {"a.b": "asked", "a": {"b": "inside"}, "completion": "said"}
+    assert _made(row, columns={"prompt": "a.b"}).messages[0]["content"] == "asked"
+
+
+def test_a_column_that_is_read_in_part_is_not_read_whole() -> None:
+    row = {"messages": [{"role": "user", "content": "asked"}], "answer": "said"}
+    made = _made(row, columns={"prompt": "messages.0.content", "completion": "answer"})
+    assert [message["content"] for message in made.messages] == ["asked", "said"]
+
+
+def test_a_path_into_a_column_that_is_not_there_is_refused() -> None:
+    with pytest.raises(Exception) as caught:
+        _made({"question": "x", "answers": ["y"]}, columns={"prompt": "question", "completion": "answer.0"})
+    assert caught.value.code == "data-format-mismatch"

@@ -179,3 +179,13 @@ def test_a_conversation_with_a_rejected_answer_is_a_pair(rejected: dict[str, Any
         return
     assert isinstance(made, Pair)
     assert (made.chosen.messages, made.rejected.messages) == ([USER, GOOD], [USER, POOR])
+
+
+def test_a_prompt_that_is_a_transcript_is_its_turns() -> None:
+    prompt = "\n\nHuman: 2+3?\n\nAssistant: 6\n\nHuman: Really?\n\nAssistant: "
+    pair = convert({"prompt": prompt, "chosen": "No, 5.", "rejected": "Yes."})
+    assert isinstance(pair, Pair)
+    assert [message["content"] for message in pair.chosen.messages] == ["2+3?", "6", "Really?", "No, 5."]
+    # A text about transcripts is none.
+    pair = convert({"prompt": "Human: what does \n\nAssistant: mean?", "chosen": "A role.", "rejected": "?"})
+    assert isinstance(pair, Pair) and len(pair.chosen.messages) == 2

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -38,3 +39,15 @@ def test_bad_prompt_completion_row_is_named_with_its_reason(row: dict[str, Any],
     made = convert(row)
     assert isinstance(made, BadRow)
     assert made.reason == reason
+
+
+def test_beside_tools_a_list_of_calls_calls_them() -> None:
+    tools = json.dumps([{"name": "weather", "parameters": {}}])
+    calls = json.dumps([{"name": "weather", "arguments": {"city": "Ulm"}}])
+    made = convert({"prompt": "Weather in Ulm?", "completion": calls, "tools": tools})
+    assert isinstance(made, Conversation)
+    assert made.messages[-1]["tool_calls"][0]["function"] == {"name": "weather", "arguments": {"city": "Ulm"}}
+    made = convert({"prompt": "Weather in Ulm?", "completion": calls})
+    assert isinstance(made, Conversation) and made.messages[-1]["content"] == calls
+    made = convert({"prompt": "Weather in Ulm?", "completion": "[1, 2]", "tools": tools})
+    assert isinstance(made, Conversation) and made.messages[-1]["content"] == "[1, 2]"
