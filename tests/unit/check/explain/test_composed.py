@@ -86,7 +86,8 @@ def test_a_truncated_log_is_explained_as_well(explained: Callable[..., Explanati
 def test_first_rank_is_found_by_the_times_in_separate_files(explained: Callable[..., Explanation]) -> None:
     """Files are given in an order that says nothing; the times in the lines do."""
     for entry in _EXPLAINING[::11]:
-        failure = "2025-11-20 10:00:05,000 - trainer - going on\n" + entry.test.strip()
+        said = "2025-11-20 10:00:05,000 - trainer - going on"
+        failure = f"{said}\n{entry.test.strip()}\n{said if entry.below else ''}"
         echo = "2025-11-20 10:30:06,000 - trainer - going on\n" + _ECHOES[1]
 
         verdict = explained(rank_0=echo, rank_1=failure, rank_2=echo).verdict

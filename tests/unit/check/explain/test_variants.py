@@ -1,0 +1,44 @@
+"""Variants of one message: each gets the remedy of its own cause, not that of the variant which is met more often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ascendtune.check.explain.explain import Explanation
+
+Explained = Callable[..., Explanation]
+
+
+@pytest.mark.parametrize(
+    ("line", "known_as"),
+    [
+        ("RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.", "cuda-ptx-newer"),
+        ("NVRM: Xid (PCI:0000:3b:00): 31, pid=47, name=python, Ch 08, intr 1. MMU Fault", "xid-of-program"),
+        ("NVRM: Xid (PCI:0000:3b:00): 13, Graphics Exception: ESR 0x504730=0x12000e", "xid-of-program"),
+        ("NVRM: Xid (PCI:0000:3b:00): 43, pid=4711, Ch 00000010", "xid-of-program"),
+        ("NVRM: Xid (PCI:0000:3b:00): 48, pid=4711, Double Bit ECC Error", "cuda-ecc"),
+        ("NVRM: Xid (PCI:0000:3b:00): 119, Timeout after 6s of waiting for RPC response from GPU0", "xid-other"),
+        ("RuntimeError: Triton Error [CUDA]: out of memory", "cuda-oom-outside-torch"),
+        ("/x.h:4:2: error: #error C++17 or later compatible compiler is required to use PyTorch.", "cpp17-asked-for"),
+        ("/usr/bin/ld: tide.o: undefined reference to `c10::Error::Error(std::string)'", "undefined-reference"),
+        ("/usr/bin/ld: cannot find -lmoon: No such file or directory", "linker"),
+        ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (86x1024 and 768x1)", "shape-mismatch"),
+        ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x2 and 1x64)", "shape-mismatch"),
+        ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x768 and 1x294912)", "bitsandbytes-packed-weight"),
+        ("ValueError: unsupported pickle protocol: 5", "pickle-protocol"),
+        ("ValueError: Unable to find latest file at /moon/latest, if trying to load", "deepspeed-no-checkpoint"),
+        ("ValueError: Expected a string path to an existing deepspeed config, or a dict", "deepspeed-config-path"),
+        ("ValueError: DeepSpeed Zero-3 is not compatible with `low_cpu_mem_usage=True`", "zero3-and-device-map"),
+        ("ValueError: ZeRO inference only makes sense with ZeRO Stage 3", "zero-inference-stage"),
+        ("NotImplementedError: Could not run 'aten::x' with arguments from the 'Meta' backend.", "operator-on-meta"),
+        ("requests.HTTPError: 401 Client Error: Unauthorized for url: https://moon.example/x", "http-status"),
+        ("requests.HTTPError: 429 Client Error: Too Many Requests for url: https://moon.example/x", "http-status"),
+    ],
+)
+def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line: str, known_as: str) -> None:
+    first = explained(f"{line}\n").verdict.first
+
+    assert first is not None
+    assert first.hit.entry.id == known_as
