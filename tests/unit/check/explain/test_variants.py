@@ -35,6 +35,11 @@ Explained = Callable[..., Explanation]
         ("NotImplementedError: Could not run 'aten::x' with arguments from the 'Meta' backend.", "operator-on-meta"),
         ("requests.HTTPError: 401 Client Error: Unauthorized for url: https://moon.example/x", "http-status"),
         ("requests.HTTPError: 429 Client Error: Too Many Requests for url: https://moon.example/x", "http-status"),
+        ("rtSetDevice execute failed, reason=[device id error][FUNC:FuncErrorReason]", "107001"),
+        ("tsd client wait response fail, device response code[1]. unknown device error.[FUNC:WaitRsp]", "tsd-open"),
+        ("RuntimeError: Failed to infer device type", "vllm-no-device"),
+        ("3 packets transmitted, 0 received, 100% packet loss, time 2041ms", "host-ping"),
+        ("RuntimeError: don't know how to restore data location of x (tagged with npu:0)", "checkpoint-of-other-device"),
     ],
 )
 def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line: str, known_as: str) -> None:
@@ -42,3 +47,9 @@ def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line
 
     assert first is not None
     assert first.hit.entry.id == known_as
+
+
+def test_lost_heartbeat_of_another_program_is_no_lost_npu(explained: Explained) -> None:
+    first = explained("ERROR node 3 lost heartbeat, removing it from the cluster\n").verdict.first
+
+    assert first is None or first.hit.entry.id != "EL0001"
