@@ -39,7 +39,8 @@ Explained = Callable[..., Explanation]
         ("tsd client wait response fail, device response code[1]. unknown device error.[FUNC:WaitRsp]", "tsd-open"),
         ("RuntimeError: Failed to infer device type", "vllm-no-device"),
         ("3 packets transmitted, 0 received, 100% packet loss, time 2041ms", "host-ping"),
-        ("RuntimeError: don't know how to restore data location of x (tagged with npu:0)", "checkpoint-of-other-device"),
+        ("RuntimeError: don't know how to restore data location of (tagged with npu:0)", "checkpoint-of-other-device"),
+        ("RuntimeError: 'weight' must be 2-D", "sharded-weight-used"),
     ],
 )
 def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line: str, known_as: str) -> None:
