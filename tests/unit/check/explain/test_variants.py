@@ -41,6 +41,9 @@ Explained = Callable[..., Explanation]
         ("3 packets transmitted, 0 received, 100% packet loss, time 2041ms", "host-ping"),
         ("RuntimeError: don't know how to restore data location of (tagged with npu:0)", "checkpoint-of-other-device"),
         ("RuntimeError: 'weight' must be 2-D", "sharded-weight-used"),
+        ("[ERROR] RUNTIME(47,python): RAS, device_id=3, event_id=0x8c2fa001", "npu-event-memory-usage"),
+        ("[ERROR] RUNTIME(47,python): RAS, device_id=3, event_id=0x81b18603", "npu-event-port"),
+        ("Error Code: 80C9800A", "npu-event-kernel-timeout"),
     ],
 )
 def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line: str, known_as: str) -> None:
