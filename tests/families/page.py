@@ -47,7 +47,7 @@ and answers in a batch and one by one.
 `fused`: the head is computed together with the loss, at labelled positions only.
 
 {len(made)} types: {sum("✓ | ✓ |" in row for row in rows)} right in full and with LoRA. Silently different: {different}.
-OFT is measured on {sum(family.oft is not None for family in made)} of them; an empty field is not measured.
+{_of_oft(made)}
 
 | type | {" | ".join(TUNERS)} | rows | attention | loss |
 | --- | {"--- | " * len(TUNERS)}--- | --- | --- |
@@ -61,6 +61,13 @@ OFT is measured on {sum(family.oft is not None for family in made)} of them; an 
         + "\n".join(cannot)
         + "\n"
     )
+
+
+def _of_oft(made: list[Family]) -> str:
+    measured = [family.oft for family in made if family.oft is not None]
+    right = sum(_mark(each, {}) == "✓" for each in measured)
+    rest = "" if len(measured) == len(made) else f" of {len(measured)} that were measured; an empty field is not"
+    return f"{right}{rest} right with OFT."
 
 
 def _row(family: Family, reasons: dict[str, int]) -> str:

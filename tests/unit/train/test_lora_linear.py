@@ -89,6 +89,16 @@ def test_input_need_not_be_contiguous() -> None:
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(5, 24), (2, 3, 24)])
+def test_a_model_may_change_the_output_in_place(shape: tuple[int, ...]) -> None:
+    """As Llama 4's experts and Gemma 3n do."""
+    theirs, ours = pair()
+    for model in (theirs, ours):
+        model.base_model.model.first.register_forward_hook(lambda _module, _args, output: output.mul_(2).add_(1))
+    for expected, found in zip(results(theirs, drawn(*shape)), results(ours, drawn(*shape)), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("keys", [{}, {"use_rslora": True}, {"lora_dropout": 0.4}], ids=str)
 @pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("x", [torch.float32, torch.bfloat16])

@@ -90,7 +90,8 @@ class _LinearWithAdapter(torch.autograd.Function):
         low = _rows(x if dropped is None else dropped) @ a_cast.T
         output = nn.functional.linear(_rows(x), weight, bias)
         output.addmm_(low, b_cast.T, alpha=scale)
-        return output.view(*x.shape[:-1], weight.shape[0]), low
+        # Not `view`: some models change what a linear layer gives in place, which a node's view does not allow.
+        return torch.ops.aten._unsafe_view(output, [*x.shape[:-1], weight.shape[0]]), low
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
