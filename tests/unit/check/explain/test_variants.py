@@ -35,6 +35,11 @@ Explained = Callable[..., Explanation]
         ("NotImplementedError: Could not run 'aten::x' with arguments from the 'Meta' backend.", "operator-on-meta"),
         ("requests.HTTPError: 401 Client Error: Unauthorized for url: https://moon.example/x", "http-status"),
         ("requests.HTTPError: 429 Client Error: Too Many Requests for url: https://moon.example/x", "http-status"),
+        (
+            "requests.exceptions.ReadTimeout: HTTPConnectionPool(host='localhost', port=8000): Read timed out. (read "
+            "timeout=60)",
+            "host-no-answer",
+        ),
         ("rtSetDevice execute failed, reason=[device id error][FUNC:FuncErrorReason]", "107001"),
         ("tsd client wait response fail, device response code[1]. unknown device error.[FUNC:WaitRsp]", "tsd-open"),
         ("RuntimeError: Failed to infer device type", "vllm-no-device"),
