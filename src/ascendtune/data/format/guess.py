@@ -50,7 +50,7 @@ _CAMEL = re.compile(r"(?<=[a-zäöüß])(?=[A-Z])")
 _IDENTIFIER = re.compile(r"[\w\-./:#+]*\d[\w\-./:#+]*|[0-9a-f]{8,}(-[0-9a-f]{4,})*")
 _DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T]\d{1,2}:\d{2}.*)?")
 _URL = re.compile(r"https?://\S+")
-_CONVERSATIONS = ("conversation", "dialog", "dialogue", "dialogs", "dialogues", "turns", "chat", "chats")
+_CONVERSATIONS = ("conversation", "dialog", "dialogue", "dialogs", "dialogues", "turns", "utterances", "chat", "chats")
 _GEMINI_SYSTEM = ("systemInstruction", "system_instruction")
 _NUMBERED = re.compile(r"[ _-]?(\d+|(?<=[ _-])[a-zA-Z])$")
 _LANGUAGE = re.compile(r"[a-z]{2,3}([_-][A-Za-z]{2,4})*")
@@ -151,7 +151,8 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
             turns["system"] = system[0]
         return Guess("conversations", "messages", turns, certain=True)
     for name in names:
-        if name.strip().lower() in _CONVERSATIONS and all(_are_turns(row.get(name)) for row in rows[:_MOST_VALUES]):
+        said = [row.get(name) for row in rows[:_MOST_VALUES]]
+        if name.strip().lower() in _CONVERSATIONS and (all(map(_are_turns, said)) or all(map(_are_said_in_turn, said))):
             return Guess("conversations", "sharegpt", {"conversations": name}, certain=True)
     columns = [_Column(name, [row.get(name) for row in rows[:_MOST_VALUES]]) for name in names]
     if nested := _inside(columns):
@@ -178,6 +179,12 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
     if len(prose) == 1:
         return _guess("text", "text", {"text": prose[0]}, certain=prose[0].is_named("text"))
     return _question_and_answer(columns, prose)
+
+
+def _are_said_in_turn(value: Any) -> bool:
+    """Whether it is a list of two or more texts, as DailyDialog writes conversations."""
+    texts = listed(value)
+    return isinstance(texts, list) and len(texts) > 1 and all(map(is_text, texts))
 
 
 def _inside(columns: Sequence[_Column]) -> Guess | None:

@@ -44,8 +44,12 @@ def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
 
 
 def _single_turns(turns: list[Any]) -> list[Any]:
-    """The turns; `{human, assistant}`, a question and its answer in one, become two; texts are said in turn."""
+    """The turns; `{human, assistant}`, a question and its answer in one, become two; texts are said in turn.
+
+    After the last answer such a list may go on with what nobody answers: it has no label, and is left out.
+    """
     if turns and all(map(is_text, turns)):
+        turns = turns[: max(1, len(turns) // 2 * 2)]
         return [{"from": ("human", "gpt")[number % 2], "value": text} for number, text in enumerate(turns)]
     found: list[Any] = []
     for turn in turns:

@@ -179,3 +179,10 @@ def test_the_direction_of_a_translation_is_asked() -> None:
     assert likely is not None and not likely.certain
     assert likely.columns == {"prompt": "translation.de", "completion": "translation.en"}
     assert guess([{"meta": {"id": "x", "no": 1}} for _ in range(9)]) is None
+
+
+def test_texts_that_are_said_in_turn_are_a_conversation() -> None:
+    likely = guess([{"dialog": [f"Hello {i}.", "Hi."], "act": [1, 2]} for i in range(9)])
+    assert likely is not None and likely.certain
+    assert (likely.format, likely.columns) == ("sharegpt", {"conversations": "dialog"})
+    assert guess([{"dialog": [f"Hello {i}."]} for i in range(9)]) is None

@@ -87,3 +87,11 @@ def test_texts_without_speakers_are_said_in_turn() -> None:
         ("user", "q"), ("assistant", "a"), ("user", "more"), ("assistant", "b"),
     ]  # fmt: skip
     assert isinstance(convert({"conversations": ["q", "a", "more"]}), BadRow)
+
+
+def test_texts_in_turn_end_with_the_last_answer() -> None:
+    made = convert({"conversations": ["Hello.", "Hi.", "A beer?"]})
+    assert isinstance(made, Conversation)
+    assert [(each["role"], each["content"]) for each in made.messages] == [("user", "Hello."), ("assistant", "Hi.")]
+    alone = convert({"conversations": ["Hello."]})
+    assert isinstance(alone, BadRow) and alone.reason == "ends without an assistant turn"
