@@ -6,7 +6,7 @@ Each is answered with the commands that train the same here.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,21 +22,39 @@ _DATA_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".jsonl.gz", 
 _SCHEDULERS = frozenset(("linear", "cosine", "constant"))
 
 
-def refuse_other_file(path: Path) -> None:
-    """Raises:
-    RecipeError: `path` is a model, a data set or a program.
+def refuse_other_file(path: Path, further: Sequence[str] = ()) -> None:
+    """Refuse what is given in place of a recipe.
+
+    Args:
+        further: the words behind `path` on the command line; a file among them is taken for the data.
+
+    Raises:
+        RecipeError: `path` is a model, a data set or a program, or is not there and reads like a hub's name of a model.
     """
-    quoted = shlex.quote(str(path))
-    if (path / "config.json").is_file():
-        kind, remedy = "model", f"ascendtune init --model {quoted} --data DATA, then ascendtune train recipe.yaml"
+    given = shlex.quote(str(path))
+    data = next((shlex.quote(word) for word in further if "=" not in word and Path(word).exists()), "DATA")
+    then = "then ascendtune train recipe.yaml"
+    what, code = "this is a model, not a recipe", "not-a-recipe"
+    remedy = f"ascendtune init --model {given} --data {data}, {then}"
+    if _is_like_a_hub_id(path):
+        what, code, remedy = "no such recipe", "path-missing", f"check the path, or for a model of a hub: {remedy}"
     elif path.is_file() and (path.name.lower().endswith(_DATA_SUFFIXES) or _is_json_list(path)):
-        kind, remedy = "data set", f"ascendtune init --model MODEL --data {quoted}, then ascendtune train recipe.yaml"
+        what, remedy = "this is a data set, not a recipe", f"ascendtune init --model MODEL --data {given}, {then}"
     elif path.is_file() and path.suffix in (".py", ".sh"):
-        program = f"python {quoted}" if path.suffix == ".py" else f"bash {quoted}"
-        kind, remedy = "program", f"ascendtune launch -- {program}, which starts it once per device"
-    else:
+        program = f"python {given}" if path.suffix == ".py" else f"bash {given}"
+        what, remedy = (
+            "this is a program, not a recipe",
+            f"ascendtune launch -- {program}, which starts it once per device",
+        )
+    elif not (path / "config.json").is_file():
         return
-    raise RecipeError(f"this is a {kind}, not a recipe", code="not-a-recipe", remedy=remedy, where=path)
+    raise RecipeError(what, code=code, remedy=remedy, where=path)
+
+
+def _is_like_a_hub_id(path: Path) -> bool:
+    """Whether `path`, which is not there, reads like ORGANISATION/NAME."""
+    is_name = len(path.parts) == 2 and path.suffix not in (".yaml", ".yml", ".json") and "." not in path.parts[0]
+    return is_name and not path.exists() and not path.parent.exists()
 
 
 def _is_json_list(path: Path) -> bool:

@@ -174,7 +174,7 @@ class Recipe(Section):
         Raises:
             RecipeError: unreadable, something else than a recipe, or a LLaMA-Factory recipe that cannot be translated.
         """
-        refuse_other_file(Path(path))
+        refuse_other_file(Path(path), overrides)
         document = read_document(Path(path))
         native = list(overrides)
         refuse_other_recipe(document)

@@ -92,6 +92,19 @@ def test_file_that_is_no_recipe_is_answered_with_the_command(
     assert caught.value.code == "not-a-recipe" and remedy.format(given) in caught.value.remedy
 
 
+def test_model_of_a_hub_and_data_are_answered_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.json").write_text("[]")
+    with pytest.raises(RecipeError) as caught:
+        Recipe.load("Qwen/Qwen2.5-0.5B", ["own.json"])
+    assert caught.value.code == "path-missing"
+    assert "ascendtune init --model Qwen/Qwen2.5-0.5B --data own.json" in caught.value.remedy
+    Path("Qwen").mkdir()
+    with pytest.raises(RecipeError) as caught:
+        Recipe.load("Qwen/recipe", ["own.json"])
+    assert "init --model" not in caught.value.remedy
+
+
 def test_recipe_in_json_is_one(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text('{"model": {"path": "m"}, "data": {"train": "d"}}')
     assert Recipe.load(tmp_path / "r.json").model.path == "m"
