@@ -12,6 +12,7 @@ from ascendtune.job.hang import flight_recorder
 from ascendtune.job.spec import JobSpec, NodePlace
 
 MARK = {"ASCENDTUNE_JOB": "r-1"}
+SPINS = {"GOMP_SPINCOUNT": "5000"}
 
 
 def _spec(**changes: Any) -> JobSpec:
@@ -19,11 +20,16 @@ def _spec(**changes: Any) -> JobSpec:
 
 
 def test_one_process_on_the_cpu_keeps_all_threads() -> None:
-    assert environment(_spec(), {"PATH": "/bin"}, cores=8) == {"PATH": "/bin", **MARK}
+    assert environment(_spec(), {"PATH": "/bin"}, cores=8) == {"PATH": "/bin", **MARK, **SPINS}
 
 
 def test_the_mark_is_of_this_job_also_inside_another() -> None:
-    assert environment(_spec(), {"ASCENDTUNE_JOB": "outer-1"}, cores=8) == MARK
+    assert environment(_spec(), {"ASCENDTUNE_JOB": "outer-1"}, cores=8) == MARK | SPINS
+
+
+def test_threads_that_wait_spin_briefly_unless_the_user_says_how() -> None:
+    assert "GOMP_SPINCOUNT" not in environment(_spec(), {"OMP_WAIT_POLICY": "active"}, cores=8)
+    assert environment(_spec(), {"GOMP_SPINCOUNT": "0"}, cores=8)["GOMP_SPINCOUNT"] == "0"
 
 
 def test_several_processes_share_the_cores() -> None:
@@ -86,7 +92,7 @@ def test_chosen_devices_limit_what_the_children_see() -> None:
 
 
 def test_a_rank_of_another_job_is_not_inherited() -> None:
-    assert environment(_spec(), {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}, cores=8) == MARK
+    assert environment(_spec(), {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}, cores=8) == MARK | SPINS
 
 
 def test_job_variables_override_user_environment() -> None:
@@ -95,6 +101,7 @@ def test_job_variables_override_user_environment() -> None:
         "TORCH_TRANSFER_TO_NPU": "1",
         "A": "b",
         **MARK,
+        **SPINS,
     }
 
 
