@@ -1,0 +1,69 @@
+"""Variants of messages of schedulers, servers, machines and trainings: each gets the remedy of its own cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ascendtune.check.explain.explain import Explanation
+
+Explained = Callable[..., Explanation]
+
+
+@pytest.mark.parametrize(
+    ("line", "known_as"),
+    [
+        (
+            "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+            "slurm-submit-unanswered",
+        ),
+        ("ORTE has lost communication with a remote daemon.", "mpi-daemon-lost"),
+        ("Pod ephemeral local storage usage exceeds the total limit of containers 10Gi.", "kubernetes-storage-limit"),
+        ('Usage of EmptyDir volume "moon" exceeds the limit "1Gi".', "kubernetes-storage-limit"),
+        ("ray.exceptions.ActorDiedError: The actor is dead because its owner has died. Owner Id: 01", "ray-actor-ended"),
+        (
+            "ray.exceptions.ObjectStoreFullError: Failed to put object 00ff in object store because it is full. Object "
+            "size is 17 bytes.",
+            "ray-object-store-full",
+        ),
+        ("ray.exceptions.RaySystemError: System error: Broken pipe", "ray-system-error"),
+        ("ValueError: Failed to look up actor with name 'tide_center'. This could because", "ray-named-actor"),
+        ("ValueError: embed_dim must be divisible by num_heads (got 770 and 12).", "size-indivisible"),
+        ("ValueError: image height 333 must be divisible by 28", "size-indivisible"),
+        ("ValueError: attention heads (14) must be divisible by tensor parallel size (4).", "parallel-divides"),
+        (
+            "ValueError: User-specified max_model_len (131072) is greater than the derived max_model_len "
+            "(max_position_embeddings=32768)",
+            "length-beyond-model",
+        ),
+        (
+            "ValueError: Quantization method specified in the model config (awq) does not match the quantization "
+            "method specified in the `quantization` argument (gptq).",
+            "quantization-argument",
+        ),
+        ("openai.NotFoundError: The model `moon-9` does not exist or you do not have access to it.", "api-model-name"),
+    ],
+)
+def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line: str, known_as: str) -> None:
+    first = explained(f"{line}\n").verdict.first
+
+    assert first is not None
+    assert first.hit.entry.id == known_as
+
+
+@pytest.mark.parametrize(
+    ("line", "not_known_as"),
+    [
+        ("RuntimeError: worker 3 exceeded memory limit of its sandbox", "slurm-oom"),
+        (
+            "F0922 16:53:58.742948 13745 server.go:198] failed to load Kubelet config file /moon/config.yaml, error "
+            "failed to decode: strict decoding error",
+            "kubelet-unconfigured",
+        ),
+    ],
+)
+def test_message_of_another_cause_is_not_taken(explained: Explained, line: str, not_known_as: str) -> None:
+    first = explained(f"{line}\n").verdict.first
+
+    assert first is None or first.hit.entry.id != not_known_as
