@@ -21,7 +21,7 @@ Explained = Callable[..., Explanation]
         ("ORTE has lost communication with a remote daemon.", "mpi-daemon-lost"),
         ("Pod ephemeral local storage usage exceeds the total limit of containers 10Gi.", "kubernetes-storage-limit"),
         ('Usage of EmptyDir volume "moon" exceeds the limit "1Gi".', "kubernetes-storage-limit"),
-        ("ray.exceptions.ActorDiedError: The actor is dead because its owner has died. Owner Id: 01", "ray-actor-ended"),
+        ("ray.exceptions.ActorDiedError: The actor is dead because its owner has died. Owner", "ray-actor-ended"),
         (
             "ray.exceptions.ObjectStoreFullError: Failed to put object 00ff in object store because it is full. Object "
             "size is 17 bytes.",
@@ -43,6 +43,16 @@ Explained = Callable[..., Explanation]
             "quantization-argument",
         ),
         ("openai.NotFoundError: The model `moon-9` does not exist or you do not have access to it.", "api-model-name"),
+        ("fatal: Could not read from remote repository.", "git-remote-unread"),
+        ("git@moon.example: Permission denied (publickey).", "git-publickey"),
+        ("RuntimeError: [enforce fail at inline_container.cc:626] . unexpected pos 64 vs 0", "file-not-written"),
+        ("PermissionError: [Errno 1] Operation not permitted: '/moon/x'", "operation-not-permitted"),
+        ("PermissionError: [Errno 13] Permission denied: '/moon/x'", "permission"),
+        ("zmq.error.Again: Resource temporarily unavailable", "would-have-to-wait"),
+        ("bash: fork: retry: Resource temporarily unavailable", "too-many-threads"),
+        ("ImportError: libmoon.so.1: cannot enable executable stack as shared object requires", "executable-stack"),
+        ("OSError: libmoon.so.1: cannot open shared object file: Permission denied", "permission"),
+        ("kernel error: INFO: task python:4711 blocked for more than 120 seconds.", "hung-task"),
     ],
 )
 def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line: str, known_as: str) -> None:
@@ -61,6 +71,7 @@ def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line
             "failed to decode: strict decoding error",
             "kubelet-unconfigured",
         ),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer, port 8000", "ssh-broken-off"),
     ],
 )
 def test_message_of_another_cause_is_not_taken(explained: Explained, line: str, not_known_as: str) -> None:
