@@ -53,6 +53,23 @@ Explained = Callable[..., Explanation]
         ("ImportError: libmoon.so.1: cannot enable executable stack as shared object requires", "executable-stack"),
         ("OSError: libmoon.so.1: cannot open shared object file: Permission denied", "permission"),
         ("kernel error: INFO: task python:4711 blocked for more than 120 seconds.", "hung-task"),
+        ("RuntimeError: expected scalar type Long but found Float", "integers-expected"),
+        ("RuntimeError: Found dtype Long but expected Float", "floats-expected"),
+        ("RuntimeError: Found dtype Float but expected Half", "dtype-found-expected"),
+        ("RuntimeError: expected scalar type Float but found Half", "dtype-mix"),
+        ("IndexError: Target 5 is out of bounds.", "label-beyond-classes"),
+        ("ValueError: cannot mmap an empty file", "mapped-file-short"),
+        ("RuntimeError: a leaf Variable that requires grad is being used in an in-place", "leaf-written-in-place"),
+        ("RuntimeError: \"LayerNormKernelImpl\" not implemented for 'Half'", "half-on-cpu"),
+        ("RuntimeError: \"triu_tril_cuda_template\" not implemented for 'BFloat16'", "dtype-not-implemented"),
+        ("RuntimeError: \"softmax_lastdim_kernel_impl\" not implemented for 'Long'", "dtype-not-implemented"),
+        (
+            "NotImplementedError: The operator 'aten::x' is not currently implemented for the MPS",
+            "operator-not-for-device",
+        ),
+        ("ValueError: Attempting to unscale FP16 gradients.", "scaler-half-weights"),
+        ("RuntimeError: unscale_() has already been called on this optimizer", "scaler-unscaled-twice"),
+        ("ValueError: Cannot merge LORA layers when the model is loaded in 8-bit mode", "merge-quantised"),
     ],
 )
 def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line: str, known_as: str) -> None:
@@ -72,9 +89,23 @@ def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line
             "kubelet-unconfigured",
         ),
         ("ConnectionResetError: [Errno 104] Connection reset by peer, port 8000", "ssh-broken-off"),
+        ("NotImplementedError: Could not run 'moon::tide' with arguments of another kind", "half-on-cpu"),
+        ("ValueError: Invalid backend: 'tide', see `torch._dynamo.list_backends()`", "backend-unavailable"),
     ],
 )
 def test_message_of_another_cause_is_not_taken(explained: Explained, line: str, not_known_as: str) -> None:
     first = explained(f"{line}\n").verdict.first
 
     assert first is None or first.hit.entry.id != not_known_as
+
+
+def test_split_that_a_data_set_lacks_is_no_column(explained: Explained) -> None:
+    first = explained(
+        "Traceback (most recent call last):\n"
+        '  File "/x/datasets/dataset_dict.py", line 72, in __getitem__\n'
+        "    return super().__getitem__(k)\n"
+        "KeyError: 'validation'\n"
+    ).verdict.first
+
+    assert first is not None
+    assert first.hit.entry.id == "key-dataset-split"
