@@ -70,6 +70,21 @@ Explained = Callable[..., Explanation]
         ("ValueError: Attempting to unscale FP16 gradients.", "scaler-half-weights"),
         ("RuntimeError: unscale_() has already been called on this optimizer", "scaler-unscaled-twice"),
         ("ValueError: Cannot merge LORA layers when the model is loaded in 8-bit mode", "merge-quantised"),
+        (
+            "ValueError: Unrecognized model in /moon. Should have a `model_type` key in its config.json, or contain "
+            "one of the following strings in its name: albert",
+            "model-type-absent",
+        ),
+        (
+            "ValueError: Unrecognized configuration class <class 'transformers.models.moon.configuration_moon."
+            "MoonConfig'> for this kind of AutoModel: AutoModelForCausalLM.",
+            "auto-class-of-other-kind",
+        ),
+        ("ValueError: Due to a serious vulnerability issue in `torch.load`, even with", "torch-load-refused"),
+        ("ModuleNotFoundError: No module named 'swift'", "module-of-other-package"),
+        ("ModuleNotFoundError: No module named 'hydra'", "module-of-other-package"),
+        ("ModuleNotFoundError: No module named 'vllm'", "package-of-one-device-missing"),
+        ("ModuleNotFoundError: No module named 'peft'", "known-package-missing"),
     ],
 )
 def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line: str, known_as: str) -> None:
@@ -109,3 +124,22 @@ def test_split_that_a_data_set_lacks_is_no_column(explained: Explained) -> None:
 
     assert first is not None
     assert first.hit.entry.id == "key-dataset-split"
+
+
+def test_name_of_shared_memory_is_no_path(explained: Explained) -> None:
+    first = explained(
+        "Traceback (most recent call last):\n"
+        '  File "/x/multiprocessing/shared_memory.py", line 104, in __init__\n'
+        "    self._fd = _posixshmem.shm_open(\n"
+        "FileExistsError: [Errno 17] File exists: '/000000_moons'\n"
+    ).verdict.first
+
+    assert first is not None
+    assert first.hit.entry.id == "shared-memory-name-taken"
+
+
+def test_argument_that_a_loss_does_not_take_is_named(explained: Explained) -> None:
+    said = explained("TypeError: MoonTrainer.compute_loss() got an unexpected keyword argument 'return_outputs'\n")
+
+    assert "return_outputs" in said.headline()
+    assert "num_items_in_batch" not in said.headline()
