@@ -85,6 +85,14 @@ Explained = Callable[..., Explanation]
         ("ModuleNotFoundError: No module named 'hydra'", "module-of-other-package"),
         ("ModuleNotFoundError: No module named 'vllm'", "package-of-one-device-missing"),
         ("ModuleNotFoundError: No module named 'peft'", "known-package-missing"),
+        ("bash: ./moon.sh: Permission denied", "script-not-executable"),
+        ("docker: Error: unable to create session key: disk quota exceeded: unknown.", "session-keys-used-up"),
+        ("failed to create fsnotify watcher: too many open files", "inotify-instances"),
+        (
+            "MemoryError: Unable to allocate 12.4 TiB for an array with shape (7, 7) and data type",
+            "array-of-wrong-size",
+        ),
+        ("MemoryError: Unable to allocate 12.4 GiB for an array with shape (7, 7) and data type", "host-memory"),
     ],
 )
 def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line: str, known_as: str) -> None:
