@@ -84,6 +84,7 @@ Explained = Callable[..., Explanation]
         ("ModuleNotFoundError: No module named 'swift'", "module-of-other-package"),
         ("ModuleNotFoundError: No module named 'hydra'", "module-of-other-package"),
         ("ModuleNotFoundError: No module named 'vllm'", "package-of-one-device-missing"),
+        ("ModuleNotFoundError: No module named 'torchvision'", "package-of-one-device-missing"),
         ("ModuleNotFoundError: No module named 'peft'", "known-package-missing"),
         ("bash: ./moon.sh: Permission denied", "script-not-executable"),
         ("docker: Error: unable to create session key: disk quota exceeded: unknown.", "session-keys-used-up"),
@@ -114,6 +115,10 @@ def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line
         ("ConnectionResetError: [Errno 104] Connection reset by peer, port 8000", "ssh-broken-off"),
         ("NotImplementedError: Could not run 'moon::tide' with arguments of another kind", "half-on-cpu"),
         ("ValueError: Invalid backend: 'tide', see `torch._dynamo.list_backends()`", "backend-unavailable"),
+        ("RuntimeError: no room in the queue memory of the loader", "hardware-error"),
+        ("KeyError: 'MoonHead is already in registry of models'", "zero-registry"),
+        ("ValueError: column text requires strings but found a list", "version-required"),
+        ("OSError: log file write failed: stream closed", "disk-full"),
     ],
 )
 def test_message_of_another_cause_is_not_taken(explained: Explained, line: str, not_known_as: str) -> None:
