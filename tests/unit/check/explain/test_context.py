@@ -95,7 +95,10 @@ def test_process_without_capabilities_explains_a_refused_call(explained: Explain
     assert (
         _id(explained("CapEff:\t0000000000000000\nset_mempolicy: Operation not permitted\n")) == "capabilities-dropped"
     )
-    assert _id(explained("CapEff:\t00000000a80425fb\nset_mempolicy: Operation not permitted\n")) == "permission"
+    assert (
+        _id(explained("CapEff:\t00000000a80425fb\nset_mempolicy: Operation not permitted\n"))
+        == "operation-not-permitted"
+    )
 
 
 def test_full_disk_while_an_image_is_pulled_is_that_of_the_images(explained: Explained) -> None:
