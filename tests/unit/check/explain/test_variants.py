@@ -49,6 +49,28 @@ Explained = Callable[..., Explanation]
         ("[ERROR] RUNTIME(47,python): RAS, device_id=3, event_id=0x8c2fa001", "npu-event-memory-usage"),
         ("[ERROR] RUNTIME(47,python): RAS, device_id=3, event_id=0x81b18603", "npu-event-port"),
         ("Error Code: 80C9800A", "npu-event-kernel-timeout"),
+        ("bash: /opt/tide: /root/conda/bin/python: bad interpreter: Permission denied", "interpreter-denied"),
+        ("Fatal Python error: Bus error\n\nThread 0x7f (most recent call first):", "sigbus"),
+        ("Fatal Python error: Aborted\n\nThread 0x7f (most recent call first):", "sigabrt"),
+        ("CondaHTTPError: HTTP 404 NOT FOUND for url <https://moon.example/noarch>", "conda-channel"),
+        ("OSError: [Errno 99] Cannot assign requested address", "address-not-here"),
+        ("OSError: [Errno 113] No route to host", "network-unreachable"),
+        ("TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'packing'", "argument-of-trl"),
+        ("AttributeError: module 'pyarrow.lib' has no attribute 'ListViewType'", "pyarrow-mixed"),
+        ("AttributeError: Can't get attribute 'Moon' on <module '__main__' from 'tide.py'>", "pickle-of-script"),
+        (
+            "RuntimeError: Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same",
+            "layer-device-differs",
+        ),
+        (
+            "RuntimeError: Input type (torch.HalfTensor) and bias type (torch.FloatTensor) should be the same",
+            "layer-dtype-differs",
+        ),
+        ("Error 804: forward compatibility was attempted on non supported HW", "cuda-forward-compatibility"),
+        ("OSError: [Errno 107] Transport endpoint is not connected", "socket-not-connected"),
+        ("df: /mnt/tide: Transport endpoint is not connected", "mount-gone"),
+        ("ModuleNotFoundError: No module named 'imp'", "imp-gone"),
+        ("ModuleNotFoundError: No module named 'distutils.msvccompiler'", "distutils-part-gone"),
     ],
 )
 def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line: str, known_as: str) -> None:
