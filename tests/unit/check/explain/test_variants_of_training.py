@@ -113,6 +113,11 @@ def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line
             "kubelet-unconfigured",
         ),
         ("ConnectionResetError: [Errno 104] Connection reset by peer, port 8000", "ssh-broken-off"),
+        (
+            "RuntimeError: [moon/pair.cc:553] Connection closed by peer [127.0.0.1]:21217. This is typically caused by "
+            "a remote worker crashing. Check the logs of the remote worker before reporting an error.",
+            "ssh-broken-off",
+        ),
         ("NotImplementedError: Could not run 'moon::tide' with arguments of another kind", "half-on-cpu"),
         ("ValueError: Invalid backend: 'tide', see `torch._dynamo.list_backends()`", "backend-unavailable"),
         ("RuntimeError: no room in the queue memory of the loader", "hardware-error"),
