@@ -100,8 +100,8 @@ def draft(
     template: str | None = None,
     stage: str | None = None,
     preset: Preset | None = None,
-) -> str:
-    """The text of the recipe.
+) -> tuple[str, Length | None]:
+    """The text of the recipe; and the length of the longest row where rows are read and not divided.
 
     Args:
         data: data sets for one stage, which follows from their rows.
@@ -114,6 +114,7 @@ def draft(
         DataError: the data sets are for different stages, or the template refuses the rows.
     """
     task = _common_task(data)
+    template_and_length, longest = _template_and_length(model, data, task, template)
     about_data = [
         f"name: {_name(model.path, data[0].path)}",
         "",
@@ -123,7 +124,7 @@ def draft(
         "data:",
         "  train:",
         *(line for each in data for line in _dataset(each)),
-        *_template_and_lengths(model, data, task, template),
+        *template_and_length,
         *_key("eval_fraction", *_held_out(task, sum(len(each.rows) for each in data))),
         *_key("on_bad_row", *_bad_rows(data)),
         "",
@@ -133,7 +134,7 @@ def draft(
     else:
         is_small = task != "text" and sum(len(each.raw) for each in data) < _FEW_ROWS
         how = _how_to_train(model, _REWARD if stage == "reward" else _STAGES[task], tuner, is_small=is_small)
-    return "\n".join([*about_data, *how]).rstrip("\n") + "\n"
+    return "\n".join([*about_data, *how]).rstrip("\n") + "\n", longest
 
 
 def _how_to_train(model: ModelFacts, stage: _Stage, tuner: str | None, *, is_small: bool) -> list[str]:
@@ -187,14 +188,16 @@ def _common_task(data: Sequence[DataFacts]) -> Task:
     return first.task
 
 
-def _template_and_lengths(model: ModelFacts, data: Sequence[DataFacts], task: Task, template: str | None) -> list[str]:
+def _template_and_length(
+    model: ModelFacts, data: Sequence[DataFacts], task: Task, template: str | None
+) -> tuple[list[str], Length | None]:
+    length = min(model.max_length or _LENGTH_OF_TEXTS, _LENGTH_OF_TEXTS)
     if task == "text":
-        length = min(model.max_length or _LENGTH_OF_TEXTS, _LENGTH_OF_TEXTS)
-        return _key("max_length", length, "longer texts become several rows")
+        return _key("max_length", length, "longer texts become several rows"), None
     chosen, why, longest = _template(model, data, template)
     if not any(each.rows for each in data):
-        return [*_key("template", chosen, why), *_key("max_length", _LENGTH_OF_TEXTS, "the rows are not read yet")]
-    return [*_key("template", chosen, why), *_key("max_length", *_max_length(model, longest))]
+        return [*_key("template", chosen, why), *_key("max_length", length, "the rows are not read yet")], None
+    return [*_key("template", chosen, why), *_key("max_length", *_max_length(model, longest))], longest
 
 
 def _template(model: ModelFacts, data: Sequence[DataFacts], given: str | None) -> tuple[str, str, Length]:

@@ -11,7 +11,7 @@ import typer
 
 from ascendtune.cli.complain import warn
 from ascendtune.cli.terminal import width
-from ascendtune.core.errors import InputError
+from ascendtune.core.errors import DataError, InputError
 from ascendtune.core.files import expanded
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def init(
     from ascendtune.core.units import count_of
     from ascendtune.data.encoding import Encoding
     from ascendtune.data.format.choose import FORMATS
+    from ascendtune.recipe.other_names import overrides_here
     from ascendtune.recipe.recipe import Recipe
 
     for name, given, known in (
@@ -78,6 +79,9 @@ def init(
     ):
         if given is not None and given not in known:
             remedy = f"use {', '.join(known[:-1])} or {known[-1]}"
+            if name == "stage" and (overrides := overrides_here(name, given)):
+                here, _, others = overrides.removeprefix("method.stage=").partition(" ")
+                remedy = f"use --stage {here}" + (f", and train with {others}" if others else "")
             raise InputError(f"unknown {name} {given}", code="invalid-option-value", remedy=remedy)
     pattern = load_preset(preset) if preset else None
     model = model or _ask("model (directory or hub id)", "--model")
@@ -92,7 +96,7 @@ def init(
         for line in preview(found):
             print(wrapped(line, width(sys.stdout), indent=6))
         data_facts.append(_decided(found, yes))
-    text = draft(facts, data_facts, tuner=tuner, template=template, stage=stage, preset=pattern)
+    text, longest = draft(facts, data_facts, tuner=tuner, template=template, stage=stage, preset=pattern)
     checked = validate(Recipe, parse_document(text, str(output)))
     if checked.method.task != data_facts[0].task and not data_facts[0].is_undecided:
         raise InputError(
@@ -111,6 +115,12 @@ def init(
                 f"{len(each.bad)} of the first {count_of(looked_at, 'row')} of {each.path} cannot be trained on, first "
                 f"{each.bad[0]}; {advice}"
             )
+    if longest and facts.max_length and longest.tokens > facts.max_length:
+        warn(
+            f"the longest of the first rows has {longest.tokens:,} tokens, the model takes {facts.max_length:,}: rows "
+            "are cut there, and those without an answer before it are left out; "
+            f"`ascendtune data show {output} --stats` counts them"
+        )
     if any(each.is_undecided for each in data_facts):
         print(f"wrote {output}; replace TODO there by names of columns, then: ascendtune train {output}")
         return
@@ -120,6 +130,7 @@ def init(
 def _decided(facts: DataFacts, yes: bool) -> DataFacts:
     """The facts with columns that the user confirms; undecided ones as they are where there is no terminal."""
     from ascendtune.cli.init_data import decided
+    from ascendtune.data.format.guess import unfolded
 
     if not facts.is_undecided or not facts.found:
         return facts
@@ -127,12 +138,15 @@ def _decided(facts: DataFacts, yes: bool) -> DataFacts:
         return decided(facts, facts.columns)
     if not sys.stdin.isatty():
         return facts
-    words = facts.columns or {"prompt": facts.found[0], "completion": facts.found[-1]}
-    print(f"columns: {', '.join(facts.found)}")
-    return decided(
-        facts,
-        {word: str(typer.prompt(f"which column is the {word}?", default=likely)) for word, likely in words.items()},
-    )
+    found = list(dict.fromkeys(name for row in facts.raw for name in unfolded(row.values)))
+    words = facts.columns or {"prompt": found[0], "completion": found[-1]}
+    print(f"columns: {', '.join(found)}")
+    chosen = {word: str(typer.prompt(f"which column is the {word}?", default=likely)) for word, likely in words.items()}
+    try:
+        return decided(facts, chosen)
+    except DataError as error:
+        warn(error.what)
+        return facts
 
 
 def _ask(what: str, flag: str) -> str:

@@ -52,7 +52,7 @@ _COMMANDS = {
     "rm": _TRAIN.format(" --stage reward"),
     "reward": _TRAIN.format(" --stage reward"),
     "dpo": _TRAIN.format(" --stage preference"),
-    "kto": _TRAIN.format(" --stage preference"),
+    "kto": f"{_TRAIN.format(' --stage preference')} method.preference.loss=kto",
     "orpo": f"{_TRAIN.format(' --stage preference')} method.preference.loss=orpo",
     "rlhf": _TRAIN.format(" --stage preference"),
     "torchrun": _LAUNCH,
@@ -185,7 +185,7 @@ def option_remedy(option: str, words: list[str]) -> str | None:
     Args:
         words: the command line, in which the option may have a value.
     """
-    from ascendtune.recipe.other_names import key_here
+    from ascendtune.recipe.other_names import key_here, overrides_here
 
     name = option.lstrip("-").replace("-", "_")
     values = _options_in(words)
@@ -201,6 +201,11 @@ def option_remedy(option: str, words: list[str]) -> str | None:
         return "give the recipe without an option: ascendtune train RECIPE"
     if name in ("resume", "resume_from_checkpoint"):
         return "the same command goes on from the newest checkpoint; another one: checkpoint.resume=PATH"
+    if name in ("push_to_hub", "hub_model_id", "push_to_hub_model_id"):
+        named = next((each for each in (values.get("hub_model_id"), values.get(name)) if each and "/" in each), None)
+        return f"after the training: {shlex.join(['ascendtune', 'push', 'RUN', named or 'OWNER/NAME'])}"
+    if overrides := overrides_here(name, values.get(name, "")):
+        return f"keys of the recipe are written without dashes: {overrides}"
     key = name if "." in name else key_here(name)
     if not key:
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from ascendtune.recipe.llamafactory.keys import TRANSLATED
 
 _OTHERS = {
@@ -56,6 +58,45 @@ _KEYS = {name: key.becomes for name, key in TRANSLATED.items() if " " not in key
 def key_here(name: str) -> str | None:
     """The key, or keys with commas between them, that a name of another tool stands for; None for other names."""
     return _KEYS.get(name)
+
+
+_PREFERENCE = "method.stage=preference"
+_LOSSES = {
+    "dpo": _PREFERENCE,
+    **{name: f"{_PREFERENCE} method.preference.loss={name}" for name in ("kto", "orpo", "simpo", "ipo")},
+}
+_STAGES = {"pt": "method.stage=pretrain", "sft": "method.stage=sft", "rm": "method.stage=reward"}
+_TUNERS = {name: f"method.tuner={name}" for name in ("full", "freeze", "lora", "oft")}
+# Option of another tool -> its value -> overrides here, for values that have other names here.
+_OVERRIDES = {
+    "stage": _STAGES | _LOSSES,
+    "rlhf_type": _STAGES | _LOSSES,
+    "rl": _LOSSES,
+    "finetuning_type": _TUNERS,
+    "train_type": _TUNERS,
+    "tuner_type": _TUNERS,
+    "adapter": _TUNERS,
+    "use_peft": {"true": "method.tuner=lora", "false": "method.tuner=full"},
+    "bf16": {"true": "precision=bf16", "false": "precision=fp32"},
+    "fp16": {"true": "precision=fp16", "false": "precision=fp32"},
+    "report_to": {
+        "none": "track.tensorboard=false",
+        "tensorboard": "track.tensorboard=true",
+        **{name: f"'track.send_to=[{name}]'" for name in ("wandb", "swanlab", "mlflow", "trackio")},
+    },
+}
+
+
+def overrides_here(name: str, value: str) -> str | None:
+    """`key=value` once or more for an option of another tool; None where the value is not known, too.
+
+    Args:
+        name: with underscores, such as `report_to`.
+    """
+    if name == "deepspeed":
+        config = value if value.endswith(".json") else "FILE.json"
+        return shlex.join(["parallel.strategy=deepspeed", f"parallel.deepspeed.config={config}"])
+    return _OVERRIDES.get(name, {}).get(value.lower())
 
 
 REMEDIES = {name: f"did you mean {' or '.join(repr(each) for each in key.split(', '))}?" for name, key in _KEYS.items()}

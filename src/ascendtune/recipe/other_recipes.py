@@ -29,14 +29,17 @@ def refuse_other_file(path: Path, further: Sequence[str] = ()) -> None:
         further: the words behind `path` on the command line; a file among them is taken for the data.
 
     Raises:
-        RecipeError: `path` is a model, a data set or a program, or is not there and reads like a hub's name of a model.
+        RecipeError: `path` is a run, a model, a data set or a program; or it is not there and reads like a model's name
+            on a hub.
     """
     given = shlex.quote(str(path))
     data = next((shlex.quote(word) for word in further if "=" not in word and Path(word).exists()), "DATA")
     then = "then ascendtune train recipe.yaml"
     what, code = "this is a model, not a recipe", "not-a-recipe"
     remedy = f"ascendtune init --model {given} --data {data}, {then}"
-    if _is_like_a_hub_id(path):
+    if run := next((each for each in (path, Path("runs") / path) if (each / "run.json").is_file()), None):
+        what, remedy = "this is a run, not a recipe", f"give its recipe: {shlex.quote(str(run / 'recipe.yaml'))}"
+    elif _is_like_a_hub_id(path):
         what, code, remedy = "no such recipe", "path-missing", f"check the path, or for a model of a hub: {remedy}"
     elif path.is_file() and (path.name.lower().endswith(_DATA_SUFFIXES) or _is_json_list(path)):
         what, remedy = "this is a data set, not a recipe", f"ascendtune init --model MODEL --data {given}, {then}"

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from ascendtune.core.config import MOST, Contradiction, Section
+from ascendtune.core.config import MOST, Contradiction, Section, other_names
 from ascendtune.core.errors import RecipeError
 
 
@@ -40,6 +40,21 @@ NEEDS_WHOLE_MATRICES = {
 }
 """Optimizers that do not work on shards of a matrix, with the reason."""
 
+_LESS = "adafactor keeps less than adamw in memory, method.tuner: lora least"
+# Optimizers of other tools, and how these name AdamW.
+_OTHER_OPTIMIZERS = {
+    "adam_mini": f"Adam-mini is not in this version: {_LESS}",
+    "apollo": f"APOLLO is not in this version: {_LESS}",
+    "badam": f"BAdam is not in this version: {_LESS}",
+    "galore": f"GaLore is not in this version: {_LESS}",
+    "lion": "Lion is not in this version: use auto",
+    **dict.fromkeys(
+        ("adamw_8bit", "adamw_bnb_8bit", "paged_adamw", "paged_adamw_8bit", "paged_adamw_32bit"),
+        f"optimizers of bitsandbytes are not in this version: {_LESS}",
+    ),
+    **dict.fromkeys(("adamw_hf", "adamw_torch", "adamw_torch_fused", "adamw_torch_npu_fused"), "use auto"),
+}
+
 
 class OptimSection(Section):
     """The optimizer, its learning rate schedule, and the length of training."""
@@ -58,7 +73,7 @@ class OptimSection(Section):
     """Applied to matrices, not to biases and norms."""
     max_grad_norm: float | None = Field(default=1.0, gt=0, le=MOST)
     """Clip gradients to this norm; null: do not clip."""
-    optimizer: Literal["auto", "adamw", "adafactor", "muon", "sgd"] = "auto"
+    optimizer: Annotated[Literal["auto", "adamw", "adafactor", "muon", "sgd"], other_names(_OTHER_OPTIMIZERS)] = "auto"
     """`auto` is AdamW, fused where the device can. `muon` (torch's, one device or ddp) orthogonalises the updates of
     matrices, and takes AdamW for embeddings, head, biases and norms."""
     muon_momentum: float = Field(default=0.95, ge=0, lt=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def _length(model: Path, path: Path, answers: list[str]) -> draft.Length:
 def test_few_rows_make_small_steps(rows: int, accumulate: int, tiny_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(f'{{"prompt": "{number}?", "completion": "{number}"}}\n' for number in range(rows)))
-    text = draft.draft(draft.look_at_model(str(tiny_model)), [look_at_data(str(path))])
+    text, _ = draft.draft(draft.look_at_model(str(tiny_model)), [look_at_data(str(path))])
     assert f"  accumulate: {accumulate}  #" in text
 
 
@@ -63,3 +64,10 @@ def test_preview_of_many_columns_and_long_values_stays_short(tmp_path: Path) -> 
     lines = preview(look_at_data(_rows(tmp_path / "rows.jsonl", [row, row])))
     assert len(lines) < 100 and max(map(len, lines)) < 200
     assert sum("2 + 2?" in line for line in lines) == 2 and "    and 9,962 more columns" in lines
+
+
+def test_undecided_rows_are_not_longer_than_the_model_takes(tiny_model: Path, tmp_path: Path) -> None:
+    data = look_at_data(_rows(tmp_path / "rows.jsonl", [{"x": "one two", "y": "three four"}] * 9))
+    model = draft.look_at_model(str(tiny_model))
+    text, longest = draft.draft(replace(model, max_length=96), [data])
+    assert data.is_undecided and longest is None and "  max_length: 96  #" in text

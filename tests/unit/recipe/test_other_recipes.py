@@ -105,6 +105,16 @@ def test_model_of_a_hub_and_data_are_answered_with_the_command(tmp_path: Path, m
     assert "init --model" not in caught.value.remedy
 
 
+@pytest.mark.parametrize("given", ["qa", "runs/qa"])
+def test_run_is_answered_with_its_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs/qa").mkdir(parents=True)
+    Path("runs/qa/run.json").write_text("{}")
+    with pytest.raises(RecipeError) as caught:
+        Recipe.load(given)
+    assert caught.value.code == "not-a-recipe" and caught.value.remedy.endswith("runs/qa/recipe.yaml")
+
+
 def test_recipe_in_json_is_one(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text('{"model": {"path": "m"}, "data": {"train": "d"}}')
     assert Recipe.load(tmp_path / "r.json").model.path == "m"

@@ -72,7 +72,9 @@ def test_an_adapter_needs_a_base_on_disk(path):
     assert caught.value.code == "refused-combination"
 
 
-@pytest.mark.parametrize("word", ["method.stage=ppo", "method.tuner=qlora", "parallel.strategy=tp"])
+@pytest.mark.parametrize(
+    "word", ["method.stage=ppo", "method.tuner=qlora", "parallel.strategy=tp", "optim.optimizer=badam"]
+)
 def test_feature_not_in_this_version_is_refused(path, word):
     with pytest.raises(RecipeError) as caught:
         Recipe.load(path, [word])

@@ -70,6 +70,8 @@ _PARTS_OF_A_QUESTION = frozenset({"input", "source", "src", "task", "user", "cus
 """Names that often stand beside the question itself."""
 _FEW_VALUES = 0.2
 _MOST_VALUES = 200
+_DEEPEST = 3
+"""Objects within objects."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,10 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
     ]
     prose = [column for column in columns if column.is_prose() or column in answers]
     if not any(column.is_prose() for column in columns):
-        return None
+        inner = [unfolded(row) for row in rows[:_MOST_VALUES]]
+        likely = guess(inner) if inner != list(rows[:_MOST_VALUES]) else None
+        # One text among what an object holds is as likely a name as the row's content.
+        return likely if likely and likely.format != "text" else None
     chosen, rejected = _two_answers(prose)
     if chosen and rejected:
         question = _best(prose, "question", taken=(chosen, rejected))
@@ -179,6 +184,18 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
     if len(prose) == 1:
         return _guess("text", "text", {"text": prose[0]}, certain=prose[0].is_named("text"))
     return _question_and_answer(columns, prose)
+
+
+def unfolded(row: Mapping[str, Any], depth: int = _DEEPEST) -> dict[str, Any]:
+    """The row with the values of its objects under their paths, `column.key`."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping) and depth:
+            inner = unfolded(value, depth - 1)
+            found |= {f"{name}.{key}": each for key, each in inner.items()}
+        else:
+            found[name] = value
+    return found
 
 
 def _are_said_in_turn(value: Any) -> bool:

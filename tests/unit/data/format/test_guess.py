@@ -186,3 +186,12 @@ def test_texts_that_are_said_in_turn_are_a_conversation() -> None:
     assert likely is not None and likely.certain
     assert (likely.format, likely.columns) == ("sharegpt", {"conversations": "dialog"})
     assert guess([{"dialog": [f"Hello {i}."]} for i in range(9)]) is None
+
+
+def test_question_and_answer_inside_an_object_are_named_by_their_paths() -> None:
+    likely = guess([{"id": i, "data": {"q": f"What is {i}?", "a": f"It is {i}."}} for i in range(9)])
+    assert likely is not None and likely.certain
+    assert likely.columns == {"prompt": "data.q", "completion": "data.a"}
+    unnamed = guess([{"data": {"x": {"y": f"What is {i}?"}, "z": f"It is {i}."}} for i in range(9)])
+    assert unnamed is not None and not unnamed.certain
+    assert unnamed.columns == {"prompt": "data.x.y", "completion": "data.z"}
