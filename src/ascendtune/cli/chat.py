@@ -30,6 +30,7 @@ _HELP = """/clear             start a new conversation (/reset is the same)
 /exit              quit, like exit, Ctrl-D, and Ctrl-C at an empty prompt
 \\ at a line's end  continue the message on the next line
 \"\"\"                begin a message of several lines; the same ends it"""
+_HELP_INDENT = 19
 _EXITS = ("/exit", "/quit", "/bye", "exit", "quit")
 """Those without a slash, as other chat programs have them, on a terminal only."""
 _QUOTES = '"' * 3
@@ -116,7 +117,7 @@ class _Conversation:
             case "/clear" | "/reset":
                 self._restart(self._system)
             case "/help":
-                print(_HELP, file=sys.stderr)
+                print(wrapped(_HELP, terminal_width(sys.stderr), indent=_HELP_INDENT), file=sys.stderr)
             case "/system":
                 self._restart(rest.strip() or None)
             case "/regenerate":

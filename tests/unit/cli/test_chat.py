@@ -251,3 +251,14 @@ def test_pasted_lines_are_one_message(marked: bool, typed: list[str], messages: 
         os.close(keyboard)
     answers = [line for line in shown.replace("\r", "").splitlines() if line.startswith("'")]
     assert answers == [repr(message) for message in messages]
+
+
+def test_list_of_commands_fits_a_narrow_terminal(
+    conversation: chat._Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = Terminal()
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys, "stderr", shown)
+    conversation.take("/help")
+    lines = shown.getvalue().splitlines()
+    assert max(map(len, lines)) <= 60 and all(line[19] != " " for line in lines)
