@@ -130,7 +130,6 @@ def init(
 def _decided(facts: DataFacts, yes: bool) -> DataFacts:
     """The facts with columns that the user confirms; undecided ones as they are where there is no terminal."""
     from ascendtune.cli.init_data import decided
-    from ascendtune.data.format.guess import unfolded
 
     if not facts.is_undecided or not facts.found:
         return facts
@@ -138,15 +137,24 @@ def _decided(facts: DataFacts, yes: bool) -> DataFacts:
         return decided(facts, facts.columns)
     if not sys.stdin.isatty():
         return facts
-    found = list(dict.fromkeys(name for row in facts.raw for name in unfolded(row.values)))
-    words = facts.columns or {"prompt": found[0], "completion": found[-1]}
-    print(f"columns: {', '.join(found)}")
-    chosen = {word: str(typer.prompt(f"which column is the {word}?", default=likely)) for word, likely in words.items()}
     try:
-        return decided(facts, chosen)
+        return decided(facts, _asked_columns(facts))
     except DataError as error:
         warn(error.what)
         return facts
+
+
+def _asked_columns(facts: DataFacts) -> dict[str, str]:
+    """Name in the format -> column, as the user at the terminal says."""
+    from ascendtune.data.format.guess import unfolded
+
+    guessed = ", ".join(f"{word} = {column}" for word, column in facts.columns.items())
+    if guessed and typer.confirm(f"{guessed}: is that right?", default=True):
+        return facts.columns
+    found = list(dict.fromkeys(name for row in facts.raw for name in unfolded(row.values)))
+    print(f"columns: {', '.join(found)}")
+    words = facts.columns or {"prompt": found[0], "completion": found[-1]}
+    return {word: str(typer.prompt(f"which column is the {word}?", default=likely)) for word, likely in words.items()}
 
 
 def _ask(what: str, flag: str) -> str:

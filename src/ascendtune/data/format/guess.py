@@ -19,7 +19,8 @@ _NAMES: dict[Role, str] = {
     "question": """
         question questions query prompt instruction instructions user human customer request ask asked input source
         problem task message inquiry enquiry q src
-        frage fragen anfrage kundenanfrage aufgabe anweisung kunde kunden nutzer eingabe
+        frage fragen kundenfrage fragetext anfrage kundenanfrage problembeschreibung aufgabe anweisung kunde kunden
+        nutzer eingabe
         demande requête consigne client pregunta preguntas consulta instrucción pergunta instrução domanda richiesta
         istruzione vraag opdracht вопрос запрос инструкция
         întrebare intrebare pytanie otázka otazka soru fråga spørgsmål kysymys pertanyaan سؤال
@@ -27,7 +28,7 @@ _NAMES: dict[Role, str] = {
     "answer": """
         answer answers response responses reply replies completion output assistant bot gpt agent target solution
         result resolution a tgt generation
-        antwort antworten lösung loesung ausgabe erwiderung
+        antwort antworten antworttext lösung loesung lösungsvorschlag loesungsvorschlag ausgabe erwiderung
         réponse reponse sortie respuesta respuestas solución resposta saída risposta soluzione antwoord
         ответ ответы решение
         răspuns raspuns odpowiedź odpowiedz odpověď odpoved cevap yanıt svar vastaus jawaban جواب إجابة
