@@ -32,7 +32,7 @@ _ATTENDING = ("full_attention", "sliding_attention", "chunked_attention")
 
 
 def model_flops(model: nn.Module, recipe: Recipe, *, head_is_fused: bool) -> ModelFlops:
-    """Count the matrices of `model`, which has its adapters and no shards yet; it may be on the meta device.
+    """Count the matrices of `model`, which has its adapters and may be on the meta device or in the shards of ZeRO-3.
 
     Args:
         head_is_fused: the head is applied to labelled positions only.
@@ -58,7 +58,7 @@ def model_flops(model: nn.Module, recipe: Recipe, *, head_is_fused: bool) -> Mod
         reached = reached or any(each.requires_grad for each in block.parameters())
         window, per_pair = _attention_of(text, number, len(blocks))
         again = checkpointing and reached
-        if again:
+        if again and of_block:
             # torch stops to compute again once it has all that the backward pass needs: before the last product.
             last = 0.0 if _ends_in_a_whole_node(block, text) else of_block[-1].forward
             block_passes += Passes(again=forward - last)
@@ -93,7 +93,10 @@ def _of_block(block: nn.Module, config: Any, reached: bool) -> tuple[list[Passes
         reached: what goes into the block has a gradient.
     """
     norms = any(
-        each.requires_grad for child in block.children() for each in child.parameters(recurse=False) if each.ndim == 1
+        each.requires_grad
+        for child in block.children()
+        for each in child.parameters(recurse=False)
+        if len(_shape(each)) == 1
     )
     reached, attends, found = reached or norms, False, list[Passes]()
     for position, child in enumerate(each for each in block.children() if any(_matrices(each, config))):
@@ -130,9 +133,8 @@ def _matrices(part: nn.Module, config: Any) -> Iterator[tuple[str, float, bool]]
                 share = _top_k(config) / count
             yield name, matrix[0] * share, matrix[1]
         for key, parameter in module.named_parameters(recurse=False):
-            if parameter.ndim == 3:
-                each = parameter.numel() / parameter.shape[0]
-                yield f"{name}.{key}", each * _top_k(config), parameter.requires_grad
+            if len(shape := _shape(parameter)) == 3:
+                yield f"{name}.{key}", shape[1] * shape[2] * float(_top_k(config)), parameter.requires_grad
 
 
 def _in_order(part: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -151,9 +153,14 @@ def _matrix(module: nn.Module) -> tuple[float, bool] | None:
     if weight is not None and isinstance(block := getattr(module, "block_size", None), int):
         # Of the rotations of OFT, whose weights are the halves of its blocks.
         return float(module.in_features * block), weight.requires_grad  # type: ignore[operator]
-    if weight is None or weight.ndim != 2 or isinstance(module, nn.Embedding):
+    if weight is None or len(shape := _shape(weight)) != 2 or isinstance(module, nn.Embedding):
         return None
-    return float(weight.numel()), weight.requires_grad
+    return float(shape[0] * shape[1]), weight.requires_grad
+
+
+def _shape(parameter: nn.Parameter) -> tuple[int, ...]:
+    """Shape of the whole parameter: DeepSpeed's ZeRO-3 leaves an empty one in its place, from the construction on."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def _passes(size: float, reached: bool, trained: bool) -> Passes:
@@ -163,7 +170,7 @@ def _passes(size: float, reached: bool, trained: bool) -> Passes:
 def _ends_in_a_whole_node(block: nn.Module, config: Any) -> bool:
     """Stacked experts, and a linear layer with its adapter, are one node of autograd: computed again to its end."""
     names = [name for child in block.children() for name, _, _ in _matrices(child, config)]
-    return ".lora_" in names[-1] or any(each.ndim == 3 for each in block.parameters())
+    return ".lora_" in names[-1] or any(len(_shape(each)) == 3 for each in block.parameters())
 
 
 def _top_k(config: Any) -> int:

@@ -77,6 +77,7 @@ def test_a_run_goes_on_bit_by_bit(train_on_ranks: Train, stage: int) -> None:
         "optim": {"max_steps": 5, "learning_rate": 0.01},
         "batch": {"per_device": 2},
         "checkpoint": {"every_steps": 2, "keep": 9, "resume": "auto"},
+        "memory": {"gradient_checkpointing": True},
         "parallel": deepspeed(stage=stage),
     }
     trained = train_on_ranks(2, **changes)

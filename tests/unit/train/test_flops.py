@@ -114,6 +114,18 @@ def test_rotations_are_made_once_a_forward_pass(recomputed: bool) -> None:
     assert _counted(model) - _closed(model_flops(model, recipe, head_is_fused=False)) == made
 
 
+@pytest.mark.parametrize("values", [_DENSE, _MIXTURE], ids=["dense", "stacked experts"])
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_a_model_whose_weights_lie_in_shards_counts_as_a_whole_one(values: dict[str, Any], recomputed: bool) -> None:
+    """As ZeRO-3 makes it: each parameter is empty, and `ds_shape` keeps the shape of the whole one."""
+    recipe = _recipe(method={"tuner": "lora"}, memory={"gradient_checkpointing": recomputed})
+    model = _model(values, recipe)
+    whole = model_flops(model, recipe, head_is_fused=True)
+    for parameter in model.parameters():
+        parameter.ds_shape, parameter.data = parameter.shape, torch.empty(0)
+    assert model_flops(model, recipe, head_is_fused=True) == whole
+
+
 def test_pairs_are_those_that_a_causal_window_shows() -> None:
     for length in (1, 5, 12):
         for window in (None, 1, 4, 20):
