@@ -7,12 +7,14 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ascendtune.cli.options import AsJson, Overrides, RecipeFile
+from ascendtune.cli.side_by_side import beside, fits_beside
 from ascendtune.cli.terminal import paint, width
 
 if TYPE_CHECKING:
@@ -188,12 +190,21 @@ def _lines(rows: list[InspectedRow] | list[InspectedPack], most: int, with_token
             yield f"  {name}: {_short(value)}"
         if each.problem:
             yield f"  not trained on: {each.problem}"
-        for sequence in each.sequences:
-            yield f"  {sequence.name or 'as the model reads it'}: {_summary(sequence, most)}"
-            yield from ("    " + line for line in "".join(map(_marked, sequence.segments)).split("\n"))
-            if with_tokens:
-                yield from _token_lines(sequence, most)
+        columns = width(sys.stdout)
+        if columns is not None and fits_beside(columns) and _is_pair(each.sequences) and not with_tokens:
+            left, right = ((f"{one.name}: {_summary(one, most)}", one.segments) for one in each.sequences)
+            yield from beside(left, right, columns, _marked, _visible)
+        else:
+            for sequence in each.sequences:
+                yield from _sequence_lines(sequence, most, with_tokens)
         yield ""
+
+
+def _sequence_lines(sequence: Sequence, most: int, with_tokens: bool) -> Iterator[str]:
+    yield f"  {sequence.name or 'as the model reads it'}: {_summary(sequence, most)}"
+    yield from ("    " + line for line in "".join(map(_marked, sequence.segments)).split("\n"))
+    if with_tokens:
+        yield from _token_lines(sequence, most)
 
 
 def _summary(sequence: Sequence, most: int) -> str:
@@ -202,13 +213,25 @@ def _summary(sequence: Sequence, most: int) -> str:
     return f"{length:,} tokens{' or more' if sequence.is_beginning else ''}, {trained:,} trained on{cut}"
 
 
+def _is_pair(sequences: list[Sequence]) -> bool:
+    return [each.name for each in sequences] == ["chosen", "rejected"] and all(each.segments for each in sequences)
+
+
 def _marked(segment: Segment) -> str:
-    if segment.is_cut:
-        return paint(segment.text, "dim") if _has_colours() else f"✂{segment.text}"
-    if not segment.is_trained:
-        return segment.text
+    colour = "dim" if segment.is_cut else "green" if segment.is_trained else None
+    if colour is None or not _has_colours():
+        return _visible(segment)
     # A colour ends with the line, so that a pager shows each line alike.
-    return "\n".join(paint(part, "green") if _has_colours() else f"«{part}»" for part in segment.text.split("\n"))
+    return "\n".join(paint(part, colour) for part in segment.text.split("\n"))
+
+
+def _visible(segment: Segment) -> str:
+    """What a reader sees, without colours."""
+    if _has_colours():
+        return segment.text
+    if segment.is_cut:
+        return f"✂{segment.text}"
+    return "\n".join(f"«{part}»" for part in segment.text.split("\n")) if segment.is_trained else segment.text
 
 
 def _has_colours() -> bool:
@@ -253,6 +276,7 @@ _PAGE = """<!doctype html>
 body {{ font: 15px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; }}
 pre {{ white-space: pre-wrap; background: #f6f6f6; padding: 1em; }}
 mark {{ background: #b7efc5; }} del {{ color: #999; }}
+.pair {{ display: grid; grid-template-columns: 1fr 1fr; gap: 1em; }}
 </style>
 <h1>Rows as they are trained on</h1>
 <p><mark>Trained on</mark>, not trained on, <del>cut at max_length {most}</del>.</p>
@@ -269,9 +293,8 @@ def _write_page(path: Path, rows: list[InspectedRow] | list[InspectedPack], most
         parts.append(f"<h2>{html.escape(each.title)}</h2>")
         if each.problem:
             parts.append(f"<p>Not trained on: {html.escape(each.problem)}</p>")
-        for sequence in each.sequences:
-            text = "".join(map(_as_html, sequence.segments))
-            parts.append(f"<p>{html.escape(sequence.name)} {_summary(sequence, most)}</p><pre>{text}</pre>")
+        shown = "".join(map(_sequence_as_html, each.sequences, repeat(most)))
+        parts.append(f'<div class="pair">{shown}</div>' if _is_pair(each.sequences) else shown)
     with translated_disk_errors(path, "writing the page"):
         try:
             with path.open("x", encoding="utf-8", errors="replace") as file:
@@ -280,6 +303,11 @@ def _write_page(path: Path, rows: list[InspectedRow] | list[InspectedPack], most
             raise InputError(
                 "the file exists already", code="path-exists", remedy="give another name with --html", where=path
             ) from None
+
+
+def _sequence_as_html(sequence: Sequence, most: int) -> str:
+    text = "".join(map(_as_html, sequence.segments))
+    return f"<div><p>{html.escape(sequence.name)} {_summary(sequence, most)}</p><pre>{text}</pre></div>"
 
 
 def _as_html(segment: Segment) -> str:

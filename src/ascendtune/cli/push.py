@@ -66,6 +66,7 @@ def push(
     directory = RunDir.open(run_named(name))
     default = "modelscope" if modelscope.is_wanted(os.environ) else "hf"
     hub, repository = split_hub(repository)[0] or default, _hub_id(repository)
+    _require_owner(repository)
     client = upload_modelscope if hub == "modelscope" else upload
     files, left_out = _files(directory, which, f"{hub}:{repository}", _hub_id(base) if base else None)
     found = client.new_repository(repository) if dry_run else client.find_repository(repository)
@@ -129,6 +130,16 @@ def _hub_id(name: str) -> str:
         return checked_id(split_hub(name)[1])
     except ValueError as error:
         raise InputError(f"not a valid hub id: {name}", code="invalid-hub-id", remedy=str(error)) from error
+
+
+def _require_owner(repository: str) -> None:
+    # The hub would create NAME in the user's own account, and then not find a NAME without an owner.
+    if "/" not in repository:
+        raise InputError(
+            f"{repository} has no owner",
+            code="invalid-hub-id",
+            remedy=f"name the repository OWNER/{repository}: OWNER is your account or an organization",
+        )
 
 
 def _require_visibility(found: Repository, *, public: bool) -> None:

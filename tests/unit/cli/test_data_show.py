@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+from ascendtune.cli import data_show
+
 
 @pytest.fixture
 def ascendtune(in_process: Any) -> Any:
@@ -69,3 +71,30 @@ def test_data_show_writes_json_and_an_escaped_page(ascendtune: Any, recipe: Path
     assert "<mark>&lt;b&gt;Five.&lt;/b&gt;&lt;|im_end|&gt;</mark>" in page and "<b>" not in page
     again = ascendtune("data", "show", recipe, "--html", "page.html")
     assert again.returncode == 2 and "code: path-exists" in again.stderr
+
+
+@pytest.fixture
+def pairs(recipe: Path) -> Path:
+    row = {"prompt": "2 + 3?", "chosen": "<b>Five.</b>", "rejected": "Six, I think."}
+    (recipe.parent / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    recipe.write_text(recipe.read_text() + "method: {stage: preference}\n")
+    return recipe
+
+
+def test_chosen_and_rejected_stand_beside_each_other_on_a_terminal(
+    ascendtune: Any, pairs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piped = ascendtune("data", "show", pairs).stdout
+    assert piped.index("«<b>Five.</b>") < piped.rindex("\n  rejected: ") < piped.index("«Six, ")
+    monkeypatch.setattr(data_show, "width", lambda stream: 80)
+    shown = ascendtune("data", "show", pairs).stdout
+    (answers,) = (line for line in shown.splitlines() if "Five.</b><|im_end|>" in line)
+    assert answers.index("«<b>Five.</b>") < answers.index("│") < answers.index("«Six, I think.")
+    assert "│" not in ascendtune("data", "show", pairs, "--tokens").stdout
+
+
+def test_chosen_and_rejected_stand_beside_each_other_on_a_page(ascendtune: Any, pairs: Path, tmp_path: Path) -> None:
+    assert ascendtune("data", "show", pairs, "--html", "page.html").returncode == 0
+    page = (tmp_path / "page.html").read_text()
+    pair = page[page.index('<div class="pair">') :]
+    assert pair.count("<pre>") == 2 and pair.index("chosen") < pair.index("rejected") and "<b>" not in pair

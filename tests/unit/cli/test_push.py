@@ -114,6 +114,13 @@ def test_public_repository_is_refused_without_public(hub: Hub, run: RunDir) -> N
     assert len(hub.commits) == 1
 
 
+def test_repository_needs_an_owner(hub: Hub, run: RunDir) -> None:
+    with pytest.raises(InputError) as refused:
+        push(run.path, "my-model", yes=True)
+    assert refused.value.code == "invalid-hub-id" and "OWNER/my-model" in str(refused.value.remedy)
+    assert not hub.tokens and hub.private is None
+
+
 def test_public_is_refused_for_a_private_repository(hub: Hub, run: RunDir) -> None:
     hub.private = True
     with pytest.raises(InputError) as caught:
