@@ -114,6 +114,7 @@ class Matcher:
 
     def hits(self, text: str) -> list[Hit]:
         """Everything known that a line speaks of, the best first: what explains most, then the longest anchor."""
+        written = text.encode()
         line = text.lower().encode()
         words = frozenset(line.translate(_WORDS_ONLY).split())
         if self._anchors.isdisjoint(words):
@@ -123,7 +124,7 @@ class Matcher:
             for other, parts, entry in self._by_word[word]:
                 if other not in words or parts[0] not in line:
                     continue
-                length = _stands_in(parts, line)
+                length = _stands_in(parts, line, written)
                 if not length or (entry.id in found and found[entry.id].length >= length):
                     continue
                 match = entry.pattern.search(text) if entry.pattern else None
@@ -184,12 +185,23 @@ def _other(word: bytes, words: list[bytes]) -> bytes:
     return max((each for each in words if each != word), key=_narrows, default=word)
 
 
-def _stands_in(parts: tuple[bytes, ...], line: bytes) -> int:
-    """Length of the anchor when its parts stand in `line` in their order, else 0."""
+def _stands_in(parts: tuple[bytes, ...], line: bytes, written: bytes) -> int:
+    """Length of the anchor when its parts stand in `line` in their order, else 0.
+
+    Args:
+        written: the line before it was put in lower case.
+    """
     start = 0
     for part in parts:
         start = line.find(part, start)
+        while start > 0 and _is_inside_a_word(start, written):
+            start = line.find(part, start + 1)
         if start < 0:
             return 0
         start += len(part)
     return sum(map(len, parts))
+
+
+def _is_inside_a_word(at: int, written: bytes) -> bool:
+    """Whether a word goes on at `at`: the port of "reporting" is none, the Error of "OSError" is one."""
+    return written[at - 1 : at + 1].isalpha() and written[at - 1 : at + 1].islower()

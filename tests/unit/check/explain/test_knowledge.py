@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,20 @@ def test_lines_with_words_but_no_piece_of_an_anchor_are_passed_over(matcher: Mat
     lines = b"a forward\nthere is an aivector error\nnull\nan error of memory and a failure"
 
     assert matcher.worth_a_look(lines) == [False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("line", "is_found"),
+    [
+        ("the moon sets over port 7", True),
+        ("moon: reporting; another port", True),
+        ("moon: OldPort is lost", True),
+        ("moon: reporting", False),
+    ],
+)
+def test_an_anchor_does_not_begin_within_a_word(line: str, is_found: bool) -> None:
+    known = replace(entries()[0], anchors=(("moon", "port"),), pattern=None)
+    assert bool(Matcher([known]).hits(line)) is is_found
 
 
 @pytest.mark.parametrize(
