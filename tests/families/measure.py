@@ -203,6 +203,7 @@ def _try(attempt: Callable[[Tried], None]) -> Tried:
     finally:
         logging.getLogger("ascendtune").removeHandler(warnings)
     tried.said = list(dict.fromkeys(warnings.said))
+    tried.failed = tried.failed or next((each for each in tried.said if "FLOPs of this model" in each), "")
     return tried
 
 

@@ -14,6 +14,7 @@ makes its rotations: once a forward pass, whatever the number of tokens.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -84,6 +85,17 @@ def model_flops(model: nn.Module, recipe: Recipe, *, head_is_fused: bool) -> Mod
         attention = {window: each + Passes(again=each.forward) for window, each in attention.items()}
     kinds = tuple((window, each) for window, each in attention.items() if each.forward)
     return ModelFlops(body, of_head, kinds, head_is_fused)
+
+
+def flops_of_parameters(model: nn.Module, *, head_is_fused: bool) -> ModelFlops:
+    """A stand-in for `model_flops`, from the number of parameters alone: each is used once for a token.
+
+    For models whose blocks are of a form that `model_flops` does not know.
+    """
+    sizes = [(math.prod(_shape(each)), each.requires_grad) for each in model.parameters()]
+    forward = 2.0 * sum(size for size, _ in sizes)
+    trained = 2.0 * sum(size for size, is_trained in sizes if is_trained)
+    return ModelFlops(Passes(forward, forward + trained), Passes(), (), head_is_fused)
 
 
 def _of_block(block: nn.Module, config: Any, reached: bool) -> tuple[list[Passes], bool]:

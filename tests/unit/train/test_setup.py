@@ -17,6 +17,7 @@ from ascendtune.core.errors import MachineError
 from ascendtune.core.rundir import RunDir
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.train import setup
 from ascendtune.train.loop import Loop
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.setup import set_up
@@ -132,3 +133,19 @@ def test_the_global_batch_of_a_run_stays_when_the_recipe_makes_it_larger(start: 
     record = first.run_directory.read()
     assert record["global_batch"] == 2 and record["resume_from"] is None
     assert start(optim={"max_steps": 3}).batches.plan.steps_per_epoch == first.batches.plan.steps_per_epoch
+
+
+def test_a_model_whose_flops_cannot_be_counted_trains(
+    start: MakeLoop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    counted = start().recorder.flops
+
+    def fail(*args: Any, **options: Any) -> Any:
+        raise AttributeError("moon")
+
+    monkeypatch.setattr(setup, "model_flops", fail)
+    loop = start()
+    assert "the FLOPs of this model cannot be counted (AttributeError('moon'))" in caplog.text
+    # Heads and attention are not told apart: the same within a factor.
+    assert 0.5 < loop.recorder.flops.useful_in(100, 100) / counted.useful_in(100, 100) < 2
+    loop.run()
