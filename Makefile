@@ -32,7 +32,7 @@ DEEPSPEED_TESTS := tests/integration/train/test_deepspeed.py tests/integration/t
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants kills matrix matrix-npu families compat npu-env clients-env deepspeed-env deepspeed-tests ascend-sim benchmarks hardware docs docs-serve clean
+.PHONY: help setup quickstart test check lint format types contracts unit golden soak mutants kills matrix matrix-npu drawn-recipes families compat npu-env clients-env deepspeed-env deepspeed-tests ascend-sim benchmarks hardware docs docs-serve clean
 
 help: ## This list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -96,6 +96,9 @@ matrix: $(DEV) $(DEEPSPEED) ## Train every combination of loss, tuner and strate
 
 matrix-npu: $(NPU) $(DEEPSPEED) ## The same on a simulated Ascend node, with the real ProcessGroupHCCL.
 	PYTHONPATH=tests $(BIN)/python -m matrix.run npu --write
+
+drawn-recipes: $(DEV) $(DEEPSPEED) ## Draw 100 recipes, and hold each against its plain form on one device.
+	PYTHONPATH=tests $(BIN)/python -m matrix.drawn
 
 families: $(DEV) ## Train a tiny model of every causal language model type of transformers. Writes docs/models.md.
 	PYTHONPATH=tests $(BIN)/python -m families.run --write

@@ -109,9 +109,9 @@ FAULTS = [
     ),
     Fault(
         DDP,
-        "module = DistributedDataParallel(",
-        "module = root or DistributedDataParallel(",
-        "the model is not wrapped: no all-reduce",
+        "            self._buckets.finish()",
+        "            pass",
+        "gradients of the last bucket are used before they are summed",
         _RANKS,
     ),
     Fault(
@@ -130,7 +130,7 @@ FAULTS = [
     ),
     Fault(
         LOOP,
-        "        self.optimizer.zero_grad(set_to_none=not self.strategy.keeps_gradients)",
+        "        self.optimizer.zero_grad()",
         "        pass",
         "gradients of all steps add up",
         _LINEAR,

@@ -199,7 +199,7 @@ class Loop:
                 self.optimizer.step()
         if self.scaler is not None:
             self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=not self.strategy.keeps_gradients)
+        self.optimizer.zero_grad()
 
     def _checks_in_step(self) -> bool:
         """Whether the update waits for loss and norm. Where it does not, `_write_record` looks at them.

@@ -24,7 +24,8 @@ def read_dump(run: RunDir, step: int, rank: int = 0) -> tuple[dict[str, Any], Ro
 
 
 def test_named_steps_are_dumped_and_training_is_the_same(train: Any) -> None:
-    plain = train(optim={"max_steps": 4})
+    # Padded, as a run with dumps is: another layout rounds otherwise on some processors.
+    plain = train(optim={"max_steps": 4}, align={"pad": True})
     dumped = train(optim={"max_steps": 4}, align={"dump_steps": "1-2,4"})
     assert dumped.losses() == plain.losses()
     assert not plain.run.dumps.exists()

@@ -89,18 +89,20 @@ def go_on(trained: Trained, start: Callable[[], Trained]) -> None:
     assert start().run.path == run.path
 
 
-def test_a_run_goes_on_bit_by_bit(train_on_ranks: Train) -> None:
+@pytest.mark.parametrize(("ranks", "parallel"), [(2, FSDP), (4, {"strategy": "ddp"})], ids=["fsdp", "ddp"])
+def test_a_run_goes_on_bit_by_bit(train_on_ranks: Train, ranks: int, parallel: dict[str, Any]) -> None:
+    """Of `ddp` on four ranks: where more than two add, the place of a number decides in which order."""
     changes: dict[str, Any] = {
         "optim": {"max_steps": 5, "learning_rate": 0.01},
-        "batch": {"per_device": 2},
+        "batch": {"per_device": 4 // ranks},
         "checkpoint": {"every_steps": 2, "keep": 9, "resume": "auto"},
-        "parallel": FSDP,
+        "parallel": parallel,
     }
-    trained = train_on_ranks(2, **changes)
+    trained = train_on_ranks(ranks, **changes)
     shards = [file.name for file in trained.run.checkpoint(2).glob("tensors_rank_*.safetensors")]
-    assert sorted(shards) == ["tensors_rank_0.safetensors", "tensors_rank_1.safetensors"]
+    assert sorted(shards) == [f"tensors_rank_{rank}.safetensors" for rank in range(ranks)]
     before, weights = list(trained.run.read_metrics()), trained.weights()
-    go_on(trained, partial(train_on_ranks, 2, **changes))
+    go_on(trained, partial(train_on_ranks, ranks, **changes))
     after = list(trained.run.read_metrics())
     assert [[each[key] for key in EXACT] for each in after] == [[each[key] for key in EXACT] for each in before]
     assert all(torch.equal(weight, weights[name]) for name, weight in trained.weights().items())

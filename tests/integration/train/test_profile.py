@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from ascendtune.check.profile.advice import advice_for
 from ascendtune.check.profile.advice_entry import Advice
@@ -20,6 +19,7 @@ from ascendtune.data.collate import collate
 from ascendtune.train import batch as batch_module
 from ascendtune.train.loop import Loop
 from ascendtune.train.profile import step_profile
+from ascendtune.train.strategy import gradient_buckets
 from ascendtune.train.strategy.base import Strategy
 
 # A busy machine interrupts now this phase and now another: in four steps hardly always the same one.
@@ -207,12 +207,8 @@ def test_a_slow_rank_is_named_first(train_on_ranks: Any, monkeypatch: pytest.Mon
 
 
 def test_small_buckets_are_named_first(train_on_ranks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = DistributedDataParallel.__init__
-
-    def small(self: Any, *arguments: Any, **named: Any) -> None:
-        begin(self, *arguments, **named, bucket_cap_mb=0.001)
-
-    monkeypatch.setattr(DistributedDataParallel, "__init__", small)
+    monkeypatch.setattr(gradient_buckets, "BUCKET_BYTES", 1000)
+    monkeypatch.setattr(gradient_buckets, "_FIRST_BYTES", 1000)
     ranks, advice = on_two_ranks(train_on_ranks, FOUR_STEPS)
     # On a busy machine one rank may truly be the slower one.
     assert next(code for code in codes(advice) if code != "slow-rank") == "small-buckets"

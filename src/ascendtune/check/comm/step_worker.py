@@ -20,10 +20,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, cast
 
-import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ascendtune.check.comm.notes import NoteWriter
@@ -64,19 +62,10 @@ class Ledger:
         self._step_began = time.perf_counter()
 
     def watch(self) -> None:
-        """Wrap the collectives of torch.distributed, DDP's gradient reduction, and the optimizer's step."""
+        """Wrap the collectives of torch.distributed and the optimizer's step."""
         for name in _COLLECTIVES:
             if hasattr(dist, name):
                 setattr(dist, name, self._timed(getattr(dist, name)))
-        make = DistributedDataParallel.__init__
-
-        @functools.wraps(make)
-        def init(module: DistributedDataParallel, *arguments: Any, **named: Any) -> None:
-            make(module, *arguments, **named)
-            # torch inspects a hook's annotations, which must be objects: a lambda has none.
-            module.register_comm_hook(None, lambda state, bucket: _averaged(bucket))
-
-        setattr(DistributedDataParallel, "__init__", init)  # noqa: B010  # mypy does not allow assigning to a method
         register_optimizer_step_post_hook(lambda *_: self._end_of_step())
 
     @property
@@ -136,15 +125,6 @@ class Ledger:
     def _now(self) -> float:
         self.world.device.synchronize()
         return time.perf_counter()
-
-
-def _averaged(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """DDP's own reduction of a bucket of gradients, through torch.distributed's Python functions."""
-    gradients = bucket.buffer().div_(dist.get_world_size())
-    work = dist.all_reduce(gradients, async_op=True)
-    assert work is not None
-    done: torch.futures.Future[list[torch.Tensor]] = work.get_future()
-    return done.then(lambda finished: finished.value()[0])
 
 
 def main(kind: str, directory: str, work: str) -> None:

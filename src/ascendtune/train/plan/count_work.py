@@ -15,9 +15,7 @@ from ascendtune.train.plan.work import Transfer, Work
 from ascendtune.train.precision import DTYPES, export_dtype
 from ascendtune.train.strategy.choose import ParameterCounts, count_weights
 from ascendtune.train.strategy.fsdp import blocks_of, reduces_once
-
-_DDP_BUCKET = 25 << 20
-"""Bytes of gradients that DDP reduces in one call: torch's default."""
+from ascendtune.train.strategy.gradient_buckets import BUCKET_BYTES
 
 
 def count_work(setting: Setting) -> Work:
@@ -112,7 +110,7 @@ def _transfers(setting: Setting, model: nn.Module, weights: ParameterCounts, sta
     match setting.strategy:
         case "ddp":
             gradients = weights.trained * min(weights.trained_bytes, sent_bytes)
-            calls = _divided(gradients, gradients // _DDP_BUCKET + 1)
+            calls = _divided(gradients, gradients // BUCKET_BYTES + 1)
             return (Transfer("all_reduce", calls, of_micro_batch=False, in_forward=False),)
         case "fsdp":
             return _transfers_of_fsdp(setting, model, weights, sent_bytes)

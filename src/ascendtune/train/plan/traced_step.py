@@ -189,17 +189,17 @@ class _Steps:
         live.enter(FIRST_UPDATE, "gradients")
         for weight in trained:
             if weight.grad is None:
-                weight.grad = torch.empty_like(weight)
+                weight.grad = _gradient(strategy, weight)
         self._update(strategy, module, optimizer, trained)
         waiting = []
-        if recipe.batch.accumulate > 1 and not strategy.keeps_gradients:
+        if recipe.batch.accumulate > 1:
             # All micro-batches but the first add to gradients that are there.
             live.enter("accumulating", "gradients")
             if isinstance(strategy, FsdpStrategy) and strategy.reduces_once:
                 waiting = [torch.empty(weight.shape, dtype=torch.float32, device=weight.device) for weight in trained]
             else:
                 for weight in trained:
-                    weight.grad = torch.empty_like(weight)
+                    weight.grad = _gradient(strategy, weight)
         with self._watched(trained):
             batch = _on_device(host, setting, self._fake)
             live.enter(FORWARD, "activations")
@@ -243,7 +243,7 @@ class _Steps:
         if (limit := self._setting.recipe.optim.max_grad_norm) is not None:
             strategy.clip(trained, limit, norm)
         optimizer.step()
-        optimizer.zero_grad(set_to_none=not strategy.keeps_gradients)
+        optimizer.zero_grad()
 
     @contextmanager
     def _watched(self, trained: list[nn.Parameter]) -> Iterator[None]:
@@ -291,29 +291,26 @@ class _Single(Strategy):
 
 
 class _Ddp(_Single):
-    """Gradients end as views of buckets that stay, as DistributedDataParallel with `gradient_as_bucket_view` has it.
-
-    With several micro-batches they are views from the beginning on, as in `DdpStrategy`.
-    """
-
-    def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
-        self.keeps_gradients = setting.recipe.batch.accumulate > 1
+    """Gradients end in buckets that stay, as in `DdpStrategy`."""
 
     def prepare(
         self, root: RootModule, precision: Precision, make_optimizer: MakeOptimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
-        for weight in root.parameters():
-            if weight.requires_grad and self.keeps_gradients:
-                weight.grad = torch.empty_like(weight)
-            elif weight.requires_grad:
-                weight.register_post_accumulate_grad_hook(partial(_into_bucket, torch.empty_like(weight)))
+        self.buckets: dict[torch.Tensor, torch.Tensor] = {
+            weight: torch.empty_like(weight) for weight in root.parameters() if weight.requires_grad
+        }
+        for weight in self.buckets:
+            weight.register_post_accumulate_grad_hook(self._into_bucket)
         return root, make_optimizer()
 
+    def _into_bucket(self, weight: torch.Tensor) -> None:
+        assert weight.grad is not None
+        if weight.grad is not (bucket := self.buckets[weight]):
+            weight.grad = bucket.copy_(weight.grad)
 
-def _into_bucket(bucket: torch.Tensor, weight: torch.Tensor) -> None:
-    assert weight.grad is not None
-    weight.grad = bucket.copy_(weight.grad)
+
+def _gradient(strategy: Strategy, weight: nn.Parameter) -> torch.Tensor:
+    return strategy.buckets[weight] if isinstance(strategy, _Ddp) else torch.empty_like(weight)
 
 
 class _Fsdp(FsdpStrategy):

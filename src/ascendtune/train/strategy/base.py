@@ -68,8 +68,6 @@ class Strategy:
     """Whether `shard` brings weights to the device piece by piece, so that no rank ever holds the whole model there."""
     is_sharded = False
     """Whether a rank holds only its part of a gradient or a trained weight."""
-    keeps_gradients = False
-    """Whether gradients are set to zero after a step, and their memory stays: else it is given back."""
     clips_in_step = False
     """Whether the optimizer clips in its own step, and skips a step whose gradients are not finite."""
 
