@@ -22,7 +22,7 @@ from ascendtune.core.errors import CheckFailed
 from ascendtune.core.foreign_json import first_line
 from ascendtune.core.units import format_bytes
 from ascendtune.hub.adapter_files import weight_in_files
-from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
+from ascendtune.hub.loaded_weights import HEADS, require_all_weights, without_own_implementations
 from ascendtune.hub.lora_adapter import Adapter
 from ascendtune.hub.weight_files import read_weight_headers
 from ascendtune.merge.arithmetic import DTYPES, Merger
@@ -382,7 +382,7 @@ def _load(plan: MergePlan, directory: Path, files: MappedFiles) -> Any:
         raise CannotVerify(first_line(error)) from error
     finally:
         logging.set_verbosity(verbosity)
-    heads = {"drawn": ("score.weight",), "left_out": ("lm_head.weight",)} if is_classifier else {}
+    heads = {"drawn": ("score.weight",), "left_out": HEADS} if is_classifier else {}
     require_all_weights(report, directory, model.config, **heads)
     return model.eval()
 

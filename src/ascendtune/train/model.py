@@ -14,7 +14,7 @@ from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.foreign_json import first_line
 from ascendtune.core.log import warn
 from ascendtune.core.units import count_of
-from ascendtune.hub.loaded_weights import prediction_weights, require_all_weights, without_own_implementations
+from ascendtune.hub.loaded_weights import HEADS, prediction_weights, require_all_weights, without_own_implementations
 from ascendtune.hub.model_config import activation_fault, read_model_config
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.method import MethodSection
@@ -187,7 +187,7 @@ def _load_weights(
         directory,
         config,
         drawn=("score.weight",) if scores else (),
-        left_out=("lm_head.weight",) if scores else (),
+        left_out=HEADS if scores else (),
     )
     if further := prediction_weights(report, config):
         warn(

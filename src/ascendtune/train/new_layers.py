@@ -37,9 +37,10 @@ def expanded_config(config: Any, count: int) -> Any:
             remedy=f"choose one of {fitting}",
         )
     for name, value in text.to_dict().items():
-        if "layer" not in name or not isinstance(value, list | tuple) or not value:
+        if "layer" not in name or not isinstance(value, list | tuple | dict) or not value:
             continue
-        if len(value) != layers:
+        # Gemma 4 has what differs between layers as a dict of their numbers.
+        if len(value) != layers or isinstance(value, dict):
             raise _not_expandable(f"{name} in config.json chooses layers by their numbers")
         setattr(text, name, [value[_source(number, layers, count)[0]] for number in range(layers + count)])
     text.num_hidden_layers = layers + count

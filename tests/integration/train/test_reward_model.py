@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,3 +65,19 @@ def test_reward_model_scores_and_does_not_chat(
         means.append(float(torch.stack(scores).mean()))
     last = trained.evaluations()[-1]
     assert means == pytest.approx([last["chosen_reward"], last["rejected_reward"]], abs=1e-4)
+
+
+def test_a_head_of_another_name_is_left_out(train: Train, variant: Callable[..., Path], tmp_path: Path) -> None:
+    """Pythia's is `embed_out`."""
+    from transformers import GPTNeoXConfig
+
+    model = variant(
+        GPTNeoXConfig(vocab_size=512, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
+    )
+    trained = train(
+        model={"path": str(model)},
+        method={"stage": "reward"},
+        data={"train": str(write_pairs(tmp_path / "pairs.jsonl", 4))},
+        optim={"max_steps": 1},
+    )
+    assert "score.weight" in trained.weights() and "embed_out.weight" not in trained.weights()

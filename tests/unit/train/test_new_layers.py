@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma2Config, GPTNeoXConfig, MixtralConfig, Qwen2Config
+from transformers import AutoModelForCausalLM, Gemma2Config, Gemma4TextConfig, GPTNeoXConfig, MixtralConfig, Qwen2Config
 
 from ascendtune.core.config import Contradiction
 from ascendtune.core.errors import RecipeError
@@ -54,9 +54,15 @@ def test_expanded_model_computes_the_same_and_shares_the_old_weights(family: str
         assert larger.config.layer_types == [types[number] for number in (0, 1, 1, 2, 3, 3)]
 
 
-def test_layers_chosen_by_number_are_refused() -> None:
+@pytest.mark.parametrize("named", ["mlp_only_layers", "per_layer_config"])
+def test_layers_chosen_by_number_are_refused(named: str) -> None:
     config = copy.deepcopy(FAMILIES["qwen2, tied"])
-    config.mlp_only_layers = [1]
+    if named == "mlp_only_layers":
+        config.mlp_only_layers = [1]
+    else:
+        config = Gemma4TextConfig(
+            **GROUPED, head_dim=8, per_layer_config={number: {"head_dim": 4} for number in (1, 3)}
+        )
     with pytest.raises(RecipeError) as caught:
         expanded_config(config, 2)
     assert caught.value.code == "layers-not-expandable"
