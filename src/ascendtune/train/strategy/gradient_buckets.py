@@ -125,8 +125,9 @@ class GradientBuckets:
         """Give parameters that this rank has not used the gradient of those ranks that have."""
         unused = [index for index, parameter in enumerate(bucket.parameters) if parameter.grad is None]
         # Only here the host waits for the device.
+        is_used = bucket.has_gradient.tolist() if unused else []
         for index in unused:
-            if bucket.has_gradient[index].item() > 0:
+            if is_used[index]:
                 bucket.parameters[index].grad = bucket.gradients[index]
 
 
