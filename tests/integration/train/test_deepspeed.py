@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 pytest.importorskip("deepspeed", reason="DeepSpeed is shown to a process of its own (make deepspeed-tests)")
 
 LORA: dict[str, Any] = {"method": {"tuner": "lora"}}
+DORA: dict[str, Any] = {"method": {"tuner": "lora", "lora": {"dora": True}}}
 PACKED: dict[str, Any] = {"data": {"packing": True}, "memory": {"gradient_checkpointing": True}}
 
 
@@ -71,14 +72,18 @@ def test_two_ranks_are_one(train: Train, train_on_ranks: Train, section: Any, ch
     assert len(gradients) == len(alone.weights())
 
 
-@pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.soak), 3])
-def test_a_run_goes_on_bit_by_bit(train_on_ranks: Train, stage: int) -> None:
+@pytest.mark.parametrize(
+    ("stage", "method"),
+    [pytest.param(2, {}, marks=pytest.mark.soak), pytest.param(3, {}, marks=pytest.mark.soak), (3, DORA)],
+)
+def test_a_run_goes_on_bit_by_bit(train_on_ranks: Train, stage: int, method: dict[str, Any]) -> None:
     changes: dict[str, Any] = {
         "optim": {"max_steps": 5, "learning_rate": 0.01},
         "batch": {"per_device": 2},
         "checkpoint": {"every_steps": 2, "keep": 9, "resume": "auto"},
         "memory": {"gradient_checkpointing": True},
         "parallel": deepspeed(stage=stage),
+        **method,
     }
     trained = train_on_ranks(2, **changes)
     before, weights = list(trained.run.read_metrics()), trained.weights()

@@ -169,6 +169,11 @@ class EngineState(CheckpointContent):
         try:
             with _plain_pickles_only():
                 self._engine.load_checkpoint(str(directory), tag=_TAG, load_module_strict=False)
+            if self._engine.zero_optimization_partition_weights():
+                # Small weights, which loading leaves whole, are divided as at a fresh start: ZeRO-3 learns that a
+                # module reads the weight of another one (DoRA) when that is divided at its first use. What it has
+                # not learnt is missing when activations are recomputed.
+                self._engine.optimizer.checkpoint_event_prologue()
         except pickle.UnpicklingError as error:
             # torch's own message advises to load it as code.
             raise damaged_checkpoint(directory, "DeepSpeed's files hold more than tensors and plain values") from error

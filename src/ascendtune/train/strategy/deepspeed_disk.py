@@ -160,6 +160,7 @@ class SwappedState(CheckpointContent):
             vars(self._zero.loss_scaler).update(json.loads((own / "scaler.json").read_text()))
         except (OSError, ValueError) as error:
             raise damaged_checkpoint(directory, error) from error
+        # Weights stay divided, as `EngineState` has it.
         self._zero.checkpoint_event_prologue()
         for number, flat in enumerate(self._zero.fp32_partitioned_groups_flat):
             stored = _load_group(_group_file(own, number), directory)
@@ -175,7 +176,6 @@ class SwappedState(CheckpointContent):
                 flat.data.copy_(weights)
                 self._zero.optimizer.state[flat] = stored
                 self._zero._reassign_or_swap_out_partitioned_parameters(number)
-        self._zero.checkpoint_event_epilogue()
 
     @contextmanager
     def _in_memory(self, number: int, *, changes: bool = False) -> Iterator[None]:
