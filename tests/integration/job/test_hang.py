@@ -157,6 +157,6 @@ def test_a_training_of_two_ranks_that_hangs_goes_on_from_its_checkpoint(tmp_path
     assert "resuming from step 4" in err
     stacks = _stacks(run)
     assert "in reads_from_a_dead_disk" in stacks["rank_1.txt"]
-    assert "torch/autograd/graph.py" in stacks["rank_0.txt"]
+    assert "gradient_buckets.py" in stacks["rank_0.txt"]
     assert [attempt["state"] for attempt in run.read()["attempts"]] == ["failed", "finished"]
     assert [record["step"] for record in run.read_metrics()] == list(range(1, 9))

@@ -34,7 +34,7 @@ _THREAD = re.compile(r"^(?:Current thread|Thread) (?P<name>.*)$", re.MULTILINE)
 _OF_FAULTHANDLER = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 _OF_PY_SPY = re.compile(r"^    (?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$", re.MULTILINE)
 _TELLING = ("ascendtune", "torch", "torch_npu", "transformers", "peft", "deepspeed")
-_WAITING = ("torch/distributed/", "torch/autograd/graph.py")
+_WAITING = ("torch/distributed/", "torch/autograd/graph.py", "ascendtune/train/strategy/gradient_buckets.py")
 
 
 @dataclass(frozen=True)
