@@ -106,11 +106,11 @@ class Outcome:
 
 def attempt(values: dict[str, Any], ranks: int) -> Outcome:
     """Train; on several ranks in forked processes, which need not import anything again."""
-    from ascendtune.core.errors import AscendtuneError
+    from ascendtune.core.errors import RecipeError
 
     try:
         run = prepared(values)
-    except AscendtuneError as error:
+    except RecipeError as error:
         return Outcome(None, refused=error.what)
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()

@@ -216,7 +216,7 @@ def _try(drawn: Drawn) -> tuple[str, str]:
             return f"{name}failed: {outcome.failed[-1500:]}", ""
     for outcome in (plain, changed):
         if outcome.refused or outcome.failed:
-            return "", outcome.refused or outcome.failed.rpartition("\nascendtune.core.errors.")[2].split("\n")[0]
+            return "", outcome.refused or outcome.failed.rpartition("RecipeError: ")[2].split("\n")[0]
     if not drawn.is_random and not same(changed, plain) and not _is_rounding(drawn, changed, plain):
         return f"differs: {_short(changed)} | plain {_short(plain)}", ""
     return _resumed(drawn, changed) if drawn.resumes else "", ""
@@ -254,8 +254,8 @@ def _resumed(drawn: Drawn, whole: Outcome) -> str:
 
 
 def _is_refusal(outcome: Outcome) -> bool:
-    """Whether ranks raised an error that says what to do: some things only the loaded model tells."""
-    return "\nascendtune.core.errors." in outcome.failed and "\n code: " in outcome.failed
+    """Whether ranks refused the recipe: some things only the loaded model tells. Other errors of ours are faults."""
+    return "\nascendtune.core.errors.RecipeError: " in outcome.failed
 
 
 def _short(outcome: Outcome) -> str:

@@ -226,7 +226,7 @@ def _marked(segment: Segment) -> str:
 
 
 def _visible(segment: Segment) -> str:
-    """What a reader sees, without colours."""
+    """The segment as it appears on the terminal, without the codes of its colour."""
     if _has_colours():
         return segment.text
     if segment.is_cut:

@@ -26,7 +26,7 @@ _PIECE = re.compile(r"\n|[^\S\n]+|[^\s]+[^\S\n]*")
 
 
 def fits_beside(columns: int | None) -> bool:
-    """Whether a terminal of `columns` has room for two texts; None: there is no terminal."""
+    """Whether two texts fit beside each other into `columns`, the width of the terminal; None: output is piped."""
     return columns is not None and columns >= 2 * _NARROWEST_COLUMN + len(_BETWEEN)
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from torch import nn
 
 from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.log import warn
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.flops import ModelFlops, Passes
 from ascendtune.train.tuner.freeze import decoder_blocks
@@ -35,9 +36,20 @@ _ATTENDING = ("full_attention", "sliding_attention", "chunked_attention")
 def model_flops(model: nn.Module, recipe: Recipe, *, head_is_fused: bool) -> ModelFlops:
     """Count the matrices of `model`, which has its adapters and may be on the meta device or in the shards of ZeRO-3.
 
+    Where a model is built in a way that this does not know: an estimate from its number of parameters, and a warning.
+
     Args:
         head_is_fused: the head is applied to labelled positions only.
     """
+    try:
+        return _counted(model, recipe, head_is_fused)
+    # Classes of models have any form, and figures of speed are no reason not to train.
+    except Exception as error:  # noqa: BLE001
+        warn(f"the FLOPs of this model cannot be counted ({error!r}): MFU is estimated from its number of parameters")
+        return _of_parameters(model, head_is_fused)
+
+
+def _counted(model: nn.Module, recipe: Recipe, head_is_fused: bool) -> ModelFlops:
     config: Any = model.config
     text = config.get_text_config()
     head, table = model.get_output_embeddings(), model.get_input_embeddings()  # type: ignore[operator]
@@ -87,11 +99,8 @@ def model_flops(model: nn.Module, recipe: Recipe, *, head_is_fused: bool) -> Mod
     return ModelFlops(body, of_head, kinds, head_is_fused)
 
 
-def flops_of_parameters(model: nn.Module, *, head_is_fused: bool) -> ModelFlops:
-    """A stand-in for `model_flops`, from the number of parameters alone: each is used once for a token.
-
-    For models whose blocks are of a form that `model_flops` does not know.
-    """
+def _of_parameters(model: nn.Module, head_is_fused: bool) -> ModelFlops:
+    """Each parameter is used once for a token, forward and for the gradient of its input."""
     sizes = [(math.prod(_shape(each)), each.requires_grad) for each in model.parameters()]
     forward = 2.0 * sum(size for size, _ in sizes)
     trained = 2.0 * sum(size for size, is_trained in sizes if is_trained)

@@ -39,7 +39,7 @@ from ascendtune.train.model import (
     activation_store,
     trainable_share,
 )
-from ascendtune.train.model_flops import flops_of_parameters, model_flops
+from ascendtune.train.model_flops import model_flops
 from ascendtune.train.model_setup import ModelSetup, check_head, isolates, may_isolate, set_up_model
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.head import HeadForm
@@ -195,13 +195,7 @@ def _make_optimizer(recipe: Recipe, device: Device, model: Any, precision: Preci
 def _flops_per_token(
     recipe: Recipe, model: Any, head_form: HeadForm | None, batches: Batches, padding_ratio: float
 ) -> TokenFlops:
-    head_is_fused = head_form is not None
-    try:
-        counted = model_flops(model, recipe, head_is_fused=head_is_fused)
-    # Classes of models have any form, and figures of speed are no reason not to train.
-    except Exception as error:  # noqa: BLE001
-        warn(f"the FLOPs of this model cannot be counted ({error!r}): MFU is estimated from its number of parameters")
-        counted = flops_of_parameters(model, head_is_fused=head_is_fused)
+    counted = model_flops(model, recipe, head_is_fused=head_form is not None)
     return counted.per_token(batches.dataset.rows_by_length(), padding_ratio=padding_ratio)
 
 

@@ -17,7 +17,7 @@ from ascendtune.core.errors import MachineError
 from ascendtune.core.rundir import RunDir
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train import setup
+from ascendtune.train import model_flops
 from ascendtune.train.loop import Loop
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.setup import set_up
@@ -143,7 +143,7 @@ def test_a_model_whose_flops_cannot_be_counted_trains(
     def fail(*args: Any, **options: Any) -> Any:
         raise AttributeError("moon")
 
-    monkeypatch.setattr(setup, "model_flops", fail)
+    monkeypatch.setattr(model_flops, "_counted", fail)
     loop = start()
     assert "the FLOPs of this model cannot be counted (AttributeError('moon'))" in caplog.text
     # Heads and attention are not told apart: the same within a factor.

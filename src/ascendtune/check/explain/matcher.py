@@ -115,7 +115,8 @@ class Matcher:
     def hits(self, text: str) -> list[Hit]:
         """Everything known that a line speaks of, the best first: what explains most, then the longest anchor."""
         written = text.encode()
-        line = text.lower().encode()
+        # Of bytes, which puts only ASCII in lower case: both are equally long.
+        line = written.lower()
         words = frozenset(line.translate(_WORDS_ONLY).split())
         if self._anchors.isdisjoint(words):
             return []

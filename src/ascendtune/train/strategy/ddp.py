@@ -23,7 +23,7 @@ class DdpStrategy(GroupStrategy):
     ) -> tuple[nn.Module, Optimizer]:
         # Nodes may have read other files.
         for tensor in (*root.parameters(), *root.buffers()):
-            dist.broadcast(tensor.detach(), src=0)
+            _broadcast(tensor.detach())
         rounds = self.recipe.parallel.reduce_dtype == "bf16"
         self._buckets = GradientBuckets(
             (each for each in root.parameters() if each.requires_grad), torch.bfloat16 if rounds else None
@@ -45,3 +45,14 @@ class DdpStrategy(GroupStrategy):
         loss.backward()
         if self._buckets.sums:
             self._buckets.finish()
+
+
+def _broadcast(tensor: torch.Tensor) -> None:
+    """Give `tensor`, any shape, the values that the first rank has."""
+    if not tensor.numel():
+        return
+    # Backends take contiguous tensors only; the initial values of an adapter may be a view of something larger.
+    sent = tensor.contiguous()
+    dist.broadcast(sent, src=0)
+    if sent is not tensor:
+        tensor.copy_(sent)

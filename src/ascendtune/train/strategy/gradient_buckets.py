@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ascendtune.core.errors import RecipeError
+
 BUCKET_BYTES = 25 << 20
 """Of a bucket: enough for the network to be used well, little enough that the first is sent early."""
 _FIRST_BYTES = 1 << 20
@@ -33,7 +35,7 @@ class _Bucket:
     shares: set[int] = field(default_factory=set)
     """Those that are divided by the number of ranks already."""
     sent: torch.Tensor | None = None
-    """What is being summed: `buffer`, or its numbers rounded."""
+    """The tensor that the all-reduce works on: `buffer`, or a copy of it in another type."""
     work: Any = None
 
     @property
@@ -71,6 +73,8 @@ class GradientBuckets:
         def take(parameter: torch.Tensor) -> None:
             gradient = bucket.gradients[index]
             assert parameter.grad is not None
+            if self.sums and index not in bucket.waiting:
+                raise _came_twice(tuple(parameter.shape))
             if parameter.grad.data_ptr() != gradient.data_ptr():
                 # The first of this step; later micro-batches add to it where it is.
                 if self.sums:
@@ -129,6 +133,15 @@ class GradientBuckets:
         for index in unused:
             if is_used[index]:
                 bucket.parameters[index].grad = bucket.gradients[index]
+
+
+def _came_twice(shape: tuple[int, ...]) -> RecipeError:
+    # Its bucket may be on its way: what is added now would be lost, or summed in part.
+    return RecipeError(
+        f"a weight of shape {list(shape)} got two gradients in one backward pass, which ddp cannot sum",
+        code="gradient-twice",
+        remedy="use parallel.strategy: fsdp; such models call torch's reentrant checkpointing in their own code",
+    )
 
 
 def _grouped(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

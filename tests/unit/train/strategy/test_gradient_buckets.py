@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ascendtune.core.errors import RecipeError
 from ascendtune.train.strategy import gradient_buckets
 from ascendtune.train.strategy.gradient_buckets import GradientBuckets
 
@@ -114,6 +115,20 @@ def test_every_rank_has_the_mean_of_all_gradients(
                 continue
             torch.testing.assert_close(of_ranks[0].double(), mean, rtol=tolerance, atol=tolerance * 0.1)
             assert all(torch.equal(each, of_ranks[0]) for each in of_ranks)
+
+
+def test_a_second_gradient_in_one_backward_pass_is_an_error() -> None:
+    """As torch's reentrant checkpointing brings it: the bucket may have been sent before."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        weight = nn.Parameter(torch.ones(3))
+        GradientBuckets([weight])
+        with pytest.raises(RecipeError) as caught:
+            for _ in range(2):
+                (weight.sum() * 2).backward()
+        assert caught.value.code == "gradient-twice"
+    finally:
+        dist.destroy_process_group()
 
 
 def test_buckets_begin_at_the_end_of_the_model_and_hold_one_type() -> None:
