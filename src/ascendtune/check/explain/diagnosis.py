@@ -55,7 +55,7 @@ class Diagnosis:
 
 def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     """Weigh everything that the scans found, of any number of files and ranks."""
-    ordered = [event for event in in_order(scans) if _meets(event, facts)]
+    ordered = [event for event in in_order(scans) if _meets(event, facts, scans)]
     notices = tuple(event for event in ordered if event.hit.entry.kind in _NOT_FATAL)
     lengths = {scan.name: scan.lines for scan in scans}
     harmless = {event.hit.entry.id for event in notices}
@@ -88,11 +88,16 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     return Diagnosis(_certainty(first), first, echoes, notices, rank, host, missing, _rival(first, fatal, scans))
 
 
-def _meets(event: Event, facts: Facts) -> bool:
-    """Whether the logs have the facts that the entry requires; their names are added to those of the line."""
+def _meets(event: Event, facts: Facts, scans: Sequence[Scan]) -> bool:
+    """Whether the logs have the facts and the text that the entry asks for, whose names are added to the line's."""
     names = satisfied(event.hit.entry.requires, facts)
     if names is None:
         return False
+    if (beside := event.hit.entry.beside) is not None:
+        found = next(filter(None, (beside.search(text) for scan in scans for text in (scan.head, scan.tail))), None)
+        if found is None:
+            return False
+        names |= {key: value for key, value in found.groupdict().items() if value}
     event.hit.names.update(names)
     return True
 

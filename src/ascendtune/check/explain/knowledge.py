@@ -18,6 +18,7 @@ An entry looks like this:
                                         # "FILE in FUNCTION", or of the code of the two innermost frames
                                         # ("features["); a single one may stand without brackets
     requires = { world_size = "^1$" }    # optional; counts only if the log's facts match (facts.py); may name parts
+    beside = 'daemon-reload'             # optional; counts only if the log's first or last 128 KB match; may name parts
     specific = true                      # optional; goes before general entries that know the same line
     general = true                      # optional; many causes share the line: other entries go before it, and the
                                         # headline quotes the innermost reason of the message
@@ -99,6 +100,8 @@ class KnownFailure:
     ones holds one of these."""
     requires: dict[str, re.Pattern[str]] = field(default_factory=dict)
     """Facts of the logs, each with a pattern that one of its values matches."""
+    beside: re.Pattern[str] | None = None
+    """The line counts only if the beginning or the end of a log, as far as a scan keeps it, matches this."""
     below: str = ""
     """The line counts only if one of the next ones holds this."""
     echo_of: tuple[str, ...] = ()
@@ -118,13 +121,13 @@ class KnownFailure:
     @property
     def captured(self) -> frozenset[str]:
         """The names that its sentences may use."""
-        patterns = (*filter(None, (self.pattern, self.capture)), *self.requires.values())
+        patterns = (*filter(None, (self.pattern, self.capture, self.beside)), *self.requires.values())
         return frozenset([IMPORTER, EXPRESSION, TABLE, *(name for pattern in patterns for name in pattern.groupindex)])
 
     @property
     def conditions(self) -> int:
         """How many conditions it has beside the words of the line."""
-        return len(self.requires) + bool(self.frame) + self.specific
+        return len(self.requires) + bool(self.frame) + bool(self.beside) + self.specific
 
     @property
     def weight(self) -> int:
@@ -201,6 +204,7 @@ def _entry(content: dict[str, Any], family: str) -> KnownFailure:
         checks=tuple(content.get("checks", ())),
         frame=(frame,) if isinstance(frame, str) else tuple(frame),
         requires={name: re.compile(pattern) for name, pattern in content.get("requires", {}).items()},
+        beside=re.compile(content["beside"], re.MULTILINE) if "beside" in content else None,
         below=content.get("below", ""),
         echo_of=tuple(content.get("echo_of", ())),
         specific=content.get("specific", False),

@@ -30,7 +30,8 @@ def _found(matcher: Matcher, text: str, known: KnownFailure | None = None) -> li
         for line, look in zip(text.split("\n"), worth, strict=True)
         if look
         for hit in matcher.hits(line)
-        if hit.entry is known or not (hit.entry.frame or hit.entry.requires or _is_of_launcher(known))
+        if hit.entry is known
+        or not (hit.entry.frame or hit.entry.requires or hit.entry.beside or _is_of_launcher(known))
     ]
 
 
@@ -72,9 +73,14 @@ def test_every_entry_captures_what_it_speaks_of(matcher: Matcher) -> None:
             continue
         hits = {hit.entry.id: hit for line in entry.test.strip().split("\n") for hit in matcher.hits(line)}
         assert "{" not in filled(entry.what, hits[entry.id].names), entry.id
-        of_facts = {name for pattern in entry.requires.values() for name in pattern.groupindex}
+        patterns = (*entry.requires.values(), *filter(None, (entry.beside,)))
+        of_facts = {name for pattern in patterns for name in pattern.groupindex}
         known = {*hits[entry.id].names, *of_facts, EXPRESSION, IMPORTER, TABLE}
         assert set(re.findall(r"{(\w+)}", entry.what)) <= known, entry.id
+
+
+def test_every_entry_has_what_must_stand_beside_it_in_its_test() -> None:
+    assert [entry.id for entry in entries() if entry.beside and not entry.beside.search(entry.test)] == []
 
 
 def test_echoes_name_entries_that_exist() -> None:
