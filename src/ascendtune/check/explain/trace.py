@@ -40,8 +40,8 @@ _LONGEST = 400
 """Lines after which a traceback without an end is given up."""
 _GOES_ON = re.compile(r"[:,]\s*$|\b(?:in|the|of|to|from|by|with|for)\s*$")
 """The end of a line whose message continues on the next one."""
-_REASON = re.compile(r"because \S")
-"""The line below an exception that says why; datasets prints the two schemas in between."""
+_REASON = re.compile(r"because \S|\s+Explanation: \S")
+"""The line below an exception that says why: datasets prints the two schemas in between; of torch._dynamo."""
 _CONTINUES = re.compile(r"(?:[a-z][a-z'-]*,? (?=[`'\"{<a-z])){2}(?!.*(?:^| )\w+=)")
 """A line of prose that begins within a sentence: the message above it goes on."""
 _UNINDENTED = re.compile(r"(?:return |raise )?[a-z_][\w.]*(?:, \w+)*(?: [-+*]?= |\()(?!.*(?:rror|failed))\S")
@@ -172,8 +172,9 @@ class Trace:
             self._read_line(below[0])
         if listed := code_of.listed_in(self.message, below):
             self.add(f"{self.message} {listed}", listed)
-        reason = next((line.strip() for line in below if _REASON.match(line)), "")
-        if reason and reason not in self.message and not any(HEADER in line for line in below[: below.index(reason)]):
+        at = next((index for index, line in enumerate(below) if _REASON.match(line)), len(below))
+        reason = below[at].strip() if at < len(below) else ""
+        if reason and reason not in self.message and not any(HEADER in line for line in below[:at]):
             self.add(f"{self.message.rstrip('. ')} {reason}", reason)
         places = (match for match in map(_OF_GRAPH.match, below) if match is not None)
         own = next((match for match in places if _is_own(match["file"])), None)
@@ -395,4 +396,4 @@ def _may_be_one(match: re.Match[str], trace: Trace) -> bool:
 
 
 def _is_exception(name: str) -> bool:
-    return name.endswith(_ENDINGS) or ("." in name and name.endswith((".error", ".timeout", "Failed")))
+    return name.endswith(_ENDINGS) or ("." in name and name.endswith((".error", ".timeout", ".Unsupported", "Failed")))
