@@ -13,7 +13,7 @@ _COLOURS_AS_BYTES = re.compile(_COLOURS.pattern.encode())
 _PREFIX = re.compile(
     r"\s*(?:"
     r"\[(?:rank|Rank|RANK)[ :]?(?P<a>\d+)\]:?"  # torch
-    r"|\[default(?P<b>\d+)\]:"  # torchrun --tee; the local rank
+    r"|\[(?:default|trainer)(?P<b>\d+)(?:\|\d+)?\]:"  # torchrun --tee, torchx; the local rank
     r"|\[\d+,(?P<c>\d+)\]<std(?:err|out)>:"  # mpirun --tag-output
     r"|rank[ _]?(?P<d>\d+)(?:: | \| )"
     r"|(?P<e>\d{1,4}): (?=\s*\S)"  # srun --label
