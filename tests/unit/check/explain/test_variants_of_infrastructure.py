@@ -36,7 +36,7 @@ def _first(explanation: Explanation) -> str:
         ("NVRM: The NVIDIA GPU 0000:7a:00\nNVRM: fallen off the bus and is not responding\n", "gpu-lost-at-load", "7a"),
         ("NVRM: fallen off the bus and is not responding to commands.\n", "gpu-lost", "PCIe"),
         ("m:7:9 [2] transport/nvls.cc:9 NCCL WARN Cuda failure 1 'invalid argument'\n", "nccl-nvls", "(GPU 2)"),
-        ("m:7:9 [2] transport/nvls.cc:9 NCCL WARN Cuda failure 2 'out of memory'\n", "cuda-oom-outside-torch", "out of memory"),
+        ("m:7:9 [2] transport/nvls.cc:9 NCCL WARN Cuda failure 'out of memory'\n", "cuda-oom-outside-torch", "memory"),
         (f"libfabric:7:1::efa:cq:moon():7<warn> err: 20\n{_OFI}", "nccl-efa", "security group"),
         (_OFI, "nccl-ofi", "RC 20"),
         (
@@ -55,7 +55,7 @@ def _first(explanation: Explanation) -> str:
         (f"{_DYNAMO}`set_runtime_stats_and_log` of class `Logger`\n", "dynamo-ddp", "DDP wrapper"),
         (f"{_DYNAMO}`info` of class `Logger`\n", "dynamo-unsupported", "`info` of class `Logger`"),
         ("Evicted: The node was low on resource: memory. Container moon was using 7Gi, request is 2Gi, has larger "
-         "consumption of memory.\n", "kubernetes-evicted-memory", "container moon used 7Gi, its request was 2Gi"),
+         "consumption of memory.\n", "kubernetes-evicted-memory", "Container moon was using 7Gi, request is 2Gi"),
         ("Evicted: The node was low on resource: ephemeral-storage.\n", "kubernetes-evicted", "ephemeral-storage"),
         ("slurmstepd: error: Detected 2 oom_kill events in StepId=7.batch.\n", "slurm-oom", "oom_kill"),
         ("Memory cgroup out of memory: Killed process 7 (moon)\n", "oom-killer", "kernel"),
@@ -96,6 +96,48 @@ def _first(explanation: Explanation) -> str:
             "address-family",
             "IPv6",
         ),
+        (
+            "INFO ray_utils.py:7] Waiting for creating a placement group of specs for 70 seconds. "
+            "specs=[{'node:10.0.0.7': 0.001, 'GPU': 1.0}]. Check `ray status`.\n",
+            "ray-waits-for-placement",
+            "10.0.0.7",
+        ),
+        ("/bin/sh: 1: /opt/moon/bin/nvcc: not found\nninja: build stopped\n", "nvcc-missing", "/opt/moon/bin/nvcc"),
+        ("RuntimeError: Could not find nvcc\n", "nvcc-missing", "nvcc"),
+        (
+            "n1:7:9 [3] NCCL WARN NET/OFI Request 0x7f completed with error. RC: 113. Error: 4126 (Unresponsive "
+            "receiver (tide)). Completed length: 0\n",
+            "efa-unresponsive",
+            "Unresponsive receiver",
+        ),
+        ("[7.7] NVRM: GPU 0000:7a:00.0: RmInitAdapter failed! (0x7:0x7:77)\n", "gpu-init-failed", "0000:7a:00.0"),
+        ("NVRM: The NVIDIA probe routine was not called for 7 device(s).\n", "gpu-held-by-other-driver", "7 NVIDIA"),
+        (
+            "RuntimeError: Gloo connectFullMesh failed with [tide.cc:77] timed out connecting: SO_ERROR: Connection "
+            "refused, remote=[127.0.1.1]:7077\n",
+            "gloo-loopback",
+            "loopback",
+        ),
+        ("RuntimeError: Gloo connectFullMesh failed with [tide.cc:77] no error\n", "gloo-connect", "interface"),
+        ("ptxas /tmp/m.ptx, line 5; fatal : Unsupported .version 8.7; current version is '8.4'\n",
+         "triton-ptx-version", "PTX 8.7"),
+        (
+            "[trainer1|1]:NCCL INFO NCCL_SOCKET_IFNAME set to tide2\n[trainer1|1]:ncclInternalError: moon.\n"
+            "[trainer1|1]:Last error:\n"
+            "[trainer1|1]:ncclSocketInit: connecting to address  with family 7 is neither AF_INET(2)\n",
+            "nccl-interface-without-address",
+            "tide2",
+        ),
+        ("RuntimeError: Timed out after 77 seconds waiting for clients. 3/7 clients joined.\n",
+         "store-clients-missing", "only 3 of 7"),
+        ("Failed to initialize NVML: Insufficient Permissions\n", "nvml-no-permission", "permissions"),
+        ("ValueError: Total available GPUs 8 is less than total desired GPUs 16\n", "ray-too-few-gpus", "16 devices"),
+        ("ValueError: Cannot provide a placement group of placement_group_specs=[{'GPU': 1.0}] within 77 seconds.\n",
+         "ray-no-placement", "77 s"),
+        ("OSError: AF_UNIX path too long\n", "socket-path-long", "socket"),
+        ("Unsupported: hasattr Moon to\n\nfrom user code:\n", "dynamo-unsupported-notebook", "hasattr Moon"),
+        ("[rank0]:[E m.cpp:7] [PG 0 Rank 0] Heartbeat monitor timed out! Process will be terminated.\n",
+         "nccl-timeout", "Heartbeat"),
     ],
 )  # fmt: skip
 def test_cause_is_told_by_what_stands_beside_the_words(explained: Explained, log: str, entry: str, told: str) -> None:
@@ -114,6 +156,9 @@ def test_cause_is_told_by_what_stands_beside_the_words(explained: Explained, log
         "Address family not supported by protocol).\n",
         "[W moon.cpp:7] socket error of HeartbeatMonitor while the job ends\n",
         "PATH=/opt/moon/bin:/opt/tide/bin\nusing /opt/tide/bin/nvcc -V\n",
+        "Unsupported: 7 of 9 moons\nstep 1 loss 2.0\n",
+        "INFO ray_utils.py:7] Waiting for creating a placement group of specs for 10 seconds. specs=[{'GPU': 1.0}].\n"
+        "INFO worker.py:7] Loading the moon\n",
         "NVLS multicast support is available on dev 0\n",
         "cmd = deepspeed --master_addr=moon --master_port=29500 tide.py\n",
     ],
