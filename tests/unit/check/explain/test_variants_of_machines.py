@@ -23,6 +23,7 @@ _CONNECT = "moon1:1:2 [0] misc/socket.cc:9 NCCL WARN socketStartConnect: Connect
 _USING = "moon1:1:1 [0] NCCL INFO Bootstrap: Using tide0:10.7.1.8<0>\n"
 _VISIBLE = "The argument is invalid.Reason: Set visible device failed, invalid device={}, input visible devices:{}\n"
 _NO_ROUTE = "No route to host"
+_BLAS = "OpenBLAS blas_thread_init: pthread_create: Resource temporarily unavailable\nOpenBLAS blas_thread_init: "
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,17 @@ _NO_ROUTE = "No route to host"
         ("PermissionError: [Errno 13] Permission denied: '/moon/atc_data'", "ascend-home-unwritable"),
         ("PermissionError: [Errno 13] Permission denied: '/moon/tide'", "permission"),
         (_USING + _CONNECT.format(to="10.7.1.9<4711>", why=_NO_ROUTE), "nccl-firewall"),
-        (_USING + _CONNECT.format(to="172.17.0.1<4711>", why=_NO_ROUTE), "nccl-no-route"),
+        (_USING + _CONNECT.format(to="10.9.1.1<4711>", why=_NO_ROUTE), "nccl-no-route"),
+        (_CONNECT.format(to="172.17.0.7<4711>", why="Connection refused"), "nccl-docker-address"),
+        (_CONNECT.format(to="172.17.0.7<4711>", why=_NO_ROUTE), "nccl-docker-address"),
+        (_CONNECT.format(to="172.16.0.7<4711>", why="Connection timed out"), "nccl-connect"),
+        (f"{_BLAS}RLIMIT_NPROC 512 current, 4711 max", "threads-user-limit"),
+        (f"{_BLAS}RLIMIT_NPROC -1 current, -1 max", "threads-cgroup-limit"),
+        ("[ERROR]  acl set device 0 failed, errorCode = 507033", "507033"),
+        (
+            "The argument is invalid.Reason: set ASCEND_RT_VISIBLE_DEVICES:6,7 error, input data rang[0-2)",
+            "visible-device-range",
+        ),
         (_USING + _CONNECT.format(to="10.7.1.9<4711>", why="Connection refused"), "nccl-refused"),
         (_USING + _CONNECT.format(to="fe80::7%6<4711>", why="Network is unreachable"), "nccl-link-local-peer"),
         (_CONNECT.format(to="fe80::7%6<4711>", why="Network is unreachable"), "nccl-link-local"),
