@@ -23,6 +23,7 @@ _CONNECT = "moon1:1:2 [0] misc/socket.cc:9 NCCL WARN socketStartConnect: Connect
 _USING = "moon1:1:1 [0] NCCL INFO Bootstrap: Using tide0:10.7.1.8<0>\n"
 _VISIBLE = "The argument is invalid.Reason: Set visible device failed, invalid device={}, input visible devices:{}\n"
 _NO_ROUTE = "No route to host"
+_GLOO = "RuntimeError: Gloo connectFullMesh failed with [/moon/third_party/gloo/gloo/transport/tcp/pair.cc:7] "
 _BLAS = "OpenBLAS blas_thread_init: pthread_create: Resource temporarily unavailable\nOpenBLAS blas_thread_init: "
 
 
@@ -38,6 +39,11 @@ _BLAS = "OpenBLAS blas_thread_init: pthread_create: Resource temporarily unavail
             "gloo-interface-missing",
         ),
         ("device.cc:127] rp != nullptr. Unable to find address for: moon-7.tide", "gloo-own-name"),
+        (f"{_GLOO}SO_ERROR: Connection refused, remote=[127.0.1.1]:8312", "gloo-loopback"),
+        (f"{_GLOO}SO_ERROR: Connection refused, remote=[10.7.1.9]:8312", "gloo-refused"),
+        (f"{_GLOO}SO_ERROR: No route to host, remote=[10.7.1.9]:8312", "gloo-no-route"),
+        (f"{_GLOO}no error", "gloo-connect"),
+        ("srun: error: Task launch for 47.0 failed on node tide7: Invalid job credential", "slurm-credential"),
         (f"{_SEMLOCK}OSError: [Errno 28] No space left on device", "semaphore-no-space"),
         (f"{_SEMLOCK}PermissionError: [Errno 13] Permission denied", "semaphore-refused"),
         (f"{_SEMLOCK}OSError: [Errno 38] Function not implemented", "semaphore-none"),
@@ -88,6 +94,13 @@ def test_variant_gets_the_entry_of_its_own_cause(explained: Explained, log: str,
 
     assert first is not None
     assert first.hit.entry.id == known_as
+
+
+def test_missing_component_of_pmix_is_an_error_only_where_mpi_failed(explained: Explained) -> None:
+    missing = "Host:      moon7\nFramework: psec\nComponent: tide\n"
+
+    assert explained(f"{missing}step 1 loss 2.0\n").is_healthy
+    assert "psec/tide" in explained(f"{missing}  pmix_psec_base_open failed\n").headline()
 
 
 def test_port_of_hccl_is_told_from_the_lines_below_the_code(explained: Explained) -> None:
