@@ -216,10 +216,11 @@ def _entry(content: dict[str, Any], family: str) -> KnownFailure:
 
 
 def _spellings(anchor: str) -> Iterator[str]:
-    """torch_npu writes a number in several ways."""
+    """torch_npu and the samples of ACL write a number in several ways."""
     yield anchor
     if anchor.startswith(_NUMBER):
         yield anchor.replace(_NUMBER, "error code:", 1)
+        yield anchor.replace(_NUMBER, "errorCode = ", 1)
 
 
 def _code(number: str, what: str, common: dict[str, Any]) -> KnownFailure:
