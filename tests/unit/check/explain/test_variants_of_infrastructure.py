@@ -31,8 +31,8 @@ def _first(explanation: Explanation) -> str:
 @pytest.mark.parametrize(
     ("log", "entry", "told"),
     [
-        ("ifa != nullptr. Unable to find address for: ^moon,tide\n", "gloo-interface-syntax", "^moon,tide"),
-        ("RuntimeError: ifa != nullptr. Unable to find address for: tide0\n", "gloo-interface", "tide0"),
+        ("ifa != nullptr. Unable to find address for: ^moon,tide\n", "gloo-interface-pattern", "^moon,tide"),
+        ("RuntimeError: ifa != nullptr. Unable to find address for: tide0\n", "gloo-interface-missing", "tide0"),
         ("NVRM: The NVIDIA GPU 0000:7a:00\nNVRM: fallen off the bus and is not responding\n", "gpu-lost-at-load", "7a"),
         ("NVRM: fallen off the bus and is not responding to commands.\n", "gpu-lost", "PCIe"),
         ("m:7:9 [2] transport/nvls.cc:9 NCCL WARN Cuda failure 1 'invalid argument'\n", "nccl-nvls", "(GPU 2)"),
