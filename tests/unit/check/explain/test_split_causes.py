@@ -17,6 +17,7 @@ def _raised(file: str, code: str, exception: str) -> str:
 
 _BAD_LINE = "json.decoder.JSONDecodeError: Expecting value: line 1 column 2 (char 1)"
 _EMPTY_LINE = "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)"
+_EXTRA = "json.decoder.JSONDecodeError: Extra data: line 2 column 1 (char 259)"
 _TWICE = (
     "RuntimeError: Expected to mark a variable ready only once. Parameter at index 7 with name {name} has been marked "
     "as ready twice."
@@ -79,6 +80,44 @@ _IMAGES = "ValueError: Image features and image tokens do not match: tokens: 64,
         ("{'loss': 5.7}\n{'loss': nan}\n{'loss': nan}\n", "nan-loss"),
         (_raised("/v/site-packages/moon/t.py", "x", "NameError: name 'LoraConfig' is not defined"), "name-of-peft"),
         (_raised("/x/my.py", "x", "NameError: name 'LoraConfig' is not defined"), "name-undefined"),
+        (_raised("/x/trl/trainer/sft_trainer.py", 'row["text"]', "KeyError: 'text'"), "trl-sft-column"),
+        (_raised("/x/torch/optim/adamw.py", 'state["step"]', "KeyError: 'step'"), "optimizer-state-without-step"),
+        (_raised("/x/moon.py", 'state["step"]', "KeyError: 'step'"), "key-missing"),
+        (
+            _raised(
+                "/x/moon.py",
+                "rows = [json.loads(lines[i])]",
+                "orjson.JSONDecodeError: unexpected end of data: line 2 column 1 (char 2)",
+            ),
+            "json-array-as-lines",
+        ),
+        (
+            _raised("/x/datasets/packaged_modules/json/json.py", "json.load(f)", _EXTRA)
+            + "\nDuring handling of the above exception, another exception occurred:\n\n"
+            + _raised(
+                "/x/moon.py",
+                "read()",
+                "pyarrow.lib.ArrowInvalid: JSON parse error: Invalid encoding in string. in row 7",
+            ),
+            "data-json-encoding-second-try",
+        ),
+        (_raised("/x/moon.py", "json.load(f)", _EXTRA), "json-lines-as-json"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/moon/cuda/bin/nvcc'\n", "nvcc-not-at-path"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/moon/nvcc.txt'\n", "file-missing"),
+        (
+            "AssertionError: tensor_model_parallel_size value from checkpoint (7) is not equal to the input argument "
+            "value (9).\n",
+            "megatron-parallel-size-differs",
+        ),
+        (
+            "W0107 10:11:12.000000 7 torch/api.py:7] Received 15 death signal, shutting down workers\n",
+            "launcher-told-to-stop",
+        ),
+        (
+            "W0107 10:11:12.000000 7 torch/api.py:7] Received 15 death signal, shutting down workers\n"
+            + _raised("/x/moon.py", "rise()", "ValueError: tide 7 is higher than moon 6"),
+            "python-exception",
+        ),
         (
             "AssertionError: tide_size value from checkpoint (7) is not equal to the input argument value (9).\n",
             "megatron-argument-differs",
@@ -124,6 +163,12 @@ def test_passing_warning_of_a_hangup_is_no_failure(explained: Explained) -> None
     assert explained(
         "W0107 10:11:12.0 7 api.py:7] Sending process 77 closing signal SIGHUP\n" + "step 1 loss 2.0\n" * 20
     ).is_healthy
+
+
+def test_launcher_that_was_told_to_stop_and_went_on_is_no_failure(explained: Explained) -> None:
+    told = "W0107 10:11:12.000000 7 torch/api.py:7] Received 15 death signal, shutting down workers\n"
+
+    assert explained(told + "step 1 loss 2.0\n" * 40).is_healthy
 
 
 def test_fields_that_pydantic_refuses_are_in_the_message(explained: Explained) -> None:
