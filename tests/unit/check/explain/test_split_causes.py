@@ -23,6 +23,10 @@ _TWICE = (
     "as ready twice."
 )
 _UNDEFINED = "ValueError: Undefined dataset {name} in dataset_info.json.\n"
+_NESTED = (
+    "ValueError: Unable to create tensor, you should probably activate truncation and/or padding with 'padding=True'. "
+    "Perhaps your features (`{column}` in this case) have excessive nesting (inputs type `list` where type `int`).\n"
+)
 _STARTED = "!llamafactory-cli train moon.yaml\n"
 _HANGUP = "W0107 10:11:12.000000 7 torch/api.py:7] Sending process 77 closing signal SIGHUP\n"
 _NO_TEMPLATE = "ValueError: Cannot use chat template functions because tokenizer.chat_template is not set\n"
@@ -80,6 +84,19 @@ _IMAGES = "ValueError: Image features and image tokens do not match: tokens: 64,
         ("{'loss': 5.7}\n{'loss': nan}\n{'loss': nan}\n", "nan-loss"),
         (_raised("/v/site-packages/moon/t.py", "x", "NameError: name 'LoraConfig' is not defined"), "name-of-peft"),
         (_raised("/x/my.py", "x", "NameError: name 'LoraConfig' is not defined"), "name-undefined"),
+        (
+            _raised("/x/moon/kto_trainer.py", "tides['chosen_input_ids']", "KeyError: 'chosen_input_ids'"),
+            "preference-tokens-missing",
+        ),
+        (_NESTED.format(column="Tide"), "text-column-in-batch"),
+        (_NESTED.format(column="videos"), "rows-not-padded"),
+        (_NESTED.format(column="labels"), "rows-not-padded"),
+        (_raised("/x/llamafactory/data/aligner.py", "row[tag]", "KeyError: 'from'"), "llamafactory-message-tags"),
+        (_raised("/x/llamafactory/data/aligner.py", "row[tag]", "KeyError: None"), "llamafactory-column-unnamed"),
+        (_raised("/x/moon.py", "row[tag]", "KeyError: None"), "key-missing"),
+        (_raised("/x/unsloth/tokenizer_utils.py", "exec(code)", "SyntaxError: invalid syntax"), "unsloth-patched-code"),
+        (_raised("/x/moon.py", "exec(code)", "SyntaxError: invalid syntax"), "syntax"),
+        (_raised("/x/moon.py", "assert len(self.train_dataloader) >= 1", "AssertionError"), "dataloader-without-batch"),
         (_raised("/x/trl/trainer/sft_trainer.py", 'row["text"]', "KeyError: 'text'"), "trl-sft-column"),
         (_raised("/x/torch/optim/adamw.py", 'state["step"]', "KeyError: 'step'"), "optimizer-state-without-step"),
         (_raised("/x/moon.py", 'state["step"]', "KeyError: 'step'"), "key-missing"),
