@@ -224,6 +224,8 @@ class Scan:
             return
         ends_there = self._last[0] <= trace.end
         if not trace.headless or (ends_there and (len(trace.frames) > 1 or trace.is_of_notebook)):
+            if ends_there:
+                trace.read_code()
             self._note_trace(line, "", trace)
 
     def _note_line(

@@ -25,6 +25,8 @@ _THROWN = re.compile(
 )
 """MindSpore logs exceptions of C++, which Python may raise much later, in other words."""
 _RAISED = re.compile(r"\s*raise (?P<type>[A-Z]\w*)\([frb]?([\"'])(?P<message>.{8,}?)(?:\2.*)?$")
+"""A line of code that raises an exception in words of its own."""
+_PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _OF_A_GROUP = re.compile(r"\s+\| (?=\S)")
 _INSIDE = " \t|+│╭╰❱"
 """How the lines of a traceback begin, those of rich and of exception groups among them."""
@@ -50,12 +52,20 @@ _ENDS_SENTENCE = re.compile(r"[.!?;)\]}>]$")
 _ASSERT = "assert "
 _BANNER = re.compile(r"\W{3,}.*\W{3,}$")
 """A line of ornament between an exception and its message."""
+_TWICE = re.compile(r"(?P<type>(?:\w+\.)*[A-Z]\w*(?:Error|Exception))(?P=type)$")
+"""Two ranks wrote the same exception into one line, piece by piece."""
 _LONGEST_MESSAGE = 4
 """Lines of an exception's message that are waited for while it goes on."""
 _LONGEST_PARAGRAPH = 8
 """Lines below an exception in which the rest of its message is looked for."""
 _BOX_END = re.compile(r"\s*╰─+╯\s*$")
 """The last line of a traceback that rich drew; it is as wide as the terminal, at which rich wraps the message below."""
+_OF_PYDANTIC = re.compile(r"\d+ validation errors? for \w+$")
+"""A message of pydantic, whose fields and reasons stand below it."""
+_FIELD = re.compile(r"(?! )[\w.-]+(?: -> [\w.-]+)*$")
+_OF_FIELD = re.compile(r"\s*\S.*[\[(]type=\w+")
+_READ_MORE = "For further information visit"
+_MOST_FIELDS = 3
 _OF_GRAPH = re.compile(r"\W*(?:\d+ )?In file (?P<file>[^\s:(]+)[:(](?P<line>\d+)")
 """A line of the model's code that MindSpore names below an exception of its graph mode."""
 _CLEAN_UP = re.compile(
@@ -170,6 +180,8 @@ class Trace:
             self._read_on(below)
         elif below and not _ENDS_SENTENCE.search(self.message) and _CONTINUES.match(below[0]):
             self._read_line(below[0])
+        if _OF_PYDANTIC.search(self.message):
+            self._read_fields(below)
         if listed := code_of.listed_in(self.message, below):
             self.add(f"{self.message} {listed}", listed)
         at = next((index for index, line in enumerate(below) if _REASON.match(line)), len(below))
@@ -186,6 +198,18 @@ class Trace:
             reason = _SECTION_LEVEL.sub("", said.strip())
             self.add(f"{self.message.rstrip('. ')}: {reason}", said.strip())
 
+    def unite(self) -> None:
+        """Where two ranks wrote the same exception into one line, by pieces ("KeyErrorKeyError: : 'x'"): it is one."""
+        if twice := _TWICE.fullmatch(self.type):
+            self.lines, self.is_composed = [self.text], True
+            self.type, self.message = twice["type"], self.message.lstrip(": ")
+
+    def read_code(self) -> None:
+        """Where the log ends before the exception, and the last line of code raises it: take its words from there."""
+        if raised := _RAISED.match(self.code):
+            self.type, self.message = raised["type"], _PLACEHOLDER.sub("…", raised["message"].strip())
+            self.lines, self.is_composed, self.last_line = [self.code], True, self.end
+
     def add(self, message: str, line: str) -> None:
         """Take `line` of the log into the message, which becomes `message`."""
         self.lines = [*(self.lines or [self.text]), line]
@@ -193,6 +217,16 @@ class Trace:
 
     def _read_line(self, line: str) -> None:
         self.add(f"{self.message.rstrip()} {line.strip()}", line.strip())
+
+    def _read_fields(self, below: list[str]) -> None:
+        """Add the fields that pydantic refuses, each with the reason that stands below its name."""
+        rows = [line for line in below if not line.lstrip().startswith(_READ_MORE)][: 2 * _MOST_FIELDS]
+        between = ": "
+        for name, reason in zip(rows[::2], rows[1::2], strict=False):
+            if not (_FIELD.match(name.rstrip()) and _OF_FIELD.match(reason)):
+                return
+            self.add(f"{self.message}{between}{name.strip()}: {reason.strip()}", f"{name.strip()}: {reason.strip()}")
+            between = "; "
 
     def _read_on(self, below: list[str]) -> None:
         """Add the lines on which a message without a traceback continues."""
@@ -248,7 +282,9 @@ class Traces:
             return None
         if match["type"] in _ANYBODYS:
             return None
-        return Trace(number, match["type"], (match["message"] or "").strip(), last_line=number)
+        trace = Trace(number, match["type"], (match["message"] or "").strip(), last_line=number)
+        trace.unite()
+        return trace
 
     @staticmethod
     def is_frame(text: str) -> bool:
@@ -308,6 +344,7 @@ class Traces:
         trace.message = said.removesuffix(match["type"])
         if trace.message != said:
             trace.lines, trace.is_composed = [text.strip()], True
+        trace.unite()
         if _GOES_ON.search(text):
             return True, None
         if not trace.message and trace.code.startswith(_ASSERT):
