@@ -121,7 +121,7 @@ _IMAGES = "ValueError: Image features and image tokens do not match: tokens: 64,
             "data-json-encoding-second-try",
         ),
         (_raised("/x/moon.py", "json.load(f)", _EXTRA), "json-lines-as-json"),
-        ("FileNotFoundError: [Errno 2] No such file or directory: '/moon/cuda/bin/nvcc'\n", "nvcc-not-at-path"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/moon/cuda/bin/nvcc'\n", "nvcc-missing"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/moon/nvcc.txt'\n", "file-missing"),
         (
             "AssertionError: tensor_model_parallel_size value from checkpoint (7) is not equal to the input argument "

@@ -62,7 +62,7 @@ def _first(explanation: Explanation) -> str:
         (
             f"{_SSH}subprocess.CalledProcessError: Command 'ssh -o PasswordAuthentication=no -p 77 tide7 hostname' "
             "returned non-zero exit status 255.\n",
-            "ssh-unreachable",
+            "ssh-command-failed",
             "tide7",
         ),
         (
