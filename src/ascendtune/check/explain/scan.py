@@ -272,6 +272,8 @@ class Scan:
         if any(not event.weak and event.hit.entry.kind != "notice" for event in self.events):
             return
         number, last = self._last
+        if any(event.last == number for event in self.events if event.hit.entry.kind == "notice"):
+            return
         text = last[:_LONGEST_TEXT].decode(errors="replace")
         line = lines_of.read(text)
         if (raised := Traces.raised_in_code(line.said, number)) is not None:

@@ -65,3 +65,13 @@ def test_a_run_that_went_on_after_it_is_healthy(explained: Callable[..., Explana
     steps = "".join(f"step {step} loss 1.{step}\n" for step in range(40))
 
     assert explained(f"{line}\n{steps}").is_healthy
+
+
+def test_last_words_that_are_a_notice_are_no_failure(explained: Callable[..., Explanation]) -> None:
+    collected = (
+        "step 1 loss 2.0\n[moon4:71] 3 more processes have sent help message help-mpi-btl-base.txt / btl:no-nics\n"
+        '[moon4:71] Set MCA parameter "orte_base_help_aggregate" to 0 to see all help / error messages\n'
+    )
+
+    assert explained(collected).verdict.certainty == "healthy"
+    assert explained("step 1 loss 2.0\nsee all help / error messages\n").verdict.certainty != "healthy"
