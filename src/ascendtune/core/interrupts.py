@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -21,8 +22,9 @@ def keep_interrupts() -> None:
         if caught.exc_type is not KeyboardInterrupt:
             others(caught)
             return
-        # Not from here: it would be dropped again.
-        again = threading.Timer(_AGAIN_SECONDS, signal.raise_signal, [signal.SIGINT])
+        # Not from here: it would be dropped again. To the process: this thread may block it, as while it forks, and the
+        # timer's thread inherits that.
+        again = threading.Timer(_AGAIN_SECONDS, os.kill, [os.getpid(), signal.SIGINT])
         again.daemon = True
         again.start()
 

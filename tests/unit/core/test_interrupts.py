@@ -6,7 +6,7 @@ import sys
 import pytest
 
 _DROPPED = """
-import sys, time, weakref
+import signal, sys, time, weakref
 from ascendtune.core.interrupts import keep_interrupts
 keep_interrupts()
 class Thing: pass
@@ -15,7 +15,11 @@ def drop(_):
     raise KeyboardInterrupt if sys.argv[1] == "interrupt" else ValueError("another fault")
 reference = weakref.ref(thing, drop)
 try:
+    if sys.argv[2:] == ["held"]:
+        # As while a process is forked: the thread that raises it again inherits the mask.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     del thing
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     time.sleep(5)
     print("went on")
 except KeyboardInterrupt:
@@ -24,8 +28,10 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.long
-def test_interrupt_that_python_drops_in_a_callback_is_raised_again() -> None:
-    ended = subprocess.run([sys.executable, "-c", _DROPPED, "interrupt"], capture_output=True, text=True, timeout=30)
+@pytest.mark.parametrize("while_held", [(), ("held",)], ids=["free", "held"])
+def test_interrupt_that_python_drops_in_a_callback_is_raised_again(while_held: tuple[str, ...]) -> None:
+    argv = [sys.executable, "-c", _DROPPED, "interrupt", *while_held]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=30)
     assert (ended.stdout, ended.stderr) == ("interrupted\n", "")
 
 
