@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -160,6 +161,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.held.asked_for_rows.set()
         while self.held.holds.is_set():
             threading.Event().wait(0.02)
+        if self._client_has_gone():
+            # What a killed client had sent would otherwise count when the next one asks.
+            self.close_connection = True
+            return
         if self.held.refuses:
             status = self.held.refuses.pop(0)
             if status:
@@ -183,6 +188,11 @@ class _Handler(BaseHTTPRequestHandler):
         if content.get("complete"):
             run.exit_code = content.get("exitcode")
         self._json({})
+
+    def _client_has_gone(self) -> bool:
+        with suppress(BlockingIOError):
+            return not self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        return False
 
     def _body(self) -> bytes:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
