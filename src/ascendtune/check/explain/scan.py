@@ -24,6 +24,7 @@ _HITS_KEPT = 5
 """Entries of one line: those that require facts are decided when the whole log is read."""
 _HEAD = 50
 """Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
+_RULE_OF_MPI = "-" * 74
 _LAST_WORDS = 10
 """Lines at the end of a block among which the last that is not blank is looked for."""
 _SAYS_WHERE = re.compile(
@@ -303,6 +304,21 @@ class Scan:
             self._note_trace(line, raised.text, raised)
         elif level.are_last_words(text, line.said):
             self._note(line, text, line.said, number, unknown_line(line.said), None)
+        else:
+            self._note_help_text()
+
+    def _note_help_text(self) -> None:
+        """The text that Open MPI, which calls nothing an error, prints between two lines of dashes as the last."""
+        lines = self.tail.splitlines()
+        said = [lines_of.read(text).said.rstrip() for text in lines]
+        rules = [index for index, each in enumerate(said) if each == _RULE_OF_MPI]
+        if len(rules) < 2 or len(lines) - rules[-1] > _LAST_WORDS:
+            return
+        first, last = rules[-2:]
+        words = " ".join(filter(None, map(str.strip, said[first + 1 : last])))
+        if level.is_refusal(words):
+            number = self.lines - len(lines) + first + 2
+            self._note(lines_of.read(lines[first + 1]), words, words, number, unknown_line(words), None)
 
     def _time_of(self, lines: list[bytes], index: int) -> float | None:
         first = max(0, index - _LOOK_BACK)

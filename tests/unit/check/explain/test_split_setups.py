@@ -94,8 +94,8 @@ _RAY = "Exception: Version mismatch: The cluster was started with:\n    Ray: 2.7
         ("RuntimeError: HIP error: invalid device ordinal\n", "cuda-invalid-device"),
         (
             "moon7 nv-fabricmanager[7]: fabric manager NVIDIA GPU driver interface version 7.1.2 don't match with "
-            "driver version 7.1.3. Please update\nmoon7 systemd[1]: nvidia-fabricmanager.service: Control process exited, "
-            "code=exited, status=1/FAILURE\n",
+            "driver version 7.1.3. Please update\nmoon7 systemd[1]: nvidia-fabricmanager.service: Control process "
+            "exited, code=exited, status=1/FAILURE\n",
             "fabric-manager-version",
         ),
         (
@@ -115,6 +115,67 @@ def test_line_is_read_with_what_tells_its_causes_apart(explained: Explained, log
 
     assert first is not None
     assert first.hit.entry.id == entry
+
+
+@pytest.mark.parametrize(
+    ("log", "entry", "told"),
+    [
+        (
+            "mpirun was unable to find the specified executable file, and therefore\ndid not launch the job.\n\n"
+            "Node:       moon7\nExecutable: tide\n",
+            "mpi-program-not-found",
+            "program tide",
+        ),
+        ("mpirun has detected an attempt to run as root.\n", "mpi-as-root", "root"),
+        (
+            "ssh: Could not resolve hostname moon:7: Name or service not known\n",
+            "mpi-host-with-slots-unknown",
+            "moon:7",
+        ),
+        ("ssh: Could not resolve hostname moon7: Name or service not known\n", "ssh-host-name", "moon7"),
+        (
+            "It looks like MPI_INIT failed for some reason; your parallel process is\nlikely to abort.\n\n"
+            '  PML add procs failed\n  --> Returned "Not found" (-13) instead of "Success" (0)\n',
+            "mpi-init-failed",
+            "PML add procs failed",
+        ),
+        (
+            "gcs_rpc_client.h:7: Failed to connect to GCS at address :6379 within 5 seconds.\n",
+            "ray-address-empty",
+            ":6379",
+        ),
+        (
+            "gcs_rpc_client.h:7: Failed to connect to GCS within 60 seconds. GCS may have been killed.\n",
+            "ray-gcs-gone",
+            "gcs_server",
+        ),
+        (
+            "RuntimeError: [/x/gloo/transport/tcp/socket.cc:7] rv != -1. -1 vs -1. connect: Network is unreachable\n",
+            "gloo-interface",
+            "Network is unreachable",
+        ),
+        (
+            "RuntimeError: Gloo connectFullMesh failed with [/x/gloo/pair.cc:7] SO_ERROR: No route to host, "
+            "remote=[10.7.1.9]:8312\n",
+            "gloo-no-route",
+            "10.7.1.9",
+        ),
+    ],
+)
+def test_words_of_mpi_ray_and_gloo_are_explained(explained: Explained, log: str, entry: str, told: str) -> None:
+    explanation = explained(log)
+
+    assert explanation.verdict.first is not None
+    assert explanation.verdict.first.hit.entry.id == entry
+    assert told in explanation.headline()
+
+
+def test_driver_without_a_node_of_its_own_is_told_where_the_log_goes_on_so(explained: Explained) -> None:
+    line = "INFO node.py:7 -- Can't find a `node_ip_address.json` file from /tmp/ray/session_7. Have you started Ray?\n"
+    steps = "".join(f"step {step} loss 1.{step}\n" for step in range(40))
+
+    assert "no node of it on this machine" in explained(3 * line).headline()
+    assert explained(line + steps).is_healthy
 
 
 def test_brackets_with_several_names_go_where_none_is_known(explained: Explained) -> None:

@@ -13,8 +13,8 @@ Explained = Callable[..., Explanation]
 
 _KILLED = (
     "(raylet) node_manager.cc:77: 3 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed "
-    "due to other reasons at node (ID: 7dd8a1b2c3d4e5f6a7b8c9d0e1f2a3b4c5d6e7f8a9b0c1d2, IP: 10.7.1.9) over the last time "
-    "period. To see more information about the Workers killed on this node, use `ray logs raylet.out -ip 10.7.1.9`"
+    "due to other reasons at node (ID: 7dd8a1b2c3d4e5f6a7b8c9d0e1f2a3b4c5d6e7f8a9b0c1d2, IP: 10.7.1.9) over the last "
+    "time period. To see more information about the Workers killed on this node, use `ray logs raylet.out -ip 10.7.1.9`"
 )
 
 
