@@ -128,6 +128,22 @@ def test_line_is_read_with_what_tells_its_causes_apart(explained: Explained, log
         ),
         ("mpirun has detected an attempt to run as root.\n", "mpi-as-root", "root"),
         (
+            "Unable to load any of {libcudnn_tide.so.9.1.0, libcudnn_tide.so.9.1, libcudnn_tide.so.9}\n"
+            "Invalid handle. Cannot load symbol cudnnCreateTide\n",
+            "cudnn-missing",
+            "libcudnn_tide.so.9",
+        ),
+        (
+            "Could not load library libcudnn_tide.so.8. Error: libnvrtc.so: cannot open shared object file\n",
+            "nvrtc-without-number",
+            "libnvrtc.so",
+        ),
+        (
+            "[moon:7] ORTE_ERROR_LOG: Data unpack would read past end of buffer in file tide.c\n",
+            "mpi-versions-differ",
+            "MPI",
+        ),
+        (
             "ssh: Could not resolve hostname moon:7: Name or service not known\n",
             "mpi-host-with-slots-unknown",
             "moon:7",
