@@ -55,7 +55,7 @@ class Diagnosis:
 
 def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     """Weigh everything that the scans found, of any number of files and ranks."""
-    ordered = [event for event in in_order(scans) if _meets(event, facts, scans)]
+    ordered = _without_spares([event for event in in_order(scans) if _meets(event, facts, scans)])
     notices = tuple(event for event in ordered if event.hit.entry.kind in _NOT_FATAL)
     lengths = {scan.name: scan.lines for scan in scans}
     harmless = {event.hit.entry.id for event in notices}
@@ -100,6 +100,12 @@ def _meets(event: Event, facts: Facts, scans: Sequence[Scan]) -> bool:
         names |= {key: value for key, value in found.groupdict().items() if value}
     event.hit.names.update(names)
     return True
+
+
+def _without_spares(events: list[Event]) -> list[Event]:
+    """Without the own words of lines that an entry is known for."""
+    known = {(event.source, event.number) for event in events if event.is_known}
+    return [event for event in events if event.is_known or (event.source, event.number) not in known]
 
 
 def in_order(scans: Sequence[Scan]) -> list[Event]:

@@ -31,7 +31,8 @@ _SIGNS_OF_ANY_DIGITS = re.compile(rb"[EF][A-Z]?\d|\d\]? error ")
 _GLOG = re.compile(r"[EF](?:\d{3,8} \d\d:|20\d{6} |[A-Z1-9]\d{4}: )")
 _STAMPED = re.compile(r"\d\]? error (?=\S*\d)")
 _WARNING = re.compile(
-    r"^warning: |\w*Warning:(?! NPU warning, error code is)|(?<!NCCL )\bWARN(?:ING)?\b(?!! lib[\w.]+ not found)|"
+    r"^warning: |\w*Warning:(?! NPU warning, error code is)|"
+    r"(?<!NCCL )(?<!error:)\bWARN(?:ING)?\b(?!! lib[\w.]+ not found)|"
     r"^\W*\[?W(?:\d{4})?\d{4} |"
     r"^\[W (?!\S+ compiler_depend\S+ Warning: NPU warning, error code)|\bwarnings\.warn\(|\[[WD]\] |"
     r"\b[Ii]gnor(?:e|ed|ing)\b(?! the above)|\b[Ss]kipp(?:ed|ing)\b|\b[Ff]all(?:ing)? ?back\b",
@@ -65,6 +66,16 @@ _REFUSAL = re.compile(
     r"[Uu]ndefined (?:symbol|reference)\b|"
     r"[Nn]o such \w|[Nn]o module named|[Pp]ermission denied|[Mm]issing \w|[Nn]ot enough \w)|"
     r".{0,120}\b(?:[Tt]imed out|[Cc]onnection (?:refused|reset)|[Nn]o route to host)\W*$"
+)
+_REFUSES = re.compile(
+    r"\b(?:abort|cannot|can not|could not|unable to|not able to|fail(?:ed|s|ure)?|did not|does not (?:exist|have)|"
+    r"not (?:found|possible|available|supported|enough)|no longer|invalid|unknown)\b",
+    re.IGNORECASE,
+)
+_GOES_ON = re.compile(
+    r"\b(?:will|may|can) (?:still )?(?:be (?:used|ignored|disabled)|continue|run|result in|lower|degrade|work)\b|"
+    r"\binstead\b|\bdeprecat|\bNOTE: ",
+    re.IGNORECASE,
 )
 _DENIED = re.compile(
     r"\b(?:no|without|zero|0)\s+(?:\w+\s+)?(?:error|failure|exception)s?\b|"
@@ -111,3 +122,8 @@ def are_last_words(text: str, said: str) -> bool:
     if is_warning_or_news(text) or _DENIED.search(text):
         return False
     return bool(_OF_TROUBLE.search(text) or _REFUSAL.match(said) or _WHOLE.match(said.strip()))
+
+
+def is_refusal(text: str) -> bool:
+    """Whether a paragraph says that something was not done, and is neither a warning nor says that the job goes on."""
+    return _REFUSES.search(text) is not None and not is_warning_or_news(text) and not _GOES_ON.search(text)

@@ -7,8 +7,8 @@ from calendar import timegm
 from dataclasses import dataclass
 from pathlib import PurePath
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[\d{1,2}(?:;\d{1,2})*m")
-"""Also without the escape character, which is lost where logs are copied from a terminal."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|(?:#033)?\[\d{1,2}(?:;\d{1,2})*m")
+"""Also without the escape character, which is lost where logs are copied from a terminal; rsyslog writes #033."""
 _COLOURS_AS_BYTES = re.compile(_COLOURS.pattern.encode())
 _PREFIX = re.compile(
     r"\s*(?:"
@@ -94,6 +94,15 @@ def read(text: str) -> Line:
     if start and rest.startswith(" ") and not text[start - 1].isspace():
         rest = rest[1:]
     return Line(speaker.strip(), rest, rank, host)
+
+
+def bar_in(text: str) -> str:
+    """The progress bar that a line begins with, with its prefixes, where something of another process stands behind it;
+    empty if there is none.
+    """
+    prefix = _PREFIX.match(text) if "%|" in text else None
+    bar = _PROGRESS.match(text, prefix.end()) if prefix else None
+    return text[: bar.end()] if bar and _PREFIX.match(text, bar.end()) else ""
 
 
 def without_colours(text: bytes) -> bytes:

@@ -14,6 +14,8 @@ from ascendtune.check.explain.line import without_colours
 
 _WORD = re.compile(rb"[a-z0-9]+")
 _DIGITS = re.compile(rb"\d+")
+_NAME = re.compile(r"\{(\w+)\}")
+_BRACKETS = re.compile(r" ?[(（][^()（）]*\{\w+\}[^()（）]*[)）]")
 _WORDS_ONLY = bytes(
     code if chr(code).isascii() and (chr(code).isalnum() or code == 10) else 32 for code in bytes(range(256)).lower()
 )
@@ -146,7 +148,10 @@ def filled(text: str, names: dict[str, str]) -> str:
     """`text` with what was captured in place of {name}; what was not captured is left out, with the brackets or the
     colon before it. Chinese sentences have full-width ones, and no blank after a name.
     """
-    for name in set(re.findall(r"\{(\w+)\}", text)) - names.keys():
+    missing = set(_NAME.findall(text)) - names.keys()
+    # Brackets with several names go as a whole where none is known.
+    text = _BRACKETS.sub(lambda part: part[0] if set(_NAME.findall(part[0])) - missing else "", text)
+    for name in sorted(missing):
         text = re.sub(rf"^\{{{name}\}}", say("something"), text)
         text = re.sub(rf" ?[(（][^(){{}}（）]*\{{{name}\}}[^(){{}}（）]*[)）]", "", text)
         text = re.sub(rf"[:：]? ?\(?\{{{name}\}}[^ ,;.:)，；。：、）一-鿿]*\)?", "", text)

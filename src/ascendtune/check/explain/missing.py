@@ -22,7 +22,10 @@ _WORK = re.compile(r"\bSeqNum=(?P<number>\d+), OpType=(?P<operation>\w+)")
 _ENDED = re.compile(r"SIGTERM|SignalException|Traceback \(most|closing signal")
 _LONGEST_LINE = 160
 _PHASES = (
-    ("preparing data", re.compile(r"token(?:iz|is)|\bMap(?:\s*\(|:)|preprocess|Generating train split|packing", re.I)),
+    (
+        "preparing data",
+        re.compile(r"token(?:iz|is)|\bMap(?:\s*\(|:)|preprocess|Generating train split|packing|Grouping texts", re.I),
+    ),
     ("saving a checkpoint", re.compile(r"sav(?:e|ing)\b.*(?:checkpoint|model|optimizer|state)|checkpoint.*sav", re.I)),
     ("loading the model", re.compile(r"load(?:ing)?\b.*(?:checkpoint|weights|shards|model|safetensors)", re.I)),
     ("compiling", re.compile(r"compil|building extension|ninja|\bTBE\b|triton.*cache", re.I)),
@@ -157,7 +160,9 @@ def _ranks_seen(scans: Sequence[Scan]) -> set[int]:
 
 
 def _lines(scan: Scan) -> Iterable[lines_of.Line]:
-    return (lines_of.read(text) for part in (scan.head, scan.tail) for text in part.splitlines())
+    texts = (text for part in (scan.head, scan.tail) for text in part.splitlines())
+    # A bar of one rank does not end its line: that of another one stands behind it.
+    return (lines_of.read(each) for text in texts for each in (lines_of.bar_in(text), text) if each)
 
 
 def _last_line(rank: int, scans: Sequence[Scan]) -> tuple[str, int | None, str]:

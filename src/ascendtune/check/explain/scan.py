@@ -17,12 +17,14 @@ from ascendtune.check.explain.own_words import unknown_exception, unknown_line
 from ascendtune.check.explain.sieve import Sieve
 from ascendtune.check.explain.source import blocks, lines_before
 from ascendtune.check.explain.trace import HEADER, LINKS, Trace, Traces
+from ascendtune.check.explain.wrapped import unwrapped
 
 _LONGEST_TEXT = 2000
 _HITS_KEPT = 5
 """Entries of one line: those that require facts are decided when the whole log is read."""
 _HEAD = 50
 """Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
+_RULE_OF_MPI = "-" * 74
 _LAST_WORDS = 10
 """Lines at the end of a block among which the last that is not blank is looked for."""
 _SAYS_WHERE = re.compile(
@@ -34,6 +36,10 @@ _BELOW = 3
 """Lines below one that may belong to it."""
 _BELOW_TRACE = 24
 """Lines below an exception in which MindSpore names the line of the model."""
+_LEAST_BROKEN = 40
+"""Characters of a line from which on it may have been broken at the width of a window."""
+_IS_WHOLE = re.compile(r"[.!?:;,]\s*$")
+_GOES_ON = re.compile(r"\s?[a-z(]")
 _SPEAKERS = 64
 """Speakers whose lines may alternate, so that those below a line of one stand further down."""
 _KEPT = 1 << 17
@@ -102,7 +108,9 @@ class Scan:
             InputError: the file cannot be read.
         """
         for block in blocks(self.name, self._start):
+            is_first = not self.bytes
             self.bytes += len(block)
+            block = unwrapped(block) if is_first else block
             self._head = self._head or block[:_KEPT]
             self._tail = block[-_KEPT:] if len(block) >= _KEPT else (self._tail + block)[-_KEPT:]
             self._read_block(block)
@@ -150,6 +158,7 @@ class Scan:
         line = lines_of.read(text)
         said = self._inner.without(line.said)
         if not self._traces.are_open:
+            said = self._with_broken_off(said, lines, index)
             if number <= _HEAD and Traces.is_frame(said):
                 # The log begins in the middle of a traceback.
                 self._traces.begin_headless(line.speaker, number)
@@ -177,6 +186,20 @@ class Scan:
             warned = _ends_warning(lines[index - 1]) if index else False
             self._note_line(line, text, said, number, _below(lines, index, line, _BELOW), warned=warned)
 
+    def _with_broken_off(self, said: str, lines: list[bytes], index: int) -> str:
+        """`said`, with the next line where only both together are a message that is known: it was broken there."""
+        if len(said) < _LEAST_BROKEN or index + 1 == len(lines) or _IS_WHOLE.search(said) or self._matcher.hits(said):
+            return said
+        rest = self._inner.without(lines_of.read(lines[index + 1][:_LONGEST_TEXT].decode(errors="replace")).said)
+        if not _GOES_ON.match(rest):
+            return said
+        known = max((hit.length for hit in self._matcher.hits(rest)), default=0)
+        for whole in (said + rest, f"{said.rstrip()} {rest.strip()}"):
+            if any(hit.length > known for hit in self._matcher.hits(whole)):
+                self._passed = self.lines + index + 2
+                return whole
+        return said
+
     def _begin_trace(self, line: Line, text: str, said: str, number: int, before: bytes) -> None:
         heading = said[: said.index(HEADER)]
         if (named := Traces.bare(heading, number)) is not None and named.message:
@@ -200,7 +223,7 @@ class Scan:
         said = said if trace.type and said and not trace.is_composed else trace.text
         hits = self._hits_of(said, trace)
         known = [hit for hit in hits if hit.entry.kind != "unknown"]
-        for hit in known[:_HITS_KEPT] or hits[:1] or [unknown_exception(trace)]:
+        for hit in _with_spare(known[:_HITS_KEPT] or hits[:1], unknown_exception(trace)):
             if trace.package:
                 hit.names.setdefault(IMPORTER, trace.package)
             if expression := trace.none_expression:
@@ -247,7 +270,8 @@ class Scan:
         if not hits and (weak or not level.is_error(text, said)):
             return
         quoting = not level.is_error(text, said)
-        for hit in hits[:_HITS_KEPT] or [unknown_line(said)]:
+        spare = unknown_line(said) if not (weak or quoting) or not hits else None
+        for hit in _with_spare(hits[:_HITS_KEPT], spare):
             quoted = quoting and Traces.bare(hit.entry.test, number) is not None
             doubted = (weak and hit.entry.kind != "notice") or hit.entry.lasting
             self._note(line, text, said, number, hit, None, weak=doubted, quoted=quoted, lines=lines)
@@ -280,6 +304,21 @@ class Scan:
             self._note_trace(line, raised.text, raised)
         elif level.are_last_words(text, line.said):
             self._note(line, text, line.said, number, unknown_line(line.said), None)
+        else:
+            self._note_help_text()
+
+    def _note_help_text(self) -> None:
+        """The text that Open MPI, which calls nothing an error, prints between two lines of dashes as the last."""
+        lines = self.tail.splitlines()
+        said = [lines_of.read(text).said.rstrip() for text in lines]
+        rules = [index for index, each in enumerate(said) if each == _RULE_OF_MPI]
+        if len(rules) < 2 or len(lines) - rules[-1] > _LAST_WORDS:
+            return
+        first, last = rules[-2:]
+        words = " ".join(filter(None, map(str.strip, said[first + 1 : last])))
+        if level.is_refusal(words):
+            number = self.lines - len(lines) + first + 2
+            self._note(lines_of.read(lines[first + 1]), words, words, number, unknown_line(words), None)
 
     def _time_of(self, lines: list[bytes], index: int) -> float | None:
         first = max(0, index - _LOOK_BACK)
@@ -330,6 +369,12 @@ class Scan:
                 lines=lines or [],
             ),
         )
+
+
+def _with_spare(hits: list[Hit], spare: Hit | None) -> list[Hit]:
+    """The hits; the line's own words besides, where each of the entries depends on what else the logs say."""
+    depend = all(hit.entry.requires or hit.entry.beside for hit in hits)
+    return [*hits, spare] if depend and spare is not None else hits
 
 
 def _below(lines: list[bytes], index: int, line: Line, count: int) -> list[str]:

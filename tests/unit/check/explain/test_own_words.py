@@ -231,3 +231,56 @@ def test_an_entry_none_of_whose_names_the_line_has_quotes_the_line(explained: Ex
     explanation = explained(f"{_CALLED}TypeError: moon.rise() got multiple values for argument 'tide'\n")
 
     assert "tide" in explanation.headline()
+
+
+@pytest.mark.parametrize(
+    "line", ["RuntimeError: moon 7: invalid device ordinal of the tide", "ERROR: moon 7: invalid device ordinal"]
+)
+def test_line_whose_entries_all_depend_on_other_lines_is_told_in_its_own_words(
+    explained: Callable[..., Explanation], line: str
+) -> None:
+    alone, with_variable = explained(f"{line}\n"), explained(f"CUDA_VISIBLE_DEVICES=0,1\n{line}\n")
+
+    assert "moon 7" in alone.headline()
+    assert with_variable.verdict.first is not None
+    assert with_variable.verdict.first.hit.entry.id == "cuda-id-not-visible"
+
+
+def test_exception_that_is_printed_before_its_traceback_is_the_headline(
+    explained: Callable[..., Explanation],
+) -> None:
+    explanation = explained(
+        "MoonError: the tide of May is 7\nTraceback (most recent call last):\n"
+        '  File "/home/me/moon.py", line 9, in <module>\n    main()\n  File "/home/me/moon.py", line 7, in main\n'
+        "    rise()\n"
+    )
+
+    assert "the tide of May is 7" in explanation.headline()
+
+
+_RULE = "-" * 74
+
+
+def test_help_text_of_open_mpi_at_the_end_is_a_failure(explained: Callable[..., Explanation]) -> None:
+    explanation = explained(
+        f"step 1 loss 2.0\n{_RULE}\nThe moon could not be risen on this host, and therefore\nthe tide cannot come.\n\n"
+        f"  Local host: moon7\n{_RULE}\n"
+    )
+
+    assert "The moon could not be risen on this host, and therefore the tide cannot come" in explanation.headline()
+    assert explanation.verdict.first is not None
+    assert explanation.verdict.first.number == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WARNING: No preset parameters were found for the moon that Open MPI\ndetected, and it cannot be tuned.",
+        "The moon cannot be used as a transport. Another transport will be used instead.",
+        "The moon has risen on 7 hosts.",
+    ],
+)
+def test_help_text_of_open_mpi_about_a_job_that_goes_on_is_none(
+    explained: Callable[..., Explanation], text: str
+) -> None:
+    assert explained(f"{_RULE}\n{text}\n{_RULE}\nstep 1 loss 2.0\nstep 2 loss 1.9\n").is_healthy
