@@ -68,7 +68,45 @@ _PRODUCT = "RuntimeError: mat1 and mat2 shapes cannot be multiplied ({} and {})"
         ("Error operation not supported at line 7 in file /x/csrc/pythonInterface.c\n", "bitsandbytes-managed-memory"),
         ("Error invalid argument at line 7 in file D:\\x\\csrc\\ops.cu\n", "bitsandbytes-cuda-call"),
         ("CUDA Setup failed despite CUDA being available. Please run the following\n", "bitsandbytes-cuda-setup"),
+        ("Error invalid configuration argument at line 7 in file /x/csrc/ops.cu\n", "bitsandbytes-empty-part"),
+        (
+            "CUDA_SETUP: WARNING! libcudart.so not found in any environmental path.\n"
+            "DEBUG: Possible options found for libcudart.so: set()\nargument of type 'WindowsPath' is not iterable\n",
+            "bitsandbytes-windows",
+        ),
+        ("RuntimeError: Tensor moon.weight required but not present in model x/tide\n", "mergekit-tensor-missing"),
+        ("RuntimeError: Tensor lm_head.weight required but not present in model x/tide\n", "key-head-tied"),
+        (
+            _raised(
+                "/x/mergekit/io/lazy_tensor_loader.py", "get_tensor", "raise KeyError(key)", "KeyError: 'a.moon.weight'"
+            ),
+            "mergekit-key-missing",
+        ),
+        (
+            'ValueError: The provided lr scheduler "<torch.optim.lr_scheduler.StepLR object at 0x7>" is invalid\n',
+            "lightning-older-than-torch",
+        ),
+        (
+            "TypeError: Parameter.__new__() got an unexpected keyword argument '_is_hf_initialized'\n",
+            "parameter-initialised-mark",
+        ),
+        (
+            _raised(
+                "/x/moon.py", "rise", "os.makedirs(x, exist_ok=True)", "FileExistsError: [Errno 17] File exists: '/x/7'"
+            ),
+            "directory-made-twice",
+        ),
+        (
+            _raised("/x/moon.py", "rise", "os.mkdir(x)", "FileExistsError: [Errno 17] File exists: '/x/7'"),
+            "file-exists",
+        ),
+        ("AssertionError: num_heads (52) must be divisible by mp_size (8)\n", "parallel-divides"),
+        (
+            "OSError: [Errno 39] Directory not empty: '/x/tmp-checkpoint-a7b' -> '/x/checkpoint-7'\n",
+            "checkpoint-rename-target",
+        ),
         (_NO_HELPERS, "megatron-helpers-unbuilt"),
+        (_NO_HELPERS.replace("megatron.data", "nemo.moon.megatron"), "megatron-helpers-unbuilt"),
         (_NO_HELPERS + "make: python3-config: Command not found\n", "megatron-helpers-no-config"),
         ("ImportError: cannot import name 'helpers' from 'tide' (/x/tide/__init__.py)\n", "import-name"),
         (
