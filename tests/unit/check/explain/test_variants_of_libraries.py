@@ -105,6 +105,25 @@ _PRODUCT = "RuntimeError: mat1 and mat2 shapes cannot be multiplied ({} and {})"
             "OSError: [Errno 39] Directory not empty: '/x/tmp-checkpoint-a7b' -> '/x/checkpoint-7'\n",
             "checkpoint-rename-target",
         ),
+        ("KeyError: 'Tide is not in the moon registry. Please check whether'\n", "registry-without-class"),
+        (_raised("/x/awq/quantizer.py", "_compute_best_scale", "raise Exception", "Exception"), "awq-nan"),
+        ("tide.py: error: Unrecognized arguments: --moon\n", "argument-unrecognized"),
+        ("error: No action for key 'moon' to check its value.\n", "configuration-key-without-option"),
+        ("ValueError: 'Moon-7B' is not a supported config name\n", "litgpt-model-unknown"),
+        ("Exception: Could not find the transformer layer class to wrap in the model.\n", "fsdp-layer-class-absent"),
+        (_raised("/x/moon.py", "rise", "role = roles[turn['from']]", "KeyError: 'ebb'"), "conversation-role-unknown"),
+        (
+            _raised(
+                "/x/t.py", "f", "r = reward_func(x)", "TypeError: g() missing 1 required positional argument: 'ebb'"
+            ),
+            "reward-column-missing",
+        ),
+        (
+            _raised("/x/t.py", "f", "r = g(x)", "TypeError: g() missing 1 required positional argument: 'ebb'"),
+            "argument-not-given",
+        ),
+        ("ImportError: cannot import name 'is_offline_mode' from 'huggingface_hub' (/x)\n", "hub-too-old"),
+        ("ImportError: cannot import name 'cached_download' from 'huggingface_hub' (/x)\n", "hub-name-gone"),
         (_NO_HELPERS, "megatron-helpers-unbuilt"),
         (_NO_HELPERS.replace("megatron.data", "nemo.moon.megatron"), "megatron-helpers-unbuilt"),
         (_NO_HELPERS + "make: python3-config: Command not found\n", "megatron-helpers-no-config"),
