@@ -36,6 +36,11 @@ _PRODUCT = "RuntimeError: mat1 and mat2 shapes cannot be multiplied ({} and {})"
         ("╭─ Error ─────╮\n│ No such command 'ebb'. │\n╰─────╯\n", "subcommand-unknown"),
         ("moon | No such command 'ebb'.\n", "subcommand-unknown"),
         ("tide.py: error: unrecognized arguments: --moon 7\n", "argument-unrecognized"),
+        ("tide.py: error: unrecognized arguments: --local-rank=0\n", "local-rank-unrecognized"),
+        (
+            "ValueError: Some specified arguments are not used by the HfArgumentParser: ['--local-rank=1']\n",
+            "local-rank-unrecognized",
+        ),
         ("tide.py: error: the following arguments are required: --moon\n", "argument-required"),
         ("tide: error: argument --moon: expected one argument\n", "launcher-arguments"),
         (
@@ -45,6 +50,10 @@ _PRODUCT = "RuntimeError: mat1 and mat2 shapes cannot be multiplied ({} and {})"
         (_NO_LOSS + "inputs it received are input_ids,attention_mask\n", "batch-without-labels"),
         (_NO_LOSS + "inputs it received are input_ids,attention_mask,labels.\n", "no-loss"),
         ("ValueError: moon is not a valid OptimizerNames, please select one of ['sgd']\n", "optimizer-name-unknown"),
+        (
+            "ValueError: paged_lion_8bit is not a valid OptimizerNames, please select one of ['sgd']\n",
+            "optimizer-newer",
+        ),
         ("ValueError: 'moon' is not a valid SaveStrategy\n", "argument-value-unknown"),
         (_raised("/x/tide.py", "get_tensor", "raise KeyError(key)", _TIED), "key-head-tied"),
         (_raised("/x/tide.py", "load", "params[name]", "KeyError: 'moon.lm_head.weight_scale'"), "key-weight-name"),
