@@ -12,7 +12,9 @@ _LOOK_UP = re.compile(r"(?<![\w.\])])(?P<table>[A-Za-z_][\w.]*)\[(?P<key>\w[\w.]
 """A look-up in a table that has a name."""
 
 _PACKAGE = re.compile(r".*/(?:site|dist)-packages/([A-Za-z]\w*)")
-_SOURCE_TREE = re.compile(r".*/(?:src/(?=[a-z]\w*/)|(?P<name>[a-z]\w+)/(?=(?P=name)/))([a-z]\w*)/")
+_ANYBODYS = r"(?:train(?:ers?|ing)?|utils?|models?|data|common|core|scripts|tools|lib)/"
+"""Directories below src/ that are parts of a project, and not packages."""
+_SOURCE_TREE = re.compile(rf".*/(?:src/(?!{_ANYBODYS})(?=[a-z]\w*/)|(?P<name>[a-z]\w+)/(?=(?P=name)/))([a-z]\w*)/")
 """A package that runs from its source: below src/, or in a directory of its own name."""
 _OF_MODULES = "__getattr__"
 """The method of torch's modules that says that they have no such attribute: who asked stands above it."""

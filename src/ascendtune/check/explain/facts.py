@@ -119,6 +119,13 @@ _COMMAND = re.compile(r"\[(?=[^\]]*'-)(?:'[^']*', )+'[^']*'\]")
 """A command that is written as a list of Python, with an option among its words."""
 _ADVICE = re.compile(r"[.!;)] *(?:This error is caused|For example|Please|You (?:can|should)|To (?:fix|solve)|See )")
 """Where a message goes over to advice, whose names are not those of the failure."""
+_ALLOWED = re.compile(
+    r"\b(?:(?:select|pick|choose|one|any) (?:from|(?:one |any )?of)|(?:must|should) (?:only )?be (?:in|from)|"
+    r"(?:valid|available|allowed|supported|possible|permitted|known|existing) (?:\w+ ){0,2}(?:are|is)|"
+    r"(?:available|allowed|supported|valid|options|choices|candidates)(?: \w+)?(?=:))\b\W{0,12}[\[({][^\])}]*[\])}]?",
+    re.IGNORECASE,
+)
+"""A list of the values that would have been right; the one that was not stands outside of it."""
 _TOLD = ("shape", "size_of", "dtype", "operator", "kernel", "path", "name", "size", "peer", "errno")
 """What the headline adds, the most telling first."""
 
@@ -223,8 +230,8 @@ def of_message(text: str) -> Facts:
 
 
 def statement(message: str) -> str:
-    """A message without commands that it quotes, and without the advice at its end."""
-    return _ADVICE.split(_COMMAND.sub("", message), maxsplit=1)[0]
+    """A message without commands that it quotes, without lists of allowed values, and without the advice at its end."""
+    return _ADVICE.split(_ALLOWED.sub("", _COMMAND.sub("", message)), maxsplit=1)[0]
 
 
 def told(message: Facts, sentence: str) -> str:

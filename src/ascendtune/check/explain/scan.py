@@ -32,6 +32,8 @@ _SAYS_WHERE = re.compile(
     r"\bNo solution found when resolving .*:\s*$|^Last error:\s*$"
 )
 _CMAKE = "CMake Error"
+_BOX_OF_ERROR, _BOX_SIDE = "╭─ Error ─".encode(), "│".encode()
+_LONGEST_BOX = 8
 _BELOW = 3
 """Lines below one that may belong to it."""
 _BELOW_TRACE = 24
@@ -159,10 +161,12 @@ class Scan:
         said = self._inner.without(line.said)
         if not self._traces.are_open:
             said = self._with_broken_off(said, lines, index)
+            boxed = _boxed_error(lines, index)
+            said = boxed or said
             if number <= _HEAD and Traces.is_frame(said):
                 # The log begins in the middle of a traceback.
                 self._traces.begin_headless(line.speaker, number)
-            elif not level.may_matter(text) and not self._matcher.hits(said):
+            elif not boxed and not level.may_matter(text) and not self._matcher.hits(said):
                 return
         if HEADER in said:
             self._begin_trace(line, text, said, number, lines[index - 1] if index else b"")
@@ -386,6 +390,14 @@ def _below(lines: list[bytes], index: int, line: Line, count: int) -> list[str]:
         of_speaker = [each for each in lines[index + 1 : index + 1 + count * _SPEAKERS] if each.startswith(prefix)]
         below = [each.removeprefix(prefix) for each in of_speaker[:count]] or below
     return [each[:_LONGEST_TEXT].decode(errors="replace") for each in below]
+
+
+def _boxed_error(lines: list[bytes], index: int) -> str:
+    """The error of a command line that typer draws in a box, at the box's first line; empty for any other line."""
+    if not index or not lines[index - 1].startswith(_BOX_OF_ERROR) or not lines[index].startswith(_BOX_SIDE):
+        return ""
+    rows = takewhile(lambda row: row.startswith(_BOX_SIDE), lines[index : index + _LONGEST_BOX])
+    return "Error: " + " ".join(row.decode(errors="replace").strip("│ \r") for row in rows)
 
 
 def _ends_warning(above: bytes) -> bool:

@@ -16,6 +16,7 @@ from ascendtune.check.explain.explain import Explanation
         (["/usr/lib/python3.11/site-packages/moon/rise.py"], "moon"),
         (["/home/me/train.py", "/opt/dist-packages/tide/sea.py"], "tide"),
         (["/home/me/src/moon/rise.py"], "moon"),
+        (["/home/me/src/trainer/rise.py"], ""),
         (["/home/me/moon/moon/rise.py"], "moon"),
         (["/home/me/moon/train.py"], ""),
         ([], ""),
