@@ -34,6 +34,13 @@ _NO_FILE = "OSError: {name} does not appear to have a file named {file}, and tid
 _IMAGES = "ValueError: Image features and image tokens do not match: tokens: 64, features 71\n"
 
 
+_CRASHED = (
+    "RuntimeError: moon:moon.cpp:7 NPU function error: call failed, error code is 507015\n"
+    "Aicore kernel execute failed, device_id=0, fault kernel_name={kernel}, fault kernel info ext=none\n"
+)
+_ASSERTED = 'RuntimeError: moon == tide INTERNAL ASSERT FAILED at "Moon.cpp":7, please report a bug to PyTorch. '
+
+
 @pytest.mark.parametrize(
     ("log", "entry"),
     [
@@ -162,6 +169,25 @@ _IMAGES = "ValueError: Image features and image tokens do not match: tokens: 64,
             _HANGUP + "W0107 10:11:12.000000 7 torch/api.py:7] Received 1 death signal, shutting down workers\n"
             'Traceback (most recent call last):\n  File "/x/torch/distributed/run.py", line 7, in run\n    launch(\n',
             "hangup",
+        ),
+        ("RuntimeError: received an empty list of sequences\n", "pad-nothing"),
+        ("train.py: error: unrecognized arguments: --moon 7\n", "launcher-arguments"),
+        (":actor_name:vLLMHttpServer\nmoon.py: error: unrecognized arguments: --moon 7\n", "engine-option-unknown"),
+        ("vllm serve moon\ntrain.py: error: unrecognized arguments: --local_rank=7\n", "local-rank-argument"),
+        ("ModuleNotFoundError: No module named 'megatron.training'\n", "module-of-vendor-missing"),
+        ("ModuleNotFoundError: No module named 'triton.moon'\n", "module-of-installed-package"),
+        ("E40002: The tide has no moon.\n", "cann-code"),
+        (_CRASHED.format(kernel="MoonGatherMatMul_7"), "507015"),
+        (_CRASHED.format(kernel="te_MoonMatMulV7_tide"), "507015-kernel"),
+        (_ASSERTED + "tide=7", "torch-assert"),
+        (_ASSERTED + "DeviceType must be NPU. Actual DeviceType is: cpu", "npu-operand-elsewhere"),
+        ('MountVolume.SetUp failed for volume "moon" : mount failed: exit status 32\n', "kubernetes-mount"),
+        ("1/0 tasks in gang unschedulable: pod group is not ready, 1 minAvailable\n", "volcano-gang"),
+        ("HCCL function error: HcclGetRootInfo(&moon), error code is 7\n", "hccl-7"),
+        ("Resource_Error(EI0007): Failed to allocate resource notify with info moon.\n", "EI0007"),
+        (
+            "× No solution found when resolving dependencies:\n  ╰─▶ Because moon needs tide, no\n",
+            "resolver-no-solution",
         ),
     ],
 )
