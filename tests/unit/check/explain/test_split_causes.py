@@ -38,6 +38,8 @@ _CRASHED = (
     "RuntimeError: moon:moon.cpp:7 NPU function error: call failed, error code is 507015\n"
     "Aicore kernel execute failed, device_id=0, fault kernel_name={kernel}, fault kernel info ext=none\n"
 )
+_NO_BLOCKS = "[PID: 7] Invalid_Argument(EE1003): Moon failed because value 0 for parameter blockDim is invalid.\n"
+_CALLED = "RuntimeError: call aclnnMoon failed, detail:EZ9999: Inner Error!\n"
 _ASSERTED = 'RuntimeError: moon == tide INTERNAL ASSERT FAILED at "Moon.cpp":7, please report a bug to PyTorch. '
 
 
@@ -189,6 +191,12 @@ _ASSERTED = 'RuntimeError: moon == tide INTERNAL ASSERT FAILED at "Moon.cpp":7, 
             "× No solution found when resolving dependencies:\n  ╰─▶ Because moon needs tide, no\n",
             "resolver-no-solution",
         ),
+        ("EZ9999:  the tide is: 7, but currently only support 9.[FUNC:Moon][LINE:7]\n", "kernel-value-unsupported"),
+        ("ValueError: the tide is 7, but only support 9\n", "value-refused"),
+        (_NO_BLOCKS, "launch-without-blocks"),
+        (_NO_BLOCKS + "  the moon has no tide[FUNC:MoonTiling][FILE:moon.cpp][LINE:7]\n", "cann-detail"),
+        (_NO_BLOCKS + "  unsupported inputLayout , expect MOON[FUNC:Moon][LINE:7]\n", "layout-refused"),
+        (_CALLED + "EZ9999: [PID: 7] AclNN_Inner_Error(EZ9999):  Moon do tiling failed, ret is -1.\n", "tiling-failed"),
     ],
 )
 def test_entry_is_chosen_by_what_else_the_log_holds(explained: Explained, log: str, entry: str) -> None:
