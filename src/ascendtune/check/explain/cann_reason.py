@@ -24,7 +24,8 @@ _PLACES_BEHIND = re.compile(r"\.?\s*\[(?:FUNC|FILE|LINE|THREAD):.*")
 _PASSED_ON = re.compile(
     r"\[(?:FUNC|FILE|LINE|ERROR|Error)\b|.*\bERR\d{5} |Inner Error|TraceBack \(most recent|"
     r"Check \S.* failed|.*\bdo tiling failed|\w*Tiling\w* failed|Tiling\d?\w* |Kernel \w+ failed|.*failed, ?reason=|"
-    r".*runtime result = |Solution|Possible Cause|Rectify|Check (?:the|whether|that) |Try again|.*\boperator name is |"
+    r".*runtime result = |The argument is invalid\.?$|"
+    r"Solution|Possible Cause|Rectify|Check (?:the|whether|that) |Try again|.*\boperator name is |"
     r".*(?:fails? to invoke|failed to (?:call|invoke|execute)) |call \S+ failed|\[[\w:~<>]+\]\[[\w.]+:\d+\]$",
     re.IGNORECASE,
 )
@@ -39,6 +40,7 @@ _REFUSES = re.compile(
 """Words of a reason that has neither a code nor a place in the source behind it."""
 _OTHER_LOG = re.compile(r"\W*(?:INFO|DEBUG|WARN(?:ING)?)\b|\s*File \"|\s*(?:[a-z_]\w*\.)*[A-Z]\w*Error: ")
 _ENDS_BLOCK = re.compile(r"Traceback \(most recent call last\)|\s*(?:INFO|DEBUG)\b")
+_RUNTIME_CALL = re.compile(r"(?P<call>\w+) execut\w+ failed, ?reason=\[?(?P<reason>[^\]\[]+)")
 _LEAST_WORDS = 3
 _LONGEST = 130
 _CLAUSE = re.compile(r"(?<=[,;]) (?=\S)|(?<=[.!?]) (?=[A-Z])")
@@ -55,11 +57,14 @@ def is_call(text: str) -> bool:
 
 
 def reason_in(lines: Sequence[str]) -> str:
-    """The first reason in the lines below a call; empty if they have none."""
+    """The first reason in the lines below a call; else that of a call of the runtime; empty if they have none."""
+    of_runtime = ""
     for index, line in enumerate(lines):
         said = line.strip()
         if _ENDS_BLOCK.match(said):
-            return ""
+            break
+        if not of_runtime and (call := _RUNTIME_CALL.search(said)) is not None:
+            of_runtime = shortened(f"{call['call']}: {call['reason']}")
         prefix = _PREFIX.match(said)
         words = said[prefix.end() :] if prefix else said
         if _PASSED_ON.match(words) or _CALL.search(said) or _OTHER_LOG.match(said):
@@ -70,7 +75,7 @@ def reason_in(lines: Sequence[str]) -> str:
         if is_reason and len(words.split()) >= _LEAST_WORDS:
             below = lines[index + 1].strip() if index + 1 < len(lines) else ""
             return shortened(f"{words} {below}" if words.endswith(",") and below else words)
-    return ""
+    return of_runtime
 
 
 def shortened(reason: str) -> str:

@@ -67,6 +67,12 @@ _PLACE = "RuntimeError: npu_moon:torch_npu/csrc/moon.cpp:7\n"
             "[Error]: The argument is invalid.\nEE1001: [PID: 7] 2025-11-20-10:11:12.123.456 The moon 7 is invalid.\n",
             "The moon 7 is invalid",
         ),
+        (
+            "RuntimeError: moon:moon.cpp:7 NPU function error: aclrtMoon, error code is 107000\n"
+            "[PID: 7] Invalid_Argument(EL0003): The argument is invalid.\n        Solution: Try a valid argument.\n"
+            "        rtsMoon execution failed, reason=tide error:no ebb[FUNC:FuncErrorReason][FILE:moon.cc][LINE:6]\n",
+            "rtsMoon: tide error:no ebb",
+        ),
     ],
 )
 def test_reason_below_a_call_stands_in_the_headline(explained: Explained, block: str, reason: str) -> None:
