@@ -33,8 +33,9 @@ _CODED_CLAUSE = re.compile(r"\bE[A-Z1-9]\d{4}\)?:.*,\s*$")
 """A reason of CANN that goes on in the next line."""
 _NO_SOLUTION = "No solution found when resolving"
 _BECAUSE = "Because "
-_OF_TREE = re.compile(r"^[\s|│╰─▶`>-]+")
-"""What uv draws before a line of a message that has several parts."""
+_OF_TREE = re.compile(r"^(?:\d+\.\d+ )?[\s|│╰─▶`>-]+|\{[^{}]*\}")
+"""What uv draws before a line of a message that has several parts, below the time of a build of Docker, and the
+conditions behind a package's name."""
 _LONGEST_REASON = 600
 _CMAKE = "CMake Error"
 _BELOW = 3
@@ -373,6 +374,7 @@ def _with_message(said: str, below: list[str]) -> str:
         message = " ".join(filter(None, map(str.strip, paragraph)))
     if _NO_SOLUTION in said:
         tree = " ".join(_OF_TREE.sub("", each).strip() for each in takewhile(str.strip, below))
+        tree = _OF_TREE.sub("", tree)
         reason = tree[max(0, tree.find(_BECAUSE)) :]
         return f"{said.rstrip()} {reason[:_LONGEST_REASON]}" if _BECAUSE in tree else said
     goes_on = _SAYS_WHERE.search(said) or _CODED_CLAUSE.search(said)

@@ -119,6 +119,27 @@ def test_what_uv_draws_as_a_tree_is_one_message(explained: Explained) -> None:
     assert explained(log).headline().startswith("tide==7.1.0 needs ebb==7.1.0+cpu")
 
 
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        (
+            "9.6   ╰─▶ Because there is no version of tide==7.1+cpu and you require\n9.6       tide==7.1+cpu, we\n",
+            "tide==7.1+cpu",
+        ),
+        (
+            "  ╰─▶ Because there is no version of sun{os == 'x'}==7 and your project depends on sun{os ==\n 'x'}==7,\n",
+            "sun==7",
+        ),
+        (
+            "  ╰─▶ Because there is no version of ebb==7\n      and tide==9 depends on ebb==7, we\n",
+            "tide==9 needs ebb==7",
+        ),
+    ],
+)
+def test_package_that_uv_does_not_find_is_named(explained: Explained, reason: str, shown: str) -> None:
+    assert shown in explained(f"  × No solution found when resolving dependencies:\n{reason}").headline()
+
+
 def test_a_code_of_its_own_goes_before_the_line_that_quotes_a_number(explained: Explained) -> None:
     first = _first(
         explained(
