@@ -57,6 +57,8 @@ class Event:
     """Said as a warning or as news: believed only where something else makes it likely."""
     lines: list[str] = field(default_factory=list)
     """The lines of the log that `text` was put together from, where they are several."""
+    reason: str = ""
+    """What CANN says below a call that failed."""
     said_by: dict[int, str] = field(default_factory=dict)
     """The ranks that said the same, each with its first words."""
 

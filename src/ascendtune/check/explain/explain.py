@@ -9,11 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ascendtune.check.explain import cann_reason
 from ascendtune.check.explain import facts as facts_of
 from ascendtune.check.explain.diagnosis import Diagnosis, diagnose
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.facts import Facts
-from ascendtune.check.explain.knowledge import IMPORTER, entries
+from ascendtune.check.explain.knowledge import IMPORTER, KnownFailure, entries
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.memory import Sums, sums_in
@@ -48,6 +49,7 @@ _OF_DEVICE = re.compile(
 """Words of failures of a device; of any other, a second run with synchronous launches shows nothing more."""
 _NAME = re.compile(r"\{(\w+)\}")
 _STATE_DICT = "state-dict"
+_OF_CANN = ("ascend-codes", "aclnn-codes", "acl-codes", "ascend-runtime", "ascend-report", "ascend-hccl")
 _GENERAL_ANCHORS = 3
 """An entry that is found by so many phrases is general: the headline quotes which of them the log has."""
 _TELLING = 3
@@ -64,6 +66,10 @@ _LARGEST_SAMPLE = (
 _MISCOUNTED = (
     "print the shapes and counts before the call of the frame shown: so large a tensor is a size that was computed "
     "wrongly (a count that was never set, an index out of range, a negative or overflowed number), not a batch"
+)
+_COMPARE = (
+    "compare what CANN names with what the job passes at the frame shown: print shape, dtype and attributes of the "
+    "inputs before the call; then change the setting, layout or parallel size that they come from"
 )
 _SEEN_FROM_OUTSIDE: tuple[CauseKind, ...] = ("exit", "signal", "launcher")
 """Causes that say how a process ended and not why: the logs may say more."""
@@ -166,6 +172,8 @@ class Explanation:
         if (mismatch := mismatch_in(first.text)) is not None and "{" not in first.hit.entry.what:
             return mismatch.headline()
         entry = first.hit.entry
+        if first.reason and _yields_to_reason(entry):
+            return first.reason
         if entry.id == _STATE_DICT and (names := names_in(first.text)) is not None:
             return names.headline()
         if not first.is_known or entry.kind == "consequence":
@@ -176,6 +184,8 @@ class Explanation:
             return own_sentence(first) if says_more_than(first, first.meaning) else ""
         if entry.general:
             reason = innermost_reason(first)
+            if not reason and entry.family in _OF_CANN:
+                reason = cann_reason.reason_in([first.text])
             if not says_more_than(first, first.meaning):
                 reason = direct_cause(first) or reason
             return "" if reason in first.meaning else reason
@@ -208,6 +218,8 @@ class Explanation:
         if first is not None and first.is_known and first.hit.entry.remedies:
             holders = self._holders()
             remedies = (*holders, *(remedy for remedy in first.remedies if not (holders and _WHO_HOLDS in remedy)))
+            if first.reason and first.reason in self.headline() and first.hit.entry.kind == "wrapper":
+                remedies = (say(_COMPARE), *remedies[1:])
             if (mismatch := mismatch_in(first.text)) is not None and (split := mismatch.remedy()):
                 remedies = (split, *remedies)
             elif (names := names_in(first.text)) is not None and (renamed := names.remedy()):
@@ -306,6 +318,11 @@ def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:
         found = replace(found, rank=cause.get("rank"))
     is_here = is_here or (bool(runs) and all(run.is_here for run in runs))
     return Explanation(found, scans, facts, cause, stop, any(run.is_running for run in runs), is_here)
+
+
+def _yields_to_reason(entry: KnownFailure) -> bool:
+    """Whether an entry of a call of CANN knows only its number or its class."""
+    return entry.kind in ("wrapper", "unknown") or (entry.general and entry.family in _OF_CANN)
 
 
 def _is_filled(what: str, names: dict[str, str]) -> bool:

@@ -113,7 +113,7 @@ def own_sentence(event: Event) -> str:
     if rest and _VALUES.match(rest[0].strip()) and len(sentence) + len(rest[0]) < _LONGEST_SENTENCE:
         # The values of many messages stand in their second sentence.
         sentence = f"{sentence}: {rest[0].strip().rstrip('.!')}"
-    is_short = len(sentence) <= _LONGEST_SENTENCE and not sentence.endswith((":", ",")) and sentence[:1] != "{"
+    is_short = len(sentence) <= _LONGEST_SENTENCE and not sentence.endswith((":", ",", "(")) and sentence[:1] != "{"
     return sentence if is_short and len(sentence.split()) > 1 else ""
 
 
@@ -190,7 +190,8 @@ def explains_itself(event: Event) -> bool:
         if event.hit.entry is _CUT_OFF_IMPORT:
             return True
         return bool(event.trace.type and len(event.trace.message.split()) >= _LEAST_WORDS)
-    return len(event.hit.names.get("message", "").split()) >= _LEAST_WORDS
+    names = event.hit.names
+    return len((names.get("message") or names.get("detail", "")).split()) >= _LEAST_WORDS
 
 
 def _unknown(identity: str, what: str, source: str, *remedies: str) -> KnownFailure:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
-from ascendtune.check.explain import level, torchrun_summary
+from ascendtune.check.explain import cann_reason, level, torchrun_summary
 from ascendtune.check.explain import line as lines_of
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.knowledge import EXPRESSION, IMPORTER, TABLE
@@ -31,13 +31,21 @@ _SAYS_WHERE = re.compile(
     r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$|\bfollowing error: .*:\s*$|\bis invalid because:\s*$|"
     r"\bNo solution found when resolving .*:\s*$|^Last error:\s*$"
 )
+_CODED_CLAUSE = re.compile(r"\bE[A-Z1-9]\d{4}\)?:.*,\s*$")
+"""A reason of CANN that goes on in the next line."""
+_NO_SOLUTION = "No solution found when resolving"
+_BECAUSE = "Because "
+_OF_TREE = re.compile(r"^(?:\d+\.\d+ )?[\s|│╰─▶`>-]+|\{[^{}]*\}")
+"""What uv draws before a line of a message that has several parts, below the time of a build of Docker, and the
+conditions behind a package's name."""
+_LONGEST_REASON = 600
 _CMAKE = "CMake Error"
 _BOX_OF_ERROR, _BOX_SIDE = "╭─ Error ─".encode(), "│".encode()
 _LONGEST_BOX = 8
 _BELOW = 3
 """Lines below one that may belong to it."""
-_BELOW_TRACE = 24
-"""Lines below an exception in which MindSpore names the line of the model."""
+_BELOW_BLOCK = 24
+"""Lines below an exception in which MindSpore names the line of the model, and CANN says why a call failed."""
 _LEAST_BROKEN = 40
 """Characters of a line from which on it may have been broken at the width of a window."""
 _IS_WHOLE = re.compile(r"[.!?:;,]\s*$")
@@ -184,11 +192,13 @@ class Scan:
         trace = trace or Traces.bare(said, number)
         if trace is not None:
             above = lines[index - 1][:_LONGEST_TEXT].decode(errors="replace") if index else ""
-            trace.read_below(_below(lines, index, line, _BELOW_TRACE), above)
-            self._note_trace(line, said, trace)
+            below = _below(lines, index, line, _BELOW_BLOCK)
+            trace.read_below(below, above)
+            self._note_trace(line, said, trace, below)
         elif not level.is_aside(said):
             warned = _ends_warning(lines[index - 1]) if index else False
-            self._note_line(line, text, said, number, _below(lines, index, line, _BELOW), warned=warned)
+            count = _BELOW_BLOCK if cann_reason.is_call(said) or _NO_SOLUTION in said else _BELOW
+            self._note_line(line, text, said, number, _below(lines, index, line, count), warned=warned)
 
     def _with_broken_off(self, said: str, lines: list[bytes], index: int) -> str:
         """`said`, with the next line where only both together are a message that is known: it was broken there."""
@@ -220,7 +230,7 @@ class Scan:
         ignored, weak = b"Exception ignored" in before, level.is_warning(text)
         self._traces.begin(line.speaker, number, ignored=ignored, weak=weak, rank=line.rank)
 
-    def _note_trace(self, line: Line, said: str, trace: Trace) -> None:
+    def _note_trace(self, line: Line, said: str, trace: Trace, below: Sequence[str] = ()) -> None:
         """An exception: what is known about it, else that it was one."""
         if trace.ignored:
             return
@@ -234,7 +244,12 @@ class Scan:
                 hit.names.setdefault(EXPRESSION, expression)
             if table := trace.table:
                 hit.names.setdefault(TABLE, table)
-            self._note(line, said, said, trace.last_line or trace.first_line, hit, trace, weak=trace.weak)
+            number, reason = trace.last_line or trace.first_line, self._reason(said, below)
+            self._note(line, said, said, number, hit, trace, weak=trace.weak, reason=reason)
+
+    def _reason(self, said: str, below: Sequence[str]) -> str:
+        """What CANN says below a call that failed; empty for any other line."""
+        return cann_reason.reason_in([self._inner.without(each) for each in below]) if cann_reason.is_call(said) else ""
 
     def _hits_of(self, said: str, trace: Trace) -> list[Hit]:
         hits = [hit for hit in self._matcher.hits(said) if not hit.entry.frame or trace.passed(hit.entry.frame)]
@@ -261,14 +276,14 @@ class Scan:
         """Any other line: what is known about it; of an error also that it is one."""
         if warned and not level.is_error(text, said):
             return
-        first_line, said = said.strip(), _with_message(said, below)
-        lines = [first_line, said.removeprefix(first_line).strip()] if said.strip() != first_line else []
+        reason, first_line, said = self._reason(said, below), said.strip(), _with_message(said, below)
+        lines = [first_line, said.strip().removeprefix(first_line).strip()] if said.strip() != first_line else []
         hits = [
             hit
             for hit in self._matcher.hits(said)
             if not hit.entry.frame
             and hit.entry.kind != "unknown"
-            and any(hit.entry.below in each for each in below or [""])
+            and any(hit.entry.below in each for each in below[:_BELOW] or [""])
         ]
         weak = level.is_warning_or_news(text) or level.is_warning(said)
         if not hits and (weak or not level.is_error(text, said)):
@@ -278,7 +293,7 @@ class Scan:
         for hit in _with_spare(hits[:_HITS_KEPT], spare):
             quoted = quoting and Traces.bare(hit.entry.test, number) is not None
             doubted = (weak and hit.entry.kind != "notice") or hit.entry.lasting
-            self._note(line, text, said, number, hit, None, weak=doubted, quoted=quoted, lines=lines)
+            self._note(line, text, said, number, hit, None, weak=doubted, quoted=quoted, lines=lines, reason=reason)
 
     def _read_launcher(self, line: Line, lines: list[bytes], index: int) -> None:
         """The launcher's summary is one event; its lines about ranks that ended later are none."""
@@ -347,6 +362,7 @@ class Scan:
         weak: bool = False,
         quoted: bool = False,
         lines: list[str] | None = None,
+        reason: str = "",
     ) -> None:
         kind = kind_of(hit, said, trace)
         ranks = (line.rank, trace.rank if trace else None, lines_of.rank_in(text), self.rank)
@@ -371,6 +387,7 @@ class Scan:
                 is_quoted=quoted,
                 weak=weak,
                 lines=lines or [],
+                reason=reason,
             ),
         )
 
@@ -412,4 +429,10 @@ def _with_message(said: str, below: list[str]) -> str:
         # Its message is an indented paragraph, a name may stand below a blank line.
         paragraph = takewhile(lambda each: not each.strip() or each[0].isspace(), below)
         message = " ".join(filter(None, map(str.strip, paragraph)))
-    return f"{said.rstrip()} {message}" if message and _SAYS_WHERE.search(said) else said
+    if _NO_SOLUTION in said:
+        tree = " ".join(_OF_TREE.sub("", each).strip() for each in takewhile(str.strip, below))
+        tree = _OF_TREE.sub("", tree)
+        reason = tree[max(0, tree.find(_BECAUSE)) :]
+        return f"{said.rstrip()} {reason[:_LONGEST_REASON]}" if _BECAUSE in tree else said
+    goes_on = _SAYS_WHERE.search(said) or _CODED_CLAUSE.search(said)
+    return f"{said.rstrip()} {message}" if message and goes_on else said

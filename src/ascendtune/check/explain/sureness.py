@@ -29,7 +29,8 @@ def sureness_of(found: Diagnosis) -> str:
         return say("unknown: nothing is known about this failure; these are the most telling lines")
     if first.hit.entry.kind == "consequence":
         return say("unknown: this line reports only that a process ended; why does not stand in these logs")
-    if first.hit.entry.general and first.hit.names.get("detail", first.message):
+    is_wrapper_with_reason = first.reason and first.hit.entry.kind == "wrapper"
+    if is_wrapper_with_reason or (first.hit.entry.general and first.hit.names.get("detail", first.message)):
         return say("likely: this kind of failure has several causes, and the message itself says most")
     is_cut_off = first.trace is not None and not first.trace.type
     if found.certainty == "symptom" or (is_cut_off and found.certainty == "cause"):

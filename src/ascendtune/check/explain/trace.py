@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from ascendtune.check.explain import cann_reason
 from ascendtune.check.explain import code_of_frame as code_of
 
 HEADER = "Traceback (most recent call last)"
@@ -173,6 +174,8 @@ class Trace:
             below: the lines below the exception.
             above: the line above it.
         """
+        if cann_reason.is_place(self.message):
+            self._read_call(below)
         if _BOX_END.match(above):
             self._unwrap(below, len(above.rstrip()))
         elif not self.frames:
@@ -214,6 +217,13 @@ class Trace:
         """Take `line` of the log into the message, which becomes `message`."""
         self.lines = [*(self.lines or [self.text]), line]
         self.message, self.is_composed = message, True
+
+    def _read_call(self, below: list[str]) -> None:
+        """Add the call of CANN that failed, where the message has only its place in C++."""
+        for line in below[:_LONGEST_MESSAGE]:
+            if not (cann_reason.FUNCTION_ERROR.match(line.strip()) or _GOES_ON.search(self.message)):
+                return
+            self._read_line(line)
 
     def _read_line(self, line: str) -> None:
         self.add(f"{self.message.rstrip()} {line.strip()}", line.strip())

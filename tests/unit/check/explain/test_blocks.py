@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ascendtune.check.explain import source
+from ascendtune.check.explain.cann_reason import shortened
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.source import logs_in
@@ -41,6 +42,102 @@ def test_the_words_of_cann_go_before_the_number_of_the_call_and_what_follows_fro
 
     assert "the moon has 3 sides" in first.text
     assert first.hit.entry.kind == "detail"
+
+
+_PLACE = "RuntimeError: npu_moon:torch_npu/csrc/moon.cpp:7\n"
+
+
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        (
+            f"{_PLACE}    NPU function error: call aclnnMoon failed,\n    error code is 561002\n{_WRAPPED}"
+            "EZ9999[PID: 7] ...: In MOON situation, tides should be 4, but got 3.\n    [FUNC:Sides]\n    [LINE:9]\n",
+            "tides should be 4, but got 3",
+        ),
+        (f"{_CALL}... tideNum is 48, in case of moon, it must no more than 30.\n", "tideNum is 48"),
+        (
+            f"{_CALL}{_WRAPPED}EZ9999: Inner Error!\nThe tide is not equal to the moon.\n  [FUNC:Sides][LINE:9]\n"
+            "Moon do tiling failed, ret is -1.\nCheck MoonDoTiling(executor) failed\n",
+            "The tide is not equal to the moon",
+        ),
+        (f"{_CALL}Check Moon(tide) failed\ntides = 77 too large, moons do not support.\n", "tides = 77 too large"),
+        (
+            "RuntimeError: moon:moon.cpp:7 NPU function error: c10_npu::Moon(), error code is 100000\n"
+            "[Error]: The argument is invalid.\nEE1001: [PID: 7] 2025-11-20-10:11:12.123.456 The moon 7 is invalid.\n",
+            "The moon 7 is invalid",
+        ),
+        (
+            "RuntimeError: moon:moon.cpp:7 NPU function error: aclrtMoon, error code is 107000\n"
+            "[PID: 7] Invalid_Argument(EL0003): The argument is invalid.\n        Solution: Try a valid argument.\n"
+            "        rtsMoon execution failed, reason=tide error:no ebb[FUNC:FuncErrorReason][FILE:moon.cc][LINE:6]\n",
+            "rtsMoon: tide error:no ebb",
+        ),
+    ],
+)
+def test_reason_below_a_call_stands_in_the_headline(explained: Explained, block: str, reason: str) -> None:
+    assert reason in explained(block).headline()
+
+
+@pytest.mark.parametrize(
+    "below",
+    [
+        "INFO 127.0.0.1 - invalid moon must be 7\n",
+        "step 7 of 9 loss 2.0 tides 4\n",
+        "[Error]: The tides must be 4.\n",
+        "Check that the moon is not invalid.\n",
+        'Traceback (most recent call last):\n  File "/x/moon.py", line 7, in rise\n    tide()\n',
+    ],
+)
+def test_other_lines_below_a_call_are_no_reason(explained: Explained, below: str) -> None:
+    assert _first(explained(_CALL + below)).reason == ""
+
+
+def test_long_reason_keeps_the_clauses_with_its_values() -> None:
+    text = (
+        "when the dtype of the moon is [int4], and its format is [MOON_NZ_OF_TIDES], the sizes of all tides should be"
+    )
+
+    assert shortened(f"{text} 9 or 7, but the tide is [8].") == (
+        "and its format is [MOON_NZ_OF_TIDES], the sizes of all tides should be 9 or 7, but the tide is [8]"
+    )
+
+
+def test_a_reason_of_cann_goes_on_in_the_next_line(explained: Explained) -> None:
+    log = "AclNN_Parameter_Error(EZ1001): when the moon is [full],\nthe tide should be [7], but is [9].\n"
+
+    assert "the tide should be [7], but is [9]" in explained(log).headline()
+
+
+def test_what_uv_draws_as_a_tree_is_one_message(explained: Explained) -> None:
+    log = (
+        "  |-> No solution found when resolving: `moon`, `tide==7.1.0`,\n  |   `sun`\n"
+        "  `-> Because tide==7.1.0 depends on ebb==7.1.0+cpu and there is no version of ebb==7.1.0+cpu, we can\n"
+        "      conclude that tide==7.1.0 cannot be used.\n"
+    )
+
+    assert explained(log).headline().startswith("tide==7.1.0 needs ebb==7.1.0+cpu")
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        (
+            "9.6   ╰─▶ Because there is no version of tide==7.1+cpu and you require\n9.6       tide==7.1+cpu, we\n",
+            "tide==7.1+cpu",
+        ),
+        (
+            "  ╰─▶ Because there is no version of sun{os == 'x'}==7 and your project depends on sun{os ==\n 'x'}==7,\n",
+            "sun==7",
+        ),
+        (
+            "  ╰─▶ Because there is no version of ebb==7\n      and tide==9 depends on ebb==7, we\n",
+            "tide==9 needs ebb==7",
+        ),
+    ],
+)
+def test_package_that_uv_does_not_find_is_named(explained: Explained, reason: str, shown: str) -> None:
+    assert shown in explained(f"  × No solution found when resolving dependencies:\n{reason}").headline()
 
 
 def test_a_code_of_its_own_goes_before_the_line_that_quotes_a_number(explained: Explained) -> None:

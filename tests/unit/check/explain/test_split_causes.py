@@ -34,6 +34,15 @@ _NO_FILE = "OSError: {name} does not appear to have a file named {file}, and tid
 _IMAGES = "ValueError: Image features and image tokens do not match: tokens: 64, features 71\n"
 
 
+_CRASHED = (
+    "RuntimeError: moon:moon.cpp:7 NPU function error: call failed, error code is 507015\n"
+    "Aicore kernel execute failed, device_id=0, fault kernel_name={kernel}, fault kernel info ext=none\n"
+)
+_NO_BLOCKS = "[PID: 7] Invalid_Argument(EE1003): Moon failed because value 0 for parameter blockDim is invalid.\n"
+_CALLED = "RuntimeError: call aclnnMoon failed, detail:EZ9999: Inner Error!\n"
+_ASSERTED = 'RuntimeError: moon == tide INTERNAL ASSERT FAILED at "Moon.cpp":7, please report a bug to PyTorch. '
+
+
 @pytest.mark.parametrize(
     ("log", "entry"),
     [
@@ -163,6 +172,31 @@ _IMAGES = "ValueError: Image features and image tokens do not match: tokens: 64,
             'Traceback (most recent call last):\n  File "/x/torch/distributed/run.py", line 7, in run\n    launch(\n',
             "hangup",
         ),
+        ("RuntimeError: received an empty list of sequences\n", "pad-nothing"),
+        ("train.py: error: unrecognized arguments: --moon 7\n", "argument-unrecognized"),
+        (":actor_name:vLLMHttpServer\nmoon.py: error: unrecognized arguments: --moon 7\n", "engine-option-unknown"),
+        ("vllm serve moon\ntrain.py: error: unrecognized arguments: --local_rank=7\n", "local-rank-passed"),
+        ("ModuleNotFoundError: No module named 'megatron.training'\n", "module-of-vendor-missing"),
+        ("ModuleNotFoundError: No module named 'triton.moon'\n", "module-of-installed-package"),
+        ("E40002: The tide has no moon.\n", "cann-code"),
+        (_CRASHED.format(kernel="MoonGatherMatMul_7"), "507015"),
+        (_CRASHED.format(kernel="te_MoonMatMulV7_tide"), "507015-kernel"),
+        (_ASSERTED + "tide=7", "torch-assert"),
+        (_ASSERTED + "DeviceType must be NPU. Actual DeviceType is: cpu", "npu-operand-elsewhere"),
+        ('MountVolume.SetUp failed for volume "moon" : mount failed: exit status 32\n', "kubernetes-mount"),
+        ("1/0 tasks in gang unschedulable: pod group is not ready, 1 minAvailable\n", "volcano-gang"),
+        ("HCCL function error: HcclGetRootInfo(&moon), error code is 7\n", "hccl-7"),
+        ("Resource_Error(EI0007): Failed to allocate resource notify with info moon.\n", "EI0007"),
+        (
+            "× No solution found when resolving dependencies:\n  ╰─▶ Because moon needs tide, no\n",
+            "resolver-no-solution",
+        ),
+        ("EZ9999:  the tide is: 7, but currently only support 9.[FUNC:Moon][LINE:7]\n", "kernel-value-unsupported"),
+        ("ValueError: the tide is 7, but only support 9\n", "value-refused"),
+        (_NO_BLOCKS, "launch-without-blocks"),
+        (_NO_BLOCKS + "  the moon has no tide[FUNC:MoonTiling][FILE:moon.cpp][LINE:7]\n", "cann-detail"),
+        (_NO_BLOCKS + "  unsupported inputLayout , expect MOON[FUNC:Moon][LINE:7]\n", "layout-refused"),
+        (_CALLED + "EZ9999: [PID: 7] AclNN_Inner_Error(EZ9999):  Moon do tiling failed, ret is -1.\n", "tiling-failed"),
     ],
 )
 def test_entry_is_chosen_by_what_else_the_log_holds(explained: Explained, log: str, entry: str) -> None:

@@ -74,7 +74,7 @@ _RAY = "Exception: Version mismatch: The cluster was started with:\n    Ray: 2.7
         ("$ ray start --address=10.7.1.2:6379 --block\n" + _NO_GCS, "ray-not-there"),
         ("moon.py: error: unrecognized arguments: --tide 7 --local-rank=3\n", "local-rank-with-dash"),
         ("moon.py: error: unrecognized arguments: --local_rank=3\n", "local-rank-passed"),
-        ("moon.py: error: unrecognized arguments: --tide=3\n", "launcher-arguments"),
+        ("moon.py: error: unrecognized arguments: --tide=3\n", "argument-unrecognized"),
         ("bash: line 1: orted: command not found\n", "mpi-daemon-not-on-path"),
         (
             "bash: orted: command not found\nORTE was unable to reliably start one or more daemons.\n",

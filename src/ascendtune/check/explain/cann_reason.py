@@ -1,0 +1,86 @@
+"""The innermost reason of a call of CANN that failed: torch_npu prints it below the place and the number of the call.
+
+A block is read from its call on: the number's meaning, "Inner Error!" and the frames ("Check … failed", "do tiling
+failed") only pass the failure on. What remains first is what the operator, HCCL or the runtime said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+FUNCTION_ERROR = re.compile(r"(?:NPU|OPS|ACL|HCCL|DIST) (?:function )?error\b")
+_PLACE = re.compile(r"(?:\[\w+\] ?)?\S*[\w.)]:\S*\.\w*:\d+,?")
+"""A message that is only a place in C++: "function:file.cpp:7"."""
+_CALL = re.compile(r"(?:NPU|OPS|ACL|HCCL|DIST) (?:function )?error\b|\bcall aclnn\w+ failed")
+_CODE = r"E[A-Z1-9]\d{4}"
+_PREFIX = re.compile(
+    r"(?:\.{3} ?)?(?:\[PID: ?\d+\] ?)?(?:\d{4}-\d\d-\d\d-[\d:.]+ ?)?"
+    rf"(?P<code>(?:[A-Za-z_/]+\()?{_CODE}\)?)?:? *(?:\[PID: ?\d+\] ?)?(?:\d{{4}}-\d\d-\d\d-[\d:.]+ ?|\.{{3}} ?)?:? *"
+    rf"(?:\({_CODE}\): *)?"
+)
+"""Code, process and time before a reason, in the orders of several versions."""
+_PLACES_BEHIND = re.compile(r"\.?\s*\[(?:FUNC|FILE|LINE|THREAD):.*")
+_PASSED_ON = re.compile(
+    r"\[(?:FUNC|FILE|LINE|ERROR|Error)\b|.*\bERR\d{5} |Inner Error|TraceBack \(most recent|"
+    r"Check \S.* failed|.*\bdo tiling failed|\w*Tiling\w* failed|Tiling\d?\w* |Kernel \w+ failed|.*failed, ?reason=|"
+    r".*runtime result = |The argument is invalid\.?$|"
+    r"Solution|Possible Cause|Rectify|Check (?:the|whether|that) |Try again|.*\boperator name is |"
+    r".*(?:fails? to invoke|failed to (?:call|invoke|execute)) |call \S+ failed|\[[\w:~<>]+\]\[[\w.]+:\d+\]$",
+    re.IGNORECASE,
+)
+"""Lines of a block that name no reason."""
+_REFUSES = re.compile(
+    r"\b(?:must|should|shall|only supports?|(?:not|un)\s?support(?:ed)?|(?:do|does|is|are) not|isn't|inval?id|invaild|"
+    r"too (?:large|small|many|big|long)|exceeds?|equal|no more than|at (?:least|most)|greater than|less than|"
+    r"mismatch\w*|cannot|can't|illegal|out of (?:range|memory)|expect(?:ed|s)?|exhausted|insufficient|missing|wrong|"
+    r"differ\w*)\b",
+    re.IGNORECASE,
+)
+"""Words of a reason that has neither a code nor a place in the source behind it."""
+_OTHER_LOG = re.compile(r"\W*(?:INFO|DEBUG|WARN(?:ING)?)\b|\s*File \"|\s*(?:[a-z_]\w*\.)*[A-Z]\w*Error: ")
+_ENDS_BLOCK = re.compile(r"Traceback \(most recent call last\)|\s*(?:INFO|DEBUG)\b")
+_RUNTIME_CALL = re.compile(r"(?P<call>\w+) execut\w+ failed, ?reason=\[?(?P<reason>[^\]\[]+)")
+_LEAST_WORDS = 3
+_LONGEST = 130
+_CLAUSE = re.compile(r"(?<=[,;]) (?=\S)|(?<=[.!?]) (?=[A-Z])")
+
+
+def is_place(message: str) -> bool:
+    """Whether a message is only a place in C++, whose error stands in the next line."""
+    return _PLACE.fullmatch(message.strip()) is not None
+
+
+def is_call(text: str) -> bool:
+    """Whether a line says that a call of CANN failed, and at most a number why."""
+    return _CALL.search(text) is not None
+
+
+def reason_in(lines: Sequence[str]) -> str:
+    """The first reason in the lines below a call; else that of a call of the runtime; empty if they have none."""
+    of_runtime = ""
+    for index, line in enumerate(lines):
+        said = line.strip()
+        if _ENDS_BLOCK.match(said):
+            break
+        if not of_runtime and (call := _RUNTIME_CALL.search(said)) is not None:
+            of_runtime = shortened(f"{call['call']}: {call['reason']}")
+        prefix = _PREFIX.match(said)
+        words = said[prefix.end() :] if prefix else said
+        if _PASSED_ON.match(words) or _CALL.search(said) or _OTHER_LOG.match(said):
+            continue
+        has_place = _PLACES_BEHIND.search(words) is not None
+        words = _PLACES_BEHIND.sub("", words)
+        is_reason = bool(prefix and prefix["code"]) or has_place or _REFUSES.search(words)
+        if is_reason and len(words.split()) >= _LEAST_WORDS:
+            below = lines[index + 1].strip() if index + 1 < len(lines) else ""
+            return shortened(f"{words} {below}" if words.endswith(",") and below else words)
+    return of_runtime
+
+
+def shortened(reason: str) -> str:
+    """A reason that fits into a headline: of a long one the last clauses, which have the values."""
+    reason = reason.strip(" .!")
+    while len(reason) > _LONGEST and (clause := _CLAUSE.search(reason)) is not None:
+        reason = reason[clause.end() :]
+    return reason if len(reason) <= _LONGEST else ""
