@@ -9,6 +9,7 @@ import errno
 import re
 from collections.abc import Iterable, Iterator
 
+from ascendtune.check.explain.lazy_pattern import LazyPattern
 from ascendtune.check.explain.package_facts import of_packages
 
 Facts = dict[str, tuple[str, ...]]
@@ -250,7 +251,7 @@ def told(message: Facts, sentence: str) -> str:
     return ", ".join(shown)
 
 
-def satisfied(requires: dict[str, re.Pattern[str]], facts: Facts) -> dict[str, str] | None:
+def satisfied(requires: dict[str, LazyPattern], facts: Facts) -> dict[str, str] | None:
     """What the patterns name in the facts that they require; None if one of them is not met."""
     names: dict[str, str] = {}
     for name, pattern in requires.items():

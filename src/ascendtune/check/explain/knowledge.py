@@ -64,6 +64,7 @@ from importlib.resources import files
 from typing import Any, Literal, get_args
 
 from ascendtune.check.explain.language import say
+from ascendtune.check.explain.lazy_pattern import LazyPattern
 from ascendtune.core import language
 
 Kind = Literal["cause", "symptom", "detail", "wrapper", "unknown", "consequence", "notice"]
@@ -90,17 +91,17 @@ class KnownFailure:
     source: str
     test: str
     family: str
-    pattern: re.Pattern[str] | None = None
+    pattern: LazyPattern | None = None
     """Has to match as well."""
-    capture: re.Pattern[str] | None = None
+    capture: LazyPattern | None = None
     """Names what it finds, anywhere in the line, if it does."""
     checks: tuple[str, ...] = ()
     frame: tuple[str, ...] = ()
     """The exception counts only if a frame of its traceback, as "FILE in FUNCTION", or the code of the two innermost
     ones holds one of these."""
-    requires: dict[str, re.Pattern[str]] = field(default_factory=dict)
+    requires: dict[str, LazyPattern] = field(default_factory=dict)
     """Facts of the logs, each with a pattern that one of its values matches."""
-    beside: re.Pattern[str] | None = None
+    beside: LazyPattern | None = None
     """The line counts only if the beginning or the end of a log, as far as a scan keeps it, matches this."""
     below: str = ""
     """The line counts only if one of the next ones holds this."""
@@ -122,7 +123,7 @@ class KnownFailure:
     def captured(self) -> frozenset[str]:
         """The names that its sentences may use."""
         patterns = (*filter(None, (self.pattern, self.capture, self.beside)), *self.requires.values())
-        return frozenset([IMPORTER, EXPRESSION, TABLE, *(name for pattern in patterns for name in pattern.groupindex)])
+        return frozenset([IMPORTER, EXPRESSION, TABLE, *(name for pattern in patterns for name in pattern.names)])
 
     @property
     def conditions(self) -> int:
@@ -199,12 +200,12 @@ def _entry(content: dict[str, Any], family: str) -> KnownFailure:
         source=content["source"],
         test=content.get("test", content["anchors"][0].replace(GAP, " ")),
         family=family,
-        pattern=re.compile(pattern) if pattern else None,
-        capture=re.compile(capture) if capture else None,
+        pattern=LazyPattern(pattern) if pattern else None,
+        capture=LazyPattern(capture) if capture else None,
         checks=tuple(content.get("checks", ())),
         frame=(frame,) if isinstance(frame, str) else tuple(frame),
-        requires={name: re.compile(pattern) for name, pattern in content.get("requires", {}).items()},
-        beside=re.compile(content["beside"], re.MULTILINE) if "beside" in content else None,
+        requires={name: LazyPattern(pattern) for name, pattern in content.get("requires", {}).items()},
+        beside=LazyPattern(content["beside"], re.MULTILINE) if "beside" in content else None,
         below=content.get("below", ""),
         echo_of=tuple(content.get("echo_of", ())),
         specific=content.get("specific", False),
@@ -239,5 +240,5 @@ def _code(number: str, what: str, common: dict[str, Any]) -> KnownFailure:
         source=common["source"],
         test=common["test"].format(number=number),
         family=common["family"],
-        pattern=re.compile(rf"(?<!\d){number}(?!\d)", re.IGNORECASE),
+        pattern=LazyPattern(rf"(?<!\d){number}(?!\d)", re.IGNORECASE),
     )

@@ -53,7 +53,7 @@ def test_every_entry_is_whole() -> None:
         assert entry.what, entry.id
         assert entry.remedies, entry.id
         assert entry.source, entry.id
-        assert not entry.pattern or not entry.pattern.match(""), f"{entry.id}: a pattern that matches nothing"
+        assert not entry.pattern or not entry.pattern.search(""), f"{entry.id}: a pattern that matches nothing"
         said = " ".join((entry.what, *entry.causes, *entry.remedies))
         assert set(re.findall(r"{(\w+)}", said)) <= entry.captured, entry.id
         for anchor in entry.anchors:
@@ -74,7 +74,7 @@ def test_every_entry_captures_what_it_speaks_of(matcher: Matcher) -> None:
         hits = {hit.entry.id: hit for line in entry.test.strip().split("\n") for hit in matcher.hits(line)}
         assert "{" not in filled(entry.what, hits[entry.id].names), entry.id
         patterns = (*entry.requires.values(), *filter(None, (entry.beside,)))
-        of_facts = {name for pattern in patterns for name in pattern.groupindex}
+        of_facts = {name for pattern in patterns for name in pattern.names}
         known = {*hits[entry.id].names, *of_facts, EXPRESSION, IMPORTER, TABLE}
         assert set(re.findall(r"{(\w+)}", entry.what)) <= known, entry.id
 

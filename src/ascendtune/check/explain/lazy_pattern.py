@@ -1,0 +1,29 @@
+"""Regular expressions that are compiled when they are first used: a log uses few of the knowledge's thousand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+
+
+class LazyPattern:
+    """What `re.compile` gives, later. A mistake in it is found then; the tests compile all of the knowledge."""
+
+    def __init__(self, text: str, flags: int = 0) -> None:
+        self._text, self._flags = text, flags
+
+    @cached_property
+    def _compiled(self) -> re.Pattern[str]:
+        return re.compile(self._text, self._flags)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of its groups."""
+        return frozenset(self._compiled.groupindex)
+
+    def search(self, text: str) -> re.Match[str] | None:
+        return self._compiled.search(text)
+
+    def finditer(self, text: str) -> Iterator[re.Match[str]]:
+        return self._compiled.finditer(text)
