@@ -158,6 +158,9 @@ def _echoes(explanation: Explanation, short: int) -> Iterator[_Block]:
 def _read(explanation: Explanation) -> Iterator[_Block]:
     for scan in explanation.scans:
         yield _Block("read", say("{name}: {lines:,} lines", name=scan.name, lines=scan.lines_read), _MORE)
+        # A failure in words that nothing here knows is most often in them.
+        if scan.last_words:
+            yield _Block("last", _short(scan.last_words, _SHORT), _MORE)
     for event in explanation.verdict.notices[:_LINES]:
         yield _Block("note", f"{event.meaning} ({event.where})", _MORE)
 

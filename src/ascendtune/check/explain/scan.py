@@ -102,6 +102,11 @@ class Scan:
         return not self._last[0]
 
     @property
+    def last_words(self) -> str:
+        """The last line that is not blank."""
+        return self._last[1][:_LONGEST_TEXT].decode(errors="replace").strip()
+
+    @property
     def head(self) -> str:
         """The first lines, at most `_KEPT` bytes of them."""
         return self._head.decode(errors="replace")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.report import as_text
 
 _LOGS = sorted((Path(__file__).parents[3] / "fixtures" / "explain" / "healthy").glob("*.log"))
 _FRAMES = (
@@ -75,3 +76,9 @@ def test_last_words_that_are_a_notice_are_no_failure(explained: Callable[..., Ex
 
     assert explained(collected).verdict.certainty == "healthy"
     assert explained("step 1 loss 2.0\nsee all help / error messages\n").verdict.certainty != "healthy"
+
+
+def test_last_line_of_a_log_without_a_known_failure_is_shown(explained: Callable[..., Explanation]) -> None:
+    text = as_text(explained("step 1 loss 2.0\nthe tide has turned\n\n"), columns=80, paint=lambda text, _: text)
+
+    assert text.startswith("no failure was found\n") and "last     the tide has turned" in text
