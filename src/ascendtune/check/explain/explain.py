@@ -198,7 +198,8 @@ class Explanation:
         parts = [say("rank {rank}", rank=rank)] if rank is not None else []
         if first is not None and first.device is not None:
             parts.append(say("device {device}", device=first.device))
-        if host:
+        is_named = first is not None and "{host}" in first.hit.entry.what
+        if host and not is_named:
             parts.append(say("host {host}", host=host))
         return f" ({', '.join(parts)})" if parts else ""
 

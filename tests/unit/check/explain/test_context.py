@@ -392,3 +392,9 @@ def test_versions_of_the_packages_of_a_failed_import_are_told(explained: Explain
 )
 def test_values_of_a_message_are_in_the_headline(explained: Explained, message: str, end: str) -> None:
     assert explained(f"{_TRACEBACK}{message}\n").headline().endswith(end)
+
+
+def test_host_is_named_once(explained: Explained) -> None:
+    refused = "node7:1:2 [1] include/socket.h:403 NCCL WARN Connect to 10.0.0.7<56821> failed : Connection refused\n"
+
+    assert explained(refused).headline().count("10.0.0.7") == 1
