@@ -27,6 +27,7 @@ _REFUSED = (
     "parameter[height] should be , but actually is [7].')\n"
 )
 _NO_COPY = "RuntimeError: _copy_from_and_resize now only support copy with same size!\n"
+_NO_NAME = "ImportError: cannot import name 'Tide' from '{}' (/x/{}/tide.py)\n"
 _FELL_BACK = "Warning: CAUTION: The operator 'aten::{}' is not currently supported on the NPU backend\n"
 
 
@@ -81,6 +82,13 @@ def _unparsed(python: str, code: str) -> str:
             "aten::tide",
         ),
         (_NO_COPY, "npu-copy-size", "fell back to the CPU"),
+        (
+            _raised("/x/mindspeed_llm/moon.py", "moon()", _NO_NAME.format("mindspeed.tide", "mindspeed")),
+            "mindspeed-pair",
+            "mindspeed.tide has no Tide",
+        ),
+        (_raised("/x/moon.py", "moon()", _NO_NAME.format("mindspeed.tide", "mindspeed")), "import-name", "Tide"),
+        (_raised("/x/mindspeed_llm/moon.py", "moon()", _NO_NAME.format("sun", "sun")), "import-name", "Tide"),
         (_unparsed("3.9", "match tide:"), "syntax-match", "needs Python 3.10, and this is Python 3.9"),
         (_unparsed("3.11", "match tide;"), "syntax", "not valid Python"),
         (_unparsed("3.9", "import tide as"), "syntax", "not valid Python"),
