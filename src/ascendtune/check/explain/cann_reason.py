@@ -14,9 +14,12 @@ _PLACE = re.compile(r"(?:\[\w+\] ?)?\S*[\w.)]:\S*\.\w*:\d+,?")
 """A message that is only a place in C++: "function:file.cpp:7"."""
 _CALL = re.compile(r"(?:NPU|OPS|ACL|HCCL|DIST) (?:function )?error\b|\bcall aclnn\w+ failed")
 _CODE = r"E[A-Z1-9]\d{4}"
+PROCESS = r"\[PID: ?[\dxX*.]+\]"
+TIME = r"[\dxX*]{4}-[\dxX*]{2}-[\dxX*]{2}-[\dxX*:.]+"
+"""Process and time of a message of CANN. A published log may have crosses or stars in place of the digits."""
 _PREFIX = re.compile(
-    r"(?:\.{3} ?)?(?:\[PID: ?\d+\] ?)?(?:\d{4}-\d\d-\d\d-[\d:.]+ ?)?"
-    rf"(?P<code>(?:[A-Za-z_/]+\()?{_CODE}\)?)?:? *(?:\[PID: ?\d+\] ?)?(?:\d{{4}}-\d\d-\d\d-[\d:.]+ ?|\.{{3}} ?)?:? *"
+    rf"(?:\.{{3}} ?)?(?:{PROCESS} ?)?(?:{TIME} ?)?"
+    rf"(?P<code>(?:[A-Za-z_/]+\()?{_CODE}\)?)?:? *(?:{PROCESS} ?)?(?:{TIME} ?|\.{{3}} ?)?:? *"
     rf"(?:\({_CODE}\): *)?"
 )
 """Code, process and time before a reason, in the orders of several versions."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from ascendtune.check.explain.cann_reason import PROCESS, TIME
 from ascendtune.check.explain.distributions import named_for_pip
 from ascendtune.check.explain.knowledge import IMPORTER, KINDS, words_of
 from ascendtune.check.explain.matcher import Hit, filled
@@ -13,7 +14,7 @@ from ascendtune.check.explain.trace import Trace
 CODE = "python-code"
 """The family of plain mistakes."""
 _SPECIFIC = re.compile(r"[\d\"`=:/_()\[\]{}<>]|(?<!\w)(?:'|--?)\w")
-_STAMP = re.compile(r"\[PID: ?[\d.]+\] ?(?:\d{4}-\d\d-\d\d-[\d:.]+ ?)?|(?<=: )\d{4}-\d\d-\d\d-[\d:.]+ ")
+_STAMP = re.compile(rf"{PROCESS} ?(?:{TIME} ?)?|(?<=: ){TIME} ")
 """The process id and time that CANN writes between a code and its message."""
 _FEW_WORDS = 8
 _NAME = re.compile(r"\{(\w+)\}")

@@ -18,6 +18,9 @@ _WORLD = re.compile(
 _RANKS_PER_NODE = re.compile(r"--nproc[_-]per[_-]node[= ](\d{1,3})\b")
 _NODES = re.compile(r"--nnodes[= ](\d{1,4})\b")
 _LIST = re.compile(r"\d+")
+_CONNECTED = re.compile(r"\]connected rankinfo\[LINE \d+\]: ?(?P<ranks>(?:\[\d+\],?)+)")
+"""HCCL's root lists the ranks that came to it."""
+_MOST_RANKS = 1 << 16
 _WORK = re.compile(r"\bSeqNum=(?P<number>\d+), OpType=(?P<operation>\w+)")
 _ENDED = re.compile(r"SIGTERM|SignalException|Traceback \(most|closing signal")
 _LONGEST_LINE = 160
@@ -120,7 +123,11 @@ def find_missing(waits: Sequence[Event], scans: Sequence[Scan]) -> Missing | Non
     said = {rank: text for event in reversed(waits) for rank, text in event.said_by.items()}
     named = _named(waits)
     size = world_size(scans)
-    everyone = set(range(size)) if size and size <= 1 << 16 else _ranks_seen(scans) | set(said)
+    everyone = set(range(size)) if size and size <= _MOST_RANKS else _ranks_seen(scans) | set(said)
+    came = _connected(scans)
+    if came and not named:
+        everyone |= set(range(max(came)))
+        said = {rank: said.get(rank, "") for rank in came}
     absent = named or sorted(everyone - set(said))
     waiting = tuple(sorted(set(said) - set(absent)))
     if not waiting:
@@ -151,6 +158,12 @@ def phase_of(text: str) -> str | None:
 def _named(waits: Sequence[Event]) -> list[int]:
     lists = [_LIST.findall(event.hit.names.get("missing", "")) for event in waits]
     return sorted({int(rank) for ranks in lists for rank in ranks})
+
+
+def _connected(scans: Sequence[Scan]) -> set[int]:
+    """The ranks that came to HCCL's root, by its list; empty where the logs have none."""
+    lists = [found["ranks"] for scan in scans for text in (scan.head, scan.tail) for found in _CONNECTED.finditer(text)]
+    return {int(rank) for ranks in lists for rank in _LIST.findall(ranks) if int(rank) < _MOST_RANKS}
 
 
 def _ranks_seen(scans: Sequence[Scan]) -> set[int]:

@@ -20,6 +20,8 @@ _LABEL = 9
 _KEPT, _NEXT, _HELPFUL, _MORE, _BESIDES, _REFERENCE, _ALL = range(7)
 _SENTENCE_END = re.compile(r"(?<=[.;!?])\s")
 _LINES = 3
+_FRAME = re.compile(r"\bframe\b")
+"""In a remedy: it is of use only beside the frame."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ def _places(explanation: Explanation, first: Event, short: int) -> Iterator[_Blo
     if first.trace is not None and (place := first.trace.place) is not None:
         file, line, function = place
         inside = say(" in {function}", function=function) if function else ""
-        yield _Block("frame", f"{file}:{line}{inside}", _HELPFUL)
+        is_named = any(map(_FRAME.search, first.hit.entry.remedies[:1]))
+        yield _Block("frame", f"{file}:{line}{inside}", _NEXT if is_named else _HELPFUL)
     if (rival := explanation.verdict.rival) is not None:
         yield _Block("or", f"{rival.meaning} ({rival.where})", _KEPT)
 

@@ -69,6 +69,8 @@ _READ_MORE = "For further information visit"
 _MOST_FIELDS = 3
 _OF_GRAPH = re.compile(r"\W*(?:\d+ )?In file (?P<file>[^\s:(]+)[:(](?P<line>\d+)")
 """A line of the model's code that MindSpore names below an exception of its graph mode."""
+_OF_PARSER = ("SyntaxError", "IndentationError", "TabError")
+"""Their last frame is the text that was parsed; it has no function."""
 _CLEAN_UP = re.compile(
     r" in (?:__del__|_run_exitfuncs|_exitfunc|_run_finalizers|_exit_function|_python_exit|_shutdown)$|"
     r"/weakref\.py in __call__$|/atexit\.py in "
@@ -127,9 +129,12 @@ class Trace:
 
     @property
     def place(self) -> tuple[str, int, str] | None:
-        """The line of the model that a graph names, the innermost frame outside of packages, or the innermost one."""
+        """The line of the model that a graph names, the file that Python could not parse, the innermost frame outside
+        of packages, or the innermost one."""
         if self.graph_place is not None:
             return self.graph_place
+        if self.type in _OF_PARSER and self.frames and not self.frames[-1][2] and self.frames[-1][0][:1] != "<":
+            return self.frames[-1]
         own = [frame for frame in self.frames if _is_own(frame[0])]
         frames = own or [frame for frame in self.frames if not frame[0].endswith(_COMPILED)] or self.frames
         return frames[-1] if frames else None

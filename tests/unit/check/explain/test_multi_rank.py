@@ -82,6 +82,30 @@ def test_ranks_that_a_message_lists_as_absent_are_named(explained: Callable[...,
     assert explanation.headline().startswith("ranks 1, 3, 5, 7 did not join")
 
 
+_CAME = "[topo.cc:7] [77][Server][DisplayConnectedRank]connected rankinfo[LINE {line}]: {ranks};\n"
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        ("[4],[6],[7]", "rank 5 did not join"),
+        ("[0000004],[0000005],[0000007]", "rank 6 did not join"),
+        ("[4],[5],[6]", "not all ranks came to the root"),
+        ("[77]", "not all ranks came to the root"),
+    ],
+)
+def test_ranks_that_the_roots_list_of_those_connected_lacks_are_named(
+    explained: Callable[..., Explanation], second: str, told: str
+) -> None:
+    explanation = explained(
+        "[ERROR] HCCL(7,python): [topo.cc:7] topo exchange server get socket timeout! timeout[7 s]\n"
+        + _CAME.format(line=0, ranks="[0],[1],[2],[3]")
+        + _CAME.format(line=1, ranks=second)
+    )
+
+    assert explanation.headline().startswith(told)
+
+
 def test_message_below_an_error_is_that_of_the_same_rank(explained: Callable[..., Explanation]) -> None:
     lines = [
         "[rank1]: CMake Error at CMakeLists.txt:18 (find_package):",
