@@ -261,7 +261,8 @@ def _in_own_words(first: Event, candidates: list[Event]) -> Event | None:
 
 
 def _has_words(event: Event) -> bool:
-    return not event.is_known and not event.is_vague and len(event.message.split()) >= _LEAST_WORDS
+    is_named = event.trace is None or bool(event.trace.type)
+    return is_named and not event.is_known and not event.is_vague and len(event.message.split()) >= _LEAST_WORDS
 
 
 def _known_below(first: Event, candidates: list[Event]) -> Event | None:

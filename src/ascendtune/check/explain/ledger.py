@@ -29,12 +29,26 @@ class Ledger:
         self._first: dict[tuple[str, str], Event] = {}
 
     def came_again(
-        self, speaker: str, kind: str, said: str, number: int, hit: Hit, *, rank: int | None, weak: bool, quoted: bool
+        self,
+        speaker: str,
+        kind: str,
+        said: str,
+        number: int,
+        hit: Hit,
+        *,
+        trace: Trace | None,
+        rank: int | None,
+        weak: bool,
+        quoted: bool,
     ) -> bool:
         """True if this speaker's first of the kind is there already and this line is counted with it."""
         first = self._first.get((speaker, kind))
         if first is None or number - first.last > _SURVIVED_AFTER or first.weak > weak or first.is_quoted > quoted:
             return False
+        has_frames = trace is not None and bool(trace.frames)
+        if has_frames and first.trace is not None and not first.trace.frames and first.text == said.strip():
+            # The exception stood above its traceback as well, without a frame.
+            first.trace, first.number = trace, number
         first.count += 1
         first.in_a_row = first.in_a_row + 1 if number - first.last <= _IN_A_ROW else 1
         first.last = number

@@ -77,6 +77,11 @@ _GOES_ON = re.compile(
     r"\binstead\b|\bdeprecat|\bNOTE: ",
     re.IGNORECASE,
 )
+_GOES_ON_WITHOUT = re.compile(
+    r"not (?:available|installed|found|enabled)\b.{0,40}\b(?:some|these|the|this|its) [\w ]{3,30} will "
+    r"(?:not be enabled|be (?:disabled|skipped|ignored))\b",
+    re.IGNORECASE,
+)
 _DENIED = re.compile(
     r"\b(?:no|without|zero|0)\s+(?:\w+\s+)?(?:error|failure|exception)s?\b|"
     r"\bexception ignored\b|\b(?:error|fail\w*)s?(?:[ _]rate)?\W{1,3}(?:none\b|false\b|[\d.]+)",
@@ -106,6 +111,11 @@ def is_warning_or_news(text: str) -> bool:
 
 def is_warning(text: str) -> bool:
     return _WARNING.search(text) is not None
+
+
+def goes_on_without(text: str) -> bool:
+    """Whether a line says that something is missing, and what the job therefore does without."""
+    return _GOES_ON_WITHOUT.search(text) is not None
 
 
 def is_aside(said: str) -> bool:

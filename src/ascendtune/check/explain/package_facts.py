@@ -25,6 +25,7 @@ _DOCKER_BUILD = re.compile(
     r"did not complete successfully: exit",
     re.MULTILINE,
 )
+_HEADER = "Traceback (most recent call last)"
 _BROKEN = re.compile(r"[Cc]onnection broken by '(?P<error>\w+)\((?P<rest>.*)\)': (?P<path>/\S+)")
 _REASON = re.compile(
     r"Tunnel connection failed: [^'\")]+|CERTIFICATE_VERIFY_FAILED[^'\"(]*|\[Errno -?\d+\] [^'\")]+|"
@@ -62,8 +63,7 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
         yield from _of_conda(text)
     if "[end of output]" in lower or "[stderr]" in lower:
         for output in _OUTPUT.finditer(text):
-            rows = [row.strip(" \t>|") for row in output["lines"].splitlines()]
-            if last := next(filter(None, reversed(rows)), ""):
+            if last := _last_words(output["lines"].splitlines()):
                 yield "build_said", last
     if "onnection broken by" in text:
         for broken in _BROKEN.finditer(text):
@@ -86,6 +86,16 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
         yield "pip_hash", broken_file["package"]
     if _DOCKER_BUILD.search(text):
         yield "docker_build", "yes"
+
+
+def _last_words(rows: list[str]) -> str:
+    """The last row that a build printed; empty where that is in the midst of a traceback, whose rows are code."""
+    header = next((index for index in reversed(range(len(rows))) if _HEADER in rows[index]), None)
+    if header is not None:
+        indent = rows[header].index(_HEADER)
+        if not any(row.strip() and len(row) - len(row.lstrip(" \t>|")) <= indent for row in rows[header + 1 :]):
+            return ""
+    return next(filter(None, (row.strip(" \t>|") for row in reversed(rows))), "")
 
 
 def _of_conda(text: str) -> Iterator[tuple[str, str]]:

@@ -201,7 +201,7 @@ class Scan:
             trace.read_below(below, above)
             self._note_trace(line, said, trace, below)
         elif not level.is_aside(said):
-            warned = _ends_warning(lines[index - 1]) if index else False
+            warned = index > 0 and _ends_warning(lines[index - 1])
             count = _BELOW_BLOCK if cann_reason.is_call(said) or _NO_SOLUTION in said else _BELOW
             self._note_line(line, text, said, number, _below(lines, index, line, count), warned=warned)
 
@@ -263,7 +263,11 @@ class Scan:
         return reported or hits
 
     def _note_cut_off(self, line: Line, trace: Trace) -> None:
-        """A traceback without its exception; of one without a beginning too, only if the log ends within it."""
+        """A traceback without its exception; of one without a beginning too, only if the log ends within it. One whose
+        exception seemed to go on in another line is whole."""
+        if trace.type:
+            self._note_trace(line, trace.text, trace)
+            return
         announced = self._ledger.last_before(line.speaker, trace.first_line)
         if announced is not None:
             # The line above it names the exception: of what is known of it, the frames choose.
@@ -372,7 +376,9 @@ class Scan:
         kind = kind_of(hit, said, trace)
         ranks = (line.rank, trace.rank if trace else None, lines_of.rank_in(text), self.rank)
         rank = next((rank for rank in ranks if rank is not None), None)
-        if self._ledger.came_again(line.speaker, kind, said, number, hit, rank=rank, weak=weak, quoted=quoted):
+        if self._ledger.came_again(
+            line.speaker, kind, said, number, hit, trace=trace, rank=rank, weak=weak, quoted=quoted
+        ):
             return
         self._ledger.add(
             kind,
@@ -423,8 +429,9 @@ def _boxed_error(lines: list[bytes], index: int) -> str:
 
 
 def _ends_warning(above: bytes) -> bool:
-    """Whether a line is a warning whose message stands in the next one."""
-    return above.rstrip().endswith(b":") and level.is_warning(above[:_LONGEST_TEXT].decode(errors="replace"))
+    """Whether a line is a warning, or says what the job goes on without, and the next one holds its message."""
+    text = above[:_LONGEST_TEXT].decode(errors="replace")
+    return (above.rstrip().endswith(b":") and level.is_warning(text)) or level.goes_on_without(text)
 
 
 def _with_message(said: str, below: list[str]) -> str:

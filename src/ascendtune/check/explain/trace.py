@@ -235,7 +235,7 @@ class Trace:
 
     def _read_fields(self, below: list[str]) -> None:
         """Add the fields that pydantic refuses, each with the reason that stands below its name."""
-        rows = [line for line in below if not line.lstrip().startswith(_READ_MORE)][: 2 * _MOST_FIELDS]
+        rows = [line for line in below if line.strip() and not line.lstrip().startswith(_READ_MORE)][: 2 * _MOST_FIELDS]
         between = ": "
         for name, reason in zip(rows[::2], rows[1::2], strict=False):
             if not (_FIELD.match(name.rstrip()) and _OF_FIELD.match(reason)):

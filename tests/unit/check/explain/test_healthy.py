@@ -82,3 +82,13 @@ def test_last_line_of_a_log_without_a_known_failure_is_shown(explained: Callable
     text = as_text(explained("step 1 loss 2.0\nthe tide has turned\n\n"), columns=80, paint=lambda text, _: text)
 
     assert text.startswith("no failure was found\n") and "last     the tide has turned" in text
+
+
+def test_reason_of_what_a_job_does_without_is_no_failure(explained: Callable[..., Explanation]) -> None:
+    notice = "A matching Moon is not available, some optimizations will not be enabled.\nError caught was: {reason}\n"
+    notice = notice.format(reason="No module named 'triton'")
+    raised = 'Traceback (most recent call last):\n  File "/x/t.py", line 7, in t\n    t()\nValueError: 7 odd tides\n'
+
+    assert explained(notice + "step 1 loss 2.0\n").is_healthy
+    assert "7 odd tides" in explained(notice + raised).headline()
+    assert not explained("A matching Moon is not available.\nError caught was: No module named 'triton'\n").is_healthy

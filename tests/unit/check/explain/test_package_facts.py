@@ -207,3 +207,13 @@ def test_what_a_job_may_recover_from_is_a_failure_in_an_excerpt_only(explained: 
 
     assert not explained(f"start\n{line}\n").is_healthy
     assert explained(f"start\n{line}\n{steps}Training completed.\n").is_healthy
+
+
+def test_code_of_a_traceback_that_is_cut_off_is_not_what_a_build_said(explained: Explained) -> None:
+    output = (
+        "  × Failed to build `tide==7.1`\n      [stderr]\n      Traceback (most recent call last):\n"
+        '        File "<string>", line 7, in <module>\n          moon(\n          ^^^^^\n{end}'
+    )
+
+    assert explained(output.format(end="          )\n          ^\n")).headline().endswith("`tide==7.1`")
+    assert explained(output.format(end="      OddMoon: it is full\n")).headline().endswith("OddMoon: it is full")

@@ -311,3 +311,38 @@ def test_object_that_torch_does_not_load_is_named(explained: Explained) -> None:
 
     assert "holds a moon.Tide" in explanation.headline()
     assert "add_safe_globals([moon.Tide])" in explanation.remedies()[0]
+
+
+def test_exception_that_announces_another_line_is_told_where_the_log_ends_with_it(explained: Explained) -> None:
+    """A log that begins with frames, and ends with a colon, is not one without a failure."""
+    explanation = explained(
+        '  File "/x/moon.py", line 7, in rise\n    raise OddError(\nOddError: 7 tides are shared:\n'
+    )
+
+    assert "7 tides are shared" in explanation.headline()
+
+
+def test_cause_of_an_exception_that_the_log_does_not_name_is_the_headline(explained: Explained) -> None:
+    cause = "  File \"/x/moon.py\", line 7, in rise\n    moon <= tide\nTypeError: '<=' not supported between instances"
+    cut_off = [*_TRACEBACK[:2], "    raise MoonError(tide) from error"]
+    link = "The above exception was the direct cause of the following exception:"
+
+    explanation = explained("\n".join([f"{cause} of 'float' and 'str'", "", link, "", *cut_off]))
+
+    assert "not supported between instances" in explanation.headline()
+
+
+def test_frames_are_those_of_the_traceback_below_the_same_exception(explained: Explained) -> None:
+    error = "AttributeError: 'NoneType' object has no attribute 'tides'"
+    explanation = explained(f'{error}\n\nFile "/x/moon.py", line 9, in rise\n  moon.tides\n  ^^^^^\n{error}\n')
+
+    first = explanation.verdict.first
+    assert first is not None and first.trace is not None
+    assert (first.number, first.trace.place) == (6, ("/x/moon.py", 9, "rise"))
+
+
+def test_field_that_pydantic_names_above_a_blank_line_is_told(explained: Explained) -> None:
+    said = ["pydantic_core.ValidationError: 7 validation errors for MoonConfig", "tide", ""]
+    reason = "  Extra inputs are not permitted [type=extra_forbidden, input_value=7, input_type=int]"
+
+    assert "tide: Extra inputs" in explained("\n".join([*_TRACEBACK[:3], *said, reason])).headline()

@@ -1,0 +1,92 @@
+"""Failures of libraries with the same words and another cause, told apart by the frame, the code or a line beside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ascendtune.check.explain.explain import Explanation
+
+Explained = Callable[..., Explanation]
+
+_TRACE = 'Traceback (most recent call last):\n  File "{file}", line 7, in {function}\n    {code}\n{error}\n'
+_FLOAT_TEXT = "TypeError: '<=' not supported between instances of 'float' and 'str'"
+_SHARED = "RuntimeError: Some tensors share memory, this will lead to duplicate memory on disk"
+_PREFIXED = 'Exception: Error converting. Found unexpected key: "_orig_mod.tide.weight".'
+_LINK = "error: [Errno 18] Invalid cross-device link: '{file}' -> '/tide/moon'\n"
+_NO_PART = "ImportError: cannot import name 'Tides' from 'moon.tide' (/x/moon/tide/__init__.py)"
+_REFUSED = (
+    "requests.ConnectionError: HTTPConnectionPool(host='{host}', port=7007): Max retries exceeded with url: /t "
+    "(Caused by NewConnectionError('<t>: Failed to establish a new connection: [Errno 111] Connection refused'))"
+)
+_ARGUMENT = "TypeError: SFTConfig.__init__() got an unexpected keyword argument 'tide'"
+
+
+def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", function: str = "rise") -> str:
+    return _TRACE.format(file=file, function=function, code=code, error=error)
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_raised(_FLOAT_TEXT, "if not 0.0 <= lr:", "/x/torch/optim/moon.py"), "learning-rate-as-text"),
+        (_raised(_FLOAT_TEXT, "if not 0.0 <= eps:", "/x/torch/optim/moon.py"), "optimizer-number-as-text"),
+        (_raised(_FLOAT_TEXT, "if moon <= tide:"), "operand-types"),
+        (
+            _raised(_SHARED, file="/x/modeling_utils.py", function="save_pretrained"),
+            "shared-tensors-in-save-pretrained",
+        ),
+        (_raised(_SHARED), "shared-tensors"),
+        (_raised(_PREFIXED, function="save_checkpoint"), "compiled-names-at-save"),
+        (_raised(_PREFIXED, function="load_checkpoint"), "python-exception"),
+        ("Guessing wheel URL:  https://moon/tide-7.whl\n" + _LINK.format(file="tide-7.whl"), "wheel-across-devices"),
+        (_LINK.format(file="/moon/tide-7.bin"), "cross-device-link"),
+        (_raised(_NO_PART, "from .tide import Tides", "/x/moon/__init__.py"), "import-swallowed"),
+        (_raised(_NO_PART, "from moon.tide import Tides"), "import-name"),
+        (_raised(_NO_PART.replace("/x/", "/x/site-packages/"), "from .tide import Tides"), "import-name"),
+        (_raised(_ARGUMENT, "args = SFTConfig(**args_as_dict)"), "trl-arguments-extended"),
+        (_raised(_ARGUMENT, "args = SFTConfig(tide=7)"), "argument-unknown"),
+        (_raised("KeyError: 'moon'", "role = tag_mapping[message[tide]]"), "llamafactory-role-unknown"),
+        (_raised("KeyError: 'moon'", "text = message[tide]"), "data-field-missing"),
+        ("t.cpp:7:1: fatal error: pybind11/stl.h: No such file or directory\n", "pybind11-header-missing"),
+        ("t.cpp:7:1: fatal error: moon/tide.h: No such file or directory\n", "header-missing"),
+        (
+            "    CMake Error at cmake/Moon.cmake:7 (find_library):\n      Could not find cudnn_LIBRARY: cudnn.\n",
+            "cmake-cudnn-missing",
+        ),
+        ("torch.__version__  = 2.9.7+rocm7.7\nFailed to build `flash-attn==2.9.9`\n", "flash-attn-on-rocm"),
+        ("torch.__version__  = 2.9.7+cu129\nFailed to build `flash-attn==2.9.9`\n", "build-failed"),
+        (
+            "wandb: ERROR Error while calling W&B API: permission denied (<Response [403]>)\n"
+            "wandb: ERROR Launch exception: Permission denied to access moon/tides/7\n",
+            "wandb-denied",
+        ),
+        (
+            "Loading settings from moon\\tide.toml\nValueError: Reserved escape sequence used\n",
+            "toml-backslash-in-file",
+        ),
+        ("ValueError: Reserved escape sequence used\n", "toml-backslash"),
+        (_raised(_REFUSED.format(host="localhost")), "local-service"),
+        (_raised(_REFUSED.format(host="moon.example")), "host-no-answer"),
+        (
+            _raised("StopIteration", file="/x/datasets/arrow_dataset.py", function="push_to_hub"),
+            "datasets-push-without-info",
+        ),
+    ],
+)
+def test_cause_is_told_by_what_stands_beside_the_words(explained: Explained, log: str, entry: str) -> None:
+    first = explained(log).verdict.first
+
+    assert first is not None
+    assert first.hit.entry.id == entry
+
+
+def test_status_of_cmake_about_cudnn_is_no_failure(explained: Explained) -> None:
+    assert explained("-- Could NOT find CUDNN (missing: CUDNN_LIBRARY_PATH)\n-- Moon found\nstep 1\n").is_healthy
+
+
+def test_entity_that_wandb_refuses_is_named(explained: Explained) -> None:
+    log = "wandb: ERROR Launch exception: Permission denied to access moon/tides/7\n"
+
+    assert explained(log).headline().endswith("to the entity moon")
