@@ -262,7 +262,8 @@ class Scan:
         announced = self._ledger.last_before(line.speaker, trace.first_line)
         if announced is not None:
             # The line above it names the exception: of what is known of it, the frames choose.
-            announced.hit = next(iter(self._hits_of(announced.text, trace)), announced.hit)
+            hits = (hit for hit in self._hits_of(announced.text, trace) if not hit.entry.is_conditional)
+            announced.hit = next(hits, announced.hit)
             return
         ends_there = self._last[0] <= trace.end
         if not trace.headless or (ends_there and (len(trace.frames) > 1 or trace.is_of_notebook)):

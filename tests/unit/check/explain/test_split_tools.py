@@ -31,19 +31,22 @@ _REASON = (
 )
 _UV = (
     "  × No solution found when resolving dependencies:\n"
-    "  ╰─▶ Because {because} and you require {package}, we can conclude that\n      the requirements are unsatisfiable.\n"
+    "  ╰─▶ Because {because} and you require {package}, we can conclude that\n"
+    "      the requirements are unsatisfiable.\n"
 )
 _NO_WHEELS = "{package} has no wheels are available with a matching Python {tag}"
 _CPU_INDEX = "uv pip install {package} --index-url https://download.pytorch.org/whl/cpu\n"
-_HINT = "\n      hint: `tide` was found on https://moon.example/whl/cu126, but not at the requested version (tide==7.1). A\n"
+_HINT = (
+    "\n      hint: `tide` was found on https://moon.example/whl/cu126, but not at the requested version (tide==7.1).\n"
+)
 _OUT_OF_MEMORY = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.10 GiB of "
-    "which 7.00 MiB is free. 71.00 GiB is allocated by PyTorch, with {pool} allocated in private pools (e.g., CUDA "
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.10 GiB "
+    "of which 7.00 MiB is free. 71.00 GiB is allocated by PyTorch, with {pool} allocated in private pools (e.g., CUDA "
     "Graphs)\n"
 )
 _COUNT = (
-    "/v/torch/cuda/__init__.py:7: UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). {reason} "
-    "(Triggered internally at moon.cpp:7.)\n  return torch._C._cuda_getDeviceCount() > 0\nFalse\n"
+    "/v/torch/cuda/__init__.py:7: UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). "
+    "{reason} (Triggered internally at moon.cpp:7.)\n  return torch._C._cuda_getDeviceCount() > 0\nFalse\n"
 )
 _NO_PLACE = "'/home/moon/.cache/tide.txt.{end}' -> '/home/moon/.cache/tide.txt'"
 _CACHE = "/home/moon/.triton/cache/7f7f628804055ab05f902072733c9ab2d/tide.ttir"
@@ -68,13 +71,13 @@ _GRPC = "grpc._channel._InactiveRpcError: <_InactiveRpcError of RPC that termina
         (f"{_BUS_ERROR} 5 0x0000000000071000 ???()  /usr/lib/moon/libnccl.so.2:0\n", "sigbus-nccl"),
         (f"{_BUS_ERROR} 2 0x0000000000071000 tide_read()  ???:0\n", "sigbus"),
         (
-            f"{_HOOK}nvidia-container-cli: mount error: file creation failed: /var/lib/moon/merged/usr/lib/libtide.so.1: "
+            f"{_HOOK}nvidia-container-cli: mount error: file creation failed: /moon/merged/usr/lib/libtide.so.1: "
             "file exists: unknown.\n",
             "nvidia-library-in-image",
         ),
         (f"{_HOOK}nvidia-container-cli: mount error: failed to add rules: unknown.\n", "container-device"),
         (
-            "E: Conflicting values set for option Signed-By regarding source https://moon/ /: a !=\n",
+            "E: Conflicting values set for option Signed-By regarding source http://moon/ /: !=\n",
             "apt-sources-conflict",
         ),
         ("E: Malformed entry 7 in list file /etc/apt/sources.list.d/moon.list (URI)\n", "apt-sources-malformed"),
@@ -135,7 +138,7 @@ _GRPC = "grpc._channel._InactiveRpcError: <_InactiveRpcError of RPC that termina
             "cudnn-other-loaded",
         ),
         (
-            "AssertionError: The Ray clusters(ray_num_nodes: 0) cannot meet the required number of nodes (`num_nodes`7).\n",
+            "AssertionError: The tide(ray_num_nodes: 0) cannot meet the required number of nodes (`num_nodes`7).\n",
             "ray-too-few-nodes",
         ),
         (
