@@ -59,7 +59,15 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     notices = tuple(event for event in ordered if event.hit.entry.kind in _NOT_FATAL)
     lengths = {scan.name: scan.lines for scan in scans}
     harmless = {event.hit.entry.id for event in notices}
-    grave = [event for event in ordered if _is_fatal(event, lengths) and not _echoes(event, harmless)]
+    # What such a notice says of its lines goes before the other readings of the same lines.
+    survived = {(event.source, event.number, event.last) for event in notices if event.hit.entry.is_conditional}
+    grave = [
+        event
+        for event in ordered
+        if _is_fatal(event, lengths)
+        and not _echoes(event, harmless)
+        and (event.source, event.number, event.last) not in survived
+    ]
     fatal = [event for event in grave if not event.weak]
     if all(event.trace is not None and not event.trace.type for event in fatal):
         # Nothing at all, or a traceback that lacks its exception.

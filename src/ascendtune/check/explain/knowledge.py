@@ -126,6 +126,11 @@ class KnownFailure:
         return frozenset([IMPORTER, EXPRESSION, TABLE, *(name for pattern in patterns for name in pattern.names)])
 
     @property
+    def is_conditional(self) -> bool:
+        """Whether what else the logs say decides if the entry counts."""
+        return bool(self.requires or self.beside)
+
+    @property
     def conditions(self) -> int:
         """How many conditions it has beside the words of the line."""
         return len(self.requires) + bool(self.frame) + bool(self.beside) + self.specific

@@ -137,7 +137,10 @@ class Matcher:
         ranked = sorted(found.values(), key=_rank)
         longest = max(ranked, key=lambda hit: hit.length, default=None)
         # What is known to be harmless is so although the line holds the words of something worse.
-        return [longest] if longest and longest.entry.kind == "notice" else ranked
+        if longest is None or longest.entry.kind != "notice":
+            return ranked
+        # Whether one with conditions holds is known when the whole log is read.
+        return [longest, *(hit for hit in ranked if hit is not longest)] if longest.entry.is_conditional else [longest]
 
 
 def _rank(hit: Hit) -> tuple[int, bool, int, int, str]:

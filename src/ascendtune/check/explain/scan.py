@@ -29,7 +29,7 @@ _LAST_WORDS = 10
 """Lines at the end of a block among which the last that is not blank is looked for."""
 _SAYS_WHERE = re.compile(
     r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$|\bfollowing error: .*:\s*$|\bis invalid because:\s*$|"
-    r"\bNo solution found when resolving .*:\s*$|^Last error:\s*$"
+    r"\bNo solution found when resolving .*:\s*$|^Last error:\s*$|stderr: Auto-detected mode as '\w+'\s*$"
 )
 _CODED_CLAUSE = re.compile(r"\bE[A-Z1-9]\d{4}\)?:.*,\s*$")
 """A reason of CANN that goes on in the next line."""
@@ -271,7 +271,8 @@ class Scan:
         announced = self._ledger.last_before(line.speaker, trace.first_line)
         if announced is not None:
             # The line above it names the exception: of what is known of it, the frames choose.
-            announced.hit = next(iter(self._hits_of(announced.text, trace)), announced.hit)
+            hits = (hit for hit in self._hits_of(announced.text, trace) if not hit.entry.is_conditional)
+            announced.hit = next(hits, announced.hit)
             return
         ends_there = self._last[0] <= trace.end
         if not trace.headless or (ends_there and (len(trace.frames) > 1 or trace.is_of_notebook)):
@@ -405,7 +406,7 @@ class Scan:
 
 def _with_spare(hits: list[Hit], spare: Hit | None) -> list[Hit]:
     """The hits; the line's own words besides, where each of the entries depends on what else the logs say."""
-    depend = all(hit.entry.requires or hit.entry.beside for hit in hits)
+    depend = all(hit.entry.is_conditional for hit in hits)
     return [*hits, spare] if depend and spare is not None else hits
 
 

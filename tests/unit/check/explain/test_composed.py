@@ -30,7 +30,12 @@ _END = (
 )
 _NAMES_A_RANK = re.compile(r"rank\W{0,3}\d", re.IGNORECASE)
 """What the line itself says of ranks goes before who says it."""
-_EXPLAINING = [entry for entry in entries() if entry.kind in ("cause", "symptom") and not entry.lasting]
+_EXPLAINING = [
+    entry
+    for entry in entries()
+    if entry.kind in ("cause", "symptom") and not entry.lasting and "DEBUG: " not in entry.test
+]
+"""News counts only where a log ends with it."""
 
 
 def _composed(entry: KnownFailure, seed: int, *, steps: int = 4) -> tuple[list[str], int]:
