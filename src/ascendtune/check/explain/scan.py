@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
 
-from ascendtune.check.explain import cann_reason, level, torchrun_summary
+from ascendtune.check.explain import cann_reason, level, message_lines, torchrun_summary
 from ascendtune.check.explain import line as lines_of
 from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.frame import frame_of
 from ascendtune.check.explain.knowledge import EXPRESSION, IMPORTER, TABLE
 from ascendtune.check.explain.ledger import Ledger, kind_of
 from ascendtune.check.explain.line import InnerPrefixes, Line
 from ascendtune.check.explain.matcher import Hit, Matcher
+from ascendtune.check.explain.message_lines import LONGEST_TEXT, NO_SOLUTION
 from ascendtune.check.explain.own_words import unknown_exception, unknown_line
 from ascendtune.check.explain.sieve import Sieve
 from ascendtune.check.explain.source import blocks, lines_before
-from ascendtune.check.explain.trace import HEADER, LINKS, Trace, Traces
+from ascendtune.check.explain.trace import HEADER, LINKS, Trace
+from ascendtune.check.explain.traces import Traces
 from ascendtune.check.explain.wrapped import unwrapped
 
-_LONGEST_TEXT = 2000
 _HITS_KEPT = 5
 """Entries of one line: those that require facts are decided when the whole log is read."""
 _HEAD = 50
@@ -27,21 +28,6 @@ _HEAD = 50
 _RULE_OF_MPI = "-" * 74
 _LAST_WORDS = 10
 """Lines at the end of a block among which the last that is not blank is looked for."""
-_SAYS_WHERE = re.compile(
-    r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$|\bfollowing error: .*:\s*$|\bis invalid because:\s*$|"
-    r"\bNo solution found when resolving .*:\s*$|^Last error:\s*$|stderr: Auto-detected mode as '\w+'\s*$"
-)
-_CODED_CLAUSE = re.compile(r"\bE[A-Z1-9]\d{4}\)?:.*,\s*$")
-"""A reason of CANN that goes on in the next line."""
-_NO_SOLUTION = "No solution found when resolving"
-_BECAUSE = "Because "
-_OF_TREE = re.compile(r"^(?:\d+\.\d+ )?[\s|│╰─▶`>-]+|\{[^{}]*\}")
-"""What uv draws before a line of a message that has several parts, below the time of a build of Docker, and the
-conditions behind a package's name."""
-_LONGEST_REASON = 600
-_CMAKE = "CMake Error"
-_BOX_OF_ERROR, _BOX_SIDE = "╭─ Error ─".encode(), "│".encode()
-_LONGEST_BOX = 8
 _BELOW = 3
 """Lines below one that may belong to it."""
 _BELOW_BLOCK = 24
@@ -50,8 +36,6 @@ _LEAST_BROKEN = 40
 """Characters of a line from which on it may have been broken at the width of a window."""
 _IS_WHOLE = re.compile(r"[.!?:;,]\s*$")
 _GOES_ON = re.compile(r"\s?[a-z(]")
-_SPEAKERS = 64
-"""Speakers whose lines may alternate, so that those below a line of one stand further down."""
 _KEPT = 1 << 17
 _LOOK_BACK = 200
 """Lines in which the time of a line without one is looked for."""
@@ -104,7 +88,7 @@ class Scan:
     @property
     def last_words(self) -> str:
         """The last line that is not blank."""
-        return self._last[1][:_LONGEST_TEXT].decode(errors="replace").strip()
+        return self._last[1][:LONGEST_TEXT].decode(errors="replace").strip()
 
     @property
     def head(self) -> str:
@@ -164,7 +148,7 @@ class Scan:
             index += 1
 
     def _read_line(self, lines: list[bytes], index: int) -> None:
-        text = lines[index][:_LONGEST_TEXT].decode(errors="replace")
+        text = lines[index][:LONGEST_TEXT].decode(errors="replace")
         number = self.lines + index + 1
         if number <= self._passed:
             return
@@ -174,9 +158,9 @@ class Scan:
         said = self._inner.without(line.said)
         if not self._traces.are_open:
             said = self._with_broken_off(said, lines, index)
-            boxed = _boxed_error(lines, index)
+            boxed = message_lines.boxed_error(lines, index)
             said = boxed or said
-            if number <= _HEAD and Traces.is_frame(said):
+            if number <= _HEAD and frame_of(said) is not None:
                 # The log begins in the middle of a traceback.
                 self._traces.begin_headless(line.speaker, number)
             elif not boxed and not level.may_matter(text) and not self._matcher.hits(said):
@@ -196,20 +180,20 @@ class Scan:
         self._time = self._time_of(lines, index)
         trace = trace or Traces.bare(said, number)
         if trace is not None:
-            above = lines[index - 1][:_LONGEST_TEXT].decode(errors="replace") if index else ""
-            below = _below(lines, index, line, _BELOW_BLOCK)
+            above = lines[index - 1][:LONGEST_TEXT].decode(errors="replace") if index else ""
+            below = message_lines.below(lines, index, line, _BELOW_BLOCK)
             trace.read_below(below, above)
             self._note_trace(line, said, trace, below)
         elif not level.is_aside(said):
-            warned = index > 0 and _ends_warning(lines[index - 1])
-            count = _BELOW_BLOCK if cann_reason.is_call(said) or _NO_SOLUTION in said else _BELOW
-            self._note_line(line, text, said, number, _below(lines, index, line, count), warned=warned)
+            warned = index > 0 and message_lines.ends_warning(lines[index - 1])
+            count = _BELOW_BLOCK if cann_reason.is_call(said) or NO_SOLUTION in said else _BELOW
+            self._note_line(line, text, said, number, message_lines.below(lines, index, line, count), warned=warned)
 
     def _with_broken_off(self, said: str, lines: list[bytes], index: int) -> str:
         """`said`, with the next line where only both together are a message that is known: it was broken there."""
         if len(said) < _LEAST_BROKEN or index + 1 == len(lines) or _IS_WHOLE.search(said) or self._matcher.hits(said):
             return said
-        rest = self._inner.without(lines_of.read(lines[index + 1][:_LONGEST_TEXT].decode(errors="replace")).said)
+        rest = self._inner.without(lines_of.read(lines[index + 1][:LONGEST_TEXT].decode(errors="replace")).said)
         if not _GOES_ON.match(rest):
             return said
         known = max((hit.length for hit in self._matcher.hits(rest)), default=0)
@@ -286,7 +270,7 @@ class Scan:
         """Any other line: what is known about it; of an error also that it is one."""
         if warned and not level.is_error(text, said):
             return
-        reason, first_line, said = self._reason(said, below), said.strip(), _with_message(said, below)
+        reason, first_line, said = self._reason(said, below), said.strip(), message_lines.with_message(said, below)
         lines = [first_line, said.strip().removeprefix(first_line).strip()] if said.strip() != first_line else []
         hits = [
             hit
@@ -327,7 +311,7 @@ class Scan:
         number, last = self._last
         if any(event.last == number for event in self.events if event.hit.entry.kind == "notice"):
             return
-        text = last[:_LONGEST_TEXT].decode(errors="replace")
+        text = last[:LONGEST_TEXT].decode(errors="replace")
         line = lines_of.read(text)
         if (raised := Traces.raised_in_code(line.said, number)) is not None:
             self._note_trace(line, raised.text, raised)
@@ -408,44 +392,3 @@ def _with_spare(hits: list[Hit], spare: Hit | None) -> list[Hit]:
     """The hits; the line's own words besides, where each of the entries depends on what else the logs say."""
     depend = all(hit.entry.is_conditional for hit in hits)
     return [*hits, spare] if depend and spare is not None else hits
-
-
-def _below(lines: list[bytes], index: int, line: Line, count: int) -> list[str]:
-    """The lines below the one at `index`; where a prefix names its speaker, the speaker's, without the prefix."""
-    below = lines[index + 1 : index + 1 + count]
-    said = line.said.encode()
-    if line.speaker and lines[index].endswith(said):
-        prefix = lines[index].removesuffix(said)
-        of_speaker = [each for each in lines[index + 1 : index + 1 + count * _SPEAKERS] if each.startswith(prefix)]
-        below = [each.removeprefix(prefix) for each in of_speaker[:count]] or below
-    return [each[:_LONGEST_TEXT].decode(errors="replace") for each in below]
-
-
-def _boxed_error(lines: list[bytes], index: int) -> str:
-    """The error of a command line that typer draws in a box, at the box's first line; empty for any other line."""
-    if not index or not lines[index - 1].startswith(_BOX_OF_ERROR) or not lines[index].startswith(_BOX_SIDE):
-        return ""
-    rows = takewhile(lambda row: row.startswith(_BOX_SIDE), lines[index : index + _LONGEST_BOX])
-    return "Error: " + " ".join(row.decode(errors="replace").strip("│ \r") for row in rows)
-
-
-def _ends_warning(above: bytes) -> bool:
-    """Whether a line is a warning, or says what the job goes on without, and the next one holds its message."""
-    text = above[:_LONGEST_TEXT].decode(errors="replace")
-    return (above.rstrip().endswith(b":") and level.is_warning(text)) or level.goes_on_without(text)
-
-
-def _with_message(said: str, below: list[str]) -> str:
-    """An error line that says only where it happened, and the next one, which says what."""
-    message = next(filter(None, map(str.strip, below)), "")
-    if said.startswith(_CMAKE):
-        # Its message is an indented paragraph, a name may stand below a blank line.
-        paragraph = takewhile(lambda each: not each.strip() or each[0].isspace(), below)
-        message = " ".join(filter(None, map(str.strip, paragraph)))
-    if _NO_SOLUTION in said:
-        tree = " ".join(_OF_TREE.sub("", each).strip() for each in takewhile(str.strip, below))
-        tree = _OF_TREE.sub("", tree)
-        reason = tree[max(0, tree.find(_BECAUSE)) :]
-        return f"{said.rstrip()} {reason[:_LONGEST_REASON]}" if _BECAUSE in tree else said
-    goes_on = _SAYS_WHERE.search(said) or _CODED_CLAUSE.search(said)
-    return f"{said.rstrip()} {message}" if message and goes_on else said

@@ -1,0 +1,36 @@
+"""Lines of tracebacks that name a frame: Python's, IPython's and Colab's."""
+
+from __future__ import annotations
+
+import re
+
+_FRAME = re.compile(r'\s*(?:[|>]\s*)?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
+_NOTEBOOK_FRAME = re.compile(r"File (?P<file>[^\s:\"]+\.pyx?):(?P<line>\d+)(?:, in (?P<function>[\w.<>]+).*)?\s*$")
+_LINKED_FRAME = re.compile(r"\[?(?P<file>[~/][^\s\])]*\.pyx?)(?:\]\([^\s)]*\))? in (?P<function>[\w.<>]+)\(.*\)?$")
+"""A frame of IPython before version 8 and of Colab; the line stands below it, beside the code."""
+_NOT_OURS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "<string>", "<__array_function__")
+COMPILED = (".pyx", ".pxi")
+"""Sources of compiled modules, which an installation does not have."""
+
+
+def frame_of(text: str) -> tuple[str, int, str] | None:
+    """(file, line, function) of a line that names a frame; line 0 where the line stands beside the code below it."""
+    if match := _FRAME.match(text) or _NOTEBOOK_FRAME.match(text):
+        return match["file"], int(match["line"]), (match["function"] or "").strip()
+    if match := _LINKED_FRAME.match(text):
+        return match["file"], 0, match["function"]
+    return None
+
+
+def posix(file: str) -> str:
+    return file.replace("\\", "/")
+
+
+def is_own(file: str) -> bool:
+    """Whether a file belongs to no installed package."""
+    return not file.endswith(COMPILED) and not any(part in posix(file) for part in _NOT_OURS)
+
+
+def is_python_frame(text: str) -> bool:
+    """Whether a line names a frame as Python does."""
+    return _FRAME.match(text) is not None

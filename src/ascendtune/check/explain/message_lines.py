@@ -1,0 +1,71 @@
+"""Lines of a log that together are one message."""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+
+from ascendtune.check.explain import level
+from ascendtune.check.explain.line import Line
+
+LONGEST_TEXT = 2000
+"""Bytes of a line that are read."""
+_SAYS_WHERE = re.compile(
+    r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$|\bfollowing error: .*:\s*$|\bis invalid because:\s*$|"
+    r"\bNo solution found when resolving .*:\s*$|^Last error:\s*$|stderr: Auto-detected mode as '\w+'\s*$"
+)
+_CODED_CLAUSE = re.compile(r"\bE[A-Z1-9]\d{4}\)?:.*,\s*$")
+"""A reason of CANN that goes on in the next line."""
+NO_SOLUTION = "No solution found when resolving"
+"""Of uv, above a tree of reasons."""
+_BECAUSE = "Because "
+_OF_TREE = re.compile(r"^(?:\d+\.\d+ )?[\s|│╰─▶`>-]+|\{[^{}]*\}")
+"""What uv draws before a line of a message that has several parts, below the time of a build of Docker, and the
+conditions behind a package's name."""
+_LONGEST_REASON = 600
+_CMAKE = "CMake Error"
+_BOX_OF_ERROR, _BOX_SIDE = "╭─ Error ─".encode(), "│".encode()
+_LONGEST_BOX = 8
+_SPEAKERS = 64
+"""Speakers whose lines may alternate, so that those below a line of one stand further down."""
+
+
+def below(lines: list[bytes], index: int, line: Line, count: int) -> list[str]:
+    """The lines below the one at `index`; where a prefix names its speaker, the speaker's, without the prefix."""
+    found = lines[index + 1 : index + 1 + count]
+    said = line.said.encode()
+    if line.speaker and lines[index].endswith(said):
+        prefix = lines[index].removesuffix(said)
+        of_speaker = [each for each in lines[index + 1 : index + 1 + count * _SPEAKERS] if each.startswith(prefix)]
+        found = [each.removeprefix(prefix) for each in of_speaker[:count]] or found
+    return [each[:LONGEST_TEXT].decode(errors="replace") for each in found]
+
+
+def boxed_error(lines: list[bytes], index: int) -> str:
+    """The error of a command line that typer draws in a box, at the box's first line; empty for any other line."""
+    if not index or not lines[index - 1].startswith(_BOX_OF_ERROR) or not lines[index].startswith(_BOX_SIDE):
+        return ""
+    rows = takewhile(lambda row: row.startswith(_BOX_SIDE), lines[index : index + _LONGEST_BOX])
+    return "Error: " + " ".join(row.decode(errors="replace").strip("│ \r") for row in rows)
+
+
+def ends_warning(above: bytes) -> bool:
+    """Whether a line is a warning, or says what the job goes on without, and the next one holds its message."""
+    text = above[:LONGEST_TEXT].decode(errors="replace")
+    return (above.rstrip().endswith(b":") and level.is_warning(text)) or level.goes_on_without(text)
+
+
+def with_message(said: str, below: list[str]) -> str:
+    """An error line that says only where it happened, and the next one, which says what."""
+    message = next(filter(None, map(str.strip, below)), "")
+    if said.startswith(_CMAKE):
+        # Its message is an indented paragraph, a name may stand below a blank line.
+        paragraph = takewhile(lambda each: not each.strip() or each[0].isspace(), below)
+        message = " ".join(filter(None, map(str.strip, paragraph)))
+    if NO_SOLUTION in said:
+        tree = " ".join(_OF_TREE.sub("", each).strip() for each in takewhile(str.strip, below))
+        tree = _OF_TREE.sub("", tree)
+        reason = tree[max(0, tree.find(_BECAUSE)) :]
+        return f"{said.rstrip()} {reason[:_LONGEST_REASON]}" if _BECAUSE in tree else said
+    goes_on = _SAYS_WHERE.search(said) or _CODED_CLAUSE.search(said)
+    return f"{said.rstrip()} {message}" if message and goes_on else said
