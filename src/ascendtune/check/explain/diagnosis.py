@@ -55,7 +55,8 @@ class Diagnosis:
 
 def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     """Weigh everything that the scans found, of any number of files and ranks."""
-    ordered = _without_spares([event for event in in_order(scans) if _meets(event, facts, scans)])
+    beside = _names_beside(scans)
+    ordered = _without_own_words([event for event in in_order(scans) if _meets(event, facts, beside)])
     notices = tuple(event for event in ordered if event.hit.entry.kind in _NOT_FATAL)
     lengths = {scan.name: scan.lines for scan in scans}
     harmless = {event.hit.entry.id for event in notices}
@@ -96,22 +97,33 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     return Diagnosis(_certainty(first), first, echoes, notices, rank, host, missing, _rival(first, fatal, scans))
 
 
-def _meets(event: Event, facts: Facts, scans: Sequence[Scan]) -> bool:
+def _names_beside(scans: Sequence[Scan]) -> dict[str, dict[str, str] | None]:
+    """Entry -> what its `beside` names in the logs; None where they do not hold it."""
+    entries = {event.hit.entry.id: event.hit.entry for scan in scans for event in scan.events}
+    # A scan decodes them each time.
+    texts = [text for scan in scans for text in (scan.head, scan.tail)]
+    names: dict[str, dict[str, str] | None] = {}
+    for entry in entries.values():
+        if entry.beside is not None:
+            match = next(filter(None, map(entry.beside.search, texts)), None)
+            names[entry.id] = (
+                None if match is None else {key: value for key, value in match.groupdict().items() if value}
+            )
+    return names
+
+
+def _meets(event: Event, facts: Facts, beside: dict[str, dict[str, str] | None]) -> bool:
     """Whether the logs have the facts and the text that the entry asks for, whose names are added to the line's."""
-    names = satisfied(event.hit.entry.requires, facts)
-    if names is None:
+    named = satisfied(event.hit.entry.requires, facts)
+    told = beside.get(event.hit.entry.id, {})
+    if named is None or told is None:
         return False
-    if (beside := event.hit.entry.beside) is not None:
-        found = next(filter(None, (beside.search(text) for scan in scans for text in (scan.head, scan.tail))), None)
-        if found is None:
-            return False
-        names |= {key: value for key, value in found.groupdict().items() if value}
-    event.hit.names.update(names)
+    event.hit.names.update(named | told)
     return True
 
 
-def _without_spares(events: list[Event]) -> list[Event]:
-    """Without the own words of lines that an entry is known for."""
+def _without_own_words(events: list[Event]) -> list[Event]:
+    """Drops a line's own words where an entry explains the line."""
     known = {(event.source, event.number) for event in events if event.is_known}
     return [event for event in events if event.is_known or (event.source, event.number) not in known]
 

@@ -59,7 +59,7 @@ class Event:
     lines: list[str] = field(default_factory=list)
     """The lines of the log that `text` was put together from, where they are several."""
     reason: str = ""
-    """What CANN says below a call that failed."""
+    """The reason that CANN printed below a failed call; empty if there is none."""
     said_by: dict[int, str] = field(default_factory=dict)
     """The ranks that said the same, each with its first words."""
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 
 class LazyPattern:
-    """What `re.compile` gives, later. A mistake in it is found then; the tests compile all of the knowledge."""
+    """A pattern that is compiled when it is first used. The tests compile all of the knowledge: no mistake waits."""
 
     def __init__(self, text: str, flags: int = 0) -> None:
         self._text, self._flags = text, flags

@@ -20,8 +20,8 @@ NO_SOLUTION = "No solution found when resolving"
 """Of uv, above a tree of reasons."""
 _BECAUSE = "Because "
 _OF_TREE = re.compile(r"^(?:\d+\.\d+ )?[\s|│╰─▶`>-]+|\{[^{}]*\}")
-"""What uv draws before a line of a message that has several parts, below the time of a build of Docker, and the
-conditions behind a package's name."""
+"""Ornament of uv's tree of reasons: branches before a line (with the time that Docker's build prints before them), and
+conditions in braces behind a package's name."""
 _LONGEST_REASON = 600
 _CMAKE = "CMake Error"
 _BOX_OF_ERROR, _BOX_SIDE = "╭─ Error ─".encode(), "│".encode()

@@ -237,7 +237,7 @@ class Scan:
             self._note(line, said, said, number, hit, trace, weak=trace.weak, reason=reason)
 
     def _reason(self, said: str, below: Sequence[str]) -> str:
-        """What CANN says below a call that failed; empty for any other line."""
+        """The reason that CANN printed below a failed call; empty for any other line."""
         return cann_reason.reason_in([self._inner.without(each) for each in below]) if cann_reason.is_call(said) else ""
 
     def _hits_of(self, said: str, trace: Trace) -> list[Hit]:
@@ -247,8 +247,11 @@ class Scan:
         return reported or hits
 
     def _note_cut_off(self, line: Line, trace: Trace) -> None:
-        """A traceback without its exception; of one without a beginning too, only if the log ends within it. One whose
-        exception seemed to go on in another line is whole."""
+        """A traceback that is still open at the end of the log.
+
+        One that names its exception is whole. One without an exception counts; if it has no beginning either, only
+        where the log ends within it.
+        """
         if trace.type:
             self._note_trace(line, trace.text, trace)
             return

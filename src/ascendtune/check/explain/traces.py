@@ -21,7 +21,7 @@ _THROWN = re.compile(
 """MindSpore logs exceptions of C++, which Python may raise much later, in other words."""
 _OF_A_GROUP = re.compile(r"\s+\| (?=\S)")
 _INSIDE = " \t|+│╭╰❱"
-"""How the lines of a traceback begin, those of rich and of exception groups among them."""
+"""Characters with which lines inside a traceback begin, also those that rich and exception groups draw."""
 _ENDINGS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Timeout", "Failure", "Expired")
 _ANYBODYS = ("Error", "Exception", "Failure", "Timeout")
 """Words before a colon that no exception of Python is called by, but every other program says."""
@@ -135,7 +135,7 @@ class Traces:
         return self._ended(speaker) if trace is not None and trace.type else None
 
     def close(self, speaker: str) -> None:
-        """What is open is of no interest."""
+        """Drop the open traceback of this speaker."""
         self._open.pop(speaker, None)
 
     def _goes_on(self, speaker: str, trace: Trace, text: str, number: int) -> tuple[bool, Trace | None]:

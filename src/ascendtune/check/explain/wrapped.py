@@ -17,7 +17,7 @@ _BEGINS = re.compile(
     r"\[(?:rank|default|trainer)\d|(?:#033|\x1b)\[|\[\d{1,2}m|\((?:\w+ )?(?:pid|rank)|>>> |\W{4,}$|"
     r"\W*(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b)"
 )
-"""What no line begins with that goes on from the one above."""
+"""Beginnings of lines that do not continue the line above."""
 _ORNAMENT = re.compile(r"\s*([|+=*#│╭╰┃║-]).*[|+=*#│╮╯┃║-]\s*$")
 """Lines of tables, boxes and rules, which are equally long."""
 
