@@ -8,17 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 
 Explained = Callable[..., Explanation]
 _STEPS = "step 1 loss 2.0\nstep 2 loss 1.9\n"
 _TRACEBACK = 'Traceback (most recent call last):\n  File "/moon/serve.py", line 5, in warm_up\n    call()\n'
-
-
-def _id(explanation: Explanation) -> str:
-    assert explanation.verdict.first is not None
-    return explanation.verdict.first.hit.entry.id
 
 
 # https://github.com/sgl-project/sglang/issues/14159
@@ -32,20 +28,20 @@ def _id(explanation: Explanation) -> str:
 def test_killed_after_a_failure_is_not_the_cause(explained: Explained, failure: str, entry: str) -> None:
     explanation = explained(f"{_STEPS}{_TRACEBACK}{failure}\n\nKilled\n")
 
-    assert _id(explanation) == entry
+    assert entry_of(explanation) == entry
 
 
 def test_killed_without_a_failure_before_is_the_answer(explained: Explained) -> None:
-    assert _id(explained(f"{_STEPS}Killed\n")) == "killed"
-    assert _id(explained(f"{_STEPS}[1]    4711 killed     python train.py\n")) == "killed"
+    assert entry_of(explained(f"{_STEPS}Killed\n")) == "killed"
+    assert entry_of(explained(f"{_STEPS}[1]    4711 killed     python train.py\n")) == "killed"
 
 
 def test_line_that_has_only_words_of_an_entry_is_likely(explained: Explained) -> None:
     known = explained("curl: (56) Recv failure: Connection reset by peer\n")
     other = explained("ERROR: IncompleteRead while the gardener carried seventeen lanterns uphill\n")
 
-    assert (_id(known), known.sureness[:18]) == ("download-failed", "certain what broke")
-    assert _id(other) == "download-failed"
+    assert (entry_of(known), known.sureness[:18]) == ("download-failed", "certain what broke")
+    assert entry_of(other) == "download-failed"
     assert other.sureness == "likely: the line has words of this kind of failure, and says more than they do"
 
 
@@ -74,7 +70,7 @@ def test_missing_buffer_goes_before_the_transfer_that_it_broke(explained: Explai
         "[ERROR] HCCL(9,python3):2026-01-05-14:13:43.932.181 [one_sided.cc:1] Can't find remoteBuffer by key\n"
     )
 
-    assert _id(explanation) == "kv-remote-buffer"
+    assert entry_of(explanation) == "kv-remote-buffer"
     assert "no registered buffer of its peer" in explanation.headline()
 
 
@@ -85,7 +81,7 @@ def test_error_of_a_counter_is_explained_by_the_load_that_failed_before(explaine
         "ValueError: Counters can only be incremented by non-negative amounts.\n"
     )
 
-    assert _id(explanation) == "kv-load-failed"
+    assert entry_of(explanation) == "kv-load-failed"
 
 
 # https://github.com/hiyouga/LlamaFactory/issues/6694
@@ -96,7 +92,7 @@ def test_reason_why_no_kernel_was_found_goes_before_that_none_was(explained: Exp
         "        No supported Ops kernel and engine are found for [Moon3D1], optype [Moon3D].\n"
     )
 
-    assert _id(explanation) == "npu-operator-dtype"
+    assert entry_of(explanation) == "npu-operator-dtype"
     assert "DT_BFLOAT16 (its input x)" in explanation.headline()
 
 
@@ -119,7 +115,7 @@ def test_general_exception_that_says_nothing_quotes_its_direct_cause(explained: 
         f"{_TRACEBACK}datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset\n"
     )
 
-    assert _id(explanation) == "dataset-schema"
+    assert entry_of(explanation) == "dataset-schema"
     assert explanation.headline().endswith("Cannot write struct type 'tide' with no child")
 
 
@@ -167,5 +163,5 @@ def test_missing_program_is_explained_by_the_directory_that_slurm_could_not_ente
         "srun: error: node03: task 0: Exited with exit code 2\n"
     )
 
-    assert _id(explanation) == "slurm-directory"
-    assert _id(explained("python: can't open file '/x/train.py': [Errno 2] No such file\n")) == "script-not-found"
+    assert entry_of(explanation) == "slurm-directory"
+    assert entry_of(explained("python: can't open file '/x/train.py': [Errno 2] No such file\n")) == "script-not-found"

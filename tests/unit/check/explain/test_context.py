@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.distributions import named_for_pip
 from ascendtune.check.explain.explain import Explanation
@@ -24,11 +25,6 @@ _DESTRUCTOR = (
 _NODES = "crw-rw---- 1 HwHiAiUser HwHiAiUser 236, 0 Jun  3 10:11 /dev/davinci0\n"
 _DCMI = "dcmi model initialized failed, because the device is used. ret is -8020\n"
 _MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.00 GiB.\n"
-
-
-def _id(explanation: Explanation) -> str:
-    assert explanation.verdict.first is not None
-    return explanation.verdict.first.hit.entry.id
 
 
 def _seen(explanation: Explanation) -> str:
@@ -62,7 +58,7 @@ def test_interpreter_s_end_after_a_failure_is_never_the_headline(explained: Expl
 
 
 def test_destructor_alone_is_the_answer(explained: Explained) -> None:
-    assert _id(explained(_DESTRUCTOR)) == "deepspeed-cpu-adam"
+    assert entry_of(explained(_DESTRUCTOR)) == "deepspeed-cpu-adam"
 
 
 def test_import_error_without_its_values_leaves_no_placeholder(explained: Explained) -> None:
@@ -88,23 +84,20 @@ def test_value_that_a_command_lacks_stands_in_capitals(explained: Explained) -> 
 def test_modes_of_device_nodes_explain_a_refusal_to_users_outside_of_the_group(
     explained: Explained, user: str, entry: str
 ) -> None:
-    assert _id(explained(f"{_NODES}{user}\n{_DCMI}")) == entry
+    assert entry_of(explained(f"{_NODES}{user}\n{_DCMI}")) == entry
 
 
 def test_process_without_capabilities_explains_a_refused_call(explained: Explained) -> None:
-    assert (
-        _id(explained("CapEff:\t0000000000000000\nset_mempolicy: Operation not permitted\n")) == "capabilities-dropped"
-    )
-    assert (
-        _id(explained("CapEff:\t00000000a80425fb\nset_mempolicy: Operation not permitted\n"))
-        == "operation-not-permitted"
-    )
+    refused = "set_mempolicy: Operation not permitted\n"
+
+    assert entry_of(explained(f"CapEff:\t0000000000000000\n{refused}")) == "capabilities-dropped"
+    assert entry_of(explained(f"CapEff:\t00000000a80425fb\n{refused}")) == "operation-not-permitted"
 
 
 def test_full_disk_while_an_image_is_pulled_is_that_of_the_images(explained: Explained) -> None:
     said = "failed to register layer: write /usr/lib/libmoon.so: no space left on device\n"
 
-    assert _id(explained(said)) == "docker-disk-full"
+    assert entry_of(explained(said)) == "docker-disk-full"
     assert "quay.io/moon/tide:1" in explained(f"$ docker pull quay.io/moon/tide:1\n{said}").headline()
 
 
@@ -112,7 +105,7 @@ def test_step_that_waits_in_its_allocation_is_a_failure_only_at_the_end(explaine
     waits = "srun: Job 4711 step creation temporarily disabled, retrying (Requested nodes are busy)\n"
     on = "srun: Step created for job 4711\n" + "step 1 loss 2.0\n" * 30
 
-    assert _id(explained(f"$ srun hostname\n{waits}{waits}")) == "slurm-step-waits"
+    assert entry_of(explained(f"$ srun hostname\n{waits}{waits}")) == "slurm-step-waits"
     assert explained(f"{waits}{on}").is_healthy
 
 
@@ -124,7 +117,7 @@ def test_launcher_s_report_of_its_child_is_not_told_as_the_cause(explained: Expl
         "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 2.\n"
     )
 
-    assert _id(explanation) == "launcher-child"
+    assert entry_of(explanation) == "launcher-child"
     assert "exit status 2" in explanation.headline()
     assert explanation.sureness.startswith("unknown: this line reports only")
 
@@ -155,7 +148,7 @@ def test_memory_that_is_used_up_is_told_with_its_stage(explained: Explained, fra
     file, _, function = frame.partition(" in ")
     text = f'Traceback (most recent call last):\n  File "/v/{file}", line 9, in {function}\n    {code}\n{_MEMORY}'
 
-    assert _id(explained(text)) == entry
+    assert entry_of(explained(text)) == entry
 
 
 def test_line_that_is_shown_is_one_of_the_log(explained: Explained) -> None:
@@ -219,7 +212,7 @@ def test_bitsandbytes_without_its_library_is_a_failure_where_the_log_ends_with_i
         "WARNING:bitsandbytes.cextension:The installed version of bitsandbytes was compiled without GPU support.\n"
     )
 
-    assert _id(explained(warning)) == "bitsandbytes-without-gpu"
+    assert entry_of(explained(warning)) == "bitsandbytes-without-gpu"
     assert explained(warning + "step 1 loss 2.0\n" * 30).is_healthy
 
 
@@ -323,7 +316,7 @@ def test_code_that_a_model_brings_is_held_against_the_installed_transformers(exp
         "AttributeError: 'NoneType' object has no attribute 'shape'\n"
     )
 
-    assert _id(explanation) == "model-code-of-other-transformers"
+    assert entry_of(explanation) == "model-code-of-other-transformers"
     assert explanation.sureness.startswith("likely")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation, as_json, explain
 from ascendtune.check.explain.report import as_text
@@ -153,9 +154,7 @@ def test_what_torchrun_says_of_the_first_rank(explained: Explained) -> None:
         "  host      : node7\n  rank      : 11 (local_rank: 3)\n  exitcode  : -9 (pid: 123)\n"
     )
 
-    assert explanation.verdict.first is not None
-    assert explanation.verdict.first.hit is not None
-    assert explanation.verdict.first.hit.entry.id == "sigkill"
+    assert entry_of(explanation) == "sigkill"
     assert (explanation.verdict.rank, explanation.verdict.host) == (11, "node7")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.report import as_text
@@ -27,19 +28,14 @@ _SIGTERM = "(EngineCore pid=7) INFO 08-01 21:34:51 [core.py:1214] [shutdown] Eng
 _RAISED = 'Traceback (most recent call last):\n  File "/x/moon.py", line 1, in rise\n    moon()\nValueError: tide 7\n'
 
 
-def _first(explanation: Explanation) -> str:
-    first = explanation.verdict.first
-    return first.hit.entry.id if first else ""
-
-
 def test_killed_gives_way_to_the_cause_that_a_buffered_log_prints_below_it(explained: Explained) -> None:
     log = "step 7\nKilled\n[ERROR] [llm_infer_model_instance.cpp:47] [MIE05E030001] Initialize failed\n"
 
-    assert _first(explained(log)) == "mindie-backend"
+    assert entry_of(explained(log)) == "mindie-backend"
 
 
 def test_killed_stays_the_cause_where_the_next_lines_name_none(explained: Explained) -> None:
-    assert _first(explained("step 7\nKilled\nstep 8 of another job\n")) == "killed"
+    assert entry_of(explained("step 7\nKilled\nstep 8 of another job\n")) == "killed"
 
 
 @pytest.mark.parametrize(
@@ -52,14 +48,14 @@ def test_last_error_of_nccl_is_read_with_the_line_below_it(explained: Explained,
         f"Last error:\n{reason}\n"
     )
 
-    assert _first(explanation) == known
+    assert entry_of(explanation) == known
     assert reason.split()[-1] in explanation.headline()
 
 
 def test_last_error_that_speaks_of_a_peer_is_no_headline(explained: Explained) -> None:
     log = "ncclRemoteError: A call failed.\nLast error:\nConnection closed by remote peer x\n"
 
-    assert _first(explained(log)) == "nccl-remote"
+    assert entry_of(explained(log)) == "nccl-remote"
 
 
 @pytest.mark.parametrize("log", [_SHUTDOWN + _DIED, _SIGTERM + _DEAD])
@@ -72,7 +68,7 @@ def test_a_dead_engine_after_an_orderly_shutdown_is_no_failure(explained: Explai
 
 @pytest.mark.parametrize("log", [_DIED, _DEAD, "INFO:     Application shutdown complete.\n" + _DIED])
 def test_a_dead_engine_without_such_a_shutdown_is_a_failure(explained: Explained, log: str) -> None:
-    assert _first(explained(log)) == "engine-core"
+    assert entry_of(explained(log)) == "engine-core"
 
 
 def test_a_failure_before_an_orderly_shutdown_is_told(explained: Explained) -> None:
@@ -87,7 +83,7 @@ def test_the_second_line_of_a_warning_is_not_taken_for_the_cause(explained: Expl
         "RuntimeError: Failed to import transformers.models.moon because of the following error:\n"
     )
 
-    assert _first(explained(log)) == "symbol-of-torch"
+    assert entry_of(explained(log)) == "symbol-of-torch"
 
 
 def test_an_error_below_a_warning_that_ends_in_a_colon_still_counts(explained: Explained) -> None:
@@ -109,7 +105,7 @@ def test_a_failure_before_the_signal_goes_before_it(explained: Explained) -> Non
     interrupted = 'Traceback (most recent call last):\n  File "/x/api.py", line 9, in signal_handler\n'
     interrupted += '    raise KeyboardInterrupt("terminated")\nKeyboardInterrupt: terminated\n'
 
-    assert _first(explained(interrupted)) == "ended-by-signal"
+    assert entry_of(explained(interrupted)) == "ended-by-signal"
     assert "tide 7" in explained(_RAISED + interrupted).headline()
 
 
@@ -130,7 +126,7 @@ def test_the_daemon_of_slurm_is_not_part_of_the_host_name(explained: Explained) 
 def test_slurm_says_why_a_job_was_cancelled(explained: Explained, ending: str, known: str) -> None:
     explanation = explained(f"slurmstepd: error: *** JOB 7 ON tide3 CANCELLED AT 2025-11-20T10:11:12 {ending}\n")
 
-    assert _first(explanation) == known
+    assert entry_of(explanation) == known
     assert ("--time" in " ".join(explanation.remedies())) is (known == "slurm-time-limit")
 
 
@@ -151,7 +147,7 @@ def test_a_host_name_that_does_not_match_is_not_answered_with_a_bundle_of_certif
         "verify failed: Hostname mismatch, certificate is not valid for 'tide.example'. (_ssl.c:1007)\")))\n"
     )
 
-    assert _first(explanation) == "certificate-host"
+    assert entry_of(explanation) == "certificate-host"
     assert "CA_BUNDLE" not in " ".join(explanation.remedies())
 
 
@@ -186,7 +182,7 @@ def test_a_full_disk_of_ray_counts_only_where_it_is_repeated_at_the_end(explaine
     line = "[2025-02-25 19:42:26,206 E 7 7] file_system_monitor.cc:116: /tmp/ray/session_1 is over 95% full, free\n"
 
     assert explained(line * 4 + "step 1 loss 2.0\n" * 40).is_healthy
-    assert _first(explained("step 1 loss 2.0\n" * 40 + line * 4)) == "ray-disk-nearly-full"
+    assert entry_of(explained("step 1 loss 2.0\n" * 40 + line * 4)) == "ray-disk-nearly-full"
 
 
 @pytest.mark.parametrize(
@@ -197,7 +193,7 @@ def test_a_full_disk_of_ray_counts_only_where_it_is_repeated_at_the_end(explaine
     ],
 )
 def test_a_backslash_alone_does_not_make_a_message_the_words_of_a_model(explained: Explained, line: str) -> None:
-    assert _first(explained(line + "\n")) == "parallel-divides"
+    assert entry_of(explained(line + "\n")) == "parallel-divides"
 
 
 @pytest.mark.parametrize("count", ["0", "3"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.own_words import without_logger
@@ -165,9 +166,7 @@ _FINE = "{'tide': 2.5, 'grad_norm': 1.5, 'epoch': 0.7}\n"
 
 
 def test_nan_gradients_in_the_last_steps_are_a_failure(explained: Explained) -> None:
-    verdict = explained(10 * _FINE + 4 * _NAN + "{'train_runtime': 12.5}\n").verdict
-
-    assert verdict.first is not None and verdict.first.hit.entry.id == "grad-norm-nan"
+    assert entry_of(explained(10 * _FINE + 4 * _NAN + "{'train_runtime': 12.5}\n")) == "grad-norm-nan"
 
 
 @pytest.mark.parametrize("log", [_FINE * 10 + _NAN, _FINE + 4 * _NAN + 30 * _FINE])
@@ -177,9 +176,8 @@ def test_nan_gradients_that_the_training_got_over_are_not(explained: Explained, 
 
 def test_a_collapsed_loss_scale_explains_a_traceback_without_its_end(explained: Explained) -> None:
     log = "".join(f"| WARNING: overflow detected, setting loss scale to: {2**-n}\n" for n in range(4, 9))
-    verdict = explained(f"{log}Traceback (most recent call last):\n").verdict
 
-    assert verdict.first is not None and verdict.first.hit.entry.id == "loss-scale-collapse"
+    assert entry_of(explained(f"{log}Traceback (most recent call last):\n")) == "loss-scale-collapse"
 
 
 def test_a_submodule_that_is_missing_does_not_advise_to_install_its_package(explained: Explained) -> None:
@@ -242,8 +240,7 @@ def test_line_whose_entries_all_depend_on_other_lines_is_told_in_its_own_words(
     alone, with_variable = explained(f"{line}\n"), explained(f"CUDA_VISIBLE_DEVICES=0,1\n{line}\n")
 
     assert "moon 7" in alone.headline()
-    assert with_variable.verdict.first is not None
-    assert with_variable.verdict.first.hit.entry.id == "cuda-id-not-visible"
+    assert entry_of(with_variable) == "cuda-id-not-visible"
 
 
 def test_exception_that_is_printed_before_its_traceback_is_the_headline(

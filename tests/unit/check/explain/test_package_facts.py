@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.facts import of_log
@@ -14,11 +15,6 @@ _NO_VERSION = (
     "ERROR: Could not find a version that satisfies the requirement tide==2.0 (from versions: none)\n"
     "ERROR: No matching distribution found for tide==2.0\n"
 )
-
-
-def _id(explanation: Explanation) -> str:
-    assert explanation.verdict.first is not None
-    return explanation.verdict.first.hit.entry.id
 
 
 @pytest.mark.parametrize(
@@ -46,8 +42,8 @@ def test_pip_without_a_connection_is_not_told_that_the_index_lacks_the_package(
 ) -> None:
     retry = f"WARNING: Retrying (Retry(total=0)) after connection broken by '{error}': /simple/tide/\n"
 
-    assert _id(explained(_NO_VERSION)) == "pip-no-version"
-    assert _id(explained(retry + _NO_VERSION)) == "pip-no-connection"
+    assert entry_of(explained(_NO_VERSION)) == "pip-no-version"
+    assert entry_of(explained(retry + _NO_VERSION)) == "pip-no-connection"
     assert reason in explained(retry + _NO_VERSION).headline()
 
 
@@ -59,7 +55,7 @@ def test_python_that_ignored_versions_require_is_named_for_the_version_asked_for
 
     explanation = explained(ignored + _NO_VERSION)
 
-    assert _id(explanation) == "pip-other-python"
+    assert entry_of(explanation) == "pip-other-python"
     assert "tide==2.0" in explanation.headline()
     assert ">=3.11" in explanation.headline()
 
@@ -69,9 +65,9 @@ def test_conda_s_list_of_missing_packages_and_its_platform_are_in_the_headline(e
 
     explanation = explained(f"Platform: linux-aarch64\nSolving environment: failed\n\n{listed}")
 
-    assert _id(explanation) == "conda-not-on-platform"
+    assert entry_of(explanation) == "conda-not-on-platform"
     assert "linux-aarch64: moon=1.11.0, tide==4.5=h9c3ff4c_1" in explanation.headline()
-    assert _id(explained(listed)) == "conda-missing"
+    assert entry_of(explained(listed)) == "conda-missing"
 
 
 def test_wheel_of_another_glibc_is_told_from_uv_s_hint(explained: Explained) -> None:
@@ -98,7 +94,7 @@ def test_wheel_of_another_glibc_is_told_from_uv_s_hint(explained: Explained) -> 
 def test_last_line_of_a_build_is_in_the_headline(explained: Explained, output: str) -> None:
     explanation = explained(f"{output}  ERROR: Failed building wheel for tide\n")
 
-    assert _id(explanation) == "build-said"
+    assert entry_of(explanation) == "build-said"
     assert "(tide); its build ended with: Could not locate moon. Try to set MOON_HOME" in explanation.headline()
 
 
@@ -106,8 +102,8 @@ def test_full_disk_of_pip_in_a_docker_build_is_that_of_docker(explained: Explain
     full = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n"
     step = "The command '/bin/sh -c pip install tide' returned a non-zero code: 1\n"
 
-    assert _id(explained(full)) == "pip-temporary-full"
-    assert _id(explained(full + step)) == "pip-disk-full"
+    assert entry_of(explained(full)) == "pip-temporary-full"
+    assert entry_of(explained(full + step)) == "pip-disk-full"
 
 
 def test_time_of_a_docker_build_is_a_prefix(explained: Explained) -> None:
@@ -152,7 +148,7 @@ def test_gated_repository_is_named_from_the_lines_below(explained: Explained) ->
         "Cannot access gated repo for url https://huggingface.co/moon/Tide-8B/resolve/main/config.json.\n"
     )
 
-    assert _id(explanation) == "hub-gated-repository"
+    assert entry_of(explanation) == "hub-gated-repository"
     assert explanation.headline().startswith("moon/Tide-8B is gated")
 
 
@@ -166,7 +162,7 @@ def test_requirements_that_conflict_are_in_the_headline(explained: Explained, pr
 
     explanation = explained("".join(f"{prefix}{line}\n" for line in said.splitlines()))
 
-    assert _id(explanation) == "pip-conflict"
+    assert entry_of(explanation) == "pip-conflict"
     assert "moon[sea] 0.8 depends on tide==2.1.0; The user requested tide==2.2" in explanation.headline()
 
 

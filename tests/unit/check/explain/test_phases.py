@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 
@@ -15,11 +16,6 @@ _OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.00 GiB."
 
 def _called(file: str, function: str, exception: str) -> str:
     return f'Traceback (most recent call last):\n  File "{file}", line 12, in {function}\n    tide()\n{exception}\n'
-
-
-def _first(explanation: Explanation) -> str:
-    assert explanation.verdict.first is not None
-    return explanation.verdict.first.hit.entry.id
 
 
 @pytest.mark.parametrize(
@@ -35,7 +31,7 @@ def _first(explanation: Explanation) -> str:
     ],
 )
 def test_out_of_memory_is_named_with_its_phase(explained: Explained, file: str, function: str, entry: str) -> None:
-    assert _first(explained(_called(file, function, _OOM))) == entry
+    assert entry_of(explained(_called(file, function, _OOM))) == entry
 
 
 @pytest.mark.parametrize(
@@ -48,7 +44,7 @@ def test_out_of_memory_is_named_with_its_phase(explained: Explained, file: str, 
 def test_frames_of_old_notebooks_are_read_with_their_line(explained: Explained, frame: str) -> None:
     explanation = explained(f"{frame}\n     86 \n---> 88     result = moon()\n     89 \n\n{_OOM}\n")
 
-    assert _first(explanation) == "evaluation-gathers-outputs"
+    assert entry_of(explanation) == "evaluation-gathers-outputs"
     assert explanation.verdict.first is not None and explanation.verdict.first.trace is not None
     assert explanation.verdict.first.trace.frames[-1][1:] == (88, "moon")
 
@@ -60,7 +56,7 @@ def test_words_of_a_known_cause_before_the_head_of_a_traceback_count(explained: 
         'ERROR 01-12 08:36:38 worker.py:233]   File "/v/worker.py", line 226, in run\n'
     )
 
-    assert _first(explained(log)) == "mindspore-device-count"
+    assert entry_of(explained(log)) == "mindspore-device-count"
 
 
 def test_a_warning_right_before_a_traceback_without_its_end_is_the_cause(explained: Explained) -> None:
@@ -69,7 +65,7 @@ def test_a_warning_right_before_a_traceback_without_its_end_is_the_cause(explain
         "step 2\nstep 3\nstep 4\nstep 5\nTraceback (most recent call last):\n"
     )
 
-    assert _first(explained(log)) == "cache-permission"
+    assert entry_of(explained(log)) == "cache-permission"
 
 
 def test_a_plain_mistake_that_is_only_quoted_gives_way_to_what_was_raised(explained: Explained) -> None:
@@ -77,7 +73,7 @@ def test_a_plain_mistake_that_is_only_quoted_gives_way_to_what_was_raised(explai
         "/v/transformers/modeling_utils.py", "from_pretrained", "ModuleNotFoundError: No module named 'tidelib'"
     )
 
-    assert _first(explained(log)) == "module-missing"
+    assert entry_of(explained(log)) == "module-missing"
 
 
 def test_a_cause_near_an_unknown_exception_goes_before_a_symptom(explained: Explained) -> None:
@@ -88,7 +84,7 @@ def test_a_cause_near_an_unknown_exception_goes_before_a_symptom(explained: Expl
         + _called("/v/c.py", "<module>", "ModuleNotFoundError: No module named 'tidelib'")
     )
 
-    assert _first(explained(log)) == "module-missing"
+    assert entry_of(explained(log)) == "module-missing"
 
 
 def test_the_importing_package_is_named_in_the_remedies(explained: Explained) -> None:
@@ -100,7 +96,7 @@ def test_the_importing_package_is_named_in_the_remedies(explained: Explained) ->
         )
     )
 
-    assert _first(explanation) == "transformers-too-old"
+    assert entry_of(explanation) == "transformers-too-old"
     assert "tidelib" in explanation.remedies()[0]
 
 
@@ -120,7 +116,7 @@ def test_an_importing_package_that_is_not_known_leaves_whole_sentences(explained
     ],
 )
 def test_a_missing_symbol_names_the_library_that_it_belongs_to(explained: Explained, line: str, entry: str) -> None:
-    assert _first(explained(line + "\n")) == entry
+    assert entry_of(explained(line + "\n")) == entry
 
 
 def test_a_process_that_holds_the_card_alone_is_not_told_to_look_for_others_first(explained: Explained) -> None:
@@ -153,16 +149,13 @@ def test_phase_is_read_from_the_frames_of_a_traceback_that_breaks_off_below_the_
         "    state_dict = deepcopy(state_dict)\n"
     )
 
-    assert explanation.verdict.first is not None
-    assert explanation.verdict.first.hit.entry.id == "oom-restoring"
+    assert entry_of(explanation) == "oom-restoring"
 
 
 def test_phase_is_read_from_code_that_a_message_without_a_traceback_quotes(explained: Explained) -> None:
     said = "RuntimeError: NPU out of memory. Tried to allocate 130.00 MiB (NPU 2; 29.50 GiB total capacity)"
 
     loading = explained(f"{said}    new_value = value.to(device)\n")
-    assert loading.verdict.first is not None
-    assert loading.verdict.first.hit.entry.id == "oom-loading"
+    assert entry_of(loading) == "oom-loading"
     plain = explained(f"{said}\n")
-    assert plain.verdict.first is not None
-    assert plain.verdict.first.hit.entry.id == "npu-oom"
+    assert entry_of(plain) == "npu-oom"

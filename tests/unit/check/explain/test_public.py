@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import explain
 
@@ -17,6 +18,4 @@ _ROWS = [line.split("\t") for line in (_PUBLIC / "index.tsv").read_text(encoding
 
 @pytest.mark.parametrize(("name", "entry", "url", "cause"), _ROWS, ids=[row[0] for row in _ROWS])
 def test_cause_of_a_public_log_is_named(name: str, entry: str, url: str, cause: str) -> None:
-    first = explain([str(_PUBLIC / f"{name}.log")]).verdict.first
-
-    assert first is not None and first.hit.entry.id == entry, f"{cause} ({url})"
+    assert entry_of(explain([str(_PUBLIC / f"{name}.log")])) == entry, f"{cause} ({url})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 
@@ -12,15 +13,10 @@ Explained = Callable[..., Explanation]
 _OCI = "Error response from daemon: OCI runtime create failed: moon_linux.go:3: starting container process caused: "
 
 
-def _id(explanation: Explanation) -> str:
-    assert explanation.verdict.first is not None
-    return explanation.verdict.first.hit.entry.id
-
-
 def test_innermost_reason_of_a_general_entry_is_in_the_headline_and_only_likely(explained: Explained) -> None:
     explanation = explained(f"{_OCI}exec: the tide is out: unknown\n")
 
-    assert _id(explanation) == "container-device"
+    assert entry_of(explanation) == "container-device"
     assert explanation.headline() == "the container could not be started: the tide is out"
     assert explanation.sureness.startswith("likely: this kind of failure has several causes")
 
@@ -30,7 +26,7 @@ def test_entry_that_knows_the_innermost_reason_goes_before_the_general_one(expla
         f"{_OCI}hook #1: initialization error: nvml error: driver/library version mismatch: unknown\n"
     )
 
-    assert _id(explanation) == "nvml-mismatch"
+    assert entry_of(explanation) == "nvml-mismatch"
     assert explanation.sureness.startswith("certain what broke")
 
 
@@ -42,20 +38,20 @@ def test_io_error_of_a_lock_is_told_from_that_of_a_disk(explained: Explained) ->
     called = 'Traceback (most recent call last):\n  File "/v/site-packages/{}.py", line 4, in {}\n    call()\n'
     said = "OSError: [Errno 5] Input/output error\n"
 
-    assert _id(explained(called.format("filelock/_unix", "_acquire") + said)) == "flock-refused"
+    assert entry_of(explained(called.format("filelock/_unix", "_acquire") + said)) == "flock-refused"
     disk = explained(called.format("moon/tide", "write") + said)
-    assert _id(disk) == "io-error"
+    assert entry_of(disk) == "io-error"
     assert "df -h" in disk.remedies()[0]
 
 
 def test_remedy_of_nccl_depends_on_how_the_connection_failed(explained: Explained) -> None:
     said = "n1:1:2 [0] include/socket.h:4 NCCL WARN {}\n"
 
-    assert _id(explained(said.format("Bootstrap : no socket interface found"))) == "nccl-no-interface"
+    assert entry_of(explained(said.format("Bootstrap : no socket interface found"))) == "nccl-no-interface"
     refused = explained(said.format("Net : Connect to 10.0.0.9<5426> failed : No route to host"))
-    assert _id(refused) == "nccl-no-route"
+    assert entry_of(refused) == "nccl-no-route"
     assert "firewall" in " ".join(refused.remedies())
-    assert _id(explained(said.format("Net : Connect to 10.0.0.9<5426> failed : moon"))) == "nccl-connect"
+    assert entry_of(explained(said.format("Net : Connect to 10.0.0.9<5426> failed : moon"))) == "nccl-connect"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +85,7 @@ def test_memory_that_others_hold_is_the_cause_of_a_failed_allocation_of_mindspor
         "[driver interface] halMemAlloc failed: device_id=6, size=7, type=2\n"
     )
 
-    assert _id(explained(said)) == "mindspore-memory-shared"
+    assert entry_of(explained(said)) == "mindspore-memory-shared"
 
 
 _RULE = "\n" + "-" * 52 + "\n"
@@ -157,7 +153,7 @@ def test_general_entry_gives_way_to_the_exception_that_it_led_to(explained: Expl
         f"datasets.exceptions.DatasetGenerationCastError: An error occurred while generating the dataset\n\n{columns}\n"
     )
 
-    assert _id(explained(log)) == "dataset-columns-named"
+    assert entry_of(explained(log)) == "dataset-columns-named"
     assert "'tide', 'moon'" in explained(log).headline()
 
 
@@ -168,7 +164,7 @@ def test_message_without_a_traceback_is_read_on_where_its_line_breaks_off(explai
         "from checkpoint, the shape in\ncurrent model is torch.Size([16, 1024]).\n"
     )
 
-    assert _id(explanation) == "adapter-rank"
+    assert entry_of(explanation) == "adapter-rank"
 
 
 def test_reason_below_an_exception_belongs_to_its_message(explained: Explained) -> None:
@@ -206,7 +202,7 @@ def test_prefix_of_a_line_of_plog_is_not_part_of_the_headline(explained: Explain
 def test_code_of_the_innermost_frame_tells_what_lacks_the_key(explained: Explained, code: str, entry: str) -> None:
     called = f'Traceback (most recent call last):\n  File "/me/train.py", line 12, in step\n    {code}\n'
 
-    assert _id(explained(f"{called}KeyError: 'tide'\n")) == entry
+    assert entry_of(explained(f"{called}KeyError: 'tide'\n")) == entry
 
 
 @pytest.mark.parametrize(

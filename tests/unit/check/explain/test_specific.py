@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 
@@ -221,9 +222,7 @@ def test_a_bare_exception_is_known_by_who_raised_it(explained: Explained) -> Non
 def test_catch_all_entries_are_split_by_what_the_line_says(
     explained: Callable[..., Explanation], line: str, entry: str
 ) -> None:
-    first = explained(line + "\n").verdict.first
-
-    assert first is not None and first.hit.entry.id == entry
+    assert entry_of(explained(line + "\n")) == entry
 
 
 def test_no_vendor_module_is_to_be_installed_from_the_index(explained: Callable[..., Explanation]) -> None:
@@ -265,7 +264,4 @@ def test_shapes_of_an_adapter_tell_rank_from_base(explained: Callable[..., Expla
     ],
 )
 def test_the_reason_goes_before_what_reports_it(explained: Explained, log: str, entry: str) -> None:
-    first = explained(log).verdict.first
-
-    assert first is not None
-    assert first.hit.entry.id == entry
+    assert entry_of(explained(log)) == entry

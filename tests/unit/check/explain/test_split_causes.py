@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 
@@ -200,10 +201,7 @@ _ASSERTED = 'RuntimeError: moon == tide INTERNAL ASSERT FAILED at "Moon.cpp":7, 
     ],
 )
 def test_entry_is_chosen_by_what_else_the_log_holds(explained: Explained, log: str, entry: str) -> None:
-    first = explained(log).verdict.first
-
-    assert first is not None
-    assert first.hit.entry.id == entry
+    assert entry_of(explained(log)) == entry
 
 
 def test_host_behind_the_options_of_ssh_is_named(explained: Explained) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.report import as_text
@@ -97,8 +98,7 @@ def _unparsed(python: str, code: str) -> str:
 def test_causes_that_share_words_are_told_apart(explained: Explained, log: str, entry: str, told: str) -> None:
     explanation = explained(log)
 
-    assert explanation.verdict.first is not None
-    assert explanation.verdict.first.hit.entry.id == entry
+    assert entry_of(explanation) == entry
     assert told in explanation.headline()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 
@@ -76,10 +77,7 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
     ],
 )
 def test_cause_is_told_by_what_stands_beside_the_words(explained: Explained, log: str, entry: str) -> None:
-    first = explained(log).verdict.first
-
-    assert first is not None
-    assert first.hit.entry.id == entry
+    assert entry_of(explained(log)) == entry
 
 
 def test_status_of_cmake_about_cudnn_is_no_failure(explained: Explained) -> None:

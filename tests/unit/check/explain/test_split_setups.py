@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 
@@ -111,10 +112,7 @@ _RAY = "Exception: Version mismatch: The cluster was started with:\n    Ray: 2.7
     ],
 )
 def test_line_is_read_with_what_tells_its_causes_apart(explained: Explained, log: str, entry: str) -> None:
-    first = explained(log).verdict.first
-
-    assert first is not None
-    assert first.hit.entry.id == entry
+    assert entry_of(explained(log)) == entry
 
 
 @pytest.mark.parametrize(
@@ -181,8 +179,7 @@ def test_line_is_read_with_what_tells_its_causes_apart(explained: Explained, log
 def test_words_of_mpi_ray_and_gloo_are_explained(explained: Explained, log: str, entry: str, told: str) -> None:
     explanation = explained(log)
 
-    assert explanation.verdict.first is not None
-    assert explanation.verdict.first.hit.entry.id == entry
+    assert entry_of(explanation) == entry
     assert told in explanation.headline()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 
@@ -176,10 +177,7 @@ _GRPC = "grpc._channel._InactiveRpcError: <_InactiveRpcError of RPC that termina
     ],
 )
 def test_cause_is_told_from_what_else_the_log_says(explained: Explained, log: str, entry: str) -> None:
-    first = explained(log).verdict.first
-
-    assert first is not None
-    assert first.hit.entry.id == entry
+    assert entry_of(explained(log)) == entry
 
 
 def test_card_that_a_benchmark_did_without_is_no_failure(explained: Explained) -> None:
@@ -216,6 +214,4 @@ _SLEPT = "INFO 07-07 07:07:07 worker.py:7] Sleep mode freed {freed} GiB memory, 
     ],
 )
 def test_news_counts_only_where_the_log_ends_with_it(explained: Explained, log: str, entry: str | None) -> None:
-    first = explained(log).verdict.first
-
-    assert (first.hit.entry.id if first else None) == entry
+    assert entry_of(explained(log)) == entry

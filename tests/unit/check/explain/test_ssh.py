@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 
@@ -40,9 +41,7 @@ Explained = Callable[..., Explanation]
     ],
 )
 def test_refusal_is_named_by_what_refused(explained: Explained, log: str, entry: str) -> None:
-    first = explained(log).verdict.first
-
-    assert first is not None and first.hit.entry.id == entry
+    assert entry_of(explained(log)) == entry
 
 
 def test_unknown_host_name_is_not_explained_by_keys(explained: Explained) -> None:

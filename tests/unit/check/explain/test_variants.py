@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 
@@ -74,13 +75,8 @@ Explained = Callable[..., Explanation]
     ],
 )
 def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line: str, known_as: str) -> None:
-    first = explained(f"{line}\n").verdict.first
-
-    assert first is not None
-    assert first.hit.entry.id == known_as
+    assert entry_of(explained(f"{line}\n")) == known_as
 
 
 def test_lost_heartbeat_of_another_program_is_no_lost_npu(explained: Explained) -> None:
-    first = explained("ERROR node 3 lost heartbeat, removing it from the cluster\n").verdict.first
-
-    assert first is None or first.hit.entry.id != "EL0001"
+    assert entry_of(explained("ERROR node 3 lost heartbeat, removing it from the cluster\n")) != "EL0001"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 
@@ -21,11 +22,6 @@ _OFI = (
 _DYNAMO = (
     "torch._dynamo.exc.Unsupported: Unsupported method call\n  Explanation: Dynamo does not know how to trace method "
 )
-
-
-def _first(explanation: Explanation) -> str:
-    first = explanation.verdict.first
-    return first.hit.entry.id if first else ""
 
 
 @pytest.mark.parametrize(
@@ -153,7 +149,7 @@ def _first(explanation: Explanation) -> str:
 def test_cause_is_told_by_what_stands_beside_the_words(explained: Explained, log: str, entry: str, told: str) -> None:
     explanation = explained(log)
 
-    assert _first(explanation) == entry
+    assert entry_of(explanation) == entry
     assert told in explanation.headline()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.facts import of_message, statement, told
@@ -169,10 +170,7 @@ _PRODUCT = "RuntimeError: mat1 and mat2 shapes cannot be multiplied ({} and {})"
     ],
 )
 def test_variant_has_an_entry_of_its_own(explained: Explained, log: str, entry: str) -> None:
-    first = explained(log).verdict.first
-
-    assert first is not None
-    assert first.hit.entry.id == entry
+    assert entry_of(explained(log)) == entry
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 
@@ -93,10 +94,7 @@ _BLAS = "OpenBLAS blas_thread_init: pthread_create: Resource temporarily unavail
     ],
 )
 def test_variant_gets_the_entry_of_its_own_cause(explained: Explained, log: str, known_as: str) -> None:
-    first = explained(f"{log}\n").verdict.first
-
-    assert first is not None
-    assert first.hit.entry.id == known_as
+    assert entry_of(explained(f"{log}\n")) == known_as
 
 
 def test_missing_component_of_pmix_is_an_error_only_where_mpi_failed(explained: Explained) -> None:
@@ -112,7 +110,7 @@ def test_port_of_hccl_is_told_from_the_lines_below_the_code(explained: Explained
 
     assert "60047" in explained(bound + listen).headline()
     assert "60047" in explained(bound + listen).remedies()[0]
-    assert explained(bound).verdict.first.hit.entry.id == "EJ0003"  # type: ignore[union-attr]
+    assert entry_of(explained(bound)) == "EJ0003"
 
 
 def test_device_that_did_not_start_is_told_from_the_lines_below_the_code(explained: Explained) -> None:
@@ -120,4 +118,4 @@ def test_device_that_did_not_start_is_told_from_the_lines_below_the_code(explain
     block = "E39007: Starting a subprocess on the device timed out.\n  open device 5 failed, runtime result = 507033.\n"
 
     assert explained(call + block).headline().startswith("device 5 ")
-    assert explained(call).verdict.first.hit.entry.id == "507033"  # type: ignore[union-attr]
+    assert entry_of(explained(call)) == "507033"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 
@@ -53,18 +54,12 @@ _SIZE = "ValueError: numpy.dtype size changed, may indicate binary incompatibili
     ],
 )
 def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line: str, known_as: str) -> None:
-    first = explained(f"{line}\n").verdict.first
-
-    assert first is not None
-    assert first.hit.entry.id == known_as
+    assert entry_of(explained(f"{line}\n")) == known_as
 
 
 @pytest.mark.parametrize("key", ["model", "epoch", "network"])
 def test_key_that_any_table_may_lack_is_no_checkpoint(explained: Explained, key: str) -> None:
-    first = explained(f"KeyError: '{key}'\n").verdict.first
-
-    assert first is not None
-    assert first.hit.entry.id != "checkpoint-key-missing"
+    assert entry_of(explained(f"KeyError: '{key}'\n")) != "checkpoint-key-missing"
 
 
 def test_certificate_in_the_retries_of_pip_is_a_failure_at_the_end_of_an_excerpt(explained: Explained) -> None:
@@ -72,10 +67,7 @@ def test_certificate_in_the_retries_of_pip_is_a_failure_at_the_end_of_an_excerpt
         "  WARNING: Retrying (Retry(total=4, connect=None)) after connection broken by 'SSLError(SSLCertVerification"
         "Error(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed (_ssl.c:7)'))': /simple/moon/\n"
     )
-    first = explained("Collecting moon\n" * 8 + retry).verdict.first
-
-    assert first is not None
-    assert first.hit.entry.id == "pip-certificate"
+    assert entry_of(explained("Collecting moon\n" * 8 + retry)) == "pip-certificate"
     assert explained(
         "Collecting moon\n" * 8 + retry + "Collecting tide\n" * 30 + "Successfully installed moon\n"
     ).is_healthy

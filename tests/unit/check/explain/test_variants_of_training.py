@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 
@@ -97,10 +98,7 @@ Explained = Callable[..., Explanation]
     ],
 )
 def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line: str, known_as: str) -> None:
-    first = explained(f"{line}\n").verdict.first
-
-    assert first is not None
-    assert first.hit.entry.id == known_as
+    assert entry_of(explained(f"{line}\n")) == known_as
 
 
 @pytest.mark.parametrize(
@@ -127,33 +125,29 @@ def test_variant_of_a_message_has_an_entry_of_its_own(explained: Explained, line
     ],
 )
 def test_message_of_another_cause_is_not_taken(explained: Explained, line: str, not_known_as: str) -> None:
-    first = explained(f"{line}\n").verdict.first
-
-    assert first is None or first.hit.entry.id != not_known_as
+    assert entry_of(explained(f"{line}\n")) != not_known_as
 
 
 def test_split_that_a_data_set_lacks_is_no_column(explained: Explained) -> None:
-    first = explained(
+    log = (
         "Traceback (most recent call last):\n"
         '  File "/x/datasets/dataset_dict.py", line 72, in __getitem__\n'
         "    return super().__getitem__(k)\n"
         "KeyError: 'validation'\n"
-    ).verdict.first
+    )
 
-    assert first is not None
-    assert first.hit.entry.id == "key-dataset-split"
+    assert entry_of(explained(log)) == "key-dataset-split"
 
 
 def test_name_of_shared_memory_is_no_path(explained: Explained) -> None:
-    first = explained(
+    log = (
         "Traceback (most recent call last):\n"
         '  File "/x/multiprocessing/shared_memory.py", line 104, in __init__\n'
         "    self._fd = _posixshmem.shm_open(\n"
         "FileExistsError: [Errno 17] File exists: '/000000_moons'\n"
-    ).verdict.first
+    )
 
-    assert first is not None
-    assert first.hit.entry.id == "shared-memory-name-taken"
+    assert entry_of(explained(log)) == "shared-memory-name-taken"
 
 
 def test_argument_that_a_loss_does_not_take_is_named(explained: Explained) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.wrapped import unwrapped
@@ -22,17 +23,12 @@ def _broken(text: str, columns: int) -> str:
     return "\n".join(text[start : start + columns] for start in range(0, len(text), columns)) + "\n"
 
 
-def _first(explanation: Explanation) -> str:
-    first = explanation.verdict.first
-    return first.hit.entry.id if first else ""
-
-
 @pytest.mark.parametrize("columns", [80, 91, 100, 120])
 @pytest.mark.parametrize("colour", ["", "#033[2m#033[33m", "\x1b[2m\x1b[33m", "[2m[33m"])
 def test_message_broken_by_a_terminal_is_read_as_one_line(explained: Explained, columns: int, colour: str) -> None:
     explanation = explained(_broken(colour + _KILLED, columns))
 
-    assert _first(explanation) == "ray-killed-for-memory"
+    assert entry_of(explanation) == "ray-killed-for-memory"
     assert "(3)" in explanation.headline()
     assert "10.7.1.9" in explanation.headline()
 
@@ -52,7 +48,7 @@ def test_single_break_within_the_words_of_a_known_message_is_mended(explained: E
 
     explanation = explained(log)
 
-    assert _first(explanation) == "watchdog"
+    assert entry_of(explanation) == "watchdog"
     assert explanation.verdict.rank == 2
 
 
