@@ -44,6 +44,7 @@ _REFUSES = re.compile(
 _OTHER_LOG = re.compile(r"\W*(?:INFO|DEBUG|WARN(?:ING)?)\b|\s*File \"|\s*(?:[a-z_]\w*\.)*[A-Z]\w*Error: ")
 _ENDS_BLOCK = re.compile(r"Traceback \(most recent call last\)|\s*(?:INFO|DEBUG)\b")
 _RUNTIME_CALL = re.compile(r"(?P<call>\w+) execut\w+ failed, ?reason=\[?(?P<reason>[^\]\[]+)")
+_OF_RUNTIME = re.compile(r"rt[A-Z]\w+: ")
 _LEAST_WORDS = 3
 _LONGEST = 130
 _CLAUSE = re.compile(r"(?<=[,;]) (?=\S)|(?<=[.!?]) (?=[A-Z])")
@@ -57,6 +58,11 @@ def is_place(message: str) -> bool:
 def is_call(text: str) -> bool:
     """Whether a line says that a call of CANN failed, and at most a number why."""
     return _CALL.search(text) is not None
+
+
+def is_of_runtime(reason: str) -> bool:
+    """Whether a reason is only the state that a call of the runtime ended with, "rtCall: task timeout"."""
+    return _OF_RUNTIME.match(reason) is not None
 
 
 def reason_in(lines: Sequence[str]) -> str:

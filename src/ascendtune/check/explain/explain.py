@@ -196,7 +196,7 @@ class Explanation:
     def _culprit(self) -> str:
         rank, host, first = self.verdict.rank, self.verdict.host, self.verdict.first
         parts = [say("rank {rank}", rank=rank)] if rank is not None else []
-        if first is not None and first.device is not None:
+        if first is not None and first.device is not None and not _names_device(first):
             parts.append(say("device {device}", device=first.device))
         is_named = first is not None and "{host}" in first.hit.entry.what
         if host and not is_named:
@@ -219,7 +219,7 @@ class Explanation:
         if first is not None and first.is_known and first.hit.entry.remedies:
             holders = self._holders()
             remedies = (*holders, *(remedy for remedy in first.remedies if not (holders and _WHO_HOLDS in remedy)))
-            if first.reason and first.reason in self.headline() and first.hit.entry.kind == "wrapper":
+            if first.hit.entry.kind == "wrapper" and self._names_values(first.reason):
                 remedies = (say(_COMPARE), *remedies[1:])
             if (mismatch := mismatch_in(first.text)) is not None and (split := mismatch.remedy()):
                 remedies = (split, *remedies)
@@ -241,6 +241,12 @@ class Explanation:
                 say("the message names what is wrong: correct it where your code, data or configuration sets it"),
             )
         return (*(advice or (say("read the lines shown"),)), *self._read_plog())
+
+    def _names_values(self, reason: str) -> bool:
+        """Whether the headline quotes a reason that an operator or HCCL gave, and not only how a call of the runtime
+        ended: of a time-out there are no inputs to compare.
+        """
+        return bool(reason) and reason in self.headline() and not cann_reason.is_of_runtime(reason)
 
     def _holders(self) -> tuple[str, ...]:
         """The first remedies where other processes hold most of the device's memory, or one tensor asks for it."""
@@ -324,6 +330,11 @@ def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:
 def _yields_to_reason(entry: KnownFailure) -> bool:
     """Whether an entry of a call of CANN knows only its number or its class."""
     return entry.kind in ("wrapper", "unknown") or (entry.general and entry.family in _OF_CANN)
+
+
+def _names_device(first: Event) -> bool:
+    """Whether the sentence of the entry has the number of the device."""
+    return "{device}" in first.hit.entry.what and first.hit.names.get("device") == str(first.device)
 
 
 def _is_filled(what: str, names: dict[str, str]) -> bool:

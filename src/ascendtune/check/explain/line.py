@@ -30,6 +30,7 @@ _PREFIX = re.compile(
     r"(?:\[[\w./]+:\d+\]|[\w./]+:\d+\]) ?"  # vllm
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+ - [\w.-]+ - (?:ERROR|CRITICAL|WARNING|INFO) - "  # logging
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:TP|DP|PP|EP)(?P<parallel>\d+)[^]\n]{0,12}\] "  # sglang
+    r"|(?P<file>[\w./@+-]{1,200}\.log):\d+:(?=\s*\S)"  # grep -n over several logs
     r")"
 )
 _PROGRESS = re.compile(r"[^|\n]{0,120}?\d%\|[^|\n]{0,400}\|[^\n\[]{0,60}\[[^]\n]{0,120}\](?=\s*\S)")
@@ -114,6 +115,8 @@ def _rank_of(prefix: re.Match[str]) -> int | None:
     for name in ("a", "b", "c", "d", "e", "parallel"):
         if prefix[name] is not None:
             return int(prefix[name])
+    if prefix["file"]:
+        return rank_of_file(prefix["file"])
     inner = _ACTOR_RANK.search(prefix["actor"]) if prefix["actor"] else None
     return int(inner[1]) if inner else None
 

@@ -31,6 +31,43 @@ _NO_COPY = "RuntimeError: _copy_from_and_resize now only support copy with same 
 _NO_NAME = "ImportError: cannot import name 'Tide' from '{}' (/x/{}/tide.py)\n"
 _FELL_BACK = "Warning: CAUTION: The operator 'aten::{}' is not currently supported on the NPU backend\n"
 
+_OUT_OF_RANGE = (
+    "EE1001: The argument is invalid.Reason: Set device failed, invalid device, set device=17, valid device range is "
+    "[0, 4)\n"
+)
+_RANK = '{{"device_id":"{}","device_ip":"10.7.0.1","rank_id":"{}"}}'
+_INVALID = "EI0004: The ranktable is invalid,Reason:[moon is not tide.]. Please check. "
+_TABLE = _INVALID + '[{{"device":[' + ",".join([_RANK] * 3) + "]}}]\n"
+_TWO_SERVERS = _INVALID + ",".join(f'{{"device":[{_RANK.format(3, rank)}]}}' for rank in (0, 1)) + "\n"
+_NO_DEVICE_IP = (
+    "[ERROR] HCCL(77,):2025-01-01-00:00:00.000.000 [moon.cc:7] [77][Get][SingleDeviceIp]'device_ip' is not set "
+    "correctly,must be set when multi Server\n"
+)
+_CREATE = "RuntimeError: TideOperation CreateOperation failed!\n"
+_STUCK = "EI9999: hccl fftsplus task timeout occurred during task execution, stuck notify num:1, timeout:30"
+_NO_CUDA = (
+    ">>> {1}\nTraceback (most recent call last):\n"
+    '  File "/x/moon.py", line 7, in rise\n    {0}\n  File "/x/torch/cuda/__init__.py", line 7, in _lazy_init\n'
+    '    raise AssertionError("Torch not compiled with CUDA enabled")\n'
+    "AssertionError: Torch not compiled with CUDA enabled\n"
+)
+_NO_DTYPE = "RuntimeError: HCCL reduce: Unsupported data type at::k{}\n"
+_DDP = (
+    "RuntimeError: DDP expects same model across all ranks, but Rank {} has 77 params, while rank {} has inconsistent "
+    "0 params.\n"
+)
+_TIMED_OUT = "NPU function error: AclrtSynchronizeDeviceWithTimeout, error code is 107020\n"
+_SDMA = "EE9999[PID: 7] there is a fftsplus sdma error, sdma channel is 9, sdmaState=0x6"
+_LAUNCH = (
+    "[ERROR] [AscPlugin] LaunchTide ret 107000\n"
+    "[ERROR] [AscPlugin] Kernel: [tide_kernel] Stream: [0x7] BlockDim: [{}] kernel launch failure!\n"
+)
+_REGISTERED = "Unable to halHostRegister: {}\nRuntimeError: register ptr failed\n"
+_NO_PARSER = "E19010: No parser is registered for Op [/moon, optype [ai.onnx::11::{}]].\n"
+_REFUSES_DTYPE = (
+    "RuntimeError: call aclnnTide failed, detail:EZ1001: self not implemented for DT_{}, take [DT_INT8,].\n"
+)
+
 
 def _raised(file: str, code: str, exception: str) -> str:
     return f'Traceback (most recent call last):\n  File "{file}", line 7, in rise\n    {code}\n{exception}'
@@ -100,6 +137,92 @@ def test_causes_that_share_words_are_told_apart(explained: Explained, log: str, 
 
     assert entry_of(explanation) == entry
     assert told in explanation.headline()
+
+
+@pytest.mark.parametrize(
+    ("log", "entry", "told"),
+    [
+        (_OUT_OF_RANGE, "device-out-of-range", "device 17 was asked for, and this process has 4 NPUs"),
+        (
+            '  File "/x/mindspore/moon.py", line 7\n' + _OUT_OF_RANGE,
+            "mindspore-device-id",
+            "MindSpore was given device 17",
+        ),
+        (
+            _TABLE.format("3", "0", "2", "1", "3", "2"),
+            "rank-table-device-twice",
+            "device 3 of one server to two ranks, 0 and 2",
+        ),
+        (_TABLE.format("3", "0", "2", "1", "4", "2"), "EI0004", "moon is not tide"),
+        (_TWO_SERVERS, "EI0004", "moon is not tide"),
+        ("x/plog-7_2025.log:1:" + _NO_DEVICE_IP, "rank-table-device-ip", "no device_ip"),
+        (_CREATE, "atb-create", "TideOperation:"),
+        ("    torch_npu._npu_tide(moon)\n" + _CREATE, "atb-create", "TideOperation (_npu_tide)"),
+        (
+            _STUCK + "min(default).\n" + _raised("/x/moon.py", "dist.tide(x)", "RuntimeError: moon\n"),
+            "EI0002",
+            "1836 s",
+        ),
+        (
+            _STUCK
+            + "min(default).\n"
+            + _raised("/x/moon.py", "dist.tide(x)", "RuntimeError: moon\n").replace("rise", "_broadcast_inputs"),
+            "idle-broadcast-timeout",
+            "(_broadcast_inputs) until HCCL's time-out (30min)",
+        ),
+        (_NO_CUDA.format("moon.to(7)", "import torch_npu"), "device-number-is-cuda", ".to(7)"),
+        (
+            _NO_CUDA.format("moon.to(args.local_rank)", "import torch_npu"),
+            "device-number-is-cuda",
+            ".to(args.local_rank)",
+        ),
+        (_NO_CUDA.format("moon.to(7)", "import tide"), "cuda-on-npu", "code asks for CUDA"),
+        (_NO_CUDA.format("moon.cuda()", "import torch_npu"), "cuda-on-npu", "code asks for CUDA"),
+        (_NO_DTYPE.format("Double"), "hccl-dtype-double", "at::kDouble; it takes float32"),
+        (_NO_DTYPE.format("ComplexFloat"), "hccl-dtype-double", "at::kComplexFloat"),
+        (_NO_DTYPE.format("Bool"), "hccl-dtype", "at::kBool"),
+        (_DDP.format(0, 1), "ddp-count-zero", "from rank 1, where rank 0 has 77"),
+        (_DDP.format(0, 1) + _DDP.format(1, 1), "ddp-count-contradicts", "from rank 1, which itself counts 77"),
+        (_DDP.format(0, 1).replace("inconsistent 0", "inconsistent 7"), "ranks-differ", "do not have the same model"),
+        (_TIMED_OUT, "107020", "within its time-out"),
+        (
+            "``_unshard_fsdp_state_params``: moon\n" + _TIMED_OUT,
+            "sync-timeout-gathering-weights",
+            "gathered the full weights",
+        ),
+        ("state_dict_type: FULL_STATE_DICT\n" + _TIMED_OUT, "107020", "within its time-out"),
+        (_SDMA + "\n" + _TIMED_OUT, "sdma-copy", "failed to copy memory"),
+        (_SDMA + "\ncall AclrtSetOpWaitTimeout(t) failed\n", "sdma-at-group-creation", "creation of an HCCL group"),
+        (_LAUNCH.format(65536), "kernel-launch-blocks", "BlockDim 65536, and AscendC allows 65535"),
+        (_LAUNCH.format(65535), "kernel-launch-refused", "tide_kernel (BlockDim 65535)"),
+        ("x.cc(7)::Init acl init failed, errorCode = 100002\n", "acl-initialised-before", "already initialised"),
+        ("x.cc(7)::Init acl init failed, errorCode = 100001\n", "100001", "before it was initialised"),
+        (_REGISTERED.format(65534), "host-register-unsupported", "65534, not supported"),
+        (_REGISTERED.format(7), "host-register-failed", "halHostRegister: 7"),
+        (_NO_PARSER.format("Tide"), "atc-no-parser", "operator Tide"),
+        (_NO_PARSER.format("Tide") + _NO_PARSER.format("Ebb"), "atc-no-parser", "Tide (nor for Ebb)"),
+        (_REFUSES_DTYPE.format("DOUBLE"), "npu-float64-refused", "aclnnTide does not take float64"),
+        (_REFUSES_DTYPE.format("UINT64"), "npu-unsigned-refused", "unsigned integers (DT_UINT64)"),
+        (_REFUSES_DTYPE.format("UINT8"), "npu-dtype-refused", "DT_UINT8"),
+    ],
+)
+def test_values_and_neighbours_tell_causes_apart(explained: Explained, log: str, entry: str, told: str) -> None:
+    explanation = explained(log)
+
+    assert entry_of(explanation) == entry
+    assert told in explanation.headline()
+
+
+def test_time_out_of_the_runtime_is_not_answered_with_values_to_compare(explained: Explained) -> None:
+    below = "EH9999: Inner Error!\n        rtTideWithTimeout execute failed, reason=[task timeout][FUNC:m][FILE:m.cc]\n"
+    explanation = explained(_TIMED_OUT + below)
+
+    assert "rtTideWithTimeout: task timeout" in explanation.headline()
+    assert "print shape" not in "".join(explanation.remedies())
+
+
+def test_device_that_the_sentence_names_is_not_named_again(explained: Explained) -> None:
+    assert "(device 17)" not in explained(_OUT_OF_RANGE).headline()
 
 
 def test_frame_of_a_file_that_cannot_be_parsed_is_that_file(explained: Explained) -> None:

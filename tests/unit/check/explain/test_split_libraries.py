@@ -21,6 +21,13 @@ _REFUSED = (
     "requests.ConnectionError: HTTPConnectionPool(host='{host}', port=7007): Max retries exceeded with url: /t "
     "(Caused by NewConnectionError('<t>: Failed to establish a new connection: [Errno 111] Connection refused'))"
 )
+_NO_NAME = "ImportError: cannot import name '{}' from '{}' (/x/torch/tide.py)\n"
+_UNDEFINED = "ImportError: /x/async_tide.so: undefined symbol: {}\n"
+_NO_VERSION = "ERROR: Could not find a version that satisfies the requirement {} (from versions: 2.1.0, 2.5.1)\n"
+_NOT_INCLUDED = (
+    "CMake Error at {}/lib64/cmake/TIDEConfig.cmake:7 (include):\n  include could not find requested file:\n\n"
+    "    {}/moon/FindTIDE.cmake\n"
+)
 _ARGUMENT = "TypeError: SFTConfig.__init__() got an unexpected keyword argument 'tide'"
 
 
@@ -74,6 +81,22 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
             _raised("StopIteration", file="/x/datasets/arrow_dataset.py", function="push_to_hub"),
             "datasets-push-without-info",
         ),
+        (_NO_NAME.format("_cuda_tideToPool", "torch.cuda.memory"), "name-of-cuda-builds"),
+        (_NO_NAME.format("_cuda_tideToPool", "torch.cuda.memory").replace("'", '"'), "name-of-cuda-builds"),
+        (_NO_NAME.format("tide_to_pool", "torch.cuda.memory"), "torch-name-gone"),
+        (_UNDEFINED.format("_ZN16deepspeed_moon_t10_make_tideEbRKN2at6TensorE"), "deepspeed-op-incomplete"),
+        (_UNDEFINED.format("_ZN4tide4moonEv"), "undefined-symbol"),
+        ("AttributeError: '_OpNamespace' '_C_ascend' object has no attribute 'tide'\n", "vllm-ascend-operators"),
+        ("AttributeError: '_OpNamespace' 'npu' object has no attribute 'tide'\n", "npu-memory-info"),
+        (_NO_VERSION.format("torch_npu==7.7.1.post1.dev20250101"), "pip-ascend-development-build"),
+        (_NO_VERSION.format("torch_npu==7.7.1"), "pip-other-versions"),
+        (_NO_VERSION.format("tide==7.7.1.dev20250101"), "pip-other-versions"),
+        ("ModuleNotFoundError: No module named 'triton._C.libtriton.ascend';\n", "triton-over-ascend"),
+        ("ModuleNotFoundError: No module named 'triton._C.tide'\n", "module-of-installed-package"),
+        (_NOT_INCLUDED.format("/m/cann-7.1/x86_64-linux", "/t/CANN8.B1/cann-8.8/compiler"), "cmake-two-canns"),
+        (_NOT_INCLUDED.format("/m/ascend-toolkit/7.1", "/m/ascend-toolkit/8.8/tools"), "cmake-two-canns"),
+        (_NOT_INCLUDED.format("/m/cann-7.1/x86_64-linux", "/m/cann-7.1/compiler"), "cmake-include-missing"),
+        (_NOT_INCLUDED.format("/m/tide", "/m/tide/third_party"), "cmake-include-missing"),
     ],
 )
 def test_cause_is_told_by_what_stands_beside_the_words(explained: Explained, log: str, entry: str) -> None:
@@ -88,3 +111,22 @@ def test_entity_that_wandb_refuses_is_named(explained: Explained) -> None:
     log = "wandb: ERROR Launch exception: Permission denied to access moon/tides/7\n"
 
     assert explained(log).headline().endswith("to the entity moon")
+
+
+def test_values_of_a_symbol_and_of_two_installations_are_named(explained: Explained) -> None:
+    undefined = _UNDEFINED.format("_ZN16deepspeed_moon_t10_make_tideEbRKN2at6TensorE")
+    mixed = _NOT_INCLUDED.format("/m/cann-7.1/x86_64-linux", "/t/cann-8.8/compiler")
+
+    assert "deepspeed_moon_t::_make_tide" in explained(undefined).headline()
+    assert "CMake reads /m/cann-7.1, which" in explained(mixed).headline()
+
+
+def test_triton_kernels_that_were_not_imported_are_no_failure(explained: Explained) -> None:
+    line = (
+        "ERROR 01-01 10:11:12 [import_tide.py:7] Failed to import Triton kernels. Please make sure your triton version "
+        "is compatible. Error: No module named 'triton.language.tide'\n"
+    )
+
+    assert explained(line).is_healthy
+    assert explained(line + "INFO 01-01 10:11:13 [moon.py:7] Starting the tide\n").is_healthy
+    assert entry_of(explained(line + _raised("ValueError: 7 odd tides"))) == "python-exception"

@@ -245,6 +245,15 @@ def test_prefix_before_a_progress_bar_names_the_rank_of_what_follows_it(again: s
     assert line.read(f"[rank3]: {bar}").said == bar
 
 
+def test_name_that_grep_puts_before_a_line_is_no_part_of_the_message(explained: Explained) -> None:
+    found = line.read("/moon/plog/plog-7_2025.log:12:[ERROR] TIDE(7,):the moon is full")
+
+    assert found.said == "[ERROR] TIDE(7,):the moon is full"
+    assert line.read("x/rank_3.log:7:OddError: the moon").rank == 3
+    assert line.read("moon.log: 7 tides").said == "moon.log: 7 tides"
+    assert "plog" not in explained("/moon/plog/plog-7_2025.log:12:[ERROR] the moon failed at tide 7\n").headline()
+
+
 def test_message_that_rich_wrapped_at_the_width_of_its_box_is_joined(explained: Explained) -> None:
     box = "╰" + "─" * 46 + "╯"
     explanation = explained(
