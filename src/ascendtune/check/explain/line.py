@@ -22,6 +22,7 @@ _PREFIX = re.compile(
     r"(?P<host>(?!slurmstepd-|E[A-Z]?\d|ERR)[A-Za-z][\w.-]*\d|\d+\.\d+\.\d+\.\d+): (?=\s*\S)"  # pdsh; no CANN code
     r"|(?P<container>[a-z][\w.-]*[-_]\d+) *\| (?=\s*\S)"  # docker compose
     r"|E {3,}(?=[\w.]+(?:Error|Exception)\b)"  # pytest
+    r"|> (?= {0,2}File \"| {4}[a-z_]|Traceback \(most recent|(?:\w+\.)*\w+(?:Error|Exception): )"  # quoted in a mail
     r"| {4}(?=CMake Error\b)| {6}(?=CMake Error\b|ERROR: |fatal: )"  # output of a build that pip shows
     r"|(?:#\d{1,3} )?\d{1,4}\.\d{1,3} +(?=[A-Za-z×│╰+\[])"  # docker build
     r"|(?P<stage>\[[A-Za-z][\w-]{0,24}\]) (?=(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{4}-)?\d\d-\d\d )"  # vllm-omni

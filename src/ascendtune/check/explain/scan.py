@@ -205,19 +205,21 @@ class Scan:
 
     def _begin_trace(self, line: Line, text: str, said: str, number: int, before: bytes) -> None:
         heading = said[: said.index(HEADER)]
+        named_type = Traces.named_in(heading)
         if (named := Traces.bare(heading, number)) is not None and named.message:
             # Printed to another stream than the traceback, without a line's end.
             self._note_trace(line, heading, named)
         else:
             self._inner.learn(heading)
-            if heading.strip() and any(hit.entry.kind == "cause" for hit in self._matcher.hits(heading)):
+            has_words = heading.strip() and not named_type
+            if has_words and any(hit.entry.kind == "cause" for hit in self._matcher.hits(heading)):
                 # "Exception in worker: MESSAGE, Traceback …" names the exception before its frames.
                 self._note_line(line, text, heading, number, [])
         self._ledger.mark_heading(line.speaker, number)
         if (unfinished := self._traces.settle(line.speaker)) is not None:
             self._note_trace(line, unfinished.text, unfinished)
         ignored, weak = b"Exception ignored" in before, level.is_warning(text)
-        self._traces.begin(line.speaker, number, ignored=ignored, weak=weak, rank=line.rank)
+        self._traces.begin(line.speaker, number, named=named_type, ignored=ignored, weak=weak, rank=line.rank)
 
     def _note_trace(self, line: Line, said: str, trace: Trace, below: Sequence[str] = ()) -> None:
         """An exception: what is known about it, else that it was one."""
@@ -265,6 +267,7 @@ class Scan:
         if not trace.headless or (ends_there and (len(trace.frames) > 1 or trace.is_of_notebook)):
             if ends_there:
                 trace.read_code()
+            trace.type = trace.type or trace.named
             self._note_trace(line, "", trace)
 
     def _note_line(

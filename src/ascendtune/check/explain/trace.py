@@ -59,6 +59,8 @@ class Trace:
     message: str = ""
     frames: list[tuple[str, int, str]] = field(default_factory=list)
     """(file, line, function), outermost first; only the first and the last few are kept."""
+    named: str = ""
+    """The exception's type, where the heading names it: IPython writes "TYPE      Traceback …"."""
     parent: Trace | None = None
     """The exception that was being handled, or that caused this one."""
     ignored: bool = False
@@ -77,6 +79,8 @@ class Trace:
     """The line of code below its last frame."""
     outer_code: str = ""
     """The one below the frame before: the last frame is often a library's function that does what this line asks."""
+    is_announced: bool = False
+    """Its line ends with the colon, below which the message stands."""
     is_composed: bool = False
     """Its message was put together from several lines."""
     lines: list[str] = field(default_factory=list)
@@ -198,7 +202,7 @@ class Trace:
             self._read_line(line)
 
     def _read_line(self, line: str) -> None:
-        self.add(f"{self.message.rstrip()} {line.strip()}", line.strip())
+        self.add(f"{self.message.rstrip()} {line.strip()}".lstrip(), line.strip())
 
     def _read_fields(self, below: list[str]) -> None:
         """Add the fields that pydantic refuses, each with the reason that stands below its name."""
@@ -214,9 +218,8 @@ class Trace:
         """Add the lines on which a message without a traceback continues."""
         for line in below[:LONGEST_MESSAGE]:
             said = line.strip()
-            goes_on = GOES_ON.search(self.message) or (
-                line is below[0] and not _ENDS_SENTENCE.search(self.message) and _CONTINUES.match(line)
-            )
+            begins = self.is_announced or (not _ENDS_SENTENCE.search(self.message) and _CONTINUES.match(line))
+            goes_on = GOES_ON.search(self.message) or (line is below[0] and begins)
             if not goes_on or not any(map(str.isalnum, said)) or frame_of(line) or HEADER in line:
                 return
             self._read_line(line)

@@ -13,6 +13,7 @@ _BRACKET = re.compile(r"\[[^\]\s]{1,16}\] ?: ?")
 _EXCEPTION = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*|(?:[a-z_]\w*\.)+[a-z_]\w*)(?:\[rank\d+\])?(?::\s?(?P<message>.*))?$"
 )
+_NAME_BEFORE_TRACEBACK = re.compile(r"\W*(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z]\w*) +$")
 _INDENTED_EXCEPTION = re.compile(r" +(?=(?:\w+\.)*\w+(?:Error|Exception): \S)")
 """Where the whole log was indented; the lines of code in a traceback stand further right than its frames."""
 _THROWN = re.compile(
@@ -63,15 +64,24 @@ class Traces:
         if match["type"] in _ANYBODYS:
             return None
         trace = Trace(number, match["type"], (match["message"] or "").strip(), last_line=number)
+        trace.is_announced = match["message"] is not None and not trace.message
         trace.unite()
         return trace
 
     def begin(
-        self, speaker: str, number: int, *, ignored: bool = False, weak: bool = False, rank: int | None = None
+        self,
+        speaker: str,
+        number: int,
+        *,
+        named: str = "",
+        ignored: bool = False,
+        weak: bool = False,
+        rank: int | None = None,
     ) -> None:
+        """Open a traceback; `named` is the exception's type, if its heading names it."""
         parent = self._last.get(speaker) if speaker in self._linked else None
         self._linked.discard(speaker)
-        self._open[speaker] = Trace(number, parent=parent, ignored=ignored, weak=weak, rank=rank)
+        self._open[speaker] = Trace(number, named=named, parent=parent, ignored=ignored, weak=weak, rank=rank)
 
     def begin_headless(self, speaker: str, number: int) -> None:
         self._open[speaker] = Trace(number, headless=True)
@@ -170,6 +180,12 @@ class Traces:
     def rest(self) -> list[tuple[str, Trace]]:
         """(speaker, traceback) of what was still open when the log ended."""
         return list(self._open.items())
+
+    @staticmethod
+    def named_in(heading: str) -> str:
+        """The type that stands before "Traceback (most recent call last)", as IPython writes it; empty if none does."""
+        match = _NAME_BEFORE_TRACEBACK.match(heading)
+        return match["type"] if match is not None and _is_exception(match["type"]) else ""
 
     @staticmethod
     def raised_in_code(text: str, number: int) -> Trace | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain import line
 from ascendtune.check.explain.explain import Explanation
@@ -355,3 +356,32 @@ def test_field_that_pydantic_names_above_a_blank_line_is_told(explained: Explain
     reason = "  Extra inputs are not permitted [type=extra_forbidden, input_value=7, input_type=int]"
 
     assert "tide: Extra inputs" in explained("\n".join([*_TRACEBACK[:3], *said, reason])).headline()
+
+
+def test_traceback_that_is_quoted_as_in_a_mail_is_read(explained: Explained) -> None:
+    explanation = explained("\n".join(f"> {line}" for line in _TRACEBACK))
+
+    first = explanation.verdict.first
+    assert explanation.headline() == "Python failed with odd.OddError: the moon is full"
+    assert first is not None and first.trace is not None
+    assert first.trace.place == ("/home/me/train.py", 12, "step")
+
+
+_NOTEBOOK = "{type}                Traceback (most recent call last)\n/x/moon.py in <cell line: 0>()\n----> 2 moon(\n"
+
+
+def test_type_above_a_notebook_traceback_is_no_failure_of_its_own(explained: Explained) -> None:
+    log = _NOTEBOOK.format(type="ZeroDivisionError") + "\nZeroDivisionError: the moon has no tides left\n"
+
+    assert "the moon has no tides left" in explained(log).headline()
+
+
+def test_type_above_a_notebook_traceback_that_is_cut_off_is_told(explained: Explained) -> None:
+    assert entry_of(explained(_NOTEBOOK.format(type="ZeroDivisionError"))) == "division-by-zero"
+    assert "MoonError" in explained(_NOTEBOOK.format(type="MoonError")).headline()
+
+
+def test_message_below_an_exception_that_ends_with_a_colon_is_read(explained: Explained) -> None:
+    explanation = explained("step 1\nmoon.OddError: \n      The tide is gone\n\nmoon.rise(7)\n")
+
+    assert explanation.headline() == "Python failed with moon.OddError: The tide is gone"
