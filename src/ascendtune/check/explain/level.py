@@ -33,13 +33,14 @@ _STAMPED = re.compile(r"\d\]? error (?=\S*\d)")
 _WARNING = re.compile(
     r"^warning: |\w*Warning:(?! NPU warning, error code is)|"
     r"(?<!NCCL )(?<!error:)\bWARN(?:ING)?\b(?!! lib[\w.]+ not found)|"
-    r"^\W*\[?W(?:\d{4})?\d{4} |"
+    r"^\W*\[?W(?:(?:\d{4})?\d{4} |\d{3} \d\d:)|"
     r"^\[W (?!\S+ compiler_depend\S+ Warning: NPU warning, error code)|\bwarnings\.warn\(|\[[WD]\] |"
     r"\b[Ii]gnor(?:e|ed|ing)\b(?! the above)|\b[Ss]kipp(?:ed|ing)\b|\b[Ff]all(?:ing)? ?back\b",
     re.ASCII,
 )
 _INFO = re.compile(
-    r"^\W{0,3}\[?I(?:\d{4})?\d{4} |\[INFO\]|\bNCCL INFO\b|^INFO:|\[I\] |(?:^|[\s\[|])(?:INFO|DEBUG)(?=[\s\]|:])"
+    r"^\W{0,3}\[?I(?:(?:\d{4})?\d{4} |\d{3} \d\d:)|\[INFO\]|\bNCCL INFO\b|^INFO:|\[I\] |"
+    r"(?:^|[\s\[|])(?:INFO|DEBUG)(?=[\s\]|:])"
 )
 _ASIDE = re.compile(
     r"(?=.*\\(?:\(.*\\\)|times\s|frac\{|boxed\{))|"  # LaTeX: what a model wrote

@@ -49,7 +49,7 @@ _ACTOR_RANK = re.compile(r"\b(?:rank|TP)\s?[=:]?\s?(\d+)")
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[_-]?(\d+)|(?:^|[^a-z])worker[_-](\d+)", re.IGNORECASE)
 # A pattern that begins with a literal is searched for ten times faster than one that begins with \b.
 _TIME = re.compile(r"20(?<!\w20)\d\d[-/](\d\d)[-/](\d\d)[-T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
-_GLOG_TIME = re.compile(r"\b[EWIF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
+_GLOG_TIME = re.compile(r"\b[EWIF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
 _ASCEND_WORDS = ("ascend", "npu", "cann", "hccl", "aclnn")
 _ASCEND = re.compile(r"(?<![a-z])(?:ascend(?!ing|ant|tune)|npu(?!t)|cann(?![a-z]))|hccl|aclnn")
 _ASCEND_CODE = re.compile(r"E(?<!\wE)(?:[A-Z]\d{4}: |RR\d{5} )")
@@ -137,8 +137,9 @@ def rank_of_file(name: str) -> int | None:
 
 
 def device_in(text: str) -> int | None:
-    match = _DEVICE.search(text)
-    return int(match[1]) if match else None
+    """The number of the device that a line names; None where it names several."""
+    devices = {int(match[1]) for match in _DEVICE.finditer(text)}
+    return devices.pop() if len(devices) == 1 else None
 
 
 def speaks_of_ascend(text: str) -> bool:

@@ -39,8 +39,10 @@ _REPOSITORY = re.compile(
     r"https://(?:huggingface\.co|hf-mirror\.com)/(?:api/)?(?:models/|datasets/)?(?P<name>[\w.-]+/[\w.-]*\w)|"
     r"Access to (?:model|dataset) (?P<restricted>[\w.-]+/[\w.-]+) is restricted"
 )
-_CONFLICT = re.compile(r"The conflict is caused by:")
-_WANTS = re.compile(r"(?:[\w.-]+(?:\[[\w,.-]+\])? [\w.+-]+ depends on|The user requested) [^\n;]+")
+_CONFLICT = re.compile(r"The conflict (?:is caused by|arises from):")
+_WANTS = re.compile(
+    r"(?:[\w.-]+(?:\[[\w,.-]+\])? [\w.+-]+ depends on|The user requested|The required version of [\w.-]+ is) [^\n;]+"
+)
 _HASH = re.compile(r"(?P<package>[\w.-]+(?:==\S+)?) from https?://\S+#sha256=\w+:\s*$", re.MULTILINE)
 _BOUND = re.compile(r"[<~]|==")
 _MOST_SPECS = 4

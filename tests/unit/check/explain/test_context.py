@@ -12,7 +12,7 @@ from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.distributions import named_for_pip
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.line import device_in, rank_in
+from ascendtune.check.explain.line import device_in, rank_in, time_of
 from ascendtune.check.explain.report import as_text
 
 Explained = Callable[..., Explanation]
@@ -192,6 +192,16 @@ def test_device_is_read() -> None:
         7,
         0,
     ]
+
+
+def test_several_devices_in_a_line_are_no_device() -> None:
+    assert device_in("found at least two devices, npu:0 and npu:7!") is None
+    assert device_in("npu:7 is not npu:7") == 7
+
+
+def test_stamp_whose_month_has_one_digit_is_read() -> None:
+    assert time_of("[E506 00:43:56.2 moon.cpp:7]") == time_of("[E0506 00:43:56.2 moon.cpp:7]")
+    assert time_of("[W1106 00:43:56 moon.cpp:7]") == time_of("2027-11-06 00:43:56")
 
 
 def test_rank_of_an_adapter_is_no_rank_of_a_process() -> None:

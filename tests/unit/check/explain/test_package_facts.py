@@ -166,6 +166,16 @@ def test_requirements_that_conflict_are_in_the_headline(explained: Explained, pr
     assert "moon[sea] 0.8 depends on tide==2.1.0; The user requested tide==2.2" in explanation.headline()
 
 
+def test_requirements_that_conflict_are_told_in_the_words_of_a_resolver(explained: Explained) -> None:
+    explanation = explained(
+        "ERROR: Installation of moon==0.8 has failed due to conflicting dependencies.\nThe conflict arises from:\n"
+        "    The required version of tide is 2.1.0\n    moon 0.8 depends on tide version 2.2 or higher\n"
+    )
+
+    assert entry_of(explanation) == "pip-conflict"
+    assert "The required version of tide is 2.1.0; moon 0.8 depends on tide version 2.2" in explanation.headline()
+
+
 def test_package_with_another_hash_is_named(explained: Explained) -> None:
     explanation = explained(
         "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.\n"
