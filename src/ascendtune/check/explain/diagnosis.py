@@ -44,6 +44,9 @@ class Diagnosis:
     echoes: tuple[Event, ...] = ()
     """The other trouble, in order; without what the first cause's own lines say again."""
     notices: tuple[Event, ...] = ()
+    dismissed: tuple[Event, ...] = ()
+    """Where no failure was found: trouble that was said as a warning, or after which the job went on; what explains
+    most first."""
     rank: int | None = None
     """The rank that failed first, as far as anything says it."""
     host: str | None = None
@@ -81,7 +84,7 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     else:
         fatal = _with_warnings(grave, fatal)
     if not fatal:
-        return Diagnosis("healthy", None, notices=notices)
+        return Diagnosis("healthy", None, notices=notices, dismissed=_dismissed(ordered, harmless, survived))
     first = _first_cause(fatal)
     rank, host = _guilty(first, scans)
     missing = _missing(first, fatal, scans)
@@ -94,7 +97,20 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     # One reading of a line is enough: the first cause's for its own, the best for every other.
     readings = {(event.source, event.number): event for event in reversed(fatal)}
     echoes = tuple(event for place, event in reversed(readings.items()) if place != (first.source, first.number))
-    return Diagnosis(_certainty(first), first, echoes, notices, rank, host, missing, _rival(first, fatal, scans))
+    rival = _rival(first, fatal, scans)
+    return Diagnosis(_certainty(first), first, echoes, notices, rank=rank, host=host, missing=missing, rival=rival)
+
+
+def _dismissed(ordered: list[Event], harmless: set[str], survived: set[tuple[str, int, int]]) -> tuple[Event, ...]:
+    """Known trouble that is not believed to have ended the job: of each kind the last."""
+    of_kind = {
+        event.hit.entry.id: event
+        for event in ordered
+        if event.hit.entry.kind in ("cause", "symptom")
+        and not _echoes(event, harmless)
+        and (event.source, event.number, event.last) not in survived
+    }
+    return tuple(sorted(of_kind.values(), key=lambda event: event.weight))
 
 
 def _names_beside(scans: Sequence[Scan]) -> dict[str, dict[str, str] | None]:

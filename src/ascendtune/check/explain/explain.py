@@ -293,6 +293,7 @@ class Explanation:
             "is_running": self.is_running,
             "echoes": [_event_json(event) for event in found.echoes],
             "notices": [_event_json(event) for event in found.notices],
+            "dismissed": [_event_json(event) for event in found.dismissed],
             "sources": [{"name": scan.name, "lines": scan.lines_read, "bytes": scan.bytes} for scan in self.scans],
         }
 
@@ -354,7 +355,7 @@ def _weighed(found: Diagnosis, cause: dict[str, Any] | None) -> Diagnosis:
         return found
     is_echo = first.hit.entry.kind in ("detail", "wrapper", "consequence")
     if is_echo or (not first.is_known and cause.get("exit_code") in (2, 3, 4)):
-        return Diagnosis("healthy", None, (first, *found.echoes), found.notices, cause.get("rank"))
+        return Diagnosis("healthy", None, (first, *found.echoes), found.notices, rank=cause.get("rank"))
     return found
 
 

@@ -166,6 +166,9 @@ def _read(explanation: Explanation) -> Iterator[_Block]:
             yield _Block("last", _short(scan.last_words, _SHORT), _MORE)
     for event in explanation.verdict.notices[:_LINES]:
         yield _Block("note", f"{event.meaning} ({event.where})", _MORE)
+    for event in explanation.verdict.dismissed[:_LINES]:
+        # Whoever asks of a job that failed finds here what comes nearest.
+        yield _Block("maybe", f"{event.meaning} ({event.where}); {say('do')}: {event.remedies[0]}", _MORE)
 
 
 def _short(text: str, limit: int) -> str:

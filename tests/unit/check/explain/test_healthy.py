@@ -84,6 +84,17 @@ def test_last_line_of_a_log_without_a_known_failure_is_shown(explained: Callable
     assert text.startswith("no failure was found\n") and "last     the tide has turned" in text
 
 
+def test_warning_that_ended_nothing_is_shown_as_what_comes_nearest(explained: Callable[..., Explanation]) -> None:
+    warning = "/x/moon.py:7: UserWarning: CUDA initialization: CUDA unknown error - this may be due to tides.\n"
+    explanation = explained(warning + "".join(f"step {step} loss 1.{step}\n" for step in range(40)))
+    text = as_text(explanation, columns=80, paint=lambda text, _: text)
+
+    assert explanation.is_healthy and text.startswith("no failure was found\n")
+    assert "maybe    " in text and "do: " in text
+    assert len(explanation.as_json()["dismissed"]) == 1
+    assert not explained("step 1 loss 2.0\n").verdict.dismissed
+
+
 def test_reason_of_what_a_job_does_without_is_no_failure(explained: Callable[..., Explanation]) -> None:
     notice = "A matching Moon is not available, some optimizations will not be enabled.\nError caught was: {reason}\n"
     notice = notice.format(reason="No module named 'triton'")
