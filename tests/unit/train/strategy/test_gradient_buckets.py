@@ -72,7 +72,7 @@ def _be_rank(rank: int, directory: Path, send_dtype: torch.dtype | None) -> None
 def _be_all_ranks(directory: Path) -> None:
     context = multiprocessing.get_context("fork")
     ranks = [
-        context.Process(target=_be_rank, args=(rank, directory, send_dtype))
+        context.Process(target=_be_rank, args=(rank, directory, send_dtype), daemon=True)
         for send_dtype in (None, torch.bfloat16)
         for rank in range(RANKS)
     ]
@@ -80,7 +80,7 @@ def _be_all_ranks(directory: Path) -> None:
         each.start()
     for each in ranks:
         each.join(timeout=60)
-    sys.exit(max(each.exitcode or 0 for each in ranks))
+    sys.exit(any(each.exitcode != 0 for each in ranks))
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +127,27 @@ def test_a_second_gradient_in_one_backward_pass_is_an_error() -> None:
             for _ in range(2):
                 (weight.sum() * 2).backward()
         assert caught.value.code == "gradient-twice"
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_bucket_is_sent_as_soon_as_it_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradient_buckets, "_FIRST_BYTES", 1)
+    monkeypatch.setattr(gradient_buckets, "BUCKET_BYTES", 1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        first, last = (nn.Parameter(torch.ones(3)) for _ in range(2))
+        buckets = GradientBuckets([first, last])
+        sent: list[torch.Tensor] = []
+        all_reduce = dist.all_reduce
+        monkeypatch.setattr(dist, "all_reduce", lambda tensor, **how: sent.append(tensor) or all_reduce(tensor, **how))
+        sent_before: list[int] = []
+        middle = first * 2
+        middle.register_hook(lambda _: sent_before.append(len(sent)))
+        (middle * last).sum().backward()
+        assert (sent_before, len(sent)) == ([1], 2)
+        buckets.finish()
+        assert len(sent) == 2
     finally:
         dist.destroy_process_group()
 
