@@ -131,6 +131,11 @@ class KnownFailure:
         return bool(self.requires or self.beside)
 
     @property
+    def is_report(self) -> bool:
+        """Whether its frames alone show that an exception is a launcher's report of a child."""
+        return self.kind == "consequence" and bool(self.frame) and not self.is_conditional
+
+    @property
     def conditions(self) -> int:
         """How many conditions it has beside the words of the line."""
         return len(self.requires) + bool(self.frame) + bool(self.beside) + self.specific

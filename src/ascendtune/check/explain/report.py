@@ -78,7 +78,7 @@ def _blocks(explanation: Explanation, short: int) -> Iterator[_Block]:
         yield from _read(explanation)
         return
     if first is not None and found.missing is None and first.hit.entry.kind == "consequence":
-        echoes = say("These logs hold echoes only; the cause stands in another rank's log.")
+        echoes = say("These logs hold echoes only; the cause stands above them, or in the log of another process.")
         yield _Block("", f"{echoes} {explanation.plog or ''}".rstrip(), _KEPT)
     if explanation.is_running:
         yield _Block("", say("The run is under way; this is what it has written since it was started."), _KEPT)

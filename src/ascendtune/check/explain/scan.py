@@ -245,7 +245,7 @@ class Scan:
     def _hits_of(self, said: str, trace: Trace) -> list[Hit]:
         hits = [hit for hit in self._matcher.hits(said) if not hit.entry.frame or trace.passed(hit.entry.frame)]
         # Frames of a launcher show that the exception is its report of a child, whatever its words are.
-        reported = [hit for hit in hits if hit.entry.frame and hit.entry.kind == "consequence"]
+        reported = [hit for hit in hits if hit.entry.is_report]
         return reported or hits
 
     def _note_cut_off(self, line: Line, trace: Trace) -> None:

@@ -107,7 +107,8 @@ class Trace:
         if self.type in _OF_PARSER and self.frames and not self.frames[-1][2] and self.frames[-1][0][:1] != "<":
             return self.frames[-1]
         own = [frame for frame in self.frames if is_own(frame[0])]
-        frames = own or [frame for frame in self.frames if not frame[0].endswith(COMPILED)] or self.frames
+        readable = [frame for frame in self.frames if not frame[0].endswith(COMPILED) and frame[0][:1] != "<"]
+        frames = own or readable or self.frames
         return frames[-1] if frames else None
 
     @property

@@ -28,6 +28,20 @@ _NOT_INCLUDED = (
     "CMake Error at {}/lib64/cmake/TIDEConfig.cmake:7 (include):\n  include could not find requested file:\n\n"
     "    {}/moon/FindTIDE.cmake\n"
 )
+_NO_CUDA = _TRACE.format(
+    file="{}/moon.py",
+    function="rise",
+    code="torch.cuda.tide()",
+    error="AssertionError: Torch not compiled with CUDA enabled",
+)
+_NPU_UNKNOWN = "RuntimeError: Expected one of cpu, cuda, ipu, privateuseone device type at start of device string: npu"
+_NO_KEY = "KeyError: 'model.tides.weight'\n"
+_NO_TRITON = "  Successfully uninstalled triton-7.6.0\n"
+_AUTOLOAD = 'Traceback (most recent call last):\n  File "/x/torch/__init__.py", line 7, in _import_device_backends\n'
+_JOIN = "Type Join Failed: dtype1 = Moon32, dtype2 = Tide16.\n"
+_BRANCHES = (
+    f"TypeError: Cannot join the return values of different branches, perhaps you need to make them equal.\n{_JOIN}"
+)
 _ARGUMENT = "TypeError: SFTConfig.__init__() got an unexpected keyword argument 'tide'"
 
 
@@ -97,6 +111,35 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
         (_NOT_INCLUDED.format("/m/ascend-toolkit/7.1", "/m/ascend-toolkit/8.8/tools"), "cmake-two-canns"),
         (_NOT_INCLUDED.format("/m/cann-7.1/x86_64-linux", "/m/cann-7.1/compiler"), "cmake-include-missing"),
         (_NOT_INCLUDED.format("/m/tide", "/m/tide/third_party"), "cmake-include-missing"),
+        (_NO_CUDA.format("/x/bitsandbytes") + "[ERROR] ERR77777 tide of the npu\n", "bitsandbytes-asks-for-cuda"),
+        (_NO_CUDA.format("/x/bitsandbytes"), "cuda-on-npu"),
+        (_NO_CUDA.format("/x/tides") + "[ERROR] ERR77777 tide of the npu\n", "cuda-on-npu"),
+        (f"     71         elif is_torch_npu_available:\n{_NPU_UNKNOWN}\n", "npu-check-not-called"),
+        (f"     71         elif is_torch_npu_available():\n{_NPU_UNKNOWN}\n", "invalid-device-npu"),
+        (_raised(_NPU_UNKNOWN, file="/x/site-packages/FlagEmbedding/flag_models.py"), "flagembedding-takes-npu"),
+        (_raised(_NPU_UNKNOWN, file="/x/site-packages/tides/flag_models.py"), "invalid-device-npu"),
+        (f'LLM("tide", quantization="awq")  # vllm_ascend\n{_NO_KEY}', "key-weight-awq-on-ascend"),
+        (f"(vllm-ascend) serve tide --quantization awq\n{_NO_KEY}", "key-weight-awq-on-ascend"),
+        (f'LLM("tide", quantization="awq")\n{_NO_KEY}', "key-weight-name"),
+        (f'LLM("tide", quantization="ascend")  # vllm_ascend\n{_NO_KEY}', "key-weight-name"),
+        (f"{_NO_TRITON}{_AUTOLOAD}", "triton-uninstalled-over-ascend"),
+        (f"{_NO_TRITON}Successfully installed triton-ascend-7.2\n{_AUTOLOAD}", "traceback-cut-off"),
+        (f"{_BRANCHES}# 0 In file moon.py(71)\n        if a > b:\n", "mindspore-branch-types"),
+        (_BRANCHES.replace("Type Join", "Tide"), "mindspore-branches"),
+        (f"TypeError: {_JOIN}", "mindspore-type-join"),
+        ("/x/opp/tide.h:7:10: fatal error: 'cstddef' file not found\n", "cann-cxx-header-missing"),
+        ("moon.cpp:7:10: fatal error: cstddef: No such file or directory\n", "cxx-header-missing"),
+        ("moon.cpp:7:10: fatal error: 'string.h' file not found\n", "header-missing"),
+        ("/x/npu_utils.cpp:7:7: error: 'RT_TIDE' was not declared in this scope\n", "triton-npu-helper"),
+        ("/x/moon_utils.cpp:7:7: error: 'RT_TIDE' was not declared in this scope\n", "compiler-error"),
+        ("/x/npu_utils.cpp:7:7: fatal error: moon/tide.h: No such file or directory\n", "header-missing"),
+        ("[Moon] encounters error: bishengir-compile: Unknown command line argument '--tide=7'.\n", "bishengir-option"),
+        ("[ConvertLinalgRToBinary] encounters error: bishengir-compile: no tide\n", "triton-ascend"),
+        ("/x/python3: No module named torchnpugen.moon\n", "module-of-installed-package"),
+        (
+            "x: Error while finding module 'torchnpugen.t' (ModuleNotFoundError: No module named 'torchnpugen')\n",
+            "torchnpugen-missing",
+        ),
     ],
 )
 def test_cause_is_told_by_what_stands_beside_the_words(explained: Explained, log: str, entry: str) -> None:
@@ -130,3 +173,18 @@ def test_triton_kernels_that_were_not_imported_are_no_failure(explained: Explain
     assert explained(line).is_healthy
     assert explained(line + "INFO 01-01 10:11:13 [moon.py:7] Starting the tide\n").is_healthy
     assert entry_of(explained(line + _raised("ValueError: 7 odd tides"))) == "python-exception"
+
+
+def test_values_of_branches_headers_and_helpers_are_named(explained: Explained) -> None:
+    branches = explained(f"{_BRANCHES}# 0 In file moon.py(71)\n        if a > b:\n")
+    helper = explained(
+        "/x/npu_utils.cpp:7:7: error: could not convert '{{\"TIDE\", <expression error>}}' from 'moon'\n"
+    )
+
+    assert branches.headline().endswith("dtype1 = Moon32, dtype2 = Tide16 (at moon.py(71))")
+    assert helper.headline().endswith("(TIDE is unknown there)")
+    assert "header file moon/tide.h" in explained("t.cpp:7:1: fatal error: 'moon/tide.h' file not found\n").headline()
+
+
+def test_uninstalled_triton_alone_is_no_failure(explained: Explained) -> None:
+    assert explained(f"{_NO_TRITON}step 1\n").is_healthy

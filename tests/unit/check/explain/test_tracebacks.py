@@ -304,10 +304,11 @@ def test_exception_of_torch_that_ends_in_failed_is_one(explained: Explained) -> 
     assert "the moon is full" in explanation.headline()
 
 
-def test_source_of_a_compiled_module_is_not_the_place(explained: Explained) -> None:
+@pytest.mark.parametrize(("file", "function"), [("moon/tide.pxi", "moon.check"), ("<frozen moon._tide>", "check")])
+def test_source_that_no_installation_has_is_not_the_place(explained: Explained, file: str, function: str) -> None:
     package = '  File "/opt/site-packages/moon/rise.py", line 7, in rise'
     explanation = explained(
-        "\n".join([_TRACEBACK[0], package, '  File "moon/tide.pxi", line 91, in moon.check', _TRACEBACK[-1]])
+        "\n".join([_TRACEBACK[0], package, f'  File "{file}", line 91, in {function}', _TRACEBACK[-1]])
     )
 
     assert explanation.verdict.first is not None and explanation.verdict.first.trace is not None

@@ -23,6 +23,13 @@ _TABLE = 'Traceback (most recent call last):\n  File "/moon/{file}", line 7, in 
 _CONNECT = "moon1:1:2 [0] misc/socket.cc:9 NCCL WARN socketStartConnect: Connect to {to} failed : {why}\n"
 _USING = "moon1:1:1 [0] NCCL INFO Bootstrap: Using tide0:10.7.1.8<0>\n"
 _VISIBLE = "The argument is invalid.Reason: Set visible device failed, invalid device={}, input visible devices:{}\n"
+_COMMUNICATOR = "RuntimeError: tide.cc:7 HCCL function error: HcclGetRootInfo(&moon), error code is 7\n"
+_CORES = "ascend-docker-runtime: [ERROR] check aicore num failed, phy_id:3, core_need:7, used:11, total:17 Failed\n"
+_NO_CONTAINER = "kubelet: Error: failed to create shim task: OCI runtime create failed: moon did not end well\n"
+_ENDED = (
+    'Traceback (most recent call last):\n  File "/x/tbe/common/repository_manager/{}.py", line 7, in tide\n'
+    '    moon.get()\n  File "/x/multiprocessing/connection.py", line 7, in {}\n    raise EOFError\nEOFError\n'
+)
 _NO_ROUTE = "No route to host"
 _GLOO = "RuntimeError: Gloo connectFullMesh failed with [/moon/third_party/gloo/gloo/transport/tcp/pair.cc:7] "
 _BLAS = "OpenBLAS blas_thread_init: pthread_create: Resource temporarily unavailable\nOpenBLAS blas_thread_init: "
@@ -119,3 +126,49 @@ def test_device_that_did_not_start_is_told_from_the_lines_below_the_code(explain
 
     assert explained(call + block).headline().startswith("device 5 ")
     assert entry_of(explained(call)) == "507033"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry", "told"),
+    [
+        (
+            f"{_COMMUNICATOR}Failed to bind the IP port. Reason: it has been bound.\n",
+            "hccl-listen",
+            "its port is taken",
+        ),
+        (_COMMUNICATOR, "hccl-7", "something it needs is taken"),
+        (f"{_CORES}{_NO_CONTAINER}", "vnpu-cores-used", "7 AI cores does not fit on NPU 3 any more: 11 of its 17"),
+        (_NO_CONTAINER, "container-device", "moon did not end well"),
+        ("RuntimeError: Unable to pin host memory with error code: -7\n", "host-memory-lock", "(error -7)"),
+        ("EE1001: Reason: coreDim=77777 can't be greater than UINT16_MAX.\n", "launch-too-many-blocks", "77777 blocks"),
+        ("EE1001: Reason: tideDim=77777 can't be greater than 77.\n", "cann-code", "tideDim=77777"),
+        (
+            "ERROR 01-01 10:11:12 [moon.py:7] Tides fail: RuntimeError:\nERROR 01-01 10:11:12 [moon.py:7] moon has "
+            "insufficient available streams to capture 7 tides.\n",
+            "npu-capture-streams",
+            "streams are used up",
+        ),
+        (
+            "(Moon pid=7) ERROR 01-01 10:11:12 [t.py:7] Tides fail: OddError:\n"
+            "(Moon pid=7) ERROR 01-01 10:11:12 [t.py:7] the moon is gone\n",
+            "error-line",
+            "Tides fail: OddError: the moon is gone",
+        ),
+        (_ENDED.format("route", "_recv"), "tbe-manager-gone", "CANN (TBE) lost the process"),
+        (_ENDED.format("tide", "_recv"), "store-lost", "other end of a connection"),
+        (
+            "error: ub overflow, requires 7700 bits while 770 bits available\n",
+            "triton-buffer",
+            "(needs 7700 bits, there are 770)",
+        ),
+    ],
+)
+def test_what_ran_out_or_was_taken_is_told(explained: Explained, log: str, entry: str, told: str) -> None:
+    explanation = explained(log)
+
+    assert entry_of(explanation) == entry
+    assert told in explanation.headline()
+
+
+def test_end_of_a_compile_process_goes_behind_what_ended_the_job(explained: Explained) -> None:
+    assert entry_of(explained("OddError: 7 tides are shared\n" + _ENDED.format("route", "_recv"))) == "python-exception"
