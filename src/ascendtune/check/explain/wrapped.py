@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ascendtune.check.explain.frame import is_python_frame
 from ascendtune.check.explain.line import without_colours
 
 _NARROWEST = 60
@@ -60,4 +61,5 @@ def _joints(lines: list[str]) -> frozenset[int]:
 
 def _goes_on(line: str, below: str) -> bool:
     is_alike = _DIGITS.sub("0", line[:_SHOWN]) == _DIGITS.sub("0", below[:_SHOWN])
-    return bool(below.strip()) and not (is_alike or _BEGINS.match(below) or _ORNAMENT.match(line))
+    is_above_code = below.startswith("  ") and is_python_frame(line)
+    return bool(below.strip()) and not (is_alike or is_above_code or _BEGINS.match(below) or _ORNAMENT.match(line))
