@@ -51,6 +51,7 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
         (_raised(_GZIP), "gzip-as-text"),
         ("moon.py --wbits 4 --load tide.pt\n" + _raised(_NAN, function="sample"), "generate-nan-of-quantised"),
         (_raised(_NAN, function="sample"), "generate-nan"),
+        ("known: ['awq', 'gptq']\n" + _raised(_NAN, function="sample"), "generate-nan"),
         (
             _raised(_DEVICES.format("npu:1 and npu:0"), file="/x/accelerate/hooks.py", function="new_forward"),
             "devices-of-spread-model",
@@ -71,7 +72,11 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
         (_raised(_SHARED.format("'moon.weight', 'tide.weight'")), "shared-tensors"),
         (_raised(_INTEGER, file="/x/bitorch_engine/moon.py"), "integer-gradient-of-bitorch"),
         (_raised(_INTEGER), "integer-gradient"),
-        (_raised(_FORKED, file="/tmp/ipykernel_7/moon.py"), "fork-after-device-in-notebook"),
+        (
+            _raised(_FORKED, file="/x/accelerate/utils/launch.py", function="__call__"),
+            "fork-after-device-in-notebook",
+        ),
+        (_raised(_FORKED, file="/tmp/ipykernel_7/moon.py"), "fork-after-npu"),
         (_raised(_FORKED), "fork-after-npu"),
         (
             _KEY.format("tok_embeddings.weight") + "  _component_: x.FullModelHFCheckpointer\n",
