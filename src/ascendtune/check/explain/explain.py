@@ -11,6 +11,7 @@ from typing import Any
 
 from ascendtune.check.explain import cann_reason
 from ascendtune.check.explain import facts as facts_of
+from ascendtune.check.explain.batch_sizes import batch_sizes_in
 from ascendtune.check.explain.diagnosis import Diagnosis, diagnose
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.facts import Facts
@@ -225,6 +226,8 @@ class Explanation:
                 remedies = (split, *remedies)
             elif (names := names_in(first.text)) is not None and (renamed := names.remedy()):
                 remedies = (renamed,)
+            elif (sizes := batch_sizes_in(first.text)) is not None:
+                remedies = (sizes.remedy(), *remedies)
             if self.sums is not None and self.sums.is_own:
                 return tuple(sorted(remedies, key=lambda remedy: "`ascendtune devices`" in remedy))
             return remedies

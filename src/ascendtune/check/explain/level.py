@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 _ERROR = re.compile(
-    r"(?:^|[\s\[|(])(?:ERROR|CRITICAL|FATAL)(?=[\s\]|:)])|\[(?:error|fatal)\]|\bNCCL WARN\b|^E20\d{6} |"
-    r":\d+\)?: (?:fatal )?error: |^(?:[Ee]rror|fatal): |^\[?[EF](?:\d{4})?\d{3,4} \d\d:\d\d:\d\d|"
+    r"(?:^|[\s\[|(])(?:ERROR(?! \| stderr \|)|CRITICAL|FATAL)(?=[\s\]|:)])|\[(?:error|fatal)\]|\bNCCL WARN\b|"
+    r"^E20\d{6} |:\d+\)?: (?:fatal )?error: |^(?:[Ee]rror|fatal|Exception): |^\[?[EF](?:\d{4})?\d{3,4} \d\d:\d\d:\d\d|"
     r"\blevel\W{1,4}(?:error|fatal|critical)\b|"
     r"\d\d:\d\d(?:[.,]\d+)?\]? (?:error|fatal) |^CMake Error\b|\berror\[E\d+\]: |"
     r"^\W*E[A-Z1-9]\d{4}: |^[a-z][\w.-]*: (?:fatal )?error: |"
@@ -40,7 +40,7 @@ _WARNING = re.compile(
 )
 _INFO = re.compile(
     r"^\W{0,3}\[?I(?:(?:\d{4})?\d{4} |\d{3} \d\d:)|\[INFO\]|\bNCCL INFO\b|^INFO:|\[I\] |"
-    r"(?:^|[\s\[|])(?:INFO|DEBUG)(?=[\s\]|:])"
+    r"(?:^|[\s\[|])(?:INFO(?! \| stdout \|)|DEBUG)(?=[\s\]|:])"
 )
 _ASIDE = re.compile(
     r"(?=.*\\(?:\(.*\\\)|times\s|frac\{|boxed\{))|"  # LaTeX: what a model wrote
@@ -59,6 +59,8 @@ _OF_TROUBLE = re.compile(
     r"has (?:an )?invalid \w+(?!.*[:=] ?0\b)|exceeded (?:its|the|job) \w+ limit|skipping step, detected inf)(?!\w)",
     re.IGNORECASE,
 )
+_REDIRECTED = re.compile(r" \| (?:ERROR|INFO) \| std(?:err|out) \|")
+"""What FastChat's logger puts before all that a program prints: its level is that of the stream."""
 _WHOLE = re.compile(r"(?:Terminated|Out of memory|OOM|\w*(?:Error|Exception)|SystemExit: (?!0$|None$).+)[.!]?$")
 """Lines that say nothing but how a program ended."""
 _REFUSAL = re.compile(
@@ -130,6 +132,7 @@ def are_last_words(text: str, said: str) -> bool:
     Args:
         said: the line without its prefixes.
     """
+    text = _REDIRECTED.sub("", text)
     if is_warning_or_news(text) or _DENIED.search(text):
         return False
     return bool(_OF_TROUBLE.search(text) or _REFUSAL.match(said) or _WHOLE.match(said.strip()))

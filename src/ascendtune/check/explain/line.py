@@ -29,6 +29,7 @@ _PREFIX = re.compile(
     r"|\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)\s+(?:std(?:err|out) [FP] )?"  # kubectl logs --timestamps, cri
     r"|(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? "
     r"(?:\[[\w./]+:\d+\]|[\w./]+:\d+\]) ?"  # vllm
+    r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? \| (?:ERROR|INFO) \| std(?:err|out) \| ?"  # FastChat
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+ - [\w.-]+ - (?:ERROR|CRITICAL|WARNING|INFO) - "  # logging
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:TP|DP|PP|EP)(?P<parallel>\d+)[^]\n]{0,12}\] "  # sglang
     r"|(?P<file>[\w./@+-]{1,200}\.log):\d+:(?=\s*\S)"  # grep -n over several logs

@@ -12,6 +12,10 @@ from ascendtune.check.explain.frame import COMPILED, frame_of, is_own, posix
 HEADER = "Traceback (most recent call last)"
 RAISED = re.compile(r"\s*raise (?P<type>[A-Z]\w*)\([frb]?([\"'])(?P<message>.{8,}?)(?:\2.*)?$")
 """A line of code that raises an exception in words of its own."""
+_QUOTED = re.compile(r"[frb]{0,2}([\"'])(?P<message>(?:[^\s\"']+ ){3,}[^\"']*)")
+"""A line of code that is a text in quotes: what a `raise` that began in a line above says."""
+_OF_CLASS = "an exception"
+"""In place of the exception's type, where the log does not say it."""
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _STANDARD_LIBRARY = re.compile(r"/lib/python3[.\d]*/(?!(?:site|dist)-packages/)|^<")
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
@@ -188,7 +192,11 @@ class Trace:
         """Where the log ends before the exception, and the last line of code raises it: take its words from there."""
         if raised := RAISED.match(self.code):
             self.type, self.message = raised["type"], _PLACEHOLDER.sub("…", raised["message"].strip())
-            self.lines, self.is_composed, self.last_line = [self.code], True, self.end
+        elif quoted := _QUOTED.match(self.code):
+            self.type, self.message = _OF_CLASS, _PLACEHOLDER.sub("…", quoted["message"].strip())
+        else:
+            return
+        self.lines, self.is_composed, self.last_line = [self.code], True, self.end
 
     def add(self, message: str, line: str) -> None:
         """Take `line` of the log into the message, which becomes `message`."""
