@@ -160,7 +160,7 @@ def _grouped(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]
 
 def _make_bucket(parameters: list[nn.Parameter]) -> _Bucket:
     sizes = [each.numel() for each in parameters]
-    buffer = parameters[0].new_zeros(sum(sizes) + len(sizes), requires_grad=False)
+    buffer = parameters[0].new_zeros(sum(sizes) + len(sizes))
     parts = buffer.split([*sizes, len(sizes)])
     views = [part.view(each.shape) for part, each in zip(parts, parameters, strict=False)]
     return _Bucket(parameters, buffer, views)

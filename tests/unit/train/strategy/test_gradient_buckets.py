@@ -31,7 +31,8 @@ class Model(nn.Module):
     def forward(self, used: tuple[int, ...], factor: float) -> torch.Tensor:
         total = torch.zeros(())
         for index in used:
-            total = (total + self.weights[index].square().sum() * factor).tanh()
+            # Nothing that saturates: a gradient of zero is the same however it is summed.
+            total = (total + self.weights[index].square().mean() * factor).sin()
         return total
 
 
@@ -115,6 +116,9 @@ def test_every_rank_has_the_mean_of_all_gradients(
                 continue
             torch.testing.assert_close(of_ranks[0].double(), mean, rtol=tolerance, atol=tolerance * 0.1)
             assert all(torch.equal(each, of_ranks[0]) for each in of_ranks)
+            assert mean.count_nonzero() == mean.numel()
+            is_rounded = torch.equal(of_ranks[0], of_ranks[0].bfloat16().float())
+            assert is_rounded is (send_dtype is torch.bfloat16)
 
 
 def test_a_second_gradient_in_one_backward_pass_is_an_error() -> None:
@@ -153,10 +157,15 @@ def test_a_bucket_is_sent_as_soon_as_it_is_complete(monkeypatch: pytest.MonkeyPa
 
 
 def test_buckets_begin_at_the_end_of_the_model_and_hold_one_type() -> None:
-    weights = [nn.Parameter(torch.zeros(size)) for size in (10, 300_000, 5, 7)]
-    weights.insert(2, nn.Parameter(torch.zeros(4, dtype=torch.bfloat16)))
+    weights = [nn.Parameter(torch.zeros(size)) for size in (2 << 20, 3 << 20, 2 << 20, 10, 300_000, 5, 7)]
+    weights.insert(5, nn.Parameter(torch.zeros(4, dtype=torch.bfloat16)))
     groups = list(gradient_buckets._grouped(reversed(weights)))
-    assert [[each.numel() for each in group] for group in groups] == [[7, 5], [4], [300_000, 10]]
+    assert [[each.numel() for each in group] for group in groups] == [
+        [7, 5],
+        [4],
+        [300_000, 10, 2 << 20, 3 << 20],
+        [2 << 20],
+    ]
 
 
 if __name__ == "__main__":
