@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ascendtune.check.explain.frame import posix
+
 _NONE_HAS_NO = re.compile(r"'NoneType' object has no attribute '(\w+)'")
 _NONE_NOT_SUBSCRIPTABLE = "'NoneType' object is not subscriptable"
 _SUBSCRIPT = re.compile(r"^(?:[\w., ]+ = )?([A-Za-z_][\w.]*(?:\([^()]*\))?)\[[^\[\]]*\]$")
@@ -29,7 +31,7 @@ _LISTED = re.compile(
 
 def package_in(frames: list[tuple[str, int, str]]) -> str:
     """The package of the innermost of `frames` (file, line, function); empty if it is not in one."""
-    files = [file for file, _, function in frames if function != _OF_MODULES] or [""]
+    files = [posix(file) for file, _, function in frames if function != _OF_MODULES] or [""]
     match = _PACKAGE.match(files[-1]) or _SOURCE_TREE.match(files[-1])
     return match[match.re.groups] if match else ""
 

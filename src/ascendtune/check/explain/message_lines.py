@@ -15,6 +15,9 @@ _SAYS_WHERE = re.compile(
     r"\bNo solution found when resolving .*:\s*$|^Last error:\s*$|stderr: Auto-detected mode as '\w+'\s*$|"
     r" \w*[a-z](?:Error|Exception):\s*$"
 )
+_LEAST_BROKEN = 40
+"""Characters of a line from which on it may have been broken at the width of a window."""
+_IS_WHOLE = re.compile(r"[.!?:;,]\s*$")
 _CODED_CLAUSE = re.compile(r"\bE[A-Z1-9]\d{4}\)?:.*,\s*$")
 """A reason of CANN that goes on in the next line."""
 NO_SOLUTION = "No solution found when resolving"
@@ -50,10 +53,14 @@ def boxed_error(lines: list[bytes], index: int) -> str:
     return "Error: " + " ".join(row.decode(errors="replace").strip("│ \r") for row in rows)
 
 
-def ends_warning(above: bytes) -> bool:
-    """Whether a line is a warning, or says what the job goes on without, and the next one holds its message."""
-    text = above[:LONGEST_TEXT].decode(errors="replace")
-    return (above.rstrip().endswith(b":") and level.is_warning(text)) or level.goes_on_without(text)
+def may_be_broken(said: str) -> bool:
+    """Whether a line is long enough to have been broken, and does not end a sentence or a clause."""
+    return len(said) >= _LEAST_BROKEN and _IS_WHOLE.search(said) is None
+
+
+def begins_warning(text: str) -> bool:
+    """Whether a line calls the next one, which holds the message, a warning."""
+    return text.rstrip().endswith(":") and level.is_warning(text)
 
 
 def with_message(said: str, below: list[str]) -> str:

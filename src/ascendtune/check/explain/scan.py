@@ -32,9 +32,8 @@ _BELOW = 3
 """Lines below one that may belong to it."""
 _BELOW_BLOCK = 24
 """Lines below an exception in which MindSpore names the line of the model, and CANN says why a call failed."""
-_LEAST_BROKEN = 40
-"""Characters of a line from which on it may have been broken at the width of a window."""
-_IS_WHOLE = re.compile(r"[.!?:;,]\s*$")
+_CLASSES = ("detail", "unknown")
+"""Kinds of entries that know no more of a line than the class of its failure."""
 _GOES_ON = re.compile(r"\s?[a-z(]")
 _KEPT = 1 << 17
 _LOOK_BACK = 200
@@ -179,29 +178,32 @@ class Scan:
             return
         self._time = self._time_of(lines, index)
         trace = trace or Traces.bare(said, number)
+        above = lines[index - 1][:LONGEST_TEXT].decode(errors="replace") if index else ""
         if trace is not None:
-            above = lines[index - 1][:LONGEST_TEXT].decode(errors="replace") if index else ""
             below = message_lines.below(lines, index, line, _BELOW_BLOCK)
             trace.read_below(below, above)
             self._note_trace(line, said, trace, below)
-        elif not level.is_aside(said):
-            warned = index > 0 and message_lines.ends_warning(lines[index - 1])
+        elif not level.is_aside(said) and (not level.goes_on_without(above) or level.is_error(text, said)):
+            warned = message_lines.begins_warning(above) and not level.is_error(text, said)
             count = _BELOW_BLOCK if cann_reason.is_call(said) or NO_SOLUTION in said else _BELOW
             self._note_line(line, text, said, number, message_lines.below(lines, index, line, count), warned=warned)
 
     def _with_broken_off(self, said: str, lines: list[bytes], index: int) -> str:
         """`said`, with the next line where only both together are a message that is known: it was broken there."""
-        if len(said) < _LEAST_BROKEN or index + 1 == len(lines) or _IS_WHOLE.search(said) or self._matcher.hits(said):
+        if index + 1 == len(lines) or not message_lines.may_be_broken(said) or self._known(said):
             return said
         rest = self._inner.without(lines_of.read(lines[index + 1][:LONGEST_TEXT].decode(errors="replace")).said)
         if not _GOES_ON.match(rest):
             return said
-        known = max((hit.length for hit in self._matcher.hits(rest)), default=0)
         for whole in (said + rest, f"{said.rstrip()} {rest.strip()}"):
-            if any(hit.length > known for hit in self._matcher.hits(whole)):
+            if self._known(whole) > self._known(rest):
                 self._passed = self.lines + index + 2
                 return whole
         return said
+
+    def _known(self, said: str) -> int:
+        """Length of the longest anchor in a line; 0 where no entry knows more than the class of its failure."""
+        return max((hit.length for hit in self._matcher.hits(said) if hit.entry.kind not in _CLASSES), default=0)
 
     def _begin_trace(self, line: Line, text: str, said: str, number: int, before: bytes) -> None:
         heading = said[: said.index(HEADER)]
@@ -274,8 +276,6 @@ class Scan:
         self, line: Line, text: str, said: str, number: int, below: list[str], *, warned: bool = False
     ) -> None:
         """Any other line: what is known about it; of an error also that it is one."""
-        if warned and not level.is_error(text, said):
-            return
         reason, first_line, said = self._reason(said, below), said.strip(), message_lines.with_message(said, below)
         lines = [first_line, said.strip().removeprefix(first_line).strip()] if said.strip() != first_line else []
         hits = [
@@ -285,7 +285,7 @@ class Scan:
             and hit.entry.kind != "unknown"
             and any(hit.entry.below in each for each in below[:_BELOW] or [""])
         ]
-        weak = level.is_warning_or_news(text) or level.is_warning(said)
+        weak = warned or level.is_warning_or_news(text) or level.is_warning(said)
         if not hits and (weak or not level.is_error(text, said)):
             return
         quoting = not level.is_error(text, said)

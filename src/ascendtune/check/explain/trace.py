@@ -122,7 +122,7 @@ class Trace:
         if not frames:
             return None
         file, line, function = frames[-1]
-        return _PACKAGES.sub("", file), line, function
+        return _PACKAGES.sub("", posix(file)), line, function
 
     @property
     def package(self) -> str:

@@ -18,6 +18,7 @@ from ascendtune.check.explain.explain import Explanation
         (["/home/me/src/moon/rise.py"], "moon"),
         (["/home/me/src/trainer/rise.py"], ""),
         (["/home/me/moon/moon/rise.py"], "moon"),
+        (["C:\\me\\venv\\lib\\site-packages\\moon\\rise.py"], "moon"),
         (["/home/me/moon/train.py"], ""),
         ([], ""),
     ],

@@ -17,6 +17,12 @@ _POOL = (
     "Malloc device memory failed, free memory size is less than half of total memory size.Device 0 Device MOC total "
     "size:770 Device MOC free size:77 may be other processes occupying this card, check as: ps -ef|grep python\n"
 )
+_OTHER_GPU = (
+    "moon-1  | /x/torch/cuda/__init__.py:7: UserWarning: \n"
+    "moon-1  | NVIDIA Moon RTX 7 with CUDA capability sm_777 is not compatible with the current PyTorch installation.\n"
+    "moon-1  | The current PyTorch install supports CUDA capabilities sm_7 sm_71.\n"
+)
+_MANY_STEPS = "".join(f"step {step} loss 1.{step}\n" for step in range(40))
 _ASSERTED = "/x/ggml/src/ggml-cann/aclnn_ops.cpp:77: GGML_ASSERT({}) failed\n"
 _CONV = "RuntimeError: call aclnnConvolution failed, detail:EZ1001: {} Conv3d{} groups = 1 or groups = cin\n"
 _UNREACHED = "[OpRetryConnection][Init] Connect to server failed, serverIp_[10.7.1.9] serverPort [60000]\n"
@@ -257,3 +263,29 @@ def test_addresses_of_both_ends_of_a_broken_rdma_connection_are_told(explained: 
     ).headline()
 
     assert "(10.7.1.1 to 10.7.1.2)" in headline
+
+
+def test_gpu_that_torch_was_not_built_for_is_named(explained: Explained) -> None:
+    excerpt = explained(f"{_OTHER_GPU}\n")
+    failed = explained(
+        f"{_OTHER_GPU}{_MANY_STEPS}RuntimeError: CUDA error: no kernel image is available for execution\n"
+    )
+
+    for explanation in (excerpt, failed):
+        assert entry_of(explanation) == "torch-without-gpu-code"
+        assert "NVIDIA Moon RTX 7 (sm_777): it was built for sm_7 sm_71" in explanation.headline()
+    assert explained(_OTHER_GPU + _MANY_STEPS).is_healthy
+    old = "UserWarning: \n    Found GPU0 Tesla M7 which is of cuda capability 1.7.\n"
+    assert "Tesla M7 (1.7)" in explained(old).headline()
+
+
+def test_disk_without_room_for_a_download_is_told_where_nothing_follows(explained: Explained) -> None:
+    warning = (
+        "/x/file_download.py:7: UserWarning: Not enough free disk space to download the file. The expected file size "
+        "is: 77.10 MB. The target location /moon/hub/models--a--tide/blobs only has 7.10 MB free disk space.\n"
+        "  warnings.warn(\n"
+    )
+
+    assert explained(warning).headline().endswith("77.10 MB needed, 7.10 MB free")
+    assert "disk of /moon has" in explained(warning).headline()
+    assert explained(warning + _MANY_STEPS).is_healthy

@@ -10,6 +10,12 @@ from tests.unit.check.explain.first_entry import entry_of
 from ascendtune.check.explain.explain import Explanation
 
 Explained = Callable[..., Explanation]
+_COMMAND = "subprocess.CalledProcessError: Command '[{command}]' returned non-zero exit status 7.\n"
+_LAUNCHER = "triton-launcher-compiler"
+_TORCH_SIX = (
+    'Traceback (most recent call last):\n  File "{file}", line 7, in <module>\n    from torch._six import inf\n'
+    "ModuleNotFoundError: No module named 'torch._six'\n"
+)
 
 _TRACE = 'Traceback (most recent call last):\n  File "{file}", line 7, in {function}\n    {code}\n{error}\n'
 _FLOAT_TEXT = "TypeError: '<=' not supported between instances of 'float' and 'str'"
@@ -188,3 +194,43 @@ def test_values_of_branches_headers_and_helpers_are_named(explained: Explained) 
 
 def test_uninstalled_triton_alone_is_no_failure(explained: Explained) -> None:
     assert explained(f"{_NO_TRITON}step 1\n").is_healthy
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        ("t.cu:7:1: fatal error: cutlass/moon.h: No such file or directory\n", "cutlass-header-missing"),
+        ("t.cpp:7:1: fatal error: 'cute/tide.hpp' file not found\n", "cutlass-header-missing"),
+        ("t.cpp:7:1: fatal error: acute/tide.hpp: No such file or directory\n", "header-missing"),
+        ("t.cpp:7:1: fatal error: 'Python.h' file not found\n", "python-header-missing"),
+        (_COMMAND.format(command="'/usr/bin/gcc', '/tmp/moon/main.c', '-lcuda', '-o', '/tmp/t.so'"), _LAUNCHER),
+        (
+            "torch._dynamo.exc.BackendCompilerFailed: tide raised "
+            + _COMMAND.format(command="'/usr/bin/cc', '/tmp/moon/main.c', '-lcuda', '-o', '/tmp/t.so'"),
+            _LAUNCHER,
+        ),
+        (
+            "/usr/bin/ld: cannot find -lcuda: No such file or directory\n"
+            + _COMMAND.format(command="'/usr/bin/gcc', '/tmp/moon/main.c', '-lcuda', '-o', '/tmp/t.so'"),
+            "linker",
+        ),
+        (_COMMAND.format(command="'/usr/bin/gcc', '/tmp/moon/main.c', '-o', '/tmp/t.so'"), "child-command"),
+        (_TORCH_SIX.format(file="/x/moon.py"), "torch-too-new"),
+    ],
+)
+def test_headers_and_compilers_of_extensions_are_told_apart(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+def test_package_that_is_older_than_torch_is_named(explained: Explained) -> None:
+    windows = explained(_TORCH_SIX.format(file="C:\\x\\site-packages\\moon\\tide.py"))
+
+    assert windows.headline().startswith("the installed package (moon) is too old for this torch")
+    assert "pip install -U moon" in windows.remedies()[0]
+    assert "package is too old" in explained("ModuleNotFoundError: No module named 'torch._six'\n").headline()
+
+
+def test_version_of_the_python_without_headers_is_named(explained: Explained) -> None:
+    explanation = explained("/x/python3.7/moon.h:7:1: fatal error: Python.h: No such file or directory\n")
+
+    assert "(3.7)" in explanation.headline() and "python3.7-dev" in explanation.remedies()[0]

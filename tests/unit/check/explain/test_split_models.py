@@ -23,6 +23,13 @@ _NONE = "AttributeError: 'NoneType' object has no attribute 'get'"
 _SHARED = "RuntimeError: Some tensors share memory, this will lead to duplicate memory on disk: [{{{}}}]"
 _INTEGER = "RuntimeError: Only Tensors of floating point and complex dtype can require gradients"
 _FORKED = "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, use spawn"
+_BAD_ADDRESS = "OSError: [Errno 14] Bad address"
+_NO_GROUPS = "AssertionError: model parallel group is not initialized"
+_FAIRSCALE = "/x/fairscale/nn/model_parallel/layers.py"
+_LLAMA = (
+    f'moon()\n  File "/x/site-packages/llama/model.py", line 7, in tide\n    t()\n  File "{_FAIRSCALE}", line 7, in t'
+)
+_BAR = "Loading checkpoint shards: {share:3}%|     | {done}/7 [00:00<?, ?it/s]\n"
 _KEY = 'Exception: Error converting the state dict. Found unexpected key: "{}". Please look at it.\n'
 _CODE = "ValueError: The repository for a/tide contains custom code which must be executed to correctly load the {}."
 _PIP = "ERROR: Could not find a version that satisfies the requirement {} (from versions: 2.1.0, 2.5.0)\n"
@@ -151,3 +158,30 @@ def test_exception_in_redirected_stderr_is_found_with_its_frame(explained: Expla
     assert explanation.verdict.first.trace is not None
     assert explanation.verdict.first.trace.place == ("/x/moon.py", 7, "rise")
     assert explanation.verdict.echoes == ()
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_raised(_BAD_ADDRESS, file="vllm/kv/shared_offload_region.py"), "vllm-offload-region"),
+        (_raised(_BAD_ADDRESS, file="vllm/kv/moon_region.py"), "python-exception"),
+        (_raised(_NO_GROUPS, file=_FAIRSCALE), "fairscale-groups-missing"),
+        (_raised(_NO_GROUPS, code=_LLAMA, file=_FAIRSCALE), "llama-package-mixed"),
+        (_raised(_NO_GROUPS, file="megatron/mpu/initialize.py"), "parallel-state"),
+        (_BAR.format(done=0, share=0) + "PS C:\\moon>\n", "ended-while-loading-shards"),
+        (_BAR.format(done=2, share=28) + "\n(base) tide@moon:~/seas$ \n", "ended-while-loading-shards"),
+        (_BAR.format(done=2, share=28) + "Killed\ntide@moon:~$ \n", "killed"),
+        (_BAR.format(done=7, share=100) + "PS C:\\moon>\n", None),
+        (_BAR.format(done=2, share=28), None),
+        (_BAR.format(done=0, share=0) + "step 1 loss 2.0\ntide@moon:~$ \n", None),
+    ],
+)
+def test_loading_and_making_of_models_are_told_apart(explained: Explained, log: str, entry: str | None) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+def test_region_that_shared_memory_has_no_room_for_is_named(explained: Explained) -> None:
+    created = "INFO Created mmap file /dev/shm/vllm_offload_7.mmap (7.1 GB)\n"
+    explanation = explained(created + _raised(_BAD_ADDRESS, file="/x/shared_offload_region.py"))
+
+    assert "(7.1 GB)" in explanation.headline() and "/dev/shm/vllm_offload_7.mmap" in explanation.headline()

@@ -12,6 +12,14 @@ from ascendtune.check.explain.explain import Explanation
 Explained = Callable[..., Explanation]
 
 _SLOTS = "There are not enough slots available in the system to satisfy the 7 slots\n"
+_MKDIR = "slurmd[7]: error: pyxis:     mkdir: cannot create directory '{path}': Permission denied\n"
+_FABRIC = "moon nv-fabricmanager[7]: fabric manager NVIDIA GPU driver interface version "
+_DETECTED = "Detected CUDA_VISIBLE_DEVICES=7: setting --include=localhost:7\n"
+_LAUNCHED = (
+    'Traceback (most recent call last):\n  File "/x/deepspeed", line 7, in <module>\n    tide()\n'
+    '  File "/x/deepspeed/launcher/runner.py", line 7, in parse_inclusion_exclusion\n    return tide(moon=mo\n'
+)
+_SLOT = "ValueError: No slot '7' specified on host 'moon'\n"
 _GLOO = "RuntimeError: [/x/gloo/transport/tcp/pair.cc:7] connect [{address}]:7077: Connection refused\n"
 _NO_LIBRARY = "ImportError: {library}: cannot open shared object file: No such file or directory\n"
 _NO_SYMBOL = "ImportError: /moon/torch/lib/libtorch_cuda.so: undefined symbol: {symbol}\n"
@@ -199,3 +207,38 @@ def test_brackets_with_several_names_go_where_none_is_known(explained: Explained
 
 def test_host_that_only_a_command_names_is_no_culprit(explained: Explained) -> None:
     assert "(host" not in explained("$ mpirun -np 7 -H moon python t.py\n" + _SLOTS).headline()
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_SLOTS + "  2. The --host command line parameter, via a suffix on the\n     hostname\n", "mpi-slots"),
+        (_MKDIR.format(path="/run/moon"), "enroot-directory-denied"),
+        (_MKDIR.format(path="/var/run/enroot/7"), "enroot-directory-denied"),
+        (_MKDIR.format(path="/tide/enroot/data"), "enroot-disk-directory-denied"),
+        (_FABRIC + "770.7.7 don't match with driver version 771.1.1. Please update.\n", "fabric-manager-version"),
+        (_FABRIC + "770.7.7 don'\n", "fabric-manager-version"),
+        (_SLOT, "deepspeed-slot-not-there"),
+        (_DETECTED + _SLOT, "deepspeed-visible-slot"),
+        (_DETECTED + _LAUNCHED + _SLOT, "deepspeed-visible-slot"),
+        (_DETECTED + _LAUNCHED, "deepspeed-visible-slot"),
+        (_LAUNCHED, "traceback-cut-off"),
+        (_DETECTED + _LAUNCHED + "ValueError: 7 odd tides\n", "python-exception"),
+        ("ValueError: Hostname 'moon' not found in hostfile\n", "deepspeed-slot-not-there"),
+    ],
+)
+def test_slots_and_directories_of_nodes_are_told_apart(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+def test_values_of_slots_directories_and_managers_are_named(explained: Explained) -> None:
+    directory = explained(_MKDIR.format(path="/tide/enroot/data"))
+
+    assert "(770.7.7)" in explained(_FABRIC + "770.7.7 don'\n").headline()
+    assert "/tide/enroot is not writable" in directory.headline()
+    assert "--include localhost:7" in explained(_DETECTED + _LAUNCHED).remedies()[0]
+    assert "(slot '7' specified on host 'moon')" in explained(_SLOT).headline()
+
+
+def test_include_that_the_launcher_made_is_no_failure(explained: Explained) -> None:
+    assert explained(_DETECTED + "step 1 loss 2.0\n").is_healthy

@@ -89,3 +89,13 @@ def test_rank_whose_bar_another_one_wrote_behind_is_seen(explained: Explained) -
     )
 
     assert explanation.headline() == "rank 0 did not join while preparing data: 2 other ranks waited until the time-out"
+
+
+def test_error_of_a_compiler_that_was_broken_within_a_word_is_known(explained: Callable[..., Explanation]) -> None:
+    error = "/x/lib/python3.7/site-packages/moon/tides.h:7:1: fatal error: {header}: No such file o\nr directory    \n"
+
+    assert entry_of(explained(error.format(header="Python.h"))) == "python-header-missing"
+    assert entry_of(explained(error.format(header="tide/moon.h"))) == "header-missing"
+    assert entry_of(explained("/x/moon/tides/of/the/seas.h:77:1: error: the tide is odd\nr directory\n")) == (
+        "compiler-error"
+    )
