@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from itertools import pairwise
 
 from ascendtune.check.explain.frame import posix
+from ascendtune.check.explain.language import say
 
 _NONE_HAS_NO = re.compile(r"'NoneType' object has no attribute '(\w+)'")
 _NONE_NOT_SUBSCRIPTABLE = "'NoneType' object is not subscriptable"
 _SUBSCRIPT = re.compile(r"^(?:[\w., ]+ = )?([A-Za-z_][\w.]*(?:\([^()]*\))?)\[[^\[\]]*\]$")
 """A line of code with one subscript and nothing else, of which it can be said what was None."""
+_LENGTH_OF = re.compile(r"\blen\(([A-Za-z_][\w.]*)\)")
+_MEMBER_OF = re.compile(r"(?P<loop>\bfor [\w, ()]+? )?\bin (?P<whole>[A-Za-z_][\w.]*)(?![\w.(\[])")
+_LOOP = re.compile(r"\bfor (?P<each>[\w, ()]+?) in (?P<whole>[A-Za-z_][\w.]*)(?![\w.(\[])")
+_NO_ARGUMENT = re.compile(r"for argument '(\w+)' .*but (?:instead )?found type '?NoneType'?")
 _LOOK_UP = re.compile(r"(?<![\w.\])])(?P<table>[A-Za-z_][\w.]*)\[(?P<key>\w[\w.]*|'[^']*'|\"[^\"]*\")\]")
 """A look-up in a table that has a name."""
 
@@ -18,8 +25,13 @@ _ANYBODYS = r"(?:train(?:ers?|ing)?|utils?|models?|data|common|core|scripts|tool
 """Directories below src/ that are parts of a project, and not packages."""
 _SOURCE_TREE = re.compile(rf".*/(?:src/(?!{_ANYBODYS})(?=[a-z]\w*/)|(?P<name>[a-z]\w+)/(?=(?P=name)/))([a-z]\w*)/")
 """A package that runs from its source: below src/, or in a directory of its own name."""
-_OF_MODULES = "__getattr__"
-"""The method of torch's modules that says that they have no such attribute: who asked stands above it."""
+_OF_MODULES = ("__getattr__", "__getattribute__")
+"""Methods of modules and configurations that say that they have no such attribute: who asked stands above them."""
+
+_PASSING_ON = "torch/_ops.py"
+"""A file of torch that only calls the operator: who chose its arguments stands above it."""
+_KNOWN = re.compile(r"(?:.*/)?(vllm_ascend|mindspeed(?:_\w+)?|mindie_llm|atb_llm|megatron)/")
+"""Packages that are mostly run from a clone, whatever its directory is called."""
 
 _LISTING = ("state_dict", "Weights only", "variable ready only once", "No operator found")
 """Messages of torch that name what they are about some lines below."""
@@ -31,9 +43,22 @@ _LISTED = re.compile(
 
 def package_in(frames: list[tuple[str, int, str]]) -> str:
     """The package of the innermost of `frames` (file, line, function); empty if it is not in one."""
-    files = [posix(file) for file, _, function in frames if function != _OF_MODULES] or [""]
+    called = [posix(file) for file, _, function in frames if function not in _OF_MODULES]
+    files = [file for file in called if _PASSING_ON not in file] or [""]
     match = _PACKAGE.match(files[-1]) or _SOURCE_TREE.match(files[-1])
-    return match[match.re.groups] if match else ""
+    match = match or _KNOWN.match(files[-1])
+    return match[match.re.groups] if match else _cloned(files[-1])
+
+
+def _cloned(file: str) -> str:
+    """The package that runs from a clone whose directory has its name in another spelling: Moon-MM/moon_mm/."""
+    *folders, _ = file.split("/")
+    pairs = pairwise(folders)
+    return next((inner for outer, inner in pairs if outer != inner and _spelt(outer) == inner), "")
+
+
+def _spelt(folder: str) -> str:
+    return folder.lower().replace("-", "_")
 
 
 def none_in(code: str, message: str) -> str:
@@ -43,8 +68,43 @@ def none_in(code: str, message: str) -> str:
         used = re.search(rf"([A-Za-z_][\w.]*(?:\([^()]*\)|\[[^\[\]]*\])*)\.{attribute[1]}\b", code)
         used = used or re.search(rf"\bgetattr\(([A-Za-z_][\w.]*), [\"']{attribute[1]}[\"']", code)
         return used[1] if used else ""
+    if "'NoneType' has no len()" in message:
+        return _only(_LENGTH_OF.findall(code))
+    if "argument of type 'NoneType' is not" in message:
+        return _only(each["whole"] for each in _MEMBER_OF.finditer(code) if not each["loop"])
+    if "'NoneType' object is not iterable" in message:
+        return _iterated(code)
+    if argument := _NO_ARGUMENT.search(message):
+        return _only(re.findall(rf"\b{argument[1]}=([A-Za-z_][\w.]*)(?![\w.(\[])", code))
     used = _SUBSCRIPT.search(code) if _NONE_NOT_SUBSCRIPTABLE in message else None
     return used[1] if used else ""
+
+
+def _iterated(code: str) -> str:
+    """What the loop in `code` goes through; of two nested loops, what the outer one goes through."""
+    loops = list(_LOOP.finditer(code))
+    if len(loops) == 2 and loops[0]["each"] == loops[1]["whole"]:
+        return say("{name} or an entry of it", name=loops[0]["whole"])
+    return _only(each["whole"] for each in loops)
+
+
+def _only(names: Iterable[str]) -> str:
+    """The name, if it is the only one."""
+    found = dict.fromkeys(names)
+    return next(iter(found)) if len(found) == 1 else ""
+
+
+def argument_of(name: str, function: str, call: str) -> str:
+    """What the caller passes as `name`, by the line with the `call`: the only argument of `function`; else `name`."""
+    passed = re.search(rf"\b{re.escape(function)}\(([A-Za-z_][\w.]*)\)", call) if function.isidentifier() else None
+    first, blank, rest = name.partition(" ")
+    return f"{passed[1]}{blank}{rest}" if passed and first.isidentifier() else name
+
+
+def looked_up_in(marked: str) -> str:
+    """The table of the one look-up that Python's marks single out in a line of code; empty if they do not."""
+    table = _SUBSCRIPT.search(marked)
+    return table[1] if table else ""
 
 
 def table_in(code: str, message: str) -> str:

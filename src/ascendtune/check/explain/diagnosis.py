@@ -214,7 +214,9 @@ def _first_cause(fatal: list[Event]) -> Event:
     ] or fatal
     first = min(candidates, key=lambda event: (event.weight, event.is_quoted and event.hit.entry.family == CODE))
     if first.is_quoted:
-        first = next((event for event in candidates if event.hit.entry is first.hit.entry and event.is_raised), first)
+        raised = next((event for event in candidates if event.hit.entry is first.hit.entry and event.is_raised), first)
+        # Another entry may know the raised line better: its best reading stands first.
+        first = next(event for event in candidates if (event.source, event.number) == (raised.source, raised.number))
     if first.says_little:
         return _better_known(first, candidates)
     if first.hit.entry.general:
@@ -269,7 +271,7 @@ def _better_known(first: Event, candidates: list[Event]) -> Event:
         if event.weight == 0 and is_near:
             return event
     for event in same_speaker:
-        if event.weight == 1 and _touches(event, first):
+        if event.weight == 1 and (_touches(event, first) or _is_announced(event, first)):
             return event
     if first.is_vague:
         return _within_message(first, candidates) or _more_specific(first, candidates)
@@ -324,6 +326,11 @@ def _touches(event: Event, exception: Event) -> bool:
     """Whether a line belongs to an exception's message, or was said right before the traceback began."""
     begin = exception.trace.first_line if exception.trace else exception.number
     return 0 < event.number - exception.number <= _MESSAGE_LINES or 0 < begin - event.number <= _MESSAGE_LINES
+
+
+def _is_announced(event: Event, exception: Event) -> bool:
+    """Whether a line is among those below an exception whose message says only that the error of a worker follows."""
+    return exception.message.rstrip().endswith(":") and 0 < event.number - exception.number <= _NEAR_LINES
 
 
 def _more_specific(first: Event, candidates: list[Event]) -> Event:

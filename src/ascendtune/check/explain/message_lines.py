@@ -13,7 +13,7 @@ LONGEST_TEXT = 2000
 _SAYS_WHERE = re.compile(
     r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$|\bfollowing error: .*:\s*$|\bis invalid because:\s*$|"
     r"\bNo solution found when resolving .*:\s*$|^Last error:\s*$|stderr: Auto-detected mode as '\w+'\s*$|"
-    r" \w*[a-z](?:Error|Exception):\s*$"
+    r" \w*[a-z](?:Error|Exception):\s*$|\bBackendCompilerFailed: backend='\w+' raised:\s*$"
 )
 _LEAST_BROKEN = 40
 """Characters of a line from which on it may have been broken at the width of a window."""

@@ -155,15 +155,15 @@ class Scan:
             self.speaks_of_ascend, self._sieve.always = True, frozenset()
         line = lines_of.read(text)
         said = self._inner.without(line.said)
+        is_frame = number <= _HEAD and frame_of(said) is not None
         if not self._traces.are_open:
             said = self._with_broken_off(said, lines, index)
             boxed = message_lines.boxed_error(lines, index)
             said = boxed or said
-            if number <= _HEAD and frame_of(said) is not None:
-                # The log begins in the middle of a traceback.
-                self._traces.begin_headless(line.speaker, number)
-            elif not boxed and not level.may_matter(text) and not self._matcher.hits(said):
+            if not is_frame and not boxed and not level.may_matter(text) and not self._matcher.hits(said):
                 return
+        if is_frame:
+            self._traces.begin_headless(line.speaker, number)
         if HEADER in said:
             self._begin_trace(line, text, said, number, lines[index - 1] if index else b"")
             return

@@ -16,6 +16,8 @@ _QUOTED = re.compile(r"[frb]{0,2}([\"'])(?P<message>(?:[^\s\"']+ ){3,}[^\"']*)")
 """A line of code that is a text in quotes: what a `raise` that began in a line above says."""
 _OF_CLASS = "an exception"
 """In place of the exception's type, where the log does not say it."""
+_PASSED_ON = "return self._op("
+_MARKS = re.compile(r"\s+~*\^+~*\s*$")
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _STANDARD_LIBRARY = re.compile(r"/lib/python3[.\d]*/(?!(?:site|dist)-packages/)|^<")
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
@@ -23,11 +25,12 @@ GOES_ON = re.compile(r"[:,]\s*$|\b(?:in|the|of|to|from|by|with|for)\s*$")
 """The end of a line whose message continues on the next one."""
 _REASON = re.compile(r"because \S|\s+Explanation: \S")
 """The line below an exception that says why: datasets prints the two schemas in between; of torch._dynamo."""
-_CONTINUES = re.compile(r"(?:[a-z][a-z'-]*,? (?=[`'\"{<a-z])){2}(?!.*(?:^| )\w+=)")
+_CONTINUES = re.compile(r"\s*(?:[a-z][a-z'-]*,? (?=[`'\"{<a-z])){2}(?!.*(?:^| )\w+=)")
 """A line of prose that begins within a sentence: the message above it goes on."""
 _ENDS_SENTENCE = re.compile(r"[.!?;)\]}>]$")
 _TWICE = re.compile(r"(?P<type>(?:\w+\.)*[A-Z]\w*(?:Error|Exception))(?P=type)$")
 """Two ranks wrote the same exception into one line, piece by piece."""
+ASSERT = "assert "
 LONGEST_MESSAGE = 4
 """Lines of an exception's message that are waited for while it goes on."""
 _BOX_END = re.compile(r"\s*╰─+╯\s*$")
@@ -81,6 +84,10 @@ class Trace:
     """Where the exception stands."""
     code: str = ""
     """The line of code below its last frame."""
+    code_line: str = ""
+    """The line above as it stands, if it is that of code."""
+    marked: str = ""
+    """The part of `code` that Python 3.11 and later underline."""
     outer_code: str = ""
     """The one below the frame before: the last frame is often a library's function that does what this line asks."""
     is_announced: bool = False
@@ -132,12 +139,23 @@ class Trace:
     @property
     def none_expression(self) -> str:
         """The expression that was None, from the line of code below the last frame; empty if it is not known."""
-        return code_of.none_in(self.code, self.message)
+        name = code_of.none_in(self.code, self.message) or (
+            # The operators of torch are called by a function that passes everything on.
+            code_of.none_in(self.outer_code, self.message) if self.code.startswith(_PASSED_ON) else ""
+        )
+        return code_of.argument_of(name, self.frames[-1][2], self.outer_code) if name and self.frames else name
 
     @property
     def table(self) -> str:
-        """The table that lacks the key, from the line of code below the last frame; empty if unknown."""
-        return code_of.table_in(self.code, self.message) if self.type.endswith("KeyError") else ""
+        """The table that lacks the key or index, from the line of code below the last frame; empty if unknown."""
+        marked = code_of.looked_up_in(self.marked) if self.type.endswith(("KeyError", "IndexError")) else ""
+        return marked or (code_of.table_in(self.code, self.message) if self.type.endswith("KeyError") else "")
+
+    def read_marks(self, line: str) -> None:
+        """Take the part of the line of code above that Python underlines, if `line` has such marks."""
+        code, start = self.code_line.rstrip(), len(line) - len(line.lstrip())
+        if _MARKS.match(line) and start >= len(code) - len(code.lstrip()):
+            self.marked = code[start : len(line.rstrip())]
 
     def passed(self, parts: tuple[str, ...]) -> bool:
         """Whether some frame, as "FILE in FUNCTION", or the code of the two innermost ones has one of `parts` in it.
@@ -192,6 +210,8 @@ class Trace:
         """Where the log ends before the exception, and the last line of code raises it: take its words from there."""
         if raised := RAISED.match(self.code):
             self.type, self.message = raised["type"], _PLACEHOLDER.sub("…", raised["message"].strip())
+        elif self.code.startswith(ASSERT):
+            self.type, self.message = "AssertionError", self.code
         elif quoted := _QUOTED.match(self.code):
             self.type, self.message = _OF_CLASS, _PLACEHOLDER.sub("…", quoted["message"].strip())
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ascendtune.check.explain.frame import frame_of, is_python_frame
-from ascendtune.check.explain.trace import GOES_ON, LONGEST_MESSAGE, RAISED, Trace
+from ascendtune.check.explain.trace import ASSERT, GOES_ON, LONGEST_MESSAGE, RAISED, Trace
 
 _NOTEBOOK_CODE = re.compile(r"-{2,}> ?(?P<line>\d+) +(?P<code>\S.*)")
 _BRACKET = re.compile(r"\[[^\]\s]{1,16}\] ?: ?")
@@ -30,7 +30,6 @@ _LONGEST = 400
 """Lines after which a traceback without an end is given up."""
 _UNINDENTED = re.compile(r"(?:return |raise )?[a-z_][\w.]*(?:, \w+)*(?: [-+*]?= |\()(?!.*(?:rror|failed))\S")
 """A line of code that lost its blanks when the log was copied."""
-_ASSERT = "assert "
 _BANNER = re.compile(r"\W{3,}.*\W{3,}$")
 """A line of ornament between an exception and its message."""
 _LONGEST_PARAGRAPH = 8
@@ -84,7 +83,9 @@ class Traces:
         self._open[speaker] = Trace(number, named=named, parent=parent, ignored=ignored, weak=weak, rank=rank)
 
     def begin_headless(self, speaker: str, number: int) -> None:
-        self._open[speaker] = Trace(number, headless=True)
+        """Open a traceback whose beginning the log lacks, unless the line may belong to one that is open."""
+        if speaker not in self._open and all(trace.headless for trace in self._open.values()):
+            self._open[speaker] = Trace(number, headless=True)
 
     def link(self, speaker: str) -> None:
         """The next traceback of this speaker belongs to its last one."""
@@ -105,11 +106,12 @@ class Traces:
                 del trace.frames[30]
             trace.frames.append(frame)
             trace.indent = len(text) - len(text.lstrip(" "))
-            trace.outer_code, trace.code, trace.end = trace.code, "", number
+            trace.outer_code, trace.code, trace.marked, trace.end = trace.code, "", "", number
             return True, None
         text = _OF_A_GROUP.sub("", text, count=1) if text[:1] == " " else text
         if not text.strip() or (text[0] in _INSIDE and not _is_indented_exception(text, trace)):
-            trace.code, trace.end = trace.code or text.strip(), number
+            trace.read_marks(text)
+            trace.code, trace.code_line, trace.end = trace.code or text.strip(), text, number
             return True, None
         if code := _NOTEBOOK_CODE.match(text):
             if trace.frames and not trace.frames[-1][1]:
@@ -133,7 +135,7 @@ class Traces:
         trace.unite()
         if GOES_ON.search(text):
             return True, None
-        if not trace.message and trace.code.startswith(_ASSERT):
+        if not trace.message and trace.code.startswith(ASSERT):
             # Only the code says what was not so.
             trace.lines = [trace.code, text.strip()]
             trace.message, trace.is_composed = trace.code, True

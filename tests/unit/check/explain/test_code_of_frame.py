@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ascendtune.check.explain.code_of_frame import none_in, package_in, table_in
+from ascendtune.check.explain.code_of_frame import argument_of, looked_up_in, none_in, package_in, table_in
 from ascendtune.check.explain.explain import Explanation
 
 
@@ -20,6 +20,9 @@ from ascendtune.check.explain.explain import Explanation
         (["/home/me/moon/moon/rise.py"], "moon"),
         (["C:\\me\\venv\\lib\\site-packages\\moon\\rise.py"], "moon"),
         (["/home/me/moon/train.py"], ""),
+        (["/home/me/Moon-Sea/moon_sea/rise.py"], "moon_sea"),
+        (["/home/me/tides/vllm_ascend/rise.py"], "vllm_ascend"),
+        (["/opt/site-packages/moon/rise.py", "/opt/site-packages/torch/_ops.py"], "moon"),
         ([], ""),
     ],
 )
@@ -43,6 +46,14 @@ def test_the_method_that_says_that_a_module_lacks_an_attribute_is_not_who_asked(
         ("tide = getattr(moon, 'height')", "'NoneType' object has no attribute 'height'", "moon"),
         ("tide = moon(7)[0]", "'NoneType' object is not subscriptable", "moon(7)"),
         ("tide = 7", "'NoneType' object has no attribute 'height'", ""),
+        ("tide = len(moon.seas)", "object of type 'NoneType' has no len()", "moon.seas"),
+        ("tide = len(moons) + len(seas)", "object of type 'NoneType' has no len()", ""),
+        ("if tide not in moon.seas:", "argument of type 'NoneType' is not iterable", "moon.seas"),
+        ("[x for x in moons if x in seas]", "argument of type 'NoneType' is not iterable", "seas"),
+        ("for tide in moon.seas:", "'NoneType' object is not iterable", "moon.seas"),
+        ("return [x for sea in moons for x in sea]", "'NoneType' object is not iterable", "moons or an entry of it"),
+        ("return [x for x in moons for y in seas]", "'NoneType' object is not iterable", ""),
+        ("rise(k=moon.tide, n=7)", "for argument 'k' but instead found type 'NoneType'", "moon.tide"),
     ],
 )
 def test_value_that_was_none(code: str, message: str, value: str) -> None:
@@ -60,6 +71,58 @@ def test_value_that_was_none(code: str, message: str, value: str) -> None:
 )
 def test_table_without_the_key(code: str, message: str, table: str) -> None:
     assert table_in(code, message) == table
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "argument"),
+    [
+        ("moons", "tide = rise(self.seas)", "self.seas"),
+        ("moons or an entry of it", "tide = rise(seas)", "seas or an entry of it"),
+        ("moons", "tide = rise(seas, 7)", "moons"),
+        ("moons", "tide = fall(seas)", "moons"),
+        ("moon.seas", "tide = rise(seas)", "moon.seas"),
+    ],
+)
+def test_argument_that_a_caller_passes(name: str, call: str, argument: str) -> None:
+    assert argument_of(name, "rise", call) == argument
+
+
+@pytest.mark.parametrize(
+    ("marked", "table"), [("moons[at]", "moons"), ("moon.tides[7]", "moon.tides"), ("rise(7)", ""), ("", "")]
+)
+def test_table_that_python_underlines(marked: str, table: str) -> None:
+    assert looked_up_in(marked) == table
+
+
+@pytest.mark.parametrize(
+    ("marks", "table"),
+    [
+        ("    ~~~~~^^^^\n", "moons"),
+        ("                ~~~~^^^^\n", "seas"),
+        ("    ^^^^^^^^^^^^^^^^^^^^\n", ""),
+        ("", ""),
+    ],
+)
+def test_headline_names_the_array_that_python_underlines(
+    explained: Callable[..., Explanation], marks: str, table: str
+) -> None:
+    explanation = explained(
+        'Traceback (most recent call last):\n  File "/home/me/train.py", line 12, in step\n'
+        f"    moons[at] = seas[at]\n{marks}IndexError: index 7 is out of bounds for axis 0 with size 7\n"
+    )
+
+    assert (f"({table})" in explanation.headline()) is bool(table)
+
+
+def test_headline_names_what_the_operator_was_given(explained: Callable[..., Explanation]) -> None:
+    explanation = explained(
+        'Traceback (most recent call last):\n  File "/home/me/train.py", line 12, in step\n    npu_rise(k=moon.tide)\n'
+        '  File "/opt/site-packages/torch/_ops.py", line 7, in __call__\n    return self._op(*args, **kwargs)\n'
+        "RuntimeError: npu::npu_rise() Expected a value of type 'int' for argument 'k' but instead found type "
+        "'NoneType'.\n"
+    )
+
+    assert "(moon.tide)" in explanation.headline()
 
 
 def test_headline_names_the_table_that_lacks_the_key(explained: Callable[..., Explanation]) -> None:
