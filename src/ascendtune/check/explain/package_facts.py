@@ -40,7 +40,7 @@ _REPOSITORY = re.compile(
     r"Access to (?:model|dataset) (?P<restricted>[\w.-]+/[\w.-]+) is restricted"
 )
 _OFFERED = re.compile(
-    r"satisfies the requirement (?P<package>[\w.-]+)==(?P<version>\d+(?:\.\d+)*)(?![*\d])\S* (?:\(from [^()]*\) )?"
+    r"satisfies the requirement (?P<package>[\w.-]+==(?P<version>\d+(?:\.\d+)*)[^\s(;]*) (?:\(from [^()]*\) )?"
     r"\(from (?:[^()]* )?versions: (?P<offered>\d[^()]*)\)"
 )
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
@@ -85,7 +85,7 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
         for asked in _OFFERED.finditer(text):
             offered = asked["offered"].split(", ")
             if all(map(_is_newer_than(asked["version"]), offered)):
-                yield "pip_only_newer", f"{asked['package']}=={asked['version']}, {', '.join(offered[:_MOST_SPECS])}"
+                yield "pip_only_newer", f"{asked['package']}, {', '.join(offered[:_MOST_SPECS])}"
     if "repo" in lower or "is restricted" in lower:
         for repository in _REPOSITORY.finditer(text):
             yield "hub_repo", repository["name"] or repository["restricted"]

@@ -7,7 +7,7 @@ import re
 from ascendtune.check.explain.frame import frame_of, is_python_frame
 from ascendtune.check.explain.trace import GOES_ON, LONGEST_MESSAGE, RAISED, Trace
 
-_NOTEBOOK_CODE = re.compile(r"-{2,}> ?(?P<line>\d+) +(?P<code>\S.*)")
+_NOTEBOOK_CODE = re.compile(r"-+> ?(?P<line>\d+) +(?P<code>\S.*)")
 _PANEL_CODE = re.compile(r"\s*│ *❱ *\d+(?: *│)* *(?P<code>\S.*?) *│?\s*$")
 """The line of code that a panel of rich points at; those around it only show where it stands."""
 _BRACKET = re.compile(r"\[[^\]\s]{1,16}\] ?: ?")

@@ -89,7 +89,7 @@ _ILLEGAL = "Illegal instruction (core dumped)\n"
         (_TRACEBACK.format(file="moon", function="tide", code="os.chmod(x)") + _STALE, "stale-file-handle"),
         (_ACCEPTED + _NO_HEADER.format(header="curand_kernel.h"), "cuda-header-of-another-toolkit"),
         (_NO_HEADER.format(header="cublas_v2.h"), "cuda-header-missing"),
-        (_NO_HEADER.format(header="Python.h"), "header-missing"),
+        (_NO_HEADER.format(header="Python.h"), "python-header-missing"),
         (_NO_HEADER.format(header="cudalike/tide.h"), "header-missing"),
         (_IMPORT, "pyxis-import-failed"),
         ("pyxis: importing docker image: moon.sqsh\n" + _IMPORT, "pyxis-image-path"),
