@@ -151,3 +151,15 @@ def test_cache_that_is_too_small_is_told_where_the_log_ends_with_it(explained: E
     assert entry_of(explanation) == "hub-cache-too-small"
     assert "777.00 MB" in explanation.headline()
     assert explained(_NO_SPACE + "step 7 loss 1.7\n" * 30).is_healthy
+
+
+def test_conditions_count_for_the_summary_of_the_launcher(explained: Explained) -> None:
+    summary = (
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n====\nmoon.py FAILED\n----\n"
+        "Root Cause (first observed failure):\n[0]:\n  host      : node7\n  rank      : 3 (local_rank: 3)\n"
+        "  exitcode  : -9 (pid: 77)\n  traceback : Signal 9 (SIGKILL) received by PID 77\n====\n"
+    )
+
+    assert entry_of(explained(summary)) == "sigkill"
+    assert entry_of(explained(_LOADS.format(7, 1) + summary)) == "sigkill-while-weights-load"
+    assert explained(_LOADS.format(7, 1) + summary).verdict.rank == 3
