@@ -162,7 +162,11 @@ class Explanation:
             return ""
         named = (first.hit.names.get(name, "").partition(".")[0] for name in ("module", "package", IMPORTER))
         known = {package: self.facts.get(f"version.{package.lower()}", ()) for package in named if package}
-        shown = [f"{package} {values[0]}" for package, values in known.items() if len(values) == 1]
+        shown = [
+            f"{package} {values[0]}"
+            for package, values in known.items()
+            if len(values) == 1 and values[0] not in first.meaning
+        ]
         return say(" (by the log: {versions})", versions=", ".join(shown)) if shown else ""
 
     def _told(self, first: Event) -> str:

@@ -40,6 +40,8 @@ _VERSION = re.compile(
 _INSTALLED = re.compile(r"Successfully installed (?P<packages>[\w.+ -]+)")
 """Of pip; "torch-npu-2.7.1" is name and version."""
 _PACKAGE = re.compile(rf"(?<!\S)(?P<name>{_VERSION_NAMES})-(?P<value>\d+\.\d+[\w.+]*)(?!\S)", re.IGNORECASE)
+_EGG = re.compile(rf"/(?P<name>{_VERSION_NAMES})-(?P<value>\d+\.\d+[\w.+]*)-py\d\.\d+\.egg/", re.IGNORECASE)
+"""In the path of a module that easy_install or setup.py has installed."""
 _VERSION_WORDS = (
     *("torch", "transformers", "accelerate", "peft", "trl", "deepspeed", "datasets", "tokenizers", "vllm"),
     *("llamafactory", "numpy", "triton", "flash", "bitsandbytes", "mindspeed", "megatron", "safetensors"),
@@ -155,7 +157,8 @@ def of_log(texts: Iterable[str]) -> Facts:
             if _EXAMPLE in text[max(0, match.start() - _EXAMPLE_WITHIN) : match.start()]:
                 continue
             note(f"variable.{match[0].partition('=')[0]}", match["value"])
-        for match in (*_matches(_VERSION, text, _places(lower, _VERSION_WORDS)), *_installed_in(text, lower)):
+        eggs = _matches(_EGG, text, _places(lower, (".egg/",)))
+        for match in (*_matches(_VERSION, text, _places(lower, _VERSION_WORDS)), *_installed_in(text, lower), *eggs):
             note(f"version.{match['name'].lower().replace('-', '_')}", match["value"])
         for name, pattern in _WORLD.items():
             for match in _matches(pattern, text, _places(lower, _WORLD_WORDS[name])):

@@ -1,4 +1,4 @@
-"""Lines of tracebacks that name a frame: Python's, IPython's and Colab's."""
+"""Lines of tracebacks that name a frame: Python's, IPython's, Colab's and those of rich."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ _FRAME = re.compile(r'\s*(?:[|>]\s*)?File "(?P<file>[^"]+)", line (?P<line>\d+)(
 _NOTEBOOK_FRAME = re.compile(r"File (?P<file>[^\s:\"]+\.pyx?):(?P<line>\d+)(?:, in (?P<function>[\w.<>]+).*)?\s*$")
 _LINKED_FRAME = re.compile(r"\[?(?P<file>[~/][^\s\])]*\.pyx?)(?:\]\([^\s)]*\))? in (?P<function>[\w.<>]+)\(.*\)?$")
 """A frame of IPython before version 8 and of Colab; the line stands below it, beside the code."""
+_PANEL_FRAME = re.compile(r"\s*│ (?P<file>[^\s│'\"=]+\.pyx?):(?P<line>\d+) in (?P<function>[\w.<>]+) *│\s*$")
+"""A frame in a panel of rich."""
 _NOT_OURS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "<string>", "<__array_function__")
 COMPILED = (".pyx", ".pxi")
 """Sources of compiled modules, which an installation does not have."""
@@ -15,7 +17,7 @@ COMPILED = (".pyx", ".pxi")
 
 def frame_of(text: str) -> tuple[str, int, str] | None:
     """(file, line, function) of a line that names a frame; line 0 where the line stands beside the code below it."""
-    if match := _FRAME.match(text) or _NOTEBOOK_FRAME.match(text):
+    if match := _FRAME.match(text) or _NOTEBOOK_FRAME.match(text) or _PANEL_FRAME.match(text):
         return match["file"], int(match["line"]), (match["function"] or "").strip()
     if match := _LINKED_FRAME.match(text):
         return match["file"], 0, match["function"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ascendtune.check.explain.event import Event, without_stamp
+from ascendtune.check.explain.frame import posix
 from ascendtune.check.explain.knowledge import KnownFailure
 from ascendtune.check.explain.matcher import Hit
 from ascendtune.check.explain.trace import Trace
@@ -26,8 +27,8 @@ _WORD = re.compile(r"[a-z_]{3,}|\d+")
 _SENTENCE_END = re.compile(r"(?<!\.)[.!?;](?=\s+[A-Z])|(?<=[a-z]{3})\.(?=[A-Z][a-z]+ [A-Z])")
 _VALUES = re.compile(r"(?:Expected|Got|Found|Actual|Current|Requested|But got)\b.*\d")
 """A second sentence that has the values of what the first one says."""
-_NESTED = re.compile(r":\s+")
-"""Between the reasons of a message, the outermost of which stands first."""
+_NESTED = re.compile(r":\s+(?!(?<=`: )-?\d)")
+"""Between the reasons of a message, the outermost of which stands first; the value of a quoted name is no reason."""
 _OF_ERRNO = re.compile(
     r"(?:\[Errno \d+\] )?(?:no such (?:file or directory|device(?: or address)?)|permission denied|invalid argument|"
     r"operation not (?:permitted|supported)|input/output error|file exists|not a directory|is a directory|"
@@ -62,7 +63,7 @@ _ADVICE = re.compile(
 _LONGEST_ADVICE = 200
 _SUGGESTION = "Did you mean"
 """Suggestions of Python for a misspelt name: useful only in the user's own code."""
-_IMPORT = re.compile(r"(?:from (?P<module>\w+)[\w.]* import\b|import (?P<other>\w+))")
+_IMPORT = re.compile(r"(?:from (?P<whole>\w[\w.]*) import\b|import (?P<other>\w[\w.]*))")
 
 
 def unknown_exception(trace: Trace) -> Hit:
@@ -73,6 +74,8 @@ def unknown_exception(trace: Trace) -> Hit:
     names = {"type": trace.type, "message": trace.message[:_LONGEST_MESSAGE]}
     if function.isidentifier():
         names["function"] = function
+    if trace.code and not trace.message:
+        names["code"] = trace.code[:_LONGEST_MESSAGE]
     return Hit(_EXCEPTION if trace.message else _BARE_EXCEPTION, 0, names)
 
 
@@ -86,7 +89,10 @@ def _cut_off(trace: Trace) -> Hit:
     names = {"place": f"{file}:{line}", "function": function, "code": code}
     names = {name: value for name, value in names.items() if value}
     if imported := _IMPORT.match(code):
-        return Hit(_CUT_OFF_IMPORT, 0, {**names, "module": imported["module"] or imported["other"]})
+        module = imported["whole"] or imported["other"]
+        package = module.partition(".")[0]
+        entry = _CUT_OFF_OWN_IMPORT if package in posix(trace.frames[-1][0]).split("/") else _CUT_OFF_IMPORT
+        return Hit(entry, 0, {**names, "module": module, "package": package})
     return Hit(_CUT_OFF_CALL, 0, names)
 
 
@@ -211,15 +217,23 @@ def _unknown(identity: str, what: str, source: str, *remedies: str) -> KnownFail
 
 _PYTHON = "https://docs.python.org/3/tutorial/errors.html"
 _EXCEPTION = _unknown("python-exception", "Python failed with {type}: {message}", _PYTHON)
-_BARE_EXCEPTION = _unknown("python-exception", "Python failed with {type} (in {function})", _PYTHON)
+_BARE_EXCEPTION = _unknown("python-exception", "Python failed with {type} (in {function}): {code}", _PYTHON)
 _CUT_OFF = _unknown("traceback-cut-off", "Python failed; the log ends before the exception", _PYTHON)
 _CUT_OFF_CALL = _unknown(
     "traceback-cut-off", "Python failed in {function} at {place}; the log ends before the exception: {code}", _PYTHON
 )
 _CUT_OFF_IMPORT = _unknown(
     "traceback-cut-off",
-    "Python failed at {place} while it imported from {module}; the log ends before the exception: {code}",
+    "Python failed at {place} while it imported from {package}; the log ends before the exception: {code}",
     _PYTHON,
-    "most often the installed {module} is older than the importing package needs: pip install -U {module}",
+    '`python -c "import {module}"` in the job\'s Python shows the exception; most often the installed {package} is '
+    "older than the importing package needs: pip install -U {package}",
+)
+_CUT_OFF_OWN_IMPORT = _unknown(
+    "traceback-cut-off",
+    "Python failed at {place} in an import of {package} itself; the log ends before the exception: {code}",
+    _PYTHON,
+    '`python -c "import {module}"` in the job\'s Python shows the whole traceback: its last line names what failed, '
+    "most often a package that {package} needs in another version (its requirements name it)",
 )
 _LINE = _unknown("error-line", "something failed, in its own words: {message}", "the run's own log")

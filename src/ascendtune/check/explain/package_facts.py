@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _HINT = re.compile(r"(?<!\S)hint: (?P<value>\S.+)")
 _NOT_FOUND = re.compile(
@@ -39,6 +39,11 @@ _REPOSITORY = re.compile(
     r"https://(?:huggingface\.co|hf-mirror\.com)/(?:api/)?(?:models/|datasets/)?(?P<name>[\w.-]+/[\w.-]*\w)|"
     r"Access to (?:model|dataset) (?P<restricted>[\w.-]+/[\w.-]+) is restricted"
 )
+_OFFERED = re.compile(
+    r"satisfies the requirement (?P<package>[\w.-]+==(?P<version>\d+(?:\.\d+)*)[^\s(;]*) (?:\(from [^()]*\) )?"
+    r"\(from (?:[^()]* )?versions: (?P<offered>\d[^()]*)\)"
+)
+_NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _CONFLICT = re.compile(r"The conflict (?:is caused by|arises from):")
 _WANTS = re.compile(
     r"(?:[\w.-]+(?:\[[\w,.-]+\])? [\w.+-]+ depends on|The user requested|The required version of [\w.-]+ is) [^\n;]+"
@@ -76,6 +81,11 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
         wanted = _PIP_WANTS.search(text)
         if spec := specs.get(wanted["version"] if wanted else "", "") or next(reversed(specs.values()), ""):
             yield "pip_python", spec
+    if "versions: " in lower:
+        for asked in _OFFERED.finditer(text):
+            offered = asked["offered"].split(", ")
+            if all(map(_is_newer_than(asked["version"]), offered)):
+                yield "pip_only_newer", f"{asked['package']}, {', '.join(offered[:_MOST_SPECS])}"
     if "repo" in lower or "is restricted" in lower:
         for repository in _REPOSITORY.finditer(text):
             yield "hub_repo", repository["name"] or repository["restricted"]
@@ -88,6 +98,18 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
         yield "pip_hash", broken_file["package"]
     if _DOCKER_BUILD.search(text):
         yield "docker_build", "yes"
+
+
+def _is_newer_than(version: str) -> Callable[[str], bool]:
+    """Whether a release is newer than `version`: a build or a post-release of the same numbers is not."""
+    wanted = _numbers_of(version)
+    return lambda release: _numbers_of(release) > wanted
+
+
+def _numbers_of(version: str) -> tuple[int, ...]:
+    match = _NUMBER.match(version)
+    numbers = tuple(map(int, match[0].split("."))) if match else ()
+    return (*numbers, 0, 0, 0)[:4]
 
 
 def _last_words(rows: list[str]) -> str:

@@ -298,17 +298,16 @@ class Scan:
     def _read_launcher(self, line: Line, lines: list[bytes], index: int) -> None:
         """The launcher's summary is one event; its lines about ranks that ended later are none."""
         self._traces.close(line.speaker)
-        found = torchrun_summary.summary(
-            [each[:300].decode(errors="replace") for each in lines[index : index + torchrun_summary.LONGEST]]
-        )
+        rows = lines[index : index + torchrun_summary.LONGEST]
+        found = torchrun_summary.summary([each[:300].decode(errors="replace") for each in rows])
         self._note_line(line, line.said, line.said, self.lines + index + 1, [])
         if found is None:
             return
         self.launcher = found.root_cause
         self._passed = self.lines + index + 1 + found.last
         said = found.text.strip()
-        hits = self._matcher.hits(said) or self._matcher.hits(torchrun_summary.HEADER)
-        self._note(line, said, said, self.lines + index + 1 + found.index, hits[0], None)
+        for hit in (self._matcher.hits(said) or self._matcher.hits(torchrun_summary.HEADER))[:_HITS_KEPT]:
+            self._note(line, said, said, self.lines + index + 1 + found.index, hit, None)
 
     def _note_last_words(self) -> None:
         """A log that ends with words of failure is not one of success, even if no line calls itself an error."""

@@ -7,7 +7,9 @@ import re
 from ascendtune.check.explain.frame import frame_of, is_python_frame
 from ascendtune.check.explain.trace import ASSERT, GOES_ON, LONGEST_MESSAGE, RAISED, Trace
 
-_NOTEBOOK_CODE = re.compile(r"-{2,}> ?(?P<line>\d+) +(?P<code>\S.*)")
+_NOTEBOOK_CODE = re.compile(r"-+> ?(?P<line>\d+) +(?P<code>\S.*)")
+_PANEL_CODE = re.compile(r"\s*│ *❱ *\d+(?: *│)* *(?P<code>\S.*?) *│?\s*$")
+"""The line of code that a panel of rich points at; those around it only show where it stands."""
 _BRACKET = re.compile(r"\[[^\]\s]{1,16}\] ?: ?")
 """A prefix of a launcher that was garbled when the log was copied."""
 _EXCEPTION = re.compile(
@@ -105,8 +107,13 @@ class Traces:
             if len(trace.frames) > 60:
                 del trace.frames[30]
             trace.frames.append(frame)
-            trace.indent = len(text) - len(text.lstrip(" "))
+            trace.indent = len(text) - len(text.lstrip(" │"))
             trace.outer_code, trace.code, trace.marked, trace.end = trace.code, "", "", number
+            return True, None
+        if text.lstrip()[:1] == "│":
+            if pointed := _PANEL_CODE.match(text):
+                trace.code = pointed["code"]
+            trace.end = number
             return True, None
         text = _OF_A_GROUP.sub("", text, count=1) if text[:1] == " " else text
         if not text.strip() or (text[0] in _INSIDE and not _is_indented_exception(text, trace)):

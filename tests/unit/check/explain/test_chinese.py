@@ -99,7 +99,7 @@ def test_failure_without_an_entry_is_told_in_chinese(explained: Callable[..., Ex
         explanation = explained(
             'Traceback (most recent call last):\n  File "a.py", line 3, in go\n    go()\nOddError\n'
         )
-        assert explanation.headline() == "Python 报错 OddError（在 go 中）"
+        assert explanation.headline() == "Python 报错 OddError（在 go 中）：go()"
 
 
 def test_missing_ranks_are_told_in_chinese() -> None:

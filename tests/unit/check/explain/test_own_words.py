@@ -281,3 +281,20 @@ def test_help_text_of_open_mpi_about_a_job_that_goes_on_is_none(
     explained: Callable[..., Explanation], text: str
 ) -> None:
     assert explained(f"{_RULE}\n{text}\n{_RULE}\nstep 1 loss 2.0\nstep 2 loss 1.9\n").is_healthy
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("/opt/Moon/moon/sea/__init__.py", "an import of moon itself"),
+        ("/v/site-packages/tide/rise.py", "while it imported from moon"),
+    ],
+)
+def test_package_is_not_told_to_be_older_than_itself(explained: Explained, file: str, words: str) -> None:
+    explanation = explained(
+        f'Traceback (most recent call last):\n  File "{file}", line 7, in <module>\n    from moon.sea.ebb import flow\n'
+    )
+
+    assert words in explanation.headline()
+    assert 'python -c "import moon.sea.ebb"' in explanation.remedies()[0]
+    assert ("pip install -U moon" in explanation.remedies()[0]) is ("while" in words)

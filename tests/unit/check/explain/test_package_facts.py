@@ -223,3 +223,42 @@ def test_code_of_a_traceback_that_is_cut_off_is_not_what_a_build_said(explained:
 
     assert explained(output.format(end="          )\n          ^\n")).headline().endswith("`tide==7.1`")
     assert explained(output.format(end="      OddMoon: it is full\n")).headline().endswith("OddMoon: it is full")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "offered", "entry"),
+    [
+        ("tide==2.1.2", "2.2.0, 2.10.1+cu777", "pip-only-newer-versions"),
+        ("tide==2.1.2+cu777 (from moon)", "2.2.0", "pip-only-newer-versions"),
+        ("tide==2.1.2", "2.1.2.post7", "pip-other-versions"),
+        ("tide==2.1.2", "2.0.7, 2.2.0", "pip-other-versions"),
+        ("tide==2.1.2", "1.7", "pip-other-versions"),
+        ("tide==2.1.*", "2.2.0", "pip-only-newer-versions"),
+    ],
+)
+def test_python_that_is_too_new_is_told_where_all_releases_offered_are_newer(
+    explained: Explained, wanted: str, offered: str, entry: str
+) -> None:
+    said = f"ERROR: Could not find a version that satisfies the requirement {wanted} (from versions: {offered})\n"
+
+    explanation = explained(said)
+
+    assert entry_of(explanation) == entry
+    assert offered in explanation.headline()
+
+
+@pytest.mark.parametrize(
+    ("rows", "entry"),
+    [
+        (("moon 0.9 depends on tide", "moon 0.8 depends on tide"), "pip-dependency-gone"),
+        (("moon 0.9 depends on tide", "moon 0.8 depends on tide<2"), "pip-conflict"),
+        (("moon 0.9 depends on tide", "sun 0.8 depends on tide"), "pip-conflict"),
+        (("moon 0.9 depends on tide", "The user requested tide"), "pip-conflict"),
+    ],
+)
+def test_dependency_that_cannot_be_had_is_no_conflict_of_versions(
+    explained: Explained, rows: tuple[str, ...], entry: str
+) -> None:
+    said = "".join(f"    {row}\n" for row in rows)
+
+    assert entry_of(explained(f"The conflict is caused by:\n{said}\nERROR: ResolutionImpossible: for help\n")) == entry

@@ -200,7 +200,10 @@ def test_last_line_without_an_end_is_seen_from_the_line_above(explained: Explain
 
 
 def test_a_bare_exception_is_known_by_who_raised_it(explained: Explained) -> None:
-    assert explained(f"{_CALLED}NotImplementedError\n").headline() == "Python failed with NotImplementedError (in step)"
+    assert (
+        explained(f"{_CALLED}NotImplementedError\n").headline()
+        == "Python failed with NotImplementedError (in step): moon(batch)"
+    )
     assert explained("odd.OddError\n").headline() == "Python failed with odd.OddError"
 
 
