@@ -14,7 +14,7 @@ RAISED = re.compile(r"\s*raise (?P<type>[A-Z]\w*)\([frb]?([\"'])(?P<message>.{8,
 """A line of code that raises an exception in words of its own."""
 _QUOTED = re.compile(r"[frb]{0,2}([\"'])(?P<message>(?:[^\s\"']+ ){3,}[^\"']*)")
 """A line of code that is a text in quotes: what a `raise` that began in a line above says."""
-_OF_CLASS = "an exception"
+_UNNAMED = "an exception"
 """In place of the exception's type, where the log does not say it."""
 _PASSED_ON = "return self._op("
 _MARKS = re.compile(r"\s+~*\^+~*\s*$")
@@ -213,7 +213,7 @@ class Trace:
         elif self.code.startswith(ASSERT):
             self.type, self.message = "AssertionError", self.code
         elif quoted := _QUOTED.match(self.code):
-            self.type, self.message = _OF_CLASS, _PLACEHOLDER.sub("…", quoted["message"].strip())
+            self.type, self.message = _UNNAMED, _PLACEHOLDER.sub("…", quoted["message"].strip())
         else:
             return
         self.lines, self.is_composed, self.last_line = [self.code], True, self.end

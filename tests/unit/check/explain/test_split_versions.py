@@ -148,7 +148,7 @@ _NO_SPACE = (
 def test_cache_that_is_too_small_is_told_where_the_log_ends_with_it(explained: Explained) -> None:
     explanation = explained(_NO_SPACE + "README.md: 100%\n" * 7)
 
-    assert entry_of(explanation) == "hub-cache-too-small"
+    assert entry_of(explanation) == "hub-disk-space"
     assert "777.00 MB" in explanation.headline()
     assert explained(_NO_SPACE + "step 7 loss 1.7\n" * 30).is_healthy
 
