@@ -56,6 +56,10 @@ def _raised(error: str, file: str = "/x/moon.py", code: str = "moon(tide)") -> s
         (_NO_FILE.format(f"{_PACKAGES}/moon/tide/height.txt"), "package-file-missing"),
         (_NO_FILE.format("/data/moon/height.txt"), "file-missing"),
         (_raised(_NO_MODULE, "/home/me/moon/scripts/sea.py"), "module-not-in-checkout"),
+        (
+            _raised("ModuleNotFoundError: No module named 'torch_npu._C'", "/me/torch_npu/sea.py"),
+            "torch_npu-source-tree",
+        ),
         (_raised(_NO_MODULE, "/home/me/sun/sea.py"), "module-of-installed-package"),
         (_raised(_NO_MODULE, f"{_PACKAGES}/moon/sea.py"), "module-of-installed-package"),
         ("AttributeError: 'DynamicCache' object has no attribute 'get_max_length'\n", "cache-without-max-length"),
