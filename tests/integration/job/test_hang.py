@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from ascendtune.core.rundir import RunDir
+from ascendtune.job.hang.heartbeat import newest_beats
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.prepare import prepare_run
 
@@ -40,7 +41,7 @@ def _start(
 
 
 def _pids(run: RunDir) -> list[int]:
-    return [json.loads(path.read_text())["pid"] for path in run.heartbeats.glob("rank_*.json")]
+    return [beat.pid for beat in newest_beats(run.path)]
 
 
 def _stacks(run: RunDir) -> dict[str, str]:

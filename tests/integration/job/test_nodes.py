@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from ascendtune.core.rundir import RunDir
+from ascendtune.job.hang.heartbeat import newest_beats
 
 Until = Callable[..., None]
 Start = Callable[..., subprocess.Popen[str]]
@@ -218,12 +219,11 @@ def test_a_rank_that_is_stopped_on_another_host_is_to_blame(
     given = {"PYTHONPATH": str(impatient)}
     job = start_nodes(run, "together", worker="silent_worker.py", on_hang="stop", max_restarts=1, variables=given)
 
-    def waits_in_the_last_step(rank: int) -> bool:
-        beats = [json.loads(path.read_bytes()) for path in run.heartbeats.glob(f"rank_{rank}.json")]
-        return [(beat["step"], beat["phase"]) for beat in beats] == [(20, "backward")]
+    def places() -> list[tuple[int, str]]:
+        return [(beat.step, beat.phase) for beat in newest_beats(run.path)]
 
-    wait_until(lambda: all(map(waits_in_the_last_step, (0, 1))))
-    os.kill(json.loads((run.heartbeats / "rank_1.json").read_bytes())["pid"], signal.SIGSTOP)
+    wait_until(lambda: places() == [(20, "backward")] * 2)
+    os.kill(newest_beats(run.path, [1])[0].pid, signal.SIGSTOP)
     _, err = job.communicate(timeout=60)
     assert job.returncode == 1, err
     assert "[nodeb]   odd rank: rank 1 on nodeb" in err
