@@ -81,7 +81,7 @@ def none_in(code: str, message: str) -> str:
 
 
 def _iterated(code: str) -> str:
-    """What the loop in `code` goes through; of two nested loops, what the outer one goes through."""
+    """The iterable of the loop in `code`; of two nested loops that of the outer one."""
     loops = list(_LOOP.finditer(code))
     if len(loops) == 2 and loops[0]["each"] == loops[1]["whole"]:
         return say("{name} or an entry of it", name=loops[0]["whole"])
@@ -95,7 +95,7 @@ def _only(names: Iterable[str]) -> str:
 
 
 def argument_of(name: str, function: str, call: str) -> str:
-    """What the caller passes as `name`, by the line with the `call`: the only argument of `function`; else `name`."""
+    """The expression that the line `call` passes to `function`, if it is the only argument; else `name`."""
     passed = re.search(rf"\b{re.escape(function)}\(([A-Za-z_][\w.]*)\)", call) if function.isidentifier() else None
     first, blank, rest = name.partition(" ")
     return f"{passed[1]}{blank}{rest}" if passed and first.isidentifier() else name

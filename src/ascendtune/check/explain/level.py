@@ -60,7 +60,7 @@ _OF_TROUBLE = re.compile(
     re.IGNORECASE,
 )
 _REDIRECTED = re.compile(r" \| (?:ERROR|INFO) \| std(?:err|out) \|")
-"""What FastChat's logger puts before all that a program prints: its level is that of the stream."""
+"""The prefix that FastChat's logger adds to every line of a stream; its level says which stream it was."""
 _WHOLE = re.compile(r"(?:Terminated|Out of memory|OOM|\w*(?:Error|Exception)|SystemExit: (?!0$|None$).+)[.!]?$")
 """Lines that say nothing but how a program ended."""
 _REFUSAL = re.compile(

@@ -28,7 +28,7 @@ _SENTENCE_END = re.compile(r"(?<!\.)[.!?;](?=\s+[A-Z])|(?<=[a-z]{3})\.(?=[A-Z][a
 _VALUES = re.compile(r"(?:Expected|Got|Found|Actual|Current|Requested|But got)\b.*\d")
 """A second sentence that has the values of what the first one says."""
 _NESTED = re.compile(r":\s+(?!(?<=`: )-?\d)")
-"""Between the reasons of a message, the outermost of which stands first; the value of a quoted name is no reason."""
+"""Between the reasons of a message, the outermost first. A value after a quoted name (`name`: 7) is not a reason."""
 _OF_ERRNO = re.compile(
     r"(?:\[Errno \d+\] )?(?:no such (?:file or directory|device(?: or address)?)|permission denied|invalid argument|"
     r"operation not (?:permitted|supported)|input/output error|file exists|not a directory|is a directory|"

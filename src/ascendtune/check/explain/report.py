@@ -167,7 +167,7 @@ def _read(explanation: Explanation) -> Iterator[_Block]:
     for event in explanation.verdict.notices[:_LINES]:
         yield _Block("note", f"{event.meaning} ({event.where})", _MORE)
     for event in explanation.verdict.dismissed[:_LINES]:
-        # Whoever asks of a job that failed finds here what comes nearest.
+        # The job may have failed all the same: these are the nearest known failures.
         yield _Block("maybe", f"{event.meaning} ({event.where}); {say('do')}: {event.remedies[0]}", _MORE)
 
 
