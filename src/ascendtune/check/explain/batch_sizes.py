@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from ascendtune.check.explain.language import say
 
-_EQUATION = re.compile(r"world_size (?P<total>\d+) != (?P<micro>\d+) \* (?P<steps>\d+) \* (?P<ranks>\d+)\b")
+_EQUATION = re.compile(
+    r"world_size (?P<total>\d{1,9}) != (?P<micro>\d{1,9}) \* (?P<steps>\d{1,9}) \* (?P<ranks>\d{1,6})\b"
+)
 _MOST_RANKS = 2
 """Numbers of ranks that a remedy names."""
 

@@ -43,7 +43,8 @@ _OFFERED = re.compile(
     r"satisfies the requirement (?P<package>[\w.-]+==(?P<version>\d+(?:\.\d+)*)[^\s(;]*) (?:\(from [^()]*\) )?"
     r"\(from (?:[^()]* )?versions: (?P<offered>\d[^()]*)\)"
 )
-_NUMBER = re.compile(r"\d+(?:\.\d+)*")
+_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})*")
+"""Of a release; a log may hold digits without end, of which Python makes no number."""
 _CONFLICT = re.compile(r"The conflict (?:is caused by|arises from):")
 _WANTS = re.compile(
     r"(?:[\w.-]+(?:\[[\w,.-]+\])? [\w.+-]+ depends on|The user requested|The required version of [\w.-]+ is) [^\n;]+"
@@ -58,7 +59,8 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
 
     `uv_hint`; `conda_missing` with `conda_platform` and `conda_pins`; `build_said`, the last line of a build;
     `docker_build`; `hub_repo`; `pip_conflict`; `pip_hash`, the package with another hash; `pip_broken`, why pip's
-    connections broke; `pip_python`, the Python that ignored versions want.
+    connections broke; `pip_python`, the Python that ignored versions want; `pip_only_newer`, a release that is asked
+    for with the first ones that the index has, all of them newer.
 
     Args:
         lower: `text` in lower case.

@@ -32,5 +32,6 @@ def test_remedy_names_sizes_that_go_together(
     assert all(part in remedy for part in parts)
 
 
-def test_no_sizes_of_one_rank() -> None:
-    assert batch_sizes_in(_SAID.format("64 != 4 * 2 * 1")) is None
+@pytest.mark.parametrize("equation", ["64 != 4 * 2 * 1", "64 != 4 * 2 * 99999999999", f"{'7' * 5000} != 4 * 2 * 7"])
+def test_no_sizes_of_one_rank_or_beyond_any_job(equation: str) -> None:
+    assert batch_sizes_in(_SAID.format(equation)) is None

@@ -262,3 +262,12 @@ def test_dependency_that_cannot_be_had_is_no_conflict_of_versions(
     said = "".join(f"    {row}\n" for row in rows)
 
     assert entry_of(explained(f"The conflict is caused by:\n{said}\nERROR: ResolutionImpossible: for help\n")) == entry
+
+
+def test_versions_with_digits_without_end_end_nothing(explained: Callable[..., Explanation]) -> None:
+    for asked, offered in ((f"1.{'7' * 5000}", "2.0"), ("1.7", "7" * 5000)):
+        log = (
+            f"ERROR: Could not find a version that satisfies the requirement moon=={asked} (from versions: {offered})\n"
+        )
+
+        assert not explained(log).is_healthy
