@@ -30,7 +30,7 @@ _OF_MODULES = ("__getattr__", "__getattribute__")
 
 _PASSING_ON = "torch/_ops.py"
 """A file of torch that only calls the operator: who chose its arguments stands above it."""
-_KNOWN = re.compile(r"(?:.*/)?(vllm_ascend|mindspeed(?:_\w+)?|mindie_llm|atb_llm|megatron)/")
+_RUN_FROM_CLONES = re.compile(r"(?:.*/)?(vllm_ascend|mindspeed(?:_\w+)?|mindie_llm|atb_llm|megatron)/")
 """Packages that are mostly run from a clone, whatever its directory is called."""
 
 _LISTING = ("state_dict", "Weights only", "variable ready only once", "No operator found")
@@ -46,7 +46,7 @@ def package_in(frames: list[tuple[str, int, str]]) -> str:
     called = [posix(file) for file, _, function in frames if function not in _OF_MODULES]
     files = [file for file in called if _PASSING_ON not in file] or [""]
     match = _PACKAGE.match(files[-1]) or _SOURCE_TREE.match(files[-1])
-    match = match or _KNOWN.match(files[-1])
+    match = match or _RUN_FROM_CLONES.match(files[-1])
     return match[match.re.groups] if match else _cloned(files[-1])
 
 
