@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 
 from ascendtune.check.explain.frame import posix
@@ -17,6 +20,20 @@ _LENGTH_OF = re.compile(r"\blen\(([A-Za-z_][\w.]*)\)")
 _MEMBER_OF = re.compile(r"(?P<loop>\bfor [\w, ()]+? )?\bin (?P<whole>[A-Za-z_][\w.]*)(?![\w.(\[])")
 _LOOP = re.compile(r"\bfor (?P<each>[\w, ()]+?) in (?P<whole>[A-Za-z_][\w.]*)(?![\w.(\[])")
 _NO_ARGUMENT = re.compile(r"for argument '(\w+)' .*but (?:instead )?found type '?NoneType'?")
+_OPERANDS = re.compile(
+    r"unsupported operand type\(s\) for (?P<operator>[^\s=:]+)=?(?: or pow\(\))?: '(?P<left>\w+)' and '(?P<right>\w+)'"
+)
+_COMPARED = re.compile(
+    r"'(?P<operator>[<>]=?)' not supported between instances of '(?P<left>\w+)' and '(?P<right>\w+)'"
+)
+_NEGATED = "bad operand type for unary"
+_SYMBOLS: dict[type[ast.AST], str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
+    ast.MatMult: "@", ast.BitOr: "|", ast.BitAnd: "&", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>",
+    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
+}  # fmt: skip
+_LONGEST_CODE = 200
+"""Of a line that is parsed: nothing in it is nested so deep that Python gives up."""
 _LOOK_UP = re.compile(r"(?<![\w.\])])(?P<table>[A-Za-z_][\w.]*)\[(?P<key>\w[\w.]*|'[^']*'|\"[^\"]*\")\]")
 """A look-up in a table that has a name."""
 
@@ -76,8 +93,49 @@ def none_in(code: str, message: str) -> str:
         return _iterated(code)
     if argument := _NO_ARGUMENT.search(message):
         return _only(re.findall(rf"\b{argument[1]}=([A-Za-z_][\w.]*)(?![\w.(\[])", code))
+    if operands := _OPERANDS.search(message) or _COMPARED.search(message):
+        return _operand(code, operands)
+    if _NEGATED in message:
+        return _only(ast.unparse(each.operand) for each in _nodes_of(code) if isinstance(each, ast.UnaryOp))
     used = _SUBSCRIPT.search(code) if _NONE_NOT_SUBSCRIPTABLE in message else None
     return used[1] if used else ""
+
+
+def _operand(code: str, operands: re.Match[str]) -> str:
+    """The side of the one operator of this kind in `code` that the message says was None."""
+    sides = [
+        side
+        for symbol, *both in _operations(code)
+        if symbol == operands["operator"]
+        for side, kind in zip(both, (operands["left"], operands["right"]), strict=True)
+        if kind == "NoneType"
+    ]
+    return _only(ast.unparse(side) for side in sides)
+
+
+def _operations(code: str) -> Iterator[tuple[str, ast.expr, ast.expr]]:
+    """Symbol, left and right side of each operator in a line of code."""
+    for node in _nodes_of(code):
+        if isinstance(node, ast.BinOp):
+            yield _SYMBOLS[type(node.op)], node.left, node.right
+        elif isinstance(node, ast.AugAssign):
+            yield _SYMBOLS[type(node.op)], node.target, node.value
+        elif isinstance(node, ast.Compare):
+            sides = (node.left, *node.comparators)
+            for operator, (left, right) in zip(node.ops, pairwise(sides), strict=True):
+                yield _SYMBOLS.get(type(operator), ""), left, right
+
+
+def _nodes_of(code: str) -> list[ast.AST]:
+    """Of a line of code, also of one that begins a block; none where it goes on in the next line."""
+    line = re.sub(r"^elif\b", "if", code.strip())
+    if len(line) > _LONGEST_CODE:
+        return []
+    for text in (line, f"{line} pass"):
+        # What Python itself would warn of is for whoever runs that code.
+        with suppress(SyntaxError, ValueError), warnings.catch_warnings(action="ignore"):
+            return list(ast.walk(ast.parse(text)))
+    return []
 
 
 def _iterated(code: str) -> str:

@@ -107,7 +107,7 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
         (_UNDEFINED.format("_ZN16deepspeed_moon_t10_make_tideEbRKN2at6TensorE"), "deepspeed-op-incomplete"),
         (_UNDEFINED.format("_ZN4tide4moonEv"), "undefined-symbol"),
         ("AttributeError: '_OpNamespace' '_C_ascend' object has no attribute 'tide'\n", "vllm-ascend-operators"),
-        ("AttributeError: '_OpNamespace' 'npu' object has no attribute 'tide'\n", "npu-memory-info"),
+        ("AttributeError: '_OpNamespace' 'npu' object has no attribute 'tide'\n", "torch-npu-lacks-attribute"),
         (_NO_VERSION.format("torch_npu==7.7.1.post1.dev20250101"), "pip-ascend-development-build"),
         (_NO_VERSION.format("torch_npu==7.7.1"), "pip-other-versions"),
         (_NO_VERSION.format("tide==7.7.1.dev20250101"), "pip-other-versions"),
