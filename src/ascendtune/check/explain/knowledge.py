@@ -39,6 +39,11 @@ The sentences in Chinese stand in knowledge/zh/, in a file of the same name, in 
 
 There, too, [common] has what the entries of the file share, and [code] the meanings of numbers.
 
+What packages raise, in messages that nothing else prints, stands in knowledge/raised/, a file a package, its
+sentences in Chinese in knowledge/raised/zh/: read only where an exception was raised of which no cause is known
+(raised.py).
+Its entries look the same; they are causes unless they say otherwise.
+
 A file may have a table [common] with what its entries share; `test` may be left out where the first anchor says it.
 A file of numbers has [codes] with what they share and [code] with `number = "meaning"`.
 
@@ -57,10 +62,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any, Literal, get_args
 
 from ascendtune.check.explain.language import say
@@ -76,6 +82,9 @@ EXPRESSION = "expression"
 """Another one: what is None, by the code of the frame that used it."""
 TABLE = "table"
 """A third: what has no such key, by the code of the frame that looked for it."""
+_FOLDER = files(__package__) / "knowledge"
+_RAISED = "raised/"
+"""Beginning of the families of what packages raise."""
 _NUMBER = "error code is "
 
 
@@ -157,8 +166,10 @@ class Words:
 
 def words_of(entry: KnownFailure) -> Words:
     """The sentences of an entry in the current language; in English what is not translated."""
-    if language.current() == "zh" and entry.id in chinese():
-        return chinese()[entry.id]
+    if language.current() == "zh":
+        translated = chinese_of_raised() if entry.family.startswith(_RAISED) else chinese()
+        if entry.id in translated:
+            return translated[entry.id]
     # The entries of `own_words` are not in a file; their sentences are among those of the report.
     return Words(say(entry.what), tuple(map(say, entry.causes)), tuple(map(say, entry.remedies)))
 
@@ -166,10 +177,40 @@ def words_of(entry: KnownFailure) -> Words:
 @cache
 def chinese() -> dict[str, Words]:
     """The entries that are translated, by id."""
-    by_id = {entry.id: entry for entry in entries()}
+    return _translated(entries(), _FOLDER / "zh")
+
+
+@cache
+def chinese_of_raised() -> dict[str, Words]:
+    """The same of what packages raise."""
+    return _translated(raised_entries(), _FOLDER / _RAISED / "zh")
+
+
+@cache
+def entries() -> tuple[KnownFailure, ...]:
+    """Everything that is known of lines of any kind, family by family."""
+    found = []
+    for name, content in _tables(_FOLDER):
+        common = content.get("common", {})
+        found += [_entry({**common, **each}, name) for each in content.get("entry", ())]
+        found += [_code(number, what, content["codes"]) for number, what in content.get("code", {}).items()]
+    return tuple(found)
+
+
+@cache
+def raised_entries() -> tuple[KnownFailure, ...]:
+    """What is known of the messages that packages raise, package by package."""
+    found = []
+    for name, content in _tables(_FOLDER / _RAISED):
+        common = {"kind": "cause", **content.get("common", {})}
+        found += [_entry({**common, **each}, _RAISED + name) for each in content.get("entry", ())]
+    return tuple(found)
+
+
+def _translated(known: Iterable[KnownFailure], folder: Traversable) -> dict[str, Words]:
+    by_id = {entry.id: entry for entry in known}
     found = {}
-    for file in (files(__package__) / "knowledge" / "zh").iterdir():
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    for _, content in _tables(folder):
         common = content.pop("common", {})
         numbers = {number: {"what": what} for number, what in content.pop("code", {}).items()}
         for name, own in {**content, **numbers}.items():
@@ -179,19 +220,11 @@ def chinese() -> dict[str, Words]:
     return found
 
 
-@cache
-def entries() -> tuple[KnownFailure, ...]:
-    """Everything that is known, family by family."""
-    folder = files(__package__) / "knowledge"
-    found = []
+def _tables(folder: Traversable) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The TOML files of a folder: name without suffix, and content."""
     for file in sorted(folder.iterdir(), key=lambda each: each.name):
         if file.name.endswith(".toml"):
-            content = tomllib.loads(file.read_text(encoding="utf-8"))
-            family = file.name.removesuffix(".toml")
-            common = content.get("common", {})
-            found += [_entry({**common, **each}, family) for each in content.get("entry", ())]
-            found += [_code(number, what, content["codes"]) for number, what in content.get("code", {}).items()]
-    return tuple(found)
+            yield file.name.removesuffix(".toml"), tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def _entry(content: dict[str, Any], family: str) -> KnownFailure:

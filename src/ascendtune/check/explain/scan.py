@@ -15,6 +15,7 @@ from ascendtune.check.explain.line import InnerPrefixes, Line
 from ascendtune.check.explain.matcher import Hit, Matcher
 from ascendtune.check.explain.message_lines import LONGEST_TEXT, NO_SOLUTION
 from ascendtune.check.explain.own_words import unknown_exception, unknown_line
+from ascendtune.check.explain.raised import hits_of
 from ascendtune.check.explain.sieve import Sieve
 from ascendtune.check.explain.source import blocks, lines_before
 from ascendtune.check.explain.trace import HEADER, LINKS, Trace
@@ -228,7 +229,7 @@ class Scan:
         if trace.ignored:
             return
         said = said if trace.type and said and not trace.is_composed else trace.text
-        hits = self._hits_of(said, trace)
+        hits = hits_of(self._matcher, said, trace)
         known = [hit for hit in hits if hit.entry.kind != "unknown"]
         for hit in _with_spare(known[:_HITS_KEPT] or hits[:1], unknown_exception(trace)):
             if trace.package:
@@ -244,12 +245,6 @@ class Scan:
         """The reason that CANN printed below a failed call; empty for any other line."""
         return cann_reason.reason_in([self._inner.without(each) for each in below]) if cann_reason.is_call(said) else ""
 
-    def _hits_of(self, said: str, trace: Trace) -> list[Hit]:
-        hits = [hit for hit in self._matcher.hits(said) if not hit.entry.frame or trace.passed(hit.entry.frame)]
-        # Frames of a launcher show that the exception is its report of a child, whatever its words are.
-        reported = [hit for hit in hits if hit.entry.is_report]
-        return reported or hits
-
     def _note_cut_off(self, line: Line, trace: Trace) -> None:
         """A traceback that is still open at the end of the log.
 
@@ -262,7 +257,7 @@ class Scan:
         announced = self._ledger.last_before(line.speaker, trace.first_line)
         if announced is not None:
             # The line above it names the exception: of what is known of it, the frames choose.
-            hits = (hit for hit in self._hits_of(announced.text, trace) if not hit.entry.is_conditional)
+            hits = (hit for hit in hits_of(self._matcher, announced.text, trace) if not hit.entry.is_conditional)
             announced.hit = next(hits, announced.hit)
             return
         ends_there = self._last[0] <= trace.end

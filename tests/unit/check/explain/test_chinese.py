@@ -12,7 +12,13 @@ import pytest
 
 from ascendtune.check.explain import memory, missing, own_words, report
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.knowledge import KnownFailure, chinese, entries
+from ascendtune.check.explain.knowledge import (
+    KnownFailure,
+    chinese,
+    chinese_of_raised,
+    entries,
+    raised_entries,
+)
 from ascendtune.check.explain.matcher import filled
 from ascendtune.check.explain.report import as_text
 from ascendtune.core import language
@@ -53,15 +59,19 @@ def test_every_sentence_of_explain_has_a_translation_with_the_same_names() -> No
 
 
 def test_translated_entries_have_the_sentences_of_the_english_ones() -> None:
-    by_id = {entry.id: entry for entry in entries()}
+    by_id = {entry.id: entry for entry in (*entries(), *raised_entries())}
 
-    for name, words in chinese().items():
+    for name, words in {**chinese(), **chinese_of_raised()}.items():
         entry = by_id[name]
         assert len(words.causes) == len(entry.causes), name
         assert len(words.remedies) == len(entry.remedies), name
         assert (
             set(re.findall(r"\{(\w+)\}", " ".join((words.what, *words.causes, *words.remedies)))) <= entry.captured
         ), name
+
+
+def test_what_packages_raise_is_told_in_chinese() -> None:
+    assert [entry.id for entry in raised_entries() if entry.id not in chinese_of_raised()] == []
 
 
 def test_chinese_answer_is_wrapped_and_keeps_the_original_line(explained: Callable[..., Explanation]) -> None:

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.doctor import CHECKS
-from ascendtune.check.explain.knowledge import EXPRESSION, IMPORTER, KINDS, TABLE, KnownFailure, entries
+from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.knowledge import (
+    EXPRESSION,
+    IMPORTER,
+    KINDS,
+    TABLE,
+    KnownFailure,
+    entries,
+    raised_entries,
+)
 from ascendtune.check.explain.matcher import ASCEND, Matcher, filled
 from ascendtune.cli.commands import COMMANDS
 
 _LONGEST_ANCHOR = 75
+_ALL = (*entries(), *raised_entries())
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +53,14 @@ def _is_of_launcher(known: KnownFailure | None) -> bool:
 
 
 def test_ids_are_unique() -> None:
-    ids = [entry.id for entry in entries()]
+    ids = [entry.id for entry in _ALL]
 
     assert sorted(set(ids)) == sorted(ids)
 
 
 # A test of its own for each entry would be 2,500 tests: every test process spends seconds on collecting them.
 def test_every_entry_is_whole() -> None:
-    for entry in entries():
+    for entry in _ALL:
         assert entry.kind in KINDS, entry.id
         assert entry.what, entry.id
         assert entry.remedies, entry.id
@@ -67,10 +79,27 @@ def test_every_entry_finds_its_own_line_first(matcher: Matcher) -> None:
     assert {known: found for known, found in first.items() if found != [known]} == {}
 
 
+def test_what_packages_raise_is_told_by_their_entries(explained: Callable[..., Explanation]) -> None:
+    told = {entry.id: entry_of(explained(entry.test + "\n")) for entry in raised_entries()}
+
+    assert {known: found for known, found in told.items() if found != known} == {}
+
+
+def test_what_packages_raise_is_not_looked_for_in_lines_that_nothing_raised(
+    explained: Callable[..., Explanation],
+) -> None:
+    line = "'moonlet' is already used by a Transformers config, pick another name."
+
+    assert entry_of(explained(f"ValueError: {line}\n")) == "config-name-taken"
+    assert explained(f"WARNING {line}\nstep 7 loss 1.5\n").is_healthy
+
+
 def test_every_entry_captures_what_it_speaks_of(matcher: Matcher) -> None:
-    for entry in entries():
+    of_raised = Matcher(raised_entries())
+    for entry in _ALL:
         if "{" not in entry.what:
             continue
+        matcher = of_raised if entry.family.startswith("raised/") else matcher
         hits = {hit.entry.id: hit for line in entry.test.strip().split("\n") for hit in matcher.hits(line)}
         assert "{" not in filled(entry.what, hits[entry.id].names), entry.id
         patterns = (*entry.requires.values(), *filter(None, (entry.beside,)))
@@ -86,11 +115,11 @@ def test_every_entry_has_what_must_stand_beside_it_in_its_test() -> None:
 def test_echoes_name_entries_that_exist() -> None:
     ids = {entry.id for entry in entries()}
 
-    assert {name for entry in entries() for name in entry.echo_of} <= ids
+    assert {name for entry in _ALL for name in entry.echo_of} <= ids
 
 
 def test_checks_are_those_of_the_doctor() -> None:
-    assert {name for entry in entries() for name in entry.checks} <= CHECKS.keys()
+    assert {name for entry in _ALL for name in entry.checks} <= CHECKS.keys()
 
 
 def test_signatures_collected_elsewhere_are_known(matcher: Matcher, shared: Path) -> None:
@@ -113,7 +142,7 @@ def test_signatures_collected_elsewhere_are_known(matcher: Matcher, shared: Path
 def test_commands_of_remedies_exist() -> None:
     named = {
         name
-        for entry in entries()
+        for entry in _ALL
         for remedy in entry.remedies
         for name in re.findall(r"`ascendtune ([a-z-]+(?: [a-z-]+)?)", remedy)
     }
@@ -184,4 +213,4 @@ def test_remedy_that_removes_or_resets_something_says_when() -> None:
         change = _DESTROYS.search(remedy)
         return change is not None and _CONDITION.search(remedy) is None
 
-    assert {entry.id: each for entry in entries() for each in entry.remedies if is_unconditional(each)} == {}
+    assert {entry.id: each for entry in _ALL for each in entry.remedies if is_unconditional(each)} == {}

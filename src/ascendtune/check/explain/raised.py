@@ -1,0 +1,43 @@
+"""What is known about an exception: by the knowledge of all lines, else by that of what packages raise.
+
+Packages have thousands of messages. What is known about them is read only where an exception was raised and the rest of
+the knowledge names no cause of it, so that it costs the logs of other failures nothing.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ascendtune.check.explain.event import CODE
+from ascendtune.check.explain.knowledge import KnownFailure, raised_entries
+from ascendtune.check.explain.matcher import Hit, Matcher
+from ascendtune.check.explain.trace import Trace
+
+
+def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
+    """Everything known about an exception, the best first.
+
+    Args:
+        matcher: of the knowledge of all lines.
+        said: the exception's type and message.
+    """
+    hits = _passed(matcher.hits(said), trace)
+    if not any(_names_cause(hit.entry) for hit in hits):
+        hits = [*_passed(_matcher().hits(said), trace), *hits]
+    # Frames of a launcher show that the exception is its report of a child, whatever its words are.
+    reported = [hit for hit in hits if hit.entry.is_report]
+    return reported or hits
+
+
+def _passed(hits: list[Hit], trace: Trace) -> list[Hit]:
+    """Those whose frames the traceback has."""
+    return [hit for hit in hits if not hit.entry.frame or trace.passed(hit.entry.frame)]
+
+
+def _names_cause(entry: KnownFailure) -> bool:
+    return entry.kind != "unknown" and not entry.general and entry.family != CODE
+
+
+@cache
+def _matcher() -> Matcher:
+    return Matcher(raised_entries())
