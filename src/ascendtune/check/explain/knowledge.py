@@ -7,6 +7,8 @@ An entry looks like this:
     kind = "symptom"
     anchors = ["EI0006:", "topo exchange … timeout"]   # literals, any of them; … : both on one line, in this order
     pattern = 'timeout\\[(?P<seconds>\\d+)'               # optional; must match as well
+    api = "added"                        # optional, in place of a pattern: the line says that a name is missing, which
+                                        # the tables of api_change.py call added, removed or renamed
     capture = 'rank\\[(?P<rank>\\d+)'    # optional; what it names can stand in `what` and `remedies`
     what = "…"                          # plain words, may use {names} of the pattern
     causes = ["…"]                      # the most likely first
@@ -69,6 +71,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, Literal, get_args
 
+from ascendtune.check.explain.api_change import ApiPattern
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.lazy_pattern import LazyPattern
 from ascendtune.core import language
@@ -100,7 +103,7 @@ class KnownFailure:
     source: str
     test: str
     family: str
-    pattern: LazyPattern | None = None
+    pattern: LazyPattern | ApiPattern | None = None
     """Has to match as well."""
     capture: LazyPattern | None = None
     """Names what it finds, anywhere in the line, if it does."""
@@ -131,7 +134,8 @@ class KnownFailure:
     @property
     def captured(self) -> frozenset[str]:
         """The names that its sentences may use."""
-        patterns = (*filter(None, (self.pattern, self.capture, self.beside)), *self.requires.values())
+        given = (self.pattern, self.capture, self.beside, *self.requires.values())
+        patterns: Iterator[LazyPattern | ApiPattern] = filter(None, given)
         return frozenset([IMPORTER, EXPRESSION, TABLE, *(name for pattern in patterns for name in pattern.names)])
 
     @property
@@ -147,7 +151,8 @@ class KnownFailure:
     @property
     def conditions(self) -> int:
         """How many conditions it has beside the words of the line."""
-        return len(self.requires) + bool(self.frame) + bool(self.beside) + self.specific
+        is_of_table = isinstance(self.pattern, ApiPattern)
+        return len(self.requires) + bool(self.frame) + bool(self.beside) + self.specific + is_of_table
 
     @property
     def weight(self) -> int:
@@ -243,7 +248,7 @@ def _entry(content: dict[str, Any], family: str) -> KnownFailure:
         source=content["source"],
         test=content.get("test", content["anchors"][0].replace(GAP, " ")),
         family=family,
-        pattern=LazyPattern(pattern) if pattern else None,
+        pattern=ApiPattern(content["api"]) if "api" in content else LazyPattern(pattern) if pattern else None,
         capture=LazyPattern(capture) if capture else None,
         checks=tuple(content.get("checks", ())),
         frame=(frame,) if isinstance(frame, str) else tuple(frame),

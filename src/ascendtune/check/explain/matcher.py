@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ascendtune.check.explain import level
+from ascendtune.check.explain.api_change import ApiChange
 from ascendtune.check.explain.knowledge import KnownFailure
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.line import without_colours
@@ -161,9 +162,9 @@ def filled(text: str, names: dict[str, str]) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: names.get(match[1], match[0]), text)
 
 
-def _names(entry: KnownFailure, text: str, match: re.Match[str] | None) -> dict[str, str]:
+def _names(entry: KnownFailure, text: str, match: re.Match[str] | ApiChange | None) -> dict[str, str]:
     """What `pattern` and `capture` name in the line; the first one counts."""
-    matches = [match] if match else []
+    matches: list[re.Match[str] | ApiChange] = [match] if match else []
     if entry.capture:
         matches += entry.capture.finditer(text)
     names: dict[str, str] = {}

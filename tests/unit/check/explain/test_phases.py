@@ -96,14 +96,14 @@ def test_the_importing_package_is_named_in_the_remedies(explained: Explained) ->
         )
     )
 
-    assert entry_of(explanation) == "transformers-too-old"
+    assert entry_of(explanation) == "api-added"
     assert "tidelib" in explanation.remedies()[0]
 
 
 def test_an_importing_package_that_is_not_known_leaves_whole_sentences(explained: Explained) -> None:
     explanation = explained("ImportError: cannot import name 'EncoderDecoderCache' from 'transformers' (/x/init.py)\n")
 
-    assert "`pip show PACKAGE`" in explanation.remedies()[0]
+    assert "`pip show transformers PACKAGE`" in explanation.remedies()[0]
 
 
 @pytest.mark.parametrize(

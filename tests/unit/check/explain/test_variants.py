@@ -70,7 +70,7 @@ Explained = Callable[..., Explanation]
         ("Error 804: forward compatibility was attempted on non supported HW", "cuda-forward-compatibility"),
         ("OSError: [Errno 107] Transport endpoint is not connected", "socket-not-connected"),
         ("df: /mnt/tide: Transport endpoint is not connected", "mount-gone"),
-        ("ModuleNotFoundError: No module named 'imp'", "imp-gone"),
+        ("ModuleNotFoundError: No module named 'imp'", "python-renamed"),
         ("ModuleNotFoundError: No module named 'distutils.msvccompiler'", "distutils-part-gone"),
     ],
 )

@@ -133,7 +133,7 @@ _PRODUCT = "RuntimeError: mat1 and mat2 shapes cannot be multiplied ({} and {})"
             "argument-not-given",
         ),
         ("ImportError: cannot import name 'is_offline_mode' from 'huggingface_hub' (/x)\n", "hub-too-old"),
-        ("ImportError: cannot import name 'cached_download' from 'huggingface_hub' (/x)\n", "hub-name-gone"),
+        ("ImportError: cannot import name 'cached_download' from 'huggingface_hub' (/x)\n", "api-renamed"),
         (_NO_HELPERS, "megatron-helpers-unbuilt"),
         (_NO_HELPERS.replace("megatron.data", "nemo.moon.megatron"), "megatron-helpers-unbuilt"),
         (_NO_HELPERS + "make: python3-config: Command not found\n", "megatron-helpers-no-config"),

@@ -1,0 +1,186 @@
+"""Names that packages added, removed and renamed: they tell which side of a failed import or call is the older one.
+
+A table of a package, knowledge/api/DISTRIBUTION.toml, looks like this:
+
+    distribution = "moon"                  # for pip; "python" for the standard library
+    modules = ["moon"]                     # its top-level modules
+    source = "https://…"
+
+    [added]                                # name -> the first release that has it; "" where that is not known
+    Crater = "1.2"                         # a class, function or constant, wherever in the package it is imported from
+    "moon.seas.tides" = "1.3"              # a module
+    "Crater(depth)" = "1.4"                # an argument of a constructor, a function, or Class.method
+    "Crater.rim" = "1.5"                   # an attribute or a method
+    "*Crater(depth)" = "1.6"               # of all classes whose names end so
+    "Crater*" = "1.7"                      # all names that begin so, or ("*Crater") end so
+
+    [removed]                              # name -> the first release without it; and, if there is one, its successor
+    Lunar = { release = "2.0", now = "Crater" }
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import PurePosixPath
+from typing import Any
+
+from ascendtune.check.explain.frame import posix
+
+_IMPORTED = re.compile(
+    r"cannot import name ['\"]?(?P<name>\w+)['\"]? from ['\"]?(?P<module>(?!partially )[\w.]+)['\"]?"
+    r"(?: \((?P<file>[^()]+)\))?"
+)
+_MODULE = re.compile(r"No module named ['\"]?(?P<path>\w[\w.]*)(?!.*is not a package)")
+_ARGUMENT = re.compile(r"(?P<function>[\w.]+)\(\) got an unexpected keyword argument '(?P<argument>\w+)'")
+_OF_MODULE = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
+_OF_CLASS = re.compile(
+    r"(?:'(?P<object>\w+)' object|type object '(?P<type>\w+)') has no attribute '(?P<attribute>\w+)'"
+)
+_CONSTRUCTOR = "__init__"
+_PYTHON = "python"
+
+
+@dataclass(frozen=True)
+class ApiChange:
+    """A name that a release of a package is the first one with, or the first one without."""
+
+    library: str
+    modules: tuple[str, ...]
+    name: str
+    """As it stands in the table."""
+    is_added: bool
+    release: str = ""
+    now: str = ""
+
+    @property
+    def kind(self) -> str:
+        """ "added", "removed" or "renamed"; with "python-" before it where it is a name of the standard library."""
+        kind = "added" if self.is_added else "renamed" if self.now else "removed"
+        return f"{_PYTHON}-{kind}" if self.library == _PYTHON else kind
+
+    def groupdict(self) -> dict[str, str]:
+        """The names that sentences may use, as a match of a regular expression has them."""
+        bound = ">=" if self.is_added else "<"
+        return {
+            "library": self.library,
+            "package": self.modules[0],
+            "name": self.name.replace(")", "=…)"),
+            "release": self.release,
+            "now": self.now,
+            "fitting": f"'{self.library}{bound}{self.release}'" if self.release else self.library,
+        }
+
+
+class ApiPattern:
+    """In place of a regular expression: matches messages about names that the tables call `kind`."""
+
+    names = frozenset(ApiChange("", ("",), "", is_added=True).groupdict())
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def search(self, text: str) -> ApiChange | None:
+        found = change_in(text)
+        return found if found is not None and found.kind == self._kind else None
+
+
+def change_in(message: str) -> ApiChange | None:
+    """What is known about the name that a message says is missing."""
+    if imported := _IMPORTED.search(message):
+        module, name = imported["module"], imported["name"]
+        if _is_shadow(imported["file"] or "", module):
+            return None
+        return _known(name, module) or _known(f"{module}.{name}", module)
+    if missing := _MODULE.search(message):
+        return _of_module(missing["path"])
+    if argument := _ARGUMENT.search(message):
+        return _of_call(argument["function"], argument["argument"])
+    if attribute := _OF_MODULE.search(message):
+        module, name = attribute["module"], attribute["name"]
+        return _known(name, module) or _known(f"{module}.{name}", module)
+    if attribute := _OF_CLASS.search(message):
+        return _of_class(attribute["object"] or attribute["type"], f".{attribute['attribute']}")
+    return None
+
+
+def _is_shadow(file: str, module: str) -> bool:
+    """Whether something of one's own has the name of the package: a file beside the script, or an empty directory."""
+    is_file = PurePosixPath(posix(file)).name == f"{module}.py" and "-packages" not in file
+    return is_file or file == "unknown location"
+
+
+def _known(name: str, module: str) -> ApiChange | None:
+    """Of the name itself, else of the longest beginning or ending of it."""
+    root = module.partition(".")[0]
+    beginnings = (f"{name[:end]}*" for end in range(len(name), 0, -1))
+    spellings = (name, *(each for pair in zip(beginnings, _endings(name), strict=True) for each in pair))
+    known = (change for each in spellings for change in _changes().get(each, ()) if root in change.modules)
+    found = next(known, None)
+    return replace(found, name=name) if found is not None else None
+
+
+def _endings(name: str) -> Iterator[str]:
+    """The longest first."""
+    return (f"*{name[start:]}" for start in range(len(name)))
+
+
+def _of_module(path: str) -> ApiChange | None:
+    """The module, or the innermost package around it that is known."""
+    while path:
+        if change := _known(path, path):
+            return change
+        path = path.rpartition(".")[0]
+    return None
+
+
+def _of_call(function: str, argument: str) -> ApiChange | None:
+    owner = function.removesuffix(f".{_CONSTRUCTOR}")
+    if owner != _CONSTRUCTOR:
+        of_method = _of_class(owner.rpartition(".")[2], f"({argument})")
+        return next(iter(_changes().get(f"{owner}({argument})", ())), None) or of_method
+    # Pythons before 3.10 do not name the class: it is known where all classes with this argument say the same.
+    found = {(change.library, change.kind): change for change in _arguments().get(argument, ())}
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def _of_class(owner: str, member: str) -> ApiChange | None:
+    """Of the class itself, else of the longest ending of its name."""
+    exact = _changes().get(f"{owner}{member}")
+    endings = (f"{each}{member}" for each in _endings(owner))
+    found = exact or next((_changes()[name] for name in endings if name in _changes()), ())
+    return replace(found[0], name=f"{owner}{member}") if found else None
+
+
+@cache
+def _arguments() -> dict[str, list[ApiChange]]:
+    """By the argument's name: of all constructors and functions."""
+    found: dict[str, list[ApiChange]] = {}
+    for name, changes in _changes().items():
+        if name.endswith(")"):
+            found.setdefault(name[name.index("(") + 1 : -1], []).extend(changes)
+    return found
+
+
+@cache
+def _changes() -> dict[str, tuple[ApiChange, ...]]:
+    """By name as it stands in the tables."""
+    found: dict[str, tuple[ApiChange, ...]] = {}
+    for change in changes():
+        found[change.name] = (*found.get(change.name, ()), change)
+    return found
+
+
+def changes() -> Iterator[ApiChange]:
+    """All tables, row by row."""
+    for file in sorted((files(__package__) / "knowledge" / "api").iterdir(), key=lambda each: each.name):
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+        of_library: dict[str, Any] = {"library": content["distribution"], "modules": tuple(content["modules"])}
+        for name, release in content.get("added", {}).items():
+            yield ApiChange(**of_library, name=name, is_added=True, release=release)
+        for name, row in content.get("removed", {}).items():
+            yield ApiChange(**of_library, name=name, is_added=False, release=row["release"], now=row.get("now", ""))

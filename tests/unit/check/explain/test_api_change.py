@@ -1,0 +1,62 @@
+"""Names that packages added, removed and renamed, in the messages of failed imports and calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.unit.check.explain.first_entry import entry_of
+
+from ascendtune.check.explain.api_change import change_in, changes
+from ascendtune.check.explain.explain import Explanation
+
+
+@pytest.mark.parametrize(
+    ("message", "found"),
+    [
+        ("cannot import name 'EncoderDecoderCache' from 'transformers' (/x/transformers/__init__.py)", "added"),
+        ("cannot import name 'EncoderDecoderCache' from 'transformers' (/home/me/transformers.py)", None),
+        ("cannot import name 'EncoderDecoderCache' from 'transformers' (unknown location)", None),
+        ("cannot import name 'EncoderDecoderCache' from partially initialized module 'transformers'", None),
+        ("cannot import name 'EncoderDecoderCache' from 'moon'", None),
+        ("module 'transformers' has no attribute 'EncoderDecoderCache'", "added"),
+        ("TrainingArguments.__init__() got an unexpected keyword argument 'eval_strategy'", "added"),
+        ("TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'", "renamed"),
+        ("__init__() got an unexpected keyword argument 'evaluation_strategy'", "renamed"),
+        ("Moon.__init__() got an unexpected keyword argument 'evaluation_strategy'", None),
+        ("No module named 'asynchat'", "python-removed"),
+        ("No module named 'tomllib'", "python-added"),
+        ("No module named 'tomllib'; 'tomllib' is not a package", None),
+        ("module 'collections' has no attribute 'Mapping'", "python-renamed"),
+    ],
+)
+def test_message_about_a_missing_name(message: str, found: str | None) -> None:
+    change = change_in(message)
+
+    assert (change.kind if change else None) == found
+
+
+def test_direction_and_release_are_told(explained: Callable[..., Explanation]) -> None:
+    explanation = explained(
+        'Traceback (most recent call last):\n  File "/x/site-packages/moon/rise.py", line 7, in rise\n'
+        "    arguments = TrainingArguments(eval_strategy=tide)\n"
+        "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'eval_strategy'\n"
+    )
+
+    assert entry_of(explanation) == "api-added"
+    assert "transformers is too old" in explanation.headline()
+    assert "'transformers>=4.41'" in explanation.remedies()[0]
+
+
+def test_a_name_stands_in_one_half_of_a_table_only() -> None:
+    directions: dict[tuple[str, str], set[bool]] = {}
+    for change in changes():
+        directions.setdefault((change.library, change.name), set()).add(change.is_added)
+
+    assert [name for name, both in directions.items() if len(both) > 1] == []
+
+
+def test_releases_are_numbers() -> None:
+    odd = [change for change in changes() if not all(part.isdigit() for part in change.release.split(".") if part)]
+
+    assert odd == []
