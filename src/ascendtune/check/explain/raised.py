@@ -1,7 +1,7 @@
 """What is known about an exception: by the knowledge of all lines, else by that of what packages raise.
 
 Packages have thousands of messages. What is known about them is read only where an exception was raised and the rest of
-the knowledge names no cause of it, so that it costs the logs of other failures nothing.
+the knowledge does not name one cause of it, so that it costs the logs of other failures nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
         said: the exception's type and message.
     """
     hits = _passed(matcher.hits(said), trace)
-    if not any(_names_cause(hit.entry) for hit in hits):
-        hits = [*_passed(_matcher().hits(said), trace), *hits]
+    if not any(_says_why(hit.entry) and len(hit.entry.causes) < 2 for hit in hits):
+        # Of several causes, the one that the package's own words mean.
+        least = max((hit.length for hit in hits if _says_why(hit.entry)), default=0)
+        of_packages = _passed(_matcher().hits(said), trace)
+        hits = [*(hit for hit in of_packages if hit.length > least), *hits]
     # Frames of a launcher show that the exception is its report of a child, whatever its words are.
     reported = [hit for hit in hits if hit.entry.is_report]
     return reported or hits
@@ -34,7 +37,7 @@ def _passed(hits: list[Hit], trace: Trace) -> list[Hit]:
     return [hit for hit in hits if not hit.entry.frame or trace.passed(hit.entry.frame)]
 
 
-def _names_cause(entry: KnownFailure) -> bool:
+def _says_why(entry: KnownFailure) -> bool:
     return entry.kind != "unknown" and not entry.general and entry.family != CODE
 
 

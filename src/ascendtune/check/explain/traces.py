@@ -206,8 +206,11 @@ class Traces:
 
 
 def _is_indented_exception(text: str, trace: Trace) -> bool:
+    """Whether it stands no further right than the frames do, or, where the first of them lost its blanks, left of the
+    line of code."""
     match = _INDENTED_EXCEPTION.match(text)
-    return match is not None and match.end() <= trace.indent
+    code_indent = len(trace.code_line) - len(trace.code_line.lstrip())
+    return match is not None and (match.end() <= trace.indent or (trace.headless and match.end() < code_indent))
 
 
 def _may_be_one(match: re.Match[str], trace: Trace) -> bool:

@@ -52,7 +52,7 @@ _FAILURES = {
         "RuntimeError: NPU out of memory. Tried to allocate 5.03 GiB (NPU 1; 60.96 GiB total capacity; 55.11 GiB already "
         "allocated; 55.11 GiB current active; 2.45 GiB free; 57.02 GiB reserved in total by PyTorch)",
     ],
-    "disk-full": [
+    "disk-full-of-checkpoints": [
         "Traceback (most recent call last):",
         '  File "/opt/conda/lib/python3.10/site-packages/torch/serialization.py", line 850, in save',
         "    _save(obj, opened_zipfile, pickle_module, pickle_protocol)",
