@@ -26,7 +26,7 @@ def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
         # Of several causes, the one that the package's own words mean.
         least = max((hit.length for hit in hits if _says_why(hit.entry)), default=0)
         of_packages = _passed(_matcher().hits(said), trace)
-        hits = [*(hit for hit in of_packages if hit.length > least), *hits]
+        hits = [*(hit for hit in of_packages if hit.length > least or hit.entry.conditions), *hits]
     # Frames of a launcher show that the exception is its report of a child, whatever its words are.
     reported = [hit for hit in hits if hit.entry.is_report]
     return reported or hits
