@@ -21,13 +21,14 @@ A table of a package, knowledge/api/DISTRIBUTION.toml, looks like this:
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import Any
+
+import tomli
 
 from ascendtune.check.explain.frame import posix
 
@@ -178,7 +179,7 @@ def _changes() -> dict[str, tuple[ApiChange, ...]]:
 def changes() -> Iterator[ApiChange]:
     """All tables, row by row."""
     for file in sorted((files(__package__) / "knowledge" / "api").iterdir(), key=lambda each: each.name):
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
+        content = tomli.loads(file.read_text(encoding="utf-8"))
         of_library: dict[str, Any] = {"library": content["distribution"], "modules": tuple(content["modules"])}
         for name, release in content.get("added", {}).items():
             yield ApiChange(**of_library, name=name, is_added=True, release=release)

@@ -63,13 +63,14 @@ Kinds, from what explains most to what explains least:
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, Literal, get_args
+
+import tomli
 
 from ascendtune.check.explain.api_change import ApiPattern
 from ascendtune.check.explain.language import say
@@ -229,7 +230,7 @@ def _tables(folder: Traversable) -> Iterator[tuple[str, dict[str, Any]]]:
     """The TOML files of a folder: name without suffix, and content."""
     for file in sorted(folder.iterdir(), key=lambda each: each.name):
         if file.name.endswith(".toml"):
-            yield file.name.removesuffix(".toml"), tomllib.loads(file.read_text(encoding="utf-8"))
+            yield file.name.removesuffix(".toml"), tomli.loads(file.read_text(encoding="utf-8"))
 
 
 def _entry(content: dict[str, Any], family: str) -> KnownFailure:
