@@ -23,10 +23,10 @@ def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
     """
     hits = _passed(matcher.hits(said), trace)
     if not any(_says_why(hit.entry) and len(hit.entry.causes) < 2 for hit in hits):
-        # Of several causes, the one that the package's own words mean.
+        # Of several causes, the one that the package's own words or its frames mean.
         least = max((hit.length for hit in hits if _says_why(hit.entry)), default=0)
         of_packages = _passed(_matcher().hits(said), trace)
-        hits = [*(hit for hit in of_packages if hit.length > least or hit.entry.conditions), *hits]
+        hits = [*(hit for hit in of_packages if hit.length > least or _is_of_this_log(hit.entry)), *hits]
     # Frames of a launcher show that the exception is its report of a child, whatever its words are.
     reported = [hit for hit in hits if hit.entry.is_report]
     return reported or hits
@@ -39,6 +39,11 @@ def _passed(hits: list[Hit], trace: Trace) -> list[Hit]:
 
 def _says_why(entry: KnownFailure) -> bool:
     return entry.kind != "unknown" and not entry.general and entry.family != CODE
+
+
+def _is_of_this_log(entry: KnownFailure) -> bool:
+    """Whether it has conditions beside the words of the message."""
+    return bool(entry.frame) or entry.is_conditional
 
 
 @cache
