@@ -1,7 +1,7 @@
 """What is known about an exception: by the knowledge of all lines, and by that of what packages raise.
 
-Packages have thousands of messages. What is known about them is read only where an exception was raised, so that it costs
-other logs nothing.
+Packages have thousands of messages. What is known about them is read only where an exception was raised: it costs other
+logs nothing.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def _raised(error: str, file: str = "/x/moon.py", code: str = "moon(tide)") -> s
             "accelerate-older-than-code",
         ),
         ("ImportError: cannot import name 'is_moon_available' from 'accelerate.utils'\n", "accelerate-older-than-code"),
-        ("ImportError: cannot import name 'is_tpu_available' from 'accelerate.utils'\n", "accelerate-too-old"),
+        ("ImportError: cannot import name 'is_tpu_available' from 'accelerate.utils'\n", "api-renamed"),
         ("Please install xformers separately first.\n" + _XFORMERS, "xformers-needed-for-other-torch"),
         (_XFORMERS, None),
         (_CHILD.format("died with <Signals.SIGKILL: 9>"), "sigkill"),
