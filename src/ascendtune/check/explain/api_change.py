@@ -96,14 +96,14 @@ def change_in(message: str) -> ApiChange | None:
         module, name = imported["module"], imported["name"]
         if _is_shadow(imported["file"] or "", module):
             return None
-        return _known(name, module) or _known(f"{module}.{name}", module)
+        return _known(f"{module}.{name}", module) or _known(name, module)
     if missing := _MODULE.search(message):
         return _known(missing["path"], missing["path"])
     if argument := _ARGUMENT.search(message):
         return _of_call(argument["function"], argument["argument"])
     if attribute := _OF_MODULE.search(message):
         module, name = attribute["module"], attribute["name"]
-        return _known(name, module) or _known(f"{module}.{name}", module)
+        return _known(f"{module}.{name}", module) or _known(name, module)
     if attribute := _OF_CLASS.search(message):
         return _of_class(attribute["object"] or attribute["type"], f".{attribute['attribute']}")
     return None

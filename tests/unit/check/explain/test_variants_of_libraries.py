@@ -68,7 +68,7 @@ _PRODUCT = "RuntimeError: mat1 and mat2 shapes cannot be multiplied ({} and {})"
         ("FileNotFoundError: [Errno 2] No such file or directory: '/x/tmp-checkpoint-7/moon'\n", "file-missing"),
         ("ValueError: Unable to avoid copy while creating an array as requested.\n", "numpy-copy-refused"),
         ("AttributeError: `tide` was removed from the ndarray class in NumPy 2.0.\n", "numpy-2-removed"),
-        ("TypeError: __init__() got an unexpected keyword argument 'split_batches'\n", "accelerate-removed-argument"),
+        ("TypeError: Accelerator.__init__() got an unexpected keyword argument 'split_batches'\n", "api-renamed"),
         (
             "TypeError: Accelerator.__init__() got an unexpected keyword argument 'use_seedable_sampler'\n",
             "accelerate-seedable-sampler",
