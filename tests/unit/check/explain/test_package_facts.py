@@ -148,7 +148,7 @@ def test_gated_repository_is_named_from_the_lines_below(explained: Explained) ->
         "Cannot access gated repo for url https://huggingface.co/moon/Tide-8B/resolve/main/config.json.\n"
     )
 
-    assert entry_of(explanation) == "hub-gated-repository"
+    assert entry_of(explanation) == "gated-without-login"
     assert explanation.headline().startswith("moon/Tide-8B is gated")
 
 

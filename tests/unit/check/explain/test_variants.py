@@ -16,10 +16,10 @@ Explained = Callable[..., Explanation]
     ("line", "known_as"),
     [
         ("RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.", "cuda-ptx-newer"),
-        ("NVRM: Xid (PCI:0000:3b:00): 31, pid=47, name=python, Ch 08, intr 1. MMU Fault", "xid-of-program"),
+        ("NVRM: Xid (PCI:0000:3b:00): 31, pid=47, name=python, Ch 08, intr 1. MMU Fault", "xid-page-fault"),
         ("NVRM: Xid (PCI:0000:3b:00): 13, Graphics Exception: ESR 0x504730=0x12000e", "xid-of-program"),
-        ("NVRM: Xid (PCI:0000:3b:00): 43, pid=4711, Ch 00000010", "xid-of-program"),
-        ("NVRM: Xid (PCI:0000:3b:00): 48, pid=4711, Double Bit ECC Error", "cuda-ecc"),
+        ("NVRM: Xid (PCI:0000:3b:00): 43, pid=4711, Ch 00000010", "xid-channel-ended"),
+        ("NVRM: Xid (PCI:0000:3b:00): 48, pid=4711, Double Bit ECC Error", "xid-double-bit-error"),
         ("NVRM: Xid (PCI:0000:3b:00): 119, Timeout after 6s of waiting for RPC response from GPU0", "xid-other"),
         ("RuntimeError: Triton Error [CUDA]: out of memory", "cuda-oom-outside-torch"),
         ("/x.h:4:2: error: #error C++17 or later compatible compiler is required to use PyTorch.", "cpp17-asked-for"),
