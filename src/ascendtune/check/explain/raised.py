@@ -22,11 +22,13 @@ def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
         said: the exception's type and message.
     """
     hits = _passed(matcher.hits(said), trace)
-    if not any(_says_why(hit.entry) and len(hit.entry.causes) < 2 for hit in hits):
-        # Of several causes, the one that the package's own words mean.
+    certain = [hit for hit in hits if _says_why(hit.entry) and len(hit.entry.causes) < 2]
+    if all(hit.entry.is_conditional for hit in certain):
+        # Of several causes, the one that the package's own words mean; before it what the rest of the log may prove.
         least = max((hit.length for hit in hits if _says_why(hit.entry)), default=0)
         of_packages = _passed(_matcher().hits(said), trace)
-        hits = [*(hit for hit in of_packages if hit.length > least or hit.entry.conditions), *hits]
+        told = [hit for hit in of_packages if hit.length > least or hit.entry.conditions]
+        hits = [*certain, *told, *(hit for hit in hits if hit not in certain)]
     # Frames of a launcher show that the exception is its report of a child, whatever its words are.
     reported = [hit for hit in hits if hit.entry.is_report]
     return reported or hits
