@@ -42,9 +42,8 @@ The sentences in Chinese stand in knowledge/zh/, in a file of the same name, in 
 There, too, [common] has what the entries of the file share, and [code] the meanings of numbers.
 
 What packages raise, in messages that nothing else prints, stands in knowledge/raised/, a file a package, its
-sentences in Chinese in knowledge/raised/zh/: read only where an exception was raised of which no cause is known
-(raised.py).
-Its entries look the same; they are causes unless they say otherwise.
+sentences in Chinese in knowledge/raised/zh/: read only where an exception was raised (raised.py). Its entries look the
+same; they are specific causes unless they say otherwise.
 
 A file may have a table [common] with what its entries share; `test` may be left out where the first anchor says it.
 A file of numbers has [codes] with what they share and [code] with `number = "meaning"`.
@@ -208,7 +207,7 @@ def raised_entries() -> tuple[KnownFailure, ...]:
     """What is known of the messages that packages raise, package by package."""
     found = []
     for name, content in _tables(_FOLDER / _RAISED):
-        common = {"kind": "cause", **content.get("common", {})}
+        common = {"kind": "cause", "specific": True, **content.get("common", {})}
         found += [_entry({**common, **each}, _RAISED + name) for each in content.get("entry", ())]
     return tuple(found)
 

@@ -135,7 +135,7 @@ class Matcher:
                 if entry.pattern and not match:
                     continue
                 found[entry.id] = Hit(entry, length, _names(entry, text, match))
-        ranked = sorted(found.values(), key=_rank)
+        ranked = sorted(found.values(), key=rank)
         longest = max(ranked, key=lambda hit: hit.length, default=None)
         # What is known to be harmless is so although the line holds the words of something worse.
         if longest is None or longest.entry.kind != "notice":
@@ -144,7 +144,8 @@ class Matcher:
         return [longest, *(hit for hit in ranked if hit is not longest)] if longest.entry.is_conditional else [longest]
 
 
-def _rank(hit: Hit) -> tuple[int, bool, int, int, str]:
+def rank(hit: Hit) -> tuple[int, bool, int, int, str]:
+    """The smaller, the better it explains its line."""
     return hit.entry.weight, hit.entry.general, -hit.entry.conditions, -hit.length, hit.entry.id
 
 

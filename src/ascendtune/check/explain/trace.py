@@ -39,6 +39,8 @@ _OF_PYDANTIC = re.compile(r"\d+ validation errors? for \w+$")
 """A message of pydantic, whose fields and reasons stand below it."""
 _FIELD = re.compile(r"(?! )[\w.-]+(?: -> [\w.-]+)*$")
 _OF_FIELD = re.compile(r"\s*\S.*[\[(]type=\w+")
+_OF_WHOLE = re.compile(r"\s*(?:Value error|Assertion failed), (?P<reason>.*?)(?: \[type=\w+.*)?$")
+"""What a check of the whole configuration raised, below a message of pydantic."""
 _READ_MORE = "For further information visit"
 _MOST_FIELDS = 3
 _OF_GRAPH = re.compile(r"\W*(?:\d+ )?In file (?P<file>[^\s:(]+)[:(](?P<line>\d+)")
@@ -236,6 +238,9 @@ class Trace:
     def _read_fields(self, below: list[str]) -> None:
         """Add the fields that pydantic refuses, each with the reason that stands below its name."""
         rows = [line for line in below if line.strip() and not line.lstrip().startswith(_READ_MORE)][: 2 * _MOST_FIELDS]
+        if rows and (whole := _OF_WHOLE.match(rows[0])):
+            self.add(f"{self.message}: {whole['reason']}", rows[0].strip())
+            return
         between = ": "
         for name, reason in zip(rows[::2], rows[1::2], strict=False):
             if not (_FIELD.match(name.rstrip()) and _OF_FIELD.match(reason)):

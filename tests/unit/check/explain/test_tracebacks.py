@@ -386,3 +386,17 @@ def test_message_below_an_exception_that_ends_with_a_colon_is_read(explained: Ex
     explanation = explained("step 1\nmoon.OddError: \n      The tide is gone\n\nmoon.rise(7)\n")
 
     assert explanation.headline() == "Python failed with moon.OddError: The tide is gone"
+
+
+def test_what_pydantic_was_told_of_the_whole_configuration_belongs_to_its_message(
+    explained: Callable[..., Explanation],
+) -> None:
+    said = "The model type 'gemma7' does not support float16. Reason: Numerical instability. Please use bfloat16"
+    explanation = explained(
+        'Traceback (most recent call last):\n  File "/x/site-packages/vllm/moon.py", line 7, in rise\n    Moon()\n'
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n"
+        f"  Value error, {said} [type=value_error, input_value=ArgsKwargs((), {{}}), input_type=ArgsKwargs]\n"
+        "    For further information visit https://errors.pydantic.dev/2.11/v/value_error\n"
+    )
+
+    assert "overflow in float16" in explanation.headline()
