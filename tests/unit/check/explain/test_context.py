@@ -91,7 +91,7 @@ def test_process_without_capabilities_explains_a_refused_call(explained: Explain
     refused = "set_mempolicy: Operation not permitted\n"
 
     assert entry_of(explained(f"CapEff:\t0000000000000000\n{refused}")) == "capabilities-dropped"
-    assert entry_of(explained(f"CapEff:\t00000000a80425fb\n{refused}")) == "operation-not-permitted"
+    assert entry_of(explained(f"CapEff:\t00000000a80425fb\n{refused}")) == "numa-not-permitted"
 
 
 def test_full_disk_while_an_image_is_pulled_is_that_of_the_images(explained: Explained) -> None:
@@ -343,7 +343,7 @@ def test_operation_of_a_time_out_is_named_without_the_logger_s_words(explained: 
 
 
 def test_command_that_was_not_found_is_named(explained: Explained) -> None:
-    assert explained("bash: torchrun: command not found\n").headline().endswith(": torchrun")
+    assert explained("bash: moonlet: command not found\n").headline().endswith(": moonlet")
 
 
 def test_long_message_is_cut_at_the_end_of_a_sentence_or_not_at_all(explained: Explained) -> None:

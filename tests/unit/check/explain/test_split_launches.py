@@ -90,7 +90,7 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
         ("RuntimeError: CUDA unknown error - this may be due to an environment\n", "cuda-unknown-error"),
         (_PROXY.format(host="huggingface.co", status="403 Forbidden"), "proxy-forbids-hub"),
         (_PROXY.format(host="moon.example", status="403 Forbidden"), "proxy-forbids"),
-        (_PROXY.format(host="moon.example", status="503 Service Unavailable"), "proxy-refuses"),
+        (_PROXY.format(host="moon.example", status="503 Service Unavailable"), "proxy-cannot-reach"),
         (
             "error: pyxis: mkdir: cannot create directory '/run/tide': Permission denied\n",
             "enroot-directory-denied",

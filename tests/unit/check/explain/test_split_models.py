@@ -170,7 +170,7 @@ def test_exception_in_redirected_stderr_is_found_with_its_frame(explained: Expla
         (_raised(_NO_GROUPS, file="megatron/mpu/initialize.py"), "parallel-state"),
         (_BAR.format(done=0, share=0) + "PS C:\\moon>\n", "ended-while-loading-shards"),
         (_BAR.format(done=2, share=28) + "\n(base) tide@moon:~/seas$ \n", "ended-while-loading-shards"),
-        (_BAR.format(done=2, share=28) + "Killed\ntide@moon:~$ \n", "killed"),
+        (_BAR.format(done=2, share=28) + "Killed\ntide@moon:~$ \n", "killed-while-weights-load"),
         (_BAR.format(done=7, share=100) + "PS C:\\moon>\n", None),
         (_BAR.format(done=2, share=28), None),
         (_BAR.format(done=0, share=0) + "step 1 loss 2.0\ntide@moon:~$ \n", None),

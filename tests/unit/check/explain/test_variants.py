@@ -55,7 +55,7 @@ Explained = Callable[..., Explanation]
         ("Fatal Python error: Aborted\n\nThread 0x7f (most recent call first):", "sigabrt"),
         ("CondaHTTPError: HTTP 404 NOT FOUND for url <https://moon.example/noarch>", "conda-channel"),
         ("OSError: [Errno 99] Cannot assign requested address", "address-not-here"),
-        ("OSError: [Errno 113] No route to host", "network-unreachable"),
+        ("OSError: [Errno 113] No route to host", "no-route-to-that-host"),
         ("TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'packing'", "argument-of-trl"),
         ("AttributeError: module 'pyarrow.lib' has no attribute 'ListViewType'", "pyarrow-mixed"),
         ("AttributeError: Can't get attribute 'Moon' on <module '__main__' from 'tide.py'>", "pickle-of-script"),

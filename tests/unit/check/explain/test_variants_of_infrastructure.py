@@ -131,7 +131,7 @@ _DYNAMO = (
         ("ValueError: Cannot provide a placement group of placement_group_specs=[{'GPU': 1.0}] within 77 seconds.\n",
          "ray-no-placement", "77 s"),
         ("pdsh@moon: tide: rcmd: socket: Permission denied\n", "pdsh-rsh", "ssh"),
-        ("PermissionError: [Errno 13] Permission denied: '/tide'\n", "permission", "/tide"),
+        ("PermissionError: [Errno 13] Permission denied: '/tide'\n", "path-below-root-directory", "/tide"),
         ("pdsh@moon: Couldn't load any pdsh modules\n", "pdsh-modules", "root"),
         (
             'RuntimeError: device >= 0 && device < num_gpus INTERNAL ASSERT FAILED at m.cpp. device=7, num_gpus=1\n',

@@ -43,7 +43,7 @@ _PRODUCT = "RuntimeError: mat1 and mat2 shapes cannot be multiplied ({} and {})"
             "local-rank-unrecognized",
         ),
         ("tide.py: error: the following arguments are required: --moon\n", "argument-required"),
-        ("tide: error: argument --moon: expected one argument\n", "launcher-arguments"),
+        ("tide: error: argument --moon: expected one argument\n", "argument-without-value"),
         (
             "ValueError: Some keys are not used by the HfArgumentParser: ['moon_len']\n",
             "hf-arguments-unknown",

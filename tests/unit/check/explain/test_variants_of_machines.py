@@ -77,7 +77,7 @@ _BLAS = "OpenBLAS blas_thread_init: pthread_create: Resource temporarily unavail
         (_USING + _CONNECT.format(to="10.9.1.1<4711>", why=_NO_ROUTE), "nccl-no-route"),
         (_CONNECT.format(to="172.17.0.7<4711>", why="Connection refused"), "nccl-docker-address"),
         (_CONNECT.format(to="172.17.0.7<4711>", why=_NO_ROUTE), "nccl-docker-address"),
-        (_CONNECT.format(to="172.16.0.7<4711>", why="Connection timed out"), "nccl-connect"),
+        (_CONNECT.format(to="172.16.0.7<4711>", why="Connection timed out"), "nccl-connect-timed-out"),
         (f"{_BLAS}RLIMIT_NPROC 512 current, 4711 max", "threads-user-limit"),
         (f"{_BLAS}RLIMIT_NPROC -1 current, -1 max", "threads-cgroup-limit"),
         ("[ERROR]  acl set device 0 failed, errorCode = 507033", "507033"),

@@ -50,7 +50,7 @@ Explained = Callable[..., Explanation]
         ("PermissionError: [Errno 1] Operation not permitted: '/moon/x'", "operation-not-permitted"),
         ("PermissionError: [Errno 13] Permission denied: '/moon/x'", "permission"),
         ("zmq.error.Again: Resource temporarily unavailable", "would-have-to-wait"),
-        ("bash: fork: retry: Resource temporarily unavailable", "too-many-threads"),
+        ("bash: fork: retry: Resource temporarily unavailable", "shell-cannot-fork"),
         ("ImportError: libmoon.so.1: cannot enable executable stack as shared object requires", "executable-stack"),
         ("OSError: libmoon.so.1: cannot open shared object file: Permission denied", "permission"),
         ("kernel error: INFO: task python:4711 blocked for more than 120 seconds.", "hung-task"),
