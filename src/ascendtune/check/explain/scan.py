@@ -231,7 +231,7 @@ class Scan:
         said = said if trace.type and said and not trace.is_composed else trace.text
         hits = hits_of(self._matcher, said, trace)
         known = [hit for hit in hits if hit.entry.kind != "unknown"]
-        for hit in _with_spare(known[:_HITS_KEPT] or hits[:1], unknown_exception(trace)):
+        for hit in _with_spare(_kept(known) or hits[:1], unknown_exception(trace)):
             if trace.package:
                 hit.names.setdefault(IMPORTER, trace.package)
             if expression := trace.none_expression:
@@ -285,7 +285,7 @@ class Scan:
             return
         quoting = not level.is_error(text, said)
         spare = unknown_line(said) if not (weak or quoting) or not hits else None
-        for hit in _with_spare(hits[:_HITS_KEPT], spare):
+        for hit in _with_spare(_kept(hits), spare):
             quoted = quoting and Traces.bare(hit.entry.test, number) is not None
             doubted = (weak and hit.entry.kind != "notice") or hit.entry.lasting
             self._note(line, text, said, number, hit, None, weak=doubted, quoted=quoted, lines=lines, reason=reason)
@@ -301,7 +301,7 @@ class Scan:
         self.launcher = found.root_cause
         self._passed = self.lines + index + 1 + found.last
         said = found.text.strip()
-        for hit in (self._matcher.hits(said) or self._matcher.hits(torchrun_summary.HEADER))[:_HITS_KEPT]:
+        for hit in _kept(self._matcher.hits(said) or self._matcher.hits(torchrun_summary.HEADER)):
             self._note(line, said, said, self.lines + index + 1 + found.index, hit, None)
 
     def _note_last_words(self) -> None:
@@ -386,6 +386,12 @@ class Scan:
                 reason=reason,
             ),
         )
+
+
+def _kept(hits: list[Hit]) -> list[Hit]:
+    """The best entries of a line; at least one that holds whatever else the logs say, if there is one."""
+    certain = next((index for index, hit in enumerate(hits) if not hit.entry.is_conditional), len(hits))
+    return hits[: max(_HITS_KEPT, certain + 1)]
 
 
 def _with_spare(hits: list[Hit], spare: Hit | None) -> list[Hit]:

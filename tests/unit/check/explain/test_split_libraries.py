@@ -119,7 +119,7 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
         (_NOT_INCLUDED.format("/m/tide", "/m/tide/third_party"), "cmake-include-missing"),
         (_NO_CUDA.format("/x/bitsandbytes") + "[ERROR] ERR77777 tide of the npu\n", "bitsandbytes-asks-for-cuda"),
         (_NO_CUDA.format("/x/bitsandbytes"), "cuda-on-npu"),
-        (_NO_CUDA.format("/x/tides") + "[ERROR] ERR77777 tide of the npu\n", "cuda-on-npu"),
+        (_NO_CUDA.format("/x/tides") + "[ERROR] ERR77777 tide of the npu\n", "cuda-asked-on-npu"),
         (f"     71         elif is_torch_npu_available:\n{_NPU_UNKNOWN}\n", "npu-check-not-called"),
         (f"     71         elif is_torch_npu_available():\n{_NPU_UNKNOWN}\n", "invalid-device-npu"),
         (_raised(_NPU_UNKNOWN, file="/x/site-packages/FlagEmbedding/flag_models.py"), "flagembedding-takes-npu"),

@@ -67,7 +67,7 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
             _raised(_DEVICES.format("npu:1 and cpu"), file="/x/accelerate/hooks.py", function="new_forward"),
             "device-mix-named",
         ),
-        (_raised(_DEVICES.format("npu:1 and npu:0")), "device-mix-named"),
+        (_raised(_DEVICES.format("npu:1 and npu:0")), "mix-two-cards"),
         (_raised(_SIZES, "moon = moon + causal_mask"), "mask-of-other-length"),
         (_raised(_SIZES, "moon = moon + tide"), "shape-mismatch"),
         (_raised("ValueError: Can't merge qlora if loaded in 8bit"), "axolotl-qlora-quantisation"),

@@ -125,7 +125,7 @@ _GRPC = "grpc._channel._InactiveRpcError: <_InactiveRpcError of RPC that termina
         ),
         (
             _raised("/v/tide.py", "fcntl.flock(file, mode)", "OSError: [Errno 524] Unknown error 524"),
-            "flock-refused",
+            "locks-not-implemented",
         ),
         (_raised("/v/ray/monitor.py", "moon(timeout=4)", _GRPC), "ray-head-unreachable"),
         (_raised("/v/tide.py", "moon(timeout=4)", _GRPC), "remote-service"),

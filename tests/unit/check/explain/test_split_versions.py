@@ -58,7 +58,7 @@ def _raised(error: str, file: str = "/x/moon.py", code: str = "moon(tide)") -> s
         (_raised(_NO_MODULE, "/home/me/moon/scripts/sea.py"), "module-not-in-checkout"),
         (
             _raised("ModuleNotFoundError: No module named 'torch_npu._C'", "/me/torch_npu/sea.py"),
-            "torch_npu-source-tree",
+            "torch-npu-source-imported",
         ),
         (_raised(_NO_MODULE, "/home/me/sun/sea.py"), "module-of-installed-package"),
         (_raised(_NO_MODULE, f"{_PACKAGES}/moon/sea.py"), "module-of-installed-package"),

@@ -45,7 +45,7 @@ Explained = Callable[..., Explanation]
         ("tsd client wait response fail, device response code[1]. unknown device error.[FUNC:WaitRsp]", "tsd-open"),
         ("RuntimeError: Failed to infer device type", "vllm-no-device"),
         ("3 packets transmitted, 0 received, 100% packet loss, time 2041ms", "host-ping"),
-        ("RuntimeError: don't know how to restore data location of (tagged with npu:0)", "checkpoint-of-other-device"),
+        ("RuntimeError: don't know how to restore data location of (tagged with npu:0)", "checkpoint-of-npu-elsewhere"),
         ("RuntimeError: 'weight' must be 2-D", "sharded-weight-used"),
         ("[ERROR] RUNTIME(47,python): RAS, device_id=3, event_id=0x8c2fa001", "npu-event-memory-usage"),
         ("[ERROR] RUNTIME(47,python): RAS, device_id=3, event_id=0x81b18603", "npu-event-port"),
