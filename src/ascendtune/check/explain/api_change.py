@@ -96,14 +96,14 @@ def change_in(message: str) -> ApiChange | None:
         module, name = imported["module"], imported["name"]
         if _is_shadow(imported["file"] or "", module):
             return None
-        return _known(name, module) or _known(f"{module}.{name}", module)
+        return _known(f"{module}.{name}", module) or _known(name, module)
     if missing := _MODULE.search(message):
-        return _of_module(missing["path"])
+        return _known(missing["path"], missing["path"])
     if argument := _ARGUMENT.search(message):
         return _of_call(argument["function"], argument["argument"])
     if attribute := _OF_MODULE.search(message):
         module, name = attribute["module"], attribute["name"]
-        return _known(name, module) or _known(f"{module}.{name}", module)
+        return _known(f"{module}.{name}", module) or _known(name, module)
     if attribute := _OF_CLASS.search(message):
         return _of_class(attribute["object"] or attribute["type"], f".{attribute['attribute']}")
     return None
@@ -128,15 +128,6 @@ def _known(name: str, module: str) -> ApiChange | None:
 def _endings(name: str) -> Iterator[str]:
     """The longest first."""
     return (f"*{name[start:]}" for start in range(len(name)))
-
-
-def _of_module(path: str) -> ApiChange | None:
-    """The module, or the innermost package around it that is known."""
-    while path:
-        if change := _known(path, path):
-            return change
-        path = path.rpartition(".")[0]
-    return None
 
 
 def _of_call(function: str, argument: str) -> ApiChange | None:

@@ -41,9 +41,10 @@ The sentences in Chinese stand in knowledge/zh/, in a file of the same name, in 
 
 There, too, [common] has what the entries of the file share, and [code] the meanings of numbers.
 
-What packages raise, in messages that nothing else prints, stands in knowledge/raised/, a file a package, its
-sentences in Chinese in knowledge/raised/zh/: read only where an exception was raised (raised.py). Its entries look the
-same; they are specific causes unless they say otherwise.
+What packages raise, in messages that nothing else prints, stands in knowledge/raised/, its sentences in Chinese in
+knowledge/raised/zh/: read only where an exception was raised (raised.py). A file is called as the package's directory
+is; those in general_* are no package's own. The entries look the same; they are specific causes unless they say
+otherwise.
 
 A file may have a table [common] with what its entries share; `test` may be left out where the first anchor says it.
 A file of numbers has [codes] with what they share and [code] with `number = "meaning"`.
@@ -86,7 +87,7 @@ EXPRESSION = "expression"
 TABLE = "table"
 """A third: what has no such key, by the code of the frame that looked for it."""
 _FOLDER = files(__package__) / "knowledge"
-_RAISED = "raised/"
+RAISED = "raised/"
 """Beginning of the families of what packages raise."""
 _NUMBER = "error code is "
 
@@ -172,7 +173,7 @@ class Words:
 def words_of(entry: KnownFailure) -> Words:
     """The sentences of an entry in the current language; in English what is not translated."""
     if language.current() == "zh":
-        translated = chinese_of_raised() if entry.family.startswith(_RAISED) else chinese()
+        translated = chinese_of_raised() if entry.family.startswith(RAISED) else chinese()
         if entry.id in translated:
             return translated[entry.id]
     # The entries of `own_words` are not in a file; their sentences are among those of the report.
@@ -188,7 +189,7 @@ def chinese() -> dict[str, Words]:
 @cache
 def chinese_of_raised() -> dict[str, Words]:
     """The same of what packages raise."""
-    return _translated(raised_entries(), _FOLDER / _RAISED / "zh")
+    return _translated(raised_entries(), _FOLDER / RAISED / "zh")
 
 
 @cache
@@ -206,9 +207,9 @@ def entries() -> tuple[KnownFailure, ...]:
 def raised_entries() -> tuple[KnownFailure, ...]:
     """What is known of the messages that packages raise, package by package."""
     found = []
-    for name, content in _tables(_FOLDER / _RAISED):
+    for name, content in _tables(_FOLDER / RAISED):
         common = {"kind": "cause", "specific": True, **content.get("common", {})}
-        found += [_entry({**common, **each}, _RAISED + name) for each in content.get("entry", ())]
+        found += [_entry({**common, **each}, RAISED + name) for each in content.get("entry", ())]
     return tuple(found)
 
 

@@ -1,16 +1,22 @@
 """What is known about an exception: by the knowledge of all lines, and by that of what packages raise.
 
-Packages have thousands of messages. What is known about them is read only where an exception was raised, so that it costs
-other logs nothing.
+Packages have thousands of messages. What is known about them is read only where an exception was raised: it costs other
+logs nothing.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from ascendtune.check.explain.knowledge import raised_entries
+from ascendtune.check.explain.frame import posix
+from ascendtune.check.explain.knowledge import RAISED, raised_entries
 from ascendtune.check.explain.matcher import Hit, Matcher, rank
 from ascendtune.check.explain.trace import Trace
+
+_UNMISTAKABLE = 25
+"""Letters of an anchor that are the package's own, whoever raised them."""
+_GENERAL = "general_"
+"""Beginning of the families of messages that are no package's own."""
 
 
 def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
@@ -22,7 +28,8 @@ def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
     """
     hits = _passed(matcher.hits(said), trace)
     if not any(hit.entry.kind == "notice" for hit in hits):
-        hits = sorted([*hits, *_passed(_matcher().hits(said), trace)], key=rank)
+        of_packages = [hit for hit in _passed(_matcher().hits(said), trace) if _may_raise(hit, said, trace)]
+        hits = sorted([*hits, *of_packages], key=rank)
     # Frames of a launcher show that the exception is its report of a child, whatever its words are.
     reported = [hit for hit in hits if hit.entry.is_report]
     return reported or hits
@@ -31,6 +38,15 @@ def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
 def _passed(hits: list[Hit], trace: Trace) -> list[Hit]:
     """Those whose frames the traceback has."""
     return [hit for hit in hits if not hit.entry.frame or trace.passed(hit.entry.frame)]
+
+
+def _may_raise(hit: Hit, said: str, trace: Trace) -> bool:
+    """A few words may be those of any program: they count where the traceback passed the package, or is not there."""
+    family = hit.entry.family.removeprefix(RAISED)
+    if hit.length >= _UNMISTAKABLE or hit.entry.frame or family.startswith(_GENERAL) or not trace.frames:
+        return True
+    passed = (said, *(posix(file) for file, _, _ in trace.frames))
+    return any(family in each.lower().replace("-", "_") for each in passed)
 
 
 @cache

@@ -252,7 +252,7 @@ def test_shapes_of_an_adapter_tell_rank_from_base(explained: Callable[..., Expla
         (
             "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\n"
             "LoweringException: ImportError: cannot import name 'triton_key' from 'triton.compiler.compiler'\n",
-            "triton-ops-gone",
+            "api-renamed",
         ),
         (
             "slurmstepd: error: execve(): tide-train: Permission denied\n"

@@ -215,7 +215,7 @@ def test_uninstalled_triton_alone_is_no_failure(explained: Explained) -> None:
             "linker",
         ),
         (_COMMAND.format(command="'/usr/bin/gcc', '/tmp/moon/main.c', '-o', '/tmp/t.so'"), "child-command"),
-        (_TORCH_SIX.format(file="/x/moon.py"), "api-removed"),
+        (_TORCH_SIX.format(file="/x/moon.py"), "api-renamed"),
     ],
 )
 def test_headers_and_compilers_of_extensions_are_told_apart(explained: Explained, log: str, entry: str) -> None:

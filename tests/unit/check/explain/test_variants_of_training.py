@@ -62,8 +62,8 @@ Explained = Callable[..., Explanation]
         ("ValueError: cannot mmap an empty file", "mapped-file-short"),
         ("RuntimeError: a leaf Variable that requires grad is being used in an in-place", "leaf-written-in-place"),
         ("RuntimeError: \"LayerNormKernelImpl\" not implemented for 'Half'", "half-on-cpu"),
-        ("RuntimeError: \"triu_tril_cuda_template\" not implemented for 'BFloat16'", "torch-triu-bfloat16"),
-        ("RuntimeError: \"softmax_lastdim_kernel_impl\" not implemented for 'Long'", "torch-softmax-of-integers"),
+        ("RuntimeError: \"triu_tril_cuda_template\" not implemented for 'BFloat16'", "dtype-not-implemented"),
+        ("RuntimeError: \"softmax_lastdim_kernel_impl\" not implemented for 'Long'", "dtype-not-implemented"),
         (
             "NotImplementedError: The operator 'aten::x' is not currently implemented for the MPS",
             "operator-not-for-device",
