@@ -231,7 +231,7 @@ class Scan:
         said = said if trace.type and said and not trace.is_composed else trace.text
         hits = hits_of(self._matcher, said, trace)
         known = [hit for hit in hits if hit.entry.kind != "unknown"]
-        for hit in _with_spare(known[:_HITS_KEPT] or hits[:1], unknown_exception(trace)):
+        for hit in _with_spare(_best(known) or hits[:1], unknown_exception(trace)):
             if trace.package:
                 hit.names.setdefault(IMPORTER, trace.package)
             if expression := trace.none_expression:
@@ -285,7 +285,7 @@ class Scan:
             return
         quoting = not level.is_error(text, said)
         spare = unknown_line(said) if not (weak or quoting) or not hits else None
-        for hit in _with_spare(hits[:_HITS_KEPT], spare):
+        for hit in _with_spare(_best(hits), spare):
             quoted = quoting and Traces.bare(hit.entry.test, number) is not None
             doubted = (weak and hit.entry.kind != "notice") or hit.entry.lasting
             self._note(line, text, said, number, hit, None, weak=doubted, quoted=quoted, lines=lines, reason=reason)
@@ -386,6 +386,14 @@ class Scan:
                 reason=reason,
             ),
         )
+
+
+def _best(hits: list[Hit]) -> list[Hit]:
+    """The first ones, and the first that counts whatever else the logs say."""
+    kept = hits[:_HITS_KEPT]
+    if all(hit.entry.is_conditional for hit in kept):
+        kept += [hit for hit in hits[_HITS_KEPT:] if not hit.entry.is_conditional][:1]
+    return kept
 
 
 def _with_spare(hits: list[Hit], spare: Hit | None) -> list[Hit]:
