@@ -40,7 +40,7 @@ def test_line_that_has_only_words_of_an_entry_is_likely(explained: Explained) ->
     known = explained("curl: (56) Recv failure: Connection reset by peer\n")
     other = explained("ERROR: IncompleteRead while the gardener carried seventeen lanterns uphill\n")
 
-    assert (entry_of(known), known.sureness[:18]) == ("download-failed", "certain what broke")
+    assert (entry_of(known), known.sureness) == ("curl-connection-cut", "certain")
     assert entry_of(other) == "download-failed"
     assert other.sureness == "likely: the line has words of this kind of failure, and says more than they do"
 

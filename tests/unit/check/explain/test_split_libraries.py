@@ -212,7 +212,7 @@ def test_uninstalled_triton_alone_is_no_failure(explained: Explained) -> None:
         (
             "/usr/bin/ld: cannot find -lcuda: No such file or directory\n"
             + _COMMAND.format(command="'/usr/bin/gcc', '/tmp/moon/main.c', '-lcuda', '-o', '/tmp/t.so'"),
-            "linker",
+            "linker-without-driver-library",
         ),
         (_COMMAND.format(command="'/usr/bin/gcc', '/tmp/moon/main.c', '-o', '/tmp/t.so'"), "child-command"),
         (_TORCH_SIX.format(file="/x/moon.py"), "api-renamed"),

@@ -23,7 +23,7 @@ Explained = Callable[..., Explanation]
         ("NVRM: Xid (PCI:0000:3b:00): 119, Timeout after 6s of waiting for RPC response from GPU0", "xid-other"),
         ("RuntimeError: Triton Error [CUDA]: out of memory", "cuda-oom-outside-torch"),
         ("/x.h:4:2: error: #error C++17 or later compatible compiler is required to use PyTorch.", "cpp17-asked-for"),
-        ("/usr/bin/ld: tide.o: undefined reference to `c10::Error::Error(std::string)'", "undefined-reference"),
+        ("/usr/bin/ld: tide.o: undefined reference to `c10::Error::Error(std::string)'", "torch-symbols-of-other-abi"),
         ("/usr/bin/ld: cannot find -lmoon: No such file or directory", "linker"),
         ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (86x1024 and 768x1)", "shape-mismatch"),
         ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x2 and 1x64)", "shape-mismatch"),
