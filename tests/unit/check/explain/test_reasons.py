@@ -57,7 +57,7 @@ def test_remedy_of_nccl_depends_on_how_the_connection_failed(explained: Explaine
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("RuntimeError: moon_impl: implementation for device npu:0 not found.", "moon_impl has no implementation"),
+        ("RuntimeError: moon_impl: implementation for device npu:0 not found.", "NPU operators: moon is missing"),
         (
             "NotImplementedError: The operator 'aten::moon' is not currently implemented for the NPU device",
             "aten::moon",
