@@ -22,7 +22,7 @@ Explained = Callable[..., Explanation]
         ("ORTE has lost communication with a remote daemon.", "mpi-daemon-lost"),
         ("Pod ephemeral local storage usage exceeds the total limit of containers 10Gi.", "kubernetes-storage-limit"),
         ('Usage of EmptyDir volume "moon" exceeds the limit "1Gi".', "kubernetes-storage-limit"),
-        ("ray.exceptions.ActorDiedError: The actor is dead because its owner has died. Owner", "ray-actor-ended"),
+        ("ray.exceptions.ActorDiedError: The actor is dead because its owner has died. Owner", "ray-owner-ended"),
         (
             "ray.exceptions.ObjectStoreFullError: Failed to put object 00ff in object store because it is full. Object "
             "size is 17 bytes.",
