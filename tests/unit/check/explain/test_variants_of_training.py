@@ -30,7 +30,7 @@ Explained = Callable[..., Explanation]
         ),
         ("ray.exceptions.RaySystemError: System error: Broken pipe", "ray-system-error"),
         ("ValueError: Failed to look up actor with name 'tide_center'. This could because", "ray-named-actor"),
-        ("ValueError: embed_dim must be divisible by num_heads (got 770 and 12).", "size-indivisible"),
+        ("ValueError: embed_dim must be divisible by num_heads (got 770 and 12).", "heads-do-not-divide-hidden"),
         ("ValueError: image height 333 must be divisible by 28", "size-indivisible"),
         ("ValueError: attention heads (14) must be divisible by tensor parallel size (4).", "parallel-divides"),
         (
