@@ -38,9 +38,9 @@ _NO_OPEN = "{}: cannot open shared object file: No such file or directory"
 @pytest.mark.parametrize(
     ("log", "entry"),
     [
-        (_TOO_FEW.format(7), "visible-too-few"),
+        (_TOO_FEW.format(7), "tensor-parallel-over-devices"),
         ("ray::RayWorkerWrapper.rise()\n" + _TOO_FEW.format(7), "visible-too-few-ray"),
-        ("ray::RayWorkerWrapper.rise()\n" + _TOO_FEW.format(0), "visible-too-few"),
+        ("ray::RayWorkerWrapper.rise()\n" + _TOO_FEW.format(0), "engine-sees-no-device"),
         (_raised(_STORAGE.format("npu:4", "npu:0")), "storage-device"),
         (_raised(_STORAGE.format("cpu", "npu:0")), "storage-of-cpu"),
         (_raised(_STORAGE.format("cpu", "meta")), "storage-device"),

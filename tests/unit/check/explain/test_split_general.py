@@ -14,6 +14,14 @@ _WATCHDOG = (
     "[E ProcessGroupNCCL.cpp:475] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, "
     "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800328 milliseconds before timing out.\n"
 )
+_NO_BLOCKS = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`\n"
+_OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.00 GiB.\n"
+_DDP = (
+    "ValueError: DistributedDataParallel device_ids and output_device arguments only work with "
+    "single-device/multiple-device GPU modules or CPU modules, but got device_ids [0], output_device 0, and module "
+    "parameters {{{}}}.\n"
+)
+_NO_NUMBERS = "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0\n"
 _BAR = "Tokenizing train dataset:   9%|##        | 2700/29000 [29:55<4:48:08, 1.55 examples/s]"
 
 
@@ -43,6 +51,24 @@ def _raised(error: str, file: str = "/x/moon.py", function: str = "rise") -> str
         ("x.cpp:7:1: fatal error: tide/hccl/moon.h: No such file or directory\n", "header-missing"),
         (_raised("TypeError: unsupported operand type(s) for |: 'type' and 'NoneType'\n"), "python-before-unions"),
         (_raised("TypeError: unsupported operand type(s) for |: 'int' and 'NoneType'\n"), "none-used"),
+        (_NO_BLOCKS, "kv-cache-no-blocks"),
+        ("gpu_memory_utilization: 0.4\n" + _NO_BLOCKS, "kv-cache-share-too-small"),
+        ("gpu_memory_utilization: 0.9\n" + _NO_BLOCKS, "kv-cache-no-blocks"),
+        (_raised(_OOM, "/x/vllm/worker.py", "profile_run"), "engine-trial-step-memory"),
+        (_raised(_OOM, "/x/vllm/worker.py", "execute_model"), "serving-memory"),
+        (_DDP.format("device(type='cpu')"), "ddp-model-on-cpu"),
+        (_DDP.format("device(type='cuda', index=0), device(type='cuda', index=7)"), "ddp-over-device-map"),
+        (_DDP.format("device(type='meta'), device(type='cpu')"), "ddp-over-devices"),
+        ("AttributeError: 'float' object has no attribute 'strip'\n", "empty-cell-as-text"),
+        ("AttributeError: 'float' object has no attribute 'moon'\n", "plain-type-attribute"),
+        (_raised(_NO_NUMBERS, "/x/generation/utils.py", "sample"), "generate-nan"),
+        ("--dtype half\n" + _raised(_NO_NUMBERS, "/x/generation/utils.py", "sample"), "generate-nan-to-half"),
+        ("ValueError: Type bf16 is not supported on your device.\n", "deepspeed-device-without-bf16"),
+        ("DS_ACCELERATOR=cpu\nValueError: Type bf16 is not supported on your device.\n", "deepspeed-took-the-cpu"),
+        ("      Exit Code:    139\n", "container-segmentation-fault"),
+        ("      Exit Code:    135\n", "container-bus-error"),
+        ("Unable to connect to the server: dial tcp 10.7.7.7:6443: i/o timeout\n", "kubernetes-server-unanswered"),
+        ("Unable to connect to the server: dial tcp: lookup moon: no such host\n", "kubernetes-server-name"),
     ],
 )
 def test_cause_behind_a_general_line(explained: Callable[..., Explanation], log: str, entry: str) -> None:

@@ -76,7 +76,7 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
         ),
         ("AssertionError: 7 is not divisible by 77\n", "size-indivisible"),
         (_RAY.format(more=""), "ray-started-without-devices"),
-        (_RAY.format(more=" 7.0/7.0 GPU\n"), "ray-resources"),
+        (_RAY.format(more=" 7.0/7.0 GPU\n"), "ray-request-of-devices"),
         (_MISMATCH, "nvml-mismatch"),
         (f"{_MISMATCH}{_MODULE}ii  nvidia-smi  777.20-1  amd64  tide\n", "nvml-mismatch-versions"),
         (f"{_MISMATCH}{_MODULE}ii  nvidia-smi  777.10.01-1  amd64  tide\n", "nvml-mismatch"),

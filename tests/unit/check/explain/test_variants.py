@@ -29,7 +29,7 @@ Explained = Callable[..., Explanation]
         ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x2 and 1x64)", "shape-mismatch"),
         ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x768 and 1x294912)", "bitsandbytes-packed-weight"),
         ("ValueError: unsupported pickle protocol: 5", "pickle-protocol"),
-        ("ValueError: Unable to find latest file at /moon/latest, if trying to load", "deepspeed-no-checkpoint"),
+        ("ValueError: Unable to find latest file at /moon/latest, if trying to load", "deepspeed-latest-missing"),
         ("ValueError: Expected a string path to an existing deepspeed config, or a dict", "deepspeed-config-path"),
         ("ValueError: DeepSpeed Zero-3 is not compatible with `low_cpu_mem_usage=True`", "zero3-and-device-map"),
         ("ValueError: ZeRO inference only makes sense with ZeRO Stage 3", "zero-inference-stage"),

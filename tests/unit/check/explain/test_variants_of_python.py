@@ -24,7 +24,7 @@ _SIZE = "ValueError: numpy.dtype size changed, may indicate binary incompatibili
     [
         (f"{_REGISTRY}tls: failed to verify certificate: x509: certificate signed by moon", "registry-certificate"),
         (f"{_REGISTRY}http: server gave HTTP response to HTTPS client", "registry-not-https"),
-        (f"{_REGISTRY}unauthorized: authentication required", "image-denied"),
+        (f"{_REGISTRY}unauthorized: authentication required", "image-login-missing"),
         (f"{_REGISTRY}dial tcp: lookup moon.example: no such host", "registry-unreachable"),
         ("RuntimeError: Invalid device string: 'npu:None'", "device-string-malformed"),
         ("RuntimeError: Invalid device string: 'cuda:-1'", "device-string-malformed"),

@@ -22,7 +22,7 @@ Explained = Callable[..., Explanation]
         ("ORTE has lost communication with a remote daemon.", "mpi-daemon-lost"),
         ("Pod ephemeral local storage usage exceeds the total limit of containers 10Gi.", "kubernetes-storage-limit"),
         ('Usage of EmptyDir volume "moon" exceeds the limit "1Gi".', "kubernetes-storage-limit"),
-        ("ray.exceptions.ActorDiedError: The actor is dead because its owner has died. Owner", "ray-actor-ended"),
+        ("ray.exceptions.ActorDiedError: The actor is dead because its owner has died. Owner", "ray-owner-ended"),
         (
             "ray.exceptions.ObjectStoreFullError: Failed to put object 00ff in object store because it is full. Object "
             "size is 17 bytes.",
@@ -30,7 +30,7 @@ Explained = Callable[..., Explanation]
         ),
         ("ray.exceptions.RaySystemError: System error: Broken pipe", "ray-system-error"),
         ("ValueError: Failed to look up actor with name 'tide_center'. This could because", "ray-named-actor"),
-        ("ValueError: embed_dim must be divisible by num_heads (got 770 and 12).", "size-indivisible"),
+        ("ValueError: embed_dim must be divisible by num_heads (got 770 and 12).", "heads-do-not-divide-hidden"),
         ("ValueError: image height 333 must be divisible by 28", "size-indivisible"),
         ("ValueError: attention heads (14) must be divisible by tensor parallel size (4).", "parallel-divides"),
         (
