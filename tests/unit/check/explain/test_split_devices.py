@@ -189,7 +189,11 @@ def test_causes_that_share_words_are_told_apart(explained: Explained, log: str, 
         (_NO_DTYPE.format("Bool"), "hccl-dtype", "at::kBool"),
         (_DDP.format(0, 1), "ddp-count-zero", "from rank 1, where rank 0 has 77"),
         (_DDP.format(0, 1) + _DDP.format(1, 1), "ddp-count-contradicts", "from rank 1, which itself counts 77"),
-        (_DDP.format(0, 1).replace("inconsistent 0", "inconsistent 7"), "ranks-differ", "do not have the same model"),
+        (
+            _DDP.format(0, 1).replace("inconsistent 0", "inconsistent 7"),
+            "ddp-parameter-counts-differ",
+            "their models differ",
+        ),
         (_TIMED_OUT, "107020", "within its time-out"),
         (
             "``_unshard_fsdp_state_params``: moon\n" + _TIMED_OUT,

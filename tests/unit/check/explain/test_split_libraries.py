@@ -60,7 +60,7 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
     [
         (_raised(_FLOAT_TEXT, "if not 0.0 <= lr:", "/x/torch/optim/moon.py"), "learning-rate-as-text"),
         (_raised(_FLOAT_TEXT, "if not 0.0 <= eps:", "/x/torch/optim/moon.py"), "optimizer-number-as-text"),
-        (_raised(_FLOAT_TEXT, "if moon <= tide:"), "operand-types"),
+        (_raised(_FLOAT_TEXT, "if moon <= tide:"), "number-written-as-text"),
         (
             _raised(_SHARED, file="/x/modeling_utils.py", function="save_pretrained"),
             "shared-tensors-in-save-pretrained",

@@ -74,7 +74,7 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
         (_raised("TypeError: must be real number, not NoneType", file="/x/mergekit/t.py"), "mergekit-weight-none"),
         (_raised("TypeError: must be real number, not NoneType"), "none-used"),
         (_raised("TypeError: must be real number, not str"), "operand-types"),
-        (_raised("TypeError: expected str, bytes or os.PathLike object, not NoneType"), "none-used"),
+        (_raised("TypeError: expected str, bytes or os.PathLike object, not NoneType"), "path-option-none"),
         (_raised(_SHARED.format("'moon.embed_tokens.weight', 'lm_head.weight'")), "tied-head-saved-twice"),
         (_raised(_SHARED.format("'moon.weight', 'tide.weight'")), "shared-tensors"),
         (_raised(_INTEGER, file="/x/bitorch_engine/moon.py"), "integer-gradient-of-bitorch"),

@@ -70,7 +70,7 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py") -> s
             "accelerate-config-keys-unknown",
         ),
         (_raised(_NONE, "tide = PrecisionType(args.mixed_precision.lower())"), "accelerate-not-configured"),
-        (_raised(_NONE, "tide = args.moon.lower()"), "none-used"),
+        (_raised(_NONE, "tide = args.moon.lower()"), "field-of-row-is-none"),
         (_ARGUMENTS.format("/moon/tide.toml"), "argument-detached"),
         (_ARGUMENTS.format("--moon /moon/tide.toml"), "argument-unrecognized"),
         (_ARGUMENTS.format("full"), "argument-unrecognized"),

@@ -136,7 +136,7 @@ def test_split_that_a_data_set_lacks_is_no_column(explained: Explained) -> None:
         "KeyError: 'validation'\n"
     )
 
-    assert entry_of(explained(log)) == "key-dataset-split"
+    assert entry_of(explained(log)) == "dataset-has-no-eval-split"
 
 
 def test_name_of_shared_memory_is_no_path(explained: Explained) -> None:
