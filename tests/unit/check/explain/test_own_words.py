@@ -208,7 +208,7 @@ def test_a_warning_about_a_connection_that_ends_an_excerpt_is_the_failure(explai
     "said",
     [
         "sympy.parsing.sympy_parser.TokenError: ('unexpected EOF in multi-line statement', (1, 0))",
-        "hydra.errors.OverrideParseException: token recognition error at 'model.lr' behind '='",
+        "zeroconf._exceptions.NonUniqueNameException: tide.local. was announced by another host",
         "shapely.errors.GEOSException: TopologyException: side location conflict at 12.5 48.1",
         "gymnasium.error.NameNotFound: Environment `Breakout` doesn't exist.",
     ],
