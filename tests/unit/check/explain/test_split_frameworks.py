@@ -101,7 +101,7 @@ _ILLEGAL = "Illegal instruction (core dumped)\n"
             _IMPORT + "slurmstepd: error: pyxis:     Write failed because No space left on device\n",
             "enroot-disk-full",
         ),
-        ("OSError: [Errno 28] No space left on device: '/moon/tide.pt'\n", "disk-full"),
+        ("OSError: [Errno 28] No space left on device: '/moon/tide.pt'\n", "disk-full-at"),
         ("systemd[1]: Detected virtualization kvm.\n" + _ILLEGAL, "illegal-instruction-in-guest"),
         (_ILLEGAL, "illegal-instruction"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'https://moon.example/tide'\n", "address-as-path"),

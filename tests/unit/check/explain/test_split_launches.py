@@ -66,7 +66,7 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
         (_SOCKET.format(name="10.7.0.7", address="10.7.0.7:7077", reason=_NO_ROUTE), "store-no-route"),
         (
             _SOCKET.format(name="moon7", address="moon7:7077", reason="111 - Connection refused"),
-            "store-unreachable",
+            "store-refused",
         ),
         (_ALLTOALL, "torch-built-with-old-nccl"),
         ("NCCL version 2.7.8+cuda11.0\n" + _ALLTOALL, "torch-built-with-other-nccl"),
@@ -96,7 +96,7 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
             "enroot-directory-denied",
         ),
         ("mkdir: cannot create directory '/run/enroot': Permission denied\n", "enroot-directory-denied"),
-        ("mkdir: cannot create directory '/run/tide': Permission denied\n", "permission"),
+        ("mkdir: cannot create directory '/run/tide': Permission denied\n", "shell-target-not-writable"),
         (
             "tide-nsenter: failed to create user namespace: No space left on device\n",
             "user-namespaces-used-up",

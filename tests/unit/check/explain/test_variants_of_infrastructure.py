@@ -143,7 +143,7 @@ _DYNAMO = (
         ("OSError: AF_UNIX path too long\n", "socket-path-long", "socket"),
         ("Unsupported: hasattr Moon to\n\nfrom user code:\n", "dynamo-unsupported-notebook", "hasattr Moon"),
         ("[rank0]:[E m.cpp:7] [PG 0 Rank 0] Heartbeat monitor timed out! Process will be terminated.\n",
-         "nccl-timeout", "Heartbeat"),
+         "nccl-watchdog-hangs", "watchdog"),
     ],
 )  # fmt: skip
 def test_cause_is_told_by_what_stands_beside_the_words(explained: Explained, log: str, entry: str, told: str) -> None:

@@ -60,7 +60,7 @@ _BLAS = "OpenBLAS blas_thread_init: pthread_create: Resource temporarily unavail
         (f"{_SEMLOCK}OSError: [Errno 38] Function not implemented", "semaphore-none"),
         (f"{_REBUILT}FileNotFoundError: [Errno 2] No such file or directory", "semaphore-gone"),
         ("RuntimeError: unable to write to file </torch_47_7>: No space left on device (28)", "shared-memory-full"),
-        (f"{_TABLE.format(file='x.py')}OSError: [Errno 28] No space left on device: '/moon/7'", "disk-full"),
+        (f"{_TABLE.format(file='x.py')}OSError: [Errno 28] No space left on device: '/moon/7'", "disk-full-at"),
         ("libgomp: Thread creation failed: Operation not permitted", "threads-forbidden"),
         (
             "OpenBLAS blas_thread_init: pthread_create failed for thread 7 of 9: Operation not permitted",
