@@ -25,7 +25,11 @@ _THROWN = re.compile(
 _OF_A_GROUP = re.compile(r"\s+\| (?=\S)")
 _INSIDE = " \t|+│╭╰❱"
 """Characters with which lines inside a traceback begin, also those that rich and exception groups draw."""
-_ENDINGS = ("Error", "Exception", "Interrupt", "Exit", "Iteration", "Timeout", "Failure", "Expired")
+_ENDINGS = (
+    *("Error", "Exception", "Interrupt", "Exit", "Iteration", "Timeout", "Failure", "Expired"),
+    *("ArrowInvalid", "BadZipFile", "IncompleteRead", "IncompatibleWorldSize", "DataDependentSymNode", "gaierror"),
+)
+"""Of names of exceptions; those in the second line are called like nothing else."""
 _ANYBODYS = ("Error", "Exception", "Failure", "Timeout")
 """Words before a colon that no exception of Python is called by, but every other program says."""
 _LONGEST = 400
