@@ -1,4 +1,4 @@
-"""Causes behind general messages of CUDA, torch and the hub, told apart by values, frames and what stands beside them."""
+"""Causes behind general messages of CUDA, torch and the hub, told apart by values, frames and other lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _ASSERT = "RuntimeError: CUDA error: device-side assert triggered\n"
 _INDEX = "Indexing.cu:7: indexSelectSmallIndex: block: [0,0,0] Assertion `srcIndex < srcSelectDimSize` failed.\n"
 _NO_KERNEL = "RuntimeError: CUDA error: no kernel image is available for execution on the device\n"
 _NO_CUDA = "AssertionError: Torch not compiled with CUDA enabled\n"
-_IN_PLACE = "RuntimeError: one of the variables needed for gradient computation has been modified by an inplace operation: "
+_IN_PLACE = (
+    "RuntimeError: one of the variables needed for gradient computation has been modified by an inplace operation: "
+)
 _TWO = "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, "
 _LOSS = "{'loss': nan, 'grad_norm': 7.0}\n"
 
@@ -36,7 +38,11 @@ def _raised(error: str, file: str = "/x/moon.py", function: str = "rise", code: 
         ("torch 2.7.0+cpu\n" + _raised(_NO_CUDA), "cpu-build-of-torch"),
         (_raised("RuntimeError: CUDA error: initialization error\n"), "cuda-launch"),
         (
-            _raised("RuntimeError: CUDA error: initialization error\n", "/x/torch/utils/data/_utils/worker.py", "_worker_loop"),
+            _raised(
+                "RuntimeError: CUDA error: initialization error\n",
+                "/x/torch/utils/data/_utils/worker.py",
+                "_worker_loop",
+            ),
             "cuda-in-forked-worker",
         ),
         (
@@ -48,8 +54,14 @@ def _raised(error: str, file: str = "/x/moon.py", function: str = "rise", code: 
             "weight-changed-before-backward",
         ),
         (_raised(_TWO + "cuda:0 and cpu!\n"), "device-mix-named"),
-        (_raised(_TWO + "cuda:0 and cpu! (when checking argument for argument mat2 in method x)\n"), "layer-left-on-cpu"),
-        (_raised(_TWO + "cpu and cuda:0! (when checking argument for argument mat2 in method x)\n"), "input-left-on-cpu"),
+        (
+            _raised(_TWO + "cuda:0 and cpu! (when checking argument for argument mat2 in method x)\n"),
+            "layer-left-on-cpu",
+        ),
+        (
+            _raised(_TWO + "cpu and cuda:0! (when checking argument for argument mat2 in method x)\n"),
+            "input-left-on-cpu",
+        ),
         (_LOSS, "nan-loss"),
         ("run --fp16 True\n" + _LOSS, "nan-loss-in-fp16"),
         ("run --fp16 False\n" + _LOSS, "nan-loss"),
@@ -57,7 +69,10 @@ def _raised(error: str, file: str = "/x/moon.py", function: str = "rise", code: 
         ("{'train_runtime': 7.0}\ndouble free or corruption (!prev)\n", "crash-at-exit"),
         ("OSError: moon/tide is not a local folder and is not a valid model identifier\n", "hub-has-no-such-model"),
         ("OSError: ./moon/tide is not a local folder and is not a valid model identifier\n", "local-model-not-here"),
-        ("requests.HTTPError: 503 Server Error: Service Unavailable for url: http://10.0.0.7:7/v1\n", "service-behind-proxy"),
+        (
+            "requests.HTTPError: 503 Server Error: Service Unavailable for url: http://10.0.0.7:7/v1\n",
+            "service-behind-proxy",
+        ),
         ("requests.HTTPError: 503 Server Error: Service Unavailable for url: http://moon.example/v1\n", "hub-server"),
     ],
 )
