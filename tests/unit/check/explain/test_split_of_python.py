@@ -64,7 +64,6 @@ def _raised(error: str, code: str = "tide()", file: str = "/x/moon.py", function
         (_raised(_STACK + "[7, 7] at entry 0 and [7, 9] at entry 1"), "collate"),
         (_raised(_DEVICES), "device-mix-named"),
         (_raised(_DEVICES, file="/x/torch/nn/functional.py", function="embedding"), "input-ids-on-cpu"),
-        (_raised(_DEVICES, file="/x/torch/optim/adam.py", function="step"), "optimizer-state-on-cpu"),
         (_raised(_BEYOND, "e = self.wpe(moon)"), "position-beyond-table"),
         (_raised(_BEYOND, "e = self.embed_tokens(moon)"), "token-beyond-embedding"),
         (_raised(_DDP), "ddp-unused"),
