@@ -7,8 +7,9 @@ from calendar import timegm
 from dataclasses import dataclass
 from pathlib import PurePath
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|(?:#033)?\[\d{1,2}(?:;\d{1,2})*m")
-"""Also without the escape character, which is lost where logs are copied from a terminal; rsyslog writes #033."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|(?:#033|\^\[)?\[\d{1,2}(?:;\d{1,2})*m")
+"""Also without the escape character, which is lost where logs are copied from a terminal; rsyslog writes #033, others
+^[."""
 _COLOURS_AS_BYTES = re.compile(_COLOURS.pattern.encode())
 _PREFIX = re.compile(
     r"\s*(?:"

@@ -231,7 +231,8 @@ class Scan:
         said = said if trace.type and said and not trace.is_composed else trace.text
         hits = hits_of(self._matcher, said, trace)
         known = [hit for hit in hits if hit.entry.kind != "unknown"]
-        for hit in _with_spare(_kept(known) or hits[:1], unknown_exception(trace)):
+        unknown = next((hit for hit in hits if hit not in known), unknown_exception(trace))
+        for hit in _with_spare(_kept(known), unknown):
             if trace.package:
                 hit.names.setdefault(IMPORTER, trace.package)
             if expression := trace.none_expression:

@@ -34,7 +34,7 @@ def _raised(error: str, file: str = "/x/moon.py", function: str = "rise", code: 
         (_raised(_NO_KERNEL, "/x/flash_attn/flash_attn_interface.py", "forward"), "extension-without-gpu-code"),
         ("GPU 0: NVIDIA GeForce RTX 5090\n" + _raised(_NO_KERNEL), "blackwell-without-code"),
         (_raised(_NO_CUDA), "cuda-on-npu"),
-        (_raised(_NO_CUDA, "/Users/moon/tide.py"), "cuda-on-mac"),
+        (_raised(_NO_CUDA, "/Users/moon/tide.py"), "cuda-asked-on-mac"),
         ("torch 2.7.0+cpu\n" + _raised(_NO_CUDA), "cpu-build-of-torch"),
         (_raised("RuntimeError: CUDA error: initialization error\n"), "cuda-launch"),
         (
