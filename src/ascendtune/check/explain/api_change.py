@@ -21,7 +21,7 @@ A table of a package, knowledge/api/DISTRIBUTION.toml, looks like this:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -132,20 +132,22 @@ def _endings(name: str) -> Iterator[str]:
 
 def _of_call(function: str, argument: str) -> ApiChange | None:
     owner = function.removesuffix(f".{_CONSTRUCTOR}")
-    if owner != _CONSTRUCTOR:
-        of_method = _of_class(owner.rpartition(".")[2], f"({argument})")
-        return next(iter(_changes().get(f"{owner}({argument})", ())), None) or of_method
-    # Pythons before 3.10 do not name the class: it is known where all classes with this argument say the same.
-    found = {(change.library, change.kind): change for change in _arguments().get(argument, ())}
-    return next(iter(found.values())) if len(found) == 1 else None
+    if owner == _CONSTRUCTOR:
+        # Pythons before 3.10 do not name the class: it is known where all classes with this argument say the same.
+        return _agreed(_arguments().get(argument, ()))
+    return _agreed(_changes().get(f"{owner}({argument})", ())) or _of_class(owner.rpartition(".")[2], f"({argument})")
 
 
 def _of_class(owner: str, member: str) -> ApiChange | None:
     """Of the class itself, else of the longest ending of its name."""
-    exact = _changes().get(f"{owner}{member}")
-    endings = (f"{each}{member}" for each in _endings(owner))
-    found = exact or next((_changes()[name] for name in endings if name in _changes()), ())
-    return replace(found[0], name=f"{owner}{member}") if found else None
+    names = (f"{owner}{member}", *(f"{each}{member}" for each in _endings(owner)))
+    found = _agreed(next((_changes()[name] for name in names if name in _changes()), ()))
+    return replace(found, name=f"{owner}{member}") if found is not None else None
+
+
+def _agreed(found: Sequence[ApiChange]) -> ApiChange | None:
+    """The first of them, unless they are of several packages, or of one that has both directions."""
+    return found[0] if len({(change.library, change.kind) for change in found}) == 1 else None
 
 
 @cache

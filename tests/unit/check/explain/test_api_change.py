@@ -25,6 +25,7 @@ from ascendtune.check.explain.explain import Explanation
         ("TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'", "renamed"),
         ("__init__() got an unexpected keyword argument 'evaluation_strategy'", "renamed"),
         ("Moon.__init__() got an unexpected keyword argument 'evaluation_strategy'", None),
+        ("snapshot_download() got an unexpected keyword argument 'local_dir'", None),
         ("No module named 'asynchat'", "python-renamed"),
         ("No module named 'asynchat.moon'", None),
         ("No module named 'tomllib'", "python-added"),
