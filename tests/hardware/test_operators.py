@@ -14,10 +14,15 @@ from tests.unit.train.table_model import plan_of, write_dataset
 from torch import nn
 from transformers import AttentionInterface, AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
 
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.adamw import AdamWSettings, KernelAdamW
 from ascendtune.train.attention.interface import eager_attention, register
 from ascendtune.train.batch import Batches, DeviceBatch
 from ascendtune.train.batch_feed import BatchFeed
+from ascendtune.train.kernel.adamw import choose_adamw, formula
 from ascendtune.train.kernel.install import TABLE, install_kernels
+from ascendtune.train.objective.logit_chunks import add_weight_gradient
+from ascendtune.train.optimizer import make_optimizer
 from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.strategy.base import Strategy
 
@@ -102,6 +107,55 @@ def test_fused_operators_are_installed_and_agree_with_the_model_on_the_cpu(
     if kind is Qwen3Config or precision == "fp32":
         for each, parameter in model.named_parameters():
             assert_close(parameter.grad, gradients[each], 3 * ALLOWED[precision])
+
+
+@pytest.mark.parametrize("limit", [None, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_adamw_by_the_kernel_is_that_of_the_formula_in_fp64(
+    dtype: torch.dtype, limit: float | None, device: Device
+) -> None:
+    if device.kernels is None:
+        pytest.skip(f"no fused operators on {device.kind}")
+    recipe = Recipe.check({"model": {"path": "moon"}, "data": {"train": "tide.jsonl"}, "optim": {"weight_decay": 0.1}})
+    chosen = choose_adamw(recipe, Strategy(device), Precision("bf16", "bf16", "as asked", device.kind))
+    assert chosen.update is not None, chosen.description
+    torch.manual_seed(0)
+    # One that the kernel updates, no multiple of its block, and one that torch does.
+    weights = [nn.Parameter(torch.randn(shape).to(device.torch_device, dtype)) for shape in ((700, 1001), (30, 40))]
+    named = [(str(number), each) for number, each in enumerate(weights)]
+    optimizer = make_optimizer(recipe.optim, named, 0.01, fused=True, update=chosen.update)
+    assert isinstance(optimizer, KernelAdamW)
+    expected = [each.detach().double().cpu() for each in weights]
+    moments = [[torch.zeros_like(each), torch.zeros_like(each)] for each in expected]
+    section = recipe.optim
+    settings = AdamWSettings(0.01, section.weight_decay, section.beta1, section.beta2, section.epsilon)
+    for step in range(1, 6):
+        factor = 1.0
+        for each in weights:
+            each.grad = torch.randn_like(each)
+        if limit is not None:
+            norm = torch.nn.utils.get_total_norm([each.grad for each in weights if each.grad is not None]).float()
+            optimizer.clip(limit, norm)
+            factor = limit / (float(norm) + 1e-6)
+        for number, each in enumerate(weights):
+            assert each.grad is not None
+            given = (expected[number], each.grad.double().cpu(), *moments[number])
+            *moments[number], expected[number] = formula(*given, step=step, factor=factor, settings=settings)
+        optimizer.step()
+    for found, other in zip(weights, expected, strict=True):
+        # Each of five steps rounds weight and moments.
+        assert_close(found.detach(), other, 1e-5 if dtype == torch.float32 else 2e-2)
+
+
+def test_weight_gradient_of_the_head_is_added_in_fp32(device: Device) -> None:
+    torch.manual_seed(0)
+    grad, hidden, total = torch.randn(300, 513), torch.randn(300, 96), torch.randn(513, 96)
+    given = [each.to(device.torch_device, torch.bfloat16) for each in (grad, hidden)]
+    expected = total.double() + given[0].double().cpu().t() @ given[1].double().cpu()
+    found = total.to(device.torch_device)
+    add_weight_gradient(found, *given)
+    # One operator does not round the product to bf16 on its way.
+    assert_close(found, expected, 2e-6 if device.kernels is not None else 1e-2)
 
 
 def test_copy_to_host_gives_what_was_computed_before_it_and_nothing_later(device: Device) -> None:

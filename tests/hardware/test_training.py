@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from ascendtune.train import adamw
 from ascendtune.train.fit import FitResult
 
 if TYPE_CHECKING:
@@ -46,6 +47,21 @@ def test_losses_in_fp32_are_those_of_the_cpu(name: str, device: Device, cpu: Dev
     assert norms[0] == pytest.approx(norms[1], rel=1e-2)
 
 
+@pytest.mark.parametrize("name", ["full", "fsdp", "fsdp-offload"])
+def test_losses_with_the_kernel_of_adamw_for_all_weights_are_those_of_the_cpu(
+    name: str, device: Device, cpu: Device, train_on: TrainOn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device.kernels is None:
+        pytest.skip(f"no fused operators on {device.kind}")
+    monkeypatch.setattr(adamw, "LARGE", 1)
+    clipped = {"max_grad_norm": 0.1}
+    expected = train_on(cpu, "reference", precision="fp32", kernel="off", optim=clipped)
+    found = train_on(device, "found", precision="fp32", optim=clipped, **RECIPES[name])
+    described = found.run.read()["resolved"]["kernel"]["adamw"]
+    assert ("on the device" if name == "fsdp-offload" else "numbers and more") in described
+    assert losses(found) == pytest.approx(losses(expected), rel=ALLOWED["fp32"])
+
+
 @pytest.mark.parametrize("name", ["full", "packed", "lora", "fsdp"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_losses_in_half_precision_are_those_of_the_cpu_in_fp32(
@@ -65,7 +81,10 @@ def test_losses_in_half_precision_are_those_of_the_cpu_in_fp32(
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_resumed_run_repeats_the_uninterrupted_one_bit_by_bit(strategy: str, device: Device, train_on: TrainOn) -> None:
+def test_resumed_run_repeats_the_uninterrupted_one_bit_by_bit(
+    strategy: str, device: Device, train_on: TrainOn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adamw, "LARGE", 1)
     changes: dict[str, Any] = {
         "precision": "bf16", "deterministic": True, "parallel": {"strategy": strategy}, "model": {"attention": "sdpa"},
         "optim": {"max_steps": 6, "warmup_steps": 2, "scheduler": "cosine"},

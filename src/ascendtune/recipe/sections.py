@@ -153,6 +153,8 @@ class KernelSection(Section):
     """SiLU(gate) × up in one kernel."""
     experts: bool = True
     """Experts of a mixture as grouped matrix products, in the type of `precision`."""
+    adamw: bool = True
+    """AdamW's update of large weights in one kernel each; torch's own updates the others."""
 
 
 class EarlyStopSection(Section):

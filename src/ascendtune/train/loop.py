@@ -18,6 +18,7 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.data.plan import PackedSequence
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.adamw import KernelAdamW
 from ascendtune.train.batch import Batches
 from ascendtune.train.batch_feed import BatchFeed
 from ascendtune.train.checkpoint.checkpointer import Checkpointer
@@ -192,7 +193,7 @@ class Loop:
             metrics.leave_out_last()
         elif not self.strategy.clips_in_step:
             if (limit := self.recipe.optim.max_grad_norm) is not None:
-                self.strategy.clip(self._parameters, limit, norm)
+                self._clip(limit, norm)
             if self.scaler is not None:
                 self.scaler.step(self.optimizer)
             else:
@@ -200,6 +201,13 @@ class Loop:
         if self.scaler is not None:
             self.scaler.update()
         self.optimizer.zero_grad()
+
+    def _clip(self, limit: float, norm: torch.Tensor) -> None:
+        if isinstance(self.optimizer, KernelAdamW):
+            # In its step, which reads the gradients anyway.
+            self.optimizer.clip(limit, norm)
+        else:
+            self.strategy.clip(self._parameters, limit, norm)
 
     def _checks_in_step(self) -> bool:
         """Whether the update waits for loss and norm. Where it does not, `_write_record` looks at them.

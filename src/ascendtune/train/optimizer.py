@@ -11,6 +11,7 @@ from torch import nn
 
 from ascendtune.core.errors import MachineError
 from ascendtune.recipe.sections import OptimSection
+from ascendtune.train.adamw import AdamWUpdate, KernelAdamW
 
 
 def make_optimizer(
@@ -19,6 +20,7 @@ def make_optimizer(
     learning_rate: float,
     *,
     fused: bool,
+    update: AdamWUpdate | None = None,
     plus_ratio: float | None = None,
     tables: Collection[nn.Parameter] = (),
 ) -> torch.optim.Optimizer:
@@ -28,6 +30,7 @@ def make_optimizer(
 
     Args:
         fused: whether AdamW does all of its step in one kernel.
+        update: a kernel of the device for AdamW's large tensors, where all parameters are there.
         tables: embeddings and heads, whose rows muon leaves to AdamW; see `tables_of`.
         plus_ratio: LoRA+ (Hayou et al. 2024, arXiv:2402.12354): the factor of adapters' B matrices.
     """
@@ -37,6 +40,8 @@ def make_optimizer(
     # No default case, here and below: mypy reports an optimizer that the recipe allows and these do not know.
     match section.optimizer:
         case "auto" | "adamw":
+            if update is not None:
+                return KernelAdamW(section, groups, update)
             return torch.optim.AdamW(
                 groups,
                 lr=learning_rate,

@@ -27,12 +27,14 @@ from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.visible import cpu_count
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_checks
+from ascendtune.train.adamw import AdamWUpdate
 from ascendtune.train.batch import Batches
 from ascendtune.train.checkpoint.checkpointer import Checkpointer, require_space_for_run
 from ascendtune.train.counters import Counters
 from ascendtune.train.dump.start_weights import hashes_of_weights
 from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.flops import TokenFlops
+from ascendtune.train.kernel.adamw import choose_adamw
 from ascendtune.train.kernel.install import KernelChoice
 from ascendtune.train.loop import Loop
 from ascendtune.train.model import (
@@ -97,13 +99,15 @@ def set_up(
     model_checks.warn_of_long_rows(setup.config, int(batches.dataset.lengths.max()))
     schedule = _make_schedule(recipe, batches.plan)
     require_profiled_steps(recipe.profile, schedule.total_steps, strategy)
+    adamw = choose_adamw(recipe, strategy, precision)
+    kernels = {**setup.kernels, "adamw": adamw}
     resolved = {
-        **_resolved(recipe, strategy, setup, batches, schedule),
+        **_resolved(recipe, strategy, setup, kernels, batches, schedule),
         "loss": _name_of_loss(recipe, head_form),
         "weights_hash": start_weights["hash"],
     }
     if strategy.is_main:
-        _say(resolved, setup.kernels, recipe, strategy)
+        _say(resolved, kernels, recipe, strategy)
     checkpoint_every = recipe.checkpoint.every_steps or max(20, schedule.total_steps // 10)
     dtype = export_dtype(recipe, setup.config)
     if recipe.profile.only:
@@ -111,7 +115,9 @@ def set_up(
     else:
         require_space_for_run(run, recipe, model, dtype, checkpoints=(schedule.total_steps - 1) // checkpoint_every)
 
-    module, optimizer = strategy.prepare(root, precision, lambda: _make_optimizer(recipe, device, model, precision))
+    module, optimizer = strategy.prepare(
+        root, precision, lambda: _make_optimizer(recipe, device, model, precision, adamw.update)
+    )
     in_loop, stop = strategy.loop_precision(precision), StopRequest()
     if recipe.method.needs_reference:
         assert isinstance(objective, PreferenceObjective)
@@ -184,10 +190,12 @@ def _make_schedule(recipe: Recipe, plan: BatchPlan) -> Schedule:
     return Schedule(recipe.optim, recipe.learning_rate, total_steps)
 
 
-def _make_optimizer(recipe: Recipe, device: Device, model: Any, precision: Precision) -> torch.optim.Optimizer:
+def _make_optimizer(
+    recipe: Recipe, device: Device, model: Any, precision: Precision, update: AdamWUpdate | None
+) -> torch.optim.Optimizer:
     return make_optimizer(
         recipe.optim, model.named_parameters(), recipe.learning_rate,
-        fused=device.fuses_optimizer(precision.compute), plus_ratio=recipe.method.lora.plus_ratio,
+        fused=device.fuses_optimizer(precision.compute), update=update, plus_ratio=recipe.method.lora.plus_ratio,
         tables=tables_of(model),
     )  # fmt: skip
 
@@ -200,8 +208,9 @@ def _flops_per_token(
 
 
 def _resolved(
-    recipe: Recipe, strategy: Strategy, setup: ModelSetup, batches: Batches, schedule: Schedule
-) -> dict[str, Any]:
+    recipe: Recipe, strategy: Strategy, setup: ModelSetup, kernels: dict[str, KernelChoice], batches: Batches,
+    schedule: Schedule,
+) -> dict[str, Any]:  # fmt: skip
     """What `auto` came to, and the size of the training, for run.json."""
     device, precision, attention, plan = strategy.device, setup.precision, setup.attention, batches.plan
     trainable, parameters = trainable_share(setup.root.model)
@@ -214,7 +223,7 @@ def _resolved(
         },
         "precision": {"compute": precision.compute, "weights": precision.weights, "reason": precision.reason},
         "attention": {"name": attention.name, "reason": attention.reason},
-        "kernel": {part: choice.description for part, choice in setup.kernels.items()},
+        "kernel": {part: choice.description for part, choice in kernels.items()},
         "strategy": {"name": strategy.name, "reason": strategy.reason},
         "learning_rate": recipe.learning_rate,
         "total_steps": schedule.total_steps,

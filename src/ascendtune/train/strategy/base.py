@@ -68,6 +68,8 @@ class Strategy:
     """Whether `shard` brings weights to the device piece by piece, so that no rank ever holds the whole model there."""
     is_sharded = False
     """Whether a rank holds only its part of a gradient or a trained weight."""
+    updates_on_device = True
+    """Whether the optimizer that it is given updates tensors of the device: not an engine's, nor the host's."""
     clips_in_step = False
     """Whether the optimizer clips in its own step, and skips a step whose gradients are not finite."""
 

@@ -49,6 +49,7 @@ _STARTED = False
 
 class DeepSpeedStrategy(GroupStrategy):
     name = "deepspeed"
+    updates_on_device = False
 
     def __init__(self, device: Device, recipe: Recipe, reason: str = "as asked") -> None:
         global _STARTED

@@ -45,6 +45,7 @@ class FsdpStrategy(GroupStrategy):
 
     def __init__(self, device: Device, recipe: Recipe, reason: str = "as asked") -> None:
         super().__init__(device, recipe, reason)
+        self.updates_on_device = not recipe.parallel.fsdp.offload
         nodes = self.gather(node_rank())
         self.shards = recipe.parallel.fsdp.shards(ranks=self.world_size, nodes=len(set(nodes)))
         require_copies_on_nodes(nodes, self.shards)

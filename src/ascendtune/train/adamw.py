@@ -1,0 +1,107 @@
+"""AdamW whose large tensors a kernel of the device updates one by one; torch's fused operator updates the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from ascendtune.recipe.sections import OptimSection
+
+LARGE = 2**18
+"""Numbers of a tensor from which on starting a kernel for it alone costs nothing beside its memory."""
+
+
+@dataclass(frozen=True)
+class AdamWSettings:
+    """Of one tensor in one step."""
+
+    learning_rate: float
+    weight_decay: float
+    beta1: float
+    beta2: float
+    epsilon: float
+
+
+AdamWUpdate = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, AdamWSettings], None
+]
+"""Updates a parameter and its moments in place.
+
+    update(parameter, gradient, exp_avg, exp_avg_sq, step, factor, settings)
+
+The first four have one shape, any, and are contiguous on the device, each fp32 or bf16. step, () fp32, is the number of
+this update, from 1; factor, () fp32, is multiplied with the gradient. Both are on the device.
+"""
+
+
+class KernelAdamW(torch.optim.Optimizer):
+    """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) with the state of torch's, over one set of groups.
+
+    Args:
+        groups: of `parameter_groups`, each with its learning rate; all parameters are on one device.
+        update: for tensors of `LARGE` numbers or more.
+    """
+
+    def __init__(self, section: OptimSection, groups: list[dict[str, Any]], update: AdamWUpdate) -> None:
+        super().__init__(groups, {})
+        self._update = update
+        self._factor = torch.ones((), device=groups[0]["params"][0].device)
+        # Its defaults go into the groups, which are shared.
+        self._others = torch.optim.AdamW(
+            self.param_groups, betas=(section.beta1, section.beta2), eps=section.epsilon, fused=True
+        )
+
+    def clip(self, limit: float, norm: torch.Tensor) -> None:
+        """Clip the gradients, whose norm is `norm`, () fp32, to `limit` in the next step: they stay as they are."""
+        # As torch.nn.utils.clip_grads_with_norm_ has it.
+        self._factor = (limit / (norm + 1e-6)).clamp(max=1.0)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # the loop never gives a closure
+        """One step over the gradients that are there."""
+        large: list[tuple[nn.Parameter, torch.Tensor]] = []
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if (gradient := parameter.grad) is not None and _is_large(parameter, gradient):
+                    self._update_alone(group, parameter, gradient)
+                    large.append((parameter, gradient))
+                    parameter.grad = None
+        self._update_others()
+        for parameter, gradient in large:
+            parameter.grad = gradient
+
+    def _update_alone(self, group: dict[str, Any], parameter: nn.Parameter, gradient: torch.Tensor) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), device=gradient.device)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        state["step"] += 1
+        beta1, beta2 = group["betas"]
+        settings = AdamWSettings(group["lr"], group["weight_decay"], beta1, beta2, group["eps"])
+        mean, square = _local(state["exp_avg"]), _local(state["exp_avg_sq"])
+        self._update(_local(parameter), _local(gradient), mean, square, state["step"], self._factor, settings)
+
+    def _update_others(self) -> None:
+        # Loading a checkpoint replaces both.
+        self._others.param_groups, self._others.state = self.param_groups, self.state
+        found = [each.grad for group in self.param_groups for each in group["params"]]
+        if gradients := [_local(each) for each in found if each is not None]:
+            torch._foreach_mul_(gradients, self._factor)
+            self._others.step()
+
+
+def _is_large(*tensors: torch.Tensor) -> bool:
+    return all(
+        each.numel() >= LARGE and each.dtype in (torch.float32, torch.bfloat16) and each.is_contiguous()
+        for each in map(_local, tensors)
+    )
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of `tensor`, any shape."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
