@@ -236,7 +236,7 @@ def test_a_value_of_several_kinds_is_complained_of_once(path):
         ("batch.accumulate=x", "write a whole number"),
         ("batch.per_device=x", "write a whole number; or choose one of: auto"),
         ("optim.learning_rate=fast", "write a number"),
-        ("kernel={rms: 1}", "valid keys: rms_norm, rotary, swiglu, experts"),
+        ("kernel={rms: 1}", "valid keys: rms_norm, rotary, swiglu, experts, adamw"),
         ("kernel=foo", "choose one of: auto, off; or it is a section: write its keys below it, or leave it out"),
         ("name=3", "write text"),
     ],

@@ -8,7 +8,6 @@ arithmetic is; what is raised to the power of the step is fp64, one number for a
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import triton
@@ -48,12 +47,13 @@ def adamw_update(
     )  # fmt: skip
 
 
+# Triton reads annotations as those of its own types: there are none.
 @triton.jit  # type: ignore[untyped-decorator]
-def _adamw(
-    parameter: Any, gradient: Any, exp_avg: Any, exp_avg_sq: Any, step: Any, factor: Any, count: Any,
-    rate: Any, kept: Any, epsilon: Any, beta1: Any, rest1: Any, log_beta1: Any, beta2: Any, rest2: Any, log_beta2: Any,
+def _adamw(  # type: ignore[no-untyped-def]
+    parameter, gradient, exp_avg, exp_avg_sq, step, factor, count,
+    rate, kept, epsilon, beta1, rest1, log_beta1, beta2, rest2, log_beta2,
     BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
     # 1 - beta ** step, of which fp32 would lose half of the digits in the first steps.
