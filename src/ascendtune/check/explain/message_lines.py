@@ -30,6 +30,7 @@ _LONGEST_REASON = 600
 _CMAKE = "CMake Error"
 _BOX_OF_ERROR, _BOX_SIDE = "╭─ Error ─".encode(), "│".encode()
 _LONGEST_BOX = 8
+_RULE_OF_MPI = "-" * 74
 _SPEAKERS = 64
 """Speakers whose lines may alternate, so that those below a line of one stand further down."""
 
@@ -51,6 +52,23 @@ def boxed_error(lines: list[bytes], index: int) -> str:
         return ""
     rows = takewhile(lambda row: row.startswith(_BOX_SIDE), lines[index : index + _LONGEST_BOX])
     return "Error: " + " ".join(row.decode(errors="replace").strip("│ \r") for row in rows)
+
+
+def help_text(said: list[str], last_lines: int) -> tuple[int, str]:
+    """The refusal that Open MPI, which calls nothing an error, prints between two lines of dashes as the last.
+
+    Args:
+        last_lines: as many lines at the end of `said` may stand behind it.
+
+    Returns:
+        The index of its first line, and its words; empty if there is none.
+    """
+    rules = [index for index, each in enumerate(said) if each.rstrip() == _RULE_OF_MPI]
+    if len(rules) < 2 or len(said) - rules[-1] > last_lines:
+        return 0, ""
+    first, last = rules[-2:]
+    words = " ".join(filter(None, map(str.strip, said[first + 1 : last])))
+    return first + 1, words if level.is_refusal(words) else ""
 
 
 def may_be_broken(said: str) -> bool:

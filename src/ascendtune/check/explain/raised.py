@@ -1,7 +1,7 @@
 """What is known about an exception: by the knowledge of all lines, and by that of what packages raise.
 
-Packages have thousands of messages. What is known about them is read only where an exception was raised: it costs other
-logs nothing.
+Packages have thousands of messages. What is known about them is read only where an exception was raised or an error
+logged: it costs other logs nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
     # Frames of a launcher show that the exception is its report of a child, whatever its words are.
     reported = [hit for hit in hits if hit.entry.is_report]
     return reported or hits
+
+
+def hit_of_line(said: str) -> Hit | None:
+    """What is known about an error that was logged without its exception: only words that are a package's own count."""
+    hits = (hit for hit in _matcher().hits(said) if hit.length >= _UNMISTAKABLE and hit.entry.kind != "notice")
+    return next((hit for hit in hits if not hit.entry.frame and not hit.entry.is_conditional), None)
 
 
 def _passed(hits: list[Hit], trace: Trace) -> list[Hit]:

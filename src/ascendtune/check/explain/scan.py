@@ -12,10 +12,10 @@ from ascendtune.check.explain.frame import frame_of
 from ascendtune.check.explain.knowledge import EXPRESSION, IMPORTER, TABLE
 from ascendtune.check.explain.ledger import Ledger, kind_of
 from ascendtune.check.explain.line import InnerPrefixes, Line
-from ascendtune.check.explain.matcher import Hit, Matcher
+from ascendtune.check.explain.matcher import Hit, Matcher, rank
 from ascendtune.check.explain.message_lines import LONGEST_TEXT, NO_SOLUTION
 from ascendtune.check.explain.own_words import unknown_exception, unknown_line
-from ascendtune.check.explain.raised import hits_of
+from ascendtune.check.explain.raised import hit_of_line, hits_of
 from ascendtune.check.explain.sieve import Sieve
 from ascendtune.check.explain.source import blocks, lines_before
 from ascendtune.check.explain.trace import HEADER, LINKS, Trace
@@ -26,7 +26,6 @@ _HITS_KEPT = 5
 """Entries of one line: those that require facts are decided when the whole log is read."""
 _HEAD = 50
 """Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
-_RULE_OF_MPI = "-" * 74
 _LAST_WORDS = 10
 """Lines at the end of a block among which the last that is not blank is looked for."""
 _BELOW = 3
@@ -116,6 +115,7 @@ class Scan:
         for speaker, trace in self._traces.rest():
             self._note_cut_off(Line(speaker, "", trace.rank), trace)
         self._note_last_words()
+        self._look_up_own_words()
         self._ledger.mark_survived(self.lines)
         return self
 
@@ -319,20 +319,18 @@ class Scan:
         elif level.are_last_words(text, line.said):
             self._note(line, text, line.said, number, unknown_line(line.said), None)
         else:
-            self._note_help_text()
+            lines = self.tail.splitlines()
+            first, words = message_lines.help_text([lines_of.read(text).said for text in lines], _LAST_WORDS)
+            if words:
+                number = self.lines - len(lines) + first + 1
+                self._note(lines_of.read(lines[first]), words, words, number, unknown_line(words), None)
 
-    def _note_help_text(self) -> None:
-        """The text that Open MPI, which calls nothing an error, prints between two lines of dashes as the last."""
-        lines = self.tail.splitlines()
-        said = [lines_of.read(text).said.rstrip() for text in lines]
-        rules = [index for index, each in enumerate(said) if each == _RULE_OF_MPI]
-        if len(rules) < 2 or len(lines) - rules[-1] > _LAST_WORDS:
-            return
-        first, last = rules[-2:]
-        words = " ".join(filter(None, map(str.strip, said[first + 1 : last])))
-        if level.is_refusal(words):
-            number = self.lines - len(lines) + first + 2
-            self._note(lines_of.read(lines[first + 1]), words, words, number, unknown_line(words), None)
+    def _look_up_own_words(self) -> None:
+        """What packages raise may have been logged instead, without the exception."""
+        for event in self.events:
+            is_error = event.trace is None and not event.weak and not event.is_heading
+            if is_error and (found := hit_of_line(event.text)) is not None:
+                event.hit = min(event.hit, found, key=rank)
 
     def _time_of(self, lines: list[bytes], index: int) -> float | None:
         first = max(0, index - _LOOK_BACK)

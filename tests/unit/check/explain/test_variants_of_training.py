@@ -49,7 +49,7 @@ Explained = Callable[..., Explanation]
         ("RuntimeError: [enforce fail at inline_container.cc:626] . unexpected pos 64 vs 0", "file-not-written"),
         ("PermissionError: [Errno 1] Operation not permitted: '/moon/x'", "operation-not-permitted"),
         ("PermissionError: [Errno 13] Permission denied: '/moon/x'", "permission"),
-        ("zmq.error.Again: Resource temporarily unavailable", "would-have-to-wait"),
+        ("zmq.error.Again: Resource temporarily unavailable", "zmq-no-answer"),
         ("bash: fork: retry: Resource temporarily unavailable", "shell-cannot-fork"),
         ("ImportError: libmoon.so.1: cannot enable executable stack as shared object requires", "executable-stack"),
         ("OSError: libmoon.so.1: cannot open shared object file: Permission denied", "permission"),
