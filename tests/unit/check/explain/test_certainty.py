@@ -31,6 +31,22 @@ def test_killed_after_a_failure_is_not_the_cause(explained: Explained, failure: 
     assert entry_of(explanation) == entry
 
 
+@pytest.mark.parametrize(
+    "doing",
+    [
+        "Map (num_proc=77):   7%| 700/9999\n",
+        "Loading checkpoint shards:   7%| 1/14\n",
+        "Adam Optimizer #0 is created with\n",
+    ],
+)
+def test_what_was_done_when_it_was_killed_is_not_the_cause_after_a_failure(explained: Explained, doing: str) -> None:
+    alone = explained(f"{doing}Killed\n")
+    after = explained(f"{doing}{_TRACEBACK}ValueError: the tide of May is 7\n\nKilled\n")
+
+    assert str(entry_of(alone)).startswith("killed-w")
+    assert entry_of(after) == "python-exception"
+
+
 def test_killed_without_a_failure_before_is_the_answer(explained: Explained) -> None:
     assert entry_of(explained(f"{_STEPS}Killed\n")) == "killed"
     assert entry_of(explained(f"{_STEPS}[1]    4711 killed     python train.py\n")) == "killed"
