@@ -38,6 +38,8 @@ _COMMON = frozenset(
     b"what where which with world your".split()
 )
 """Words of anchors that any text holds: looking for the anchors at each of them takes half of the time."""
+_HITS_KEPT = 5
+"""Entries of one line: those that require facts are decided when the whole log is read."""
 ASCEND = frozenset(b"ascend npu cann hccl".split())
 
 
@@ -147,6 +149,18 @@ class Matcher:
 def rank(hit: Hit) -> tuple[int, bool, int, int, str]:
     """The smaller, the better it explains its line."""
     return hit.entry.weight, hit.entry.general, -hit.entry.conditions, -hit.length, hit.entry.id
+
+
+def best(hits: list[Hit]) -> list[Hit]:
+    """The first of `hits`; at least one that holds whatever else the logs say, if there is one."""
+    certain = next((index for index, hit in enumerate(hits) if not hit.entry.is_conditional), len(hits))
+    return hits[: max(_HITS_KEPT, certain + 1)]
+
+
+def with_spare(hits: list[Hit], spare: Hit | None) -> list[Hit]:
+    """The hits; the line's own words besides, where each of the entries depends on what else the logs say."""
+    depend = all(hit.entry.is_conditional for hit in hits)
+    return [*hits, spare] if depend and spare is not None else hits
 
 
 def filled(text: str, names: dict[str, str]) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ascendtune.check.explain import cann_reason, level, message_lines, torchrun_summary
+from ascendtune.check.explain import cann_reason, escaped, level, message_lines, torchrun_summary
 from ascendtune.check.explain import line as lines_of
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.frame import frame_of
 from ascendtune.check.explain.knowledge import EXPRESSION, IMPORTER, TABLE
 from ascendtune.check.explain.ledger import Ledger, kind_of
 from ascendtune.check.explain.line import InnerPrefixes, Line
-from ascendtune.check.explain.matcher import Hit, Matcher, rank
+from ascendtune.check.explain.matcher import Hit, Matcher, best, rank, with_spare
 from ascendtune.check.explain.message_lines import LONGEST_TEXT, NO_SOLUTION
 from ascendtune.check.explain.own_words import unknown_exception, unknown_line
 from ascendtune.check.explain.raised import hit_of_line, hits_of
@@ -22,8 +22,6 @@ from ascendtune.check.explain.trace import HEADER, LINKS, Trace
 from ascendtune.check.explain.traces import Traces
 from ascendtune.check.explain.wrapped import unwrapped
 
-_HITS_KEPT = 5
-"""Entries of one line: those that require facts are decided when the whole log is read."""
 _HEAD = 50
 """Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
 _LAST_WORDS = 10
@@ -36,6 +34,7 @@ _CLASSES = ("detail", "unknown")
 """Kinds of entries that know no more of a line than the class of its failure."""
 _GOES_ON = re.compile(r"\s?[a-z(]")
 _KEPT = 1 << 17
+_TAB = 4
 _LOOK_BACK = 200
 """Lines in which the time of a line without one is looked for."""
 
@@ -149,8 +148,9 @@ class Scan:
 
     def _read_line(self, lines: list[bytes], index: int) -> None:
         text = lines[index][:LONGEST_TEXT].decode(errors="replace")
+        text = text.expandtabs(_TAB) if text[:1] == "\t" else text
         number = self.lines + index + 1
-        if number <= self._passed:
+        if number <= self._passed or (escaped.SIGN in lines[index] and self._read_escaped(lines, index)):
             return
         if not self.speaks_of_ascend and lines_of.speaks_of_ascend(text):
             self.speaks_of_ascend, self._sieve.always = True, frozenset()
@@ -188,6 +188,19 @@ class Scan:
             warned = message_lines.begins_warning(above) and not level.is_error(text, said)
             count = _BELOW_BLOCK if cann_reason.is_call(said) or NO_SOLUTION in said else _BELOW
             self._note_line(line, text, said, number, message_lines.below(lines, index, line, count), warned=warned)
+
+    def _read_escaped(self, lines: list[bytes], index: int) -> bool:
+        """Read the traceback that a line holds; False if nothing in it is a failure."""
+        inner, text = Scan(self.name, self._matcher), lines[index][:LONGEST_TEXT].decode(errors="replace")
+        inner._read_block("\n".join(escaped.traceback_in(lines[index])).encode())
+        line, number, weak = lines_of.read(text), self.lines + index + 1, level.is_warning(text)
+        for event in inner.events:
+            event.number, event.last, event.time = number, number, self._time_of(lines, index)
+            event.speaker, event.rank, event.host, event.weak = line.speaker, line.rank, line.host, weak
+            if event.trace is not None:
+                event.trace.first_line = event.trace.last_line = event.trace.end = number
+            self._ledger.add(kind_of(event.hit, event.text, event.trace), event)
+        return bool(inner.events)
 
     def _with_broken_off(self, said: str, lines: list[bytes], index: int) -> str:
         """`said`, with the next line where only both together are a message that is known: it was broken there."""
@@ -232,7 +245,7 @@ class Scan:
         hits = hits_of(self._matcher, said, trace)
         known = [hit for hit in hits if hit.entry.kind != "unknown"]
         unknown = next((hit for hit in hits if hit not in known), unknown_exception(trace))
-        for hit in _with_spare(_kept(known), unknown):
+        for hit in with_spare(best(known), unknown):
             if trace.package:
                 hit.names.setdefault(IMPORTER, trace.package)
             if expression := trace.none_expression:
@@ -286,7 +299,7 @@ class Scan:
             return
         quoting = not level.is_error(text, said)
         spare = unknown_line(said) if not (weak or quoting) or not hits else None
-        for hit in _with_spare(_kept(hits), spare):
+        for hit in with_spare(best(hits), spare):
             quoted = quoting and Traces.bare(hit.entry.test, number) is not None
             doubted = (weak and hit.entry.kind != "notice") or hit.entry.lasting
             self._note(line, text, said, number, hit, None, weak=doubted, quoted=quoted, lines=lines, reason=reason)
@@ -302,7 +315,7 @@ class Scan:
         self.launcher = found.root_cause
         self._passed = self.lines + index + 1 + found.last
         said = found.text.strip()
-        for hit in _kept(self._matcher.hits(said) or self._matcher.hits(torchrun_summary.HEADER)):
+        for hit in best(self._matcher.hits(said) or self._matcher.hits(torchrun_summary.HEADER)):
             self._note(line, said, said, self.lines + index + 1 + found.index, hit, None)
 
     def _note_last_words(self) -> None:
@@ -385,15 +398,3 @@ class Scan:
                 reason=reason,
             ),
         )
-
-
-def _kept(hits: list[Hit]) -> list[Hit]:
-    """The best entries of a line; at least one that holds whatever else the logs say, if there is one."""
-    certain = next((index for index, hit in enumerate(hits) if not hit.entry.is_conditional), len(hits))
-    return hits[: max(_HITS_KEPT, certain + 1)]
-
-
-def _with_spare(hits: list[Hit], spare: Hit | None) -> list[Hit]:
-    """The hits; the line's own words besides, where each of the entries depends on what else the logs say."""
-    depend = all(hit.entry.is_conditional for hit in hits)
-    return [*hits, spare] if depend and spare is not None else hits
