@@ -12,11 +12,11 @@ in 16 bits: with R = H / 2 a chunk's logits take half of what the weight takes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 import torch
 from torch import nn
 
+from ascendtune.machine.torch_backend.mixed_product import adds_products
 from ascendtune.train.objective.head import HeadForm
 
 # Bytes of fp32 logits whose softmax is taken at once, and positions at least.
@@ -74,23 +74,11 @@ def add_weight_gradient(total: torch.Tensor, grad: torch.Tensor, hidden: torch.T
     if total.dtype == grad.dtype:
         total.addmm_(grad.t(), hidden)
         return
-    if type(total) is torch.Tensor and _adds_products(total.dtype, grad.dtype, total.device):
+    if type(total) is torch.Tensor and adds_products(total.dtype, grad.dtype, total.device):
         torch.addmm(total, grad.t(), hidden, out_dtype=total.dtype, out=total)
         return
     for part in _cut(len(total), max(1, _GRADIENT_BYTES // (hidden.shape[1] * hidden.element_size()))):
         total[part] += grad[:, part].t() @ hidden
-
-
-@cache
-def _adds_products(dtype: torch.dtype, operands: torch.dtype, device: torch.device) -> bool:
-    """Whether one operator adds a product of `operands` to a tensor of `dtype` here; torch 2.8 has it on CUDA."""
-    total, ones = torch.ones(16, 16, dtype=dtype, device=device), torch.ones(16, 16, dtype=operands, device=device)
-    try:
-        torch.addmm(total, ones, ones, out_dtype=dtype, out=total)
-    # An argument that does not exist, an operator that the device does not have or refuses.
-    except (TypeError, RuntimeError):
-        return False
-    return bool((total == 17).all())
 
 
 def checkpointed_chunks(
