@@ -405,7 +405,8 @@ def test_what_pydantic_was_told_of_the_whole_configuration_belongs_to_its_messag
 def test_line_that_was_copied_from_a_screen_of_k9s_is_read(explained: Explained) -> None:
     log = (
         "│ I0908 02:12:23.339234       1 client.go:53] tide\n"
-        "│ F0908 02:12:23.566599       1 main.go:133] load config failed, error is can not find vnpu config for chip 7-7  \n"
+        "│ F0908 02:12:23.566599       1 main.go:133] load config failed, "
+        "error is can not find vnpu config for chip 7-7  \n"
     )
 
     assert entry_of(explained(log)) == "hami-chip-not-in-config"
