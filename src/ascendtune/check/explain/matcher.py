@@ -40,6 +40,8 @@ _COMMON = frozenset(
 """Words of anchors that any text holds: looking for the anchors at each of them takes half of the time."""
 _HITS_KEPT = 5
 """Entries of one line: those that require facts are decided when the whole log is read."""
+_TELLING = 4
+"""Letters of a word within an anchor that is looked for in place of one at its ends."""
 ASCEND = frozenset(b"ascend npu cann hccl".split())
 
 
@@ -69,8 +71,9 @@ class Matcher:
             for anchor in entry.anchors:
                 parts = tuple(part.encode() for part in anchor)
                 words = [word for part in parts for word in _WORD.findall(part)]
-                longest, tried = max(words, key=len), max(words, key=_narrows)
                 whole = [word for part in parts for word in _WORD.findall(part)[1:-1]]
+                inner = [word for word in whole if len(word) >= _TELLING and word not in _COMMON | _TROUBLE]
+                longest, tried = max(inner or words, key=len), max(inner or words, key=_narrows)
                 rare = longest if longest not in _COMMON else max(words, key=_is_rare)
                 chunk = _chunk(parts)
                 if chunk.strip() == rare and any(map(_DIGITS.search, parts)):

@@ -169,6 +169,14 @@ def test_lines_with_words_but_no_piece_of_an_anchor_are_passed_over(matcher: Mat
     assert matcher.worth_a_look(lines) == [False, True, False, False]
 
 
+def test_an_anchor_begins_and_ends_within_names_that_run_together(matcher: Matcher) -> None:
+    """Its longest word is a part of one of the line."""
+    lines = ["LinearOperation setup failed!", "RuntimeError: MoonOperation setup failed!Tide"]
+
+    assert all("atb-setup" in [hit.entry.id for hit in matcher.hits(line)] for line in lines)
+    assert matcher.worth_a_look("\n".join(lines).encode()) == [True, True]
+
+
 @pytest.mark.parametrize(
     ("line", "is_found"),
     [
