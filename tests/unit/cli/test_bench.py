@@ -62,6 +62,7 @@ def run_bench(**options: Any) -> None:
     command.bench(Path("recipe.yaml"), **{"devices": "1,2", "steps": 4, "warmup": 1, "repeats": 2, **options})
 
 
+@pytest.mark.long
 def test_a_benchmark_writes_its_tables_and_is_not_trained_again(
     trainings: Trainings, capsys: pytest.CaptureFixture[str]
 ) -> None:

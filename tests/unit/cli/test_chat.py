@@ -197,6 +197,7 @@ for line in chat._lines():
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("marked", "typed", "messages"),
     [

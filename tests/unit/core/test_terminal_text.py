@@ -114,6 +114,7 @@ _WRITERS = {
 }
 
 
+@pytest.mark.long
 def test_only_listed_files_bypass_the_safe_stream() -> None:
     """`sys.__stdout__`, the streams' buffers, descriptors, /dev/tty and escape sequences belong to a few files."""
     found = []

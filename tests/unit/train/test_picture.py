@@ -80,6 +80,7 @@ def test_smoothing_ignores_a_spike_and_reaches_both_ends() -> None:
     assert set(smooth) == {1.0}
 
 
+@pytest.mark.long
 def test_learning_from_pairs_has_a_panel_of_its_own(tmp_path: Path) -> None:
     draw(recorded(tmp_path, [0.7, 0.5], accuracy=0.75))
     assert "accuracy" in text_of(tmp_path / "loss.svg")

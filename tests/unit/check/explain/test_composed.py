@@ -6,6 +6,8 @@ import random
 import re
 from collections.abc import Callable
 
+import pytest
+
 from ascendtune.check.explain.diagnosis import Diagnosis
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.knowledge import KnownFailure, entries
@@ -62,6 +64,7 @@ def _composed(entry: KnownFailure, seed: int, *, steps: int = 4) -> tuple[list[s
 
 
 # A test of its own for each entry would be a thousand tests, which every test process would collect.
+@pytest.mark.long
 def test_the_first_cause_is_found_among_echoes(explained: Callable[..., Explanation]) -> None:
     for entry in _EXPLAINING:
         lines, guilty = _composed(entry, seed=sum(map(ord, entry.id)))
@@ -77,6 +80,7 @@ def test_the_first_cause_is_found_among_echoes(explained: Callable[..., Explanat
             assert verdict.rank == guilty, entry.id
 
 
+@pytest.mark.long
 def test_a_truncated_log_is_explained_as_well(explained: Callable[..., Explanation]) -> None:
     """The beginning is lost, and the end: in the middle of a line, and of a character."""
     for entry in _EXPLAINING[::7]:

@@ -113,6 +113,7 @@ def _interpolated(value: Any) -> Any:
     return re.sub(r"\$(\$|\w+|\{[^}]*\})", lambda found: "$" if found[1] == "$" else "WRONG", value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", kubernetes.KINDS)
 @_few
 @given(folder=_FOLDERS.filter(lambda text: ":" not in text), word=_WORDS)
@@ -140,6 +141,7 @@ def _expanded(text: str) -> str:
     return re.sub(r"\$(\$|\([^)]*\))", lambda found: "$" if found[1] == "$" else "WRONG", text)
 
 
+@pytest.mark.long
 @_few
 @given(folder=_FOLDERS, word=_WORDS)
 def test_srun_gets_odd_paths_and_words_unchanged(tmp_path: Path, bin_directory: Path, folder: str, word: str) -> None:

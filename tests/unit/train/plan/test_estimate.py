@@ -57,6 +57,7 @@ def test_a_request_survives_its_json(request_of: Any) -> None:
     assert Request.from_json(with_rows.to_json()) == with_rows
 
 
+@pytest.mark.long
 def test_what_fits_needs_no_change(request_of: Any) -> None:
     answer = estimate.answer(request_of(), search=True)
     found = Estimate.of(answer["estimate"])

@@ -212,6 +212,7 @@ def test_a_capped_head_is_found_where_the_config_says_bf16(tmp_path: Path) -> No
     assert setting.head_form == HeadForm(scale=1.0, cap=20.0)
 
 
+@pytest.mark.long
 def test_leaves_the_random_state_as_it_was(model: Path) -> None:
     import torch
 
