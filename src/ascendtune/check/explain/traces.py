@@ -30,6 +30,8 @@ _ENDINGS = (
     *("ArrowInvalid", "BadZipFile", "IncompleteRead", "IncompatibleWorldSize", "DataDependentSymNode", "gaierror"),
 )
 """Of names of exceptions; those in the second line are called like nothing else."""
+_OF_EXCEPTIONS = re.compile(r"\.exceptions\.[A-Z]\w+$")
+"""Classes of a module of exceptions, whatever they are called."""
 _ANYBODYS = ("Error", "Exception", "Failure", "Timeout")
 """Words before a colon that no exception of Python is called by, but every other program says."""
 _LONGEST = 400
@@ -223,4 +225,5 @@ def _may_be_one(match: re.Match[str], trace: Trace) -> bool:
 
 
 def _is_exception(name: str) -> bool:
-    return name.endswith(_ENDINGS) or ("." in name and name.endswith((".error", ".timeout", ".Unsupported", "Failed")))
+    dotted = "." in name and name.endswith((".error", ".timeout", ".Unsupported", "Failed"))
+    return dotted or name.endswith(_ENDINGS) or _OF_EXCEPTIONS.search(name) is not None

@@ -26,6 +26,14 @@ def test_logged_message_of_a_package_is_known(line: str, explained: Callable[...
     assert entry_of(explained("loading tide\n" + line.format(MESSAGE) + "\n")) == "trl-ref-model-same"
 
 
+@pytest.mark.parametrize("name", ["ray.exceptions.MoonRemoved", "tide.sea.exceptions.Low"])
+def test_class_of_a_module_of_exceptions_is_one_whatever_it_is_called(
+    name: str, explained: Callable[..., Explanation]
+) -> None:
+    first = explained(f"loading tide\n{name}: the moon has been removed\n").verdict.first
+    assert first is not None and first.trace is not None and first.trace.type == name
+
+
 def test_few_words_of_a_package_may_be_those_of_any_program(explained: Callable[..., Explanation]) -> None:
     """An anchor below 25 letters counts with its exception only."""
     raised = explained("ValueError: Invalid model type: 'moon'. Valid types are tide\n")
