@@ -15,6 +15,10 @@ from ascendtune.check.explain.trace import Trace
 
 _UNMISTAKABLE = 25
 """Letters of an anchor that are the package's own, whoever raised them."""
+_NATIVE = ("torch", "torch_npu")
+"""Packages that raise in native code, of which a traceback has no frame: it ends in the code that called them."""
+_OF_NATIVE = 20
+"""Letters of an anchor that count without a frame of such a package."""
 _GENERAL = "general_"
 """Beginning of the families of messages that are no package's own."""
 
@@ -49,7 +53,12 @@ def _passed(hits: list[Hit], trace: Trace) -> list[Hit]:
 def _may_raise(hit: Hit, said: str, trace: Trace) -> bool:
     """A few words may be those of any program: they count where the traceback passed the package, or is not there."""
     family = hit.entry.family.removeprefix(RAISED)
-    if hit.length >= _UNMISTAKABLE or hit.entry.frame or family.startswith(_GENERAL) or not trace.frames:
+    if (
+        hit.length >= (_OF_NATIVE if family in _NATIVE else _UNMISTAKABLE)
+        or hit.entry.frame
+        or family.startswith(_GENERAL)
+        or not trace.frames
+    ):
         return True
     passed = (said, *(posix(file) for file, _, _ in trace.frames))
     return any(family in each.lower().replace("-", "_") for each in passed)

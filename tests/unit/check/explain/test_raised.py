@@ -41,5 +41,10 @@ def test_few_words_of_a_package_may_be_those_of_any_program(explained: Callable[
     assert entry_of(raised) is not None and entry_of(logged) != entry_of(raised)
 
 
+def test_message_of_native_code_needs_no_frame_of_its_package(explained: Callable[..., Explanation]) -> None:
+    traceback = 'Traceback (most recent call last):\n  File "/x/moon.py", line 7, in <module>\n    tide.numpy()\n'
+    assert entry_of(explained(traceback + "RuntimeError: Numpy is not available\n")) == "torch-numpy-not-available"
+
+
 def test_warning_of_a_package_stays_without_failure(explained: Callable[..., Explanation]) -> None:
     assert explained(f"WARNING - moon - {MESSAGE}\nstep 100 of 100\ndone\n").verdict.certainty == "healthy"
