@@ -53,12 +53,8 @@ def _passed(hits: list[Hit], trace: Trace) -> list[Hit]:
 def _may_raise(hit: Hit, said: str, trace: Trace) -> bool:
     """A few words may be those of any program: they count where the traceback passed the package, or is not there."""
     family = hit.entry.family.removeprefix(RAISED)
-    if (
-        hit.length >= (_OF_NATIVE if family in _NATIVE else _UNMISTAKABLE)
-        or hit.entry.frame
-        or family.startswith(_GENERAL)
-        or not trace.frames
-    ):
+    least = _OF_NATIVE if family in _NATIVE else _UNMISTAKABLE
+    if hit.length >= least or hit.entry.frame or family.startswith(_GENERAL) or not trace.frames:
         return True
     passed = (said, *(posix(file) for file, _, _ in trace.frames))
     return any(family in each.lower().replace("-", "_") for each in passed)
