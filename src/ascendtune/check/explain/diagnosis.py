@@ -16,7 +16,7 @@ Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
 _LAUNCHER = "launcher"
 _INTERRUPTED = "interrupted", "ended-by-signal"
 _KILLED = "killed", "killed-while-weights-load", "killed-while-data-is-prepared", "killed-with-optimizer-offloaded"
-"""What a shell or a launcher says of a process that was killed, which does not say why."""
+"""A shell or a launcher says that a process was killed; it does not say why."""
 _NEAR_LINES = 60
 _MESSAGE_LINES = 10
 """Lines below an exception that are likely to belong to its message."""

@@ -38,6 +38,7 @@ _COMMON = frozenset(
     b"what where which with world your".split()
 )
 """Words of anchors that any text holds: looking for the anchors at each of them takes half of the time."""
+_UNTELLING = _COMMON | _TROUBLE
 _HITS_KEPT = 5
 """Entries of one line: those that require facts are decided when the whole log is read."""
 _TELLING = 4
@@ -58,9 +59,8 @@ class Matcher:
     """Two steps: a line's words and a piece of an anchor tell whether it is worth a look, then all anchors are tried
     that have two of its words.
 
-    These are the anchor's longest, or one that is not a word of trouble where it has such, for of lines of trouble
-    there are many; and one from within a part, which is whole whatever surrounds the anchor. So the longest word of an
-    anchor is whole, too; where any text holds it, all are.
+    Words from within an anchor are taken where there are telling ones: those at its ends may be parts of longer names
+    in the line. Else it is the longest that is not a word of trouble, for of lines of trouble there are many.
     """
 
     def __init__(self, entries: Iterable[KnownFailure]) -> None:
@@ -72,7 +72,7 @@ class Matcher:
                 parts = tuple(part.encode() for part in anchor)
                 words = [word for part in parts for word in _WORD.findall(part)]
                 whole = [word for part in parts for word in _WORD.findall(part)[1:-1]]
-                inner = [word for word in whole if len(word) >= _TELLING and word not in _COMMON | _TROUBLE]
+                inner = [word for word in whole if len(word) >= _TELLING and word not in _UNTELLING]
                 longest, tried = max(inner or words, key=len), max(inner or words, key=_narrows)
                 rare = longest if longest not in _COMMON else max(words, key=_is_rare)
                 chunk = _chunk(parts)

@@ -40,7 +40,7 @@ def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
 
 
 def hit_of_line(said: str) -> Hit | None:
-    """What is known about an error that was logged without its exception: only words that are a package's own count."""
+    """The entry of an error that was logged without its exception; anchors below 25 letters do not count."""
     hits = (hit for hit in _matcher().hits(said) if hit.length >= _UNMISTAKABLE and hit.entry.kind != "notice")
     return next((hit for hit in hits if not hit.entry.frame and not hit.entry.is_conditional), None)
 

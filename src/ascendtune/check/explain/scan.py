@@ -111,12 +111,15 @@ class Scan:
             self._head = self._head or block[:_KEPT]
             self._tail = block[-_KEPT:] if len(block) >= _KEPT else (self._tail + block)[-_KEPT:]
             self._read_block(block)
-        for speaker, trace in self._traces.rest():
-            self._note_cut_off(Line(speaker, "", trace.rank), trace)
+        self._end_traces()
         self._note_last_words()
         self._look_up_own_words()
         self._ledger.mark_survived(self.lines)
         return self
+
+    def _end_traces(self) -> None:
+        for speaker, trace in self._traces.rest():
+            self._note_cut_off(Line(speaker, "", trace.rank), trace)
 
     def _read_block(self, block: bytes) -> None:
         lines = block.split(b"\n")
@@ -193,6 +196,7 @@ class Scan:
         """Read the traceback that a line holds; False if nothing in it is a failure."""
         inner, text = Scan(self.name, self._matcher), lines[index][:LONGEST_TEXT].decode(errors="replace")
         inner._read_block("\n".join(escaped.traceback_in(lines[index])).encode())
+        inner._end_traces()
         line, number, weak = lines_of.read(text), self.lines + index + 1, level.is_warning(text)
         for event in inner.events:
             event.number, event.last, event.time = number, number, self._time_of(lines, index)
@@ -339,7 +343,7 @@ class Scan:
                 self._note(lines_of.read(lines[first]), words, words, number, unknown_line(words), None)
 
     def _look_up_own_words(self) -> None:
-        """What packages raise may have been logged instead, without the exception."""
+        """Use an entry of what packages raise where its message was logged as an error, without an exception."""
         for event in self.events:
             is_error = event.trace is None and not event.weak and not event.is_heading
             if is_error and (found := hit_of_line(event.text)) is not None:

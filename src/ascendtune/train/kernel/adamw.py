@@ -28,7 +28,7 @@ class AdamWChoice(KernelChoice):
 
 
 def choose_adamw(recipe: Recipe, strategy: Strategy, precision: Precision) -> AdamWChoice:
-    """What the recipe allows and the device has; with a warning none where it fails or computes something else."""
+    """The device's kernel, if the recipe allows it; a warning if it fails or disagrees with AdamW, and is not used."""
     device, choice = strategy.device, recipe.kernel
     if recipe.optim.optimizer not in ("auto", "adamw"):
         return AdamWChoice(f"none for {recipe.optim.optimizer}")
@@ -53,7 +53,7 @@ def choose_adamw(recipe: Recipe, strategy: Strategy, precision: Precision) -> Ad
 
 
 def _difference(update: AdamWUpdate, device: torch.device) -> str | None:
-    """How `update` differs from the formula in fp64 on the host; None where it does not."""
+    """Compare `update` with the formula in fp64 on the host; returns the difference in words, or None."""
     settings = AdamWSettings(learning_rate=0.01, weight_decay=0.1, beta1=0.9, beta2=0.999, epsilon=1e-3)
     generator = torch.Generator().manual_seed(0)
     # No multiple of a block.
