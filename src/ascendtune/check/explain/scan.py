@@ -12,6 +12,7 @@ from ascendtune.check.explain.frame import frame_of
 from ascendtune.check.explain.knowledge import EXPRESSION, IMPORTER, TABLE
 from ascendtune.check.explain.ledger import Ledger, kind_of
 from ascendtune.check.explain.line import InnerPrefixes, Line
+from ascendtune.check.explain.line_times import LineTimes
 from ascendtune.check.explain.matcher import Hit, Matcher, best, rank, with_spare
 from ascendtune.check.explain.message_lines import LONGEST_TEXT, NO_SOLUTION
 from ascendtune.check.explain.own_words import unknown_exception, unknown_line
@@ -35,8 +36,6 @@ _CLASSES = ("detail", "unknown")
 _GOES_ON = re.compile(r"\s?[a-z(]")
 _KEPT = 1 << 17
 _TAB = 4
-_LOOK_BACK = 200
-"""Lines in which the time of a line without one is looked for."""
 
 
 class Scan:
@@ -62,9 +61,8 @@ class Scan:
         self._traces = Traces()
         self._ledger = Ledger()
         self._inner = InnerPrefixes()
+        self._times = LineTimes()
         self._time: float | None = None
-        self._timed: tuple[int, int, float | None] = -1, -1, None
-        """Of the block's lines: up to which a time was looked for, which has the last one, and this time."""
         self._last = 0, b""
         """The last line that is not blank, with its number."""
         self._passed = 0
@@ -125,7 +123,7 @@ class Scan:
         lines = block.split(b"\n")
         if not lines[-1]:
             del lines[-1]
-        self._timed = -1, -1, None
+        self._times.begin_block()
         head = min(max(0, _HEAD - self.lines), len(lines))
         chosen = self._sieve.worth_reading(block, lines)
         chosen = [*range(head), *(index for index in chosen if index >= head)]
@@ -180,7 +178,7 @@ class Scan:
         inside, trace = self._traces.feed(line.speaker, said, number)
         if inside and trace is None:
             return
-        self._time = self._time_of(lines, index)
+        self._time = self._times.time_of(lines, index)
         trace = trace or Traces.bare(said, number)
         above = lines[index - 1][:LONGEST_TEXT].decode(errors="replace") if index else ""
         if trace is not None:
@@ -199,7 +197,7 @@ class Scan:
         inner._end_traces()
         line, number, weak = lines_of.read(text), self.lines + index + 1, level.is_warning(text)
         for event in inner.events:
-            event.number, event.last, event.time = number, number, self._time_of(lines, index)
+            event.number, event.last, event.time = number, number, self._times.time_of(lines, index)
             event.speaker, event.rank, event.host, event.weak = line.speaker, line.rank, line.host, weak
             if event.trace is not None:
                 event.trace.first_line = event.trace.last_line = event.trace.end = number
@@ -348,17 +346,6 @@ class Scan:
             is_error = event.trace is None and not event.weak and not event.is_heading
             if is_error and (found := hit_of_line(event.text)) is not None:
                 event.hit = min(event.hit, found, key=rank)
-
-    def _time_of(self, lines: list[bytes], index: int) -> float | None:
-        first = max(0, index - _LOOK_BACK)
-        for each in range(index, max(first, self._timed[0] + 1) - 1, -1):
-            line = lines[each]
-            if b":" in line and (time := lines_of.time_of(line[:200].decode(errors="replace"))) is not None:
-                self._timed = index, each, time
-                return time
-        at, time = self._timed[1:]
-        self._timed = index, at, time
-        return time if at >= first else self._time
 
     def _note(
         self,
