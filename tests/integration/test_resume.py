@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -295,8 +296,12 @@ def test_interrupt_before_training_leaves_a_run_that_starts_over(bench: Callable
 
 
 def _rank(job: Job, number: int) -> psutil.Process:
-    below = psutil.Process(job.process.pid).children(recursive=True)
-    return next(each for each in below if each.environ().get("RANK") == str(number))
+    for each in psutil.Process(job.process.pid).children(recursive=True):
+        # Others of its processes come and go.
+        with suppress(psutil.NoSuchProcess):
+            if each.environ().get("RANK") == str(number):
+                return each
+    raise AssertionError(f"no rank {number} below process {job.process.pid}")
 
 
 def test_two_ranks_lose_one_then_become_one(

@@ -120,22 +120,26 @@ class Disk:
     waiting: set[Path] = field(default_factory=set)
     """Directories in which something was renamed, not flushed since."""
     renamed: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    """Checkpoints are written by another thread than the rest."""
 
     def note_flush(self, descriptor: int) -> None:
         facts = os.fstat(descriptor)
-        self.flushed[facts.st_ino] = facts.st_size
-        self.waiting = {path for path in self.waiting if path.stat().st_ino != facts.st_ino}
+        with self.lock:
+            self.flushed[facts.st_ino] = facts.st_size
+            self.waiting = {path for path in self.waiting if path.stat().st_ino != facts.st_ino}
 
     def note_rename(self, source: Path, target: Path) -> None:
         if target.name.startswith("."):
             return  # not a name that anybody reads
         files = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
-        for file in files:
-            facts = file.stat()
-            if self.flushed.get(facts.st_ino) != facts.st_size:
-                self.unflushed.append(f"{file.name} of {target.name}")
-        self.renamed.append(target.name)
-        self.waiting.add(target.parent)
+        with self.lock:
+            for file in files:
+                facts = file.stat()
+                if self.flushed.get(facts.st_ino) != facts.st_size:
+                    self.unflushed.append(f"{file.name} of {target.name}")
+            self.renamed.append(target.name)
+            self.waiting.add(target.parent)
 
 
 @pytest.fixture
