@@ -77,6 +77,7 @@ def test_child_whose_interpreter_starts_differently_is_started(_libraries: Prelo
             assert done.stdout == "False\n" if env is None else "PYTHONHASHSEED=5" in json.loads(done.stdout)["environ"]
 
 
+@pytest.mark.long
 def test_copies_of_our_modules_share_nothing(_libraries: Preloaded) -> None:
     with _libraries.children():
         done = subprocess.run([sys.executable, PROBE, "copies"], capture_output=True, text=True)

@@ -82,6 +82,7 @@ def test_a_benchmark_writes_its_tables_and_is_not_trained_again(
     assert "equal global batch" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_an_interrupted_benchmark_goes_on_behind_the_last_training(trainings: Trainings) -> None:
     trainings.interrupted_at = 4
     with pytest.raises(KeyboardInterrupt):
@@ -116,6 +117,7 @@ def test_a_benchmark_without_any_measurement_fails(trainings: Trainings) -> None
     assert caught.value.code == "nothing-measured"
 
 
+@pytest.mark.long
 def test_another_recipe_takes_another_directory(trainings: Trainings) -> None:
     run_bench(devices="1", repeats=1)
     run_bench(devices="1", repeats=1, overrides=["optim.learning_rate=1e-3"])

@@ -94,6 +94,7 @@ def _on_terminal(path: str, columns: int, *words: str, **env: str) -> str:
     return shown.decode()
 
 
+@pytest.mark.long
 def test_table_of_devices_fits_a_narrow_terminal(printing: Callable[[str], str]) -> None:
     path = printing("info_a3_24.1.rc3.3_two_dies")
     for columns in (60, 100):

@@ -56,6 +56,7 @@ def test_there_must_be_room(columns: int | None, fits: bool) -> None:
 _TEXTS = st.lists(st.builds(_segment, st.text(alphabet="ab \n数é", min_size=1, max_size=80), st.booleans()), min_size=1)
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(_TEXTS, _TEXTS, st.integers(51, 90))
 def test_no_line_is_too_wide_and_no_character_is_lost(left: list[Segment], right: list[Segment], columns: int) -> None:

@@ -70,6 +70,7 @@ def test_second_claim_of_a_directory_is_refused(tmp_path: Path) -> None:
     require_free(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_claim_of_many_processes_at_once_is_one(tmp_path: Path) -> None:
     claimants = [start(TAKE + "time.sleep(60)", str(tmp_path / "run")) for _ in range(6)]
     until(lambda: sum(each.poll() is None for each in claimants) <= 1)

@@ -167,6 +167,7 @@ def test_labels_of_tagged_templates_are_transformers_mask(name: str, messages: l
     assert ids[len(expected[0]) :] in ([], [template.tokenizer.eos_id])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in TEXT if name not in OTHER_AIM])
 @given(messages=conversations())
 @_MANY

@@ -73,6 +73,7 @@ def test_rows_of_many_blocks_are_read_in_any_order(largest: int, monkeypatch: py
         assert list(rows.taken(first)) == [texts[number] for number in dict.fromkeys(order.tolist())]
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     def peak(count: int) -> int:
         path = tmp_path / f"{count}.jsonl"

@@ -111,6 +111,7 @@ def test_a_refused_row_keeps_its_reason(template: ChatTemplate, tmp_path: Path) 
     assert outcome.dropped == [(1, REFUSED, "not this")] and len(dataset) == 2
 
 
+@pytest.mark.long
 def test_any_number_of_processes_gives_the_same_bytes(template: ChatTemplate, tmp_path: Path) -> None:
     rows = [*ROWS[:800], chat("a", "b", train=False), *ROWS[800:]]
     outcomes, contents = [], []

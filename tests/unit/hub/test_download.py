@@ -126,6 +126,7 @@ def _ask(home: Path, endpoint: str, *calls: str, **variables: str) -> Finished:
     return done
 
 
+@pytest.mark.long
 def test_a_model_is_downloaded_without_pickles_and_then_found_offline(hub: str, tmp_path: Path) -> None:
     _Hub.requested.clear()
     done = _ask(tmp_path, hub, "fetch_model('owner/whole')")
@@ -160,6 +161,7 @@ def test_a_server_that_is_not_a_hub_is_named(tmp_path: Path) -> None:
     assert answer.startswith("MachineError 3") and "its answer is not a hub's" in answer
 
 
+@pytest.mark.long
 def test_an_adapter_is_downloaded_for_commands_that_use_or_merge_weights(hub: str, tmp_path: Path) -> None:
     imports = "__import__('ascendtune.{0}', fromlist=['x'])"
     chat, merge = imports.format("infer.engine"), imports.format("merge.source")

@@ -27,6 +27,7 @@ def text_of(svg: Path) -> str:
     return " ".join(ElementTree.parse(svg).getroot().itertext())
 
 
+@pytest.mark.long
 def test_drawing_a_run_writes_png_and_svg(tmp_path: Path) -> None:
     run = recorded(tmp_path, [4.0, 2.0, 0.3, 0.2], tokens_per_second=None)
     (tmp_path / "eval.jsonl").write_text('{"step": 2, "loss": 2.5}\n')
@@ -43,6 +44,7 @@ def test_short_and_odd_runs_are_drawn(tmp_path: Path, losses: list[float]) -> No
     assert len(draw(recorded(tmp_path, losses))) == 2
 
 
+@pytest.mark.long
 def test_what_is_recorded_is_drawn_in_every_panel(tmp_path: Path) -> None:
     draw(recorded(tmp_path, [4.0, 2.0, 1.0], tokens_per_second=1234.0, accuracy=0.5))
     words = text_of(tmp_path / "loss.svg")

@@ -67,6 +67,7 @@ def test_student_quantile_of_one_and_two_degrees_has_its_closed_form() -> None:
     assert student_quantile(0.05, 10**6) == pytest.approx(NormalDist().inv_cdf(0.975), rel=1e-5)
 
 
+@pytest.mark.long
 def test_interval_contains_zero_as_mcnemars_exact_test_says() -> None:
     for differing in range(1, 30):
         for won in range(differing + 1):

@@ -210,6 +210,7 @@ def test_samples_are_taken_while_measured_steps_run(tmp_path: Path) -> None:
     assert samples.memory_used_bytes == 30
 
 
+@pytest.mark.long
 def test_the_picture_is_an_svg_with_a_line_for_each_strategy(tmp_path: Path) -> None:
     results = [
         result(Cell(AS_ASKED, 1, 1, 1), 100.0, 110.0),

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parents[3]
 
 
@@ -21,6 +23,7 @@ def _on(scenario: str, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_doctor_on_a_simulated_node_reports_its_old_driver() -> None:
     result = _on("driver-too-old", "ascendtune", "doctor")
     assert result.returncode == 1

@@ -56,6 +56,7 @@ def _require_silence(directory: Path, nodes: list[Node]) -> None:
         assert loud == [], node
 
 
+@pytest.mark.long
 def test_healthy_machines_give_no_warning(tmp_path: Path) -> None:
     _require_silence(tmp_path, _healthy_nodes(200)[::25])
 

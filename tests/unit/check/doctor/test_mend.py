@@ -108,6 +108,7 @@ def _doctor(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_the_command_shows_first_and_does_only_what_is_agreed_to(tmp_path: Path) -> None:
     shown = _doctor(tmp_path, "--fix")
     assert f"  create the cache directory {tmp_path}/cache/ascendtune\n" in shown.stdout
@@ -118,6 +119,7 @@ def test_the_command_shows_first_and_does_only_what_is_agreed_to(tmp_path: Path)
     assert "--fix can do nothing here" in _doctor(tmp_path, "--fix").stdout
 
 
+@pytest.mark.long
 def test_json_says_what_was_done(tmp_path: Path) -> None:
     for options, done in ((["--fix"], False), (["--fix", "--yes"], True)):
         told = json.loads(_doctor(tmp_path, "--json", *options).stdout)["fix"]

@@ -176,6 +176,7 @@ _event = st.tuples(
 )  # fmt: skip
 
 
+@pytest.mark.long
 @settings(max_examples=150)
 @given(st.lists(_event, min_size=1, max_size=25), st.booleans())
 def test_the_parts_add_up_whatever_the_events_are(events: list[tuple[int, ...]], has_steps: bool) -> None:
@@ -192,6 +193,7 @@ def test_the_parts_add_up_whatever_the_events_are(events: list[tuple[int, ...]],
     assert found.parts() == pytest.approx(found.total, abs=1e-12)
 
 
+@pytest.mark.long
 def test_many_steps_and_deeply_nested_operators_do_not_multiply() -> None:
     trace = Trace()
     for number in range(8_000):

@@ -92,6 +92,7 @@ def test_docker_gets_odd_paths_and_words_unchanged(tmp_path: Path, bin_directory
     assert (asked.directory / "runs").is_dir()
 
 
+@pytest.mark.long
 @given(folder=_FOLDERS, word=_WORDS)
 def test_compose_reads_odd_paths_and_words_unchanged(folder: str, word: str) -> None:
     asked = _submission(Path("/srv"), folder, word)

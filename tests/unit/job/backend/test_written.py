@@ -170,6 +170,7 @@ def test_docker_script_fails_without_node_rank(tmp_path: Path) -> None:
     assert "NODE_RANK: 0, 1, …" in done.stderr
 
 
+@pytest.mark.long
 def test_secrets_are_passed_on_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_never_to_be_seen")
     assert not [name for name, text in submissions.written() if "hf_never" in text]

@@ -48,6 +48,7 @@ def test_clone_has_the_same_packages_and_the_old_one_can_be_removed(env: dict[st
     assert set(conda.environments()) == {"base", "new"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["miniconda3/envs/by-path", "elsewhere/by-path"])
 def test_environment_is_found_by_its_path(env: dict[str, str], tmp_path: Path, place: str) -> None:
     conda, new = Conda.find(env), str(tmp_path / place)

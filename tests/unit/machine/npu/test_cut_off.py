@@ -62,6 +62,7 @@ def _transcripts(shared: Path) -> list[str]:
     return [path.read_bytes().decode(errors="replace") for path in sorted(paths)]
 
 
+@pytest.mark.long
 def test_answers_that_are_cut_invent_nothing(shared: Path) -> None:
     for text in _transcripts(shared):
         # The step is odd, so that cuts stand at different places of the lines.

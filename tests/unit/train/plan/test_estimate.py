@@ -102,6 +102,7 @@ def test_offloading_moves_what_rests_to_the_host(shallow_request_of: Any) -> Non
     assert moved.host > kept.host
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "error",
     [
@@ -173,6 +174,7 @@ def test_auto_batch_is_the_largest_power_of_two_that_fits(shallow_request_of: An
     assert Estimate.of(found["estimate"]) == sizes[2]
 
 
+@pytest.mark.long
 def test_auto_batch_is_one_where_nothing_fits(request_of: Any) -> None:
     found = estimate.answer(request_of(memory=1000, batch={"per_device": "auto"}), search=False)
     assert found["per_device"] == 1

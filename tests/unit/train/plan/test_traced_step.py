@@ -68,6 +68,7 @@ def _trace(
     return trace_step(setting, documents)
 
 
+@pytest.mark.long
 def test_full_training_holds_weights_gradients_and_two_moments(usual: StepMemory) -> None:
     assert (usual.parameters, usual.trainable) == (_PARAMETERS, _PARAMETERS)
     update = usual.moments["update"]
@@ -76,6 +77,7 @@ def test_full_training_holds_weights_gradients_and_two_moments(usual: StepMemory
     assert usual.resting.total() == pytest.approx(3 * 4 * _PARAMETERS, rel=0.01)
 
 
+@pytest.mark.long
 def test_sgd_has_no_moments(model: Path) -> None:
     assert _trace(model, optim={"optimizer": "sgd"}).resting.total() == pytest.approx(4 * _PARAMETERS, rel=0.01)
 
@@ -110,6 +112,7 @@ def test_dropped_rotations_can_be_traced(tmp_path: Path) -> None:
             assert _trace(tmp_path, ranks=ranks, device=device, method=method, parallel=parallel).trainable > 0
 
 
+@pytest.mark.long
 def test_ddp_keeps_buckets_of_all_gradients(model: Path, usual: StepMemory) -> None:
     together = _trace(model, ranks=2, parallel={"strategy": "ddp"})
     assert together.resting.total() - usual.resting.total() == pytest.approx(4 * _PARAMETERS, rel=0.01)
@@ -137,6 +140,7 @@ def test_fsdp_loads_its_share_and_one_block(model: Path, divided: StepMemory) ->
     assert whole.moments["sharding"].total() >= 4 * (_PARAMETERS + block / 4)
 
 
+@pytest.mark.long
 def test_what_fsdp_gathers_is_communication(divided: StepMemory) -> None:
     # In the loss: the head and the final norm, and the last two blocks; more where the largest is gathered.
     gathered = divided.moments["loss"]["communication"]

@@ -110,6 +110,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "down"
 
 
+@pytest.mark.long
 def test_upload_goes_on_where_it_ended_and_shows_no_secret(tmp_path: Path, client: Path) -> None:
     _run(tmp_path, "1new", _REAL.read_bytes())
     (found,) = find_offline_runs([tmp_path])

@@ -102,6 +102,7 @@ def _alone(step: int) -> list[torch.Tensor | None]:
     return [None if each.grad is None else each.grad for each in model.parameters()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("send_dtype", "tolerance"), [(None, 1e-6), (torch.bfloat16, 2e-2)])
 def test_every_rank_has_the_mean_of_all_gradients(
     gradients: Path, send_dtype: torch.dtype | None, tolerance: float
