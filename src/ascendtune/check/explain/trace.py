@@ -42,6 +42,10 @@ _OF_FIELD = re.compile(r"\s*\S.*[\[(]type=\w+")
 _OF_WHOLE = re.compile(r"\s*(?:Value error|Assertion failed), (?P<reason>.*?)(?: \[type=\w+.*)?$")
 """What a check of the whole configuration raised, below a message of pydantic."""
 _READ_MORE = "For further information visit"
+_OF_YAML = re.compile(r"\byaml\.\w+\.\w+Error$")
+_MARK = re.compile(r"\s+in \"[^\"]+\", line \d+")
+_FOUND_THERE = re.compile(r"(?:found|expected|could not|but|invalid) ")
+"""What PyYAML found, below the place where the block begins in which it was found."""
 _MOST_FIELDS = 3
 _OF_GRAPH = re.compile(r"\W*(?:\d+ )?In file (?P<file>[^\s:(]+)[:(](?P<line>\d+)")
 """A line of the model's code that MindSpore names below an exception of its graph mode."""
@@ -186,6 +190,8 @@ class Trace:
             self._read_line(below[0])
         if _OF_PYDANTIC.search(self.message):
             self._read_fields(below)
+        if _OF_YAML.search(self.type):
+            self._read_marks(below)
         if listed := code_of.listed_in(self.message, below):
             self.add(f"{self.message} {listed}", listed)
         at = next((index for index, line in enumerate(below) if _REASON.match(line)), len(below))
@@ -247,6 +253,15 @@ class Trace:
                 return
             self.add(f"{self.message}{between}{name.strip()}: {reason.strip()}", f"{name.strip()}: {reason.strip()}")
             between = "; "
+
+    def _read_marks(self, below: list[str]) -> None:
+        """Add the places in a YAML file, and what was found there."""
+        for line in below[:LONGEST_MESSAGE]:
+            if line.strip() and line.strip() in self.message:
+                continue
+            if not (_MARK.match(line) or _FOUND_THERE.match(line)):
+                return
+            self._read_line(line)
 
     def _read_on(self, below: list[str]) -> None:
         """Add the lines on which a message without a traceback continues."""

@@ -243,6 +243,20 @@ def test_lines_below_pydantic_that_are_no_fields_are_left(explained: Explained, 
     assert explanation.verdict.first.message == "1 validation error for MoonConfig"
 
 
+def test_what_pyyaml_found_is_in_the_message(explained: Explained) -> None:
+    explanation = explained(
+        'Traceback (most recent call last):\n  File "/x/yaml/scanner.py", line 7, in tide\n    sea()\n'
+        "yaml.scanner.ScannerError: while scanning a simple key\n"
+        '  in "moon.yaml", line 7, column 1\n'
+        "could not find expected ':'\n"
+        '  in "moon.yaml", line 8, column 1\nstep 1\n'
+    )
+
+    assert "(moon.yaml, line 8)" in explanation.headline()
+    assert explanation.verdict.first is not None
+    assert "step" not in explanation.verdict.first.message
+
+
 def test_keys_that_deepspeed_does_not_know_are_named(explained: Explained) -> None:
     refused = "extra fields not permitted (type=value_error.extra)"
     explanation = explained(
