@@ -54,7 +54,7 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py") -> s
             "rust-crate-not-compiled",
         ),
         (_raised("IndexError: Invalid key: 77 is out of bounds for size 0"), "dataset-size-zero"),
-        (_raised("IndexError: Invalid key: 77 is out of bounds for size 7"), "python-exception"),
+        (_raised("IndexError: Invalid key: 77 is out of bounds for size 7"), "datasets-row-outside"),
         (f"tides_with_prefix_tuning - {_CACHE}", "cache-of-prefix-tuning"),
         (f"tides_with_moon - {_CACHE}", "cache-class-changed"),
         (_raised(_SIZE.format(96, 88)), "numpy-older-than-wheel"),

@@ -34,8 +34,14 @@ Explained = Callable[..., Explanation]
         ("ValueError: DeepSpeed Zero-3 is not compatible with `low_cpu_mem_usage=True`", "zero3-and-device-map"),
         ("ValueError: ZeRO inference only makes sense with ZeRO Stage 3", "zero-inference-stage"),
         ("NotImplementedError: Could not run 'aten::x' with arguments from the 'Meta' backend.", "operator-on-meta"),
-        ("requests.HTTPError: 401 Client Error: Unauthorized for url: https://moon.example/x", "http-status"),
-        ("requests.HTTPError: 429 Client Error: Too Many Requests for url: https://moon.example/x", "http-status"),
+        (
+            "requests.HTTPError: 401 Client Error: Unauthorized for url: https://moon.example/x",
+            "requests-refused-access",
+        ),
+        (
+            "requests.HTTPError: 429 Client Error: Too Many Requests for url: https://moon.example/x",
+            "requests-too-many",
+        ),
         (
             "requests.exceptions.ReadTimeout: HTTPConnectionPool(host='localhost', port=8000): Read timed out. (read "
             "timeout=60)",
