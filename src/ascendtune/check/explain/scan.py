@@ -331,6 +331,8 @@ class Scan:
         line = lines_of.read(text)
         if (raised := Traces.raised_in_code(line.said, number)) is not None:
             self._note_trace(line, raised.text, raised)
+        elif (named := Traces.of_any_name(line.said, number)) is not None and self._is_known(line.said, named):
+            self._note_trace(line, line.said, named)
         elif level.are_last_words(text, line.said):
             self._note(line, text, line.said, number, unknown_line(line.said), None)
         else:
@@ -339,6 +341,9 @@ class Scan:
             if words:
                 number = self.lines - len(lines) + first + 1
                 self._note(lines_of.read(lines[first]), words, words, number, unknown_line(words), None)
+
+    def _is_known(self, said: str, trace: Trace) -> bool:
+        return any(hit.entry.kind not in ("unknown", "notice") for hit in hits_of(self._matcher, said, trace))
 
     def _look_up_own_words(self) -> None:
         """Use an entry of what packages raise where its message was logged as an error, without an exception."""

@@ -203,6 +203,14 @@ class Traces:
         return match["type"] if match is not None and _is_exception(match["type"]) else ""
 
     @staticmethod
+    def of_any_name(text: str, number: int) -> Trace | None:
+        """The exception that a line may be, by its form alone: a class with its module, and a message."""
+        match = _EXCEPTION.match(text.rstrip())
+        if match is None or not match["message"] or "." not in match["type"]:
+            return None
+        return Trace(number, match["type"], match["message"].strip(), last_line=number)
+
+    @staticmethod
     def raised_in_code(text: str, number: int) -> Trace | None:
         """The exception that a line of code raises, for a log that ends with this line."""
         match = RAISED.match(text)

@@ -236,14 +236,22 @@ def test_lines_of_code_are_no_errors(explained: Explained) -> None:
     assert first.text == "RuntimeError: moon"
 
 
-@pytest.mark.parametrize("words", ["/app/src/moon.cpp:63: moon error", "the moon could not be reached, job aborted"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "/app/src/moon.cpp:63: moon error",
+        "the moon could not be reached, job aborted",
+        "httpx.InvalidURL: Invalid port: 'moon'",
+    ],
+)
 def test_the_last_words_of_a_log_are_about_its_failure(explained: Explained, words: str) -> None:
     assert words in _first(explained(f"step 1 loss 2.0\n{words}\n\n")).text
     assert explained(f"{words}\nstep 1 loss 2.0\nstep 2 loss 1.9\nstep 3 loss 1.8\n").is_healthy
 
 
 @pytest.mark.parametrize(
-    "words", ["finished with 0 errors", "error 0.25", "error rate 0.25", "failed: 0", "no failures"]
+    "words",
+    ["finished with 0 errors", "error 0.25", "error rate 0.25", "failed: 0", "no failures", "moon.Tide: Invalid port"],
 )
 def test_figures_of_merit_are_no_last_words(explained: Explained, words: str) -> None:
     assert explained(f"step 1 loss 2.0\n{words}\n").is_healthy
