@@ -131,7 +131,9 @@ def train(model_15m: Path, shared: Path, tmp_path: Path, monkeypatch: pytest.Mon
     return start
 
 
-@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize(
+    "name", [name if name == "gsm8k" else pytest.param(name, marks=pytest.mark.soak) for name in DATA]
+)
 def test_loss_falls_on_real_rows_and_the_report_counts_them(
     train: Callable[..., RunDir], shared: Path, name: str
 ) -> None:

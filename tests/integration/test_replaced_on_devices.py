@@ -149,6 +149,7 @@ def test_training_is_sent_to_wandb_while_it_runs(place: Place) -> None:
     assert run.project == "qwen" and [row["_step"] for row in run.rows.values()] == [1, 2]
 
 
+@pytest.mark.soak
 def test_trainings_on_eight_devices_are_eight_ranks(place: Place) -> None:
     place.write_recipe(optim=_STEPS)
     losses = {}
@@ -180,6 +181,7 @@ def test_deepspeed_trains_on_eight_ranks(place: Place) -> None:
         assert run.last_step() == 2 and len(list((run.path / "log").glob("rank_*.log"))) == 7
 
 
+@pytest.mark.soak
 def test_speed_up_of_eight_devices_is_measured(place: Place) -> None:
     place.write_recipe(optim=_STEPS)
     (bench,) = commands("bench", "eight devices")
@@ -198,6 +200,7 @@ def test_program_is_launched_on_eight_devices(place: Place) -> None:
     assert [(place.path / f"seen-{rank}").read_text() for rank in range(8)] == ["8"] * 8
 
 
+@pytest.mark.soak
 @pytest.mark.simulated_npu
 def test_npus_are_computed_on(place: Place, run_on_npus: Callable[..., str]) -> None:
     (deep,) = commands("doctor --deep", "NPUs")
@@ -210,6 +213,7 @@ def test_npus_are_computed_on(place: Place, run_on_npus: Callable[..., str]) -> 
     assert "hccl sums over 2 ranks on NPU 0 and NPU 1" in found["all_reduce"]["measured"]
 
 
+@pytest.mark.soak
 @pytest.mark.simulated_npu
 def test_training_takes_the_npus_that_are_named(place: Place, run_on_npus: Callable[..., str]) -> None:
     place.write_recipe(optim=_STEPS)
@@ -217,6 +221,7 @@ def test_training_takes_the_npus_that_are_named(place: Place, run_on_npus: Calla
     assert "(npu × 2)" in run_on_npus(named)
 
 
+@pytest.mark.soak
 @pytest.mark.simulated_npu
 def test_settings_of_a_script_are_keys_of_the_recipe(place: Place, run_on_npus: Callable[..., str]) -> None:
     place.write_recipe(optim={"max_steps": 2})
@@ -226,6 +231,7 @@ def test_settings_of_a_script_are_keys_of_the_recipe(place: Place, run_on_npus: 
     assert "per_device: 6" in recipe and "max_length: 512" in recipe and "precision: fp16" in recipe
 
 
+@pytest.mark.soak
 @pytest.mark.simulated_npu
 def test_script_for_cuda_runs_on_an_npu(place: Place, run_on_npus: Callable[..., str]) -> None:
     (place.path / "train.py").write_text(
@@ -236,6 +242,7 @@ def test_script_for_cuda_runs_on_an_npu(place: Place, run_on_npus: Callable[...,
     assert "npu:0 []" in run_on_npus(migrate) and "npu:0 ['--epochs', '3']" in run_on_npus(with_arguments)
 
 
+@pytest.mark.soak
 def test_two_hosts_train_one_model(place: Place, cluster: Cluster) -> None:
     place.write_recipe(optim=_STEPS)
     env = {"PATH": cluster.environment()["PATH"], "OMP_NUM_THREADS": "1"}

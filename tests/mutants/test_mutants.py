@@ -1,4 +1,4 @@
-"""The faults still fit the source, and a sample of them is noticed; `make mutants` tries all."""
+"""The faults still fit the source; `make soak` tries a sample of them, `make mutants` all."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def test_every_fault_has_its_place_in_the_source(monkeypatch: pytest.MonkeyPatch
         assert (HERE.parents[1] / fault.test.partition("::")[0]).is_file(), fault.test
 
 
+@pytest.mark.soak
 def test_a_sample_of_faults_is_noticed() -> None:
     tried = subprocess.run([sys.executable, HERE / "run.py", "--quick"], capture_output=True, text=True, timeout=600)
     assert tried.returncode == 0, tried.stdout + tried.stderr

@@ -132,7 +132,7 @@ def test_bare_loop_is_recorded(alone: Recorded, tiny_model: Path) -> None:
     assert ("forward", 0, "model.layers.1.mlp", "output") in rows_of(alone.directory)
 
 
-@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+@pytest.mark.parametrize("how", ["ddp", pytest.param("fsdp", marks=pytest.mark.soak)])
 def test_two_ranks_have_the_gradients_of_one(tmp_path: Path, alone: Recorded, tiny_model: Path, how: str) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     if how == "ddp":
