@@ -157,11 +157,13 @@ def _require_rounded(stored: torch.Tensor, exact: torch.Tensor, output: Output, 
         )
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The bits of `tensor` as a row of integers, the largest that it divides into: fewer are compared in less time."""
-    numbers = tensor.contiguous().flatten()
-    size = numbers.numel() * numbers.dtype.itemsize
-    return numbers.view(next(each for each in _INTEGERS if size % each.itemsize == 0))
+def _have_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors, any shape, of one shape and type, hold the same bits."""
+    numbers = [each.contiguous().flatten() for each in (one, other)]
+    # The fewer integers, the sooner they are compared. A part of a tensor may begin at any number.
+    lengths = [count * one.dtype.itemsize for each in numbers for count in (each.storage_offset(), each.numel())]
+    integer = next(each for each in _INTEGERS if all(length % each.itemsize == 0 for length in lengths))
+    return torch.equal(numbers[0].view(integer), numbers[1].view(integer))
 
 
 def _is_rounded(stored: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> bool:
@@ -172,7 +174,7 @@ def _is_rounded(stored: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -
     rows = max(1, _BLOCK // max(1, exact[:1].numel()))
     for one, other in zip(stored.split(rows), exact.split(rows), strict=True):
         rounded = other.to(dtype)
-        if not torch.equal(_bits(one), _bits(rounded.to(one.dtype))):
+        if not _have_same_bits(one, rounded.to(one.dtype)):
             # A number halfway between two may go either way when fp32 adds in another order.
             slack = _SLACK * exact.abs().max()
             if not ((one.float() - other).abs() <= (rounded.float() - other).abs() + slack).all():
@@ -184,8 +186,8 @@ def _is_rounded(stored: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -
 _LAYER = re.compile(r".*?\.\d+\.")
 _ONE_EXPERT = re.compile(r"\.experts\.\d+\.")
 _TOKENS, _TOKENS_OF_EXPERTS = 3, 16
-"""A product of 3 tokens takes the time of reading the weights, of 8 nearly three times that; with experts more tokens
-reach more of them."""
+"""Multiplying by 3 tokens takes as long as reading the weights, by 8 almost three times as long. With experts, more
+tokens reach more of them."""
 _DOING = "comparing with base and adapter"
 # Of the size of the logits. In fp32 only the order of additions differs, which is 1e-6 to 1e-5.
 _TOLERANCE = 1e-4
