@@ -13,27 +13,23 @@ class LineTimes:
 
     def __init__(self) -> None:
         self._last: float | None = None
-        """The time that was told last; it holds for lines far below, too, and for the next block's."""
+        """The time that was found last; it holds until a line says another."""
         self.begin_block()
 
     def begin_block(self) -> None:
         """Lines are counted from 0 again."""
-        self._looked_at = self._timed = -1
-        self._time: float | None = None
+        self._looked_at = -1
 
     def time_of(self, lines: list[bytes], index: int) -> float | None:
-        """Seconds, as `line.time_of` has them, of line `index` of the block `lines`; None where none is told.
+        """Seconds, as `line.time_of` has them, of line `index` of the block `lines`; None where none was found.
 
         Args:
             index: not below that of an earlier call for this block.
         """
-        first = max(0, index - _LOOK_BACK)
-        for each in range(index, max(first, self._looked_at + 1) - 1, -1):
-            text = lines[each]
+        first = max(0, index - _LOOK_BACK, self._looked_at + 1)
+        for text in reversed(lines[first : index + 1]):
             if b":" in text and (time := line.time_of(text[:200].decode(errors="replace"))) is not None:
-                self._timed, self._time = each, time
+                self._last = time
                 break
         self._looked_at = index
-        if self._time is not None and self._timed >= first:
-            self._last = self._time
         return self._last

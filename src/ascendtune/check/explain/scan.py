@@ -196,8 +196,9 @@ class Scan:
         inner._read_block("\n".join(escaped.traceback_in(lines[index])).encode())
         inner._end_traces()
         line, number, weak = lines_of.read(text), self.lines + index + 1, level.is_warning(text)
+        time = self._times.time_of(lines, index)
         for event in inner.events:
-            event.number, event.last, event.time = number, number, self._times.time_of(lines, index)
+            event.number, event.last, event.time = number, number, time
             event.speaker, event.rank, event.host, event.weak = line.speaker, line.rank, line.host, weak
             if event.trace is not None:
                 event.trace.first_line = event.trace.last_line = event.trace.end = number
@@ -331,7 +332,7 @@ class Scan:
         line = lines_of.read(text)
         if (raised := Traces.raised_in_code(line.said, number)) is not None:
             self._note_trace(line, raised.text, raised)
-        elif (named := Traces.of_any_name(line.said, number)) is not None and self._is_known(line.said, named):
+        elif (named := self._known_exception(line.said, number)) is not None:
             self._note_trace(line, line.said, named)
         elif level.are_last_words(text, line.said):
             self._note(line, text, line.said, number, unknown_line(line.said), None)
@@ -342,8 +343,11 @@ class Scan:
                 number = self.lines - len(lines) + first + 1
                 self._note(lines_of.read(lines[first]), words, words, number, unknown_line(words), None)
 
-    def _is_known(self, said: str, trace: Trace) -> bool:
-        return any(hit.entry.kind not in ("unknown", "notice") for hit in hits_of(self._matcher, said, trace))
+    def _known_exception(self, said: str, number: int) -> Trace | None:
+        """The exception that a line names, whatever its class is called, if something is known of it."""
+        trace = Traces.of_any_name(said, number)
+        hits = hits_of(self._matcher, said, trace) if trace is not None else []
+        return trace if any(hit.entry.kind not in ("unknown", "notice") for hit in hits) else None
 
     def _look_up_own_words(self) -> None:
         """Use an entry of what packages raise where its message was logged as an error, without an exception."""

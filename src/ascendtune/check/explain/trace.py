@@ -45,7 +45,7 @@ _READ_MORE = "For further information visit"
 _OF_YAML = re.compile(r"\byaml\.\w+\.\w+Error$")
 _MARK = re.compile(r"\s+in \"[^\"]+\", line \d+")
 _FOUND_THERE = re.compile(r"(?:found|expected|could not|but|invalid) ")
-"""What PyYAML found, below the place where the block begins in which it was found."""
+"""The line in which PyYAML says what is wrong; above it stands where the surrounding block begins."""
 _MOST_FIELDS = 3
 _OF_GRAPH = re.compile(r"\W*(?:\d+ )?In file (?P<file>[^\s:(]+)[:(](?P<line>\d+)")
 """A line of the model's code that MindSpore names below an exception of its graph mode."""
