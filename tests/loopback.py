@@ -13,7 +13,8 @@ def serving_on_loopback(handler: Callable[..., BaseHTTPRequestHandler]) -> Itera
     """Context with a server in threads, which do not keep the process alive; yields its endpoint, `http://…`."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    # The server sees between two polls that it is to end; by default it would be asked for half a second.
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
     finally:

@@ -15,6 +15,8 @@ import pytest
 
 from preloaded import Preloaded
 
+pytestmark = pytest.mark.long
+
 PROBE = str(Path(__file__).parents[1] / "preloaded_probe.py")
 
 
@@ -31,7 +33,6 @@ def _seen(how: str, directory: Path, **variables: str) -> tuple[int, dict[str, A
     return done.returncode, json.loads(done.stdout)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("how", ["tell", "start", "become"])
 def test_forked_child_sees_what_a_started_one_sees(how: str, _libraries: Preloaded, tmp_path: Path) -> None:
     code, expected = _seen(how, tmp_path)
@@ -41,7 +42,6 @@ def test_forked_child_sees_what_a_started_one_sees(how: str, _libraries: Preload
     assert "ONLY_HERE=wörd" in seen["environ"] and seen["leads"] == [True, True]
 
 
-@pytest.mark.long
 def test_forked_child_has_a_safe_path_where_it_is_asked_for(_libraries: Preloaded, tmp_path: Path) -> None:
     _, usual = _seen("tell", tmp_path)
     _, expected = _seen("tell", tmp_path, PYTHONSAFEPATH="1")
@@ -77,7 +77,6 @@ def test_child_whose_interpreter_starts_differently_is_started(_libraries: Prelo
             assert done.stdout == "False\n" if env is None else "PYTHONHASHSEED=5" in json.loads(done.stdout)["environ"]
 
 
-@pytest.mark.long
 def test_copies_of_our_modules_share_nothing(_libraries: Preloaded) -> None:
     with _libraries.children():
         done = subprocess.run([sys.executable, PROBE, "copies"], capture_output=True, text=True)

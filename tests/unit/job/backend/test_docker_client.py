@@ -52,7 +52,7 @@ def daemon() -> Iterator[str]:
         pytest.skip("no Docker client")
     _Daemon.asked.clear()
     with HTTPServer(("127.0.0.1", 0), _Daemon) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         yield f"tcp://127.0.0.1:{server.server_port}"
         server.shutdown()
 
