@@ -769,8 +769,8 @@ FAULTS = [
     # Merge
     Fault(
         "merge/arithmetic.py",
-        "_accumulate(weight, delta, low_rank.scaling)",
-        "_accumulate(weight, delta)",
+        "_accumulate_product(weight, b, a, low_rank.scaling)",
+        "_accumulate_product(weight, b, a, 1.0)",
         "an adapter merged without its scale",
         "tests/integration/train/merge/test_merge.py",
     ),

@@ -93,7 +93,8 @@ def _verify(plan: MergePlan, directory: Path, notes: list[str], progress: Progre
     with uncollected_imports():
         import peft  # noqa: F401
 
-        from ascendtune.merge.verify import CannotVerify, rounded_types, verify
+        from ascendtune.merge.rounded import rounded_types
+        from ascendtune.merge.verify import CannotVerify, verify
 
     try:
         result = verify(plan, directory, progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ascendtune.merge.verify import _is_rounded
+from ascendtune.merge.rounded import _is_rounded
 
 # The second has blocks of 49 rows: they begin at numbers that an integer of 4 or 8 bytes does not divide.
 _SHAPES = [(100, 4096), (173, 5243), (7,), (0, 4)]
