@@ -29,7 +29,8 @@ def data(tmp_path: Path) -> Path:
 
 def test_the_schema_is_as_recorded(ascendtune: Any) -> None:
     schema = ascendtune("recipe", "schema").stdout
-    assert schema == (GOLDEN / "recipe.schema.json").read_text()
+    recorded = (GOLDEN / "recipe.schema.json").read_text()
+    assert schema == recorded, "when this is meant: make golden && python docs/generate.py"
     assert json.loads(schema)["properties"]["optim"]
 
 
