@@ -1,4 +1,6 @@
-"""Lists public functions in src/ that take or return tensors or arrays and state no shape: STYLE §3.
+"""Lists public functions in src/ that take or return tensors or arrays and state no shape.
+
+CONTRIBUTING, "Words": docstrings give shapes and dtypes of tensors.
 
     python tools/undocumented_shapes.py                  the whole package
     python tools/undocumented_shapes.py data merge       some rooms of it

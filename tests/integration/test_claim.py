@@ -69,10 +69,10 @@ def test_start_during_training_is_refused_and_changes_nothing(place: Workshop) -
     run = RunDir(place.directory / "runs/run")
     job = place.start("train", "recipe.yaml", "optim.max_steps=400")
     job.until_step(run, 2)
-    before = (run.recipe.read_text(), run.read()["start"], run.origins.read_text())
+    before = (run.recipe.read_text(), run.read()["start_id"], run.origins.read_text())
     second = place.run("train", "recipe.yaml", "optim.learning_rate=5e-3")
     assert second.code == 3 and f"{REFUSED}: {job.process.pid} on " in second.err
-    assert (run.recipe.read_text(), run.read()["start"], run.origins.read_text()) == before
+    assert (run.recipe.read_text(), run.read()["start_id"], run.origins.read_text()) == before
     job.process.send_signal(signal.SIGINT)
     assert job.wait().code == 130
     assert place.run("train", "recipe.yaml", "checkpoint.resume=never").code == 0
@@ -129,7 +129,7 @@ def test_worker_of_a_recipe_that_was_rewritten_is_refused(
     with started.claim:
         text = started.run.recipe.read_text()
         started.run.recipe.write_text(text.replace("0.001", "0.002"))
-        assert worker.main([str(started.run), started.claim.start]) == 3
+        assert worker.main([str(started.run), started.claim.start_id]) == 3
         assert "not the recipe that this process was started for" in capsys.readouterr().err
         started.run.recipe.write_text(text)
         with pytest.raises(MachineError, match=REFUSED), worker.claimed(started.run, None):

@@ -1,4 +1,4 @@
-"""The way from the command to the first step, as docs/map.md lists it, is the way that the code takes."""
+"""What docs/map.md says of rooms, imports and the way from the command to the first step is what the code does."""
 
 from __future__ import annotations
 
@@ -52,6 +52,35 @@ def test_each_entry_is_called_by_one_above_it(way: list[Entry]) -> None:
     for entry in way[1:]:
         assert entry[1].rpartition(".")[2] in called, f"no entry above calls {entry[1]} of {entry[0]}"
         called |= called_in(entry)
+
+
+def test_every_function_that_the_page_names_with_its_file_exists() -> None:
+    named = re.findall(r"`([\w/]+\.py)`\s`([\w.]+)`", MAP)
+    assert len(named) > len(BEFORE) + len(WITHIN)
+    for entry in named:
+        definition(entry)
+
+
+def test_every_file_of_the_way_exists() -> None:
+    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", MAP.partition("## The way")[2].partition("\n## ")[0]))
+    assert len(named) > 20
+    assert [each for each in named if not (SOURCE / each).exists() and not (ROOT / each).exists()] == []
+
+
+def test_rooms_import_only_what_the_page_allows() -> None:
+    floors = re.findall(r"^(?:floor \d)? +(\w+(?: \| \w+)*)(?: {2,}(.*))?$", MAP.split("```")[1], re.MULTILINE)
+    allowed = {
+        room: {*re.findall(r"\w+", imports.partition(";")[0])}
+        for rooms, imports in floors
+        for room in rooms.split(" | ")
+    }
+    assert allowed.keys() == {each.parent.name for each in SOURCE.glob("*/__init__.py")}
+    for room in allowed.keys() - {"core", "cli"}:
+        texts = [each.read_text(encoding="utf-8") for each in (SOURCE / room).rglob("*.py")]
+        found = {
+            name for text in texts for name in re.findall(r"^ *(?:from|import) ascendtune\.(\w+)", text, re.MULTILINE)
+        }
+        assert found <= allowed[room] | {room, "core"}, room
 
 
 def test_the_command_starts_the_module_that_the_worker_list_begins_with() -> None:

@@ -101,8 +101,8 @@ def train(
         loaded = with_batch_size(loaded, allow_change or [], trust_checkpoint, devices=chosen.count)
         notice(f"batch.per_device: auto is {loaded.batch.micro_batch}")
 
-    def job_spec(run: Path, start: str | None) -> JobSpec:
-        argv = (sys.executable, "-m", "ascendtune.train.worker", str(run), *((start,) if start else ()))
+    def job_spec(run: Path, start_id: str | None) -> JobSpec:
+        argv = (sys.executable, "-m", "ascendtune.train.worker", str(run), *((start_id,) if start_id else ()))
         return JobSpec(
             argv, run, chosen.count, chosen.kind, chosen.ids, max_restarts=max_restarts, on_hang=loaded.on_hang
         )
@@ -138,7 +138,7 @@ def train(
             ready.run.update(plan=plan)
         run = chosen_nodes.agree_on(ready.run, loaded.run_directory().parent, ready.prepared.fingerprint)
         # The worker rejects a run directory that another start has claimed since.
-        spec = job_spec(run.path, ready.claim.start if ready.claim else run.read().get("start"))
+        spec = job_spec(run.path, ready.claim.start_id if ready.claim else run.read().get("start_id"))
         if detach and stays_with_the_terminal(spec):
             return
         if ready.claim:

@@ -42,12 +42,12 @@ class Claim:
     """The right of this process, and of processes that it forks or becomes, to write in `directory`.
 
     Attributes:
-        start: id of the start; the worker gets it, and refuses to train if another start has claimed the directory.
+        start_id: the worker gets it, and refuses to train if another start has claimed the directory.
     """
 
-    def __init__(self, directory: Path, descriptor: int, start: str, made: Sequence[Path] = ()) -> None:
+    def __init__(self, directory: Path, descriptor: int, start_id: str, made: Sequence[Path] = ()) -> None:
         self.directory = directory
-        self.start = start
+        self.start_id = start_id
         self._descriptor = descriptor
         self._made = tuple(made)
         """Directories above that were made for it, the nearest first."""
@@ -77,8 +77,8 @@ class Claim:
             return claim
 
     @classmethod
-    def inherited(cls, directory: Path, start: str) -> Self | None:
-        """The claim of `start` in the program that it was handed over to; None if the parent process keeps it.
+    def inherited(cls, directory: Path, start_id: str) -> Self | None:
+        """The claim of the start in the program that it was handed over to; None if the parent process keeps it.
 
         Raises:
             MachineError: another start has claimed the directory meanwhile.
@@ -86,7 +86,7 @@ class Claim:
         descriptor = os.environ.pop(_DESCRIPTOR, "")
         with translated_disk_errors(directory, "looking for the claim"):
             record = _record_of(directory)
-            if record.get("start") != start:
+            if record.get("start_id") != start_id:
                 raise MachineError(
                     "another start has claimed the run directory since this process was started",
                     code="run-claimed-meanwhile",
@@ -95,7 +95,7 @@ class Claim:
                 )
             if not descriptor.isdecimal() or not is_opened_from(directory / CLAIM_FILE, int(descriptor)):
                 return None
-            claim = cls(directory, int(descriptor), start)
+            claim = cls(directory, int(descriptor), start_id)
             claim.hold()
             return claim
 
@@ -106,7 +106,7 @@ class Claim:
         self._held_by = os.getpid()
         os.set_inheritable(self._descriptor, False)
         record = {
-            "start": self.start,
+            "start_id": self.start_id,
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "boot_id": procfs.boot_id(),

@@ -277,8 +277,8 @@ class RunDir:
                 where=self.path,
             )
 
-    def require_started_for(self, start: str, record: dict[str, Any]) -> None:
-        """Raise unless recipe.yaml is the one that `start` wrote (see `Claim.start`).
+    def require_started_for(self, start_id: str, record: dict[str, Any]) -> None:
+        """Raise unless recipe.yaml is the one that the start wrote (see `Claim.start_id`).
 
         Args:
             record: run.json.
@@ -286,7 +286,8 @@ class RunDir:
         Raises:
             MachineError: another start has rewritten it, or a user has edited it.
         """
-        if record.get("start") != start or record.get("recipe_hash") != hash_of_recipe(self.recipe.read_text("utf-8")):
+        is_of_start = record.get("start_id") == start_id
+        if not is_of_start or record.get("recipe_hash") != hash_of_recipe(self.recipe.read_text("utf-8")):
             raise MachineError(
                 "recipe.yaml is not the recipe that this process was started for",
                 code="recipe-replaced",

@@ -96,20 +96,20 @@ def fit(
         specs = [DatasetSpec(path=str(_written(rows)))]
         recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": specs})})
     with restricted_umask():
-        start = prepare_run(recipe, {}, allow_change=allow_change, trust_checkpoint=trust_checkpoint)
-        assert start.run is not None and start.claim is not None
-        with start.claim:
+        ready = prepare_run(recipe, {}, allow_change=allow_change, trust_checkpoint=trust_checkpoint)
+        assert ready.run is not None and ready.claim is not None
+        with ready.claim:
             from ascendtune.train.attempt import train
 
-            train(start.run, start.run.read(), callbacks)
-    last = list(start.run.read_metrics())[-1]
-    evaluations = [record["loss"] for record in start.run.read_evaluations() if record["loss"] is not None]
+            train(ready.run, ready.run.read(), callbacks)
+    last = list(ready.run.read_metrics())[-1]
+    evaluations = [record["loss"] for record in ready.run.read_evaluations() if record["loss"] is not None]
     return FitResult(
-        run=start.run,
+        run=ready.run,
         steps=last["step"],
         loss=last["loss"],
         best_evaluation_loss=min(evaluations, default=None),
-        model=start.run.model,
+        model=ready.run.model,
     )
 
 

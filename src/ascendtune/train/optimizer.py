@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 from torch import nn
@@ -37,7 +37,6 @@ def make_optimizer(
     groups = parameter_groups(named_parameters, section.weight_decay, plus_ratio or 1.0)
     for group in groups:
         group["lr"] = learning_rate * group["learning_rate_factor"]
-    # No default case, here and below: mypy reports an optimizer that the recipe allows and these do not know.
     match section.optimizer:
         case "auto" | "adamw":
             if update is not None:
@@ -57,6 +56,8 @@ def make_optimizer(
             return torch.optim.Adafactor(groups, lr=learning_rate)
         case "muon":
             return MuonWithAdamW(section, groups, learning_rate, tables)
+        case _:
+            assert_never(section.optimizer)
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
@@ -143,6 +144,8 @@ def states_per_parameter(section: OptimSection) -> int:
             return 1
         case "sgd" | "adafactor":
             return 0
+        case _:
+            assert_never(section.optimizer)
 
 
 def parameter_groups(

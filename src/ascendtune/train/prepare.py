@@ -93,7 +93,7 @@ def prepare_run(
             require_same_data(choice.run, choice.record, prepared.fingerprint, allow_change)
             require_same_adapters(choice.record, adapters)
         facts = {
-            "start": claim.start,
+            "start_id": claim.start_id,
             "argv": _argv(),
             "recipe_hash": hash_of_recipe(recipe.to_yaml()),
             "data_hash": prepared.fingerprint,

@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     log.set_up()
     restrict_umask()
     if len(arguments) not in (1, 2):
-        log.warn("usage: python -m ascendtune.train.worker RUNDIR [START]")
+        log.warn("usage: python -m ascendtune.train.worker RUNDIR [START_ID]")
         return 2
     run = RunDir(arguments[0])
     try:
@@ -58,12 +58,12 @@ def main(arguments: list[str]) -> int:
 
 
 @contextmanager
-def claimed(run: RunDir, start: str | None) -> Iterator[dict[str, Any]]:
+def claimed(run: RunDir, start_id: str | None) -> Iterator[dict[str, Any]]:
     """Context in which no other start can write in `run`; yields run.json.
 
     Args:
-        start: the start that wrote the recipe and claimed `run`; None where a user has started this process in a run
-            that exists: then rank 0 claims it.
+        start_id: of the start that wrote the recipe and claimed `run`; None where a user has started this process in
+            a run that exists: then rank 0 claims it.
 
     Raises:
         InputError: `run` is not a run directory.
@@ -71,16 +71,16 @@ def claimed(run: RunDir, start: str | None) -> Iterator[dict[str, Any]]:
     """
     RunDir.open(run.path)
     require_own(run.path, run.recipe, run.run_json)
-    if start is not None:
-        claim = Claim.inherited(run.path, start)
+    if start_id is not None:
+        claim = Claim.inherited(run.path, start_id)
     else:
         if run.checkpoints.is_dir():
             require_own(run.checkpoints, run.checkpoints)
         claim = Claim.take(run.path) if os.environ.get("RANK", "0") == "0" else None
     with claim or nullcontext():
         record = run.read()
-        if start is not None:
-            run.require_started_for(start, record)
+        if start_id is not None:
+            run.require_started_for(start_id, record)
         yield record
 
 

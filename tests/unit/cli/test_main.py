@@ -36,7 +36,7 @@ def test_help_is_as_recorded(in_process: Any, words: list[str]) -> None:
     result = in_process(*words, "--help")
     assert result.returncode == 0 and result.stderr == ""
     golden = GOLDEN / "help" / f"{'_'.join(['ascendtune', *words])}.txt"
-    assert result.stdout == golden.read_text(), f"when this is meant: {golden.name} is the new output"
+    assert result.stdout == golden.read_text(), "when this is meant: make golden"
 
 
 @pytest.mark.parametrize("words", [[], ["train"]], ids=" ".join)

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-ROW = {"question": "2 + 2?", "answer": "4"}
+# Names that no format has; `init` recognises them by its list of words.
+ROW = {"Frage": "2 + 2?", "Antwort": "4"}
 
 
 @pytest.fixture
@@ -28,7 +29,8 @@ def data(tmp_path: Path) -> Path:
 
 def test_the_schema_is_as_recorded(ascendtune: Any) -> None:
     schema = ascendtune("recipe", "schema").stdout
-    assert schema == (GOLDEN / "recipe.schema.json").read_text()
+    recorded = (GOLDEN / "recipe.schema.json").read_text()
+    assert schema == recorded, "when this is meant: make golden && python docs/generate.py"
     assert json.loads(schema)["properties"]["optim"]
 
 
@@ -36,7 +38,7 @@ def test_recipe_of_init_passes_recipe_check(ascendtune: Any, tiny_model: Path, d
     made = ascendtune("init", "--model", tiny_model, "--data", data)
     assert made.returncode == 0, made.stderr
     text = (tmp_path / "recipe.yaml").read_text()
-    assert "columns: {prompt: question, completion: answer}" in text
+    assert "columns: {prompt: Frage, completion: Antwort}" in text
     assert "tuner: full" in text and "template: auto" in text
     checked = ascendtune("recipe", "check", "recipe.yaml")
     assert checked.returncode == 0, checked.stderr
@@ -195,7 +197,7 @@ def test_init_takes_the_way_of_training_from_a_preset(
     words = ("init", "--model", tiny_model, "--data", data)
     assert ascendtune(*words, "--preset", "lora-sft").returncode == 0
     text = (tmp_path / "recipe.yaml").read_text()
-    assert "rank: 8" in text and "columns: {prompt: question, completion: answer}" in text
+    assert "rank: 8" in text and "columns: {prompt: Frage, completion: Antwort}" in text
     unknown = ascendtune(*words, "--like", "lora-sfd", "-y")
     assert unknown.returncode == 2 and "did you mean 'lora-sft'?" in unknown.stderr
     (tmp_path / "theirs.yaml").write_text("base_model: m\ndatasets: [{path: d}]\nadapter: lora\n")
@@ -267,7 +269,7 @@ def test_an_error_about_a_llamafactory_recipe_names_its_own_keys_too(
     ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "dataset_info.json").write_text(
-        json.dumps({"rows": {"file_name": data.name, "columns": {"prompt": "question", "response": "answer"}}})
+        json.dumps({"rows": {"file_name": data.name, "columns": {"prompt": "Frage", "response": "Antwort"}}})
     )
     values = {"model_name_or_path": str(tiny_model), "stage": "sft", "do_train": True, "finetuning_type": "full"}
     values |= {"dataset": "rows", "dataset_dir": ".", "template": "qwen", "output_dir": "out", "cutoff_len": 4}
@@ -299,7 +301,7 @@ def test_init_skips_a_few_bad_rows_and_stops_at_many(
         (1, "on_bad_row: skip  # 1 of the first 60 rows cannot be trained on"),
         (30, "on_bad_row: fail"),
     ):
-        kept = [json.dumps({**ROW, "answer": ""})] * bad + rows[bad:]
+        kept = [json.dumps({**ROW, "Antwort": ""})] * bad + rows[bad:]
         data.write_text("".join(line + "\n" for line in kept))
         made = ascendtune("init", "--model", tiny_model, "--data", data, "-y")
         assert written in (tmp_path / "recipe.yaml").read_text() and f"{bad} of the first 60 rows" in made.stderr

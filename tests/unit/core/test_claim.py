@@ -19,7 +19,7 @@ from ascendtune.core.errors import MachineError
 from cluster import until
 
 HOLD = "import sys, time; from pathlib import Path; from ascendtune.core.claim import Claim; "
-TAKE = HOLD + "claim = Claim.take(Path(sys.argv[1])); print(claim.start, flush=True); "
+TAKE = HOLD + "claim = Claim.take(Path(sys.argv[1])); print(claim.start_id, flush=True); "
 
 
 def start(code: str, *words: str) -> subprocess.Popen[str]:
@@ -94,7 +94,7 @@ def test_claim_passes_to_the_program_that_the_process_becomes(tmp_path: Path) ->
     )
     code = (
         "import os; claim.hand_over(); "
-        f"os.execv(sys.executable, [sys.executable, '-c', {become!r}, sys.argv[1], claim.start])"
+        f"os.execv(sys.executable, [sys.executable, '-c', {become!r}, sys.argv[1], claim.start_id])"
     )
     process = start_holder(tmp_path / "run", code)
     while True:
@@ -151,9 +151,9 @@ def test_program_of_a_former_start_is_refused(tmp_path: Path) -> None:
         (tmp_path / "run" / "kept").touch()
     with Claim.take(tmp_path / "run") as claim:
         with pytest.raises(MachineError) as caught:
-            Claim.inherited(tmp_path / "run", former.start)
+            Claim.inherited(tmp_path / "run", former.start_id)
         assert caught.value.code == "run-claimed-meanwhile"
-        assert Claim.inherited(tmp_path / "run", claim.start) is None
+        assert Claim.inherited(tmp_path / "run", claim.start_id) is None
 
 
 def test_claim_file_that_was_removed_does_not_count(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_claim_file_that_was_removed_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "run" / CLAIM_FILE).unlink()
     with Claim.take(tmp_path / "run") as claim:
         former.release()
-        assert json.loads((tmp_path / "run" / CLAIM_FILE).read_text())["start"] == claim.start
+        assert json.loads((tmp_path / "run" / CLAIM_FILE).read_text())["start_id"] == claim.start_id
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     def claimed(age_seconds: float) -> Path:
         directory = tmp_path / "run"
         directory.mkdir()
-        record = {"start": "s", "pid": 7, "host": "node9", "boot_id": "another", "user": 0, "since": 0.0}
+        record = {"start_id": "s", "pid": 7, "host": "node9", "boot_id": "another", "user": 0, "since": 0.0}
         (directory / CLAIM_FILE).write_text(json.dumps(record))
         when = time.time() - age_seconds
         os.utime(directory / CLAIM_FILE, (when, when))
@@ -203,7 +203,7 @@ def test_claim_of_a_host_that_is_gone_is_taken_over(elsewhere: Callable[..., Pat
     began = time.monotonic()
     with Claim.take(elsewhere(age_seconds)) as claim:
         waited = time.monotonic() - began
-        assert claim.start != "s"
+        assert claim.start_id != "s"
     assert (waited > 2) == (age_seconds == 5)
 
 

@@ -24,8 +24,8 @@ Convert = Callable[[Mapping[str, Any]], Any]
 #   WORDS             its column names: what `columns` of a data set maps from
 #   matches(columns)  whether a data set with these columns has this format
 #   convert(row)      the row as a Conversation, Pair or Single, or a BadRow
-# `data.spec.DatasetSpec.format` lists the same names. `format: auto` needs exactly one match: `text` does not match
-# beside the columns in `text._OTHERS`, so the columns of a new format go there, too.
+# `data.spec.DatasetSpec.format` lists the same names. `format: auto` needs exactly one match; `text`, a column that
+# data of any format may have too, counts only where no other format matches.
 FORMATS = {
     "alpaca": "ascendtune.data.format.alpaca",
     "sharegpt": "ascendtune.data.format.sharegpt",
@@ -108,6 +108,8 @@ def _fitting(spec: DatasetSpec, rows: Sequence[RawRow], columns: Sequence[str], 
         and not any(scored.is_scored(row.values.get(column)) for row in rows)
     ):
         fitting.remove("scored")
+    if len(fitting) > 1 and "text" in fitting:
+        fitting.remove("text")
     if "text" in (spec.format, task) and "text" in words and "text" not in fitting:
         fitting.append("text")
     return fitting

@@ -11,11 +11,15 @@ from ascendtune.data.format.turns import is_text, not_text
 GIVES = ("conversations", "text")
 WORDS = ("text",)
 
-_OTHERS = ("prompt", "completion", "instruction", "output", "messages", "conversations")
+_OF_CONVERSATIONS = ("prompt", "completion", "instruction", "output", "messages", "conversations")
+"""Beside one of these the text may be what a template made of a conversation whose other columns have other names.
+
+A column of a new format need not be here: `choose_format` takes text only where no other format matches.
+"""
 
 
 def matches(columns: Collection[str]) -> bool:
-    return "text" in columns and not any(column in columns for column in _OTHERS)
+    return "text" in columns and not any(column in columns for column in _OF_CONVERSATIONS)
 
 
 def convert(row: Mapping[str, Any]) -> Conversation | BadRow:

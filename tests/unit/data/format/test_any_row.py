@@ -6,6 +6,7 @@ import copy
 import json
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascendtune.data.conversation import BadRow
-from ascendtune.data.format.choose import FORMATS
-from ascendtune.data.spec import Task
+from ascendtune.data.conversation import BadRow, RawRow, Source
+from ascendtune.data.format.choose import FORMATS, choose_format, main_task_of
+from ascendtune.data.spec import DatasetSpec, Task
 from ascendtune.data.tokenize import groups_of
 
 _CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": [1]}}}
@@ -72,6 +73,19 @@ def _slots(value: Any) -> Iterator[tuple[Any, Any]]:
     for key, inner in items:
         yield value, key
         yield from _slots(inner)
+
+
+def test_every_format_has_a_good_row_here() -> None:
+    assert _GOOD_ROWS.keys() == FORMATS.keys()
+
+
+@pytest.mark.parametrize(
+    "extra", [{}, {"text": "all of it, as a template has put it together"}], ids=["alone", "beside_text"]
+)
+@pytest.mark.parametrize("name", FORMATS)
+def test_columns_of_a_good_row_tell_its_format(name: str, extra: dict[str, Any]) -> None:
+    row = RawRow(extra | _GOOD_ROWS[name], Source(Path("rows.jsonl")), 1)
+    assert choose_format(DatasetSpec(path="rows.jsonl"), [row], main_task_of(name))[0] == name
 
 
 @pytest.mark.long

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 import pytest
@@ -48,6 +50,18 @@ def test_auto_looks_at_the_columns(columns: list[str], name: str) -> None:
 )
 def test_the_task_decides_what_is_looked_for(task: Task, columns: list[str], name: str) -> None:
     assert _choose(columns, task)[0] == name
+
+
+def test_text_gives_way_to_any_format_that_matches(monkeypatch: pytest.MonkeyPatch) -> None:
+    new: Any = ModuleType("a_new_format")
+    new.GIVES, new.WORDS, new.convert = ("conversations",), ("asked", "said"), Conversation
+    new.matches = {"asked", "said"}.issubset
+    monkeypatch.setitem(sys.modules, "a_new_format", new)
+    monkeypatch.setitem(FORMATS, "new", "a_new_format")
+    assert _choose(["asked", "said", "text"])[0] == "new"
+    assert _choose(["asked", "text"])[0] == "text"
+    assert _choose(["asked", "said", "text"], task="text")[0] == "text"
+    assert _choose(["asked", "said", "text"], format="text")[0] == "text"
 
 
 def test_conversations_may_have_labels_of_their_own() -> None:
@@ -137,10 +151,10 @@ def test_words_may_be_swapped() -> None:
     ("found", "keys", "what", "remedy"),
     [
         (
-            ["question", "answer"],
+            ["Frage", "Antwort"],
             {},
-            "no format fits the columns question, answer",
-            "columns: {prompt: question, completion: answer}",
+            "no format fits the columns Frage, Antwort",
+            "columns: {prompt: Frage, completion: Antwort}",
         ),
         (["note"], {}, "no format fits the columns note", "{prompt: note, completion: …}"),
         ([], {}, "no format fits the columns (none)", "say which column is which"),
@@ -151,21 +165,21 @@ def test_words_may_be_swapped() -> None:
             "say which: format: sharegpt",
         ),
         (
-            ["question", "answer"],
+            ["Frage", "Antwort"],
             {"format": "alpaca"},
-            "the format alpaca needs the columns instruction and output; this file has: question, answer",
-            "{format: alpaca, columns: {instruction: question, output: answer}}",
+            "the format alpaca needs the columns instruction and output; this file has: Frage, Antwort",
+            "{format: alpaca, columns: {instruction: Frage, output: Antwort}}",
         ),
-        (["question"], {"format": "messages"}, "the format messages needs the column messages", "messages: question"),
+        (["Frage"], {"format": "messages"}, "the format messages needs the column messages", "messages: Frage"),
         (
-            ["question", "answer"],
-            {"columns": {"prompt": "qestion", "completion": "answer"}},
-            "columns: there is no column 'qestion'",
-            "did you mean 'question'? the columns are: question, answer",
+            ["Frage", "Antwort"],
+            {"columns": {"prompt": "Frge", "completion": "Antwort"}},
+            "columns: there is no column 'Frge'",
+            "did you mean 'Frage'? the columns are: Frage, Antwort",
         ),
         (
-            ["question", "answer"],
-            {"format": "prompt_completion", "columns": {"promt": "question"}},
+            ["Frage", "Antwort"],
+            {"format": "prompt_completion", "columns": {"promt": "Frage"}},
             "columns: 'promt' is not a column name of the format prompt_completion",
             "did you mean 'prompt'? the names are: prompt, completion, system, tools",
         ),
@@ -192,10 +206,8 @@ def test_the_remedy_names_the_likely_columns_and_never_an_identifier() -> None:
     with pytest.raises(DataError) as raised:
         choose_format(DatasetSpec(path="x"), rows)
     assert "columns: {prompt: Frage (Q), completion: Antwort}" in raised.value.remedy
-    pairs = [
-        RawRow({"question": "Who?", "good": "You there.", "bad": "Me here."}, source, number) for number in range(9)
-    ]
+    pairs = [RawRow({"Frage": "Who?", "good": "You there.", "bad": "Me here."}, source, number) for number in range(9)]
     with pytest.raises(DataError) as raised:
         choose_format(DatasetSpec(path="x"), pairs)
     assert raised.value.remedy.startswith("use method.stage: preference")
-    assert "columns: {prompt: question, chosen: good, rejected: bad}" in raised.value.remedy
+    assert "columns: {prompt: Frage, chosen: good, rejected: bad}" in raised.value.remedy
