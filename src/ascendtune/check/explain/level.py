@@ -85,6 +85,12 @@ _GOES_ON_WITHOUT = re.compile(
     r"(?:not be enabled|be (?:disabled|skipped|ignored))\b",
     re.IGNORECASE,
 )
+_SOUNDS_BAD = re.compile(
+    r"\bmis-?match(?:es|ed)?\b|\btim(?:ed|ing) out\b|\bnot (?:installed|fit|match|recogni[sz]ed)\b|"
+    r"\b(?:does not|doesn't|do not|don't) (?:fit|match)\b|\bunexpected|\bmissing\b|\bexpected .{1,60}\b(?:but|got)\b|"
+    r"\bSIG(?:SEGV|ABRT|KILL|BUS|ILL|FPE)\b|\b(?:denied|refused)\b|[Ee]xception\b|EXCEPTION|"
+    r"失败|错误|异常|无法|不支持|找不到|不存在|超时|不匹配"
+)
 _DENIED = re.compile(
     r"\b(?:no|without|zero|0)\s+(?:\w+\s+)?(?:error|failure|exception)s?\b|"
     r"\bexception ignored\b|\b(?:error|fail\w*)s?(?:[ _]rate)?\W{1,3}(?:none\b|false\b|[\d.]+)",
@@ -141,3 +147,9 @@ def are_last_words(text: str, said: str) -> bool:
 def is_refusal(text: str) -> bool:
     """Whether a paragraph says that something was not done, and is neither a warning nor says that the job goes on."""
     return _REFUSES.search(text) is not None and not is_warning_or_news(text) and not _GOES_ON.search(text)
+
+
+def sounds_bad(text: str) -> bool:
+    """Whether a line, which may be a warning, has words of trouble; too vague to be told as a failure."""
+    has_words = any(words.search(text) for words in (_SOUNDS_BAD, _REFUSES, _OF_TROUBLE))
+    return has_words and _DENIED.search(text) is None

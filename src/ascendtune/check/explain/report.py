@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
+from ascendtune.check.explain import level
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.language import say
+from ascendtune.check.explain.scan import Scan
 from ascendtune.check.table import WIDE, Paint
 from ascendtune.core.terminal_text import columns_of, wrap_words
 
@@ -20,6 +23,8 @@ _LABEL = 9
 _KEPT, _NEXT, _HELPFUL, _MORE, _BESIDES, _REFERENCE, _ALL = range(7)
 _SENTENCE_END = re.compile(r"(?<=[.;!?])\s")
 _LINES = 3
+_EXCERPT = 100
+"""Lines of a log that somebody has cut out to ask about it."""
 _FRAME = re.compile(r"\bframe\b")
 """In a remedy: it is of use only beside the frame."""
 
@@ -169,6 +174,18 @@ def _read(explanation: Explanation) -> Iterator[_Block]:
     for event in explanation.verdict.dismissed[:_LINES]:
         # The job may have failed all the same: these are the nearest known failures.
         yield _Block("maybe", f"{event.meaning} ({event.where}); {say('do')}: {event.remedies[0]}", _MORE)
+    if not explanation.verdict.dismissed:
+        for where, line in islice(_lines_that_sound_bad(explanation.scans), _LINES):
+            yield _Block("maybe", _short(f"{where}: {line}", _SHORT), _MORE)
+
+
+def _lines_that_sound_bad(scans: Iterable[Scan]) -> Iterator[tuple[str, str]]:
+    """Of logs so short that somebody has chosen their lines: (place, line)."""
+    for scan in scans:
+        lines = scan.tail.splitlines() if scan.lines_read <= _EXCERPT else []
+        for number, line in enumerate(lines, scan.lines - len(lines) + 1):
+            if level.sounds_bad(line) and line.strip() != scan.last_words:
+                yield f"{scan.name}:{number}", line
 
 
 def _short(text: str, limit: int) -> str:

@@ -66,7 +66,7 @@ class Traces:
             frame = (thrown["file"], int(thrown["line"]), thrown["function"])
             return Trace(number, "an exception in C++", thrown["message"].strip(), [frame], last_line=number)
         match = _EXCEPTION.match(text.rstrip())
-        if match is None or not _is_exception(match["type"]) or not (match["message"] or "." in match["type"]):
+        if match is None or not _is_exception(match["type"]) or (match["message"] is None and "." not in match["type"]):
             return None
         if match["type"] in _ANYBODYS:
             return None

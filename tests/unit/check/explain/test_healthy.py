@@ -95,6 +95,16 @@ def test_warning_that_ended_nothing_is_shown_as_what_comes_nearest(explained: Ca
     assert not explained("step 1 loss 2.0\n").verdict.dismissed
 
 
+def test_lines_of_an_excerpt_that_sound_bad_are_shown(explained: Callable[..., Explanation]) -> None:
+    excerpt = "moon 1 of 4\n| moon 2 | tide_ring: wait fails with status 1 | SIGSEGV |\nmoon 3 of 4\n"
+    text = as_text(explained(excerpt), columns=200, paint=lambda text, _: text)
+
+    assert text.startswith("no failure was found\n") and ":2: | moon 2 | tide_ring: wait fails" in text
+    whole = explained(excerpt + "moon 4 of 4\n" * 100)
+    assert "maybe" not in as_text(whole, columns=80, paint=lambda text, _: text)
+    assert "maybe" not in as_text(explained("errors: 0\nloss 2.0\n"), columns=80, paint=lambda text, _: text)
+
+
 def test_reason_of_what_a_job_does_without_is_no_failure(explained: Callable[..., Explanation]) -> None:
     notice = "A matching Moon is not available, some optimizations will not be enabled.\nError caught was: {reason}\n"
     notice = notice.format(reason="No module named 'triton'")

@@ -298,3 +298,10 @@ def test_package_is_not_told_to_be_older_than_itself(explained: Explained, file:
     assert words in explanation.headline()
     assert 'python -c "import moon.sea.ebb"' in explanation.remedies()[0]
     assert ("pip install -U moon" in explanation.remedies()[0]) is ("while" in words)
+
+
+def test_message_below_the_name_of_an_exception_without_a_traceback(explained: Explained) -> None:
+    found = explained("ImportError:\nDeepSpeed is not installed => run `pip3 install deepspeed` or build it.\n")
+
+    assert found.verdict.first is not None and found.verdict.first.is_known
+    assert "DeepSpeed" in found.headline()
