@@ -35,6 +35,7 @@ _WARNING = re.compile(
     r"(?<!NCCL )(?<!error:)\bWARN(?:ING)?\b(?!! lib[\w.]+ not found)|"
     r"^\W*\[?W(?:(?:\d{4})?\d{4} |\d{3} \d\d:)|"
     r"^\[W (?!\S+ compiler_depend\S+ Warning: NPU warning, error code)|\bwarnings\.warn\(|\[[WD]\] |"
+    r"\d: W (?:tensorflow|external)/|"
     r"\b[Ii]gnor(?:e|ed|ing)\b(?! the above)|\b[Ss]kipp(?:ed|ing)\b|\b[Ff]all(?:ing)? ?back\b",
     re.ASCII,
 )

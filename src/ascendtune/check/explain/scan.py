@@ -352,7 +352,7 @@ class Scan:
     def _look_up_own_words(self) -> None:
         """Use an entry of what packages raise where its message was logged as an error, without an exception."""
         for event in self.events:
-            is_error = event.trace is None and not event.weak and not event.is_heading
+            is_error = event.trace is None and not (event.weak or event.is_heading or event.hit.entry.kind == "notice")
             if is_error and (found := hit_of_line(event.text)) is not None:
                 event.hit = min(event.hit, found, key=rank)
 

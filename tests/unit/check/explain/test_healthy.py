@@ -113,3 +113,24 @@ def test_reason_of_what_a_job_does_without_is_no_failure(explained: Callable[...
     assert explained(notice + "step 1 loss 2.0\n").is_healthy
     assert "7 odd tides" in explained(notice + raised).headline()
     assert not explained("A matching Moon is not available.\nError caught was: No module named 'triton'\n").is_healthy
+
+
+@pytest.mark.parametrize(
+    "warned",
+    [
+        # Known as a notice, and as an exception that a package raises.
+        " [WARNING]  async_io requires the dev libaio .so object and headers but these were not found.\n",
+        "2027-07-07 07:07:07.0: W tensorflow/tide.cc:7] Could not load dynamic library 'libmoon.so.7'; dlerror: "
+        "libmoon.so.7: cannot open shared object file: No such file or directory\nNum GPUs Available:  4\n",
+        "2027-07-07 07:07:07.0: E external/local_xla/moon.cc:7] failed call to cuInit: UNKNOWN ERROR (303)\n",
+        "Processed prompts: 100%|#| 4/4\nERROR 07-07 07:07:07 [core_client.py:7] Engine core proc EngineCore_DP0 died "
+        "unexpectedly, shutting down client.\n",
+    ],
+)
+def test_trouble_that_others_print_in_passing_is_no_failure(explained: Callable[..., Explanation], warned: str) -> None:
+    assert explained(warned).is_healthy
+
+
+def test_engine_that_dies_before_its_answers_is_a_failure(explained: Callable[..., Explanation]) -> None:
+    died = "ERROR 07-07 07:07:07 [core_client.py:7] Engine core proc EngineCore_DP0 died unexpectedly, "
+    assert not explained(f"Processed prompts:  25%|#| 1/4\n{died}shutting down client.\n").is_healthy
