@@ -266,10 +266,9 @@ def test_an_error_names_the_llamafactory_key(theirs: dict[str, Any], said: str, 
 def test_unsupported_key_is_refused_by_name_unless_it_has_its_default(key: str, write: Write) -> None:
     default = REFUSED[key].default
     asked = not default if isinstance(default, bool) else "something"
-    if key != "do_predict":
-        refusals = _refusals(write({key: asked}))
-        assert [each.what for each in refusals] == [f"{key}: {REFUSED[key].what}"]
-        assert refusals[0].remedy and refusals[0].where == "theirs.yaml:8"
+    refusals = _refusals(write({key: asked}))
+    assert [each.what for each in refusals] == [f"{key}: {REFUSED[key].what}"]
+    assert refusals[0].remedy and refusals[0].where == "theirs.yaml:8"
     Recipe.load(write({key: default}))
 
 
