@@ -21,8 +21,8 @@ def _list(checks: list[Check]) -> str:
     rows = [f"| [`{check.code}`]({check.code}.md) | {check.what} |" for check in checks]
     head = """# What the doctor checks
 
-Written by `python docs/generate_checks.py`; do not edit. `ascendtune doctor CODE` makes one check alone. Those
-further up are the more decisive. A check that cannot look says *unknown* and why. The last of them need several
+Written by `python docs/generate_checks.py`; do not edit. `ascendtune doctor CODE` runs only that check. The
+most decisive checks come first. A check that cannot look says *unknown* and why. The last of them need several
 machines: `ascendtune doctor --nodes host1,host2`.
 
 | code | what |

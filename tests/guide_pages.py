@@ -29,10 +29,9 @@ def lines(page: str) -> Iterator[tuple[str, str]]:
 
 
 def needing(page: str, need: str, beginning: str = "") -> list[str]:
-    """The commands of a guide with the comment `# needs NEED` that begin so; tests name all in one line."""
-    found = [
-        command for command, comment in lines(page) if comment == f"needs {need}" and command.startswith(beginning)
-    ]
+    """The commands of a guide that begin so, marked `# needs NEED` or `# takes NEED`; tests name all in one line."""
+    marks = (f"needs {need}", f"takes {need}")
+    found = [command for command, comment in lines(page) if comment in marks and command.startswith(beginning)]
     assert found, f"{page} has nothing that needs {need}"
     return found
 

@@ -120,7 +120,7 @@ def _impossible() -> Iterator[Case]:
         ("name=a/b", ["'a/b' is not a name", "letters, digits"]),
         ("deterministic=maybe", ["deterministic: maybe", "write true or false"]),
         ("method.tuner=qlora", ["'qlora'", "tuner: lora"]),
-        ("method.stage=ppo", ["'ppo'", "PPO is not in this version"]),
+        ("method.stage=ppo", ["'ppo'", "PPO is not supported in this version"]),
         ("eval.every_steps=2", ["eval.every_steps needs evaluation data", "data.eval_fraction"]),
         ("checkpoint.best=true", ["checkpoint.best needs evaluation data"]),
         ("learning_rate=1", ["unknown key 'learning_rate'", "'optim.learning_rate'"]),

@@ -150,7 +150,7 @@ def test_two_trainings_are_compared_and_the_cause_of_a_difference_is_searched(pl
     (npu,) = needing("from-gpu", "an NPU")
     place.run(gpu)
     place.run(npu, "optim.epsilon=0.1")
-    (bisect,) = needing("loss-differs", "minutes")
+    (bisect,) = needing("loss-differs", "a few minutes")
     assert "optim.epsilon" in place.run(bisect, "--yes", code=None)
     (dumped,) = needing("loss-differs", "a minute")
     place.run(dumped)

@@ -59,7 +59,7 @@ class Bench:
         with file_lock(place / ".lock", wait=False) as is_ours:
             if not is_ours:
                 raise MachineError(
-                    "another process runs this benchmark",
+                    "another process is running this benchmark",
                     code="bench-in-use",
                     remedy="wait for it, or give another --output",
                     where=place,

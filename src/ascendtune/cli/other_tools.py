@@ -58,8 +58,8 @@ _COMMANDS = {
     "torchrun": _LAUNCH,
     "accelerate": _LAUNCH,
     "deepspeed": _LAUNCH,
-    "grpo": "PPO and GRPO are not in this version; method.stage: preference is the nearest",
-    "ppo": "PPO and GRPO are not in this version; method.stage: preference is the nearest",
+    "grpo": "PPO and GRPO are not supported in this version; method.stage: preference is the nearest",
+    "ppo": "PPO and GRPO are not supported in this version; method.stage: preference is the nearest",
 }
 # Launchers in front of another tool's command.
 _TOOLS = ("llamafactory-cli", "lmf", "trl", "swift", "axolotl")

@@ -165,16 +165,16 @@ def _check(asked: SubmitOptions) -> None:
         )
     if asked.partition is not None and not re.fullmatch(r"\w[\w.,-]*", asked.partition):
         raise InputError(
-            f"--partition {asked.partition!r} is not a name of Slurm's",
+            f"--partition {asked.partition!r} is not a valid name of a partition",
             code="invalid-option-value",
-            remedy="`sinfo --summarize` lists them",
+            remedy="`sinfo --summarize` lists the partitions",
         )
     for option in asked.sbatch:
         if not re.fullmatch(r"--?[a-zA-Z][^\n\r]*", option):
             raise InputError(
                 f"--sbatch {option!r} is not an option of sbatch",
                 code="invalid-option-value",
-                remedy="give one option each, as --sbatch=--qos=high",
+                remedy="repeat --sbatch for each option, such as --sbatch=--qos=high",
             )
     for name in asked.env:
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):

@@ -134,7 +134,7 @@ def _complaint(model: type[BaseModel], document: Document, item: Mapping[str, An
 
 
 class Contradiction(ValueError):
-    """Raised by a model's validator: values that are valid alone but not together, or not in this version."""
+    """Raised by a model's validator: values that are valid alone but not together, or not supported in this version."""
 
     def __init__(self, what: str, *, code: str, remedy: str, path: Path_ = ()) -> None:
         super().__init__(what)

@@ -51,7 +51,7 @@ def rows_of_csv(
                 raise DataError(
                     f"this row has {len(fields)} fields, the {'header' if header else 'first row'} has {named}",
                     code="invalid-csv",
-                    remedy="put fields that contain the delimiter, a quote or a line break in double quotes",
+                    remedy="enclose in double quotes every field that contains the delimiter, a quote or a line break",
                     where=source.place(begin),
                 )
             begin = reader.line_num + 1

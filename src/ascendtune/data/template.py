@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal
 
 import jinja2
@@ -78,24 +79,38 @@ class ChatTemplate:
         self._compiled = self._compile()
 
     def _compile(self) -> jinja2.Template:
-        what = f"the chat template '{self.name}' is not valid Jinja"
+        what = f"{self._title} is not valid Jinja"
         try:
             require_short(self.source)
             # Jinja computes what is constant when it compiles.
             self.environment.meter.start(0, len(self.source))
             return self.environment.from_string(self.source)
         except jinja2.TemplateSyntaxError as error:
-            what += f": {error.message} (its line {error.lineno})"
+            what += f": {error.message} (line {error.lineno} of the template)"
             cause: Exception = error
         except LimitExceeded as error:
-            what, cause = f"the chat template '{self.name}' is refused: {error}", error
+            what, cause = f"{self._title} is refused: {error}", error
         except (RecursionError, MemoryError) as error:
             what, cause = f"{what}: nested too deeply", error
         except (SyntaxError, *_TEMPLATE_FAULTS) as error:
             what, cause = f"{what}: {error}", error
         raise RecipeError(
-            what, code="invalid-template", remedy=f"correct it, or set data.template to one of {', '.join(NAMED)}"
+            what,
+            code="invalid-template",
+            remedy=f"correct it, or set data.template to one of {', '.join(NAMED)}",
+            where=self._file,
         ) from cause
+
+    @property
+    def _title(self) -> str:
+        return "the model's chat template" if self.name == "auto" else f"the chat template '{self.name}'"
+
+    @property
+    def _file(self) -> Path | None:
+        """The file that a user may correct."""
+        if self.name == "auto":
+            return self.tokenizer.chat_template_file
+        return None if self.name in NAMED else expanded(self.name)
 
     @classmethod
     def load(
@@ -150,10 +165,9 @@ class ChatTemplate:
             # A template can escape half a surrogate pair, which no tokenizer takes.
             text.encode()
         except LimitExceeded as error:
-            raise TemplateTooCostly(f"the chat template '{self.name}' was stopped: {error}") from error
+            raise TemplateTooCostly(f"{self._title} was stopped: {error}") from error
         except (RecursionError, MemoryError) as error:
-            what = f"the chat template '{self.name}' was stopped: its calls do not come to an end"
-            raise TemplateTooCostly(what) from error
+            raise TemplateTooCostly(f"{self._title} was stopped: its calls do not come to an end") from error
         except _TEMPLATE_FAULTS as error:
             raise Refused(str(error)[:_LONGEST_REASON] or type(error).__name__) from error
         return split_generation_marks(text)

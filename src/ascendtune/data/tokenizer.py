@@ -34,6 +34,7 @@ class Tokenizer:
         named_tokens: texts of the named special tokens that exist: {"eos_token": "</s>", …}.
         added_tokens: texts that are one token wherever they stand; special_tokens: those of them that are special.
         chat_templates: Jinja texts by name; the usual one is "default".
+        chat_template_file: the file that holds "default".
         vocab_size: rows that the embeddings need: largest token id + 1.
     """
 
@@ -46,7 +47,7 @@ class Tokenizer:
         backend.no_padding()
         _add_missing_tokens(backend, directory, config, self.named_tokens)
         self._read_added_tokens()
-        self.chat_templates = _chat_templates(directory, config)
+        self.chat_templates, self.chat_template_file = _chat_templates(directory, config)
 
     @classmethod
     def load(cls, model_directory: str | Path, new_tokens: Sequence[str] = ()) -> Tokenizer:
@@ -280,24 +281,28 @@ def _added_tokens_as_json(backend: tokenizers.Tokenizer) -> dict[str, dict[str, 
     return {str(number): {key: getattr(token, key) for key in keys} for number, token in sorted(decoder.items())}
 
 
-def _chat_templates(directory: Path, config: dict[str, Any]) -> dict[str, str]:
-    """Files of their own come before the entry in tokenizer_config.json, as in transformers."""
-    others = sorted((directory / "additional_chat_templates").glob("*.jinja"))
+def _chat_templates(directory: Path, config: dict[str, Any]) -> tuple[dict[str, str], Path]:
+    """The templates by name, and the file of "default".
+
+    Files of their own come before the entry in tokenizer_config.json, as in transformers.
+    """
+    folder = directory / "additional_chat_templates"
+    others = sorted(folder.glob("*.jinja"))
     named = {each.stem: _read_template(each) for each in others}
     path = directory / "chat_template.jinja"
     if path.exists():
-        return {"default": _read_template(path), **named}
+        return {"default": _read_template(path), **named}, folder / "default.jinja" if "default" in named else path
     if named:
-        return named
+        return named, folder / "default.jinja"
     config_path = directory / "tokenizer_config.json"
     alone = directory / "chat_template.json"
     given = _read_json(alone).get("chat_template")
     where = alone if given else config_path
     given = given or config.get("chat_template")
     if given is None:
-        return {}
+        return {}, where
     if isinstance(given, str):
-        return {"default": given}
+        return {"default": given}, where
     named = given
     if isinstance(given, list) and all(isinstance(each, dict) for each in given):
         named = {each.get("name"): each.get("template") for each in given}
@@ -306,7 +311,7 @@ def _chat_templates(directory: Path, config: dict[str, Any]) -> dict[str, str]:
     if unusable := [name for name in named if Path(name).name != name or name.startswith(".")]:
         # Each name becomes a file's when the tokenizer is saved.
         raise bad_field(where, "the name of a chat_template", unusable[0], "a name without a path")
-    return dict(named)
+    return dict(named), where
 
 
 def _read_json(path: Path) -> dict[str, Any]:

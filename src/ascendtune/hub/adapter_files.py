@@ -44,7 +44,7 @@ def read_adapter_config(path: Path) -> dict[str, Any]:
         raise RecipeError(
             "adapter_config.json has no peft_type",
             code="adapter-type-missing",
-            remedy="give the directory of a PEFT adapter, or a run of method.tuner: lora or oft",
+            remedy="give the directory of a PEFT adapter, or a run that was trained with method.tuner: lora (or oft)",
             where=path,
         )
     if config.get("megatron_config"):
@@ -199,7 +199,7 @@ def _check_base(path: Path, shapes: Mapping[str, tuple[int, ...]], base: Path, *
         if held[place] not in (made_for, made_for[::-1]):
             raise RecipeError(
                 f"the adapter does not fit this model: {module} is {list(held[place])} in the base, "
-                f"the adapter was made for {list(made_for)}",
+                f"but the adapter was made for {list(made_for)}",
                 code="adapter-base-mismatch",
                 remedy="give the base model that the adapter was trained on",
                 where=path,
@@ -216,7 +216,7 @@ def _check_rotations(file: SafetensorsHeader, base: Path | None, *, shared: bool
         if place is not None and not (len(held[place]) == 2 and rotation.fits(held[place][1], shared=shared)):
             raise RecipeError(
                 f"the adapter does not fit this model: {rotation.module} is {list(held[place])} in the base, "
-                f"the adapter was made for {rotation.blocks:,} blocks of {rotation.size} inputs",
+                f"but the adapter was made for {rotation.blocks:,} blocks of {rotation.size} inputs",
                 code="adapter-base-mismatch",
                 remedy="give the base model that the adapter was trained on",
                 where=file.path,

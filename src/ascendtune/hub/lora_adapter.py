@@ -230,7 +230,7 @@ def _low_rank(
     for part in ("lora_magnitude_vector", "lora_B.bias"):
         if part in parts and math.prod(file.tensors[parts[part]].shape) != b[0]:
             raise InputError(
-                f"{parts[part]} is {list(file.tensors[parts[part]].shape)}, B has {b[0]} rows",
+                f"{parts[part]} has shape {list(file.tensors[parts[part]].shape)}, but the adapter's B has {b[0]} rows",
                 code="adapter-config-mismatch",
                 remedy="copy or download the adapter again",
                 where=file.path,

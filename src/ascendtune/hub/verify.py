@@ -76,7 +76,7 @@ def require_unquantised(path: Path, doing: str = "training on") -> None:
         doing: the intended use of the weights, for the message.
 
     Raises:
-        RecipeError: the weights are quantised, and that is not in this version.
+        RecipeError: the weights are quantised, and that is not supported in this version.
     """
     config_path = path / "config.json"
     config = read_model_config(config_path)
@@ -85,7 +85,7 @@ def require_unquantised(path: Path, doing: str = "training on") -> None:
         hint = "; method.tuner: lora keeps it frozen" if "train" in doing else ""
         shown = method if isinstance(method, str) else shown_value(method)
         raise RecipeError(
-            f"this model is quantised ({shown}), and {doing} quantised weights is not in this version",
+            f"this model is quantised ({shown}), and {doing} quantised weights is not supported in this version",
             code="quantised-model",
             remedy=f"give the original in bf16 or fp16{hint}",
             where=config_path,

@@ -25,8 +25,9 @@ def source_address(target: str) -> str:
             probe.connect(place)
             return str(probe.getsockname()[0])
     except OSError as error:
+        what = "cannot resolve" if isinstance(error, socket.gaierror) else "has no route to"
         raise MachineError(
-            f"{socket.gethostname()} has no route to {target}: {error.strerror or error}",
+            f"{socket.gethostname()} {what} {target}: {error.strerror or error}",
             code="no-route-to-host",
             remedy="name the host by an address that every node reaches, or add it to DNS or /etc/hosts on each",
         ) from error

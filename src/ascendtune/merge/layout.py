@@ -119,7 +119,7 @@ class Layout:
                     f"the base's files do not hold {parameter} as transformers writes it: {piece.name} is missing or "
                     "of another shape",
                     code="adapter-base-mismatch",
-                    remedy="give the base that the adapter was trained on with --onto",
+                    remedy="with --onto, give the base that the adapter was trained on",
                     where=self._base.directory,
                 )
         return [Piece(str(self._base.find(each.name)), each.parameter, each.expert, each.key) for each in pieces]
@@ -152,7 +152,7 @@ class Layout:
             raise InputError(
                 f"the adapter changes {name}, which the base does not have",
                 code="adapter-base-mismatch",
-                remedy="give the base that the adapter was trained on with --onto",
+                remedy="with --onto, give the base that the adapter was trained on",
                 where=self._base.directory,
             ) from error
         return module

@@ -53,7 +53,7 @@ class Draft:
             raise InputError(
                 f"{name} has shape {list(tensor.shape)} in the adapter and {list(old.shape)} in the base",
                 code="adapter-base-mismatch",
-                remedy="give the base that the adapter was trained on with --onto",
+                remedy="with --onto, give the base that the adapter was trained on",
                 where=adapter.directory,
             )
         self._set(found, replace(old, shape=tensor.shape, source=(adapter.file, key)))
@@ -69,9 +69,9 @@ class Draft:
         shape = old.shape if rows is None else (rows[1] - rows[0], *old.shape[1:])
         if shape not in fits:
             raise InputError(
-                f"{low_rank.module} is {list(shape)} in the base, the adapter was made for {list(low_rank.shape)}",
+                f"{low_rank.module} is {list(shape)} in the base, but the adapter was made for {list(low_rank.shape)}",
                 code="adapter-base-mismatch",
-                remedy="give the base that the adapter was trained on with --onto",
+                remedy="with --onto, give the base that the adapter was trained on",
                 where=adapter.directory,
             )
         self._require_addable(old)
@@ -82,7 +82,7 @@ class Draft:
                 raise InputError(
                     f"the adapter adds to the bias of {low_rank.module}, which has none in the base",
                     code="adapter-base-mismatch",
-                    remedy="give the base that the adapter was trained on with --onto",
+                    remedy="with --onto, give the base that the adapter was trained on",
                     where=adapter.directory,
                 )
             self._require_addable(self._get(bias))
@@ -108,10 +108,10 @@ class Draft:
         shared = bool(adapter.config.get("block_share"))
         if len(old.shape) != 2 or not rotation.fits(old.shape[1], shared=shared):
             raise InputError(
-                f"{rotation.module} is {list(old.shape)} in the base, the adapter was made for "
+                f"{rotation.module} is {list(old.shape)} in the base, but the adapter was made for "
                 f"{rotation.blocks:,} blocks of {rotation.size} inputs",
                 code="adapter-base-mismatch",
-                remedy="give the base that the adapter was trained on with --onto",
+                remedy="with --onto, give the base that the adapter was trained on",
                 where=adapter.directory,
             )
         self._require_addable(old)
@@ -130,10 +130,10 @@ class Draft:
         swapped = not layout.is_transposed(parameter)
         if len(shape) != 3 or (b[0], a[1]) != (shape[1:] if swapped else shape[:0:-1]) or a[0] != rank * shape[0]:
             raise InputError(
-                f"{parameter} is {list(shape)} in the base; A is {list(a)} and B is {list(b)}, which are not matrices "
-                f"of rank {rank} for it",
+                f"{parameter} has shape {list(shape)} in the base; the adapter's A {list(a)} and B {list(b)} do not "
+                f"form a change of rank {rank} for it",
                 code="adapter-base-mismatch",
-                remedy="give the base that the adapter was trained on with --onto",
+                remedy="with --onto, give the base that the adapter was trained on",
                 where=adapter.directory,
             )
         for piece in layout.pieces(parameter):

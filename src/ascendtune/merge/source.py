@@ -145,7 +145,8 @@ def _place(text: str) -> tuple[Path, float]:
         raise InputError(
             "this is a whole model: there is nothing to merge",
             code="nothing-to-merge",
-            remedy="give an adapter, or a run of method.tuner: lora or oft; the model can be used as it is",
+            remedy="give an adapter, or a run that was trained with method.tuner: lora (or oft); the model can be "
+            "used as it is",
             where=path,
         )
     usual = "give a run, or a directory with adapter_config.json"

@@ -32,7 +32,7 @@ _OURS = {
     "autotuning": "batch.per_device and parallel.deepspeed",
     "elasticity": "batch.per_device and batch.accumulate",
     "compression_training": "precision",
-    "tensor_parallel": "nothing: tensor parallelism is not in this version",
+    "tensor_parallel": "nothing: tensor parallelism is not supported in this version",
 }
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd"}
 

@@ -15,9 +15,9 @@ _OTHER_NAMES = {
     **{name: f"use method.stage: preference with method.preference.loss: {loss}" for name, loss in _LOSSES.items()},
     "rm": "use method.stage: reward",
     "pt": "use method.stage: pretrain",
-    "ppo": "PPO is not in this version; method.stage: preference is the nearest",
-    "grpo": "GRPO is not in this version; method.stage: preference is the nearest",
-    "qlora": "quantised training is not in this version; use method.tuner: lora with model.dtype: bf16",
+    "ppo": "PPO is not supported in this version; method.stage: preference is the nearest",
+    "grpo": "GRPO is not supported in this version; method.stage: preference is the nearest",
+    "qlora": "quantised training is not supported in this version; use method.tuner: lora with model.dtype: bf16",
 }
 
 
@@ -25,7 +25,7 @@ _OTHER_LOSSES = {
     "dpo": "use sigmoid, which is DPO's own loss",
     "cdpo": "use sigmoid with method.preference.label_smoothing",
     "slic": "use hinge",
-    "sppo": "SPPO is not in this version; sigmoid is the nearest",
+    "sppo": "SPPO is not supported in this version; sigmoid is the nearest",
     "kto_pair": "use kto with answers marked good or bad, or sigmoid with pairs",
 }
 

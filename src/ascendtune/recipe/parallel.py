@@ -15,8 +15,8 @@ _OTHER_NAMES = {
     **{
         f"zero{stage}": f"use parallel.strategy: deepspeed with parallel.deepspeed.stage: {stage}" for stage in range(4)
     },
-    "tp": "tensor parallelism is not in this version; use parallel.strategy: fsdp",
-    "megatron": "Megatron is not in this version; use parallel.strategy: fsdp",
+    "tp": "tensor parallelism is not supported in this version; use parallel.strategy: fsdp",
+    "megatron": "Megatron is not supported in this version; use parallel.strategy: fsdp",
 }
 
 STAGE_0_ROUNDS = "ZeRO stage 0 shards nothing, and in bf16 or fp16 it would round the weights at every step"

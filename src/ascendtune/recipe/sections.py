@@ -43,14 +43,14 @@ NEEDS_WHOLE_MATRICES = {
 _LESS = "adafactor keeps less than adamw in memory, method.tuner: lora least"
 # Optimizers of other tools, and how these name AdamW.
 _OTHER_OPTIMIZERS = {
-    "adam_mini": f"Adam-mini is not in this version: {_LESS}",
-    "apollo": f"APOLLO is not in this version: {_LESS}",
-    "badam": f"BAdam is not in this version: {_LESS}",
-    "galore": f"GaLore is not in this version: {_LESS}",
-    "lion": "Lion is not in this version: use auto",
+    "adam_mini": f"Adam-mini is not supported in this version: {_LESS}",
+    "apollo": f"APOLLO is not supported in this version: {_LESS}",
+    "badam": f"BAdam is not supported in this version: {_LESS}",
+    "galore": f"GaLore is not supported in this version: {_LESS}",
+    "lion": "Lion is not supported in this version: use auto",
     **dict.fromkeys(
         ("adamw_8bit", "adamw_bnb_8bit", "paged_adamw", "paged_adamw_8bit", "paged_adamw_32bit"),
-        f"optimizers of bitsandbytes are not in this version: {_LESS}",
+        f"optimizers of bitsandbytes are not supported in this version: {_LESS}",
     ),
     **dict.fromkeys(("adamw_hf", "adamw_torch", "adamw_torch_fused", "adamw_torch_npu_fused"), "use auto"),
 }
@@ -316,7 +316,7 @@ def steps_in(text: int | str | None, path: tuple[str, ...] = ("align", "dump_ste
             raise Contradiction(
                 f"'{part}' is not a step or a range of steps",
                 code="invalid-value",
-                remedy="write steps from 1 on and ranges, such as 1-3,10",
+                remedy="give steps or ranges of steps, such as 1-3,10; the first step is 1",
                 path=path,
             )
         found.append(range(first, last + 1))

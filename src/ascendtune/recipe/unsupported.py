@@ -1,4 +1,4 @@
-"""What a recipe may not ask for: keys that name features not in this version, and combinations that are refused."""
+"""What a recipe may not ask for: keys of unsupported features, and combinations that are refused."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ def _table() -> Iterator[tuple[str, str]]:
     for kind, stems in _PARALLELISM.items():
         for stem in stems:
             for end in ("", "_size", "_degree"):
-                yield stem + end, f"{kind} parallelism is not in this version; use parallel.strategy: fsdp or deepspeed"
+                yield (
+                    stem + end,
+                    f"{kind} parallelism is not supported in this version; use parallel.strategy: fsdp or deepspeed",
+                )
     for key in _QUANTISATION:
-        yield key, "quantised training is not in this version; use method.tuner: lora with model.dtype: bf16"
+        yield key, "quantised training is not supported in this version; use method.tuner: lora with model.dtype: bf16"
     for key in _MULTIMODAL:
-        yield key, "images, video and sound are not in this version; train a text model on text"
+        yield key, "images, video and sound are not supported in this version; train a text model on text"
     for key in ("ppo", "grpo", "rlhf", "rollout", "reward_model", "num_generations"):
-        yield key, "PPO and GRPO are not in this version; method.stage: preference is the nearest"
+        yield key, "PPO and GRPO are not supported in this version; method.stage: preference is the nearest"
 
 
 _PARALLELISM = {

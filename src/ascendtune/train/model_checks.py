@@ -105,7 +105,7 @@ def require_one_score(model: Any, device: torch.device, vocabulary: int) -> None
         raise RecipeError(
             "this model does not compute its score from the last token alone",
             code="score-not-of-last-token",
-            remedy="choose a decoder model whose class in transformers has a `score` head",
+            remedy="choose a model whose …ForSequenceClassification class applies `score` to the last token",
         )
 
 

@@ -59,7 +59,8 @@ def test_recipe_check_lists_keys_without_effect(ascendtune: Any, recipe: Path) -
 
 
 def test_a_recipe_for_merging_is_answered_with_the_command(ascendtune: Any, recipe: Path) -> None:
-    recipe.write_text(recipe.read_text() + "adapter_name_or_path: saves/sft\nexport_dir: merged\n")
+    without_training = recipe.read_text().replace("do_train: true\n", "")
+    recipe.write_text(without_training + "adapter_name_or_path: saves/sft\nexport_dir: merged\n")
     refused = ascendtune("train", recipe)
     assert refused.returncode == 2
     assert "do: ascendtune merge saves/sft --onto " in refused.stderr and "where: " in refused.stderr

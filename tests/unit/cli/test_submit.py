@@ -135,7 +135,7 @@ def test_the_written_file_may_be_written_again_and_no_other(submit: Any, tmp_pat
         ("docker", ["--image", "a b"], "--image 'a b' is not the name of an image"),
         ("docker", ["--image", "--privileged"], "--image '--privileged' is not the name of an image"),
         ("compose", ["--image", "$HOME"], "--image '$HOME' is not the name of an image"),
-        ("slurm", ["--partition", "a\n#SBATCH --uid=0"], "is not a name of Slurm's"),
+        ("slurm", ["--partition", "a\n#SBATCH --uid=0"], "is not a valid name of a partition"),
         ("slurm", ["--sbatch", "--qos=a\n#SBATCH --uid=0"], "is not an option of sbatch"),
         ("slurm", ["--accelerator", "npu", "--devices", "17"], "no server has more than 16 NPU"),
         ("docker", ["data.train=no.jsonl"], "no such data set path"),

@@ -91,6 +91,21 @@ def test_no_template_names_the_shipped_ones(make_model: Callable[..., Path]) -> 
     assert all(name in caught.value.remedy for name in NAMED)
 
 
+def test_invalid_template_of_the_model_names_the_file_that_holds_it(make_model: Callable[..., Path]) -> None:
+    directory = make_model(chat_template="{% for %}")
+    for name, content in (
+        ("tokenizer_config.json", None),
+        ("chat_template.json", json.dumps({"chat_template": "{% for %}"})),
+        ("chat_template.jinja", "\n{% for %}"),
+    ):
+        if content is not None:
+            (directory / name).write_text(content)
+        with pytest.raises(RecipeError, match=r"the model's chat template is not valid Jinja: ") as caught:
+            ChatTemplate.load("auto", Tokenizer.load(directory))
+        assert caught.value.where == str(directory / name)
+    assert "(line 2 of the template)" in caught.value.what
+
+
 def test_template_is_loaded_from_a_path(make_model: Callable[..., Path], tmp_path: Path) -> None:
     path = tmp_path / "mine.jinja"
     path.write_text("{{ messages[0].content }}!")
@@ -107,8 +122,9 @@ def test_a_template_that_is_none(
     path = tmp_path / "mine.jinja"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(RecipeError, match=words):
+    with pytest.raises(RecipeError, match=words) as caught:
         ChatTemplate.load(str(path), Tokenizer.load(make_model()))
+    assert caught.value.where == str(path)
 
 
 def test_template_that_reaches_into_python_is_refused(make_model: Callable[..., Path]) -> None:

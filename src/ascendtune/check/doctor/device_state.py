@@ -163,9 +163,9 @@ HEALTH_CHECK = Check(
     what="Reads each chip's health from npu-smi, and its error codes where it is not OK.",
     why="One faulty card stops the whole job: the others wait for it in a collective until the time-out, and the log "
     "then points to the network.",
-    fix="Warning: training is possible, monitor it. Alarm or Critical: exclude the card with "
-    "ASCEND_RT_VISIBLE_DEVICES, note the error code and restart; if it persists, replace the card. On 310B developer "
-    "boards Alarm is usual.",
+    fix="Warning: you can train; watch the card's health. Alarm or Critical: exclude the card with "
+    "ASCEND_RT_VISIBLE_DEVICES, note the error code and restart the machine; if the alarm returns, have the card "
+    "replaced. On 310B developer boards Alarm is usual, and the check passes.",
     look=_look_at_health,
 )
 
@@ -284,8 +284,8 @@ def _silent(devices: list[Accelerator], outside: Outside) -> Finding:
 
 DEVICE_MEMORY_CHECK = Check(
     DEVICE_MEMORY,
-    what="Lists processes that hold memory on the chips, and chips with used memory but no visible process; for these, "
-    "and where npu-smi does not answer, processes that have a card's device file open.",
+    what="Lists processes that hold memory on the chips, and chips with used memory but no visible process. For such "
+    "chips, and if npu-smi does not answer, it lists processes that have the card's device file open.",
     why="After Ctrl-C or a crash, workers of a job often keep running and hold the memory; the next job ends with an "
     "out-of-memory error although no job seems to run. In a container, processes outside of it are not listed: used "
     "memory is the only sign of them.",

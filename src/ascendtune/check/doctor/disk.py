@@ -85,7 +85,7 @@ def _kind(name: str, path: Path, mount: Mount) -> Iterator[Finding]:
 DISK_CHECK = Check(
     DISK,
     what="Checks free space and kind of the file systems of the working directory (for runs), the download directory "
-    "(for models), and the cache (for tokens).",
+    "(for models), and the cache (for tokenised data).",
     why="A full disk stops a run in the middle of a checkpoint. Every rank maps token files into memory, which is slow "
     "over a network file system, and file locks may not work there.",
     fix="Free space or choose another disk. Put the cache on a local disk with XDG_CACHE_HOME; run directories of jobs "

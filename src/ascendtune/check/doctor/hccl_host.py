@@ -207,8 +207,8 @@ def _seconds(env: Mapping[str, str], name: str, default: int) -> int | None:
 HCCL_HOST_CHECK = Check(
     HCCL_HOST,
     what="Compares HCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and HCCL_IF_IP with the interfaces of this machine, and the "
-    "time-outs with each other; checks whether the ports of torchrun (29500) and HCCL "
-    "(60000 to 60015, or as HCCL_IF_BASE_PORT and HCCL_HOST_SOCKET_PORT_RANGE say) are free, and MASTER_PORT.",
+    "time-outs with each other; checks whether MASTER_PORT and the ports of torchrun (29500) and HCCL "
+    "(60000 to 60015, or as HCCL_IF_BASE_PORT and HCCL_HOST_SOCKET_PORT_RANGE say) are free.",
     why="A wrong interface name stops the job before its first step (EI0001, Gloo connectFullMesh); a script copied "
     "from another node has that node's name. Time-outs in the wrong order hide which rank was late.",
     fix="Set the interface that reaches the other nodes, on each node with its own name. Keep HCCL_CONNECT_TIMEOUT "

@@ -98,7 +98,7 @@ def _look_at_combinations(outside: Outside) -> Iterator[Finding]:
 COMBINATIONS_CHECK = Check(
     COMBINATIONS,
     what="Checks for combinations of numpy, torch, transformers, accelerate, peft and deepspeed that are known to "
-    "fail, and releases of DeepSpeed that compute wrong gradients, by a table with a source for each.",
+    "fail, and releases of DeepSpeed that compute wrong gradients, using a table that names a source for each.",
     why="pip only respects declared ranges, and most packages declare no upper bound. The combination fails at import "
     "or in the first step, with an error in one package whose fix is another version of the other.",
     fix="Install the version in the remedy, preferably in a separate environment (python -m venv).",

@@ -147,7 +147,7 @@ RECIPE_CHECK = Check(
     RECIPE,
     what="With `ascendtune doctor RECIPE`: checks that the packages, the model and the data sets which the recipe "
     "names are there and readable, that its run directory can be written and has room for its checkpoints, and that "
-    "the chips have its precision.",
+    "the chips support its precision.",
     why="A job on eight cards that lacks a package or a file fails after minutes of loading, and one whose disk is too "
     "small fails at a checkpoint, after hours.",
     fix="Install the extra in the remedy; correct the path in the recipe; choose a larger disk with run_dir. The room "

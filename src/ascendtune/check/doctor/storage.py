@@ -178,8 +178,8 @@ def _slow(place: _Directory, there: Path, mount: Mount, write: float, read: floa
 STORAGE_CHECK = Check(
     STORAGE,
     what="Reads protocol and options of the mounts (NFS, DPC and others) below checkpoints, data and downloads, and "
-    "measures them: a nameless file of 32 MiB at most is written with fsync and read back, a second for each. With "
-    "`ascendtune doctor RECIPE` the places are those of the recipe.",
+    "measures them: it writes a temporary file of at most 32 MiB with fsync and reads it back, at most one second for "
+    "each. With `ascendtune doctor RECIPE` the places are those of the recipe.",
     why="Eight ranks wait while rank 0 writes a checkpoint: on a slow share minutes become hours. An NFS mounted with "
     "`soft` loses writes when the server is late; `sync`, `noac` or small rsize and wsize make it slow.",
     fix="Copy model and data to a local disk; mount shares with hard, proto=tcp and rsize, wsize of 1048576 (DPC: as "

@@ -69,9 +69,10 @@ def read_ascend(output: Path) -> Split:
         if databases := sorted(output.glob(DATABASES)):
             return read_ascend_database(databases[0])
         raise InputError(
-            f"{OUTPUT} holds neither {_STEPS} nor {_KERNELS} with a kernel, and no database",
+            f"{OUTPUT} contains no rows in {_STEPS}, no kernels in {_KERNELS}, and no database",
             code="no-profile",
-            remedy="let torch_npu.profiler analyse its records: torch_npu.profiler.profiler.analyse(PATH)",
+            remedy='in Python: `from torch_npu.profiler.profiler import analyse; analyse("DIR")`; DIR is the directory '
+            "that contains …_ascend_pt",
             where=output,
         )
     steps = sorted(parts or kernels, key=lambda step: (len(step), step))

@@ -151,16 +151,20 @@ class TraceFile:
         chunk = self._file.read(_CHUNK)
         self._read_bytes += len(chunk)
         if self._read_bytes > MOST_BYTES:
-            raise self._damaged(f"it is larger than {MOST_BYTES >> 30} GiB")
+            raise self._damaged(f"it is larger than {MOST_BYTES >> 30} GiB", remedy="record fewer steps")
         self._text, self._position = rest + chunk, 0
         self._is_at_end = not chunk
         return bool(chunk)
 
-    def _damaged(self, reason: str) -> InputError:
+    def _damaged(
+        self,
+        reason: str,
+        remedy: str = "give a trace that torch.profiler or torch_npu.profiler wrote; if it is cut off, record it again",
+    ) -> InputError:
         return InputError(
             f"{self.path.name} cannot be read as a trace: {reason}",
             code="invalid-trace",
-            remedy="give a trace that torch.profiler or torch_npu.profiler wrote; if it is cut off, record it again",
+            remedy=remedy,
             where=self.path,
         )
 

@@ -27,6 +27,7 @@ _PATIENCE_SECONDS = 3600.0
 """The slowest node may need long to tokenise."""
 _TELL_AFTER_SECONDS = 15.0
 _LOOK_EVERY_SECONDS = 0.2
+_MOST_NAMED = 8
 
 
 def lead(runs: Path, place: NodePlace, run: Path) -> None:
@@ -98,7 +99,11 @@ def _directory(runs: Path, place: NodePlace) -> Path:
 def _missing(place: NodePlace, directory: Path) -> str:
     there = [rank for rank in range(1, place.nnodes) if "nonce" in _read(directory / f"node_{rank}.json")]
     missing = [str(rank) for rank in range(1, place.nnodes) if rank not in there]
-    return f"node {', '.join(missing[:8])} of {place.nnodes}" if missing else "the nodes to continue"
+    if not missing:
+        return "the nodes to continue"
+    *first, last = missing if len(missing) <= _MOST_NAMED else [*missing[:_MOST_NAMED], "more"]
+    listed = f"nodes {', '.join(first)} and {last}" if first else f"node {last}"
+    return f"{listed} (of {place.nnodes})"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -121,6 +126,6 @@ def _wait(is_so: Callable[[], bool], for_what: Callable[[], str], directory: Pat
                 where=directory,
             )
         if waited > _TELL_AFTER_SECONDS and not told:
-            say(f"waiting {for_what()}: not started yet, or run_dir is not shared with it")
+            say(f"waiting {for_what()}: not started yet, or run_dir is not on a file system that all nodes share")
             told = True
         time.sleep(_LOOK_EVERY_SECONDS)

@@ -20,7 +20,7 @@ from ascendtune.machine.environment.git import (
 from ascendtune.machine.environment.mirrors import proxied
 
 PROXIES = ("https://gh-proxy.com",)
-"""Services that fetch a whole address that is put behind theirs."""
+"""Services that fetch the address that is appended to theirs."""
 _COMPARE_SECONDS = 20.0
 
 
@@ -62,14 +62,16 @@ def clone(
         if done.exit_code == 0:
             break
         failures.append(f"{without_secrets(address)}: {last_line(done)}")
-        if proxies and not may_use_proxy:
-            failures.append("proxies are used for https addresses without a user name and a password only")
     else:
-        raise MachineError(
-            f"cannot clone: {'; '.join(failures)}",
-            code="hub-unreachable",
-            remedy="check the address; --proxy or --via URL tries a proxy; `ascendtune env mirrors test`",
-        )
+        remedy = f"check the address, or try {'another proxy: ' if proxies else 'a proxy: --proxy or '}--via URL"
+        if not may_use_proxy:
+            remedy = "check the address; to use a proxy, give the https address without user name and password"
+        if proxies and not may_use_proxy:
+            failures.append(
+                "no proxy was tried, because proxies are used only for https addresses that contain neither a user "
+                "name nor a password"
+            )
+        raise MachineError(f"cannot clone: {'; '.join(failures)}", code="hub-unreachable", remedy=remedy)
     repository = Repository(directory)
     repository.git("remote", "set-url", "--", "origin", url)
     if (found := repository.git("config", "--get", "remote.origin.url").strip()) != url:

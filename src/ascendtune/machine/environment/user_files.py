@@ -132,7 +132,7 @@ def _require_own(path: Path) -> None:
         raise MachineError(
             f"this file belongs to another user (uid {owner}); nothing was changed",
             code="owned-by-another-user",
-            remedy="run this as that user; with sudo, HOME may be another user's",
+            remedy="run the command as that user; under sudo, check HOME: `sudo -H` sets it to that of the target user",
             where=path,
         )
 

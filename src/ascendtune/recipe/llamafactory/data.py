@@ -78,11 +78,11 @@ def template_of(name: str) -> str | tuple[str, str]:
     if name in SAME:
         return SAME[name]
     if name in _MULTIMODAL:
-        return f"template: {name} belongs to a multimodal model; multimodal models are not in this version", (
+        return f"template: {name} belongs to a multimodal model; multimodal models are not supported in this version", (
             "train a text model on text"
         )
     if name in _OTHERS:
-        return f"template: {name} is not in this version", _INSTEAD
+        return f"template: {name} is not supported in this version", _INSTEAD
     return f"LLaMA-Factory has no template '{name}'", f"{did_you_mean(name, NAMES)} Or {_INSTEAD}".lstrip()
 
 
@@ -180,7 +180,8 @@ def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         found += LAST_THOUGHT
         if recipe["preserve_thinking"]:
             recipe.complain(
-                "preserve_thinking", f"preserve_thinking with stage: {recipe['stage']} is not in this version",
+                "preserve_thinking",
+                f"preserve_thinking with stage: {recipe['stage']} is not supported in this version",
                 "remove it: only the last answer then keeps its reasoning",
                 code="not-in-this-version",
             )  # fmt: skip

@@ -147,7 +147,7 @@ class Entry:
             if values.get(key):
                 self._complain(
                     (key,),
-                    f"{name}: {key} is not in this version",
+                    f"{name}: {key} is not supported in this version",
                     f"{instead}, or give hf_hub_url",
                     code="not-in-this-version",
                 )
@@ -161,22 +161,22 @@ class Entry:
         values, name = self.values, self.name
         for word in _MEDIA:
             if self.columns[word]:
-                what = f"{name}: images, video and sound are not in this version"
+                what = f"{name}: images, video and sound are not supported in this version"
                 self._complain(
                     ("columns", word), what, "use a data set that contains text only", code="not-in-this-version"
                 )
         if "[" in str(values.get("split") or ""):
             self._complain(
                 ("split",),
-                f"{name}: a slice of a split is not in this version",
+                f"{name}: a slice of a split is not supported in this version",
                 "use max_samples, or cut the file",
                 code="not-in-this-version",
             )
         if values.get("subset") and values.get("folder"):
-            what = f"{name}: subset and folder together are not in this version"
+            what = f"{name}: subset and folder together are not supported in this version"
             self._complain(("folder",), what, "keep one of them", code="not-in-this-version")
         if not self.has_turns and self.columns["tools"]:
-            what = f"{name}: tools in rows of instructions are not in this version"
+            what = f"{name}: tools in rows of instructions are not supported in this version"
             self._complain(("columns", "tools"), what, "use formatting: sharegpt", code="not-in-this-version")
         if self.has_turns and (tags := values.get("tags")):
             for tag in ("role_tag", "content_tag"):

@@ -78,6 +78,8 @@ def require_training(document: Document) -> None:
     RecipeError: the file is for merging, chat or prediction; the remedy names the command for it.
     """
     values = document.values
+    if values.get("do_train") is True:
+        return
     if values.get("export_dir") is not None:
         what, remedy = _merging(values)
         raise RecipeError(what, code="not-a-training-recipe", remedy=remedy, where=document.place(("export_dir",)))
@@ -89,8 +91,6 @@ def require_training(document: Document) -> None:
             remedy=f"ascendtune generate {shlex.quote(str(model))} --file QUESTIONS",
             where=document.place(("do_predict",)),
         )
-    if values.get("do_train") is True:
-        return
     if "dataset" in values:
         raise RecipeError(
             "do_train is not true: LLaMA-Factory would not train with this either",
@@ -112,7 +112,7 @@ def _merging(values: dict[str, Any]) -> tuple[str, str]:
     target, base = shlex.quote(str(values["export_dir"])), shlex.quote(str(values[_MARK]))
     if values.get("export_quantization_bit") is not None:
         return (
-            "export_quantization_bit: quantised models are not in this version",
+            "export_quantization_bit: quantised models are not supported in this version",
             f"export without it: ascendtune merge ADAPTER --onto {base} --to {target}",
         )
     adapters = names_of(values.get("adapter_name_or_path"))

@@ -23,7 +23,7 @@ def put_method(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         _put_freeze(recipe, native)
     elif recipe["use_llama_pro"]:
         recipe.complain(
-            "use_llama_pro", f"use_llama_pro with finetuning_type: {tuner} is not in this version",
+            "use_llama_pro", f"use_llama_pro with finetuning_type: {tuner} is not supported in this version",
             "use finetuning_type: freeze, which trains the added layers", code="not-in-this-version",
         )  # fmt: skip
 
@@ -33,7 +33,7 @@ def _put_stage(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if stage == "ppo":
         recipe.complain(
             "stage",
-            "stage: ppo is not in this version",
+            "stage: ppo is not supported in this version",
             "use stage: dpo, the closest method in this version",
             code="not-in-this-version",
         )
@@ -56,9 +56,11 @@ def _put_loss(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     loss = recipe["pref_loss"]
     if loss == "kto_pair":
         recipe.complain(
-            "pref_loss", "pref_loss: kto_pair is not in this version; LLaMA-Factory trains sigmoid in its place",
-            "use pref_loss: sigmoid, or stage: kto with answers marked good or bad", code="not-in-this-version",
-        )  # fmt: skip
+            "pref_loss",
+            "pref_loss: kto_pair is not supported in this version; LLaMA-Factory trains sigmoid in its place",
+            "use pref_loss: sigmoid, or stage: kto with answers marked good or bad",
+            code="not-in-this-version",
+        )
         return
     native.put("method.preference.loss", loss, recipe.place("pref_loss"))
     if loss in ("hinge", "ipo"):

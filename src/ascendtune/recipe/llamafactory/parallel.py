@@ -61,7 +61,7 @@ def _put_fsdp(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if unknown := [word for word in options if word not in _FSDP_OPTIONS]:
         recipe.complain(
             "fsdp",
-            f"fsdp: {unknown[0]} is not in this version",
+            f"fsdp: {unknown[0]} is not supported in this version",
             "use full_shard, shard_grad_op, hybrid_shard, offload or no_shard",
             code="not-in-this-version",
         )

@@ -107,7 +107,7 @@ def _put_schedule(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     shape = "constant" if asked == "constant_with_warmup" else asked
     if shape not in ("linear", "cosine", "constant"):
         recipe.complain(
-            "lr_scheduler_type", f"lr_scheduler_type: {asked} is not in this version",
+            "lr_scheduler_type", f"lr_scheduler_type: {asked} is not supported in this version",
             "choose linear, cosine, constant or constant_with_warmup", code="not-in-this-version",
         )  # fmt: skip
         return

@@ -24,59 +24,62 @@ _LESS_MEMORY = "remove it: AdamW is used; lora, or deepspeed with offloading, ne
 
 _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
-        "quantised training is not in this version",
+        "quantised training is not supported in this version",
         "remove it: lora beside a frozen bf16 base (bf16: true) needs no quantisation library",
         {"quantization_bit": None, "ref_model_quantization_bit": None, "export_quantization_bit": None},
     ),
     (
-        "GaLore is not in this version: galore-torch (last released in 2024) does not import without bitsandbytes",
+        "GaLore is not supported in this version: galore-torch (last released in 2024) does not import without "
+        "bitsandbytes",
         _LESS_MEMORY,
         {"use_galore": False},
     ),
     (
-        "APOLLO is not in this version: apollo-torch may not be used commercially (CC-BY-NC)",
+        "APOLLO is not supported in this version: apollo-torch may not be used commercially (CC-BY-NC)",
         _LESS_MEMORY,
         {"use_apollo": False},
     ),
     (
-        "BAdam is not in this version: a run with badam cannot resume, because its state has no current block",
+        "BAdam is not supported in this version: a run with badam cannot resume, because its state has no current "
+        "block",
         _LESS_MEMORY,
         {"use_badam": False},
     ),
     (
-        "Adam-mini is not in this version: adam-mini knows CUDA and the CPU only, and counts ranks by CUDA devices",
+        "Adam-mini is not supported in this version: adam-mini knows CUDA and the CPU only, and counts ranks by CUDA "
+        "devices",
         _LESS_MEMORY,
         {"use_adam_mini": False},
     ),
     (
-        "options of transformers' optimizers are not in this version",
+        "options of transformers' optimizers are not supported in this version",
         "remove it; optim.beta1, optim.beta2, optim.epsilon and optim.weight_decay are the options here",
         {"optim_args": None, "optim_target_modules": None},
     ),
     (
-        "this loss is not in this version",
+        "this loss is not supported in this version",
         "remove it: the loss is cross-entropy",
         {
             "label_smoothing_factor": 0.0, "moe_aux_loss_coef": None,
         },
     ),
     (
-        "this term of a preference loss is not in this version",
+        "this term of a preference loss is not supported in this version",
         "remove it",
         {"pref_bco_weight": 0.0, "ld_alpha": None},
     ),
     (
-        "FP8 training is not in this version",
+        "FP8 training is not supported in this version",
         "remove it and keep bf16: true",
         {"fp8": False, "fp8_enable_fsdp_float8_all_gather": False},
     ),
     (
-        "KTransformers is not in this version",
+        "KTransformers is not supported in this version",
         "remove it: parallel.strategy fsdp or deepspeed divides a model that is too large for one device",
         {"use_kt": False},
     ),
     (
-        "tensor, pipeline, context and expert parallelism (Megatron) are not in this version",
+        "tensor, pipeline, context and expert parallelism (Megatron) are not supported in this version",
         "remove it: deepspeed: ZERO3.json or fsdp: full_shard divides the weights",
         {
             "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, "expert_model_parallel_size": 1,
@@ -85,7 +88,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         },
     ),
     (
-        "images, video and sound are not in this version",
+        "images, video and sound are not supported in this version",
         "remove it and train a text model on text",
         {
             "image_max_pixels": 589_824, "image_min_pixels": 1024, "image_do_pan_and_scan": False,
@@ -95,12 +98,12 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         },
     ),
     (
-        "this form of fine-tuning is not in this version",
+        "this form of fine-tuning is not supported in this version",
         "remove it: finetuning_type lora, freeze or full",
         {"mixture_of_depths": None, "shift_attn": False, "create_new_adapter": False},
     ),
     (
-        "this way of changing a model at load is not in this version",
+        "this way of changing a model at load is not supported in this version",
         "save the changed model once and give its directory as model_name_or_path",
         {
             "rope_scaling": None, "new_special_tokens_config": None, "init_special_tokens": "noise_init",
@@ -109,7 +112,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         },
     ),
     (
-        "this way of reading data is not in this version",
+        "this way of reading data is not supported in this version",
         "remove it: all data sets are read whole, shuffled together, and tokenised once into a cache on disk",
         {
             "streaming": False, "mix_strategy": "concat", "interleave_probs": None, "disable_shuffling": False,
@@ -118,32 +121,32 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         },
     ),
     (
-        "training on the last answer alone is not in this version",
+        "training on the last answer alone is not supported in this version",
         "mark earlier turns in the data instead: messages with \"loss_weight\": 0",
         {"mask_history": False},
     ),
     (
-        "another way of writing tools is not in this version",
+        "another way of writing tools is not supported in this version",
         "remove it: tools are written as the template writes them",
         {"tool_format": None},
     ),
     (
-        "this adapter of a second model is not in this version",
+        "this adapter of a second model is not supported in this version",
         "merge it once with `ascendtune merge` and give the result as ref_model",
         {"ref_model_adapters": None},
     ),
     (
-        "PPO is not in this version",
+        "PPO is not supported in this version",
         "use stage: dpo, the nearest",
         {"reward_model": None, "reward_model_adapters": None, "reward_model_quantization_bit": None},
     ),
     (
-        "this learning rate is not in this version",
+        "this learning rate is not supported in this version",
         "remove it",
         {"loraplus_lr_embedding": 1e-6, "lr_scheduler_kwargs": None},
     ),
     (
-        "searching for a batch size is not in this version",
+        "searching for a batch size is not supported in this version",
         "set per_device_train_batch_size",
         {"auto_find_batch_size": False},
     ),
@@ -154,7 +157,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ),
     (
         "generating answers is not a part of training here",
-        "train first, then: ascendtune generate RUN --file QUESTIONS",
+        "remove it, train, then: ascendtune generate RUN --file QUESTIONS",
         {"do_predict": False, "predict_with_generate": False},
     ),
     (

@@ -298,12 +298,15 @@ def _problem_of(name: str, entry: dict[str, Any]) -> tuple[str, str] | None:
             return f"{name}.{key}: LLaMA-Factory's v1 has no such key", f"known are {', '.join(_DATA_SET_KEYS)}"
     if entry.get("streaming"):
         return (
-            f"{name}.streaming is not in this version",
+            f"{name}.streaming is not supported in this version",
             "remove it: data sets are tokenised once, into a cache on disk",
         )
     if entry.get("source", "hf_hub") not in ("hf_hub", "local"):
-        return f"{name}.source: {entry['source']} is not in this version", "use local or hf_hub"
+        return f"{name}.source: {entry['source']} is not supported in this version", "use local or hf_hub"
     # A list as YAML allows it is not a key of a dict.
     if entry.get("converter") and entry["converter"] not in tuple(_FORMATS):
-        return f"{name}.converter: {entry['converter']} is not in this version", f"use one of {', '.join(_FORMATS)}"
+        return (
+            f"{name}.converter: {entry['converter']} is not supported in this version",
+            f"use one of {', '.join(_FORMATS)}",
+        )
     return None

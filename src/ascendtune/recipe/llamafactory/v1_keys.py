@@ -92,37 +92,49 @@ IGNORED: dict[str, tuple[Any, str]] = {
 
 _REMOVE = "remove it"
 REFUSED: dict[str, Refused] = {
-    "model_class": Refused("llm", "models that classify are not in this version", "use model_class: llm"),
+    "model_class": Refused("llm", "models that classify are not supported in this version", "use model_class: llm"),
     "custom_chat_template": Refused(
-        None, "a chat template inside a recipe is not in this version",
+        None, "a chat template inside a recipe is not supported in this version",
         "write it into a file and give it at the start: data.template=FILE.jinja",
     ),
     "quant_config.name": Refused(
-        None, "quantised training is not in this version",
+        None, "quantised training is not supported in this version",
         "remove quant_config: lora beside a frozen bf16 base needs no quantisation library",
     ),
-    "quant_config.quantization_bit": Refused(None, "quantised training is not in this version", "remove quant_config"),
+    "quant_config.quantization_bit": Refused(
+        None, "quantised training is not supported in this version", "remove quant_config"
+    ),
     "cp_size": Refused(
-        1, "context parallelism is not in this version", "remove it; data.max_length and fsdp bound the memory"
+        1, "context parallelism is not supported in this version",
+        "remove it; data.max_length and fsdp bound the memory",
     ),
-    "dist_config.cp_size": Refused(1, "context parallelism is not in this version", _REMOVE),
+    "dist_config.cp_size": Refused(1, "context parallelism is not supported in this version", _REMOVE),
     "mp_replicate_size": Refused(
-        1, "shards that are replicated are not in this version", "remove it: fsdp divides by all devices"
+        1, "shards that are replicated are not supported in this version", "remove it: fsdp divides by all devices"
     ),
-    "dist_config.ep_size": Refused(None, "expert parallelism is not in this version", "use dist_config: {name: fsdp2}"),
-    "dist_config.ep_dispatcher": Refused(None, "expert parallelism is not in this version", _REMOVE),
+    "dist_config.ep_size": Refused(
+        None, "expert parallelism is not supported in this version", "use dist_config: {name: fsdp2}"
+    ),
+    "dist_config.ep_dispatcher": Refused(None, "expert parallelism is not supported in this version", _REMOVE),
     "dist_config.dcp_path": Refused(
-        None, "weights in DCP's format are not in this version", "give a model in Hugging Face format as `model`"
+        None, "weights in DCP's format are not supported in this version",
+        "give a model in Hugging Face format as `model`",
     ),
     "global_batch_size": Refused(
         None, "the number of micro-batches would depend on the number of devices",
         "remove it and give batch.accumulate=N at the start: micro_batch_size × N × devices is the global batch",
     ),
-    "save_epochs": Refused(None, "checkpoints at fractions of an epoch are not in this version", "use save_steps"),
-    "ld_alpha": Refused(None, "this term of a preference loss is not in this version", _REMOVE),
+    "save_epochs": Refused(
+        None, "checkpoints at fractions of an epoch are not supported in this version", "use save_steps"
+    ),
+    "ld_alpha": Refused(None, "this term of a preference loss is not supported in this version", _REMOVE),
     "lr_scheduler_config.name": Refused(
         None, "v1 has no schedule of its own", "remove it and give optim.scheduler=cosine at the start"
     ),
-    "optim_config.nesterov": Refused(True, "Muon without Nesterov's momentum is not in this version", _REMOVE),
-    "optim_config.ns_steps": Refused(5, "another number of Newton-Schulz steps is not in this version", _REMOVE),
+    "optim_config.nesterov": Refused(
+        True, "Muon without Nesterov's momentum is not supported in this version", _REMOVE
+    ),
+    "optim_config.ns_steps": Refused(
+        5, "another number of Newton-Schulz steps is not supported in this version", _REMOVE
+    ),
 }  # fmt: skip

@@ -51,7 +51,7 @@ def require_disk(config: Config, *, compute: str) -> None:
     rounds = compute == "fp32" and not get_accelerator().is_fp16_supported()
     if rounds and "offload_param" in parts_on_disk(config):
         raise RecipeError(
-            "on a device without fp16 DeepSpeed writes weights to disk in bf16, but this run uses fp32 weights",
+            "on a device without fp16, DeepSpeed writes weights to disk in bf16, but the weights of this run are fp32",
             code="offload-rounds-weights",
             remedy="set precision: bf16, or parallel.deepspeed.offload_param: cpu",
         )

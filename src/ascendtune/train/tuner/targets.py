@@ -203,16 +203,16 @@ def _add_named(model: Any, name: str, targets: Targets, *, ask: bool) -> None:
         read = [path for path in matrices if "weight" in attributes_read(model, path)]
         if read:
             raise RecipeError(
-                f"{targets.key}: an adapter on {read[0]} would do nothing: the model reads its weight without "
-                "calling it",
+                f"{targets.key}: an adapter on {read[0]} would do nothing: the model reads the weight of this module "
+                "directly and never calls the module",
                 code="lora-target-without-effect",
-                remedy=f"remove it from {targets.key}",
+                remedy=f"remove '{name}' from {targets.key}",
             )
         if ask and (silent := without_gradient(model, _nested(matrices, []))):
             raise RecipeError(
                 f"{targets.key}: an adapter on {min(silent)} would do nothing: it receives no gradient",
                 code="lora-target-without-effect",
-                remedy=f"remove it from {targets.key}",
+                remedy=f"remove '{name}' from {targets.key}",
             )
         targets.modules += matrices
         return

@@ -83,7 +83,7 @@ def test_a_trace_that_decompresses_to_more_than_the_limit_is_refused(
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * (2 << 20)))
     with pytest.raises(AscendtuneError) as caught:
         read_trace(path)
-    assert caught.value.code == "invalid-trace"
+    assert (caught.value.code, caught.value.remedy) == ("invalid-trace", "record fewer steps")
 
 
 def test_a_value_longer_than_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

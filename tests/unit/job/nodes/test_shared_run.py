@@ -42,4 +42,4 @@ def test_a_node_that_never_comes_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     write_json(tmp_path / "x", {})
     with pytest.raises(MachineError) as caught:
         lead(tmp_path, NODE_0, tmp_path / "a")
-    assert caught.value.code == "nodes-not-started" and "node 1, 2 of 3" in caught.value.what
+    assert caught.value.code == "nodes-not-started" and "for nodes 1 and 2 (of 3)" in caught.value.what

@@ -223,6 +223,10 @@ def test_clone_falls_back_through_proxies_and_origin_is_the_repository(world: Pa
     with pytest.raises(AscendtuneError) as caught:
         clone(url, world / "none")
     assert caught.value.code == "hub-unreachable" and not (world / "none").exists()
+    assert caught.value.remedy == "check the address, or try a proxy: --proxy or --via URL"
+    with pytest.raises(AscendtuneError) as caught:
+        clone(url, world / "none", proxies=["http://127.0.0.1:9"])
+    assert caught.value.remedy == "check the address, or try another proxy: --via URL"
 
 
 def test_progress_of_git_is_passed_on_while_it_runs(tmp_path: Path) -> None:
@@ -260,7 +264,10 @@ def test_password_in_an_address_reaches_no_proxy(world: Path) -> None:
     with serving_on_loopback(Recording) as endpoint, pytest.raises(AscendtuneError) as caught:
         clone("https://me:sekret@127.0.0.1:9/repo.git", world / "got", proxies=[endpoint])
     assert asked == [] and caught.value.code == "hub-unreachable"
-    assert "sekret" not in str(caught.value) and "without a user name" in str(caught.value)
+    assert "sekret" not in str(caught.value) and "neither a user name nor a password" in caught.value.what
+    assert caught.value.remedy == (
+        "check the address; to use a proxy, give the https address without user name and password"
+    )
 
 
 def test_tags_named_like_branches_do_not_change_what_is_merged(world: Path) -> None:

@@ -50,6 +50,18 @@ def test_a_file_that_does_not_train_is_answered_with_what_does(
     assert str(caught.value.where).startswith(str(path))
 
 
+def test_recipe_that_also_predicts_is_not_said_not_to_train(write: Callable[..., Path]) -> None:
+    with pytest.raises(RecipeError) as caught:
+        Recipe.load(write({"do_predict": True}))
+    assert caught.value.what == "do_predict: generating answers is not a part of training here"
+    assert caught.value.remedy.startswith("remove it, train, then: ascendtune generate RUN ")
+
+
+def test_recipe_that_trains_may_name_an_export_directory_without_effect(write: Callable[..., Path]) -> None:
+    recipe, origins = Recipe.load_with_origins(write({"export_dir": "out"}))
+    assert any(note.startswith("export_dir: no effect: ") for note in recipe.all_without_effect(origins))
+
+
 def test_a_native_recipe_gets_no_notes(tmp_path: Path) -> None:
     path = tmp_path / "ours.yaml"
     path.write_text("model: {path: base}\ndata: {train: rows.json, template: qwen}\nseed: 7\n")

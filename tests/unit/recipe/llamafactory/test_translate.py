@@ -220,7 +220,7 @@ def _refusals(path: Path) -> list[RecipeError]:
         ({"lora_dropout": 5}, "method.lora.dropout", "less than 1"),
         ({"pref_loss": "simppo", "stage": "dpo", "dataset": "pairs"}, "simppo", "did you mean 'simpo'?"),
         ({"pref_loss": "kto_pair", "stage": "dpo", "dataset": "pairs"}, "kto_pair", "stage: kto"),
-        ({"stage": "ppo"}, "ppo is not in this version", "dpo"),
+        ({"stage": "ppo"}, "ppo is not supported in this version", "dpo"),
         ({"finetuning_type": "oft", "oft_rank": 4, "oft_block_size": 8}, "contradict", "keep one"),
         ({"finetuning_type": "oft", "oft_block_size": 0}, "leaves no blocks", "set one"),
         ({"finetuning_type": "oft", "module_dropout": 1}, "method.oft.module_dropout", "less than 1"),
@@ -233,14 +233,14 @@ def _refusals(path: Path) -> list[RecipeError]:
         ({"save_steps": 0.1}, "save_steps", "number of steps"),
         ({"output_dir": "."}, "not a directory for one run", "below it"),
         ({"finetuning_type": "galore"}, "'finetuning_type: galore'", "choose one of: lora, oft, freeze, full"),
-        ({"visual_inputs": True}, "images, video and sound are not in this version", "text"),
+        ({"visual_inputs": True}, "images, video and sound are not supported in this version", "text"),
         ({"audio_inputs": True}, "no key 'audio_inputs'", "docs/compat.md"),
         ({"master_addr": "10.0.0.1"}, "rendezvous of nodes", "--nodes HOSTS"),
         ({"optim": "paged_adamw_8bit"}, "paged_adamw_8bit", "adamw_torch"),
         ({"deepspeed": {"zero_optimization": {"stage": 2}, "steps_per_print": 5}}, "deepspeed", "JSON file"),
         ({"fsdp": "shard_all"}, "shard_all", "full_shard"),
         ({"template": "qwen3_noth"}, "no template 'qwen3_noth'", "did you mean 'qwen3_nothink'?"),
-        ({"template": "vicuna"}, "vicuna is not in this version", "data.template=FILE.jinja"),
+        ({"template": "vicuna"}, "vicuna is not supported in this version", "data.template=FILE.jinja"),
         ({"template": "qwen2_vl"}, "multimodal", "text"),
         ({"template": "qwen3", "enable_thinking": False}, "enable_thinking: false", "qwen3_nothink"),
         ({"template": "glm4_7", "enable_thinking": False}, "enable_thinking: false", "glm4"),
@@ -266,10 +266,9 @@ def test_an_error_names_the_llamafactory_key(theirs: dict[str, Any], said: str, 
 def test_unsupported_key_is_refused_by_name_unless_it_has_its_default(key: str, write: Write) -> None:
     default = REFUSED[key].default
     asked = not default if isinstance(default, bool) else "something"
-    if key != "do_predict":
-        refusals = _refusals(write({key: asked}))
-        assert [each.what for each in refusals] == [f"{key}: {REFUSED[key].what}"]
-        assert refusals[0].remedy and refusals[0].where == "theirs.yaml:8"
+    refusals = _refusals(write({key: asked}))
+    assert [each.what for each in refusals] == [f"{key}: {REFUSED[key].what}"]
+    assert refusals[0].remedy and refusals[0].where == "theirs.yaml:8"
     Recipe.load(write({key: default}))
 
 
