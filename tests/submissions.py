@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from ascendtune.job.backend import compose, docker, kubernetes, slurm
@@ -38,8 +39,13 @@ def submission(kind: Kind, nodes: int, directory: str = "/srv/alpaca", program: 
     )
 
 
-def written() -> Iterator[tuple[str, str]]:
-    """File name, content."""
+@cache
+def written() -> dict[str, str]:
+    """File name -> content."""
+    return dict(_written())
+
+
+def _written() -> Iterator[tuple[str, str]]:
     nowhere = Path("/no/such/root")
     for kind in KINDS:
         for nodes in (1, 2):
@@ -58,7 +64,7 @@ def written() -> Iterator[tuple[str, str]]:
 
 def golden() -> dict[str, str]:
     """Those that are compared word by word: file name -> content."""
-    return {name: text for name, text in written() if name.partition("_")[2].partition(".")[0] in _SHOWN}
+    return {name: text for name, text in written().items() if name.partition("_")[2].partition(".")[0] in _SHOWN}
 
 
 def in_a_cluster(plain: Submission) -> Submission:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import subprocess
 import sys
@@ -50,8 +51,15 @@ def _error_classes(root: type[errors.AscendtuneError]) -> Iterator[type[errors.A
 
 
 @pytest.fixture(scope="module")
-def modules() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
+def modules() -> Iterator[dict[Path, ast.Module]]:
+    # Half a million nodes, none of which can be collected before the last test: looking at them takes longer than
+    # parsing.
+    gc.disable()
+    parsed = {path: ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
+    gc.freeze()
+    gc.enable()
+    yield parsed
+    gc.unfreeze()
 
 
 def _defines_an_error(module: ast.Module, known: set[str]) -> bool:

@@ -19,7 +19,7 @@ import submissions
 from ascendtune.job.backend import docker
 from ascendtune.job.backend.submission import HEADER
 
-WRITTEN = dict(submissions.written())
+WRITTEN = submissions.written()
 COMPARED = submissions.golden()
 MANIFESTS = [name for name in WRITTEN if name.split("_")[0] in submissions.kubernetes.KINDS]
 SCRIPTS = [name for name in WRITTEN if name.endswith((".sh", ".sbatch"))]
@@ -173,8 +173,8 @@ def test_docker_script_fails_without_node_rank(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_secrets_are_passed_on_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_never_to_be_seen")
-    assert not [name for name, text in submissions.written() if "hf_never" in text]
-    assert all("HF_TOKEN" in text for name, text in submissions.written() if not name.startswith("slurm"))
+    assert not [name for name, text in submissions.written().items() if "hf_never" in text]
+    assert all("HF_TOKEN" in text for name, text in submissions.written().items() if not name.startswith("slurm"))
 
 
 def test_no_container_is_privileged() -> None:
