@@ -31,6 +31,7 @@ def test_every_other_name_leads_to_one_that_exists() -> None:
     assert set(_OTHER_NAMES.values()) <= {*LARGEST_EXACT, *COLLECTIVES}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "completed"),
     [

@@ -50,6 +50,7 @@ def most_seconds() -> float:
     return 2 * (time.process_time() - began)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("text", "said"), HOSTILE.values(), ids=HOSTILE)
 def test_hostile_text_is_refused_with_its_line_for_bounded_work(text: str, said: str, most_seconds: float) -> None:
     seconds = []

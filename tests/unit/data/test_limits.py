@@ -64,6 +64,7 @@ def tokenizer(make_model: Callable[..., Path]) -> Tokenizer:
     return Tokenizer.load(make_model(eos_token="<|im_end|>"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_template_is_stopped(source: str, tokenizer: Tokenizer) -> None:
     began, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

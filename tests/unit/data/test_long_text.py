@@ -47,6 +47,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_first_tokens_are_those_of_the_whole_text(any_tokenizer: Tokenizer, text: str) -> None:
     backend = any_tokenizer.backend
@@ -107,6 +108,7 @@ LONG = {
 
 
 @pytest.mark.long
+@pytest.mark.long
 @pytest.mark.parametrize("rows", LONG.values(), ids=LONG)
 @pytest.mark.parametrize("kind", ["byte_level", "metaspace", "prepending"])
 def test_a_long_row_is_truncated_as_if_all_of_it_were_tokenised(
@@ -163,6 +165,7 @@ def test_uncounted_characters_are_reported(make_model: Callable[..., Path], tmp_
     assert second == (1, TOO_LONG, f"{whole[1]:,} tokens")
 
 
+@pytest.mark.long
 @pytest.mark.long
 def test_a_text_for_pretraining_is_split_as_if_it_were_tokenised_at_once(
     any_tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

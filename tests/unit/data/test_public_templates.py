@@ -200,6 +200,7 @@ def test_twins_mostly_write_the_same(name: str, load: Load) -> None:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TEXT)
 @pytest.mark.parametrize("twin", ["", "_training"])
 @given(messages=conversations())

@@ -39,6 +39,7 @@ def test_drawing_a_run_writes_png_and_svg(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["eval.jsonl", "loss.png", "loss.svg", "metrics.jsonl"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("losses", [[3.0], [float("nan")], [0.0, -1.0, 2.0], [2.0, float("inf"), 1.0] * 40])
 def test_short_and_odd_runs_are_drawn(tmp_path: Path, losses: list[float]) -> None:
     assert len(draw(recorded(tmp_path, losses))) == 2

@@ -28,6 +28,7 @@ def test_paired_interval_is_that_of_the_discordant_items() -> None:
     assert low == pytest.approx(mean - half, abs=0.05 * half) and high == pytest.approx(mean + half, abs=0.05 * half)
 
 
+@pytest.mark.long
 def test_interval_of_scores_with_many_values_is_that_of_their_mean() -> None:
     differences = np.random.default_rng(3).normal(0.1, 1, 900)
     half = NormalDist().inv_cdf(0.995) * differences.std() / 30
@@ -35,6 +36,7 @@ def test_interval_of_scores_with_many_values_is_that_of_their_mean() -> None:
     assert (low, high) == pytest.approx((differences.mean() - half, differences.mean() + half), abs=0.1 * half)
 
 
+@pytest.mark.long
 def test_interval_covers_the_truth_as_often_as_it_says() -> None:
     draw = np.random.default_rng(5)
     covered = 0
@@ -90,6 +92,7 @@ def test_exact_interval_covers_the_truth_with_its_probability(items: int, shares
     assert covered >= 0.95
 
 
+@pytest.mark.long
 def test_interval_of_few_shares_covers_the_truth() -> None:
     draw = np.random.default_rng(7)
     covered = 0

@@ -13,6 +13,8 @@ from ascendtune.check.doctor.outside import Outside, package_version
 from ascendtune.check.finding import Finding
 from ascendtune.machine.visible import Visible
 
+pytestmark = pytest.mark.long
+
 Lay = Callable[..., Outside]
 RIGHT = {"backend": "hccl", "wrong_elements": 0, "bytes_per_second": 1 << 30}
 

@@ -16,6 +16,8 @@ import pytest
 import submissions
 from ascendtune.job.backend import docker
 
+pytestmark = pytest.mark.long
+
 
 class _Daemon(BaseHTTPRequestHandler):
     """Says that it is Linux, notes what shall be created, and refuses."""

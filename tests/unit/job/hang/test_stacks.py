@@ -23,6 +23,8 @@ from ascendtune.job.hang import flight_recorder, stacks
 from ascendtune.job.hang.heartbeat import beats_of, newest_beats
 from cluster import until
 
+pytestmark = pytest.mark.long
+
 _WORKER = """
 import ctypes, sys, time
 from ascendtune.core.rundir import RunDir

@@ -16,6 +16,8 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.job.hang import watcher as module
 from ascendtune.job.hang.watcher import Watcher, Ways, has_hung
 
+pytestmark = pytest.mark.long
+
 
 class Scene:
     """A run of one rank, a clock, and what was said and done."""

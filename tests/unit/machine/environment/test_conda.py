@@ -16,6 +16,8 @@ import pytest
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.machine.environment.conda import Conda, _cloning_into
 
+pytestmark = pytest.mark.long
+
 _PACKAGES = [
     {"name": "python", "version": "3.11.9", "build_string": "h955ad1f_0", "channel": "defaults"},
     {"name": "torch", "version": "2.6.0", "build_string": "pypi_0", "channel": "pypi"},

@@ -17,6 +17,8 @@ from ascendtune.machine.environment.clone import clone
 from ascendtune.machine.environment.git import GIVE_UP_SLOW
 from git_helpers import commit, git
 
+pytestmark = pytest.mark.long
+
 Call = Callable[[], object]
 
 

@@ -21,6 +21,8 @@ from ascendtune.core.errors import AscendtuneError
 from ascendtune.train.report.offline_wandb import find_offline_runs, upload
 from wandb_server import MARKING, write_client
 
+pytestmark = pytest.mark.long
+
 _REAL = Path(__file__).with_name("offline_run.wandb")
 
 
