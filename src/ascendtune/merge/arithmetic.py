@@ -190,7 +190,7 @@ def _accumulate_product(weight: torch.Tensor, b: torch.Tensor, a: torch.Tensor, 
     wide = torch.promote_types(weight.dtype, b.dtype)
     # Times a power of two nothing is rounded: product and sum can be one operation. Products of single rows and of
     # rank 1 are other routines, which round otherwise.
-    is_one_operation = abs(math.frexp(scaling)[0]) == 0.5 and 1 < len(a) <= _ONE_PASS and len(b) > 1
+    is_one_operation = wide == b.dtype and abs(math.frexp(scaling)[0]) == 0.5 and 1 < len(a) <= _ONE_PASS and len(b) > 1
     blocks = max(1, len(weight) // max(2, _BLOCK // weight.shape[1]))
     for part, factor in zip(weight.tensor_split(blocks), b.tensor_split(blocks), strict=True):
         total = part.to(wide)

@@ -18,8 +18,8 @@ def test_bits_are_those_of_the_whole_product(shape: tuple[int, int], rank: int, 
     generator = torch.Generator().manual_seed(rank)
     b = torch.randn(shape[0], rank, generator=generator)
     a = 0.01 * torch.randn(rank, shape[1], generator=generator)
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         weight = torch.randn(shape, generator=generator).to(dtype)
-        expected = (weight.float() + b @ a * scaling).to(dtype)
+        expected = (weight.to(torch.promote_types(dtype, b.dtype)) + b @ a * scaling).to(dtype)
         _accumulate_product(weight, b, a, scaling)
         assert torch.equal(weight, expected)
