@@ -56,7 +56,8 @@ _OF_TROUBLE = re.compile(
     r"err!|no \S+ (?:was |were |is )?(?:found|detected|available)\.|no (?:\S+ )?devices? (?:is |was |were )?"
     r"(?:found|detected)|no \S+ device is detected|"
     r"exit(?:ed with|s with|ing with)? (?:exit )?(?:code|status) -?[1-9]\d*|"
-    r"exiting due to|(?:will|must) exit now|not found for url|unexpected end of file|unable to resolve|is restricted|"
+    r"unexpected status code|before +timing out|exiting due to|(?:will|must) exit now|not found for url|"
+    r"unexpected end of file|unable to resolve|is restricted|"
     r"has (?:an )?invalid \w+(?!.*[:=] ?0\b)|exceeded (?:its|the|job) \w+ limit|skipping step, detected inf)(?!\w)",
     re.IGNORECASE,
 )
@@ -69,7 +70,7 @@ _REFUSAL = re.compile(
     r"(?:[Ii]nvalid \w|[Cc]annot \w|[Cc]an't \w|[Cc]ould not \w|[Uu]nable to \w|[Uu]nsupported \w|[Uu]nknown \w|"
     r"[Uu]ndefined (?:symbol|reference)\b|"
     r"[Nn]o such \w|[Nn]o module named|[Pp]ermission denied|[Mm]issing \w|[Nn]ot enough \w)|"
-    r".{0,120}\b(?:[Tt]imed out|[Cc]onnection (?:refused|reset)|[Nn]o route to host)\W*$"
+    r".{0,120}: not found\W*$|.{0,120}\b(?:[Tt]imed out|[Cc]onnection (?:refused|reset)|[Nn]o route to host)\W*$"
 )
 _REFUSES = re.compile(
     r"\b(?:abort|cannot|can not|could not|unable to|not able to|fail(?:ed|s|ure)?|did not|does not (?:exist|have)|"
