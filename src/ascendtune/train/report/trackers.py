@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,6 +109,11 @@ def open_tracker(destination: Destination, identity: Identity) -> Tracker:
         return _OPENED[tracker](destination, identity)
 
 
+def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
+    """Also removed where the client cannot be started, or fails at its end."""
+    return tempfile.TemporaryDirectory(prefix="ascendtune-wandb-", ignore_cleanup_errors=True)
+
+
 class _Wandb:
     def __init__(self, destination: Destination, identity: Identity) -> None:
         # Before the import: there the client reads them. Its core process inherits them.
@@ -117,7 +121,7 @@ class _Wandb:
         wandb: Any = importlib.import_module("wandb")
         self._wandb, self._host, self._last = wandb, destination.host, -1
         # What the client writes on the way is not needed later: the run directory is the source.
-        self._directory = None if destination.offline else tempfile.mkdtemp(prefix="ascendtune-wandb-")
+        self._temporary = None if destination.offline else _temporary_directory()
         settings: dict[str, Any] = {
             "base_url": destination.host,
             "console": "off",
@@ -142,7 +146,7 @@ class _Wandb:
             id=identity.id,
             name=identity.name,
             config=identity.config,
-            dir=self._directory or str(identity.directory),
+            dir=self._temporary.name if self._temporary else str(identity.directory),
             mode="offline" if destination.offline else "online",
             resume=None if destination.offline else "allow",
             settings=wandb.Settings(**{key: value for key, value in settings.items() if value is not None}),
@@ -161,8 +165,8 @@ class _Wandb:
     def close(self, outcome: Outcome) -> None:
         with _translated("wandb"):
             self._run.finish(exit_code=int(outcome == "failed"))
-            if self._directory:
-                shutil.rmtree(self._directory, ignore_errors=True)
+            if self._temporary:
+                self._temporary.cleanup()
                 self._require_arrived()
 
     def _require_arrived(self) -> None:
