@@ -294,6 +294,7 @@ class Scan:
             hit
             for hit in self._matcher.hits(said)
             if not hit.entry.frame
+            and hit.entry.origin in ("", "own-code")
             and hit.entry.kind != "unknown"
             and any(hit.entry.below in each for each in below[:_BELOW] or [""])
         ]
