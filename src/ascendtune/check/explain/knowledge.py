@@ -20,7 +20,8 @@ An entry looks like this:
                                         # "FILE in FUNCTION", or of the code of the two innermost frames
                                         # ("features["); a single one may stand without brackets
     origin = "own-package"              # optional; only for exceptions with this origin (origin.py): a package that
-                                        # lacks its own part; "own-code" (lines, too), "two-checkouts", "installed-copy"
+                                        # lacks its own part; "own-code" (lines, too), "package-code", "two-checkouts",
+                                        # "installed-copy"
     requires = { world_size = "^1$" }    # optional; counts only if the log's facts match (facts.py); may name parts
     beside = 'daemon-reload'             # optional; counts only if the log's first or last 128 KB match; may name parts
     specific = true                      # optional; goes before general entries that know the same line

@@ -1,5 +1,5 @@
-"""Where the code of a failed import or call came from: one's own, the package that lacks a part of itself, or another
-copy of the project that the script belongs to."""
+"""Where the code of a failed import or call came from: one's own, an installed package, the package that lacks a part
+of itself, or another copy of the project that the script belongs to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from ascendtune.check.explain.frame import posix
 from ascendtune.check.explain.trace import Trace
 
-Origin = Literal["", "own-code", "own-package", "two-checkouts", "installed-copy"]
+Origin = Literal["", "own-code", "package-code", "own-package", "two-checkouts", "installed-copy"]
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 NAMES = frozenset({"package", "missing", "file", "folder", "checkout", "copy"})
 """What an entry with an origin may use besides: the package that lacks something, and what it lacks; the importing file
@@ -45,6 +45,8 @@ def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] |
     """
     if origin in ("", "own-code"):
         return {} if not origin or trace is None or not trace.package else None
+    if origin == "package-code":
+        return _package_code(trace) if trace is not None and trace.frames else None
     missing = _MISSING.search(said)
     if trace is None or missing is None or not trace.frames:
         return None
@@ -56,6 +58,16 @@ def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] |
         found = _copy(package, file, trace, is_installed=origin == "installed-copy")
     lacking = missing["name"] or missing["missing"] or missing["attribute"]
     return found and {"package": package, "missing": lacking, **found}
+
+
+def _package_code(trace: Trace) -> dict[str, str] | None:
+    """The installed package whose code raised the exception."""
+    file, line, _ = trace.frames[-1]
+    installed = _INSTALLED.match(posix(file))
+    if installed is None:
+        return None
+    package, folder = installed["package"], installed["folder"]
+    return {"package": package, "folder": folder, "file": f"{posix(file)[len(folder) - len(package) :]}:{line}"}
 
 
 def _own_package(package: str, file: str, trace: Trace) -> dict[str, str] | None:

@@ -353,7 +353,8 @@ class Scan:
     def _look_up_own_words(self) -> None:
         """Use an entry of what packages raise where its message was logged as an error, without an exception."""
         for event in self.events:
-            is_error = event.trace is None and not event.weak and not event.is_heading
+            is_harmless = event.weak or event.hit.entry.kind == "notice"
+            is_error = event.trace is None and not is_harmless and not event.is_heading
             if is_error and (found := hit_of_line(event.text)) is not None:
                 event.hit = min(event.hit, found, key=rank)
 
