@@ -91,7 +91,8 @@ def _copy(package: str, file: str, trace: Trace, *, is_installed: bool) -> dict[
         *_, above, own = ("", *folder.split("/"))
         is_project = (own == name and not is_of_pip) or _spelt(_RELEASE.sub("", own)) == _spelt(package)
         is_anybodys = _ANYBODYS.fullmatch(own) or above in _HOMES
-        if is_project and not is_anybodys and folder != imported and not imported.startswith(f"{folder}/"):
+        is_apart = not f"{imported}/".startswith(f"{folder}/") and not folder.startswith(f"{imported}/")
+        if is_project and not is_anybodys and is_apart:
             return {"checkout": folder, "copy": imported}
     return None
 

@@ -10,6 +10,8 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _LEAST_LETTERS = 5
 _LEAST_SUBSTITUTED, _LEAST_MOVED = 4, 5
 """Letters of the word that differs, in a name of lower case: names of devices (npu, xpu) differ in one letter, too."""
+_MOST_CAPITALS = 2
+"""Letters that differ in case only: of more than these the name was written so somewhere (LLaMA, Llama)."""
 _LEAST_SUBSTITUTED_IN_CLASS, _LEAST_MOVED_IN_CLASS = 8, 6
 """The same in the name of a class: families of models (Mistral, Mixtral; Olmo, Olmoe) differ in one letter, too."""
 
@@ -29,7 +31,8 @@ def is_misspelt(name: str, right: str) -> bool:
     if name == right or min(len(name), len(right)) < _LEAST_LETTERS or name.startswith("_") != right.startswith("_"):
         return False
     if _plain(name) == _plain(right):
-        return True
+        differing = sum(mine != theirs for mine, theirs in zip(name, right, strict=False))
+        return len(name) != len(right) or differing <= _MOST_CAPITALS
     begin = _shared(name, right)
     end = _shared(name[begin:][::-1], right[begin:][::-1])
     mine, theirs = name[begin : len(name) - end], right[begin : len(right) - end]

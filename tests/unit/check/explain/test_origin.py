@@ -45,6 +45,7 @@ def test_a_name_with_one_wrong_letter_is_misspelt(name: str, right: str) -> None
         ("BertModel", "BartModel"),
         ("BartModel", "MBartModel"),
         ("LohaConfig", "LoraConfig"),
+        ("LLaMATokenizer", "LlamaTokenizer"),
         ("CPOTrainer", "DPOTrainer"),
         ("_register_tide", "register_tide"),
         ("load_file", "save_file"),
@@ -134,6 +135,7 @@ _OTHER = "ImportError: cannot import name 'ebb' from 'moonfactory.tide' ({}/moon
         (_import(_OTHER.format("/data/me"), "/home/me/sun/rise.py"), "import-name"),
         (_import(_OTHER.format("/root/workspace"), "/workspace/sun/rise.py"), "import-name"),
         (_import(_OTHER.format(_SITE), "/home/me/sun/rise.py"), "import-name"),
+        (_import(_OTHER.format("/opt"), "/opt/moonfactory/__init__.py"), "import-name"),
     ],
 )
 def test_another_copy_of_the_script_s_project_is_named(explained: Explained, log: str, entry: str) -> None:
