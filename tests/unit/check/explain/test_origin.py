@@ -84,6 +84,7 @@ def test_the_right_spelling_is_in_the_headline(explained: Explained) -> None:
     assert "the name there is AutoTokenizer" in explained(_import(_NO_NAME, "/home/me/rise.py")).headline()
 
 
+_DROPPED = "ImportError: cannot import name 'is_torch_fx_available' from 'transformers.utils.import_utils'"
 _PART = "ModuleNotFoundError: No module named 'moon.tides'"
 _NAME = "ImportError: cannot import name 'ebb' from 'moon.tides' ({})"
 

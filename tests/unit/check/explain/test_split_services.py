@@ -93,6 +93,7 @@ def test_cause_behind_a_general_exception(explained: Explained, log: str, entry:
             "openmpi-plugin-left-over",
         ),
         (f"python: symbol lookup error: {_NO_SYMBOL.format('/usr/lib/libmoon.so')}", "undefined-symbol"),
+        (f"/moon: symbol lookup error: {_NO_SYMBOL.format('/moon')}", "program-lacks-symbol"),
         (_SEGFAULT, "sigsegv"),
         (f"[moonvGPU Msg(7:7:libvgpu.c:7)]: Initializing...\n{_SEGFAULT}", "crash-below-vgpu-library"),
         (_IN.format("/work/moon/../tide/main.py"), "program-of-sibling-project"),
