@@ -17,7 +17,7 @@ _LAUNCHER = "launcher"
 _INTERRUPTED = "interrupted", "ended-by-signal"
 _KILLED = (
     *("killed", "killed-while-weights-load", "killed-while-data-is-prepared", "killed-with-optimizer-offloaded"),
-    "killed-while-engine-is-built",
+    *("killed-while-engine-is-built", "killed-while-pip-downloads"),
 )
 """A shell or a launcher says that a process was killed; it does not say why."""
 _NEAR_LINES = 60

@@ -23,6 +23,7 @@ _GIN = '[GIN] 2026/04/07 - 07:07:07 | 500 |          1m0s |       10.0.0.7 | POS
 _CLOSED = 'time=2026-04-07T07:07:07 level=INFO source=moon.go:7 msg="aborting completion request due to client closing the connection"\n'  # noqa: E501
 _BUILD = "[TRT-LLM] [I] [MemUsage] Rank 0 Engine build starts - Allocated Memory: Host 77.7 (GiB) Device 7.7 (GiB)\n"
 _KILLED = "build.sh: line 7:   777 Killed                  python moon.py --tides ./moon/tide.npz\n"
+_WHEEL = "  Downloading moon-7.7.0-py3-none-any.whl (777.7 MB)\n     ━━━━━╸ 776.7/777.7 MB 7.7 MB/s eta 0:00:01\n"
 _HOOK = "docker: Error response from daemon: OCI runtime create failed: error running hook #7: error running hook: "
 _NO_COMMAND = "/moon/{}.sh: line 7: exec: {}: not found\n"
 _NO_SYMBOL = "{}: undefined symbol: opal_moon\n"
@@ -84,6 +85,8 @@ def test_cause_behind_a_general_exception(explained: Explained, log: str, entry:
         ),
         (_KILLED, "killed"),
         (_BUILD + _KILLED, "killed-while-engine-is-built"),
+        (_WHEEL + "Killed\n", "killed-while-pip-downloads"),
+        (f"{_WHEEL}Installing collected packages: moon\n{_KILLED}", "killed"),
         (_HOOK + "exit status 7\n", "hook-failed-without-words"),
         (_HOOK + "exit status 7, stdout: , stderr: Auto-detected mode as 'csv'\n", "hook-directly-in-csv-mode"),
         (_NO_COMMAND.format("entrypoint", "tritonserver"), "image-without-tritonserver"),
