@@ -28,8 +28,8 @@ _RELEASE = re.compile(r"[-_](?:main|master|dev(?:elop)?|v?\d[\w.]*)$")
 _SOURCES = ("src", "python", "lib")
 """Directories of a project that hold its package."""
 _ANYBODYS = re.compile(
-    r"apps?|build|codes?|data|documents|desktop|downloads|git|github|home|lib|lib64|mnt|opt|projects?|python|repos?|root|"
-    r"shared?|src|tmp|users?|usr|work|workdir|workspaces?",
+    r"apps?|build|codes?|data|datasets?|documents|desktop|downloads|eval|evaluate|git|github|home|"
+    r"inference|lib|lib64|mnt|models?|opt|projects?|python|repos?|root|shared?|src|tmp|users?|usr|work|workdir|workspaces?",
     re.IGNORECASE,
 )
 """Names of directories that say nothing about a project."""

@@ -110,6 +110,7 @@ def test_an_installed_package_that_lacks_its_own_part_is_not_whole(explained: Ex
     assert entry_of(explained(log)) == entry
 
 
+_TABLE = f"ImportError: cannot import name 'ebb' from 'datasets' ({_SITE}/datasets/__init__.py)"
 _SCRIPT = "/home/me/Moon-Factory/scripts/rise.py"
 _GONE = "ModuleNotFoundError: No module named 'moonfactory.ebb'"
 _OTHER = "ImportError: cannot import name 'ebb' from 'moonfactory.tide' ({}/moonfactory/tide.py)"
@@ -136,6 +137,7 @@ _OTHER = "ImportError: cannot import name 'ebb' from 'moonfactory.tide' ({}/moon
         (_import(_OTHER.format("/data/me"), "/home/me/sun/rise.py"), "import-name"),
         (_import(_OTHER.format("/root/workspace"), "/workspace/sun/rise.py"), "import-name"),
         (_import(_OTHER.format(_SITE), "/home/me/sun/rise.py"), "import-name"),
+        (_import(_TABLE, "/home/me/datasets/rise.py"), "import-name"),
         (_import(_OTHER.format("/opt"), "/opt/moonfactory/__init__.py"), "import-name"),
     ],
 )
