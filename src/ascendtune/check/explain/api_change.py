@@ -5,6 +5,7 @@ A table of a package, knowledge/api/DISTRIBUTION.toml, looks like this:
     distribution = "moon"                  # for pip; "python" for the standard library
     modules = ["moon"]                     # its top-level modules
     source = "https://…"
+    names = ["moonrise"]                   # optional; names of all releases, of which others are misspelt forms
 
     [added]                                # name -> the first release that has it; "" where that is not known
     Crater = "1.2"                         # a class, function or constant, wherever in the package it is imported from
@@ -31,6 +32,7 @@ from typing import Any
 import tomli
 
 from ascendtune.check.explain.frame import posix
+from ascendtune.check.explain.spelling import meant
 
 _IMPORTED = re.compile(
     r"cannot import name ['\"]?(?P<name>\w+)['\"]? from ['\"]?(?P<module>(?!partially )[\w.]+)['\"]?"
@@ -42,6 +44,9 @@ _OF_MODULE = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name
 _OF_CLASS = re.compile(
     r"(?:'(?P<object>\w+)' object|type object '(?P<type>\w+)') has no attribute '(?P<attribute>\w+)'"
 )
+_MEANT = re.compile(r"\bDid you mean: '(?P<now>\w+)'\?")
+"""What Python 3.10 and later suggest."""
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _CONSTRUCTOR = "__init__"
 _PYTHON = "python"
 
@@ -57,10 +62,15 @@ class ApiChange:
     is_added: bool
     release: str = ""
     now: str = ""
+    is_misspelt: bool = False
+    """A name that no release has: `now` is the one that was meant."""
 
     @property
     def kind(self) -> str:
-        """ "added", "removed" or "renamed"; with "python-" before it where it is a name of the standard library."""
+        """ "added", "removed" or "renamed", with "python-" before it where it is a name of the standard library; or
+        "misspelt"."""
+        if self.is_misspelt:
+            return "misspelt"
         kind = "added" if self.is_added else "renamed" if self.now else "removed"
         return f"{_PYTHON}-{kind}" if self.library == _PYTHON else kind
 
@@ -91,7 +101,42 @@ class ApiPattern:
 
 
 def change_in(message: str) -> ApiChange | None:
-    """What is known about the name that a message says is missing."""
+    """What is known about the name that a message says is missing: a name of another release, or a misspelt one."""
+    return _change_in(message) or _misspelling_in(message)
+
+
+def _misspelling_in(message: str) -> ApiChange | None:
+    """The name that was meant, by Python's own suggestion or by the tables."""
+    imported = _IMPORTED.search(message)
+    missing = imported or _OF_MODULE.search(message)
+    if missing is not None:
+        module, name = missing["module"], missing["name"]
+        if imported is not None and _is_shadow(imported["file"] or "", module):
+            return None
+    elif attribute := _OF_CLASS.search(message):
+        module, name = attribute["object"] or attribute["type"], attribute["attribute"]
+    else:
+        return None
+    suggested = _MEANT.search(message)
+    known = [suggested["now"]] if suggested else _names_of(module) if missing is not None else ()
+    now = meant(name, known)
+    return ApiChange("", (module,), name, is_added=False, now=now, is_misspelt=True) if now else None
+
+
+def _names_of(module: str) -> Iterator[str]:
+    """Names that the tables know in the package of `module`, without those that it no longer has."""
+    root = module.partition(".")[0]
+    of_package = (change for each in _changes().values() for change in each if root in change.modules)
+    for change in of_package:
+        name = _NAME.match(change.name if change.is_added else change.now)
+        if name is not None and name[0] not in change.modules:
+            yield name[0]
+    for content in _tables():
+        if root in content["modules"]:
+            yield from content.get("names", ())
+
+
+def _change_in(message: str) -> ApiChange | None:
     if imported := _IMPORTED.search(message):
         module, name = imported["module"], imported["name"]
         if _is_shadow(imported["file"] or "", module):
@@ -171,10 +216,15 @@ def _changes() -> dict[str, tuple[ApiChange, ...]]:
 
 def changes() -> Iterator[ApiChange]:
     """All tables, row by row."""
-    for file in sorted((files(__package__) / "knowledge" / "api").iterdir(), key=lambda each: each.name):
-        content = tomli.loads(file.read_text(encoding="utf-8"))
+    for content in _tables():
         of_library: dict[str, Any] = {"library": content["distribution"], "modules": tuple(content["modules"])}
         for name, release in content.get("added", {}).items():
             yield ApiChange(**of_library, name=name, is_added=True, release=release)
         for name, row in content.get("removed", {}).items():
             yield ApiChange(**of_library, name=name, is_added=False, release=row["release"], now=row.get("now", ""))
+
+
+@cache
+def _tables() -> tuple[dict[str, Any], ...]:
+    folder = sorted((files(__package__) / "knowledge" / "api").iterdir(), key=lambda each: each.name)
+    return tuple(tomli.loads(file.read_text(encoding="utf-8")) for file in folder)

@@ -15,7 +15,10 @@ Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
 
 _LAUNCHER = "launcher"
 _INTERRUPTED = "interrupted", "ended-by-signal"
-_KILLED = "killed", "killed-while-weights-load", "killed-while-data-is-prepared", "killed-with-optimizer-offloaded"
+_KILLED = (
+    *("killed", "killed-while-weights-load", "killed-while-data-is-prepared", "killed-with-optimizer-offloaded"),
+    *("killed-while-engine-is-built", "killed-while-pip-downloads"),
+)
 """A shell or a launcher says that a process was killed; it does not say why."""
 _NEAR_LINES = 60
 _MESSAGE_LINES = 10

@@ -120,6 +120,11 @@ _IS_NAME = re.compile(r"^(?!.*[=;]|.*\(.+\))[\w/~.<@-].*[\w/>)\]%]$|^\([\d, ]+\)
 """Matches a quoted name. The text between two quoted names, and quoted code, do not match."""
 _COMMAND = re.compile(r"\[(?=[^\]]*'-)(?:'[^']*', )+'[^']*'\]")
 """A command that is written as a list of Python, with an option among its words."""
+ENDED = re.compile(
+    r"(?:\S+: line \d+: +)?\b\d+ "
+    r"(?:Killed|Aborted|Terminated|[A-Z][a-z]+ (?:\w+ )?(?:fault|error|exception|instruction))\b.*"
+)
+"""How a shell says that a command of a script was ended by a signal: the script, and behind it the command."""
 _ADVICE = re.compile(r"[.!;)] *(?:This error is caused|For example|Please|You (?:can|should)|To (?:fix|solve)|See )")
 """Where a message goes over to advice, whose names are not those of the failure."""
 _ALLOWED = re.compile(
@@ -234,8 +239,8 @@ def of_message(text: str) -> Facts:
 
 
 def statement(message: str) -> str:
-    """A message without commands that it quotes, without lists of allowed values, and without the advice at its end."""
-    return _ADVICE.split(_ALLOWED.sub("", _COMMAND.sub("", message)), maxsplit=1)[0]
+    """A message without commands that it quotes or a shell repeats, lists of allowed values, and advice at its end."""
+    return _ADVICE.split(_ALLOWED.sub("", ENDED.sub("", _COMMAND.sub("", message))), maxsplit=1)[0]
 
 
 def told(message: Facts, sentence: str) -> str:

@@ -11,6 +11,8 @@ _LINKED_FRAME = re.compile(r"\[?(?P<file>[~/][^\s\])]*\.pyx?)(?:\]\([^\s)]*\))? 
 _PANEL_FRAME = re.compile(r"\s*│ (?P<file>[^\s│'\"=]+\.pyx?):(?P<line>\d+) in (?P<function>[\w.<>]+) *│\s*$")
 """A frame in a panel of rich."""
 _NOT_OURS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "<string>", "<__array_function__")
+_PROGRAM = re.compile(r"/s?bin/[^/.]+$")
+"""What pip installs to start a program of a package."""
 COMPILED = (".pyx", ".pxi")
 """Sources of compiled modules, which an installation does not have."""
 
@@ -30,7 +32,11 @@ def posix(file: str) -> str:
 
 def is_own(file: str) -> bool:
     """Whether a file belongs to no installed package."""
-    return not file.endswith(COMPILED) and not any(part in posix(file) for part in _NOT_OURS)
+    return (
+        not file.endswith(COMPILED)
+        and _PROGRAM.search(file) is None
+        and not any(part in posix(file) for part in _NOT_OURS)
+    )
 
 
 def is_python_frame(text: str) -> bool:

@@ -19,6 +19,9 @@ An entry looks like this:
     frame = ["trainer.py in evaluate"]   # optional; only for exceptions whose traceback passed one of these: parts of
                                         # "FILE in FUNCTION", or of the code of the two innermost frames
                                         # ("features["); a single one may stand without brackets
+    origin = "own-package"              # optional; only for exceptions with this origin (origin.py): a package that
+                                        # lacks its own part; "own-code" (lines, too), "package-code", "two-checkouts",
+                                        # "installed-copy"
     requires = { world_size = "^1$" }    # optional; counts only if the log's facts match (facts.py); may name parts
     beside = 'daemon-reload'             # optional; counts only if the log's first or last 128 KB match; may name parts
     specific = true                      # optional; goes before general entries that know the same line
@@ -75,6 +78,8 @@ import tomli
 from ascendtune.check.explain.api_change import ApiPattern
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.lazy_pattern import LazyPattern
+from ascendtune.check.explain.origin import NAMES as NAMES_OF_ORIGIN
+from ascendtune.check.explain.origin import Origin
 from ascendtune.core import language
 
 Kind = Literal["cause", "symptom", "detail", "wrapper", "unknown", "consequence", "notice"]
@@ -112,6 +117,8 @@ class KnownFailure:
     frame: tuple[str, ...] = ()
     """The exception counts only if a frame of its traceback, as "FILE in FUNCTION", or the code of the two innermost
     ones holds one of these."""
+    origin: Origin = ""
+    """The exception counts only if its traceback has this origin."""
     requires: dict[str, LazyPattern] = field(default_factory=dict)
     """Facts of the logs, each with a pattern that one of its values matches."""
     beside: LazyPattern | None = None
@@ -137,7 +144,9 @@ class KnownFailure:
         """The names that its sentences may use."""
         given = (self.pattern, self.capture, self.beside, *self.requires.values())
         patterns: Iterator[LazyPattern | ApiPattern] = filter(None, given)
-        return frozenset([IMPORTER, EXPRESSION, TABLE, *(name for pattern in patterns for name in pattern.names)])
+        of_origin = NAMES_OF_ORIGIN if self.origin else ()
+        named = (name for pattern in patterns for name in pattern.names)
+        return frozenset([IMPORTER, EXPRESSION, TABLE, *of_origin, *named])
 
     @property
     def is_conditional(self) -> bool:
@@ -153,7 +162,8 @@ class KnownFailure:
     def conditions(self) -> int:
         """How many conditions it has beside the words of the line."""
         is_of_table = isinstance(self.pattern, ApiPattern)
-        return len(self.requires) + bool(self.frame) + bool(self.beside) + self.specific + is_of_table
+        of_trace = bool(self.frame) + bool(self.origin)
+        return len(self.requires) + of_trace + bool(self.beside) + self.specific + is_of_table
 
     @property
     def weight(self) -> int:
@@ -253,6 +263,7 @@ def _entry(content: dict[str, Any], family: str) -> KnownFailure:
         capture=LazyPattern(capture) if capture else None,
         checks=tuple(content.get("checks", ())),
         frame=(frame,) if isinstance(frame, str) else tuple(frame),
+        origin=content.get("origin", ""),
         requires={name: LazyPattern(pattern) for name, pattern in content.get("requires", {}).items()},
         beside=LazyPattern(content["beside"], re.MULTILINE) if "beside" in content else None,
         below=content.get("below", ""),

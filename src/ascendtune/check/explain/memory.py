@@ -13,7 +13,7 @@ from ascendtune.core.units import format_bytes
 _AMOUNT = r"(\d+(?:\.\d+)?) ?([KMGT]i?B|bytes)"
 _FIELDS = {
     "tried_bytes": re.compile(rf"[Tt]ried to allocate {_AMOUNT}"),
-    "total_bytes": re.compile(rf"{_AMOUNT} total capacity|total capacity of {_AMOUNT}"),
+    "total_bytes": re.compile(rf"{_AMOUNT} total capacity|total capaci?ty of {_AMOUNT}"),
     "free_bytes": re.compile(rf"{_AMOUNT} (?:is )?free"),
     "allocated_bytes": re.compile(rf"{_AMOUNT} (?:already allocated|is allocated by PyTorch)"),
     "reserved_bytes": re.compile(rf"{_AMOUNT} reserved in total"),
@@ -136,6 +136,9 @@ class Sums:
             return say("other processes hold {others} of {total}; {tried} asked for, {free} free", **names)
         if self.is_one_tensor:
             return say("one tensor alone asks for {tried} of the device's {total}, {free} free", **names)
+        if self.is_own:
+            names["held"] = format_bytes(self.reserved_bytes)
+            return say("{tried} asked for, {free} of {total} free: this process itself holds {held}", **names)
         return say("{tried} asked for, {free} of {total} free", **names)
 
     def line(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import importlib.util
 import os
@@ -11,6 +12,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
@@ -19,11 +21,18 @@ from threading import Thread
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.facts import Facts, of_message
 from ascendtune.check.explain.language import say
+from ascendtune.check.explain.spelling import meant
 from ascendtune.core.mask import is_name_of_secret
 from ascendtune.core.units import format_bytes
 
 _VARIABLE = re.compile(r"(?<![\w/$.])[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+(?![\w/])")
 _MODULE = re.compile(r"No module named ['\"]?([\w.]+)")
+_LACKS = re.compile(
+    r"cannot import name ['\"]?(?P<name>\w+)['\"]? from ['\"]?(?P<module>(?!partially )[\w.]+)|"
+    r"module '(?P<owner>[\w.]+)' has no attribute '(?P<attribute>\w+)'"
+)
+_LARGEST_SOURCE = 4 << 20
+"""Bytes of a module's file that is read for the names in it."""
 _MOST = 3
 _LONGEST_VALUE = 80
 _PATIENCE_SECONDS = 2.0
@@ -47,6 +56,8 @@ class Here:
     """
     open_files: Callable[[], int]
     """The limit of this process."""
+    names_in: Callable[[str], frozenset[str]] = lambda _: frozenset()
+    """The names that the file of a module of this Python has, without running it; none if it is not there."""
 
 
 def on_this_machine(first: Event, remedies: tuple[str, ...], facts: Facts, here: Here) -> tuple[str, ...]:
@@ -59,6 +70,7 @@ def on_this_machine(first: Event, remedies: tuple[str, ...], facts: Facts, here:
     message = of_message(first.message)
     found = [
         *_modules(first, here),
+        *_names(first, here),
         *_ports(first, text, facts, here),
         *_space(first, text, message, here),
         *_variables(text, here),
@@ -69,7 +81,7 @@ def on_this_machine(first: Event, remedies: tuple[str, ...], facts: Facts, here:
 
 
 def this_machine() -> Here:
-    return Here(os.environ, _version_of, _is_taken, _free_bytes, _open_files)
+    return Here(os.environ, _version_of, _is_taken, _free_bytes, _open_files, _names_in)
 
 
 def _modules(first: Event, here: Here) -> Iterator[str]:
@@ -81,6 +93,23 @@ def _modules(first: Event, here: Here) -> Iterator[str]:
         else:
             name = f"{module} {version}".strip()
             yield say("{module} is installed in {python}: the job used another Python", module=name, python=python)
+
+
+def _names(first: Event, here: Here) -> Iterator[str]:
+    lacks = _LACKS.search(first.message)
+    if lacks is None:
+        return
+    module, name = lacks["module"] or lacks["owner"], lacks["name"] or lacks["attribute"]
+    names, python = here.names_in(module), sys.executable
+    if name in names:
+        yield say(
+            "{module} of {python} has {name}: the job used another Python or copy",
+            module=module,
+            python=python,
+            name=name,
+        )
+    elif close := meant(name, names):
+        yield say("{module} of {python} has {close}, not {name}", module=module, python=python, close=close, name=name)
 
 
 def _ports(first: Event, remedies: str, facts: Facts, here: Here) -> Iterator[str]:
@@ -128,6 +157,39 @@ def _version_of(module: str) -> str | None:
     for name in importlib.metadata.packages_distributions().get(module, ()):
         return importlib.metadata.version(name)
     return ""
+
+
+def _names_in(module: str) -> frozenset[str]:
+    root, *parts = module.split(".")
+    with suppress(ImportError, ValueError, OSError, SyntaxError, RecursionError):
+        # Only the spec of a module within another one would run the outer one.
+        spec = importlib.util.find_spec(root)
+        if spec is None or spec.origin is None:
+            return frozenset()
+        file = Path(spec.origin)
+        if parts:
+            inner = file.parent.joinpath(*parts)
+            file = next(filter(Path.is_file, (inner.with_suffix(".py"), inner / "__init__.py")), inner)
+        if file.suffix == ".py" and file.stat().st_size <= _LARGEST_SOURCE:
+            return frozenset(_named(ast.parse(file.read_text(encoding="utf-8")).body))
+    return frozenset()
+
+
+def _named(statements: list[ast.stmt]) -> Iterator[str]:
+    """What statements of a module define, and what they list as texts (__all__, tables of lazy modules)."""
+    for statement in statements:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield statement.name
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                yield node.name
+            elif isinstance(node, ast.alias):
+                yield node.asname or node.name
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+                yield node.value
 
 
 def _is_taken(port: int) -> bool:

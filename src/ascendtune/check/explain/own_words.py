@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ascendtune.check.explain.event import Event, without_stamp
+from ascendtune.check.explain.facts import ENDED
 from ascendtune.check.explain.frame import posix
 from ascendtune.check.explain.knowledge import KnownFailure
 from ascendtune.check.explain.matcher import Hit
@@ -114,7 +115,7 @@ def own_sentence(event: Event) -> str:
     if event.trace is not None and not event.trace.type:
         return ""
     message = event.trace.message if event.trace and event.trace.message else without_logger(event.text)
-    message = _TIME.sub("", without_stamp(message), count=1)
+    message = ENDED.sub("", _TIME.sub("", without_stamp(message), count=1), count=1)
     sentence, *rest = _SENTENCE_END.split(message.strip(), maxsplit=2)
     sentence = sentence.rstrip(".!")
     if rest and _VALUES.match(rest[0].strip()) and len(sentence) + len(rest[0]) < _LONGEST_SENTENCE:

@@ -11,6 +11,7 @@ from functools import cache
 from ascendtune.check.explain.frame import posix
 from ascendtune.check.explain.knowledge import RAISED, raised_entries
 from ascendtune.check.explain.matcher import Hit, Matcher, rank
+from ascendtune.check.explain.origin import names_of
 from ascendtune.check.explain.trace import Trace
 
 _UNMISTAKABLE = 25
@@ -30,9 +31,9 @@ def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
         matcher: of the knowledge of all lines.
         said: the exception's type and message.
     """
-    hits = _passed(matcher.hits(said), trace)
+    hits = _passed(matcher.hits(said), said, trace)
     if not any(hit.entry.kind == "notice" for hit in hits):
-        of_packages = [hit for hit in _passed(_matcher().hits(said), trace) if _may_raise(hit, said, trace)]
+        of_packages = [hit for hit in _passed(_matcher().hits(said), said, trace) if _may_raise(hit, said, trace)]
         hits = sorted([*hits, *of_packages], key=rank)
     # Frames of a launcher show that the exception is its report of a child, whatever its words are.
     reported = [hit for hit in hits if hit.entry.is_report]
@@ -42,12 +43,19 @@ def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
 def hit_of_line(said: str) -> Hit | None:
     """The entry of an error that was logged without its exception; anchors below 25 letters do not count."""
     hits = (hit for hit in _matcher().hits(said) if hit.length >= _UNMISTAKABLE and hit.entry.kind != "notice")
-    return next((hit for hit in hits if not hit.entry.frame and not hit.entry.is_conditional), None)
+    of_any = (hit for hit in hits if not hit.entry.frame and not hit.entry.origin)
+    return next((hit for hit in of_any if not hit.entry.is_conditional), None)
 
 
-def _passed(hits: list[Hit], trace: Trace) -> list[Hit]:
-    """Those whose frames the traceback has."""
-    return [hit for hit in hits if not hit.entry.frame or trace.passed(hit.entry.frame)]
+def _passed(hits: list[Hit], said: str, trace: Trace) -> list[Hit]:
+    """Those whose frames and origin the traceback has, with the names of the latter."""
+    found = []
+    for hit in hits:
+        names = names_of(hit.entry.origin, said, trace)
+        if names is not None and (not hit.entry.frame or trace.passed(hit.entry.frame)):
+            hit.names.update(names)
+            found.append(hit)
+    return found
 
 
 def _may_raise(hit: Hit, said: str, trace: Trace) -> bool:

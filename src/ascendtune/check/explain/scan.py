@@ -294,6 +294,7 @@ class Scan:
             hit
             for hit in self._matcher.hits(said)
             if not hit.entry.frame
+            and hit.entry.origin in ("", "own-code")
             and hit.entry.kind != "unknown"
             and any(hit.entry.below in each for each in below[:_BELOW] or [""])
         ]
@@ -352,7 +353,12 @@ class Scan:
     def _look_up_own_words(self) -> None:
         """Use an entry of what packages raise where its message was logged as an error, without an exception."""
         for event in self.events:
+<<<<<<< HEAD
             is_error = event.trace is None and not (event.weak or event.is_heading or event.hit.entry.kind == "notice")
+=======
+            is_harmless = event.weak or event.hit.entry.kind == "notice"
+            is_error = event.trace is None and not is_harmless and not event.is_heading
+>>>>>>> mendy
             if is_error and (found := hit_of_line(event.text)) is not None:
                 event.hit = min(event.hit, found, key=rank)
 

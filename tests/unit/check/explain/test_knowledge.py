@@ -23,6 +23,7 @@ from ascendtune.check.explain.knowledge import (
     raised_entries,
 )
 from ascendtune.check.explain.matcher import ASCEND, Matcher, filled
+from ascendtune.check.explain.origin import NAMES, ORIGINS
 from ascendtune.cli.commands import COMMANDS
 
 _LONGEST_ANCHOR = 75
@@ -43,7 +44,7 @@ def _found(matcher: Matcher, text: str, known: KnownFailure | None = None) -> li
         if look
         for hit in matcher.hits(line)
         if hit.entry is known
-        or not (hit.entry.frame or hit.entry.requires or hit.entry.beside or _is_of_launcher(known))
+        or not (hit.entry.frame or hit.entry.origin or hit.entry.requires or hit.entry.beside or _is_of_launcher(known))
     ]
 
 
@@ -62,6 +63,7 @@ def test_ids_are_unique() -> None:
 def test_every_entry_is_whole() -> None:
     for entry in _ALL:
         assert entry.kind in KINDS, entry.id
+        assert entry.origin in ORIGINS, entry.id
         assert entry.what, entry.id
         assert entry.remedies, entry.id
         assert entry.source, entry.id
@@ -105,7 +107,8 @@ def test_every_entry_captures_what_it_speaks_of(matcher: Matcher) -> None:
         assert "{" not in filled(entry.what, hits[entry.id].names), entry.id
         patterns = (*entry.requires.values(), *filter(None, (entry.beside,)))
         of_facts = {name for pattern in patterns for name in pattern.names}
-        known = {*hits[entry.id].names, *of_facts, EXPRESSION, IMPORTER, TABLE}
+        of_origin = NAMES if entry.origin else ()
+        known = {*hits[entry.id].names, *of_facts, *of_origin, EXPRESSION, IMPORTER, TABLE}
         assert set(re.findall(r"{(\w+)}", entry.what)) <= known, entry.id
 
 

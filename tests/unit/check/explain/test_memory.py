@@ -97,3 +97,14 @@ def test_tensor_of_most_of_the_device_is_named_alone(tried: str, alone: bool) ->
     assert sums is not None
     assert sums.is_one_tensor == alone
     assert ("one tensor alone" in sums.headline()) == alone
+
+
+def test_what_the_process_itself_holds_is_told_also_in_the_words_of_torch_2_1() -> None:
+    sums = sums_in(
+        "CUDA out of memory. Tried to allocate 7.00 GiB. GPU 0 has a total capacty of 80.00 GiB of which 6.00 GiB is "
+        "free. Process 7 has 74.00 GiB memory in use. Of the allocated memory 72.00 GiB is allocated by PyTorch, and "
+        "1.00 GiB is reserved by PyTorch but unallocated."
+    )
+
+    assert sums is not None
+    assert sums.headline().endswith("6.0 GiB of 80.0 GiB free: this process itself holds 73.0 GiB")

@@ -14,7 +14,8 @@ from ascendtune.check.explain.now import Here, on_this_machine, this_machine
 
 def _sentences(explanation: Explanation, **changed: object) -> tuple[str, ...]:
     here = Here({"HCCL_BUFFSIZE": "400", "HF_TOKEN": "hf_secret"}, {"yaml": "6.0"}.get, lambda port: port == 29500,
-                {Path("/data"): 3 << 30}.get, lambda: 1024)  # fmt: skip
+                {Path("/data"): 3 << 30}.get, lambda: 1024,
+                {"moon.tides": frozenset({"moonrise"})}.__getitem__)  # fmt: skip
     first = explanation.verdict.first
     assert first is not None
     remedies = (str(changed["remedy"]),) if "remedy" in changed else first.remedies
@@ -26,6 +27,8 @@ def _sentences(explanation: Explanation, **changed: object) -> tuple[str, ...]:
     [
         ("ModuleNotFoundError: No module named 'peft'", "-", "peft is not installed in"),
         ("ModuleNotFoundError: No module named 'yaml'", "-", "the job used another Python"),
+        ("ImportError: cannot import name 'moonrsie' from 'moon.tides'", "-", "has moonrise, not moonrsie"),
+        ("AttributeError: module 'moon.tides' has no attribute 'moonrise'", "-", "used another Python or copy"),
         ("MASTER_PORT=29500\nOSError: [Errno 98] Address already in use", "another port", "port 29500 is taken"),
         ("MASTER_PORT=29501\nOSError: [Errno 98] Address already in use", "another port", "port 29501 is free"),
         ("OSError: [Errno 28] No space left on device: '/data'", "-", "/data exists, 3.0 GiB are free there"),
@@ -63,3 +66,18 @@ def test_port_that_a_process_listens_on_is_taken(tmp_path: Path) -> None:
         assert here.is_taken(server.getsockname()[1])
     assert here.free_bytes(tmp_path) is not None
     assert here.free_bytes(tmp_path / "none") is None
+
+
+def test_names_of_a_module_are_read_without_running_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "moon_of_names"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit\n")
+    (package / "tides.py").write_text(
+        "from os import path as way\n_LAZY = {'sea': ['ebb']}\nif True:\n    flow = 7\n\n\ndef rise():\n    inner = 7\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names_in = this_machine().names_in
+
+    assert names_in("moon_of_names.tides") == {"way", "_LAZY", "sea", "ebb", "flow", "rise"}
+    assert names_in("moon_of_names.none") == frozenset()
+    assert names_in("no_such_module_anywhere") == frozenset()

@@ -61,7 +61,7 @@ def _raised(error: str, file: str = "/x/moon.py", code: str = "moon(tide)") -> s
             "torch-npu-source-imported",
         ),
         (_raised(_NO_MODULE, "/home/me/sun/sea.py"), "module-of-installed-package"),
-        (_raised(_NO_MODULE, f"{_PACKAGES}/moon/sea.py"), "module-of-installed-package"),
+        (_raised(_NO_MODULE, f"{_PACKAGES}/moon/sea.py"), "package-lacks-own-part"),
         ("AttributeError: 'DynamicCache' object has no attribute 'get_max_length'\n", "cache-without-max-length"),
         ("AttributeError: 'DynamicCache' object has no attribute 'seen_tokens'\n", "api-renamed"),
         ("AttributeError: 'DynamicCache' object has no attribute 'moons'\n", "cache-class-changed"),

@@ -1,0 +1,119 @@
+"""Where the code of a failed import or call came from: one's own, an installed package, the package that lacks a part
+of itself, or another copy of the project that the script belongs to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+from ascendtune.check.explain.frame import posix
+from ascendtune.check.explain.trace import Trace
+
+Origin = Literal["", "own-code", "package-code", "own-package", "two-checkouts", "installed-copy"]
+ORIGINS: tuple[Origin, ...] = get_args(Origin)
+NAMES = frozenset({"package", "missing", "file", "folder", "checkout", "copy"})
+"""What an entry with an origin may use besides: the package that lacks something, and what it lacks; the importing file
+of a package and the package's directory; the directory of the script's project, and that of the copy that Python
+imports."""
+_MISSING = re.compile(
+    r"cannot import name ['\"]?(?P<name>\w+)['\"]? from ['\"]?(?P<module>(?!partially )[\w.]+)['\"]?"
+    r"(?: \((?P<file>[^()]+)\))?|"
+    r"No module named ['\"]?(?P<missing>\w+\.[\w.]+)(?!.*is not a package)|"
+    r"module '(?P<owner>[\w.]+)' has no attribute '(?P<attribute>\w+)'"
+)
+_INSTALLED = re.compile(r"(?P<folder>.*/(?:site|dist)-packages/(?P<package>[A-Za-z]\w*))/")
+_RELEASE = re.compile(r"[-_](?:main|master|dev(?:elop)?|v?\d[\w.]*)$")
+"""The end of a directory's name that an archive of GitHub adds to that of the project."""
+_SOURCES = ("src", "python", "lib")
+"""Directories of a project that hold its package."""
+_ANYBODYS = re.compile(
+    r"apps?|build|codes?|data|datasets?|documents|desktop|downloads|eval|evaluate|git|github|home|"
+    r"inference|lib|lib64|mnt|models?|opt|projects?|python|repos?|root|shared?|src|tmp|users?|usr|work|workdir|workspaces?",
+    re.IGNORECASE,
+)
+"""Names of directories that say nothing about a project."""
+_HOMES = ("home", "Users", "users")
+
+
+def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] | None:
+    """What the traceback names, as far as it has this origin; None where it has not.
+
+    Args:
+        said: the exception's type and message.
+        trace: None for a line that is no exception.
+    """
+    if origin in ("", "own-code"):
+        return {} if not origin or trace is None or not trace.package else None
+    if origin == "package-code":
+        return _package_code(trace) if trace is not None and trace.frames else None
+    missing = _MISSING.search(said)
+    if trace is None or missing is None or not trace.frames:
+        return None
+    module = missing["module"] or missing["missing"] or missing["owner"]
+    package, file = module.partition(".")[0], posix(missing["file"] or "")
+    if origin == "own-package":
+        found = _own_package(package, file, trace)
+    else:
+        found = _copy(package, file, trace, is_installed=origin == "installed-copy")
+    lacking = missing["name"] or missing["missing"] or missing["attribute"]
+    return found and {"package": package, "missing": lacking, **found}
+
+
+def _package_code(trace: Trace) -> dict[str, str] | None:
+    """The installed package whose code raised the exception."""
+    file, line, _ = trace.frames[-1]
+    installed = _INSTALLED.match(posix(file))
+    if installed is None:
+        return None
+    package, folder = installed["package"], installed["folder"]
+    return {"package": package, "folder": folder, "file": f"{posix(file)[len(folder) - len(package) :]}:{line}"}
+
+
+def _own_package(package: str, file: str, trace: Trace) -> dict[str, str] | None:
+    """The installed package whose own code asks for what it lacks."""
+    importer = posix(trace.frames[-1][0])
+    installed = _INSTALLED.match(importer)
+    if installed is None or installed["package"] != package or (file and not file.startswith(installed["folder"])):
+        return None
+    return {"file": importer[len(installed["folder"]) - len(package) :], "folder": installed["folder"]}
+
+
+def _copy(package: str, file: str, trace: Trace, *, is_installed: bool) -> dict[str, str] | None:
+    """The project that the script lies in, and the copy of it that Python imports."""
+    files = [posix(each) for each, _, _ in trace.frames]
+    imported = next(filter(None, (_root(each, package) for each in [*([file] if file else files[:0:-1])])), "")
+    is_of_pip = _INSTALLED.match(f"{imported}/") is not None
+    if not imported or is_of_pip != is_installed:
+        return None
+    name = imported.rpartition("/")[2]
+    for folder in _folders(files[0]):
+        *_, above, own = ("", *folder.split("/"))
+        is_project = (own == name and not is_of_pip) or _spelt(_RELEASE.sub("", own)) == _spelt(package)
+        is_anybodys = _ANYBODYS.fullmatch(own) or above in _HOMES
+        is_apart = not f"{imported}/".startswith(f"{folder}/") and not folder.startswith(f"{imported}/")
+        if is_project and not is_anybodys and is_apart:
+            return {"checkout": folder, "copy": imported}
+    return None
+
+
+def _root(file: str, package: str) -> str:
+    """The directory of the project that a file of `package` lies in; of an installed package its own directory."""
+    if (installed := _INSTALLED.match(file)) is not None:
+        return installed["folder"] if installed["package"] == package else ""
+    folder, found, _ = file.rpartition(f"/{package}/")
+    while found and folder.rpartition("/")[2] in _SOURCES:
+        folder = folder.rpartition("/")[0]
+    return folder if found else ""
+
+
+def _folders(file: str) -> Iterator[str]:
+    """The directories that hold a file of one's own, the innermost first."""
+    folder = file.rpartition("/")[0] if "-packages/" not in file and file[:1] != "<" else ""
+    while folder.strip("/"):
+        yield folder
+        folder = folder.rpartition("/")[0]
+
+
+def _spelt(name: str) -> str:
+    return re.sub(r"[-_.]", "", name).lower()

@@ -1,0 +1,66 @@
+"""Whether a name is a misspelt form of another one, and not the name of something else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import takewhile
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_LEAST_LETTERS = 5
+_LEAST_SUBSTITUTED, _LEAST_MOVED = 4, 5
+"""Letters of the word that differs, in a name of lower case: names of devices (npu, xpu) differ in one letter, too."""
+_MOST_CAPITALS = 2
+"""Letters that differ in case only: of more than these the name was written so somewhere (LLaMA, Llama)."""
+_LEAST_SUBSTITUTED_IN_CLASS, _LEAST_MOVED_IN_CLASS = 8, 6
+"""The same in the name of a class: families of models (Mistral, Mixtral; Olmo, Olmoe) differ in one letter, too."""
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """The one of `known` that `name` is a misspelt form of; empty if there is none, or more than one."""
+    found = {each for each in known if is_misspelt(name, each)}
+    return found.pop() if len(found) == 1 else ""
+
+
+def is_misspelt(name: str, right: str) -> bool:
+    """Whether one wrong, missing, doubled or misplaced letter tells `name` from `right`; or capitals and underscores
+    within it do.
+
+    Digits, abbreviations and short words tell names apart that are both right.
+    """
+    if name == right or min(len(name), len(right)) < _LEAST_LETTERS or name.startswith("_") != right.startswith("_"):
+        return False
+    if _plain(name) == _plain(right):
+        differing = sum(mine != theirs for mine, theirs in zip(name, right, strict=False))
+        return len(name) != len(right) or differing <= _MOST_CAPITALS
+    begin = _shared(name, right)
+    end = _shared(name[begin:][::-1], right[begin:][::-1])
+    mine, theirs = name[begin : len(name) - end], right[begin : len(right) - end]
+    if not (mine + theirs).isalpha() or not (mine + theirs).islower():
+        return False
+    is_substituted = len(mine) == len(theirs) == 1
+    is_moved = len(mine) + len(theirs) == 1 or (len(mine) == 2 and mine == theirs[::-1])
+    word = min(_word_at(name, begin), _word_at(right, begin), key=len)
+    if right.islower():
+        return len(word) >= (_LEAST_SUBSTITUTED if is_substituted else _LEAST_MOVED) and (is_substituted or is_moved)
+    least = _LEAST_SUBSTITUTED_IN_CLASS if is_substituted else _LEAST_MOVED_IN_CLASS
+    return len(word) >= least and (is_substituted or is_moved)
+
+
+def _shared(one: str, other: str) -> int:
+    """Characters that both begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _word_at(name: str, place: int) -> str:
+    """The word of a name that has, or ends before, the character at `place`."""
+    words = _WORD.finditer(name)
+    return next((word[0] for word in words if word.start() <= place < word.end()), _last_word(name[:place]))
+
+
+def _last_word(name: str) -> str:
+    return next(reversed(_WORD.findall(name)), "")
