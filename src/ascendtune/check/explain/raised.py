@@ -13,6 +13,7 @@ from ascendtune.check.explain.knowledge import RAISED, raised_entries
 from ascendtune.check.explain.matcher import Hit, Matcher, rank
 from ascendtune.check.explain.origin import names_of
 from ascendtune.check.explain.trace import Trace
+from ascendtune.check.explain.traces import Traces
 
 _UNMISTAKABLE = 25
 """Letters of an anchor that are the package's own, whoever raised them."""
@@ -38,6 +39,13 @@ def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
     # Frames of a launcher show that the exception is its report of a child, whatever its words are.
     reported = [hit for hit in hits if hit.entry.is_report]
     return reported or hits
+
+
+def known_exception(matcher: Matcher, said: str, number: int) -> Trace | None:
+    """The exception that a line names, whatever its class is called, if something is known of it."""
+    trace = Traces.of_any_name(said, number)
+    hits = hits_of(matcher, said, trace) if trace is not None else []
+    return trace if any(hit.entry.kind not in ("unknown", "notice") for hit in hits) else None
 
 
 def hit_of_line(said: str) -> Hit | None:

@@ -16,7 +16,7 @@ from ascendtune.check.explain.line_times import LineTimes
 from ascendtune.check.explain.matcher import Hit, Matcher, best, rank, with_spare
 from ascendtune.check.explain.message_lines import LONGEST_TEXT, NO_SOLUTION
 from ascendtune.check.explain.own_words import unknown_exception, unknown_line
-from ascendtune.check.explain.raised import hit_of_line, hits_of
+from ascendtune.check.explain.raised import hit_of_line, hits_of, known_exception
 from ascendtune.check.explain.sieve import Sieve
 from ascendtune.check.explain.source import blocks, lines_before
 from ascendtune.check.explain.trace import HEADER, LINKS, Trace
@@ -333,7 +333,7 @@ class Scan:
         line = lines_of.read(text)
         if (raised := Traces.raised_in_code(line.said, number)) is not None:
             self._note_trace(line, raised.text, raised)
-        elif (named := self._known_exception(line.said, number)) is not None:
+        elif (named := known_exception(self._matcher, line.said, number)) is not None:
             self._note_trace(line, line.said, named)
         elif level.are_last_words(text, line.said):
             self._note(line, text, line.said, number, unknown_line(line.said), None)
@@ -344,21 +344,10 @@ class Scan:
                 number = self.lines - len(lines) + first + 1
                 self._note(lines_of.read(lines[first]), words, words, number, unknown_line(words), None)
 
-    def _known_exception(self, said: str, number: int) -> Trace | None:
-        """The exception that a line names, whatever its class is called, if something is known of it."""
-        trace = Traces.of_any_name(said, number)
-        hits = hits_of(self._matcher, said, trace) if trace is not None else []
-        return trace if any(hit.entry.kind not in ("unknown", "notice") for hit in hits) else None
-
     def _look_up_own_words(self) -> None:
         """Use an entry of what packages raise where its message was logged as an error, without an exception."""
         for event in self.events:
-<<<<<<< HEAD
             is_error = event.trace is None and not (event.weak or event.is_heading or event.hit.entry.kind == "notice")
-=======
-            is_harmless = event.weak or event.hit.entry.kind == "notice"
-            is_error = event.trace is None and not is_harmless and not event.is_heading
->>>>>>> mendy
             if is_error and (found := hit_of_line(event.text)) is not None:
                 event.hit = min(event.hit, found, key=rank)
 

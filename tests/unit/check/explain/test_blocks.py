@@ -242,9 +242,7 @@ def test_lines_of_code_are_no_errors(explained: Explained) -> None:
         "/app/src/moon.cpp:63: moon error",
         "the moon could not be reached, job aborted",
         "httpx.InvalidURL: Invalid port: 'moon'",
-        "/opt/moon/entrypoint.sh: line 92: exec: tide: not found",
         "moon returned unexpected status code: 503: try later",
-        "WorkTide(OpType=_ALLGATHER_BASE, Timeout(ms)=1800000) ran for 1800000 milliseconds before timing out.",
     ],
 )
 def test_the_last_words_of_a_log_are_about_its_failure(explained: Explained, words: str) -> None:
