@@ -163,3 +163,12 @@ def test_operator_that_a_chip_lacks(explained: Explained, chip: str, operator: s
 
     assert entry_of(explanation) == entry
     assert chip in explanation.headline() and operator in explanation.headline()
+
+
+def test_tensorflow_without_tensorrt_is_healthy(explained: Explained) -> None:
+    line = (
+        "W dso_loader.cc:7] Could not load dynamic library '{0}'; dlerror: {0}: cannot open shared object file: tide\n"
+    )
+
+    assert explained(line.format("libnvinfer_plugin.so.7") + "Num GPUs Available:  7\n").is_healthy
+    assert not explained(line.format("libcudnn.so.7")).is_healthy
