@@ -17,10 +17,10 @@ Explained = Callable[..., Explanation]
     [
         ("RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.", "cuda-ptx-newer"),
         ("NVRM: Xid (PCI:0000:3b:00): 31, pid=47, name=python, Ch 08, intr 1. MMU Fault", "xid-page-fault"),
-        ("NVRM: Xid (PCI:0000:3b:00): 13, Graphics Exception: ESR 0x504730=0x12000e", "xid-of-program"),
+        ("NVRM: Xid (PCI:0000:3b:00): 13, Graphics Exception: ESR 0x504730=0x12000e", "xid-graphics-exception"),
         ("NVRM: Xid (PCI:0000:3b:00): 43, pid=4711, Ch 00000010", "xid-channel-ended"),
         ("NVRM: Xid (PCI:0000:3b:00): 48, pid=4711, Double Bit ECC Error", "xid-double-bit-error"),
-        ("NVRM: Xid (PCI:0000:3b:00): 119, Timeout after 6s of waiting for RPC response from GPU0", "xid-other"),
+        ("NVRM: Xid (PCI:0000:3b:00): 119, Timeout after 6s of waiting for RPC response from GPU0", "xid-gsp"),
         ("RuntimeError: Triton Error [CUDA]: out of memory", "cuda-oom-outside-torch"),
         ("/x.h:4:2: error: #error C++17 or later compatible compiler is required to use PyTorch.", "cpp17-asked-for"),
         ("/usr/bin/ld: tide.o: undefined reference to `c10::Error::Error(std::string)'", "torch-symbols-of-other-abi"),
