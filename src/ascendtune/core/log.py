@@ -74,6 +74,15 @@ def say(message: str) -> None:
     _logger.info(message)
 
 
+def say_in_handler(message: str) -> None:
+    """Log an information from the handler of a signal."""
+    try:
+        say(message)
+    except RuntimeError:
+        # The signal came while this thread was writing to the stream, which takes no second write within the first.
+        os.write(2, f"{message}\n".encode())
+
+
 def warn(message: str) -> None:
     """Log a warning; the work continues."""
     _logger.warning(message)

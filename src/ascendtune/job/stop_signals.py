@@ -6,7 +6,7 @@ import signal
 from types import FrameType, TracebackType
 from typing import Self
 
-from ascendtune.core.log import say
+from ascendtune.core.log import say_in_handler
 
 
 class StopSignals:
@@ -43,10 +43,10 @@ class StopSignals:
             return
         # A terminal that closes is treated as a scheduler that ends the job.
         self.first = signal.Signals(number) if number != signal.SIGHUP else signal.SIGTERM
-        say(f"{self._how}; once more stops now")
+        say_in_handler(f"{self._how}; once more stops now")
 
     def _note_pause(self, number: int, frame: FrameType | None) -> None:
         if self._can_pause:
             self.pause = True
         else:
-            say("Ctrl-Z is ignored: the other hosts would time out and stop the job")
+            say_in_handler("Ctrl-Z is ignored: the other hosts would time out and stop the job")

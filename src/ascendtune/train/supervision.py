@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 
-from ascendtune.core.log import say
+from ascendtune.core.log import say_in_handler
 from ascendtune.core.procfs import stat_of
 
 # Fixed, so that a new beat always covers the old one completely. The name of a host has 64 characters at most.
@@ -122,7 +122,7 @@ class StopRequest:
         if not self.signal_number:
             # A closed terminal means the same as SIGTERM.
             self.signal_number = signal.SIGTERM if number == signal.SIGHUP else number
-            say(f"{signal.Signals(number).name}: stopping, with {self._kept} (Ctrl-C again: at once)")
+            say_in_handler(f"{signal.Signals(number).name}: stopping, with {self._kept} (Ctrl-C again: at once)")
 
 
 def stop_flags(signal_number: int) -> list[float]:
