@@ -135,6 +135,9 @@ def in_fp32(model: Any, files: MappedFiles, change: Change | None = None) -> Ite
     finally:
         for handle in handles:
             handle.remove()
+        # Of a block whose call did not come to its end.
+        for each, data in stored.items():
+            each.data = data
 
 
 def _convert(stored: torch.Tensor, target: torch.Tensor, files: MappedFiles) -> None:

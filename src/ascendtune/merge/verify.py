@@ -124,10 +124,13 @@ def _require_memory(plan: MergePlan) -> None:
 
 def _tokens(base: Base) -> torch.Tensor:
     text = base.config.get("text_config") or base.config
-    has_experts = any(".experts." in name for file in base.files.values() for name in file.tensors)
-    count = _TOKENS_OF_EXPERTS if has_experts else _TOKENS
+    count = _TOKENS_OF_EXPERTS if _has_experts(base) else _TOKENS
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, int(text.get("vocab_size", 256)), (1, count), generator=generator)
+
+
+def _has_experts(base: Base) -> bool:
+    return any(".experts." in name for file in base.files.values() for name in file.tensors)
 
 
 def _ask_adapter(plan: MergePlan, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -156,20 +159,25 @@ def _ask_adapter(plan: MergePlan, ids: torch.Tensor) -> tuple[torch.Tensor, torc
     if others or first.weight != 1:
         _combine(tuned, plan.adapters)
     tuned.eval()
-    if base is not None:
-        return _logits(tuned, files, ids), base
-    both = _logits(tuned, files, ids.repeat(2, 1), adapter_names=["0", "__base__"])
-    return both[:1], both[1:]
+    if base is None:
+        try:
+            both = _logits(tuned, files, ids.repeat(2, 1), adapter_names=["0", "__base__"])
+            return both[:1], both[1:]
+        except ValueError:  # PEFT: the model calls a module of the adapter with another number of rows
+            with tuned.disable_adapter():
+                base = _logits(tuned, files, ids)
+    return _logits(tuned, files, ids), base
 
 
 def _can_share_a_batch(plan: MergePlan) -> bool:
     """Whether PEFT computes base and adapter for two rows of one batch, so that weights are converted once for both.
 
-    It does for one LoRA that only adds to linear modules and embeddings, and does not scale it as a whole.
+    It does for one LoRA that only adds to linear modules and embeddings, and does not scale it as a whole; not in
+    experts, which get some of the batch's tokens, without their rows.
     """
     first, *others = plan.adapters
     adds_only = not (first.stacks or first.rotations or first.whole or first.uses_dora)
-    return adds_only and not others and first.weight == 1
+    return adds_only and not others and first.weight == 1 and not _has_experts(plan.base)
 
 
 def _ask_merged(plan: MergePlan, merged: Path, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
