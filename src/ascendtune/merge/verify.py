@@ -88,7 +88,7 @@ def verify(plan: MergePlan, merged: Path, progress: Progress) -> Verification:
     try:
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
             progress(_DOING, 0, 2)
-            adapted, base = _ask_adapter(plan, ids)
+            adapted, base = _ask_adapter(plan, ids, in_one_batch=_can_share_a_batch(plan))
             progress(_DOING, 1, 2)
             exact, rounded = _ask_merged(plan, merged, ids)
     except NotInFp32 as error:
@@ -133,7 +133,7 @@ def _has_experts(base: Base) -> bool:
     return any(".experts." in name for file in base.files.values() for name in file.tensors)
 
 
-def _ask_adapter(plan: MergePlan, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _ask_adapter(plan: MergePlan, ids: torch.Tensor, *, in_one_batch: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of base with adapters, and of the base alone."""
     from peft import PeftModel
 
@@ -141,7 +141,7 @@ def _ask_adapter(plan: MergePlan, ids: torch.Tensor) -> tuple[torch.Tensor, torc
     model = _load(plan, plan.base.directory, files)
     rows = _rows(plan)
     grows = rows is not None and rows > model.get_input_embeddings().weight.shape[0]
-    base = None if _can_share_a_batch(plan) and not grows else _logits(model, files, ids)
+    base = None if in_one_batch and not grows else _logits(model, files, ids)
     if grows:
         model.resize_token_embeddings(rows, mean_resizing=False)
     # PEFT writes the adapter's numbers into these; what is written into a mapped page would be lost.
@@ -163,9 +163,9 @@ def _ask_adapter(plan: MergePlan, ids: torch.Tensor) -> tuple[torch.Tensor, torc
         try:
             both = _logits(tuned, files, ids.repeat(2, 1), adapter_names=["0", "__base__"])
             return both[:1], both[1:]
-        except ValueError:  # PEFT: the model calls a module of the adapter with another number of rows
-            with tuned.disable_adapter():
-                base = _logits(tuned, files, ids)
+        except ValueError:
+            # The model calls a module of the adapter with another number of rows, and PEFT's hooks stay on it.
+            return _ask_adapter(plan, ids, in_one_batch=False)
     return _logits(tuned, files, ids), base
 
 
