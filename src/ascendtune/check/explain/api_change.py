@@ -45,7 +45,7 @@ _OF_CLASS = re.compile(
     r"(?:'(?P<object>\w+)' object|type object '(?P<type>\w+)') has no attribute '(?P<attribute>\w+)'"
 )
 _MEANT = re.compile(r"\bDid you mean: '(?P<now>\w+)'\?")
-"""What Python 3.10 and later suggest."""
+"""The suggestion that Python 3.10 and later append to the message."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _CONSTRUCTOR = "__init__"
 _PYTHON = "python"
@@ -101,16 +101,22 @@ class ApiPattern:
 
 
 def change_in(message: str) -> ApiChange | None:
-    """What is known about the name that a message says is missing: a name of another release, or a misspelt one."""
+    """Which release has the missing name, or which name it is a misspelling of; None if neither is known."""
     return _change_in(message) or _misspelling_in(message)
+
+
+def missing_in(message: str) -> tuple[str, str] | None:
+    """(module, name) of a message that says that a module lacks a name."""
+    missing = _IMPORTED.search(message) or _OF_MODULE.search(message)
+    return (missing["module"], missing["name"]) if missing is not None else None
 
 
 def _misspelling_in(message: str) -> ApiChange | None:
     """The name that was meant, by Python's own suggestion or by the tables."""
-    imported = _IMPORTED.search(message)
-    missing = imported or _OF_MODULE.search(message)
+    missing = missing_in(message)
     if missing is not None:
-        module, name = missing["module"], missing["name"]
+        module, name = missing
+        imported = _IMPORTED.search(message)
         if imported is not None and _is_shadow(imported["file"] or "", module):
             return None
     elif attribute := _OF_CLASS.search(message):

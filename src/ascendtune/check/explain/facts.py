@@ -124,7 +124,7 @@ ENDED = re.compile(
     r"(?:\S+: line \d+: +)?\b\d+ "
     r"(?:Killed|Aborted|Terminated|[A-Z][a-z]+ (?:\w+ )?(?:fault|error|exception|instruction))\b.*"
 )
-"""How a shell says that a command of a script was ended by a signal: the script, and behind it the command."""
+"""A shell's report that a signal ended a command. It names the script first and repeats the command at the end."""
 _ADVICE = re.compile(r"[.!;)] *(?:This error is caused|For example|Please|You (?:can|should)|To (?:fix|solve)|See )")
 """Where a message goes over to advice, whose names are not those of the failure."""
 _ALLOWED = re.compile(

@@ -12,7 +12,7 @@ _PANEL_FRAME = re.compile(r"\s*│ (?P<file>[^\s│'\"=]+\.pyx?):(?P<line>\d+) i
 """A frame in a panel of rich."""
 _NOT_OURS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "<string>", "<__array_function__")
 _PROGRAM = re.compile(r"/s?bin/[^/.]+$")
-"""What pip installs to start a program of a package."""
+"""A script that pip generates for a command of a package."""
 COMPILED = (".pyx", ".pxi")
 """Sources of compiled modules, which an installation does not have."""
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
 
+from ascendtune.check.explain.api_change import missing_in
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.facts import Facts, of_message
 from ascendtune.check.explain.language import say
@@ -27,10 +28,6 @@ from ascendtune.core.units import format_bytes
 
 _VARIABLE = re.compile(r"(?<![\w/$.])[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+(?![\w/])")
 _MODULE = re.compile(r"No module named ['\"]?([\w.]+)")
-_LACKS = re.compile(
-    r"cannot import name ['\"]?(?P<name>\w+)['\"]? from ['\"]?(?P<module>(?!partially )[\w.]+)|"
-    r"module '(?P<owner>[\w.]+)' has no attribute '(?P<attribute>\w+)'"
-)
 _LARGEST_SOURCE = 4 << 20
 """Bytes of a module's file that is read for the names in it."""
 _MOST = 3
@@ -96,10 +93,10 @@ def _modules(first: Event, here: Here) -> Iterator[str]:
 
 
 def _names(first: Event, here: Here) -> Iterator[str]:
-    lacks = _LACKS.search(first.message)
-    if lacks is None:
+    missing = missing_in(first.message)
+    if missing is None:
         return
-    module, name = lacks["module"] or lacks["owner"], lacks["name"] or lacks["attribute"]
+    module, name = missing
     names, python = here.names_in(module), sys.executable
     if name in names:
         yield say(
@@ -176,7 +173,7 @@ def _names_in(module: str) -> frozenset[str]:
 
 
 def _named(statements: list[ast.stmt]) -> Iterator[str]:
-    """What statements of a module define, and what they list as texts (__all__, tables of lazy modules)."""
+    """Names that statements of a module define, and strings that may be names (`__all__`, tables of lazy names)."""
     for statement in statements:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield statement.name

@@ -13,9 +13,12 @@ from ascendtune.check.explain.trace import Trace
 Origin = Literal["", "own-code", "package-code", "own-package", "two-checkouts", "installed-copy"]
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 NAMES = frozenset({"package", "missing", "file", "folder", "checkout", "copy"})
-"""What an entry with an origin may use besides: the package that lacks something, and what it lacks; the importing file
-of a package and the package's directory; the directory of the script's project, and that of the copy that Python
-imports."""
+"""Names that the sentences of an entry with an origin may use.
+
+    package, missing   the package that lacks something, and what it lacks
+    file, folder       the file of a package that imports it, and the directory of that package
+    checkout, copy     the directory of the script's project, and of the copy that Python imports
+"""
 _MISSING = re.compile(
     r"cannot import name ['\"]?(?P<name>\w+)['\"]? from ['\"]?(?P<module>(?!partially )[\w.]+)['\"]?"
     r"(?: \((?P<file>[^()]+)\))?|"
@@ -37,11 +40,11 @@ _HOMES = ("home", "Users", "users")
 
 
 def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] | None:
-    """What the traceback names, as far as it has this origin; None where it has not.
+    """Values for `NAMES`, read from the traceback; None if the exception has another origin.
 
     Args:
         said: the exception's type and message.
-        trace: None for a line that is no exception.
+        trace: None if the line is not an exception.
     """
     if origin in ("", "own-code"):
         return {} if not origin or trace is None or not trace.package else None

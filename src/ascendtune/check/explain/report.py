@@ -24,7 +24,7 @@ _KEPT, _NEXT, _HELPFUL, _MORE, _BESIDES, _REFERENCE, _ALL = range(7)
 _SENTENCE_END = re.compile(r"(?<=[.;!?])\s")
 _LINES = 3
 _EXCERPT = 100
-"""Lines of a log that somebody has cut out to ask about it."""
+"""A log with at most so many lines counts as an excerpt."""
 _FRAME = re.compile(r"\bframe\b")
 """In a remedy: it is of use only beside the frame."""
 
@@ -180,7 +180,7 @@ def _read(explanation: Explanation) -> Iterator[_Block]:
 
 
 def _lines_that_sound_bad(scans: Iterable[Scan]) -> Iterator[tuple[str, str]]:
-    """Of logs so short that somebody has chosen their lines: (place, line)."""
+    """(place, line) of each line with words of trouble, in logs that are excerpts."""
     for scan in scans:
         lines = scan.tail.splitlines() if scan.lines_read <= _EXCERPT else []
         for number, line in enumerate(lines, scan.lines - len(lines) + 1):
