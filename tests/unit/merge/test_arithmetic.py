@@ -7,14 +7,24 @@ import torch
 
 from ascendtune.merge.arithmetic import _BLOCK, _accumulate_product
 
-# One block, several with a rest of one row, rows longer than a block, a single row.
-_SHAPES = [(7, 5), (1 + _BLOCK // 1001, 1001), (515, 2048), (5, _BLOCK + 3), (1, 4096)]
+_RANKS = [1, 2, 16, 100, 300]
+_SCALINGS = [1.0, 2.0, -0.25, 0.0, 4 / 3**0.5]
 
 
-@pytest.mark.parametrize("shape", _SHAPES)
-@pytest.mark.parametrize("rank", [1, 2, 16, 100, 300])
-@pytest.mark.parametrize("scaling", [1.0, 2.0, -0.25, 0.0, 4 / 3**0.5])
+# One block, several with a rest of one row, a single row.
+@pytest.mark.parametrize("shape", [(7, 5), (1 + _BLOCK // 1001, 1001), (515, 2048), (1, 4096)])
+@pytest.mark.parametrize("rank", _RANKS)
+@pytest.mark.parametrize("scaling", _SCALINGS)
 def test_bits_are_those_of_the_whole_product(shape: tuple[int, int], rank: int, scaling: float) -> None:
+    _assert_bits_of_the_whole_product(shape, rank, scaling)
+
+
+@pytest.mark.parametrize("rank", [1, 16, pytest.param(300, marks=pytest.mark.long)])
+def test_rows_longer_than_a_block_are_those_of_the_whole_product(rank: int) -> None:
+    _assert_bits_of_the_whole_product((5, _BLOCK + 3), rank, _SCALINGS[-1])
+
+
+def _assert_bits_of_the_whole_product(shape: tuple[int, int], rank: int, scaling: float) -> None:
     generator = torch.Generator().manual_seed(rank)
     b = torch.randn(shape[0], rank, generator=generator)
     a = 0.01 * torch.randn(rank, shape[1], generator=generator)

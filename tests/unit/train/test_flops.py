@@ -71,7 +71,11 @@ def _closed(found: ModelFlops) -> float:
     return (found.body * positions + found.head * positions + square).computed
 
 
-@pytest.mark.parametrize("values", [_DENSE, _GROUPED, _MIXTURE], ids=["dense", "grouped", "mixture"])
+@pytest.mark.parametrize(
+    "values",
+    [_DENSE, pytest.param(_GROUPED, marks=pytest.mark.long), _MIXTURE],
+    ids=["dense", "grouped", "mixture"],
+)
 @pytest.mark.parametrize(
     "keys",
     [
