@@ -138,7 +138,7 @@ def _use(changes: list[FileChange], *, yes: bool) -> None:
 
 
 def _compare(*, as_json: bool) -> None:
-    from ascendtune.hub.supply.http import Fault
+    from ascendtune.core.http import Fault
     from ascendtune.machine.environment.mirrors import PROBES
 
     results = []
@@ -169,7 +169,7 @@ def _seconds_for(url: str) -> float:
     """
     import time
 
-    from ascendtune.hub.supply.http import open_url, translated
+    from ascendtune.core.http import open_url, translated
 
     began = time.monotonic()
     with open_url(url, {}) as answer:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ascendtune.cli.options import AsJson, LanguageOption
 from ascendtune.cli.run_names import complete_run, run_named
+
+if TYPE_CHECKING:
+    from ascendtune.check.explain.explain import Explanation
+    from ascendtune.check.explain.opinion import Opinion, Server
 
 
 def explain(
@@ -24,6 +29,19 @@ def explain(
     here: Annotated[
         bool, typer.Option("--here", help="The logs are of this machine: check on it what the remedies name.")
     ] = False,
+    ask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Then ask a language model, too: excerpts of the logs are sent to this server with OpenAI's API.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which model of that server (default: its only one).")
+    ] = None,
+    question: Annotated[
+        bool, typer.Option("--question", help="Print what --ask would send, and nothing else.")
+    ] = False,
     lang: LanguageOption = None,
 ) -> int:
     """Find the first cause of a failure in logs, and say what to do. Needs no torch.
@@ -32,6 +50,7 @@ def explain(
     ascendtune explain runs/my-run
     ascendtune explain rank_*.log
     kubectl logs my-pod | ascendtune explain -
+    ascendtune explain runs/my-run --ask http://127.0.0.1:8000/v1
 
     For a run directory, the newest attempt is read; if it ran on this machine, lines `now` give the state of the
     package, port or variable that a remedy names. Exit code 0: no failure, or the run was stopped on request; 1: a
@@ -42,19 +61,78 @@ def explain(
 
     from ascendtune.check.explain.explain import as_json as explanation_as_json
     from ascendtune.check.explain.explain import explain as explain_logs
-    from ascendtune.check.explain.report import as_text
+    from ascendtune.check.explain.report import as_text, opinion_as_text
     from ascendtune.cli.terminal import paint, width
     from ascendtune.core import language
-    from ascendtune.core.errors import NoVerdict
+    from ascendtune.core.errors import InputError, NoVerdict
 
+    if model is not None and ask is None:
+        raise InputError(
+            "--model names a model of the server of --ask", code="option-not-applicable", remedy="add --ask URL"
+        )
+    server = _server(ask, os.environ) if ask is not None else None
     # Programs that read JSON get English, unless they ask for something else.
     chosen = language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)
     with language.using(chosen):
         explanation = explain_logs([run_named(each) for each in logs], is_here=here)
-        if as_json:
-            print(explanation_as_json(explanation))
-        else:
+        if question:
+            print(_question(explanation))
+            return 0
+        if not as_json:
             print(as_text(explanation, columns=width(sys.stdout), paint=paint, everything=everything))
+        opinion = None
+        if server is not None and not explanation.is_empty:
+            opinion = _ask(server, model, _question(explanation))
+        if as_json:
+            print(explanation_as_json(explanation, opinion))
+        elif opinion is not None:
+            print("\n" + opinion_as_text(opinion, columns=width(sys.stdout), paint=paint))
     if explanation.is_empty:
         return NoVerdict.exit_code
     return 0 if explanation.is_healthy else 1
+
+
+def _server(url: str, env: Mapping[str, str]) -> Server:
+    from ascendtune.check.explain.opinion import KEY, Server
+
+    return Server(url, env.get(KEY, ""))
+
+
+def _question(explanation: Explanation) -> str:
+    from ascendtune.check.explain.question import question_about
+
+    return question_about(explanation)
+
+
+def _ask(server: Server, model: str | None, question: str) -> Opinion | None:
+    """None, with a warning, where the server does not answer: the explanation stands without it.
+
+    Raises:
+        InputError: the server has several models, and none was named.
+    """
+    import sys
+
+    from ascendtune.check.explain.opinion import KEY
+    from ascendtune.cli.complain import notice
+    from ascendtune.cli.progress import Progress
+    from ascendtune.core.errors import InputError
+    from ascendtune.core.http import Fault
+    from ascendtune.core.log import warn
+
+    sys.stdout.flush()
+    try:
+        with Progress(sys.stderr) as progress:
+            names = [model] if model else server.models()
+            if len(names) > 1:
+                raise InputError(
+                    f"{server.host} serves several models: {', '.join(names[:8])}",
+                    code="option-missing",
+                    remedy=f"name one: --model {names[0]}",
+                )
+            notice(f"{len(question):,} characters, secrets and addresses masked, go to {names[0]} on {server.host}")
+            progress.show(f"{names[0]} reads the logs")
+            return server.ask(names[0], question)
+    except Fault as fault:
+        hint = f"; if it needs a key: export {KEY}" if fault.status in (401, 403) else ""
+        warn(f"the language model on {server.host} gave no answer: {fault.what}{hint}")
+        return None

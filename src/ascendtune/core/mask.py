@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address
+from pathlib import PurePath
 
 _SECRET_NAME = (
     r"(?:[\w.-]*token|[\w.-]*(?:secret|passw(?:or)?d|credential|api[_-]?key|access[_-]?key|private[_-]?key)[\w.-]*)"
@@ -70,6 +72,13 @@ class Mask:
         self._kept = frozenset(versions)
         self._seen: dict[str, str] = {}
 
+    @classmethod
+    def of_this_machine(cls, env: Mapping[str, str], versions: Iterable[str] = ()) -> Mask:
+        """Masks the names of this host and of its user."""
+        host = os.uname().nodename
+        users = {env.get("USER", ""), PurePath(env.get("HOME", "")).name, _user()} - {""}
+        return cls(users=users, hosts=dict.fromkeys((host, host.partition(".")[0])), versions=versions)
+
     def text(self, text: str) -> str:
         text = without_secrets(text)
         text = _MAC.sub(lambda found: self._named("mac", found[0]), text)
@@ -101,3 +110,12 @@ class Mask:
             count = sum(each.startswith(f"<{kind}-") for each in self._seen.values())
             self._seen[text] = f"<{kind}-{count + 1}>"
         return self._seen[text]
+
+
+def _user() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
 import io
 import json
 import os
 import platform
 import re
-import socket
 import tarfile
 import time
 from collections import Counter
@@ -111,17 +109,7 @@ def _tail(path: Path) -> str | None:
 
 
 def _mask(outside: Outside) -> Mask:
-    home = outside.env.get("HOME", "")
-    users = {outside.env.get("USER", ""), Path(home).name, _user()} - {""}
     known = outside.versions
     versions = [known.driver_version, known.firmware_version, *(kit.package_version for kit in known.toolkits)]
     versions += [each.version for each in distributions()]
-    hosts = {socket.gethostname(), socket.gethostname().partition(".")[0]}
-    return Mask(users=users, hosts=sorted(hosts, key=len, reverse=True), versions=[each for each in versions if each])
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""
+    return Mask.of_this_machine(outside.env, versions=[each for each in versions if each])

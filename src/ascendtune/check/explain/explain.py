@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ascendtune.check.explain import cann_reason
 from ascendtune.check.explain import facts as facts_of
@@ -37,6 +37,9 @@ from ascendtune.check.explain.sureness import sureness_of
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_json as findings_as_json
 from ascendtune.core.rundir import CauseKind, RunDir
+
+if TYPE_CHECKING:
+    from ascendtune.check.explain.opinion import Opinion
 
 PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
 """Where CANN writes what it does not print; one file a process."""
@@ -388,5 +391,7 @@ def _event_json(event: Event) -> dict[str, Any]:
     }
 
 
-def as_json(explanation: Explanation) -> str:
-    return findings_as_json(explanation.headline(), explanation.findings(), **explanation.as_json())
+def as_json(explanation: Explanation, opinion: Opinion | None = None) -> str:
+    """The explanation, and what a language model says of it, if it was asked."""
+    told = {"opinion": opinion.as_json() if opinion is not None else None}
+    return findings_as_json(explanation.headline(), explanation.findings(), **explanation.as_json(), **told)

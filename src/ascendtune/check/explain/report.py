@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from ascendtune.check.explain import level
 from ascendtune.check.explain.event import Event
@@ -15,6 +16,9 @@ from ascendtune.check.explain.scan import Scan
 from ascendtune.check.table import WIDE, Paint
 from ascendtune.core.terminal_text import columns_of, wrap_words
 
+if TYPE_CHECKING:
+    from ascendtune.check.explain.opinion import Opinion
+
 _SHORT = 400
 _MOST_LINES = 12
 """Lines of the usual answer; the least important blocks are left for --all."""
@@ -22,6 +26,8 @@ _LINES_OF_A_MESSAGE = 4
 _LABEL = 9
 _KEPT, _NEXT, _HELPFUL, _MORE, _BESIDES, _REFERENCE, _ALL = range(7)
 _SENTENCE_END = re.compile(r"(?<=[.;!?])\s")
+_FOUNDED = "{sure}, says the language model; nobody has checked it, but the lines it quotes are in the logs"
+_UNFOUNDED = "{sure}, says the language model; nobody has checked it, and it may be invented: see what it quotes"
 _LINES = 3
 _EXCERPT = 100
 """A log with at most so many lines counts as an excerpt."""
@@ -57,6 +63,29 @@ def as_text(explanation: Explanation, *, columns: int | None, paint: Paint, ever
     lines = [line for _, lines in shown for line in lines]
     more = [" " * _LABEL + say("(--all shows {hidden} more)", hidden=hidden)] if hidden else []
     return "\n".join([*bold, *lines, *more])
+
+
+def opinion_as_text(opinion: Opinion, *, columns: int | None, paint: Paint) -> str:
+    """What a language model says, with a warning that nobody has checked it.
+
+    Args:
+        columns: width of the terminal, None where there is none.
+    """
+    limit = max(columns or WIDE, 40)
+    head = say("{model} says: {cause}", model=opinion.model, cause=opinion.cause)
+    bold = [paint(line, "bold") for line in wrap_words(head, limit)]
+    return "\n".join([*bold, *(line for block in _opinion(opinion) for line in _wrapped(block, limit))])
+
+
+def _opinion(opinion: Opinion) -> Iterator[_Block]:
+    yield _Block("sure", say(_FOUNDED if opinion.is_founded else _UNFOUNDED, sure=opinion.sure), _KEPT)
+    for quoted in opinion.lines:
+        yield _Block(
+            "seen", quoted.text if quoted.in_logs else say("(not in the logs) {text}", text=quoted.text), _KEPT
+        )
+    for label, sentences in (("why", opinion.why), ("do", opinion.do)):
+        for number, sentence in enumerate(sentences, 1):
+            yield _Block(label if number == 1 else "", f"{number}. {sentence}", _KEPT)
 
 
 def _wrapped(block: _Block, limit: int) -> list[str]:

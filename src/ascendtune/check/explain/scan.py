@@ -52,7 +52,7 @@ class Scan:
         self.launcher: torchrun_summary.RootCause | None = None
         self.speaks_of_ascend = False
         """Some line that was worth reading does."""
-        self._start = start
+        self.start = start
         self._matcher = matcher
         self._sieve = Sieve(matcher)
         self.rank = lines_of.rank_of_file(name)
@@ -102,7 +102,7 @@ class Scan:
         Raises:
             InputError: the file cannot be read.
         """
-        for block in blocks(self.name, self._start):
+        for block in blocks(self.name, self.start):
             is_first = not self.bytes
             self.bytes += len(block)
             block = unwrapped(block) if is_first else block

@@ -14,11 +14,11 @@ from pathlib import Path
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import AscendtuneError, MachineError, translated_disk_errors
 from ascendtune.core.files import require_writable
+from ascendtune.core.http import Fault
 from ascendtune.core.locks import file_lock
 from ascendtune.core.log import say, warn
 from ascendtune.core.units import count_of, format_bytes
 from ascendtune.hub.modelscope import Kind, input_error, noun
-from ascendtune.hub.supply.http import Fault
 from ascendtune.hub.supply.manifest import Manifest
 from ascendtune.hub.supply.source import Listing, RemoteFile, Source
 from ascendtune.hub.supply.transfer import STATE, Cancelled, TooSlow, WrongContent, holds, part_of, transfer

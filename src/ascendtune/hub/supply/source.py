@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from ascendtune.core.errors import InputError
+from ascendtune.core.http import Fault, get_json
 from ascendtune.core.mask import without_secrets
 from ascendtune.hub.modelscope import Kind
-from ascendtune.hub.supply.http import Fault, get_json
 
 HUGGING_FACE = "https://huggingface.co"
 _MIRRORS = {"hf": HUGGING_FACE, "hf-mirror": "https://hf-mirror.com", "modelscope": "https://www.modelscope.cn"}

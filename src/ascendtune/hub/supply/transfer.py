@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.files import sync_directory
-from ascendtune.hub.supply.http import Fault, open_url, translated
+from ascendtune.core.http import Fault, open_url, translated
 from ascendtune.hub.supply.source import RemoteFile
 
 _CHUNK = 1 << 18

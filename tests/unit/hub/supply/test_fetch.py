@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import InputError, MachineError, RecipeError
+from ascendtune.core.http import Fault
 from ascendtune.hub.supply import source, transfer
 from ascendtune.hub.supply.fetch import Fetched, Mirrors, Supply, _Count, fetch, list_files, verify
-from ascendtune.hub.supply.http import Fault
 from ascendtune.hub.supply.manifest import Manifest
 from ascendtune.hub.supply.script import shell_script
 from ascendtune.hub.supply.source import HuggingFace, ModelScope, RemoteFile, Source, choose_sources, is_safe_path
@@ -287,7 +287,7 @@ def test_next_page_with_an_address_that_cannot_be_parsed_is_a_fault(monkeypatch:
 
 
 def test_list_of_files_that_arrives_too_slowly_is_a_fault(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ascendtune.hub.supply.http._MOST_JSON_SECONDS", 0.0)
+    monkeypatch.setattr("ascendtune.core.http._MOST_JSON_SECONDS", 0.0)
     with pytest.raises(Fault, match="takes longer"):
         HuggingFace(hub.endpoint).listing("o/m", "model", None)
 

@@ -1,4 +1,4 @@
-"""HTTP GET by the standard library: a range of a file, redirects that keep the token at home, faults by kind."""
+"""HTTP by the standard library: ranges of files, JSON, redirects that keep the token at home, faults by kind."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from functools import cache
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -62,18 +63,23 @@ def open_url(url: str, headers: Mapping[str, str], *, offset: int = 0) -> http.c
     Raises:
         Fault: no connection, an error status, or a redirect that is not followed.
     """
-    asked = {"User-Agent": f"ascendtune/{__version__}", "Accept-Encoding": "identity", **headers}
+    asked = {"Accept-Encoding": "identity", **headers}
     if offset:
         asked["Range"] = f"bytes={offset}-"
+    return _answer(_opener(), urllib.request.Request(url, headers=asked), _ANSWER_SECONDS)
+
+
+def _answer(
+    opener: urllib.request.OpenerDirector, request: urllib.request.Request, seconds: float
+) -> http.client.HTTPResponse:
+    request.add_header("User-Agent", f"ascendtune/{__version__}")
     try:
-        answer: http.client.HTTPResponse = _opener().open(
-            urllib.request.Request(url, headers=asked), timeout=_ANSWER_SECONDS
-        )
+        answer: http.client.HTTPResponse = opener.open(request, timeout=seconds)
     except urllib.error.HTTPError as error:
         wait = error.headers.get("Retry-After", "")
         with error:
-            seconds = min(float(wait), _MOST_WAIT_SECONDS) if wait.isascii() and wait.isdigit() else None
-        raise Fault(f"status {error.code} {error.reason}", error.code, seconds) from error
+            seconds_to_wait = min(float(wait), _MOST_WAIT_SECONDS) if wait.isascii() and wait.isdigit() else None
+        raise Fault(f"status {error.code} {error.reason}", error.code, seconds_to_wait) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise translated(error) from error
     return answer
@@ -93,17 +99,57 @@ def get_json(url: str, headers: Mapping[str, str]) -> tuple[Any, Mapping[str, st
     """
     deadline = time.monotonic() + _MOST_JSON_SECONDS
     with open_url(url, headers) as answer:
-        body = bytearray()
-        try:
-            while len(body) <= _MOST_JSON_BYTES and (chunk := answer.read1(1 << 16)):
-                body += chunk
-                if time.monotonic() > deadline:
-                    raise Fault(f"the listing takes longer than {_MOST_JSON_SECONDS:.0f} s")
-        except (OSError, http.client.HTTPException) as error:
-            raise translated(error) from error
-        if len(body) > _MOST_JSON_BYTES:
-            raise Fault(f"the listing is larger than {_MOST_JSON_BYTES >> 20} MiB")
-        try:
-            return json.loads(body), dict(answer.headers)
-        except (ValueError, RecursionError) as error:
-            raise Fault("the answer is not JSON") from error
+        return _json_of(answer, deadline), dict(answer.headers)
+
+
+def exchange_json(url: str, headers: Mapping[str, str], question: Any = None, *, seconds: float) -> Any:
+    """The JSON that the server of `url`, and no other, answers to GET, or to POST of `question` as JSON.
+
+    Redirects are not followed, and a server on this machine is reached without the proxies of the environment: what is
+    sent may be private.
+
+    Raises:
+        Fault: the request failed or was redirected, or the answer is not JSON, is too large, or takes longer than
+            `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    body = None if question is None else json.dumps(question).encode()
+    asked = {**headers, **({} if body is None else {"Content-Type": "application/json"})}
+    with _answer(_opener_without_redirects(url), urllib.request.Request(url, body, asked), seconds) as answer:
+        return _json_of(answer, deadline)
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a URL names this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
+        raise Fault(f"{urlsplit(req.full_url).netloc} redirects to {urlsplit(newurl).netloc or newurl}", code)
+
+
+def _opener_without_redirects(url: str) -> urllib.request.OpenerDirector:
+    proxies = [urllib.request.ProxyHandler({})] if is_loopback(url) else []
+    return urllib.request.build_opener(_NoRedirects, *proxies)
+
+
+def _json_of(answer: http.client.HTTPResponse, deadline: float) -> Any:
+    body = bytearray()
+    try:
+        while len(body) <= _MOST_JSON_BYTES and (chunk := answer.read1(1 << 16)):
+            body += chunk
+            if time.monotonic() > deadline:
+                raise Fault("the answer takes longer than it may")
+    except (OSError, http.client.HTTPException) as error:
+        raise translated(error) from error
+    if len(body) > _MOST_JSON_BYTES:
+        raise Fault(f"the answer is larger than {_MOST_JSON_BYTES >> 20} MiB")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Fault("the answer is not JSON") from error
