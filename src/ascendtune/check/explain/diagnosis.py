@@ -15,11 +15,8 @@ Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
 
 _LAUNCHER = "launcher"
 _INTERRUPTED = "interrupted", "ended-by-signal"
-_KILLED = (
-    *("killed", "killed-while-weights-load", "killed-while-data-is-prepared", "killed-with-optimizer-offloaded"),
-    *("killed-while-engine-is-built", "killed-while-pip-downloads"),
-)
-"""A shell or a launcher says that a process was killed; it does not say why."""
+_KILLED = "killed"
+"""Begin the names of entries by which a shell or a launcher says that a process was killed; it does not say why."""
 _NEAR_LINES = 60
 _MESSAGE_LINES = 10
 """Lines below an exception that are likely to belong to its message."""
@@ -234,7 +231,7 @@ def _is_of_clean_up(event: Event) -> bool:
 def _ends(event: Event, fatal: list[Event]) -> bool:
     """Whether an interrupt only ended what had failed before, in words other than those that it was raised among; and
     whether "Killed" follows a failure."""
-    if event.hit.entry.id in _KILLED:
+    if event.hit.entry.id.startswith(_KILLED):
         return any(_failed_before(each, event) or _is_told_after(each, event) for each in fatal)
     if event.hit.entry.id not in _INTERRUPTED:
         return False
@@ -258,7 +255,7 @@ def _failed_before(event: Event, end: Event) -> bool:
 def _is_told_after(event: Event, end: Event) -> bool:
     """Whether the next lines name the cause: a log that is buffered comes after what the shell prints."""
     is_near = event.source == end.source and 0 < event.number - end.number <= _MESSAGE_LINES
-    return is_near and event.hit.entry.kind == "cause" and event.hit.entry.id not in _KILLED
+    return is_near and event.hit.entry.kind == "cause" and not event.hit.entry.id.startswith(_KILLED)
 
 
 def _better_known(first: Event, candidates: list[Event]) -> Event:
