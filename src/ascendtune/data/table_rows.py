@@ -136,6 +136,9 @@ class _NumberedSource(Source):
 def rows_of_parquet(path: Path) -> Iterator[RawRow]:
     """All rows, numbered from 1.
 
+    A null inside a column is left out: a column has the keys of all rows, so it stands for a key that a row does not
+    have. A tool call would have every argument of every tool.
+
     Raises:
         DataError: the file is damaged or not Parquet.
         MachineError: pyarrow is not installed.
@@ -175,7 +178,6 @@ def _values_of(batch: Any, source: Source, first: int) -> list[dict[str, Any]]:
     """
     try:
         rows: list[dict[str, Any]] = batch.to_pylist()
-        return rows
     # pyarrow has no type of its own for text that is not UTF-8, for years beyond 9999 and for columns of one name.
     except (ValueError, OverflowError) as error:
         for index in range(batch.num_rows):
@@ -193,6 +195,17 @@ def _values_of(batch: Any, source: Source, first: int) -> list[dict[str, Any]]:
             remedy="write the file again",
             where=source.path,
         ) from error
+    for name in [field.name for field in batch.schema if field.type.num_fields]:
+        for row in rows:
+            row[name] = _without_nulls(row[name])
+    return rows
+
+
+def _without_nulls(value: Any) -> Any:
+    """The value; its objects, and those inside, without keys whose value is null."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def _fault_of(value: Any) -> str | None:

@@ -117,6 +117,18 @@ def test_parquet_rows_are_numbered(tmp_path: Path) -> None:
     assert [row.place for row in _read(path)] == [f"{path}, row {number}" for number in (1, 2, 3)]
 
 
+def test_a_key_that_other_parquet_rows_have_is_absent(tmp_path: Path) -> None:
+    """A tool call of one row would be trained on with the arguments of the others."""
+    rows = [
+        {"turns": [{"calls": [{"name": "weather", "arguments": {"city": "Oslo"}}]}], "id": 1},
+        {"turns": [{"calls": [{"name": "clock", "arguments": {"zone": "UTC"}}], "said": None}], "id": None},
+    ]
+    path = tmp_path / "rows.parquet"
+    path.write_bytes(_parquet(rows))
+    del rows[1]["turns"][0]["said"]  # type: ignore[index]
+    assert [row.values for row in _read(path)] == rows
+
+
 @settings(max_examples=60, deadline=None)
 @given(_rows, st.sampled_from([None, 0, 2]), st.booleans(), st.integers(0, 3))
 def test_the_place_of_an_array_row_is_the_line_of_its_brace(
