@@ -31,6 +31,9 @@ _ROLES = {
     "function": "tool",
 }
 
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names of a turn's thoughts, as transformers reads them: `thinking` is gpt-oss's, `reasoning` that of vLLM."""
+
 
 def matches(columns: Collection[str]) -> bool:
     return "messages" in columns
@@ -82,9 +85,11 @@ def _message_of(turn: Any, number: int) -> Message | BadRow:
         if isinstance(read, BadRow):
             return read
         message["tool_calls"] = read
-    for key in ("name", "tool_call_id", "reasoning_content"):
+    for key in ("name", "tool_call_id"):
         if is_text(text := turn.get(key)):
             message[key] = text
+    if (reasoning := next((turn[key] for key in _REASONING if is_text(turn.get(key))), None)) is not None:
+        message["reasoning_content"] = reasoning
     return _weighted(message, turn, number)
 
 

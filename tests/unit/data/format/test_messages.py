@@ -68,6 +68,13 @@ def test_weight_zero_takes_a_turn_out_of_the_loss(key: str) -> None:
     assert [message.get("train") for message in made.messages] == [None, False, None, None]
 
 
+@pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning"])
+def test_thoughts_have_the_names_that_transformers_reads(key: str) -> None:
+    others = {"thinking": None, "reasoning": "" if key == "reasoning_content" else None}
+    made = _converted(_USER, {**_ANSWER, **others, key: "hm"})
+    assert made.messages[1] == {**_ANSWER, "reasoning_content": "hm"}
+
+
 def test_nulls_from_parquet_are_absent() -> None:
     filled = {"name": None, "tool_calls": None, "reasoning_content": None, "weight": None}
     assert _converted({**_USER, **filled}, {**_ANSWER, **filled}, tools=None).messages == [_USER, _ANSWER]
