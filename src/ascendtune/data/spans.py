@@ -103,6 +103,7 @@ def find_spans(template: Template, conversation: Conversation, needed: Needed | 
     """
     text, marked = template.text_of(conversation.messages, conversation.tools)
     _require_tools_in(template, conversation, text)
+    _require_thought_in(conversation.messages[-1], text)
     if needed is not None and len(text) > needed.whole and len(conversation.messages) > _MANY_MESSAGES:
         shorter = _beginning(template, conversation, text, needed.beginning)
         if shorter is not None:
@@ -170,6 +171,12 @@ def _require_tools_in(template: Template, conversation: Conversation, text: str)
         text, _ = template.text_of(_with_calls_marked(conversation.messages), conversation.tools)
         if any(name + _MARK not in text for name in calls):
             raise Refused("it does not write tool calls")
+
+
+def _require_thought_in(last: Message, text: str) -> None:
+    """Many templates know no thoughts: the answer would be trained on without. Those of earlier turns may be left out."""
+    if last.get("train", True) and last.get("reasoning_content", "").strip() not in text:
+        raise Refused("it does not write the thought (reasoning_content) of the last turn")
 
 
 _MARK = "_c4119d"

@@ -173,6 +173,7 @@ def test_loss_on_all_trains_on_every_token(make_model: Callable[..., Path]) -> N
         ("last_two", [user("first"), user("second"), says("c")], "it omits turn 1 \\(user\\)"),
         ("generation_list", [user("a"), says("b")], "it omits turn 2 \\(assistant\\)"),
         ("chatml", [user("a"), call("Oslo")], "no way to write tools"),
+        ("llama3", [user("a"), says("b", reasoning_content="hm")], "it does not write the thought"),
     ],
 )
 def test_a_refusal_is_in_the_templates_words(
