@@ -13,7 +13,7 @@ from ascendtune.core.files import digest_of_file, expanded
 from ascendtune.data.files import data_files
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
 
-# The files that `Tokenizer.load` reads.
+# The files that `Tokenizer.load` reads, beside those in `additional_chat_templates`.
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -47,8 +47,11 @@ def fingerprint(
     Raises:
         DataError: a data set is not there.
     """
+    templates = sorted(model_directory.glob("additional_chat_templates/*.jinja"))
     tokenizer = {
-        name: digest_of_file(model_directory / name) for name in _TOKENIZER_FILES if (model_directory / name).is_file()
+        str(path.relative_to(model_directory)): digest_of_file(path)
+        for path in (*(model_directory / name for name in _TOKENIZER_FILES), *templates)
+        if path.is_file()
     }
     template = expanded(section.template)
     drawn = section.eval_fraction > 0 or section.eval_rows or any(spec.weight % 1 for spec, _ in locations)

@@ -172,6 +172,9 @@ def test_contents_change_the_fingerprint(
     assert is_new()
     (model / "chat_template.jinja").write_text("x")
     assert is_new()
+    (model / "additional_chat_templates").mkdir()
+    (model / "additional_chat_templates" / "default.jinja").write_text("y")
+    assert is_new()
     path = model / "tokenizer.json"
     path.write_text(path.read_text() + "\n")
     assert is_new()
