@@ -10,7 +10,7 @@ from typing import Any
 
 from ascendtune.core.errors import DataError
 from ascendtune.core.suggest import did_you_mean
-from ascendtune.data.conversation import RawRow
+from ascendtune.data.conversation import BadRow, RawRow, conversations_of
 from ascendtune.data.format import scored, text, unpaired
 from ascendtune.data.format.guess import guess
 from ascendtune.data.format.mapping import available, has_column, translated
@@ -79,13 +79,36 @@ def choose_format(spec: DatasetSpec, rows: Sequence[RawRow], task: Task = "conve
         of_task = _of_task(fitting, task)
         name = spec.format if spec.format != "auto" else of_task[0] if len(of_task) == 1 else None
         if name and name in fitting:
-            convert: Convert = text.convert_to_text if task == "text" else _module(name).convert
-            return name, translated(convert, spec)
+            if task == "text":
+                return name, translated(text.convert_to_text, spec)
+            return name, _refusing_media(translated(_module(name).convert, spec))
         elsewhere = fitting and not of_task and not name
         complaint = _file_of_another_task(fitting[-1], task, columns) if elsewhere else None
         complaint = complaint or _unfit(name, columns, of_task, task, rows)
     what, remedy = complaint
     raise DataError(what, code="data-format-mismatch", remedy=remedy, where=rows[0].place)
+
+
+_MEDIA = ("image", "video", "audio")
+"""Columns of these names, or their plurals, stand beside texts with `<image>` (LLaVA, LLaMA-Factory) or without (TRL)."""
+
+
+def _refusing_media(convert: Convert) -> Convert:
+    """`convert`, but a row about a picture is a bad row: its answer would be trained on without the picture."""
+
+    def of_text(row: Mapping[str, Any]) -> Any:
+        made = convert(row)
+        for name in _MEDIA:
+            column = f"{name}s" if row.get(f"{name}s") else name
+            if isinstance(made, BadRow) or not row.get(column):
+                continue
+            contents = [each["content"] for conversation in conversations_of(made) for each in conversation.messages]
+            # A text may be a link that the answer gives; a list of files or a picture itself is not.
+            if isinstance(row[column], list | dict) or any(f"<{name}>" in content for content in contents):
+                return BadRow("not only text", f"the column {column} holds {name}s; only text is supported")
+        return made
+
+    return of_text
 
 
 def main_task_of(name: str) -> Task:

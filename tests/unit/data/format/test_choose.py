@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from ascendtune.core.errors import DataError
-from ascendtune.data.conversation import Conversation, RawRow, Source
+from ascendtune.data.conversation import BadRow, Conversation, RawRow, Source
 from ascendtune.data.format.choose import FORMATS, choose_format
 from ascendtune.data.spec import DatasetSpec, Task
 
@@ -50,6 +50,29 @@ def test_auto_looks_at_the_columns(columns: list[str], name: str) -> None:
 )
 def test_the_task_decides_what_is_looked_for(task: Task, columns: list[str], name: str) -> None:
     assert _choose(columns, task)[0] == name
+
+
+@pytest.mark.parametrize(
+    ("question", "column", "value", "detail"),
+    [
+        ("<image>What is this?", "images", ["1.jpg"], "the column images holds images"),
+        ("What is this?", "images", [{"path": "1.jpg"}], "the column images holds images"),
+        ("What is this?", "image", {"bytes": "…"}, "the column image holds images"),
+        ("What is this?\n<image>", "image", "coco/1.jpg", "the column image holds images"),
+        ("<audio>What is this?", "audios", "['1.wav']", "the column audios holds audios"),
+        ("What is this?", "image", "https://example.org/1.jpg", None),
+        ("What is this?", "images", [], None),
+        ("What is <image> in HTML?", "images", None, None),
+    ],
+)
+def test_rows_about_pictures_are_bad_rows(question: str, column: str, value: object, detail: str | None) -> None:
+    values = {"prompt": question, "completion": "a cat", column: value}
+    rows = [RawRow(values, Source(Path("rows.jsonl")), 1)]
+    made = choose_format(DatasetSpec(path="rows.jsonl"), rows)[1](values)
+    if detail is None:
+        assert isinstance(made, Conversation)
+    else:
+        assert isinstance(made, BadRow) and made.reason == "not only text" and made.detail.startswith(detail)
 
 
 def test_text_gives_way_to_any_format_that_matches(monkeypatch: pytest.MonkeyPatch) -> None:
