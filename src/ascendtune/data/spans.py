@@ -174,7 +174,7 @@ def _require_tools_in(template: Template, conversation: Conversation, text: str)
 
 
 def _require_thought_in(last: Message, text: str) -> None:
-    """Many templates know no thoughts: the answer would be trained on without. Those of earlier turns may be left out."""
+    """Many templates know no thoughts: the answer would be trained on without. Earlier ones may be left out."""
     if last.get("train", True) and last.get("reasoning_content", "").strip() not in text:
         raise Refused("it does not write the thought (reasoning_content) of the last turn")
 

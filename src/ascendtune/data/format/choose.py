@@ -90,7 +90,7 @@ def choose_format(spec: DatasetSpec, rows: Sequence[RawRow], task: Task = "conve
 
 
 _MEDIA = ("image", "video", "audio")
-"""Columns of these names, or their plurals, stand beside texts with `<image>` (LLaVA, LLaMA-Factory) or without (TRL)."""
+"""Such columns, or their plurals, stand beside texts with `<image>` (LLaVA, LLaMA-Factory) or without (TRL)."""
 
 
 def _refusing_media(convert: Convert) -> Convert:
