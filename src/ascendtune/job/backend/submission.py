@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 from collections.abc import Mapping
@@ -137,8 +138,14 @@ def require_text(text: str, refused: re.Pattern[str]) -> None:
 
 
 def job_name(recipe_name: str) -> str:
-    """A name that Docker, Slurm and Kubernetes all accept (RFC 1123), with room for what they append."""
-    plain = re.sub(r"[^a-z0-9]+", "-", recipe_name.lower()).strip("-")[:40].strip("-")
+    """A name that Docker, Slurm and Kubernetes all accept (RFC 1123), with room for what they append.
+
+    Where it lacks a part of the recipe's name, a digest of that follows: a job would replace another of the same name.
+    """
+    plain = re.sub(r"[^a-z0-9]+", "-", recipe_name.lower()).strip("-")
+    if len(plain) > 40 or not recipe_name.isascii():
+        digest = hashlib.sha256(recipe_name.encode(errors="surrogateescape")).hexdigest()[:8]
+        plain = f"{plain[:31]}-{digest}".replace("--", "-").strip("-")
     return f"ascendtune-{plain or 'run'}"
 
 

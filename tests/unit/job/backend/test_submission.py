@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from hashlib import sha256
 
 import pytest
 import yaml
@@ -17,14 +18,21 @@ from submissions import RECIPE, in_a_cluster, submission, with_a_limit
     [
         ("alpaca", "ascendtune-alpaca"),
         ("Qwen2.5_7B-Instruct", "ascendtune-qwen2-5-7b-instruct"),
-        ("微调", "ascendtune-run"),
-        ("a" * 60, "ascendtune-" + "a" * 40),
-        ("a" * 39 + "-b", "ascendtune-" + "a" * 39),
+        ("_", "ascendtune-run"),
+        ("a" * 40, "ascendtune-" + "a" * 40),
+        ("微调", "ascendtune-" + sha256("微调".encode()).hexdigest()[:8]),
+        ("a" * 30 + "-b" * 6, "ascendtune-" + "a" * 30 + "-" + sha256(b"a" * 30 + b"-b" * 6).hexdigest()[:8]),
     ],
 )
 def test_every_engine_accepts_the_name(recipe: str, job: str) -> None:
     assert job_name(recipe) == job
     assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", job) and len(job) <= 63 - len("-worker-000")
+
+
+def test_recipes_whose_names_begin_alike_or_are_not_ascii_get_jobs_of_their_own() -> None:
+    long = "qwen2.5-7b-instruct-sft-lora-rank16-lr1e-4-seed"
+    recipes = (f"{long}1", f"{long}2", "数学微调", "法律助手", "数学-lora", "法律-lora")
+    assert len(set(map(job_name, recipes))) == len(recipes)
 
 
 def test_hours_are_slurms_days_hours_and_minutes() -> None:
