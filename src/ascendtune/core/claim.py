@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import socket
+import tempfile
 import threading
 import time
 import weakref
@@ -182,7 +183,7 @@ def _locked(directory: Path) -> int:
 def _is_touched(directory: Path, record: dict[str, Any]) -> bool:
     """Whether the holder, on another host, touches the file within the waiting time."""
     before = _touched_at(directory)
-    if time.time() - before > _LONG_AGO_SECONDS:
+    if _now_in(directory) - before > _LONG_AGO_SECONDS:
         return False
     say(
         f"process {record.get('pid')} on {record.get('host')} has claimed {directory} and not released it; waiting "
@@ -199,6 +200,12 @@ def _is_touched(directory: Path, record: dict[str, Any]) -> bool:
 def _touched_at(directory: Path) -> float:
     # Opened: NFS asks the server again only then.
     with (directory / CLAIM_FILE).open("rb") as file:
+        return os.fstat(file.fileno()).st_mtime
+
+
+def _now_in(directory: Path) -> float:
+    """The time by the clock that dates the files in `directory`: a file server has its own."""
+    with tempfile.TemporaryFile(dir=directory) as file:
         return os.fstat(file.fileno()).st_mtime
 
 

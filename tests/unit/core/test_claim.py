@@ -197,6 +197,19 @@ def test_claim_of_another_host_that_is_touched_is_refused(elsewhere: Callable[..
         end(toucher)
 
 
+def test_clock_of_this_host_does_not_make_a_claim_old(
+    elsewhere: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file server dates the file: a host whose clock is an hour ahead must not take over a claim that is held."""
+    monkeypatch.setattr(module, "_ABANDONED_SECONDS", 0.2)
+    directory, now = elsewhere(5), time.time()
+    monkeypatch.setattr(time, "sleep", lambda seconds: os.utime(directory / CLAIM_FILE))
+    monkeypatch.setattr(time, "time", lambda: now + 3600)
+    with pytest.raises(MachineError) as refused:
+        Claim.take(directory)
+    assert refused.value.code == "run-in-use"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("age_seconds", [5, 3600])
 def test_claim_of_a_host_that_is_gone_is_taken_over(elsewhere: Callable[..., Path], age_seconds: float) -> None:
