@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from ascendtune.core import procfs
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError, Stopped, translated_disk_errors
 from ascendtune.core.files import (
     open_regular,
@@ -303,7 +304,9 @@ class RunDir:
         """Note a new attempt in run.json, state `running`; returns its number, from 1."""
         record = self.read()
         number = len(record["attempts"]) + 1
-        record["attempts"].append({"attempt": number, "started": time.time(), "pid": os.getpid(), **facts})
+        this = procfs.stat_of(os.getpid())
+        process = {"pid": os.getpid(), "start_ticks": this.start_ticks if this else None}
+        record["attempts"].append({"attempt": number, "started": time.time(), **process, **facts})
         write_json(self.run_json, {**record, "state": "running", "exit_cause": None})
         return number
 

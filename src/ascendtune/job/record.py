@@ -124,7 +124,10 @@ def attempt_of(job: Job, record: dict[str, Any]) -> dict[str, Any] | None:
     until = job.ended or time.time()
     attempts = [each for each in record.get("attempts") or [] if _is_of(each.get("started"), float)]
     mine = [each for each in attempts if job.started <= each["started"] <= until]
-    mine = [each for each in mine if job.watched or each.get("pid") == job.pid]
+    if not job.watched:
+        # A clock may be set meanwhile, and a container gives the same pid again: the start of the process decides.
+        mine = [each for each in mine if "start_ticks" not in each and each.get("pid") == job.pid]
+        mine += [each for each in attempts if (each.get("pid"), each.get("start_ticks")) == (job.pid, job.start_ticks)]
     return mine[-1] if mine else None
 
 

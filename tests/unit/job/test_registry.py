@@ -86,7 +86,7 @@ def test_a_worker_without_a_watcher_tells_its_end_in_the_run_directory(tmp_path:
     run.create("", {}, {})
     job = _registered(str(run), watched=False)
     run.begin_attempt({})
-    _noted(replace(job, start_ticks=1), state)
+    _noted(replace(job, boot_id="before"), state)
     assert state_of(registry.find(job.id)) == "lost"
     run.end_attempt("failed", {"what": "the loss is not a number", "remedy": "", "exit_code": 1, "rank": 0})
     assert (registry.find(job.id).exit_code, state_of(registry.find(job.id))) == (1, "ended")
@@ -95,6 +95,34 @@ def test_a_worker_without_a_watcher_tells_its_end_in_the_run_directory(tmp_path:
     assert registry.find(job.id).exit_code == 0
     run.run_json.write_text("{")
     assert state_of(registry.find(job.id)) == "lost"
+
+
+@pytest.mark.parametrize("set_by_seconds", [-3600, 3600])
+def test_clock_that_is_set_while_a_worker_runs_does_not_hide_its_end(
+    tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch, set_by_seconds: float
+) -> None:
+    run, now = RunDir(tmp_path / "run"), time.time()
+    run.create("", {}, {})
+    job = _registered(str(run), watched=False)
+    with monkeypatch.context() as clock:
+        clock.setattr(time, "time", lambda: now + set_by_seconds)
+        run.begin_attempt({})
+        run.end_attempt("finished")
+    _noted(replace(job, boot_id="before"), state)
+    assert (state_of(registry.find(job.id)), registry.find(job.id).exit_code) == ("ended", 0)
+
+
+def test_later_process_with_the_same_pid_does_not_tell_the_end_of_a_worker_that_was_killed(
+    tmp_path: Path, state: Path
+) -> None:
+    """A container that is started again numbers its processes as before."""
+    run = RunDir(tmp_path / "run")
+    run.create("", {}, {})
+    killed = replace(_registered(str(run), watched=False), start_ticks=1)
+    _noted(killed, state)
+    run.begin_attempt({})
+    run.end_attempt("finished")
+    assert (state_of(registry.find(killed.id)), registry.find(killed.id).exit_code) == ("lost", None)
 
 
 def test_later_jobs_on_a_run_do_not_change_the_state_of_an_earlier_one(tmp_path: Path, state: Path) -> None:
@@ -107,7 +135,7 @@ def test_later_jobs_on_a_run_do_not_change_the_state_of_an_earlier_one(tmp_path:
         run.end_attempt("stopped", {"what": "stopped", "remedy": "", "exit_code": 130, "rank": 0})
         if watched:
             registry.close(job, 130)
-        _noted(replace(registry.reread(job), start_ticks=1), state)
+        _noted(replace(registry.reread(job), boot_id="before"), state)
         later = _registered(str(run))
         number = run.begin_attempt({})
         record = run.read()
