@@ -277,7 +277,11 @@ def state_of(record: dict[str, Any]) -> str:
     newest = attempts[-1]
     pid = whole(newest.get("pid"))
     is_here = newest.get("host", socket.gethostname()) == socket.gethostname()
-    return "died" if is_here and pid is not None and stat_of(pid) is None else state
+    if not is_here or pid is None:
+        return state
+    stat = stat_of(pid)
+    # Another process may have the pid by now: after a restart of the machine, and in most containers.
+    return state if stat and newest.get("start_ticks") in (None, stat.start_ticks) else "died"
 
 
 def number(value: Any) -> float | None:

@@ -62,6 +62,15 @@ def test_a_killed_run_that_its_parent_has_not_waited_for_is_died(ascendtune: Any
         assert "b     died" in ascendtune("runs", "list").stdout
 
 
+def test_a_killed_run_whose_pid_another_process_has_is_died(ascendtune: Any, runs: Path) -> None:
+    run = RunDir(runs / "b")
+    run.begin_attempt({})
+    assert "b     running" in ascendtune("runs", "list").stdout
+    newest = run.read()["attempts"][-1]
+    run.update(attempts=[{**newest, "start_ticks": newest["start_ticks"] - 1}])
+    assert "b     died" in ascendtune("runs", "list").stdout
+
+
 def test_list_without_runs_says_so(ascendtune: Any, tmp_path: Path) -> None:
     result = ascendtune("runs", "list")
     assert result.returncode == 2 and "code: path-missing" in result.stderr
