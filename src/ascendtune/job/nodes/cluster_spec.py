@@ -64,8 +64,9 @@ def hosts_of(text: str) -> tuple[TargetHost, ...]:
         InputError: a bad name, a host named twice, a line that is not understood, an empty file.
     """
     path = Path(text)
-    if path.is_file():
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    # A pipe is one too: --nodes <(scontrol show hostnames).
+    if path.is_file() or path.is_fifo():
+        lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
         found = [(_host_of_line(line, f"{path}:{number}"), f"{path}:{number}") for number, line in enumerate(lines, 1)]
     elif "/" in text:
         raise InputError(
@@ -111,15 +112,17 @@ def _host_of_line(line: str, where: str) -> TargetHost | None:
 
 def _host(name: str, slots: int | None, where: str) -> TargetHost:
     parts = _NAME.fullmatch(name)
-    if parts is None:
+    host = (parts["address"] or parts["name"]) if parts else ""
+    if parts is None or (":" in host and not _ipv6(host)):
         raise InputError(
             f"'{name}' is not the name of a host",
             code="invalid-host-name",
-            remedy="name hosts as ssh takes them: node1,user@node2; set a port in ~/.ssh/config",
+            remedy="name hosts as ssh takes them: node1,user@node2; a port is set in ~/.ssh/config, the number of "
+            "processes with --devices N, or as `node1 slots=8` in a host file",
             where=where,
         )
-    host = parts["address"] or parts["name"]
-    if _is_of_one_cable(host):
+    if (address := _ipv6(host)) and address.is_link_local:
+        # It holds only with the interface that it is used on.
         raise InputError(
             f"'{name}' is a link-local address, which other nodes cannot use",
             code="link-local-host",
@@ -129,8 +132,7 @@ def _host(name: str, slots: int | None, where: str) -> TargetHost:
     return TargetHost(f"{parts['user'] or ''}{host}", slots)
 
 
-def _is_of_one_cable(name: str) -> bool:
-    """Whether it is a link-local address of IPv6, which holds only with the interface that it is used on."""
+def _ipv6(name: str) -> ipaddress.IPv6Address | None:
     with suppress(ValueError):
-        return ipaddress.IPv6Address(name).is_link_local
-    return False
+        return ipaddress.IPv6Address(name)
+    return None

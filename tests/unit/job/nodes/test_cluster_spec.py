@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,26 @@ def test_a_file_names_hosts_and_how_many_processes_each_takes(tmp_path: Path) ->
     assert hosts_of(str(path)) == (TargetHost("node1", 8), TargetHost("node2"))
 
 
+def test_a_file_of_windows_or_a_pipe_names_hosts(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_bytes(b"\xef\xbb\xbfnode1\r\nnode2\r\n")
+    assert hosts_of(str(path)) == (TargetHost("node1"), TargetHost("node2"))
+    reading, writing = os.pipe()
+    os.write(writing, b"node1\nnode2\n")
+    os.close(writing)
+    # What a shell makes of <(scontrol show hostnames).
+    assert hosts_of(f"/dev/fd/{reading}") == (TargetHost("node1"), TargetHost("node2"))
+    os.close(reading)
+
+
 @pytest.mark.parametrize(
     ("text", "code", "named"),
     [
         ("node1,node1", "duplicate-host", "node1"),
         ("[fd00::1],fd00::1", "duplicate-host", "fd00::1"),
         ("[fd00::1]:2222", "invalid-host-name", "[fd00::1]:2222"),
+        ("node1:8,node2:8", "invalid-host-name", "node1:8"),
+        ("10.0.0.1:22", "invalid-host-name", "10.0.0.1:22"),
         ("node1,[fe80::1%eth0]", "link-local-host", "[fe80::1%eth0]"),
         ("node1,,node2", "invalid-host-name", "''"),
         ("-oProxyCommand=rm", "invalid-host-name", "-oProxyCommand=rm"),
