@@ -52,7 +52,7 @@ def why_not_free(device: Accelerator) -> str | None:
     """Why a device is not free, or None when it is."""
     if device.logical_id is None:
         return say("its logical id is unknown, npu-smi's answer has gaps")
-    if (device.health or "").lower() in ("critical", "unknown"):
+    if device.is_sick:
         return say("its health is {health}", health=device.health)
     if device.processes:
         return say("in use by {holders}", holders=", ".join(map(_holder, device.processes)))

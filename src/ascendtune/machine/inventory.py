@@ -7,6 +7,10 @@ from typing import Any, Literal
 
 from ascendtune.machine.vendor.find import vendor_of
 
+_ALARM_IS_NORMAL = ("310B",)
+"""Developer boards report Alarm for components that the board lacks (transcripts of 310B1 and 310B4)."""
+_WELL = ("ok", "warning")
+
 
 @dataclass(frozen=True)
 class DeviceProcess:
@@ -53,6 +57,16 @@ class Accelerator:
         content = asdict(self)
         del content["logical_id"], content["processes_known"]
         return {**content, "processes": list(content["processes"])}
+
+    @property
+    def alarm_is_normal(self) -> bool:
+        """Whether it reports an alarm that is usual on its board."""
+        return self.health == "Alarm" and (self.name or "").startswith(_ALARM_IS_NORMAL)
+
+    @property
+    def is_sick(self) -> bool:
+        """Whether it reports an alarm, or what is no word for being well, so that no job should count on it."""
+        return self.health is not None and self.health.lower() not in _WELL and not self.alarm_is_normal
 
     @property
     def label(self) -> str:

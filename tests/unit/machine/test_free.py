@@ -45,6 +45,8 @@ def test_less_memory_first_and_ids_ascend() -> None:
         (_npu(1, processes=(DeviceProcess(7),)), "in use by a process (pid 7)"),
         (_npu(1, None), "unknown"),
         (_npu(1, health="Critical"), "its health is Critical"),
+        (_npu(1, health="Alarm", name="910B4"), "its health is Alarm"),
+        (_npu(1, health="Fault"), "its health is Fault"),
         (_npu(None), "its logical id is unknown"),
     ],
 )
@@ -61,7 +63,7 @@ def test_two_devices_that_look_alike_are_two() -> None:
 
 
 def test_alarm_is_normal_on_small_boards() -> None:
-    assert _picked([_npu(0, health="Alarm")], 1) == [0]
+    assert _picked([_npu(0, health="Alarm", name="310B4")], 1) == [0]
 
 
 def test_only_what_this_shell_may_use() -> None:

@@ -13,7 +13,6 @@ from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import COMPUTE_SECONDS, Outside
 from ascendtune.check.finding import Finding, unknown
-from ascendtune.machine.inventory import Accelerator
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import attached
 
@@ -34,9 +33,6 @@ class Check:
     """Whether a failure makes training on the accelerators impossible."""
 
 
-_ALARM_IS_NORMAL = ("310B",)
-"""Developer boards report Alarm for components that the board lacks (transcripts of 310B1 and 310B4)."""
-_SICK = ("alarm", "critical", "unknown")
 LIMIT_SECONDS = 20.0
 """Longer than any sequence of limited queries; a check that takes longer hangs in the kernel (a dead NFS server)."""
 
@@ -83,16 +79,6 @@ def get_check(code: str) -> Check:
     """The check with this code. Raises KeyError."""
     check: Check = resolve_name((CHECKS | DEEP_CHECKS | NODE_CHECKS)[code])
     return check
-
-
-def alarm_is_normal(device: Accelerator) -> bool:
-    """Whether a device reports an alarm that is usual on its board."""
-    return device.health == "Alarm" and (device.name or "").startswith(_ALARM_IS_NORMAL)
-
-
-def is_sick(device: Accelerator) -> bool:
-    """Whether a device reports an alarm, so that no job should count on it."""
-    return (device.health or "").lower() in _SICK and not alarm_is_normal(device)
 
 
 def _make(check: Check, outside: Outside, answers: dict[str, list[Finding]]) -> None:
@@ -158,7 +144,7 @@ def _npus(outside: Outside) -> str | None:
         some = len(visible) if not hidden else say("{some} of {count}", some=len(visible), count=count)
         return say("{some} NPU of unknown health (npu-smi lists none)", some=some) + hidden
     devices = [device for device in listed if device.logical_id is None or device.logical_id in visible]
-    sick = [device.label for device in devices if is_sick(device)]
+    sick = [device.label for device in devices if device.is_sick]
     usable, unlisted = len(devices) - len(sick), len(visible) - len(devices)
     if usable <= 0:
         return None

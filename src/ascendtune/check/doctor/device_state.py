@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ascendtune.check.doctor.check import Check, alarm_is_normal, is_sick
+from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, unknown, warning
@@ -16,6 +16,7 @@ from ascendtune.machine.free import IDLE_RATIO
 from ascendtune.machine.inventory import Accelerator, Trouble
 from ascendtune.machine.npu.facts import read_facts
 from ascendtune.machine.vendor.find import vendor_of
+from ascendtune.machine.visible import attached
 
 NPU_SMI = "npu_smi"
 
@@ -115,7 +116,7 @@ def _of_health(device: Accelerator, outside: Outside) -> Finding:
         return unknown(HEALTH, say("npu-smi does not report the health of {label}", label=device.label))
     facts = _details(device, outside)
     evidence = tuple(f"{name}: {value}" for name, value in facts.items() if value is not None)
-    if alarm_is_normal(device):
+    if device.alarm_is_normal:
         return ok(
             HEALTH,
             say("{label} ({name}) reports Alarm, which is usual on such boards", label=device.label, name=device.name),
@@ -135,15 +136,17 @@ def _of_health(device: Accelerator, outside: Outside) -> Finding:
 
 
 def _after_an_alarm(device: Accelerator, outside: Outside) -> str:
-    if not is_sick(device):
+    if not device.is_sick:
         return say("train on, and watch it: npu-smi info -t health -i {npu}", npu=device.npu_id)
     look_up = say(
         "look up the code of `npu-smi info -t health -i {npu}` in the vendor's fault list and restart the machine; if "
         "the alarm returns, have the card replaced",
         npu=device.npu_id,
     )
-    devices = outside.npu_smi[0].devices
-    well = [str(each.logical_id) for each in devices if not is_sick(each) and each.logical_id is not None]
+    # Cards that the user has left out may be another user's.
+    visible = attached(vendor_of(device.kind), outside.env, outside.path("/dev"))
+    ids = [str(each.logical_id) for each in outside.npu_smi[0].devices if not each.is_sick]
+    well = [each for each in visible if each in ids]
     if not well:
         return look_up
     return (

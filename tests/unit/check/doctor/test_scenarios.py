@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ascend_node.node import Cann, Node
+from ascend_node.node import Cann, Chip, Node
 from ascend_node.scenarios import HEALTHY, SCENARIOS
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
 from ascendtune.check.doctor.check import examine, verdict
@@ -500,6 +500,18 @@ def test_remedy_of_an_alarm_lists_the_other_devices(lay: Lay) -> None:
     assert (found.remedy or "").startswith(
         "export ASCEND_RT_VISIBLE_DEVICES=0,1,2,3,4,5,6 leaves out the cards with an alarm; then look up"
     )
+
+
+def test_remedy_of_an_alarm_adds_no_card_that_the_user_has_left_out(lay: Lay) -> None:
+    (found,) = _answers(lay("card-alarmed", ASCEND_RT_VISIBLE_DEVICES="5,6,7"), "health")
+    assert (found.remedy or "").startswith("export ASCEND_RT_VISIBLE_DEVICES=5,6 leaves out")
+
+
+def test_health_that_is_no_word_of_the_vendor_s_is_not_trained_on(lay: Lay) -> None:
+    outside = lay(replace(HEALTHY, chips=(Chip(health="Fault"), *HEALTHY.chips[1:])))
+    (found,) = _answers(outside, "health")
+    assert found.status == "failure" and (found.remedy or "").startswith("export ASCEND_RT_VISIBLE_DEVICES=1,2")
+    assert "trains on 7 of 8 NPU (910B4), without NPU 0" in verdict(examine(outside, ["health"]), outside)
 
 
 def test_advice_on_versions_does_not_contradict_what_is_expected(lay: Lay) -> None:
