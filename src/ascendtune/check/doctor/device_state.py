@@ -189,11 +189,19 @@ def _look_at_device_memory(outside: Outside) -> Iterator[Finding]:
         if device.processes and (_is_used(device) or not vendor_of(device.kind).lists_desktop_processes)
     ]
     silent = [device for device in devices if not device.processes and _is_used(device)]
+    untold = [
+        device
+        for device in devices
+        if device not in (*held, *silent) and (not device.processes_known or device.memory_used_bytes is None)
+    ]
     if held:
         yield _held(held)
     if silent:
         yield _silent(silent, outside)
-    if not held and not silent:
+    if untold:
+        labels = ", ".join(device.label for device in untold)
+        yield unknown(DEVICE_MEMORY, say("the processes or the used memory of {labels} are unknown", labels=labels))
+    if not held and not silent and not untold:
         yield ok(DEVICE_MEMORY, say("no process holds memory on {count} chips", count=len(devices)))
 
 

@@ -520,6 +520,22 @@ def test_advice_on_versions_does_not_contradict_what_is_expected(lay: Lay) -> No
     assert "2.6.0" not in (found[0].expected or "") and len({each.remedy for each in found}) == 1
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.partition("| NPU     Chip  ")[0],
+        lambda table: table.replace("2871 / 32768", "NA / NA     "),
+    ],
+    ids=["cut before the processes", "memory not reported"],
+)
+def test_memory_is_not_called_free_without_a_report(lay: Lay, change: Callable[[str], str]) -> None:
+    outside = lay(HEALTHY)
+    table = outside.root / "answers/npu-smi/info"
+    table.write_text(change(table.read_text()))
+    (found,) = _answers(outside, "device_memory")
+    assert found.status == "unknown" and "NPU 0, NPU 1" in found.measured
+
+
 def test_cards_that_a_cut_table_lacks_are_not_trained_on(lay: Lay) -> None:
     outside = lay(HEALTHY)
     table = outside.root / "answers/npu-smi/info"
