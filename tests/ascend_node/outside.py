@@ -26,6 +26,7 @@ def outside_of(node: Node, root: Path, **env: str) -> Outside:
         package=node.packages.get,
         package_directory=lambda module: site / module if (site / module).exists() else None,
         interfaces=lambda: {"lo": Interface(("127.0.0.1",), True), "eth0": Interface(("192.168.7.2",), True)},
+        is_first_pid_namespace=lambda: not node.container,
         limits=lambda number: (65536, 65536),
         space=lambda path: (500 * GIB, 1000 * GIB),
         inodes=lambda path: (10_000_000, 20_000_000),

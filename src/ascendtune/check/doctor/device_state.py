@@ -195,7 +195,7 @@ def _look_at_device_memory(outside: Outside) -> Iterator[Finding]:
         if device not in (*held, *silent) and (not device.processes_known or device.memory_used_bytes is None)
     ]
     if held:
-        yield _held(held)
+        yield _held(held, outside)
     if silent:
         yield _silent(silent, outside)
     if untold:
@@ -245,23 +245,31 @@ def _is_used(device: Accelerator) -> bool:
     return used is not None and bool(total) and used > IDLE_RATIO * (total or 0)
 
 
-def _held(devices: list[Accelerator]) -> Finding:
+def _held(devices: list[Accelerator], outside: Outside) -> Finding:
     lines = [
         f"{device.label}: {process.name or say('a process')}, pid {process.pid}, "
         f"{format_bytes(process.memory_used_bytes)}"
         for device in devices
         for process in device.processes
     ]
-    pids = sorted({process.pid for device in devices for process in device.processes})
+    processes = [process for device in devices for process in device.processes]
+    # The host's number of a process is the number of another one in a container.
+    has_host_pids = outside.is_first_pid_namespace()
+    pids = {each.pid if has_host_pids else each.container_pid for each in processes}
     labels = ", ".join(device.label for device in devices)
     return warning(
         DEVICE_MEMORY,
         say("processes hold memory on {labels}", labels=labels),
         expected=say("no process before training starts"),
         remedy=say(
+            "wait for them or choose other cards (`ascendtune devices --free N`); their process ids are those of the "
+            "host: end what is left over from your jobs there"
+        )
+        if None in pids
+        else say(
             "wait for them or choose other cards (`ascendtune devices --free N`); if they are "
             "left over from your jobs: kill {names}",
-            names=" ".join(map(str, pids[:8])),
+            names=" ".join(map(str, sorted(filter(None, pids))[:8])),
         ),
         evidence=tuple(lines[:16]),
     )

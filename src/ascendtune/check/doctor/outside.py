@@ -26,6 +26,7 @@ from ascendtune.check.doctor.needs import Needs
 from ascendtune.check.nodes.answer import NodeAnswers
 from ascendtune.core.directories import cache_directory, state_directory
 from ascendtune.core.process import Finished, run
+from ascendtune.core.procfs import is_first_pid_namespace
 from ascendtune.machine.cuda import gpus
 from ascendtune.machine.inventory import Accelerator, Trouble
 from ascendtune.machine.npu.info import Info
@@ -185,6 +186,8 @@ class Outside:
     may_access: Callable[[Path, int], bool] = os.access
     interfaces: Callable[[], Mapping[str, Interface]] = host_interfaces
     user_name: Callable[[], str | None] = user_name
+    is_first_pid_namespace: Callable[[], bool] = is_first_pid_namespace
+    """Whether processes have the host's numbers here."""
     limits: Callable[[int], tuple[int, int]] = resource.getrlimit
     space: Callable[[Path], tuple[int, int]] = space
     inodes: Callable[[Path], tuple[int, int]] = inodes
@@ -318,9 +321,11 @@ class Outside:
 
     @property
     def in_container(self) -> bool:
-        if self.path("/.dockerenv").exists() or self.path("/run/.containerenv").exists():
+        # Docker, podman, Apptainer; Kubernetes' pods have no file of their own.
+        files = ("/.dockerenv", "/run/.containerenv", "/.singularity.d")
+        if not self.is_first_pid_namespace() or any(self.path(each).exists() for each in files):
             return True
-        return "container" in self.env or any(
+        return not self.env.keys().isdisjoint(("container", "KUBERNETES_SERVICE_HOST")) or any(
             word in self.text("/proc/1/cgroup") for word in ("docker", "kubepods", "containerd")
         )
 

@@ -520,6 +520,22 @@ def test_advice_on_versions_does_not_contradict_what_is_expected(lay: Lay) -> No
     assert "2.6.0" not in (found[0].expected or "") and len({each.remedy for each in found}) == 1
 
 
+def test_remedy_in_a_container_does_not_kill_by_the_numbers_of_the_host(lay: Lay) -> None:
+    (found,) = _answers(lay("leftover-process"), "device_memory")
+    assert "kill 472206" in (found.remedy or "")
+    (found,) = _answers(lay(replace(SCENARIOS["leftover-process"], container=True)), "device_memory")
+    assert "kill" not in (found.remedy or "") and "those of the host" in (found.remedy or "")
+
+
+@pytest.mark.parametrize("sign", ["KUBERNETES_SERVICE_HOST", "pid namespace", ".singularity.d", None])
+def test_container_without_a_file_of_docker_is_one(lay: Lay, sign: str | None) -> None:
+    outside = lay(HEALTHY, **({sign: "10.0.0.1"} if sign and sign.isupper() else {}))
+    if sign == ".singularity.d":
+        (outside.root / sign).mkdir()
+    outside.is_first_pid_namespace = lambda: sign != "pid namespace"
+    assert outside.in_container == (sign is not None)
+
+
 @pytest.mark.parametrize(
     "change",
     [
