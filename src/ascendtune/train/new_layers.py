@@ -78,9 +78,10 @@ def expand_layers(model: Any, config: Any) -> Any:
         else:
             setattr(module, leaf, value)
     larger.tie_weights()
-    larger.generation_config = model.generation_config
-    if hasattr(model, "_weight_conversions"):
-        larger._weight_conversions = model._weight_conversions
+    # A model with a score does not generate.
+    for name in ("generation_config", "_weight_conversions"):
+        if hasattr(model, name):
+            setattr(larger, name, getattr(model, name))
     if not torch.equal(_probe(model), _probe(larger)):
         raise _not_expandable("copies of its layers change what it computes")
     return larger

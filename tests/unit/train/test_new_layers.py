@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma2Config, Gemma4TextConfig, GPTNeoXConfig, MixtralConfig, Qwen2Config
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    Gemma2Config,
+    Gemma4TextConfig,
+    GPTNeoXConfig,
+    MixtralConfig,
+    Qwen2Config,
+)
 
 from ascendtune.core.config import Contradiction
 from ascendtune.core.errors import RecipeError
@@ -52,6 +60,15 @@ def test_expanded_model_computes_the_same_and_shares_the_old_weights(family: str
     )
     if types := getattr(config, "layer_types", None):
         assert larger.config.layer_types == [types[number] for number in (0, 1, 1, 2, 3, 3)]
+
+
+def test_expanded_reward_model_gives_the_same_scores() -> None:
+    config = Qwen2Config(**GROUPED, num_labels=1, pad_token_id=0)
+    model = AutoModelForSequenceClassification.from_config(config, attn_implementation="eager")
+    larger = expand_layers(model, expanded_config(copy.deepcopy(config), 2))
+    ids = torch.randint(1, 32, (2, 9))
+    with torch.no_grad():
+        assert torch.equal(larger.eval()(input_ids=ids).logits, model.eval()(input_ids=ids).logits)
 
 
 @pytest.mark.parametrize("named", ["mlp_only_layers", "per_layer_config"])
