@@ -87,8 +87,10 @@ class Loop:
         counters = self.counters
         self.module.train()
         # A signal may have stopped the run between a step and the evaluation that follows it.
-        missed = self._should_evaluate(counters.step) and counters.evaluated_step < counters.step
-        if missed and (reason := self._evaluate()):
+        if self._should_evaluate(counters.step) and counters.evaluated_step < counters.step:
+            self._evaluate()
+        # A kill may have come between the last evaluation and the export.
+        if reason := self._early_stop():
             return reason
         last, ended_because = self._last_step()
         with self._batch_source(last) as source:
@@ -98,8 +100,10 @@ class Loop:
                     self._step(source)
                 counters.step += 1
                 self._record(last)
-                if self._should_evaluate(counters.step) and (reason := self._evaluate()):
-                    return reason
+                if self._should_evaluate(counters.step):
+                    self._evaluate()
+                    if reason := self._early_stop():
+                        return reason
                 if self._should_save(counters.step):
                     self._save()
                 self.checkpointer.poll()
@@ -302,8 +306,7 @@ class Loop:
             where=self.run_directory.checkpoint(step),
         )
 
-    def _evaluate(self) -> str | None:
-        """Evaluate; returns the reason to end early, if there is one."""
+    def _evaluate(self) -> None:
         counters = self.counters
         assert self.held_out is not None
         begun = time.perf_counter()
@@ -315,6 +318,10 @@ class Loop:
         self.recorder.write_evaluation(loss, extras, labelled=labelled, seconds=time.perf_counter() - begun)
         if is_best and self.recipe.checkpoint.best:
             self._save()
+
+    def _early_stop(self) -> str | None:
+        """The reason to end early, if there is one."""
+        counters, early = self.counters, self.recipe.eval.early_stop
         if early and counters.worse_evaluations >= early.patience:
             enough = f" of {early.min_improvement:g}" if early.min_improvement else ""
             return f"no improvement{enough} in {early.patience} evaluations; the best was step {counters.best_step}"

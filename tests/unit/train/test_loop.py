@@ -201,6 +201,23 @@ def test_early_stop_comes_after_as_many_evaluations_as_the_recipe_says(
     assert loop.counters.step == 4
 
 
+def test_a_run_killed_after_its_early_stop_makes_no_further_step(
+    make_loops: MakeLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = iter([3.0, 2.9])
+    monkeypatch.setattr("ascendtune.train.loop.evaluate", lambda *_: (next(losses), {}))
+    evaluation = {"every_steps": 1, "early_stop": {"patience": 1, "min_improvement": 0.5}}
+    changes: dict[str, Any] = {"steps": 9, "eval": evaluation, "checkpoint": {"best": True}}
+    whole, _ = make_loops(**changes)
+    reason = whole.run()
+    whole.checkpointer.wait()
+    # The lowest loss, though too little lower to go on for: its checkpoint is the last one.
+    again, told = make_loops(**changes)
+    again.counters = again.recorder.counters = Counters.of(again.checkpointer.load(whole.run_directory.checkpoint(2)))
+    assert again.run() == reason == "no improvement of 0.5 in 1 evaluations; the best was step 2"
+    assert told.steps == told.evaluations == []
+
+
 def test_a_resumed_run_makes_the_steps_that_the_stopped_one_would_have_made(make_loops: MakeLoop) -> None:
     whole, told = make_loops(steps=6, checkpoint={"every_steps": 3})
     whole.run()
