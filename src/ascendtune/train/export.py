@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import translated_disk_errors
@@ -37,17 +42,12 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
         options = {"save_embedding_layers": new_tokens, "selected_adapters": [TRAINED]} if adapted else {}
         # Saving asks accelerate, which imports DeepSpeed where it is installed.
         silence_deepspeed()
-        try:
+        with _system_errors():
             tuned.save_pretrained(temporary, **options)
-        except Exception as error:
-            # safetensors reports a full disk as an error of its own, with the number in its text.
-            if "os error 28" in str(error) or "No space left" in str(error):
-                raise OSError(28, os.strerror(28)) from error
-            raise
-        if adapted:
-            _write_tables_once(temporary)
-            write_sum(tuned, temporary)
-            write_for_peft(tuned, temporary)
+            if adapted:
+                _write_tables_once(temporary)
+                write_sum(tuned, temporary)
+                write_for_peft(tuned, temporary)
         tokenizer.save(temporary, chat_template=chat_template)
         sync_tree(temporary)
         if directory.exists():
@@ -58,6 +58,17 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
             shutil.rmtree(doomed, ignore_errors=True)
         temporary.rename(directory)
         sync_directory(directory.parent)
+
+
+@contextmanager
+def _system_errors() -> Iterator[None]:
+    """Raise as OSError what safetensors raises as an error of its own, with the system's number in its text."""
+    try:
+        yield
+    except SafetensorError as error:
+        if (found := re.search(r"\(os error (\d+)\)", str(error))) is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
 
 
 def exported_parameters(tuned: Any, new_tokens: bool) -> list[Any]:
