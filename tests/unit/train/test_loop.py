@@ -191,6 +191,21 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(make_loop: MakeLoop, monk
     assert [each["loss"] for each in told.evaluations] == [3.0, 1.0, 2.0, 4.0]
 
 
+def test_an_error_of_a_callback_is_not_one_of_its_checkpoint(
+    make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, told = make_loop(checkpoint={"every_steps": 2})
+
+    def fail(step: int) -> None:
+        raise ValueError(f"upload of step {step}")
+
+    monkeypatch.setattr(told, "on_checkpoint", fail)
+    with pytest.raises(ValueError, match="upload of step 2"):
+        loop.run()
+        loop.checkpointer.wait()
+    assert loop.run_directory.checkpoint_steps() == [2]
+
+
 def test_early_stop_comes_after_as_many_evaluations_as_the_recipe_says(
     make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ class Checkpointer:
         self._pending: Future[Any] | None = None
         self._pending_step = 0
         self._saved_step = 0
+        self._complete_step = 0
 
     def save(
         self,
@@ -116,6 +117,7 @@ class Checkpointer:
 
         Raises:
             MachineError: the checkpoint could not be written; no `step_N` exists for it.
+            Exception: it is complete, and `on_complete` raised this.
         """
         pending, self._pending = self._pending, None
         if pending is None:
@@ -124,6 +126,8 @@ class Checkpointer:
             pending.result()
         except Exception as error:
             place = self._run.checkpoint(self._pending_step)
+            if self._complete_step == self._pending_step:
+                raise
             shutil.rmtree(self._run.checkpoints / f".step_{self._pending_step}.writing", ignore_errors=True)
             raise disk_fault(error, place, "writing a checkpoint") or MachineError(
                 f"the checkpoint of step {self._pending_step} could not be written: {error}",
@@ -192,6 +196,7 @@ class Checkpointer:
             self._run.remove_checkpoint(step)
         directory.rename(final)
         sync_directory(self._run.checkpoints)
+        self._complete_step = step
         on_complete(step)
         self._prune(protected)
 
