@@ -80,9 +80,11 @@ class Merger:
         """
         if weight is None:
             file, name = output.source
-            weight, dtype = _read(file, name, self._weights), DTYPES[output.dtype]
-            if weight.dtype != dtype:
-                weight = self._converted.take(weight.shape, dtype).copy_(weight)
+            weight = _read(file, name, self._weights)
+            # A narrower type is rounded to at the end, once.
+            wide = torch.promote_types(weight.dtype, DTYPES[output.dtype])
+            if weight.dtype != wide:
+                weight = self._converted.take(weight.shape, wide).copy_(weight)
         return _compute(output, weight, self._deltas, self._layout)
 
 

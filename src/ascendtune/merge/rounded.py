@@ -46,6 +46,7 @@ class ExactWeights:
         """
         self._plan, self._merger = plan, Merger(plan.layout)
         self._base = MappedFiles(plan.base.files.values())
+        self._files = {file.path for file in plan.base.files.values()}
         self._outputs: dict[str, list[tuple[Output, tuple[int, int] | None]]] = {}
         changed = rounded_outputs(plan)
         left = dict(changed)
@@ -74,7 +75,7 @@ class ExactWeights:
         """
         self._unchecked.discard(name)
         outputs = self._outputs.get(name, [])
-        if len(outputs) == 1 and _is_whole(stored, *outputs[0]):
+        if len(outputs) == 1 and _is_whole(stored, *outputs[0]) and outputs[0][0].source[0].path in self._files:
             # Computed in its place; compared in half precision, which is half of the bytes.
             output = outputs[0][0]
             target.copy_(self._base.tensors[output.source[1]])

@@ -116,6 +116,9 @@ def _require_memory(plan: MergePlan) -> None:
     largest = max((torch.Size(each.shape).numel() for each in rounded_outputs(plan).values()), default=0)
     needed = 4 * (max(layers.values(), default=0) + 5 * largest)
     needed += sum(tensor.size for adapter in plan.adapters for tensor in adapter.file.tensors.values())
+    # What these replace becomes fp32, too.
+    replacing = [each.file.tensors[key] for each in plan.adapters for key in each.whole.values()]
+    needed += sum(4 * torch.Size(tensor.shape).numel() for tensor in replacing)
     needed += sum(tensor.size for name, tensor in tensors if _ONE_EXPERT.search(name))
     available = psutil.virtual_memory().available
     if available < needed:
@@ -144,9 +147,10 @@ def _ask_adapter(plan: MergePlan, ids: torch.Tensor, *, in_one_batch: bool) -> t
     base = None if in_one_batch and not grows else _logits(model, files, ids)
     if grows:
         model.resize_token_embeddings(rows, mean_resizing=False)
-    # PEFT writes the adapter's numbers into these; what is written into a mapped page would be lost.
-    overwritten = set[str]().union(*(adapter.whole_base for adapter in plan.adapters))
-    for name, parameter in model.named_parameters():
+    # PEFT writes the adapter's numbers into these, or into copies of their dtype, which may be narrower than the
+    # adapter's; what is written into a mapped page would be lost.
+    overwritten = set[str]().union(*(adapter.whole for adapter in plan.adapters))
+    for name, parameter in model.named_parameters(remove_duplicate=False):
         if name in overwritten:
             parameter.data = parameter.data.to(torch.float32, copy=True)
     first, *others = plan.adapters

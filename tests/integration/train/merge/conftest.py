@@ -62,7 +62,7 @@ def make_adapter(tmp_path: Path) -> Callable[..., Path]:
         with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]):
             torch.manual_seed(sum(map(ord, name)))
             model = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
-            if save["save_embedding_layers"]:
+            if save["save_embedding_layers"] is True:
                 model.resize_token_embeddings(520, mean_resizing=False)
             tuned = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **settings))
             for key, each in tuned.named_parameters():

@@ -107,6 +107,27 @@ def test_half_precision_stays_and_rounds_once(
         _require_equal(tmp_path / "both", {name: tensor.to(dtype) for name, tensor in exact.items()})
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        # PEFT saves the whole embeddings beside their LoRA, unless it is told not to.
+        {"target_modules": ["lm_head", "embed_tokens"], "save_embedding_layers": "auto"},
+        {"modules_to_save": ["lm_head", "norm"]},
+        {"target_modules": ["q_proj", "v_proj"], "lora_bias": True, "bias": "all"},
+    ],
+    ids=str,
+)
+def test_fp32_weights_of_an_adapter_replace_those_of_a_bf16_base(
+    options: dict[str, Any], make_base: Any, make_adapter: Any, peft_merged: Any, tmp_path: Path
+) -> None:
+    adapter, base = make_adapter(make_base(), **options), make_base(dtype=torch.bfloat16)
+    merged = merge([str(adapter)], tmp_path / "merged", onto=str(base))
+    assert merged.verification is not None
+    assert merged.verification.error < 1e-5 < merged.verification.difference < merged.verification.effect
+    exact = peft_merged(base, (adapter, 1.0), dtype=torch.float32)
+    _require_equal(tmp_path / "merged", {name: tensor.bfloat16() for name, tensor in exact.items()})
+
+
 def test_files_are_the_bases(make_base: Any, make_adapter: Any, tmp_path: Path) -> None:
     base = make_base(dtype=torch.bfloat16)
     adapter = make_adapter(base)
