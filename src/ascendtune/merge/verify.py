@@ -177,11 +177,12 @@ def _can_share_a_batch(plan: MergePlan) -> bool:
     """Whether PEFT computes base and adapter for two rows of one batch, so that weights are converted once for both.
 
     It does for one LoRA that only adds to linear modules and embeddings, and does not scale it as a whole; not in
-    experts, which get some of the batch's tokens, without their rows.
+    experts, which get some of the batch's tokens, without their rows; nor for MPT, where it drops the rows' adapters.
     """
     first, *others = plan.adapters
     adds_only = not (first.stacks or first.rotations or first.whole or first.uses_dora)
-    return adds_only and not others and first.weight == 1 and not _has_experts(plan.base)
+    is_mpt = plan.base.config.get("model_type") == "mpt"
+    return adds_only and not others and first.weight == 1 and not _has_experts(plan.base) and not is_mpt
 
 
 def _ask_merged(plan: MergePlan, merged: Path, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -20,6 +20,8 @@ from transformers import (
     AutoTokenizer,
     GPT2Config,
     GPT2LMHeadModel,
+    MptConfig,
+    MptForCausalLM,
 )
 
 from ascendtune.core.errors import CheckFailed
@@ -126,6 +128,16 @@ def test_fp32_weights_of_an_adapter_replace_those_of_a_bf16_base(
     assert merged.verification.error < 1e-5 < merged.verification.difference < merged.verification.effect
     exact = peft_merged(base, (adapter, 1.0), dtype=torch.float32)
     _require_equal(tmp_path / "merged", {name: tensor.bfloat16() for name, tensor in exact.items()})
+
+
+def test_the_effect_of_an_adapter_on_mpt_is_measured(tmp_path: Path, make_adapter: Any, tiny_model: Path) -> None:
+    """PEFT gives MPT the rows of a batch without their adapters."""
+    config = MptConfig(vocab_size=512, d_model=32, n_heads=2, n_layers=1, max_seq_len=64)
+    base = tmp_path / "mpt"
+    MptForCausalLM(config).save_pretrained(base)
+    shutil.copyfile(tiny_model / "tokenizer.json", base / "tokenizer.json")
+    merged = merge([str(make_adapter(base, target_modules=["Wqkv", "up_proj"]))], tmp_path / "merged")
+    assert merged.verification is not None and merged.verification.is_conclusive
 
 
 def test_files_are_the_bases(make_base: Any, make_adapter: Any, tmp_path: Path) -> None:
