@@ -124,11 +124,12 @@ class Explanation:
     def to_collect(self) -> tuple[str, ...]:
         """What to gather next where nothing is known."""
         bundle = ("`ascendtune doctor --bundle report.tar.gz`", say("the log of every rank"))
+        opinion = say("the opinion of a language model (--ask URL)")
         if not self._may_be_of_device():
-            return bundle
+            return (*bundle, opinion)
         plog = (self.plog,) if self.plog else ()
         variable = "ASCEND_LAUNCH_BLOCKING" if self.plog else "CUDA_LAUNCH_BLOCKING"
-        return (*bundle, *plog, say("{variable}=1 on a second run", variable=variable))
+        return (*bundle, *plog, say("{variable}=1 on a second run", variable=variable), opinion)
 
     def _may_be_of_device(self) -> bool:
         """Whether a failure that no entry matches may be one of the device: its words say so, or say nothing."""
