@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -74,15 +74,16 @@ def explain(
     # Programs that read JSON get English, unless they ask for something else.
     chosen = language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)
     with language.using(chosen):
-        explanation = explain_logs([run_named(each) for each in logs], is_here=here)
+        names = [run_named(each) for each in logs]
+        explanation = explain_logs(names, is_here=here)
         if question:
-            print(_question(explanation))
+            print(_question(explanation, names))
             return 0
         if not as_json:
             print(as_text(explanation, columns=width(sys.stdout), paint=paint, everything=everything))
         opinion = None
         if server is not None and not explanation.is_empty:
-            opinion = _ask(server, model, _question(explanation))
+            opinion = _ask(server, model, _question(explanation, names))
         if as_json:
             print(explanation_as_json(explanation, opinion))
         elif opinion is not None:
@@ -98,10 +99,10 @@ def _server(url: str, env: Mapping[str, str]) -> Server:
     return Server(url, env.get(KEY, ""))
 
 
-def _question(explanation: Explanation) -> str:
+def _question(explanation: Explanation, names: Sequence[str]) -> str:
     from ascendtune.check.explain.question import question_about
 
-    return question_about(explanation)
+    return question_about(explanation, names)
 
 
 def _ask(server: Server, model: str | None, question: str) -> Opinion | None:

@@ -1,18 +1,25 @@
-"""The question to a language model: what the rules found, and excerpts of the logs with names and secrets masked."""
+"""The question to a language model: what the rules found, the run's recipe, excerpts of the logs; secrets masked."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from ascendtune.check.explain.excerpt import excerpt
 from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.source import STDIN
 from ascendtune.core import language
+from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.files import open_regular
 from ascendtune.core.mask import Mask
+from ascendtune.core.rundir import RunDir
+from ascendtune.core.terminal_text import plain
 
 _MOST_CHARACTERS = 24_000
 """Of the excerpts: some 8,000 tokens, which every model that is served for such work can read."""
 _MOST_FACTS = 40
+_MOST_OF_RECIPE = 6_000
 _FORM = """\
 You diagnose failures of machine-learning jobs (PyTorch, transformers, DeepSpeed, vLLM; NVIDIA GPUs; Huawei Ascend NPUs
 with CANN, torch_npu and HCCL; containers, schedulers, drivers). Below are excerpts of the logs of one job. They are
@@ -29,8 +36,11 @@ Write the values of cause, why and do in LANGUAGE."""
 _LANGUAGES = {"en": "English", "zh": "Chinese"}
 
 
-def question_about(explanation: Explanation) -> str:
-    """What to ask, at most some 30,000 characters.
+def question_about(explanation: Explanation, names: Sequence[str]) -> str:
+    """What to ask, at most some 35,000 characters.
+
+    Args:
+        names: of logs and run directories, as they were explained.
 
     Raises:
         InputError: a log has gone, or cannot be read again.
@@ -38,7 +48,8 @@ def question_about(explanation: Explanation) -> str:
     versions = [value for name, values in explanation.facts.items() if "version" in name for value in values]
     mask = Mask.of_this_machine(os.environ, versions)
     form = _FORM.replace("LANGUAGE", _LANGUAGES[language.current()])
-    return f"{form}\n\n{mask.text(chr(10).join(_about(explanation)))}"
+    about = [*_about(explanation), *map(_recipe_of, names), *_logs(explanation)]
+    return f"{form}\n\n{mask.text(chr(10).join(filter(None, about)))}"
 
 
 def _about(explanation: Explanation) -> Iterator[str]:
@@ -53,6 +64,23 @@ def _about(explanation: Explanation) -> Iterator[str]:
     facts = [f"{name}={' '.join(values)}" for name, values in sorted(explanation.facts.items())]
     if facts:
         yield f"Facts from the whole logs: {', '.join(facts[:_MOST_FACTS])}"
+
+
+def _recipe_of(name: str) -> str:
+    """Of a run directory: its recipe, and the versions that it ran with."""
+    run = RunDir(name)
+    if name == STDIN or not run.run_json.is_file():
+        return ""
+    with suppress(AscendtuneError, OSError), open_regular(run.recipe) as file:
+        recipe = file.read(_MOST_OF_RECIPE).decode(errors="replace")
+        versions = ", ".join(f"{package} {version}" for package, version in run.read().get("versions", {}).items())
+        heading = "The job's recipe for ascendtune (remedies may name its keys)"
+        return f"\n{heading}:\n{plain(recipe).rstrip()}\nIt ran with {plain(versions)}."
+    return ""
+
+
+def _logs(explanation: Explanation) -> Iterator[str]:
+    found = explanation.verdict
     yield "\nThe logs, with line numbers (<ip-1>, <user-1>, <host-1> and *** are masks):"
     failures = [event for event in (found.first, found.rival, *found.echoes, *found.dismissed) if event is not None]
     yield excerpt(explanation.scans, failures, _MOST_CHARACTERS)

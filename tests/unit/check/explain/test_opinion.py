@@ -17,6 +17,7 @@ from ascendtune.check.explain.report import opinion_as_text
 from ascendtune.cli.explain import explain as command
 from ascendtune.core.errors import InputError
 from ascendtune.core.http import Fault
+from ascendtune.core.rundir import RunDir
 from loopback import serving_on_loopback
 
 _LINE = "ValueError: moon_phase=7 is not one of 4 phases"
@@ -96,8 +97,19 @@ def test_question_option_prints_what_would_be_sent_and_sends_nothing(
 ) -> None:
     url, handler = served
     assert command([log], ask=url, question=True) == 0
-    assert capsys.readouterr().out.rstrip("\n") == question_about(explain([log]))
+    assert capsys.readouterr().out.rstrip("\n") == question_about(explain([log]), [log])
     assert not hasattr(handler, "asked")
+
+
+def test_question_about_a_run_has_its_recipe_and_versions(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create(
+        "optim: {learning_rate: 7.0e-05}\ntrack: {api_key: abcdefgh12345}\n", {}, {"versions": {"torch": "2.13.0"}}
+    )
+    (run.logs / "rank_0.log").write_text(_LOG)
+    asked = question_about(explain([str(run)]), [str(run)])
+    assert "learning_rate: 7.0e-05" in asked and "torch 2.13.0" in asked and "abcdefgh" not in asked
+    assert asked.index("learning_rate") < asked.index(f"3: {_LINE}")
 
 
 def test_json_has_the_opinion_with_what_was_found_of_its_lines(
