@@ -170,6 +170,9 @@ def _sorted_names(
     whole_base = set()
     saved = tuple(config.get("modules_to_save") or ())
     for name, tensor in file.tensors.items():
+        if ".original_module." in name:
+            # PEFT saves the base's own embeddings beside those that took their place, where the vocabulary has grown.
+            continue
         if tensor.dtype not in FLOAT_DTYPES:
             raise InputError(
                 f"{name} has the dtype {tensor.dtype}; only floating-point adapters can be merged",

@@ -199,6 +199,20 @@ def test_merge_keeps_the_embeddings_of_new_tokens(tie: bool, make_base: Any, mak
     assert (config["vocab_size"], config["tie_word_embeddings"]) == (520, tie)
 
 
+@pytest.mark.parametrize("tie", [True, False])
+@pytest.mark.parametrize("saved", [["embed_tokens"], ["lm_head", "embed_tokens"]], ids=str)
+def test_embeddings_that_peft_saved_three_times_are_merged(
+    saved: list[str], tie: bool, make_base: Any, make_adapter: Any, tmp_path: Path
+) -> None:
+    """As modules_to_save, as what they replace, and as the embeddings of a larger vocabulary."""
+    adapter = make_adapter(make_base(tie=tie), modules_to_save=saved, save_embedding_layers=True)
+    assert any(".original_module." in name for name in load_file(adapter / "adapter_model.safetensors"))
+    merged = merge([str(adapter)], tmp_path / "merged")
+    assert merged.verification is not None and merged.verification.difference < 1e-5
+    config = json.loads((tmp_path / "merged" / "config.json").read_text())
+    assert (config["vocab_size"], config["tie_word_embeddings"]) == (520, False)
+
+
 def test_a_wrong_result_is_not_kept(
     make_base: Any, make_adapter: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
