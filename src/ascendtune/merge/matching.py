@@ -46,6 +46,8 @@ class Draft:
             self._become_classifier(name, adapter, key)
             return
         if found is None:
+            found = self.require_layout().name_of(name)
+        if found is None:
             raise _unknown(adapter, name, self.base)
         old = self._get(found)
         grows = found in (self.base.table, self.base.head) or is_head(found)

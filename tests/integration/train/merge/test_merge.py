@@ -20,6 +20,8 @@ from transformers import (
     AutoTokenizer,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     MptConfig,
     MptForCausalLM,
 )
@@ -211,6 +213,21 @@ def test_embeddings_that_peft_saved_three_times_are_merged(
     assert merged.verification is not None and merged.verification.difference < 1e-5
     config = json.loads((tmp_path / "merged" / "config.json").read_text())
     assert (config["vocab_size"], config["tie_word_embeddings"]) == (520, False)
+
+
+def test_a_head_that_the_files_call_by_another_name_is_replaced(
+    make_adapter: Any, peft_merged: Any, tiny_model: Path, tmp_path: Path
+) -> None:
+    """Pythia's is `lm_head` in the model and `embed_out` in its files."""
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = GPTNeoXConfig(vocab_size=512, tie_word_embeddings=False, **shape)
+    base = tmp_path / "pythia"
+    GPTNeoXForCausalLM(config).save_pretrained(base)
+    shutil.copyfile(tiny_model / "tokenizer.json", base / "tokenizer.json")
+    adapter = make_adapter(base, target_modules=["query_key_value"], modules_to_save=["lm_head"])
+    merge([str(adapter)], tmp_path / "merged")
+    expected = peft_merged(base, (adapter, 1.0))
+    _require_equal(tmp_path / "merged", {**expected, "embed_out.weight": expected["lm_head.weight"]})
 
 
 def test_a_wrong_result_is_not_kept(
