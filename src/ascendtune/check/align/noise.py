@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,12 +59,14 @@ class Noise:
 
     def band(self, steps: NDArray[np.int64]) -> Floats:
         """(records,) float64: the limit of the difference of losses at each of `steps`."""
-        if self.measured is not None:
-            steps_measured, largest = self.measured
-            at = np.searchsorted(steps_measured, steps, side="right") - 1
-            # Three times as wide, because repeated runs are few.
-            return np.where(at < 0, self.loss, np.maximum(3 * largest[at], self.loss))
-        return np.asarray(self.loss * (1 + _GROWTH * (steps - 1)), dtype=np.float64)
+        expected = np.asarray(self.loss * (1 + _GROWTH * (steps - 1)), dtype=np.float64)
+        if self.measured is None:
+            return expected
+        steps_measured, largest = self.measured
+        at = np.searchsorted(steps_measured, steps, side="right") - 1
+        # Three times as wide, because repeated runs are few.
+        found = np.where(at < 0, self.loss, np.maximum(3 * largest[at], self.loss))
+        return np.where(steps > steps_measured[-1], np.maximum(found, expected), found)
 
 
 def expected_noise(reference: Side, candidate: Side) -> Noise:
@@ -92,6 +94,8 @@ def expected_noise(reference: Side, candidate: Side) -> Noise:
 def measured_noise(reference: Side, repeats: Sequence[Side], expected: Noise) -> Noise:
     """Limits from runs of the same recipe on the reference machine: the largest difference up to each step.
 
+    Those of `expected` where all losses are equal: such a machine repeats every rounding, and another one need not.
+
     Raises:
         NoVerdict: a repeated run has no loss at a step of the reference.
     """
@@ -106,6 +110,9 @@ def measured_noise(reference: Side, repeats: Sequence[Side], expected: Noise) ->
             )
     steps = np.concatenate([pair.steps for pair in pairs])
     differences = np.nan_to_num(np.concatenate([pair.difference for pair in pairs]))
+    if not differences.any():
+        said = "{basis}; the repeated runs are equal to the last digit, so they measure nothing"
+        return replace(expected, basis=Sentence("expected", said, {"basis": expected.basis}))
     order = np.argsort(steps, kind="stable")
     measured = steps[order], np.maximum.accumulate(differences[order])
     basis = Sentence(

@@ -54,14 +54,29 @@ def test_measured_noise_is_three_times_the_largest_difference_so_far() -> None:
     assert noise.band(np.array([1]))[0] == noise.loss
 
 
+def test_repeated_runs_that_are_equal_measure_nothing() -> None:
+    reference = side([2.0] * 60)
+    expected, steps = expected_noise(reference, reference), np.arange(1, 61)
+    noise = measured_noise(reference, [side([2.0] * 60)], expected)
+    assert noise.measured is None and np.array_equal(noise.band(steps), expected.band(steps))
+    assert "measure nothing" in str(noise.basis)
+
+
+def test_expected_limits_hold_behind_the_last_measured_step() -> None:
+    reference = side([2.0] * 60)
+    expected, steps = expected_noise(reference, reference), np.array([40, 60])
+    noise = measured_noise(reference, [side([2.0, 2.0 + 1e-9])], expected)
+    assert np.array_equal(noise.band(steps), expected.band(steps))
+
+
 def test_steps_of_repeated_runs_may_be_large_and_must_be_common() -> None:
     far, missing = 10**12, np.full(1, np.nan)
 
-    def at(step: int) -> Side:
-        one = Curve(np.array([step]), np.array([2.0]), missing, missing, missing, (None,), 0.0)
+    def at(step: int, loss: float = 2.0) -> Side:
+        one = Curve(np.array([step]), np.array([loss]), missing, missing, missing, (None,), 0.0)
         return Side("run", Path("run"), "CSV", one)
 
-    noise = measured_noise(at(far), [at(far)], expected_noise(at(far), at(far)))
-    assert noise.band(np.array([far]))[0] == noise.loss
+    noise = measured_noise(at(far), [at(far, 2.2)], expected_noise(at(far), at(far)))
+    assert np.allclose(noise.band(np.array([far])), 0.3)
     with pytest.raises(NoVerdict):
         measured_noise(at(far), [at(1)], noise)
