@@ -95,12 +95,21 @@ def _judge(ports: Sequence[Port]) -> Iterator[Finding]:
             remedy=say("run `hccn_tool -i 0 -link -g` by hand"),
         )
         return
-    found = [*_links(ports), *_unstable_links(ports), *_addresses(ports), *_tls(ports), *_paths(ports)]
+    found = [
+        *_links(ports),
+        *_unstable_links(ports),
+        *_addresses(ports),
+        *_tls(ports),
+        *_paths(ports),
+        *_unreported(ports),
+    ]
     yield from found
     if not found:
         yield ok(
             NPU_NETWORK,
-            say("{count} ports: link up, address set, TLS the same{ports}", count=len(ports), ports=_spread(ports)),
+            say("{count} ports: link up, address set, TLS the same{ports}", count=len(ports), ports=_spread(ports))
+            if all(port.tls is not None for port in ports)
+            else say("{count} ports: link up, address set, TLS unknown{ports}", count=len(ports), ports=_spread(ports)),
         )
 
 
@@ -208,6 +217,15 @@ def _paths(ports: Sequence[Port]) -> Iterator[Finding]:
             say("RoCE's UDP source port is set in {count} ways: {names}", count=len(modes), names="; ".join(each)),
             expected=say("the same on every NPU, auto where several machines meet at a switch"),
             remedy=_for_each(ports, "-udp -s auto"),
+        )
+
+
+def _unreported(ports: Sequence[Port]) -> Iterator[Finding]:
+    if silent := [port for port in ports if port.link is None]:
+        yield unknown(
+            NPU_NETWORK,
+            say("hccn_tool does not report the link of NPU {npus}", npus=_ids(silent)),
+            remedy=say("run `hccn_tool -i {npu} -link -g` by hand", npu=silent[0].device),
         )
 
 

@@ -520,6 +520,20 @@ def test_advice_on_versions_does_not_contradict_what_is_expected(lay: Lay) -> No
     assert "2.6.0" not in (found[0].expected or "") and len({each.remedy for each in found}) == 1
 
 
+def test_port_that_hccn_tool_does_not_report_is_not_called_up(lay: Lay) -> None:
+    outside = lay(replace(HEALTHY, chips=(Chip(link=None, address=None, network_health=""), *HEALTHY.chips[1:])))
+    (found,) = _answers(outside, "npu_network")
+    assert found.status == "unknown" and found.measured.endswith("the link of NPU 0")
+
+
+def test_tls_that_no_port_reports_is_not_called_the_same(lay: Lay) -> None:
+    outside = lay(HEALTHY)
+    for answer in (outside.root / "answers/hccn_tool").glob("*_-tls_-g"):
+        answer.write_text("permission denied\n")
+    (found,) = _answers(outside, "npu_network")
+    assert found.status == "ok" and "TLS unknown" in found.measured
+
+
 def test_remedy_in_a_container_does_not_kill_by_the_numbers_of_the_host(lay: Lay) -> None:
     (found,) = _answers(lay("leftover-process"), "device_memory")
     assert "kill 472206" in (found.remedy or "")
