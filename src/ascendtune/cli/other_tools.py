@@ -90,7 +90,7 @@ def require_command(word: str, following: list[str], known: list[str]) -> None:
         if word == "preprocess" and file is not None:
             remedy = shlex.join(["ascendtune", "train", str(file), "--prepare"])
         elif remedy.startswith(_TRAIN.partition("{")[0]):
-            remedy = _training_with(word, remedy, values, file)
+            remedy = _training_with(word, remedy, following, file)
         raise InputError(f"no such command '{word}'", code="unknown-command", remedy=remedy)
 
 
@@ -100,13 +100,13 @@ def _configuration_in(words: list[str], values: dict[str, str]) -> Path | None:
     return Path(named[0]) if named else None
 
 
-def _training_with(word: str, remedy: str, values: dict[str, str], file: Path | None) -> str:
+def _training_with(word: str, remedy: str, words: list[str], file: Path | None) -> str:
     """The commands for a training whose options are on the command line, or in a file, or both."""
     from ascendtune.core.document import read_document
     from ascendtune.core.errors import AscendtuneError
-    from ascendtune.recipe.other_recipes import commands_here, tool_of
+    from ascendtune.recipe.other_commands import commands_here, tool_of
 
-    asked: dict[str, object] = {key: value for key, value in values.items() if key != "config"}
+    asked: dict[str, object] = {key: value for key, value in _all_options_in(words).items() if key != "config"}
     if file is not None:
         try:
             written = read_document(file).values
@@ -119,7 +119,8 @@ def _training_with(word: str, remedy: str, values: dict[str, str], file: Path | 
         return remedy
     stage = next((each for each in ("sft", "pretrain", "reward", "preference") if f"--stage {each}" in remedy), None)
     loss = {"rl": word} if word in ("kto", "orpo") else {}
-    return ", then ".join(commands_here({**loss, **asked}, stage))
+    # `train` is a word of this program: its options may be of any tool.
+    return str(commands_here({**loss, **asked}, None if word == "train" else tool_of(asked), stage))
 
 
 def _with_models(word: str, remedy: str, values: dict[str, str]) -> str | None:
@@ -163,20 +164,26 @@ def _of_recipe(path: Path) -> str | None:
 
 
 def _options_in(words: list[str]) -> dict[str, str]:
-    """`--name value`, `--name=value` and `name=value`; an option without a value is true."""
-    found, name = dict[str, str](), ""
+    """`--name value`, `--name=value` and `name=value`: the first value; an option without one is true."""
+    return {name: value[0] if isinstance(value, list) else value for name, value in _all_options_in(words).items()}
+
+
+def _all_options_in(words: list[str]) -> dict[str, str | list[str]]:
+    """`_options_in`, with all the values of an option."""
+    found: dict[str, list[str]] = {}
+    name = ""
     for word in words:
         if word.startswith("--"):
             name, separator, value = word[2:].partition("=")
-            found[name.replace("-", "_")] = value if separator else "true"
+            name = name.replace("-", "_")
+            found[name] = [value] if separator else []
             name = "" if separator else name
-        elif name:
-            found[name.replace("-", "_")] = word
-            name = ""
+        elif name and ("=" not in word or not found[name]):
+            found[name].append(word)
         elif "=" in word:
             key, _, value = word.partition("=")
-            found[key] = value
-    return found
+            found[key] = [value]
+    return {name: value if len(value) > 1 else (value or ["true"])[0] for name, value in found.items()}
 
 
 def option_remedy(option: str, words: list[str]) -> str | None:
@@ -196,7 +203,7 @@ def option_remedy(option: str, words: list[str]) -> str | None:
             "write these options into a file, a line `key: value` for each, and give that: ascendtune train FILE.yaml"
         )
     if words and words[0] == "train" and set(_MODELS) & set(values) and _configuration_in(words, values) is None:
-        return _training_with("train", "", values, None)
+        return _training_with("train", "", words[1:], None)
     if name in ("config", "config_file"):
         return "give the recipe without an option: ascendtune train RECIPE"
     if name in ("resume", "resume_from_checkpoint"):

@@ -6,20 +6,15 @@ Each is answered with the commands that train the same here.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from ascendtune.core.document import Document
 from ascendtune.core.errors import RecipeError
-from ascendtune.recipe.other_names import key_here
+from ascendtune.recipe.other_commands import commands_here, tool_of
 
-_MODEL = ("model", "model_name_or_path", "base_model", "model_id_or_path")
-_DATA = ("dataset", "dataset_name", "datasets", "data", "train_file", "data_path")
-_PREFERENCES = frozenset(("dpo", "kto", "orpo", "simpo", "ipo"))
 _DATA_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".jsonl.gz", ".json.gz", ".csv.gz", ".tsv.gz")
-_SCHEDULERS = frozenset(("linear", "cosine", "constant"))
 
 
 def refuse_other_file(path: Path, further: Sequence[str] = ()) -> None:
@@ -77,86 +72,6 @@ def refuse_other_recipe(document: Document) -> None:
         raise RecipeError(
             f"this is a configuration of {tool}",
             code="recipe-of-another-tool",
-            remedy=", then ".join(commands_here(document.values)),
+            remedy=str(commands_here(document.values, tool)),
             where=document.source,
         )
-
-
-def tool_of(values: Mapping[str, Any]) -> str | None:
-    """The tool whose configuration this is, of axolotl, TRL and ms-swift."""
-    keys = set(values)
-    if "base_model" in keys and keys & {"datasets", "sequence_len", "micro_batch_size", "sample_packing"}:
-        return "axolotl"
-    if "model_name_or_path" in keys and "dataset_name" in keys:
-        return "TRL"
-    if isinstance(values.get("model"), str) and "dataset" in keys:
-        return "ms-swift"
-    return None
-
-
-def commands_here(values: Mapping[str, Any], stage: str | None = None) -> tuple[str, str]:
-    """`ascendtune init …` and `ascendtune train …` for the values of another tool's configuration.
-
-    Args:
-        stage: where a command of the other tool says it.
-    """
-    asked, loss = _stage_of(values)
-    stage = stage or asked
-    model = next((values[name] for name in _MODEL if isinstance(values.get(name), str)), "MODEL")
-    words = ["ascendtune", "init", "--model", model]
-    for path in _paths(next((values[name] for name in _DATA if values.get(name)), None)) or ["DATA"]:
-        words += ["--data", path]
-    if stage is not None:
-        words += ["--stage", stage]
-    if _is_adapted(values):
-        words += ["--tuner", "lora"]
-    changes = [f"method.preference.loss={loss}"] if loss not in (None, "dpo") else []
-    if stage == "preference" and _is_number(values.get("rl_beta")):
-        changes.append(f"method.preference.beta={values['rl_beta']}")
-    changes += _numbers(values)
-    if isinstance(directory := values.get("output_dir"), str):
-        changes.append(f"run_dir={directory}")
-    return shlex.join(words), shlex.join(["ascendtune", "train", "recipe.yaml", *changes])
-
-
-def _stage_of(values: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The stage, and the loss of preferences, as far as the keys say them."""
-    loss = next((str(values[name]) for name in ("rl", "rlhf_type") if values.get(name)), None)
-    if loss in _PREFERENCES:
-        return "preference", loss
-    return ("preference", None) if {"beta", "loss_type"} & set(values) else (None, None)
-
-
-def _paths(data: Any) -> list[str]:
-    """Paths or hub ids, without ms-swift's `#500` for a number of rows."""
-    found = []
-    for each in data if isinstance(data, list) else [data]:
-        path = each.get("path") if isinstance(each, dict) else each
-        if isinstance(path, str):
-            found.append(path.partition("#")[0])
-    return found
-
-
-def _is_adapted(values: Mapping[str, Any]) -> bool:
-    kinds = {str(values.get(name)) for name in ("adapter", "train_type", "tuner_type")}
-    return bool(kinds & {"lora", "qlora"}) or values.get("use_peft") in (True, "true", "True")
-
-
-def _numbers(values: Mapping[str, Any]) -> list[str]:
-    """`key=value` for the numbers and the scheduler that have one key here."""
-    found = []
-    for name, value in values.items():
-        key = key_here(name)
-        if key is None or "," in key or "." not in key or isinstance(value, bool):
-            continue
-        if _is_number(value) or (key == "optim.scheduler" and value in _SCHEDULERS):
-            found.append(f"{key}={value}")
-    return found
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError, OverflowError):
-        return False
-    return isinstance(value, int | float | str)

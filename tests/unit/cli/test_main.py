@@ -179,6 +179,12 @@ def test_a_wide_example_is_continued_with_a_backslash(
             ["train", "--model", "m", "--dataset", "d.jsonl", "--learning_rate", "1e-4"],
             "init --model m --data d.jsonl, then ascendtune train recipe.yaml optim.learning_rate=1e-4\n",
         ),
+        (
+            ["sft", "--model", "m", "--dataset", "a.json", "b.json#9", "--foo", "1"],
+            "--data a.json --data b.json --stage",
+        ),
+        (["sft", "--model", "m", "--dataset", "a.json", "b.json#9", "--foo", "1"], "left out: foo\n"),
+        (["rlhf", "--rlhf_type", "grpo", "--model", "m", "--dataset", "d"], "method.stage: preference is the nearest"),
         (["api", "x.yaml"], "vllm serve RUN/model"),
         (["train", "r.yaml", "--micro-batch-size", "2"], "without dashes: batch.per_device=2"),
     ],
@@ -198,8 +204,8 @@ _TRL = "model_name_or_path: m\ndataset_name: d.jsonl\nlearning_rate: 0.1\n"
     ("words", "file", "remedy"),
     [
         (["sft", "--config", "c.yaml"], _TRL, "init --model m --data d.jsonl --stage sft, then ascendtune train"),
-        (["dpo", "c.yaml"], _TRL, "--stage preference, then ascendtune train recipe.yaml optim.learning_rate=0.1\n"),
-        (["sft", "c.yaml", "--learning_rate", "0.5"], _TRL, "ascendtune train recipe.yaml optim.learning_rate=0.5\n"),
+        (["dpo", "c.yaml"], _TRL, "--stage preference, then ascendtune train recipe.yaml data."),
+        (["sft", "c.yaml", "--learning_rate", "0.5"], _TRL, " optim.learning_rate=0.5 "),
         (["finetune", "c.yaml"], "name: qa\nmodel: {path: m}\n", "do: ascendtune train c.yaml\n"),
         (["preprocess", "c.yaml"], _TRL, "do: ascendtune train c.yaml --prepare\n"),
         (["sft", "--config", "d.yaml"], _TRL, "do: d.yaml: no such recipe; did you mean 'c.yaml'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -34,26 +35,34 @@ SWIFT = {"model": "m", "dataset": ["d#500"], "train_type": "lora", "rlhf_type": 
             AXOLOTL,
             "axolotl",
             "ascendtune init --model m --data 'data/my rows.json' --data org/rows --tuner lora",
-            "ascendtune train recipe.yaml data.max_length=256 method.lora.rank=8 batch.per_device=2 "
-            "optim.learning_rate=0.0002 optim.scheduler=cosine",
+            "data.max_length=256 data.eval_fraction=0 data.packing=false method.lora.rank=8 optim.learning_rate=0.0002 "
+            "optim.scheduler=cosine optim.optimizer=adamw optim.warmup_ratio=0.03 optim.epochs=1 batch.per_device=2 "
+            "batch.accumulate=1 precision=bf16",
         ),
         (
             {"base_model": "m", "datasets": [{"path": "d"}], "rl": "dpo", "rl_beta": 0.2, "output_dir": "./out"},
             "axolotl",
             "ascendtune init --model m --data d --stage preference",
-            "ascendtune train recipe.yaml method.preference.beta=0.2 run_dir=./out",
+            "run_dir=./out data.eval_fraction=0 data.max_length=512 method.preference.beta=0.2 "
+            "optim.warmup_ratio=0.03 optim.epochs=1 optim.scheduler=cosine batch.per_device=1 batch.accumulate=1",
         ),
         (
             TRL,
             "TRL",
             "ascendtune init --model m --data d --stage preference --tuner lora",
-            "ascendtune train recipe.yaml batch.per_device=2 method.preference.beta=0.2",
+            "data.eval_fraction=0 data.max_length=1024 method.preference.beta=0.2 method.lora.rank=16 "
+            "method.lora.alpha=32 method.lora.dropout=0.05 optim.warmup_ratio=0 optim.epochs=3 optim.scheduler=linear "
+            "optim.learning_rate=1e-6 batch.per_device=2 batch.accumulate=1",
         ),
         (
             SWIFT,
             "ms-swift",
             "ascendtune init --model m --data d --stage preference --tuner lora",
-            "ascendtune train recipe.yaml method.preference.loss=simpo data.max_length=64",
+            "data.max_length=64 data.train.0.limit=500 data.eval_fraction=0 method.preference.loss=simpo "
+            "method.lora.rank=8 method.lora.alpha=32 method.lora.dropout=0.05 method.preference.sft_weight=1 "
+            "method.preference.beta=2 method.preference.simpo_gamma=1 optim.warmup_ratio=0 optim.epochs=3 "
+            "optim.scheduler=cosine optim.weight_decay=0.1 optim.beta2=0.95 optim.learning_rate=1e-4 "
+            "batch.per_device=1 batch.accumulate=16",
         ),
     ],
     ids=["axolotl", "axolotl DPO", "TRL", "ms-swift"],
@@ -64,11 +73,93 @@ def test_answer_holds_the_commands(tmp_path: Path, values: dict[str, Any], tool:
     with pytest.raises(RecipeError, match=tool) as caught:
         Recipe.load(file)
     assert caught.value.code == "recipe-of-another-tool"
-    assert caught.value.remedy == f"{first}, then {then}"
-    # What the second command sets is valid.
-    native = tmp_path / "recipe.yaml"
-    native.write_text(yaml.safe_dump({"model": {"path": "m"}, "data": {"train": "d"}}))
-    Recipe.load(native, [word for word in then.split() if "=" in word and not word.startswith("method.lora")])
+    assert caught.value.remedy == f"{first}, then ascendtune train recipe.yaml {then}"
+    assert _is_valid(tmp_path, first, then.split())
+
+
+def _is_valid(directory: Path, init: str, changes: list[str]) -> bool:
+    """Whether a recipe that `init` could have written takes them; raises RecipeError otherwise."""
+    native = directory / "recipe.yaml"
+    values: dict[str, Any] = {
+        "model": {"path": "m"},
+        "data": {"train": [{"path": path} for path in "abc"], "eval_fraction": 0.02},
+        "optim": {"warmup_ratio": 0.03, "epochs": 3},
+        "method": {"stage": "preference" if "--stage preference" in init else "sft"},
+    }
+    native.write_text(yaml.safe_dump(values))
+    return bool(Recipe.load(native, changes))
+
+
+_AXOLOTL = {"base_model": "m", "datasets": [{"path": "d"}]}
+_TRL = {"model_name_or_path": "m", "dataset_name": "d"}
+_SWIFT = {"model": "m", "dataset": "d"}
+
+
+@pytest.mark.parametrize(
+    ("values", "present", "absent"),
+    [
+        (_AXOLOTL | {"warmup_steps": 0.1}, "optim.warmup_ratio=0.1", "warmup_steps"),
+        (_AXOLOTL | {"warmup_steps": 10}, "optim.warmup_steps=10", "warmup_ratio"),
+        (_TRL | {"warmup_steps": 0, "warmup_ratio": 0.1}, "optim.warmup_ratio=0.1", "warmup_steps"),
+        (_TRL | {"lr_scheduler_type": "constant", "warmup_steps": 9}, "optim.warmup_ratio=0 ", "warmup_steps"),
+        (_TRL | {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 9}, "optim.scheduler=constant", "left"),
+        (_AXOLOTL | {"num_epochs": 2, "max_steps": 7}, "optim.max_steps=7", "epochs"),
+        (_TRL | {"num_train_epochs": 2, "max_steps": -1}, "optim.epochs=2", "max_steps"),
+        (_TRL | {"max_length": 9, "max_prompt_length": 4}, "data.max_length=9 ", "max_length=4"),
+        (_TRL | {"loss_type": "dft"}, "method.sft.loss=dft", "preference"),
+        (_TRL | {"dataset_config": "c", "dataset_train_split": "s"}, "train.0.subset=c data.train.0.split=s", "left"),
+        (_TRL | {"eval_strategy": "steps", "eval_steps": 5}, "left out: eval_strategy", "eval.every_steps"),
+        (_TRL | {"save_strategy": "epoch", "save_steps": 5}, "recipe.yaml", "checkpoint.every_steps"),
+        (_AXOLOTL | {"val_set_size": 200, "eval_steps": 5}, "data.eval_rows=200", "eval_fraction=0.02"),
+        (_AXOLOTL | {"eval_steps": 5, "save_steps": 0.5}, "left out: save_steps", "every_steps"),
+        (_AXOLOTL | {"test_datasets": [{"path": "t"}]}, "data.eval=t", "left"),
+        (_AXOLOTL | {"micro_batch_size": 2, "batch_size": 8}, "batch.per_device=2 batch.accumulate=4", "left"),
+        (_AXOLOTL | {"batch_size": 8, "micro_batch_size": 2}, "batch.per_device=2 batch.accumulate=4", "left"),
+        (_AXOLOTL | {"sample_packing": True, "train_on_inputs": True}, "data.packing=true data.loss_on=all", "left"),
+        (_AXOLOTL | {"adapter": "qlora", "load_in_4bit": True, "strict": False}, "left out: load_in_4bit", "strict"),
+        (_AXOLOTL | {"adapter": "lora", "lora_target_modules": ["a", "b"]}, "'method.lora.target=[a,b]'", "left"),
+        (_AXOLOTL | {"lora_r": 8}, "recipe.yaml", "lora"),
+        (_AXOLOTL | {"datasets": [{"path": "json", "data_files": ["a.json", "b.json"]}]}, "--data a.json --data b.json",
+         "--data json"),
+        (_AXOLOTL | {"datasets": None, "pretraining_dataset": [{"path": "p"}]}, "--data p --stage pretrain", "DATA"),
+        (_AXOLOTL | {"reward_model": True}, "--stage reward", "left"),
+        (_AXOLOTL | {"rl": "simpo", "cpo_alpha": 0.0}, "method.preference.sft_weight=0.0", "sft_weight=1"),
+        (_SWIFT | {"dataset": ["a#5", "HF::o/b:s#0"]}, "data.train.0.limit=5 data.train.1.subset=s", "train.1.limit"),
+        (_SWIFT | {"lora_dropout": 0}, "--tuner lora", "method.lora.dropout=0.05"),
+        (_SWIFT | {"deepspeed": "zero3_offload"}, "parallel.deepspeed.stage=3", "left"),
+        (_SWIFT | {"eval_steps": 50, "split_dataset_ratio": 0}, "data.eval_fraction=0", "eval.every_steps"),
+        (_SWIFT | {"torch_dtype": "bfloat16", "val_dataset": "v"}, "data.eval=v data.eval_fraction=0", "left"),
+    ],
+)  # fmt: skip
+def test_values_keep_their_meaning_and_what_is_left_out_is_named(
+    tmp_path: Path, values: dict[str, Any], present: str, absent: str
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(values, sort_keys=False))
+    with pytest.raises(RecipeError) as caught:
+        Recipe.load(file)
+    commands, _, _ = caught.value.remedy.partition("; left out")
+    init, _, train = commands.partition(", then ")
+    assert present in caught.value.remedy and absent not in caught.value.remedy
+    assert _is_valid(tmp_path, init, shlex.split(train)[3:])
+
+
+@pytest.mark.parametrize("values", [_SWIFT | {"rlhf_type": "grpo", "beta": 0.0}, _AXOLOTL | {"rl": "grpo"}])
+def test_method_that_is_not_supported_is_not_answered_with_another(tmp_path: Path, values: dict[str, Any]) -> None:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
+    with pytest.raises(RecipeError, match="grpo is not supported") as caught:
+        Recipe.load(tmp_path / "config.yaml")
+    assert caught.value.code == "not-in-this-version"
+
+
+@pytest.mark.parametrize(
+    "data", [{"dataset_mixer": {"d": 0.5}, "dtype": "auto"}, {"datasets": [{"path": "d", "weight": 0.5}]}]
+)
+def test_mixtures_of_trl_are_recognised(tmp_path: Path, data: dict[str, Any]) -> None:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model_name_or_path": "m", **data}))
+    with pytest.raises(RecipeError, match="TRL") as caught:
+        Recipe.load(tmp_path / "config.yaml")
+    assert "--data d" in caught.value.remedy and "data.train.0.weight=0.5" in caught.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,421 @@
+"""The commands that train here what a configuration of axolotl, TRL or ms-swift trains there."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.recipe.other_names import key_here
+
+_MODEL = ("model", "model_name_or_path", "base_model", "model_id_or_path")
+_DATA = ("dataset", "dataset_name", "datasets", "data", "train_file", "data_path", "dataset_mixer",
+         "pretraining_dataset")  # fmt: skip
+_EVALUATION = ("val_dataset", "test_datasets", "val_file")
+_PREFERENCES = frozenset(("dpo", "kto", "orpo", "simpo", "ipo"))
+_STAGES = {"pt": "pretrain", "sft": "sft", "rm": "reward", **dict.fromkeys(_PREFERENCES, "preference")}
+_LOSSES = ("sigmoid", "hinge", "ipo")
+# Values of `path` in axolotl that say how the files in `data_files` are read.
+_READERS = frozenset(("json", "csv", "parquet", "arrow", "text"))
+
+# Names that other_names has not, or with another meaning.
+_KEYS = {
+    **dict.fromkeys(("rl_beta", "dpo_beta", "orpo_alpha"), "method.preference.beta"),
+    **dict.fromkeys(("dpo_label_smoothing", "label_smoothing"), "method.preference.label_smoothing"),
+    **dict.fromkeys(("desirable_weight", "kto_desirable_weight"), "method.preference.desirable_weight"),
+    **dict.fromkeys(("undesirable_weight", "kto_undesirable_weight"), "method.preference.undesirable_weight"),
+    **dict.fromkeys(("rpo_alpha", "cpo_alpha"), "method.preference.sft_weight"),
+    **dict.fromkeys(("loraplus_lr_ratio", "lorap_lr_ratio"), "method.lora.plus_ratio"),
+    **dict.fromkeys(("target_modules", "lora_target_modules"), "method.lora.target"),
+    **dict.fromkeys(("modules_to_save", "lora_modules_to_save"), "method.lora.modules_to_save"),
+    "peft_use_dora": "method.lora.dora",
+    "peft_use_rslora": "method.lora.rslora",
+    "noisy_embedding_alpha": "method.sft.neftune_alpha",
+    "packing": "data.packing",
+    "split_dataset_ratio": "data.eval_fraction",
+    "cosine_min_lr_ratio": "optim.min_learning_rate_ratio",
+    "lr_warmup_fraction": "optim.warmup_ratio",
+    "optim": "optim.optimizer",
+    "seed": "seed",
+    # Questions alone are not cut here.
+    "max_prompt_length": "",
+    # What deepspeed, resume_from_checkpoint, … name in LLaMA-Factory is another thing.
+    "deepspeed": "",
+    "resume_from_checkpoint": "",
+    "auto_resume_from_checkpoints": "",
+    "template": "",
+    "chat_template": "",
+    "report_to": "",
+    "model_type": "",
+}
+_COUNTS = frozenset((
+    "data.max_length", "data.eval_rows", "batch.per_device", "batch.accumulate", "optim.max_steps",
+    "method.lora.rank", "checkpoint.every_steps", "checkpoint.keep", "eval.every_steps", "track.every_steps",
+))  # fmt: skip
+_SWITCHES = frozenset((
+    "data.packing", "memory.gradient_checkpointing", "method.lora.dora", "method.lora.rslora", "checkpoint.best",
+))  # fmt: skip
+_LISTS = frozenset(("method.lora.target", "method.lora.modules_to_save"))
+_SCHEDULERS = {"constant_with_warmup": "constant", **{name: name for name in ("linear", "cosine", "constant")}}
+_OPTIMIZERS = {
+    **dict.fromkeys(("adamw", "adamw_torch", "adamw_torch_fused", "adamw_torch_npu_fused", "adamw_hf"), "adamw"),
+    **{name: name for name in ("adafactor", "muon", "sgd")},
+}
+_TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+# Switches that choose one of several values.
+_CHOICES = {
+    "train_on_inputs": {"data.loss_on": "all"},
+    "assistant_only_loss": {"data.loss_on": "assistant"},
+    "use_dynamic_finetuning": {"method.sft.loss": "dft"},
+    "enable_dft_loss": {"method.sft.loss": "dft"},
+    "use_eaft": {"method.sft.loss": "eaft"},
+}
+# ms-swift's names of its own DeepSpeed configurations.
+_ZERO = {
+    f"zero{stage}{offloads}": {
+        "parallel.strategy": "deepspeed",
+        "parallel.deepspeed.stage": stage,
+        **({"parallel.deepspeed.offload_optimizer": "cpu"} if offloads else {}),
+        **({"parallel.deepspeed.offload_param": "cpu"} if offloads and stage == 3 else {}),
+    }
+    for stage in (1, 2, 3)
+    for offloads in ("", "_offload")
+}
+
+# What a configuration gets without naming it, where `init` writes something else.
+_ALWAYS: dict[str, Any] = {
+    "data.eval_fraction": 0, "batch.per_device": 1, "batch.accumulate": 1, "optim.warmup_ratio": 0,
+}  # fmt: skip
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "axolotl": {"data.max_length": 512, "optim.epochs": 1, "optim.scheduler": "cosine", "optim.warmup_ratio": 0.03},
+    "TRL": {
+        "data.max_length": 1024, "batch.per_device": 8, "optim.epochs": 3, "optim.scheduler": "linear",
+        "method.lora.rank": 16, "method.lora.alpha": 32, "method.lora.dropout": 0.05,
+    },
+    "ms-swift": {
+        "optim.epochs": 3, "optim.scheduler": "cosine", "optim.weight_decay": 0.1, "optim.beta2": 0.95,
+        "method.lora.rank": 8, "method.lora.alpha": 32, "method.lora.dropout": 0.05,
+    },
+}  # fmt: skip
+_TRL_RATES = {"preference": "1e-6", "reward": "1e-4"}
+_SECTIONS = ("run_dir", "data", "method", "optim", "batch", "precision", "memory", "parallel", "checkpoint", "eval",
+             "track", "seed")  # fmt: skip
+# The first counts only where the second is `steps`.
+_STEPS = {"save_steps": "save_strategy", "eval_steps": "eval_strategy"}
+# What the commands say in other places, or what has no effect on what is trained.
+_SAID = frozenset((
+    *_MODEL, *_DATA, *_EVALUATION, "adapter", "train_type", "tuner_type", "sft_type", "use_peft", "rl", "rlhf_type",
+    "stage", "reward_model", "output_dir", "bf16", "fp16", "torch_dtype", "dtype", "system", "lora_target_linear",
+    "tool", "do_train", "do_eval", "strict", "debug", "tokenizer_type", "is_llama_derived_model",
+    "is_mistral_derived_model", "is_qwen_derived_model", "is_falcon_derived_model", "flash_attention",
+    "sdp_attention", "xformers_attention", "attn_impl", "attn_implementation", "use_flash_attention_2",
+    "use_flash_attn", "tf32", "dataset_prepared_path", "dataset_processes", "dataset_num_proc",
+    "preprocessing_num_workers", "load_from_cache_file", "eval_sample_packing", "pad_to_sequence_len",
+    "remove_unused_columns", "save_safetensors", "save_only_model", "overwrite_output_dir", "ddp_timeout",
+    "ddp_find_unused_parameters", "gradient_checkpointing_kwargs", "per_device_eval_batch_size", "eval_batch_size",
+    "run_name", "logging_dir", "logging_first_step", "log_level", "local_rank", "model_type", "use_hf",
+    "lora_task_type", "padding_free", "dataset_config", "dataset_train_split", "save_strategy", "eval_strategy",
+))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Commands:
+    """What to type here."""
+
+    init: str
+    train: str
+    left_out: tuple[str, ...]
+    """Names in the configuration whose values are in neither command."""
+
+    def __str__(self) -> str:
+        rest = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
+        return f"{self.init}, then {self.train}{rest}"
+
+
+def tool_of(values: Mapping[str, Any]) -> str | None:
+    """The tool whose configuration this is, of axolotl, TRL and ms-swift."""
+    keys = set(values)
+    marks = {"datasets", "pretraining_dataset", "sequence_len", "micro_batch_size", "sample_packing"}
+    if "base_model" in keys and keys & marks:
+        return "axolotl"
+    if "model_name_or_path" in keys and keys & {"dataset_name", "dataset_mixer", "datasets"}:
+        return "TRL"
+    if "dataset" in keys and (isinstance(values.get("model"), str) or "sft_type" in keys):
+        return "ms-swift"
+    return None
+
+
+def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None = None) -> Commands:
+    """`ascendtune init …` and `ascendtune train …` for the values of another tool's configuration.
+
+    Args:
+        tool: whose defaults count where the values say nothing; None: those of `init`.
+        stage: where a command of the other tool says it.
+
+    Raises:
+        RecipeError: the other tool's method is not supported.
+    """
+    given = {name: _plain(value) for name, value in values.items()}
+    # 0 is a value, unlike what else is false.
+    given = {name: value for name, value in given.items() if value != "auto" and (value or _is_number(value))}
+    loss = _loss_of(given)
+    stage = _STAGES.get(loss or "") or _implied_stage(given) or stage
+    is_adapted = _is_adapted(given, tool)
+    sets = _data_sets(next((given[name] for name in _DATA if name in given), None))
+    if len(sets) == 1:
+        own = {"subset": given.get("dataset_config"), "split": given.get("dataset_train_split")}
+        sets = [{key: value for key, value in own.items() if value not in (None, "train")} | sets[0]]
+    model = next((given[name] for name in _MODEL if isinstance(given.get(name), str)), given.get("model_type", "MODEL"))
+    words = ["ascendtune", "init", "--model", str(model)]
+    for each in sets or [{"path": "DATA"}]:
+        words += ["--data", each["path"]]
+    if stage is not None:
+        words += ["--stage", stage]
+    if is_adapted:
+        words += ["--tuner", "lora"]
+    asked, left_out = _asked(given, stage)
+    if tool == "TRL" and given.get("eval_strategy", "no") != "no":
+        left_out.append("eval_strategy")
+    for number, each in enumerate(sets):
+        asked |= {f"data.train.{number}.{key}": value for key, value in each.items() if key != "path"}
+        if "system" in given:
+            asked[f"data.train.{number}.system"] = given["system"]
+    if loss in _PREFERENCES - {"dpo"}:
+        asked["method.preference.loss"] = loss
+    _settle(asked, tool, stage, is_adapted=is_adapted)
+    if isinstance(directory := given.get("output_dir"), str):
+        asked["run_dir"] = directory
+    changes = [f"{key}={asked[key]}" for key in sorted(asked, key=lambda key: _SECTIONS.index(key.partition(".")[0]))]
+    return Commands(shlex.join(words), shlex.join(["ascendtune", "train", "recipe.yaml", *changes]), tuple(left_out))
+
+
+def _plain(value: Any) -> Any:
+    """A value of a command line as YAML would read it."""
+    if isinstance(value, str) and value.lower() in ("true", "false", "none", "null"):
+        return {"true": True, "false": False}.get(value.lower())
+    return value
+
+
+def _loss_of(values: Mapping[str, Any]) -> str | None:
+    """The method that `rl` or `rlhf_type` names.
+
+    Raises:
+        RecipeError: it is not supported.
+    """
+    for name in ("rl", "rlhf_type"):
+        if (loss := values.get(name)) is not None:
+            if str(loss) not in _STAGES:
+                raise RecipeError(
+                    f"{name}: {loss} is not supported in this version",
+                    code="not-in-this-version",
+                    remedy="method.stage: preference is the nearest, with its losses sigmoid (DPO), kto, orpo, simpo, "
+                    "ipo and hinge",
+                )
+            return str(loss)
+    return None
+
+
+def _implied_stage(values: Mapping[str, Any]) -> str | None:
+    if "pretraining_dataset" in values:
+        return "pretrain"
+    if "reward_model" in values and "base_model" in values:
+        return "reward"
+    losses = values.get("loss_type", "")
+    is_preference = "beta" in values or (isinstance(losses, str) and losses in _LOSSES)
+    return "preference" if is_preference else None
+
+
+def _is_adapted(values: Mapping[str, Any], tool: str | None) -> bool:
+    kinds = [values[name] for name in ("adapter", "train_type", "tuner_type", "sft_type") if name in values]
+    if tool == "ms-swift" and not kinds:
+        # Its Megatron has the other default.
+        return "micro_batch_size" not in values
+    return bool({"lora", "qlora"} & {str(kind) for kind in kinds}) or values.get("use_peft") is True
+
+
+def _data_sets(data: Any) -> list[dict[str, Any]]:
+    """Path or hub id of each data set, with its subset, split and number of rows where these are given."""
+    if isinstance(data, dict):
+        # TRL's dataset_mixer: path -> share of the rows.
+        data = [{"path": path, "weight": share} for path, share in data.items()]
+    found = []
+    for each in data if isinstance(data, list) else [data]:
+        if isinstance(each, str):
+            found.append(_of_ms_swift(each))
+        elif isinstance(each, dict) and isinstance(each.get("path"), str):
+            found += _of_mapping(each)
+    return found
+
+
+def _of_ms_swift(text: str) -> dict[str, Any]:
+    """`HF::path:subset#500`, of which only the path is needed."""
+    hub, separator, path = text.partition("::")
+    path, _, rows = (path if separator and hub.lower() in ("hf", "ms") else text).partition("#")
+    path, _, subset = path.partition(":")
+    return {
+        "path": path,
+        **({"subset": subset} if subset and "/" not in subset else {}),
+        **({"limit": rows} if rows.isdecimal() and int(rows) else {}),
+    }
+
+
+def _of_mapping(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """A data set of axolotl or TRL."""
+    path, files = values["path"], values.get("data_files")
+    if path in _READERS and files:
+        return [{"path": str(file)} for file in (files if isinstance(files, list) else [files])]
+    split = values.get("split")
+    return [
+        {
+            "path": path,
+            **({"subset": values["name"]} if isinstance(values.get("name"), str) else {}),
+            **({"split": split} if isinstance(split, str) and split.isidentifier() and split != "train" else {}),
+            **({"weight": values["weight"]} if values.get("weight") not in (None, 1) else {}),
+        }
+    ]
+
+
+def _asked(values: Mapping[str, Any], stage: str | None) -> tuple[dict[str, Any], list[str]]:
+    """Key here -> value, for what has one key here; and the names of what has none."""
+    asked: dict[str, Any] = {}
+    left_out = []
+    for name, value in values.items():
+        if (
+            name in _SAID
+            or name.startswith("dataloader_")
+            or (name in _STEPS and values.get(_STEPS[name], "steps") != "steps")
+        ):
+            continue
+        if (found := _translated(name, value, stage)) is None:
+            left_out.append(name)
+        else:
+            asked |= found
+    if (precision := _precision(values)) is not None:
+        asked["precision"] = precision
+    if evaluation := next((_data_sets(values[name]) for name in _EVALUATION if name in values), None):
+        asked["data.eval"] = evaluation[0]["path"] if len(evaluation) == 1 else _listed([e["path"] for e in evaluation])
+    batch, micro = values.get("batch_size", 0), values.get("micro_batch_size", 0)
+    if _is_count(batch) and _is_count(micro):
+        # axolotl's batch_size is of all micro-batches of a step on one device.
+        asked["batch.per_device"] = micro
+        if "gradient_accumulation_steps" not in values:
+            asked["batch.accumulate"] = max(int(batch) // int(micro), 1)
+    if "constant" in (values.get("lr_scheduler"), values.get("lr_scheduler_type")):
+        # transformers' has no warm-up.
+        asked = {key: value for key, value in asked.items() if not key.startswith("optim.warmup")}
+        asked["optim.warmup_ratio"] = 0
+    return asked, left_out
+
+
+def _translated(name: str, value: Any, stage: str | None) -> dict[str, Any] | None:
+    """Keys and values here; None where there are none."""
+    if name == "deepspeed" and isinstance(value, str):
+        of_file = {"parallel.strategy": "deepspeed", "parallel.deepspeed.config": value}
+        return _ZERO.get(value) or (of_file if value.endswith(".json") else None)
+    if name == "loss_type":
+        return _of_loss_type(value, stage)
+    if name in _CHOICES:
+        return _CHOICES[name]
+    key = _KEYS[name] if name in _KEYS else key_here(name)
+    if not key or "," in key:
+        return None
+    if key == "data.eval_fraction" and _is_count(value):
+        key = "data.eval_rows"
+    if key in ("optim.max_steps", "checkpoint.keep") and _is_number(value) and float(value) <= 0:
+        return {}
+    if key == "optim.warmup_steps" and _is_number(value) and float(value) < 1:
+        # 0 does not replace a warmup_ratio.
+        return {"optim.warmup_ratio": value} if float(value) else {}
+    told = _value(key, value)
+    return None if told is None else {key: told}
+
+
+def _value(key: str, value: Any) -> Any:
+    """The value of a key here, as it is written on the command line; None where it cannot be one."""
+    if key in _SWITCHES:
+        return "true"
+    if key in _LISTS:
+        names = value if isinstance(value, list) else [value]
+        if names in (["all-linear"], ["all"]):
+            return "all-linear"
+        return _listed(names) if all(isinstance(each, str) and each.isidentifier() for each in names) else None
+    if key == "optim.scheduler":
+        return _SCHEDULERS.get(str(value))
+    if key == "optim.optimizer":
+        return _OPTIMIZERS.get(str(value))
+    if key in _COUNTS and not _is_count(value):
+        return None
+    return value if _is_number(value) and key.partition(".")[0] in _SECTIONS else None
+
+
+def _of_loss_type(value: Any, stage: str | None) -> dict[str, Any] | None:
+    names = value if isinstance(value, list) else [value]
+    if names in (["nll"], ["chunked_nll"]):
+        return {}
+    if names == ["dft"] and stage != "preference":
+        return {"method.sft.loss": "dft"}
+    return {"method.preference.loss": names[0]} if len(names) == 1 and names[0] in _LOSSES else None
+
+
+def _precision(values: Mapping[str, Any]) -> str | None:
+    for name in ("bf16", "fp16"):
+        if values.get(name) is True:
+            return name
+    return _TYPES.get(str(values.get("torch_dtype"))) if "dataset" in values else None
+
+
+def _settle(asked: dict[str, Any], tool: str | None, stage: str | None, *, is_adapted: bool) -> None:
+    """Remove keys that another one replaces, and fill in the tool's defaults."""
+    without_effect = [] if is_adapted else [key for key in asked if key.startswith("method.lora.")]
+    of_answers = ("data.packing", "data.loss_on") if stage in ("preference", "reward") else ("data.loss_on",)
+    without_effect += [key for key in of_answers if key in asked and stage not in (None, "sft")]
+    for key in without_effect:
+        del asked[key]
+    for key, replaced in (("optim.max_steps", "optim.epochs"), ("optim.warmup_steps", "optim.warmup_ratio")):
+        if key in asked:
+            asked.pop(replaced, None)
+    if "data.eval_rows" in asked or "data.eval" in asked:
+        asked["data.eval_fraction"] = 0
+    elif not float(asked.get("data.eval_fraction", 0)):
+        asked.pop("eval.every_steps", None)
+    if tool is None:
+        return
+    defaults = _ALWAYS | _DEFAULTS[tool]
+    if stage in (None, "sft"):
+        defaults["data.packing"] = "false"
+    if tool == "TRL":
+        defaults["optim.learning_rate"] = _TRL_RATES.get(stage or "", "2e-5")
+    if tool == "ms-swift":
+        defaults["optim.learning_rate"] = "1e-4" if is_adapted else "1e-5"
+        # Of a training on one device.
+        defaults["batch.accumulate"] = max(16 // int(asked.get("batch.per_device", 1)), 1)
+    if asked.get("method.preference.loss") == "simpo":
+        defaults["method.preference.sft_weight"] = 1
+        if tool == "ms-swift":
+            defaults |= {"method.preference.beta": 2, "method.preference.simpo_gamma": 1}
+    if "optim.max_steps" in asked:
+        del defaults["optim.epochs"]
+    if "optim.warmup_steps" in asked:
+        del defaults["optim.warmup_ratio"]
+    for key, value in defaults.items():
+        if is_adapted or not key.startswith("method.lora."):
+            asked.setdefault(key, value)
+
+
+def _listed(names: list[str]) -> str:
+    return f"[{','.join(names)}]"
+
+
+def _is_count(value: Any) -> bool:
+    """Whether it is a whole number above 0, also as text."""
+    return _is_number(value) and float(value) >= 1 and float(value).is_integer()
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return isinstance(value, int | float | str) and not isinstance(value, bool)
