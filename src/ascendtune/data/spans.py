@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from itertools import count
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 from tokenizers import Encoding
 
@@ -159,18 +161,21 @@ def _text_and_spans(
 def _require_tools_in(template: Template, conversation: Conversation, text: str) -> None:
     """Many templates write role and content only: a tool call would vanish, an empty turn be trained on."""
     # Each name once: a long conversation calls a few functions thousands of times.
-    calls = {call["function"]["name"] for message in conversation.messages for call in message.get("tool_calls", ())}
+    calls = Counter(call["function"]["name"] for call in _calls_in(conversation.messages))
     offered = {str(tool.get("function", tool).get("name", "")) for tool in conversation.tools or ()}
     for what, names in (("tool calls", calls), ("tools", offered)):
         if any(name not in text for name in names):
             raise Refused(f"it does not write {what}")
     contents = [message["content"] for message in conversation.messages]
     elsewhere = "\0".join([*contents, json.dumps(conversation.tools, ensure_ascii=False)])
-    if any(text.count(name) <= elsewhere.count(name) for name in calls):
-        # The name may be that of a turn's text or of a tool: names that stand nowhere else tell.
-        text, _ = template.text_of(_with_calls_marked(conversation.messages), conversation.tools)
-        if any(name + _MARK not in text for name in calls):
-            raise Refused("it does not write tool calls")
+    has_parallel = any(len(message.get("tool_calls", ())) > 1 for message in conversation.messages)
+    if has_parallel or any(text.count(name) - elsewhere.count(name) < times for name, times in calls.items()):
+        # The name may be that of a turn's text, of a tool or of another call: names that stand nowhere else tell.
+        marked = _with_calls_marked(conversation.messages)
+        text, _ = template.text_of(marked, conversation.tools)
+        written = [call["function"]["name"] in text for call in _calls_in(marked)]
+        if not all(written):
+            raise Refused(f"it {'writes only some of the' if any(written) else 'does not write'} tool calls")
 
 
 def _require_thought_in(last: Message, text: str) -> None:
@@ -182,13 +187,19 @@ def _require_thought_in(last: Message, text: str) -> None:
 _MARK = "_c4119d"
 
 
+def _calls_in(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
+    return (call for message in messages for call in message.get("tool_calls", ()))
+
+
 def _with_calls_marked(messages: Sequence[Message]) -> list[Message]:
-    """The messages with `_MARK` behind the names of called functions."""
-    marked = list(messages)
-    for number, message in enumerate(messages):
+    """The messages with `_MARK` and a number behind the names of called functions."""
+    marked, numbers = list(messages), count(1)
+    for at, message in enumerate(messages):
         if calls := message.get("tool_calls"):
-            renamed = [{**each["function"], "name": each["function"]["name"] + _MARK} for each in calls]
-            marked[number] = {
+            renamed = [
+                {**each["function"], "name": f"{each['function']['name']}{_MARK}{next(numbers)}e"} for each in calls
+            ]
+            marked[at] = {
                 **message,
                 "tool_calls": [{**each, "function": new} for each, new in zip(calls, renamed, strict=True)],
             }
@@ -220,7 +231,8 @@ class _Finder:
         written = self._written_by(turn)
         if written is None:
             return None
-        return self.with_stop((self._generation_begins(turn, written), written[1]))
+        begin = self._generation_begins(turn, written)
+        return self.with_stop((begin, self._result_begins(turn, begin, written)))
 
     def require_turns(self, roles: Collection[str] = ("system", "user", "assistant")) -> None:
         """Refuse a conversation of which the template omits a turn.
@@ -298,6 +310,29 @@ class _Finder:
         if at < 0 or any(token in between for token in self._template.tokenizer.special_tokens):
             return written[0]
         return at + len(header)
+
+    def _result_begins(self, turn: int, begin: int, written: Span) -> int:
+        """Where a template writes the result of the calls of `turn` into the same turn (Gemma 4), or repeats the name
+        of the function before it (gpt-oss); the end of what is written where it does neither."""
+        message, following = self._messages[turn], self._messages[turn + 1 : turn + 2]
+        if not message.get("tool_calls") or not following or following[0]["role"] != "tool":
+            return written[1]
+        # The turn is written without its thought where a later one answers.
+        for last in (message, {key: value for key, value in message.items() if key != "reasoning_content"}):
+            ending = Conversation([*self._messages[:turn], cast(Message, last)], self._tools)
+            try:
+                alone = _Finder(self._template, ending, self._template.text_of(ending.messages, ending.tools)[0])
+                found = alone._written_by(turn)
+            except Refused:
+                continue
+            if found is None:
+                continue
+            for here, there in ((written[0], found[0]), (begin, alone._generation_begins(turn, found))):
+                alike = _agreement(self._text[here : written[1]], alone._text[there:])
+                calls = self._text[here : here + alike]
+                if all(call["function"]["name"] in calls for call in message["tool_calls"]):
+                    return here + alike
+        return written[1]
 
     def _replaced(self, turn: int, other: Message) -> list[Message]:
         return [*self._messages[:turn], other, *self._messages[turn + 1 :]]

@@ -219,3 +219,41 @@ def test_templates_that_write_nothing_of_a_text_are_refused(name: str, load: Loa
     messages: list[Message] = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "answered"}]
     with pytest.raises(Refused):
         load(f"{name}_training")[0].render(Conversation(messages))
+
+
+_CALLING = ("diffusion_gemma", "gemma4", "gemma4_v3", "gemma4_v5", "glm4moe", "gptoss", "lfm2_2_5", "qwen3")
+
+
+def _calls(*cities: str) -> Message:
+    calls = [{"type": "function", "function": {"name": "weather", "arguments": {"city": city}}} for city in cities]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+@pytest.mark.parametrize("name", _CALLING)
+@pytest.mark.parametrize("thought", ["", "hm"])
+def test_results_of_tools_are_not_trained_on(name: str, thought: str, load: Load) -> None:
+    """Gemma 4 writes them into the turn that calls, gpt-oss with the name of the function before them."""
+    messages: list[Message] = [
+        {"role": "user", "content": "asked"},
+        {**_calls("Oslo"), **({"reasoning_content": thought} if thought else {})},  # type: ignore[typeddict-item]
+        {"role": "tool", "content": "seven", "name": "weather"},
+        _calls("Rome"),
+        {"role": "tool", "content": "nine", "name": "weather"},
+        {"role": "assistant", "content": "cold"},
+        {"role": "user", "content": "again"},
+        {"role": "assistant", "content": "warm"},
+    ]
+    tools = [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": {}}}]
+    rendered = load(name)[0].render(Conversation(messages, tools))
+    learnt = [rendered.text[begin:end] for begin, end in rendered.spans]
+    assert len(learnt) == 4
+    assert all(said in part for said, part in zip(("Oslo", "Rome", "cold", "warm"), learnt, strict=True))
+    assert not any(given in part for given in ("seven", "nine", "asked", "again", "to=assistant") for part in learnt)
+
+
+def test_a_template_that_writes_only_the_first_of_several_calls_is_refused(load: Load) -> None:
+    result: Message = {"role": "tool", "content": "seven", "name": "weather"}
+    answer: Message = {"role": "assistant", "content": "cold"}
+    messages: list[Message] = [{"role": "user", "content": "asked"}, _calls("Oslo", "Rome"), result, result, answer]
+    with pytest.raises(Refused, match="only some"):
+        load("gptoss")[0].render(Conversation(messages))
