@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, Protocol
 
 from tokenizers import Encoding
 
@@ -306,10 +306,20 @@ class _Finder:
         # Earlier turns look different once later ones follow; the header of this turn does not.
         header = prompt.removeprefix(before) if prompt.startswith(before) else ""
         at = self._text.rfind(header, 0, written[0]) if header else -1
+        if at < 0:
+            return written[0]
         between = self._text[at + len(header) : written[0]]
-        if at < 0 or any(token in between for token in self._template.tokenizer.special_tokens):
+        # Special tokens may be of other turns (Gemma 4), unless the header stands right behind the turn before.
+        is_other = any(token in between for token in self._template.tokenizer.special_tokens)
+        if is_other and not self._ends_with(turn - 1, at, before):
             return written[0]
         return at + len(header)
+
+    def _ends_with(self, turn: int, end: int, before: str) -> bool:
+        """Whether the text up to `end` ends with the content of `turn` as `before` does, of which it is the last."""
+        same = self._text[end - _agreement(self._text[:end], before, at_end=True) : end]
+        said = self._messages[turn]["content"].strip()
+        return bool(said) and any(form in same for form in (said, json.dumps(said, ensure_ascii=False)[1:-1]))
 
     def _result_begins(self, turn: int, begin: int, written: Span) -> int:
         """Where a template writes the result of the calls of `turn` into the same turn (Gemma 4), or repeats the name
@@ -317,9 +327,11 @@ class _Finder:
         message, following = self._messages[turn], self._messages[turn + 1 : turn + 2]
         if not message.get("tool_calls") or not following or following[0]["role"] != "tool":
             return written[1]
-        # The turn is written without its thought where a later one answers.
-        for last in (message, {key: value for key, value in message.items() if key != "reasoning_content"}):
-            ending = Conversation([*self._messages[:turn], cast(Message, last)], self._tools)
+        # The turn is written without its thought, which may be its content, where a later one answers.
+        bare: Message = {"role": "assistant", "content": message["content"], "tool_calls": message["tool_calls"]}
+        silent: Message = {**bare, "content": ""}
+        for last in (message, bare, silent):
+            ending = Conversation([*self._messages[:turn], last], self._tools)
             try:
                 alone = _Finder(self._template, ending, self._template.text_of(ending.messages, ending.tools)[0])
                 found = alone._written_by(turn)

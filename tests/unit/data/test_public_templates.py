@@ -230,12 +230,12 @@ def _calls(*cities: str) -> Message:
 
 
 @pytest.mark.parametrize("name", _CALLING)
-@pytest.mark.parametrize("thought", ["", "hm"])
-def test_results_of_tools_are_not_trained_on(name: str, thought: str, load: Load) -> None:
+@pytest.mark.parametrize("thought", [{}, {"reasoning_content": "hm"}, {"content": "hm"}])
+def test_results_of_tools_are_not_trained_on(name: str, thought: dict[str, str], load: Load) -> None:
     """Gemma 4 writes them into the turn that calls, gpt-oss with the name of the function before them."""
     messages: list[Message] = [
         {"role": "user", "content": "asked"},
-        {**_calls("Oslo"), **({"reasoning_content": thought} if thought else {})},  # type: ignore[typeddict-item]
+        {**_calls("Oslo"), **thought},  # type: ignore[typeddict-item]
         {"role": "tool", "content": "seven", "name": "weather"},
         _calls("Rome"),
         {"role": "tool", "content": "nine", "name": "weather"},
@@ -249,6 +249,8 @@ def test_results_of_tools_are_not_trained_on(name: str, thought: str, load: Load
     assert len(learnt) == 4
     assert all(said in part for said, part in zip(("Oslo", "Rome", "cold", "warm"), learnt, strict=True))
     assert not any(given in part for given in ("seven", "nine", "asked", "again", "to=assistant") for part in learnt)
+    if name == "gptoss":
+        assert all(part.startswith("<|channel|>final") for part in learnt[2:])
 
 
 def test_a_template_that_writes_only_the_first_of_several_calls_is_refused(load: Load) -> None:
