@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from functools import cached_property
@@ -150,12 +151,13 @@ class ChatTemplate:
         add_generation_prompt: bool = False,
     ) -> tuple[str, list[tuple[int, int]]]:
         """What the template writes, and the ranges that its {% generation %} tags mark (none without such tags)."""
+        shown = [self._as_expected(message) for message in messages]
         # Asked of the text itself: the length of a placeholder must not be (see `skeleton`).
         given = sum(str.__len__(each.get("content") or "") for each in messages)
         self.environment.meter.start(len(messages), given)
         try:
             text = self._compiled.render(
-                messages=[_as_templates_expect(message) for message in messages],
+                messages=shown,
                 tools=tools,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
@@ -171,6 +173,36 @@ class ChatTemplate:
         except _TEMPLATE_FAULTS as error:
             raise Refused(str(error)[:_LONGEST_REASON] or type(error).__name__) from error
         return split_generation_marks(text)
+
+    def _as_expected(self, message: Message) -> dict[str, Any]:
+        """Without our own key; reasoning also under its older name, as transformers passes it on; arguments as text for
+        a template that cannot write objects."""
+        shown: dict[str, Any] = {key: value for key, value in message.items() if key != "train"}
+        if shown.get("reasoning_content") is not None:
+            shown.setdefault("thinking", shown["reasoning_content"])
+        if shown.get("tool_calls") and self._takes_arguments_as_text:
+            shown["tool_calls"] = [_with_arguments_as_text(call) for call in shown["tool_calls"]]
+        return shown
+
+    @cached_property
+    def _takes_arguments_as_text(self) -> bool:
+        """Whether the template writes arguments as they are, not as JSON: DeepSeek-V3's fails on objects, others would
+        write them as Python does."""
+        call = {"type": "function", "function": {"name": "probe", "arguments": {"key": "value"}}}
+        texts = [self._written_call(each) for each in (call, _with_arguments_as_text(call))]
+        return (texts[0] is None or "{'key': 'value'}" in texts[0]) and texts[1] is not None
+
+    def _written_call(self, call: dict[str, Any]) -> str | None:
+        """What the template writes of a turn with this call; None where it fails."""
+        question = {"role": "user", "content": "question"}
+        messages = [question, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        self.environment.meter.start(len(messages), 0)
+        try:
+            return self._compiled.render(
+                messages=messages, tools=None, add_generation_prompt=False, **self.tokenizer.named_tokens
+            )
+        except (LimitExceeded, RecursionError, MemoryError, *_TEMPLATE_FAULTS):
+            return None
 
     @cached_property
     def turn_end(self) -> str | None:
@@ -261,9 +293,6 @@ def template_source(template: str, tokenizer: Tokenizer) -> str:
         ) from error
 
 
-def _as_templates_expect(message: Message) -> dict[str, Any]:
-    """Without our own key; reasoning also under its older name, as transformers passes it on."""
-    shown: dict[str, Any] = {key: value for key, value in message.items() if key != "train"}
-    if shown.get("reasoning_content") is not None:
-        shown.setdefault("thinking", shown["reasoning_content"])
-    return shown
+def _with_arguments_as_text(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}

@@ -151,3 +151,21 @@ def test_the_turn_end_stops_generation_before_the_eos(make_model: Callable[..., 
     tokenizer = Tokenizer.load(directory)
     template = ChatTemplate.load("chatml", tokenizer)
     assert template.stop_ids == tuple(map(tokenizer.id_of, ["<|im_end|>", "<|endoftext|>", "</s>"]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written"),
+    [
+        ("call.function.arguments + '!'", '{"city": "Orléans <3"}!'),
+        ("call.function.arguments", '{"city": "Orléans <3"}'),
+        ("call.function.arguments | tojson", '{"city": "Orléans <3"}'),
+        ("call.function.arguments.city", "Orléans <3"),
+    ],
+)
+def test_arguments_are_text_where_the_template_cannot_write_objects(
+    arguments: str, written: str, make_model: Callable[..., Path]
+) -> None:
+    calls = "{% for call in m.tool_calls or [] %}{{ call.function.name }} {{ " + arguments + " }}{% endfor %}"
+    source = "{% for m in messages %}{{ m.content }}" + calls + "|{% endfor %}"
+    template = ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=source)))
+    assert template.text_of(CALLS)[0] == f"Weather in Oslo?|weather {written}|7 °C|Cold.|"
