@@ -117,8 +117,19 @@ def tools(value: Any) -> list[dict[str, Any]] | BadRow | None:
         function = schema.get("function", schema) if isinstance(schema, dict) else None
         if not isinstance(function, dict) or not is_text(function.get("name")) or not _is_json(schema):
             return BadRow("unreadable tools", "tools must be a list of schemas, each with a name")
+        if (empty := _null_parameter(function)) is not None:
+            # Exports of tables give every schema, and every call, the keys of all rows.
+            detail = f"the parameter '{empty}' of {function['name']} is null; leave nulls out here and in calls"
+            return BadRow("unreadable tools", detail)
         schemas.append(schema if "function" in schema else {"type": "function", "function": schema})
     return schemas
+
+
+def _null_parameter(function: dict[str, Any]) -> str | None:
+    parameters = function.get("parameters")
+    properties = parameters.get("properties") if isinstance(parameters, dict) else None
+    found = properties.items() if isinstance(properties, dict) else ()
+    return next((name for name, schema in found if schema is None), None)
 
 
 def _is_json(value: Any) -> bool:

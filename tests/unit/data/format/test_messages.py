@@ -144,7 +144,10 @@ def test_bad_messages_row_is_named_with_its_reason(messages: Any, reason: str, d
     assert detail in made.detail
 
 
-@pytest.mark.parametrize("tools", ["not json", [1], [{"type": "function"}], {"parameters": {}}])
+_OF_A_TABLE = {"name": "f", "parameters": {"properties": {"x": {"type": "string"}, "of_another_tool": None}}}
+
+
+@pytest.mark.parametrize("tools", ["not json", [1], [{"type": "function"}], {"parameters": {}}, [_OF_A_TABLE]])
 def test_unreadable_tools_make_a_bad_row(tools: Any) -> None:
     made = convert({"messages": [_USER, _ANSWER], "tools": tools})
     assert isinstance(made, BadRow) and made.reason == "unreadable tools"
