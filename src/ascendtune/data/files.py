@@ -267,13 +267,16 @@ def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
 
 
 def _training_files(files: list[Path], folder: Path) -> list[Path]:
-    """The files of the split `train`, where file names tell splits apart: test.jsonl beside train.jsonl is not read."""
+    """The files without those of other splits, where one is named after `train`: test.jsonl beside train.jsonl."""
     of_train = [file for file in files if _mentions(file, folder, "train")]
-    others = [file for file in files if any(_mentions(file, folder, split) for split in _SPLITS)]
-    if of_train and len(others) == len(files) > len(of_train):
-        say(f"{folder}: the split 'train' is read ({count_of(len(of_train), 'file')} of {len(files)})")
-        return of_train
-    return files
+    others = [
+        file for file in files if file not in of_train and any(_mentions(file, folder, split) for split in _SPLITS)
+    ]
+    if not of_train or not others:
+        return files
+    names = ", ".join(str(file.relative_to(folder)) for file in others[:3]) + (", …" if len(others) > 3 else "")
+    say(f"{folder}: the split 'train' is read, not {names} ({count_of(len(others), 'file')} of {len(files)})")
+    return [file for file in files if file not in others]
 
 
 def _matching(files: list[Path], folder: Path, wanted: str, word: str) -> list[Path]:
@@ -291,7 +294,7 @@ def _matching(files: list[Path], folder: Path, wanted: str, word: str) -> list[P
 
 def _mentions(file: Path, folder: Path, word: str) -> bool:
     """`train` is in train.jsonl, data/train-00000-of-00002.parquet and train/0.json, not in training.json."""
-    return bool(re.search(rf"(?<![a-zA-Z0-9]){re.escape(word)}(?![a-zA-Z0-9])", str(file.relative_to(folder))))
+    return bool(re.search(rf"(?<![a-zA-Z0-9]){re.escape(word)}(?![a-zA-Z0-9])", str(file.relative_to(folder)), re.I))
 
 
 def _is_data(relative: Path) -> bool:

@@ -445,6 +445,23 @@ def test_a_test_file_beside_a_train_file_is_not_trained_on(tmp_path: Path) -> No
     assert _names(_read(tmp_path)) == ["train.jsonl"]
 
 
+@pytest.mark.parametrize(
+    ("names", "read"),
+    [
+        (["Train.jsonl", "Test.jsonl"], ["Train.jsonl"]),
+        (["more.jsonl", "test.jsonl", "train-2.jsonl"], ["more.jsonl", "train-2.jsonl"]),
+        (["more.jsonl", "train.jsonl", "train_test.jsonl"], ["more.jsonl", "train.jsonl", "train_test.jsonl"]),
+        (["more.jsonl", "test.jsonl"], ["more.jsonl", "test.jsonl"]),
+    ],
+)
+def test_files_of_other_splits_are_left_out_where_one_is_of_train(
+    names: list[str], read: list[str], tmp_path: Path
+) -> None:
+    for name in names:
+        (tmp_path / name).write_text(json.dumps({"from": name}) + "\n")
+    assert _names(_read(tmp_path)) == read
+
+
 def test_a_directory_without_data_says_so(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("nothing here")
     assert "no data file" in _refused(tmp_path).what
