@@ -16,7 +16,7 @@ from ascendtune.core.files import require_writable
 from ascendtune.core.locks import file_lock
 from ascendtune.core.ownership import require_own
 from ascendtune.core.rundir import RunDir
-from ascendtune.recipe.changes import require_same_recipe
+from ascendtune.recipe.changes import kind_of_loss, leaves_of, require_same_recipe
 from ascendtune.recipe.recipe import Recipe
 
 _RESUME = "checkpoint.resume"
@@ -171,8 +171,26 @@ def _from_path(
             remedy="if you trust its author, add --trust-checkpoint",
             where=checkpoint,
         )
+    if owner.recipe.is_file():
+        _require_same_loss(owner, recipe, checkpoint)
     run = _next_of_series(wanted) if newest.run_json.is_file() else newest
     return Choice(run, None, checkpoint.resolve(), [f"starting {run} from {checkpoint}: as asked"])
+
+
+def _require_same_loss(owner: RunDir, recipe: Recipe, checkpoint: Path) -> None:
+    """Raise where the run of a checkpoint had another loss: its step, optimizer state and reference would be wrong."""
+    other = Recipe.load(owner.recipe)
+    before, after = (kind_of_loss(leaves_of(each.model_dump(mode="json"))) for each in (other, recipe))
+    if before != after:
+        weights = f"model.path={owner}/model"
+        if other.method.adapter is not None:
+            weights = f"method.{other.method.tuner}.start_from=[{owner}]"
+        raise RecipeError(
+            f"{_RESUME}: the checkpoint is of a run with another loss ({before} -> {after})",
+            code="recipe-changed",
+            remedy=f"train its weights from step 1 on: {weights}, without {_RESUME}",
+            where=checkpoint,
+        )
 
 
 def _require_own(checkpoints: Path, checkpoint: Path, trust_checkpoint: bool) -> None:

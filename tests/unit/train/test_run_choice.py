@@ -8,7 +8,8 @@ import pytest
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.rundir import RunDir
-from ascendtune.train.run_choice import require_checkpoint
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.run_choice import planned_run, require_checkpoint
 
 
 def test_checkpoint_that_is_not_there_is_refused_with_an_example(tmp_path: Path) -> None:
@@ -42,3 +43,25 @@ def test_checkpoint_without_its_parts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         require_checkpoint(tmp_path)
     assert caught.value.code == "checkpoint-incomplete"
+
+
+@pytest.mark.parametrize(
+    ("tuner", "remedy"), [("lora", "method.lora.start_from=[{run}]"), ("full", "model.path={run}/model")]
+)
+def test_checkpoint_of_a_run_with_another_loss_is_refused(tuner: str, remedy: str, tmp_path: Path) -> None:
+    def recipe(**method: str) -> Recipe:
+        return Recipe.check({
+            "name": "dpo", "run_dir": str(tmp_path / "{name}"), "model": {"path": "m"}, "data": {"train": "d"},
+            "method": {"tuner": tuner, **method}, "checkpoint": {"resume": str(run.checkpoint(3))},
+        })  # fmt: skip
+
+    run = RunDir(tmp_path / "sft")
+    run.create(recipe(stage="sft").to_yaml(), {}, {})
+    run.checkpoint(3).mkdir()
+    for name in ("state.json", "digests.json"):
+        (run.checkpoint(3) / name).touch()
+    assert planned_run(recipe(stage="sft"), [], True).foreign == run.checkpoint(3)
+    with pytest.raises(RecipeError) as caught:
+        planned_run(recipe(stage="preference"), [], True)
+    assert caught.value.code == "recipe-changed" and "(sft -> preference, sigmoid)" in caught.value.what
+    assert remedy.format(run=run.path) in caught.value.remedy
