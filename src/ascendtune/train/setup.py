@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ascendtune import __version__
+from ascendtune.core.errors import RecipeError
 from ascendtune.core.files import write_json
 from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
@@ -134,7 +135,7 @@ def set_up(
 
     checkpointer = Checkpointer(run, strategy, strategy.content(model, optimizer), keep=recipe.checkpoint.keep)
     held.enter_context(stop.listening("a checkpoint"))
-    counters = _resume(run, record, recipe, strategy, checkpointer)
+    counters = _resume(run, record, recipe, strategy, checkpointer, schedule.total_steps)
     if strategy.is_main:
         write_json(run.start_weights, start_weights)
         global_batch = batches.plan.global_batch
@@ -269,13 +270,32 @@ def _step_profile(
 
 
 def _resume(
-    run: RunDir, record: dict[str, Any], recipe: Recipe, strategy: Strategy, checkpointer: Checkpointer
+    run: RunDir,
+    record: dict[str, Any],
+    recipe: Recipe,
+    strategy: Strategy,
+    checkpointer: Checkpointer,
+    total_steps: int,
 ) -> Counters:
-    """Load the checkpoint that this start goes on from, if any, and remove later records and checkpoints."""
+    """Load the checkpoint that this start goes on from, if any, and remove later records and checkpoints.
+
+    Raises:
+        RecipeError: it is of another run, and of the last step or a later one.
+    """
     steps = run.checkpoint_steps()
     resume_from = record.get("resume_from")
     source = Path(resume_from) if resume_from else run.checkpoint(steps[-1]) if steps else None
     counters = Counters.of(checkpointer.load(source)) if source is not None else Counters()
+    is_foreign = source is not None and source.resolve().parent != run.checkpoints.resolve()
+    if is_foreign and counters.step >= total_steps:
+        raise RecipeError(
+            f"checkpoint.resume: the checkpoint is of step {counters.step:,}, and this run ends after step "
+            f"{total_steps:,}: no step is left to train",
+            code="nothing-to-train",
+            remedy="raise optim.max_steps or optim.epochs; to train its weights from step 1 on: model.path=RUN/model, "
+            "for an adapter method.lora.start_from=[RUN]",
+            where=source,
+        )
     best = counters.best_step if recipe.checkpoint.best else None
     # A start from an older checkpoint, or of another run, may be without the best one.
     if best is not None and (best > counters.step or not run.checkpoint(best).exists()):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from ascendtune.core.errors import MachineError
+from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.core.rundir import RunDir
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
@@ -124,6 +124,17 @@ def test_a_start_from_an_older_checkpoint_removes_the_later_ones(start: MakeLoop
     first.checkpointer.wait()
     again = start(optim={"max_steps": 3}, resume_from=first.run_directory.checkpoint(1))
     assert again.counters.step == 1 and again.run_directory.checkpoint_steps() == [1]
+
+
+def test_a_checkpoint_of_another_run_without_a_step_left_is_refused(start: MakeLoop, tmp_path: Path) -> None:
+    first = start(optim={"max_steps": 3})
+    first.run()
+    first.checkpointer.wait()
+    other = {"resume_from": first.run_directory.checkpoint(2), "run_dir": str(tmp_path / "other")}
+    assert start(optim={"max_steps": 3}, **other).counters.step == 2
+    with pytest.raises(RecipeError) as caught:
+        start(optim={"max_steps": 2}, **other)
+    assert caught.value.code == "nothing-to-train" and "ends after step 2" in caught.value.what
 
 
 def test_the_global_batch_of_a_run_stays_when_the_recipe_makes_it_larger(start: MakeLoop) -> None:
