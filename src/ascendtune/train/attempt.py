@@ -173,7 +173,7 @@ def _finish(loop: Loop, chat_template: str, reason: str) -> None:
     run.require_present()
     if loop.recipe.profile.only:
         if strategy.is_main:
-            run.end_attempt("finished", ended_because=reason)
+            run.end_attempt("finished", ended_because=reason, resume_from=None)
         strategy.barrier()
         return
     best = counters.best_step if loop.recipe.checkpoint.best else None
@@ -185,7 +185,7 @@ def _finish(loop: Loop, chat_template: str, reason: str) -> None:
     if strategy.is_main:
         export_model(loop.model, loop.tokenizer, run.model, chat_template, new_tokens=new_tokens)
         exported_step = counters.step if best is None else best
-        run.end_attempt("finished", ended_because=reason, exported_step=exported_step)
+        run.end_attempt("finished", ended_because=reason, exported_step=exported_step, resume_from=None)
     strategy.barrier()
 
 

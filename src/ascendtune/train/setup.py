@@ -139,7 +139,7 @@ def set_up(
     if strategy.is_main:
         write_json(run.start_weights, start_weights)
         global_batch = batches.plan.global_batch
-        run.update(resume_from=None, global_batch=global_batch, resolved=resolved, versions=_versions(device))
+        run.update(global_batch=global_batch, resolved=resolved, versions=_versions(device))
     scaler = in_loop.scaler(device)
     if scaler is not None and counters.scaler:
         scaler.load_state_dict(counters.scaler)
@@ -282,11 +282,13 @@ def _resume(
     Raises:
         RecipeError: it is of another run, and of the last step or a later one.
     """
-    steps = run.checkpoint_steps()
-    resume_from = record.get("resume_from")
-    source = Path(resume_from) if resume_from else run.checkpoint(steps[-1]) if steps else None
+    named, steps, own = record.get("resume_from"), run.checkpoint_steps(), run.checkpoints.resolve()
+    source = run.checkpoint(steps[-1]) if steps else None
+    # Of another run until there is one of its own: a restart before that must not begin anew.
+    if named is not None and (not steps or Path(named).resolve().parent == own):
+        source = Path(named)
+    is_foreign = source is not None and source.resolve().parent != own
     counters = Counters.of(checkpointer.load(source)) if source is not None else Counters()
-    is_foreign = source is not None and source.resolve().parent != run.checkpoints.resolve()
     if is_foreign and counters.step >= total_steps:
         raise RecipeError(
             f"checkpoint.resume: the checkpoint is of step {counters.step:,}, and this run ends after step "
@@ -307,6 +309,7 @@ def _resume(
         run.remove_unfinished()
         run.cut_back(counters.step, counters.evaluated_step)
         run.remove_checkpoints_after(counters.step)
+        run.update(resume_from=named if is_foreign else None)
     strategy.barrier()
     return counters
 

@@ -46,7 +46,9 @@ def start(tiny_model: Path, tmp_path: Path) -> Iterator[MakeLoop]:
     rows.write_text((json.dumps({"messages": turns}) + "\n") * ROWS)
     with torch.random.fork_rng(devices=[]), ExitStack() as held:
 
-        def make(rank: int = 0, resume_from: Path | None = None, **changes: Any) -> Loop:
+        def make(
+            rank: int = 0, resume_from: Path | None = None, record: dict[str, Any] | None = None, **changes: Any
+        ) -> Loop:
             values = {
                 "run_dir": str(tmp_path / "run"),
                 "model": {"path": str(tiny_model)},
@@ -60,7 +62,7 @@ def start(tiny_model: Path, tmp_path: Path) -> Iterator[MakeLoop]:
             ready = prepare_run(recipe, {})
             assert ready.run is not None and ready.claim is not None
             ready.claim.release()
-            record = ready.run.read() | ({"resume_from": str(resume_from)} if resume_from else {})
+            record = record or ready.run.read() | ({"resume_from": str(resume_from)} if resume_from else {})
             loop = set_up(ready.run, record, recipe, RankOf(rank), ready.prepared, Phases(None), held)
             loop.recorder.callbacks.clear()
             return loop
@@ -135,6 +137,23 @@ def test_a_checkpoint_of_another_run_without_a_step_left_is_refused(start: MakeL
     with pytest.raises(RecipeError) as caught:
         start(optim={"max_steps": 2}, **other)
     assert caught.value.code == "nothing-to-train" and "ends after step 2" in caught.value.what
+
+
+def test_a_restart_before_the_first_checkpoint_begins_at_that_of_the_other_run_again(
+    start: MakeLoop, tmp_path: Path
+) -> None:
+    first = start(optim={"max_steps": 3})
+    first.run()
+    first.checkpointer.wait()
+    changes: dict[str, Any] = {"optim": {"max_steps": 3}, "run_dir": str(tmp_path / "other")}
+    begun = start(resume_from=first.run_directory.checkpoint(1), **changes)
+    # What a launcher does: the worker again, on the same record.
+    again = start(record=begun.run_directory.read(), **changes)
+    assert again.counters.step == 1
+    again.run()
+    again.checkpointer.wait()
+    assert again.run_directory.checkpoint_steps() == [2]
+    assert start(record=again.run_directory.read(), **changes).counters.step == 2
 
 
 def test_the_global_batch_of_a_run_stays_when_the_recipe_makes_it_larger(start: MakeLoop) -> None:
