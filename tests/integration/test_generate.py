@@ -163,6 +163,40 @@ def test_an_adapter_goes_onto_its_base(taught: Path, tmp_path: Path) -> None:
     assert loaded.generate([asked("who are you?")], 20) != load(taught).generate([asked("who are you?")], 20)
 
 
+@pytest.mark.parametrize(("before", "after"), [(512, 576), (576, 512)], ids=["padded", "cut to the tokenizer"])
+@pytest.mark.parametrize("saved", [None, ["embed_tokens"]], ids=["beside", "trained"])
+def test_an_adapter_with_another_number_of_embeddings_than_its_base_and_its_tokenizer(
+    saved: list[str] | None, before: int, after: int, taught: Path, tmp_path: Path
+) -> None:
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    from ascendtune.merge.merge import merge
+
+    base = shutil.copytree(taught, tmp_path / "base")
+    model = AutoModelForCausalLM.from_pretrained(taught)
+    model.resize_token_embeddings(before, mean_resizing=False)
+    model.save_pretrained(base)
+    model = AutoModelForCausalLM.from_pretrained(base)
+    torch.manual_seed(0)
+    model.resize_token_embeddings(after, mean_resizing=False)
+    config = LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"], modules_to_save=saved)
+    tuned = get_peft_model(model, config).eval()
+    with torch.no_grad():
+        tuned.get_input_embeddings().weight.mul_(1.5)
+    tuned.save_pretrained(tmp_path / "adapter")
+
+    loaded = load(tmp_path / "adapter")
+    merged = merge([str(tmp_path / "adapter")], tmp_path / "merged")
+
+    ids = torch.arange(3, 40)[None]
+    assert merged.verification is not None and merged.verification.agrees
+    with torch.no_grad():
+        expected, found = tuned(ids).logits, loaded.model.model(ids).logits
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(load(tmp_path / "merged").model.model(ids).logits, expected)
+
+
 def test_an_adapter_without_its_base_says_so(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(
         json.dumps({"peft_type": "LORA", "base_model_name_or_path": str(tmp_path / "gone")})

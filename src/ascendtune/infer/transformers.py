@@ -13,8 +13,9 @@ import torch
 from ascendtune.core.errors import AscendtuneError, InputError
 from ascendtune.core.foreign_json import first_line
 from ascendtune.core.log import warn
-from ascendtune.hub.adapter_files import require_all_adapter_weights
+from ascendtune.hub.adapter_files import PREFIX, WEIGHTS, require_all_adapter_weights
 from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
+from ascendtune.hub.safetensors_header import read_safetensors_header
 from ascendtune.infer.engine import Weights
 from ascendtune.machine.torch_backend.device import Device
 
@@ -55,8 +56,11 @@ class TransformersModel:
         if _counts_positions_itself(model):
             _leave_positions_to(model)
         if weights.adapter is not None:
-            if vocabulary > model.get_input_embeddings().weight.shape[0]:
-                model.resize_token_embeddings(vocabulary, mean_resizing=False)
+            present = model.get_input_embeddings().weight.shape[0]
+            # The adapter's table may be padded to more rows than the tokenizer has ids, or have fewer than the base's.
+            rows = max(vocabulary, _rows_of_embeddings(model, weights.adapter) or present)
+            if rows != present:
+                model.resize_token_embeddings(rows, mean_resizing=False)
             model = _with_adapter(model, weights.adapter)
         return cls(model.to(device.torch_device).eval(), device)
 
@@ -265,6 +269,15 @@ def _leave_positions_to(model: Any) -> None:
         return inputs
 
     model.prepare_inputs_for_generation = without_positions
+
+
+def _rows_of_embeddings(model: Any, adapter: Path) -> int | None:
+    """Rows of the input or output embeddings that the adapter has as a whole; None where it has neither."""
+    tables = (model.get_input_embeddings(), model.get_output_embeddings())
+    modules = [name for name, each in model.named_modules() if each in tables]
+    stored = read_safetensors_header(adapter / WEIGHTS).tensors
+    names = [f"{PREFIX}{module}{inner}.weight" for module in modules for inner in ("", ".base_layer")]
+    return next((stored[name].shape[0] for name in names if name in stored), None)
 
 
 def _with_adapter(model: Any, adapter: Path) -> Any:

@@ -283,7 +283,9 @@ class Draft:
             self.config["vocab_size"] = rows
         else:
             self.config["text_config"] = {**self.config["text_config"], "vocab_size": rows}
-        self.notes.append(f"the adapter has embeddings for new tokens: the vocabulary has {rows:,} rows")
+        grown = rows > self.base.tensor(str(self.base.table)).shape[0]
+        what = "has embeddings for new tokens" if grown else "was trained with fewer embeddings than the base has"
+        self.notes.append(f"the adapter {what}: the vocabulary has {rows:,} rows")
 
     def _become_classifier(self, name: str, adapter: Adapter, key: str) -> None:
         """A reward model: the head that makes logits goes, one that makes scores comes."""

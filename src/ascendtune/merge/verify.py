@@ -84,7 +84,7 @@ def verify(plan: MergePlan, merged: Path, progress: Progress) -> Verification:
     """
     began = time.perf_counter()
     _require_memory(plan)
-    ids = _tokens(plan.base)
+    ids = _tokens(plan)
     try:
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
             progress(_DOING, 0, 2)
@@ -125,11 +125,11 @@ def _require_memory(plan: MergePlan) -> None:
         raise CannotVerify(f"it takes {format_bytes(needed)} of memory, {format_bytes(available)} are available")
 
 
-def _tokens(base: Base) -> torch.Tensor:
-    text = base.config.get("text_config") or base.config
-    count = _TOKENS_OF_EXPERTS if _has_experts(base) else _TOKENS
+def _tokens(plan: MergePlan) -> torch.Tensor:
+    texts = [each.get("text_config") or each for each in (plan.base.config, plan.config)]
+    count = _TOKENS_OF_EXPERTS if _has_experts(plan.base) else _TOKENS
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, int(text.get("vocab_size", 256)), (1, count), generator=generator)
+    return torch.randint(0, min(int(each.get("vocab_size", 256)) for each in texts), (1, count), generator=generator)
 
 
 def _has_experts(base: Base) -> bool:
@@ -143,9 +143,9 @@ def _ask_adapter(plan: MergePlan, ids: torch.Tensor, *, in_one_batch: bool) -> t
     files = MappedFiles(plan.base.files.values())
     model = _load(plan, plan.base.directory, files)
     rows = _rows(plan)
-    grows = rows is not None and rows > model.get_input_embeddings().weight.shape[0]
-    base = None if in_one_batch and not grows else _logits(model, files, ids)
-    if grows:
+    is_resized = rows is not None and rows != model.get_input_embeddings().weight.shape[0]
+    base = None if in_one_batch and not is_resized else _logits(model, files, ids)
+    if is_resized:
         model.resize_token_embeddings(rows, mean_resizing=False)
     # PEFT writes the adapter's numbers into these, or into copies of their dtype, which may be narrower than the
     # adapter's; what is written into a mapped page would be lost.
