@@ -15,7 +15,8 @@ from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import InputError, RecipeError
 from ascendtune.core.files import expanded
 from ascendtune.core.log import warn
-from ascendtune.hub.download import find_local
+from ascendtune.hub import modelscope
+from ascendtune.hub.download import find_local, split_hub
 from ascendtune.hub.modelscope import Kind as SourceKind
 from ascendtune.job.backend import compose, docker, kubernetes, slurm
 from ascendtune.job.backend.engine import ENGINES
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
 _USUAL_COUNT = 8
 """Assumed number of devices of a server if this machine has none."""
 
-_PASSED_ON = ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "WANDB_API_KEY", "SWANLAB_API_KEY")
+_PASSED_ON = (
+    *("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"),
+    *("USE_MODELSCOPE_HUB", "MODELSCOPE_API_TOKEN", "MODELSCOPE_ENDPOINT", "MODELSCOPE_DOMAIN"),
+    *("WANDB_API_KEY", "SWANLAB_API_KEY"),
+)
 """Variables that training reads; passed on if set."""
 
 _FEWEST_HOURS = 0.1
@@ -256,9 +261,9 @@ def mounts_on_this_host(recipe_file: Path, recipe: Recipe) -> tuple[tuple[Mount,
         if local := find_local(text, kind):
             read |= _with_targets(local.absolute())
         else:
-            home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface").absolute()
-            written.add(home)
-            variables["HF_HOME"] = str(home)
+            caches = _hub_caches(text)
+            written |= set(map(Path, caches.values()))
+            variables |= caches
     for path in _files(recipe):
         if not path.exists():
             raise RecipeError(
@@ -266,6 +271,18 @@ def mounts_on_this_host(recipe_file: Path, recipe: Recipe) -> tuple[tuple[Mount,
             )
         read |= _with_targets(path)
     return _distinct(read, written), variables
+
+
+def _hub_caches(hub_id: str) -> dict[str, str]:
+    """Variable -> directory: where this user's downloads from the hub of `hub_id` are."""
+    hub, _ = split_hub(hub_id)
+    if hub == "modelscope" or (hub is None and modelscope.is_wanted(os.environ)):
+        caches = {"MODELSCOPE_CACHE": os.environ.get("MODELSCOPE_CACHE") or "~/.cache/modelscope"}
+    else:
+        caches = {"HF_HOME": os.environ.get("HF_HOME") or "~/.cache/huggingface"}
+        if given := os.environ.get("HF_HUB_CACHE"):
+            caches["HF_HUB_CACHE"] = given
+    return {name: str(expanded(place).absolute()) for name, place in caches.items()}
 
 
 def mounts_elsewhere(recipe: Recipe) -> tuple[Mount, ...]:

@@ -69,6 +69,27 @@ def test_a_hub_id_is_looked_for_in_the_hubs_cache(submit: Any, tmp_path: Path) -
     assert any(volume["target"] == f"{tmp_path}/hub" for volume in service["volumes"])
 
 
+@pytest.mark.parametrize(
+    ("model", "env", "cache"),
+    [
+        ("somebody/something", {"HF_HUB_CACHE": "/data/hub"}, "HF_HUB_CACHE=/data/hub"),
+        (
+            "somebody/something",
+            {"USE_MODELSCOPE_HUB": "1", "MODELSCOPE_CACHE": "/data/ms"},
+            "MODELSCOPE_CACHE=/data/ms",
+        ),
+        ("modelscope:somebody/something", {"MODELSCOPE_CACHE": "/data/ms"}, "MODELSCOPE_CACHE=/data/ms"),
+    ],
+)
+def test_the_container_asks_the_same_hub_and_sees_its_cache(
+    submit: Any, model: str, env: dict[str, str], cache: str
+) -> None:
+    service = yaml.safe_load(submit("compose", f"model.path={model}", **env).stdout)["services"]["train"]
+    assert cache in service["environment"]
+    assert ("USE_MODELSCOPE_HUB" in service["environment"]) == ("USE_MODELSCOPE_HUB" in env)
+    assert cache.partition("=")[2] in {volume["target"] for volume in service["volumes"] if not volume.get("read_only")}
+
+
 def test_secrets_are_named_and_never_written(submit: Any) -> None:
     for to in ENGINES:
         words = () if to == "slurm" else ("--env", "MY_PASSWORD")
