@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_
 from ascendtune.core.config import Contradiction, Section, origins_of, to_yaml, validate
 from ascendtune.core.document import Document, read_document, require_no_secrets
 from ascendtune.core.errors import with_other_names
+from ascendtune.core.files import expanded
 from ascendtune.core.overrides import apply_overrides
 from ascendtune.data.spec import DataSection
 from ascendtune.recipe.ignored_keys import ignored_keys
@@ -208,7 +209,7 @@ class Recipe(Section):
         return to_yaml(self)
 
     def run_directory(self) -> Path:
-        return Path(self.run_dir.replace("{name}", self.name))
+        return expanded(self.run_dir.replace("{name}", self.name))
 
     @property
     def learning_rate(self) -> float:

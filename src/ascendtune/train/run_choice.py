@@ -12,7 +12,7 @@ from typing import Any
 from ascendtune.core.checkpoint_names import named_checkpoint, split_checkpoint_name
 from ascendtune.core.claim import Claim, is_unfinished_start
 from ascendtune.core.errors import MachineError, RecipeError
-from ascendtune.core.files import require_writable
+from ascendtune.core.files import expanded, require_writable
 from ascendtune.core.locks import file_lock
 from ascendtune.core.ownership import require_own
 from ascendtune.core.rundir import RunDir
@@ -118,7 +118,7 @@ def checkpoint_to_resume(recipe: Recipe) -> Path:
     """
     name, which = split_checkpoint_name(recipe.checkpoint.resume)
     if which is None:
-        return Path(recipe.checkpoint.resume)
+        return expanded(recipe.checkpoint.resume)
     sibling = recipe.run_directory().parent / name
     return named_checkpoint(RunDir.open(sibling if sibling.is_dir() else name), which)
 

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from ascendtune.core.errors import RecipeError
@@ -220,6 +222,12 @@ def test_neighbours_words_are_answered_with_what_to_do(path, word, said):
     with pytest.raises(RecipeError) as raised:
         Recipe.load(path, [word])
     assert said in str(raised.value) and not raised.value.further
+
+
+def test_run_directory_may_be_below_the_home_directory(path, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/somebody")
+    recipe = Recipe.load(path, ["run_dir=~/runs/{name}", "name=a"])
+    assert recipe.run_directory() == Path("/home/somebody/runs/a")
 
 
 def test_a_value_of_several_kinds_is_complained_of_once(path):

@@ -54,7 +54,7 @@ def needs_of(recipe: Recipe, path: Path) -> Needs:
         recipe=str(path),
         model=recipe.model.path,
         data=tuple(each.path for each in sets),
-        run_dir=Path(recipe.run_dir.replace("{name}", recipe.name)).expanduser(),
+        run_dir=recipe.run_directory(),
         packages=packages,
         precision=recipe.precision,
         checkpoints=recipe.checkpoint.keep + 1,
