@@ -115,6 +115,7 @@ def submission_for(recipe_file: Path, overrides: Sequence[str], asked: SubmitOpt
         submission = replace(
             submission,
             mounts=mounts_elsewhere(recipe),
+            variables=_home(recipe),
             namespace=asked.namespace,
             secret=asked.secret or "ascendtune",
             volumes=dict(map(_volume, asked.volumes)),
@@ -123,7 +124,7 @@ def submission_for(recipe_file: Path, overrides: Sequence[str], asked: SubmitOpt
         kind = asked.kind or ("volcano" if submission.needs.labels else "job")
         return submission, kubernetes.write(submission, kind, recipe_file.read_text(encoding="utf-8"))
     mounts, variables = mounts_on_this_host(recipe_file, recipe)
-    submission = replace(submission, mounts=mounts, variables=variables)
+    submission = replace(submission, mounts=mounts, variables={**variables, **_home(recipe)})
     return submission, (docker if asked.to == "docker" else compose).write(submission)
 
 
@@ -310,10 +311,20 @@ def _sources(recipe: Recipe) -> list[tuple[str, SourceKind]]:
     return [*((name, "model") for name in models), *((name, "dataset") for name in data)]
 
 
+def _home(recipe: Recipe) -> dict[str, str]:
+    """The home directory, where a path of the recipe begins with it: an image has another one."""
+    paths = (recipe.run_dir, *_names_of_files(recipe), *(text for text, _ in _sources(recipe)))
+    return {"HOME": str(Path.home())} if any(text.startswith("~") for text in paths) else {}
+
+
+def _names_of_files(recipe: Recipe) -> set[str]:
+    given = {recipe.data.template, recipe.parallel.deepspeed.config or "", recipe.checkpoint.resume}
+    return given - {""}
+
+
 def _files(recipe: Recipe) -> set[Path]:
     """Files in keys that take a name or a path."""
-    given = {recipe.data.template, recipe.parallel.deepspeed.config or "", recipe.checkpoint.resume}
-    paths = ((text, expanded(text)) for text in given if text)
+    paths = ((text, expanded(text)) for text in _names_of_files(recipe))
     return {path.absolute() for text, path in paths if "/" in text or path.is_file()}
 
 

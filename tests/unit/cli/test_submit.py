@@ -90,6 +90,25 @@ def test_the_container_asks_the_same_hub_and_sees_its_cache(
     assert cache.partition("=")[2] in {volume["target"] for volume in service["volumes"] if not volume.get("read_only")}
 
 
+@pytest.mark.parametrize("to", ["compose", "kubernetes"])
+def test_home_directory_is_the_same_in_a_container_where_the_recipe_names_it(
+    submit: Any, tmp_path: Path, tiny_model: Path, to: str
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "qwen").symlink_to(tiny_model)
+    done = submit(to, "model.path=~/qwen", "run_dir=~/runs/{name}", HOME=str(tmp_path / "home"))
+    *_, file = yaml.safe_load_all(done.stdout)
+    if to == "compose":
+        environment, places = file["services"]["train"]["environment"], file["services"]["train"]["volumes"]
+        assert f"HOME={tmp_path}/home" in environment
+        assert {f"{tmp_path}/home/qwen", f"{tmp_path}/home/runs"} <= {each["target"] for each in places}
+    else:
+        (container,) = file["spec"]["template"]["spec"]["containers"]
+        assert {"name": "HOME", "value": f"{tmp_path}/home"} in container["env"]
+        assert f"{tmp_path}/home/runs" in {each["mountPath"] for each in container["volumeMounts"]}
+    assert "HOME=" not in submit("compose").stdout.replace("XDG_CACHE_HOME=", "")
+
+
 def test_secrets_are_named_and_never_written(submit: Any) -> None:
     for to in ENGINES:
         words = () if to == "slurm" else ("--env", "MY_PASSWORD")
