@@ -255,7 +255,13 @@ def test_the_largest_node_of_a_cluster_counts(submit: Any, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("said", "code"),
-    [("gpu:a100:4(S:0-1),npu:9", 0), ("gpu:a100:2,npu:9", 3), ("gpu:2\\ngpu:h100:8", 0), ("(null)", 3)],
+    [
+        ("gpu:a100:4(S:0-1),npu:9", 0),
+        ("gpu:a100:2,npu:9", 3),
+        ("gpu:a100:2(S:0),gpu:v100:2(S:1)", 0),
+        ("gpu:2\\ngpu:h100:8", 0),
+        ("(null)", 3),
+    ],
 )
 def test_slurm_says_how_many_gpus_a_node_has(submit: Any, tmp_path: Path, said: str, code: int) -> None:
     _program(tmp_path, "sbatch", "echo Submitted")

@@ -102,8 +102,9 @@ def _of_slurm(submission: Submission) -> int | None:
     # A site may call its devices otherwise, and the user then says so.
     if asked.exit_code != 0 or any("--gres" in option for option in submission.sbatch):
         return None
-    counts = re.findall(rf"\b{submission.needs.gres}(?::[^:,(\s]+)?:(\d+)", asked.output)
-    return max(map(int, counts), default=0)
+    # A node may have several types of one gres, of which a job that names none gets any.
+    pattern = re.compile(rf"\b{submission.needs.gres}(?::[^:,(\s]+)?:(\d+)")
+    return max((sum(map(int, pattern.findall(node))) for node in asked.output.splitlines()), default=0)
 
 
 def _of_kubernetes(submission: Submission) -> int | None:
