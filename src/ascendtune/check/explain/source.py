@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,14 +49,20 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
         with sys.stdin.buffer if name == STDIN else Path(name).open("rb") as file:
             if start:
                 file.seek(start)
-            is_first, has_crlf = True, False
+            is_first, has_crlf, wide = True, False, None
             block = rest = b""
             while new := file.read(BLOCK_BYTES):
+                if is_first and new.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                    # PowerShell's redirection.
+                    wide = codecs.getincrementaldecoder("utf-16")(errors="replace")
+                new = wide.decode(new).encode(errors="replace") if wide else new
                 if is_first:
                     _require_text(new, name)
                     is_first, has_crlf = False, b"\r\n" in new[:_LONGEST_LINE]
                 if has_crlf:
-                    new = (new + file.read(1) if new.endswith(b"\r") else new).replace(b"\r\n", b"\n")
+                    if new.endswith(b"\r"):
+                        new += wide.decode(file.read(2)).encode(errors="replace") if wide else file.read(1)
+                    new = new.replace(b"\r\n", b"\n")
                 # Many stand where a log was cut while it was written.
                 new = new.replace(b"\0", b"")
                 data = rest + new.translate(_TO_NEWLINES)

@@ -177,6 +177,21 @@ def test_lines_that_end_in_crlf_count_once(tmp_path: Path, shift: int) -> None:
     assert first.number == BLOCK_BYTES // len(line) * 2 + 1
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_log_that_powershell_redirected_is_read(tmp_path: Path, encoding: str, end: str) -> None:
+    before = "│ 训练 │" + end
+    count = BLOCK_BYTES // len(before.encode(encoding)) + 1
+    log = tmp_path / "job.log"
+    log.write_bytes(("\ufeff" + before * count + f"RuntimeError: the moon is full{end}").encode(encoding))
+
+    explanation = explain([str(log)])
+
+    assert "the moon is full" in explanation.headline()
+    first = explanation.verdict.first
+    assert first is not None and first.number == count + 1
+
+
 def test_missing_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         explain([str(tmp_path / "none.log")])
