@@ -17,7 +17,7 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
         "tokens are cached by what they were made from",
         {
             "overwrite_cache": False, "tokenized_path": None, "data_shared_file_system": False,
-            "preprocessing_batch_size": 1000, "buffer_size": 16384,
+            "preprocessing_batch_size": 1000, "buffer_size": 16384, "cache_path": None,
         },
     ),
     (
@@ -26,7 +26,8 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
             "dataloader_num_workers": 0, "dataloader_pin_memory": True, "dataloader_persistent_workers": False,
             "dataloader_prefetch_factor": None, "dataloader_multiprocessing_context": None,
             "dataloader_in_order": True, "remove_unused_columns": True, "label_names": None,
-            "length_column_name": "length", "ignore_pad_token_for_loss": True,
+            "length_column_name": "length", "ignore_pad_token_for_loss": True, "dispatch_batches": None,
+            "split_batches": None,
         },
     ),
     ("data is prepared before the processes join, so the usual time-out is enough", {"ddp_timeout": 1800}),
@@ -35,10 +36,13 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "ddp_find_unused_parameters": None, "ddp_bucket_cap_mb": None, "ddp_broadcast_buffers": None,
             "ddp_static_graph": None, "ddp_backend": None, "local_rank": -1, "accelerator_config": None,
-            "fsdp_transformer_layer_cls_to_wrap": "",
+            "fsdp_transformer_layer_cls_to_wrap": "", "fsdp_min_num_params": 0, "ray_scope": "last",
+            "mp_parameters": "",
         },
     ),
     ("a checkpoint always holds all that a resume needs", {"save_only_model": False}),
+    ("weights are always saved as safetensors", {"save_safetensors": True}),
+    ("a longer row is cut at its end", {"reserved_label_len": 1}),
     (
         "checkpoints are written on one node, at the steps that save_steps says",
         {
@@ -51,7 +55,8 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "use_v1_kernels": False, "enable_liger_kernel": False, "use_liger_kernel": False,
             "liger_kernel_config": None, "use_unsloth": False, "use_unsloth_gc": False, "torch_compile": False,
-            "torch_compile_backend": None, "torch_compile_mode": None, "tf32": None,
+            "torch_compile_backend": None, "torch_compile_mode": None, "tf32": None, "torchdynamo": None,
+            "use_ipex": False, "jit_mode_eval": False,
         },
     ),
     (
@@ -62,6 +67,10 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     ("the loss is computed in fp32 in any case", {"upcast_lmhead_output": False}),
+    (
+        "bf16 and fp16 decide the precision",
+        {"half_precision_backend": "auto", "fp16_backend": "auto", "fp16_opt_level": "O1", "lora_bf16_mode": False},
+    ),
     ("weights are loaded without a second copy", {"low_cpu_mem_usage": True, "offload_folder": "offload"}),
     ("evaluation takes as many sequences at once as training", {"per_device_eval_batch_size": 8}),
     (
@@ -71,6 +80,7 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
             "eval_do_concat_batches": True, "eval_use_gather_object": False, "prediction_loss_only": False,
             "include_for_metrics": None, "batch_eval_metrics": False, "compute_accuracy": False,
             "bf16_full_eval": False, "fp16_full_eval": False, "eval_num_beams": None,
+            "include_inputs_for_metrics": False, "use_legacy_prediction_loop": False, "past_index": -1,
         },
     ),
     (
@@ -79,6 +89,7 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
             "logging_strategy": "steps", "logging_first_step": False, "logging_nan_inf_filter": True,
             "log_on_each_node": True, "log_level": "passive", "log_level_replica": "warning", "disable_tqdm": None,
             "include_num_input_tokens_seen": None, "include_effective_tokens_per_second": False,
+            "include_tokens_per_second": False, "ppo_logger": None,
             "print_param_status": False, "skip_memory_metrics": True, "debug": None, "torch_empty_cache_steps": None,
             "logging_dir": None, "run_name": None, "trackio_space_id": None, "trackio_bucket_id": None,
             "trackio_static_space_id": None,
@@ -101,8 +112,9 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
             "max_new_tokens": 1024, "repetition_penalty": 1.0, "length_penalty": 1.0, "skip_special_tokens": True,
             "generation_max_length": None, "generation_num_beams": None, "generation_config": None,
             "vllm_maxlen": 4096, "vllm_gpu_util": 0.7, "vllm_enforce_eager": False, "vllm_max_lora_rank": 32,
-            "vllm_config": None, "sglang_maxlen": 4096, "sglang_mem_fraction": 0.7, "sglang_tp_size": -1,
-            "sglang_config": None, "sglang_lora_backend": "triton",
+            "vllm_config": None, "vllm_dtype": "auto",
+            "sglang_maxlen": 4096, "sglang_mem_fraction": 0.7, "sglang_tp_size": -1, "sglang_config": None,
+            "sglang_lora_backend": "triton",
         },
     ),
     (
@@ -132,6 +144,7 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
     (
         "it belongs to use_badam, which is not set",
         {"badam_mode": "layer", "badam_start_block": None, "badam_switch_mode": "ascending",
+         "badam_switch_block_every": 50,
          "badam_switch_interval": 50, "badam_update_ratio": 0.05, "badam_mask_mode": "adjacent", "badam_verbose": 0},
     ),
     ("it belongs to fp8, which is not set", {"fp8_backend": "auto"}),
@@ -148,7 +161,7 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
     (
         "it belongs to push_to_hub, which is not set",
         {"hub_model_id": None, "hub_strategy": "every_save", "hub_private_repo": None, "hub_always_push": False,
-         "hub_revision": None},
+         "hub_revision": None, "push_to_hub_model_id": None, "push_to_hub_organization": None},
     ),
     (
         "it belongs to enable_torch_profiler, which is not set",

@@ -27,17 +27,23 @@ class Key:
 
 
 _OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "adamw_torch_npu_fused", "adamw_hf", "sgd", "adafactor")
-_PREF_LOSSES = ("sigmoid", "hinge", "ipo", "kto_pair", "orpo", "simpo")
+_PREF_LOSSES = ("sigmoid", "hinge", "ipo", "kto_pair", "orpo", "simpo", "kto")
 
-NOT_OFFERED = frozenset(("ppo", "kto_pair"))
-"""Known values that are refused with a sentence of their own."""
+NOT_OFFERED = {("stage", "ppo"), ("pref_loss", "kto_pair"), ("pref_loss", "kto"), ("flash_attn", "off")}
+"""Known values of keys that are refused with a sentence of their own, or have another name now."""
+
+OTHER_VALUES = {
+    ("stage", "orpo"): "use stage: dpo and pref_loss: orpo",
+    ("pref_loss", "dpo"): "use sigmoid, which is DPO's own loss",
+}
+"""Value of a key that LLaMA-Factory had once, or that is written by mistake -> what to do."""
 
 TRANSLATED: dict[str, Key] = {
     # What is trained.
     "model_name_or_path": Key("text", None, "model.path"),
     "model_revision": Key("text", "main", "model.revision"),
     "trust_remote_code": Key("truth", False, "model.trust_remote_code", copied=True),
-    "flash_attn": Key(("auto", "disabled", "sdpa", "fa2", "fa3"), "auto", "model.attention"),
+    "flash_attn": Key(("auto", "disabled", "sdpa", "fa2", "fa3", "off"), "auto", "model.attention"),
     "train_from_scratch": Key("truth", False, "model.init"),
     "add_tokens": Key("names", None, "model.new_tokens"),
     "add_special_tokens": Key("names", None, "model.new_tokens"),
@@ -91,7 +97,7 @@ TRANSLATED: dict[str, Key] = {
     "use_asft_loss": Key("truth", False, "method.sft.loss"),
     "asft_alpha": Key("number", 0.1, "method.sft.asft_alpha", copied=True),
     "eaft_alpha": Key("number", 1.0, "method.sft.eaft_alpha", copied=True),
-    "neftune_noise_alpha": Key("number", None, "method.sft.neftune_alpha", copied=True),
+    "neftune_noise_alpha": Key("number", None, "method.sft.neftune_alpha"),
     "ref_model": Key("text", None, "method.preference.reference"),
     # How far and how long.
     "learning_rate": Key("number", 5e-5, "optim.learning_rate", copied=True, filled=True),
@@ -137,5 +143,20 @@ TRANSLATED: dict[str, Key] = {
     "swanlab_mode": Key(("cloud", "local"), "cloud", "track.send_to"),
 }
 
-ALIASES = {"evaluation_strategy": "eval_strategy"}
+ALIASES = {
+    "evaluation_strategy": "eval_strategy",
+    "dpo_beta": "pref_beta",
+    "dpo_loss": "pref_loss",
+    "dpo_ftx": "pref_ftx",
+    "orpo_beta": "pref_beta",
+    "name_module_trainable": "freeze_trainable_modules",
+    "num_layer_trainable": "freeze_trainable_layers",
+    "new_special_tokens": "add_special_tokens",
+    "neft_alpha": "neftune_noise_alpha",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "ref_model_checkpoint": "ref_model_adapters",
+    "sft_packing": "packing",
+    "system_prompt": "default_system",
+}
 """Older names that are still in use."""

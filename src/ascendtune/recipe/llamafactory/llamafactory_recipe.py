@@ -13,7 +13,7 @@ from ascendtune.core.errors import RecipeError, together
 from ascendtune.core.files import expanded
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.recipe.llamafactory.ignored_keys import IGNORED_KEYS
-from ascendtune.recipe.llamafactory.keys import ALIASES, NOT_OFFERED, TRANSLATED, Key, Kind
+from ascendtune.recipe.llamafactory.keys import ALIASES, NOT_OFFERED, OTHER_VALUES, TRANSLATED, Key, Kind
 from ascendtune.recipe.llamafactory.unsupported import REFUSED, Refused
 
 
@@ -172,8 +172,10 @@ class LlamaFactoryRecipe:
         if taken is not None:
             self._values[key] = taken
             return
-        if isinstance(kind, tuple):
-            offered = [name for name in kind if name not in NOT_OFFERED]
+        if isinstance(kind, tuple) and (found := OTHER_VALUES.get((key, str(value)))):
+            remedy = found
+        elif isinstance(kind, tuple):
+            offered = [name for name in kind if (key, name) not in NOT_OFFERED]
             remedy = f"{did_you_mean(str(value), offered)} choose one of: {', '.join(offered)}".lstrip()
         else:
             remedy = f"it should be {_EXPECTED[kind]}"
@@ -191,6 +193,9 @@ class LlamaFactoryRecipe:
 def _of_kind(kind: Kind, value: Any) -> Any:
     """The value as its kind, or None when it is not of that kind."""
     if isinstance(kind, tuple):
+        if value is False:
+            # YAML 1.1 reads `no` and `off` without quotes as false.
+            return next((word for word in ("no", "off") if word in kind), None)
         return value if value in kind else None
     is_number = _is_number(value)
     match kind:

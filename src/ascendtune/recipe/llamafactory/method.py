@@ -62,6 +62,12 @@ def _put_loss(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             code="not-in-this-version",
         )
         return
+    if loss == "kto":
+        recipe.complain(
+            "pref_loss", f"pref_loss: kto with stage: {recipe['stage']} is not supported in this version",
+            "use stage: kto, with answers marked good or bad", code="not-in-this-version",
+        )  # fmt: skip
+        return
     native.put("method.preference.loss", loss, recipe.place("pref_loss"))
     if loss in ("hinge", "ipo"):
         native.note(f"pref_loss: {loss} is trained; LLaMA-Factory 0.9.4 and 0.9.5 train sigmoid in its place")
@@ -79,6 +85,8 @@ def _put_sft_loss(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             "ref_model", "ref_model with use_asft_loss: the loss compares with the model before training",
             "remove ref_model", code="not-in-this-version",
         )  # fmt: skip
+    if recipe["neftune_noise_alpha"]:
+        native.put("method.sft.neftune_alpha", recipe["neftune_noise_alpha"], recipe.place("neftune_noise_alpha"))
     if "use_eaft_loss" in asked:
         native.note("use_eaft_loss: the entropy is divided by ln 20, as in the paper; LLaMA-Factory divides by 3")
 

@@ -17,7 +17,7 @@ from ascendtune.recipe.llamafactory.method import put_method
 from ascendtune.recipe.llamafactory.parallel import put_parallel
 from ascendtune.recipe.sections import PROJECT_NAME, TrackerName
 
-_ATTENTION = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "auto", "fa3": "auto"}
+_ATTENTION = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "auto", "fa3": "auto", "off": "eager"}
 # LLaMA-Factory keeps every checkpoint by default.
 _ALL_CHECKPOINTS = 10_000
 
@@ -200,7 +200,8 @@ def _put_checkpoints(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             f"save_strategy: {recipe['save_strategy']}: checkpoints are written ten times over the run, for resuming"
         )
     limit = recipe["save_total_limit"]
-    native.put("checkpoint.keep", limit or _ALL_CHECKPOINTS, recipe.place("save_total_limit"))
+    keeps_all = limit is None or limit <= 0
+    native.put("checkpoint.keep", _ALL_CHECKPOINTS if keeps_all else limit, recipe.place("save_total_limit"))
     resume = recipe["resume_from_checkpoint"]
     if isinstance(resume, str):
         native.put("checkpoint.resume", resume, recipe.place("resume_from_checkpoint"))

@@ -94,7 +94,8 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
             "image_max_pixels": 589_824, "image_min_pixels": 1024, "image_do_pan_and_scan": False,
             "crop_to_patches": False, "video_max_pixels": 65_536, "video_min_pixels": 256, "video_fps": 2.0,
             "video_maxlen": 128, "use_audio_in_video": False, "audio_sampling_rate": 16_000, "media_dir": None,
-            "freeze_language_model": False, "visual_inputs": False,
+            "freeze_language_model": False, "visual_inputs": False, "image_resolution": 512, "video_resolution": 128,
+            "train_mm_proj_only": False,
         },
     ),
     (
@@ -119,6 +120,11 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
             "train_sampling_strategy": "random", "group_by_length": False, "sortish_sampler": False,
             "dataloader_drop_last": False, "eval_on_each_dataset": False,
         },
+    ),
+    (
+        "one split for all data sets is not supported in this version",
+        "write `split` into the data set's entry of dataset_info.json",
+        {"split": "train"},
     ),
     (
         "training on the last answer alone is not supported in this version",
@@ -168,7 +174,8 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
         "a token does not belong into a recipe, which is copied into the run directory",
         "remove it and set the environment variable HF_TOKEN",
-        {"hf_hub_token": None, "ms_hub_token": None, "om_hub_token": None, "hub_token": None, "swanlab_api_key": None},
+        {"hf_hub_token": None, "ms_hub_token": None, "om_hub_token": None, "hub_token": None, "swanlab_api_key": None,
+         "push_to_hub_token": None},
     ),
     (
         "the cache of downloads is chosen by the environment",
@@ -188,7 +195,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
         "devices are chosen on the command line",
         "remove it; --devices and --device-ids choose, ASCEND_RT_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES hide devices",
-        {"use_cpu": False},
+        {"use_cpu": False, "no_cuda": False, "use_mps_device": False},
     ),
     (
         "which steps are profiled is said in other words here",

@@ -37,6 +37,38 @@ def test_absent_keys_get_llamafactory_defaults(read: Read) -> None:
     assert "eval" not in values and "parallel" not in values
 
 
+def test_no_and_0_as_yaml_reads_them_are_understood(read: Read) -> None:
+    values = read({"save_strategy": False, "eval_strategy": False, "neftune_noise_alpha": 0})
+    assert "every_steps" not in values["checkpoint"] and "eval" not in values and "sft" not in values["method"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "value"),
+    [
+        ("dpo_beta", "pref_beta", 0.3),
+        ("dpo_loss", "pref_loss", "ipo"),
+        ("dpo_ftx", "pref_ftx", 0.3),
+        ("orpo_beta", "pref_beta", 0.3),
+        ("name_module_trainable", "freeze_trainable_modules", "mlp"),
+        ("num_layer_trainable", "freeze_trainable_layers", 3),
+        ("new_special_tokens", "add_special_tokens", "<a>"),
+        ("neft_alpha", "neftune_noise_alpha", 5.0),
+        ("per_gpu_train_batch_size", "per_device_train_batch_size", 3),
+        ("sft_packing", "packing", True),
+        ("system_prompt", "default_system", "Be short."),
+    ],
+)
+def test_older_name_is_the_same_key(old: str, new: str, value: Any, read: Read) -> None:
+    others = {"stage": "dpo", "dataset": "pairs"} if "pref" in new else {}
+    others |= {"finetuning_type": "freeze"} if "freeze" in new else {}
+    assert read({**others, old: value}) == read({**others, new: value}) != read(others)
+
+
+@pytest.mark.parametrize("key", ["save_safetensors", "include_inputs_for_metrics", "no_cuda", "reserved_label_len"])
+def test_key_of_older_releases_is_known(key: str, read: Read) -> None:
+    assert read({key: 1 if key == "reserved_label_len" else key == "save_safetensors"}) == read()
+
+
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
@@ -64,6 +96,9 @@ def test_absent_keys_get_llamafactory_defaults(read: Read) -> None:
         ({"use_asft_loss": True, "asft_alpha": 0.05}, {"method.sft.loss": "asft", "method.sft.asft_alpha": 0.05}),
         ({"use_eaft_loss": True, "eaft_alpha": 0.5}, {"method.sft.loss": "eaft", "method.sft.eaft_alpha": 0.5}),
         ({"neftune_noise_alpha": 5}, {"method.sft.neftune_alpha": 5}),
+        ({"flash_attn": False}, {"model.attention": "eager"}),
+        ({"save_total_limit": -1}, {"checkpoint.keep": 10_000}),
+        ({"stage": "kto", "dataset": "marked", "pref_loss": "kto"}, {"method.preference.loss": "kto"}),
         ({"optim": "adafactor"}, {"optim.optimizer": "adafactor"}),
         ({"neat_packing": True}, {"data.packing": True, "data.max_length": 2047, "data.on_long_row": "drop"}),
         ({"train_on_prompt": True}, {"data.loss_on": "all"}),
@@ -219,6 +254,11 @@ def _refusals(path: Path) -> list[RecipeError]:
         ({"cutoff_len": -5}, "data.max_length: -5", "greater"),
         ({"lora_dropout": 5}, "method.lora.dropout", "less than 1"),
         ({"pref_loss": "simppo", "stage": "dpo", "dataset": "pairs"}, "simppo", "did you mean 'simpo'?"),
+        ({"pref_loss": "dpo", "stage": "dpo", "dataset": "pairs"}, "pref_loss: dpo", "use sigmoid"),
+        ({"pref_loss": "kto", "stage": "dpo", "dataset": "pairs"}, "pref_loss: kto", "use stage: kto"),
+        ({"stage": "orpo", "dataset": "pairs"}, "'stage: orpo' is not valid", "stage: dpo and pref_loss: orpo"),
+        ({"split": "test"}, "split", "dataset_info.json"),
+        ({"no_cuda": True}, "devices are chosen", "--devices"),
         ({"pref_loss": "kto_pair", "stage": "dpo", "dataset": "pairs"}, "kto_pair", "stage: kto"),
         ({"stage": "ppo"}, "ppo is not supported in this version", "dpo"),
         ({"finetuning_type": "oft", "oft_rank": 4, "oft_block_size": 8}, "contradict", "keep one"),
