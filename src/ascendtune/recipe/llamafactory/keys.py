@@ -102,6 +102,7 @@ TRANSLATED: dict[str, Key] = {
     # How far and how long.
     "learning_rate": Key("number", 5e-5, "optim.learning_rate", copied=True, filled=True),
     "lr_scheduler_type": Key("text", "linear", "optim.scheduler"),
+    "lr_scheduler_kwargs": Key("text or mapping", None, "optim.min_learning_rate_ratio"),
     "warmup_ratio": Key("number", None, "optim.warmup_ratio"),
     "warmup_steps": Key("number", 0, "optim.warmup_steps"),
     "num_train_epochs": Key("number", 3.0, "optim.epochs"),

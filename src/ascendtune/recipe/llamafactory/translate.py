@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
@@ -18,6 +20,7 @@ from ascendtune.recipe.llamafactory.parallel import put_parallel
 from ascendtune.recipe.sections import PROJECT_NAME, TrackerName
 
 _ATTENTION = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "auto", "fa3": "auto", "off": "eager"}
+_SHAPES = {"constant_with_warmup": "constant", "cosine_with_min_lr": "cosine"}
 # LLaMA-Factory keeps every checkpoint by default.
 _ALL_CHECKPOINTS = 10_000
 
@@ -104,14 +107,15 @@ def _put_optim(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 
 def _put_schedule(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     asked = recipe["lr_scheduler_type"]
-    shape = "constant" if asked == "constant_with_warmup" else asked
+    shape = _SHAPES.get(asked, asked)
     if shape not in ("linear", "cosine", "constant"):
         recipe.complain(
             "lr_scheduler_type", f"lr_scheduler_type: {asked} is not supported in this version",
-            "choose linear, cosine, constant or constant_with_warmup", code="not-in-this-version",
+            f"choose linear, cosine, {', '.join(_SHAPES)} or constant", code="not-in-this-version",
         )  # fmt: skip
         return
     native.put("optim.scheduler", shape, recipe.place("lr_scheduler_type"))
+    _put_lowest_rate(recipe, native)
     steps, ratio = recipe["warmup_steps"], recipe["warmup_ratio"]
     name = "warmup_steps" if steps else "warmup_ratio"
     if not steps and not ratio:
@@ -129,6 +133,31 @@ def _put_schedule(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         native.put("optim.warmup_steps", int(steps), recipe.place(name))
     else:
         native.put("optim.warmup_ratio", steps or ratio, recipe.place(name))
+
+
+def _put_lowest_rate(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+    """`lr_scheduler_kwargs`, which only cosine_with_min_lr has here: `min_lr`, or `min_lr_rate` as a share."""
+    asked, options = recipe["lr_scheduler_type"], recipe["lr_scheduler_kwargs"]
+    if isinstance(options, str):
+        with suppress(ValueError):
+            options = json.loads(options)
+    if asked != "cosine_with_min_lr":
+        if options:
+            recipe.complain(
+                "lr_scheduler_kwargs", f"lr_scheduler_kwargs with lr_scheduler_type: {asked} is not supported in this "
+                "version", "remove it", code="not-in-this-version",
+            )  # fmt: skip
+        return
+    number = next(iter(options.values()), None) if isinstance(options, dict) and len(options) == 1 else None
+    if not isinstance(number, int | float) or not {*options} <= {"min_lr", "min_lr_rate"}:
+        recipe.complain(
+            "lr_scheduler_kwargs", "lr_scheduler_type: cosine_with_min_lr needs min_lr or min_lr_rate, a number",
+            "write lr_scheduler_kwargs: {min_lr_rate: 0.1}", code="invalid-value",
+        )  # fmt: skip
+        return
+    # A rate of 0 is refused where it is checked.
+    share = number / (recipe["learning_rate"] or 1) if "min_lr" in options else number
+    native.put("optim.min_learning_rate_ratio", share, recipe.place("lr_scheduler_kwargs"))
 
 
 def _put_precision(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:

@@ -149,7 +149,7 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
         "this learning rate is not supported in this version",
         "remove it",
-        {"loraplus_lr_embedding": 1e-6, "lr_scheduler_kwargs": None},
+        {"loraplus_lr_embedding": 1e-6},
     ),
     (
         "searching for a batch size is not supported in this version",
