@@ -138,7 +138,7 @@ class _Comparison:
         recipe, optim, batch = self._recipe, self._recipe.optim, self._recipe.batch
         self._require_form()
         for section, part in _OURS.items():
-            if self._document.values.get(section):
+            if self._is_on(section):
                 self._contradiction(section, f"replaces {part}")
         self._same("train_micro_batch_size_per_gpu", batch.micro_batch, "batch.per_device")
         self._same("gradient_accumulation_steps", batch.accumulate, "batch.accumulate")
@@ -167,6 +167,16 @@ class _Comparison:
                 self._complain(key, f"'{key}' is not an object", "write its keys between { and }", _IMPOSSIBLE)
         if self._find("zero_optimization.stage") not in (None, 0, 1, 2, 3):
             self._complain("zero_optimization.stage", "there is no such ZeRO stage", "write 0, 1, 2 or 3", _IMPOSSIBLE)
+        for part, old in zip(OFFLOADED, ("cpu_offload", "cpu_offload_params"), strict=True):
+            key = f"zero_optimization.{part}"
+            section = self._find(key)
+            device = section.get("device") if isinstance(section, dict) else section
+            if device not in (None, "none", "cpu", "nvme") or isinstance(section, str):
+                what = f"'{key}' is not an object whose device is none, cpu or nvme"
+                self._complain(key, what, 'write {"device": "cpu"}', _IMPOSSIBLE)
+            if self._find(f"zero_optimization.{old}"):
+                what = f"'zero_optimization.{old}' is an older name for {part}"
+                self._complain(f"zero_optimization.{old}", what, f'write "{part}": {{"device": "cpu"}}', _IMPOSSIBLE)
         if self._complaints:
             raise together(self._complaints)
 
@@ -182,6 +192,11 @@ class _Comparison:
             if device == "nvme" and not self._find(f"{keys}.{part}.nvme_path"):
                 what, remedy = "offloading to nvme needs a directory", f"set {keys}.{part}.nvme_path"
                 self._complain(f"{keys}.{part}", what, remedy, "recipe-key-missing")
+
+    def _is_on(self, section: str) -> bool:
+        """Whether the JSON has the section, and does not switch it off."""
+        found = self._document.values.get(section)
+        return bool(found) and not (isinstance(found, dict) and found.get("enabled") is False)
 
     def _same(self, key: str, expected: Any, name: str) -> None:
         found = self._find(key)

@@ -83,6 +83,11 @@ def test_values_that_agree_are_fine(tmp_path: Path) -> None:
     assert stage_of(from_json(tmp_path, agreeing)) == 0
 
 
+@pytest.mark.parametrize("section", ["amp", "autotuning", "elasticity", "curriculum_learning", "torch_autocast"])
+def test_section_that_is_switched_off_is_fine(tmp_path: Path, section: str) -> None:
+    assert from_json(tmp_path, {"zero_optimization": {"stage": 2}, section: {"enabled": False}})
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
@@ -127,6 +132,9 @@ def test_all_contradictions_at_once_each_with_its_line(tmp_path: Path) -> None:
             "set zero_optimization.offload_param.nvme_path",
         ),
         ({"stage": "auto"}, "there is no such ZeRO stage", "0, 1, 2 or 3"),
+        ({"stage": 2, "offload_optimizer": "cpu"}, "not an object whose device", '{"device": "cpu"}'),
+        ({"stage": 3, "offload_param": {"device": "gpu"}}, "offload_param' is not an object", '{"device": "cpu"}'),
+        ({"stage": 2, "cpu_offload": True}, "an older name for offload_optimizer", '"offload_optimizer": {'),
         (True, "'zero_optimization' is not an object", "between { and }"),
     ],
 )
