@@ -12,6 +12,8 @@ from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.llamafactory.llamafactory_recipe import KEYS, names_of
 
 _MARK = "model_name_or_path"
+_SHARDING = {"1": "FULL_SHARD", "2": "SHARD_GRAD_OP", "3": "NO_SHARD", "4": "HYBRID_SHARD", "5": "HYBRID_SHARD_ZERO2"}
+"""accelerate's numbers of FSDP's sharding strategies."""
 
 
 def is_llamafactory_recipe(document: Document, native_keys: Collection[str]) -> bool:
@@ -53,7 +55,7 @@ def _other_llamafactory_file(values: dict[str, Any]) -> tuple[str, str] | None:
     if "distributed_type" in keys:
         return (
             "this configures `accelerate launch`; it is not a recipe",
-            "train the recipe itself, with parallel.strategy=fsdp (and parallel.fsdp.offload=true) on the command line",
+            f"train the recipe itself: {shlex.join(['ascendtune', 'train', 'RECIPE', *_of_accelerate(values)])}",
         )
     if keys and all(re.fullmatch(r"<.+>", key) and isinstance(value, str) for key, value in values.items()):
         return (
@@ -66,6 +68,40 @@ def _other_llamafactory_file(values: dict[str, Any]) -> tuple[str, str] | None:
             "name it in a recipe: parallel: {strategy: deepspeed, deepspeed: {config: FILE}}",
         )
     return None
+
+
+def _of_accelerate(values: dict[str, Any]) -> list[str]:
+    """Overrides that divide the work as a configuration of `accelerate launch` does."""
+    kind = str(values["distributed_type"]).upper()
+    own = values.get(f"{kind.lower()}_config")
+    options = {key.removeprefix("fsdp_"): value for key, value in own.items()} if isinstance(own, dict) else {}
+    found = []
+    if kind == "DEEPSPEED":
+        found.append("parallel.strategy=deepspeed")
+        if file := options.get("deepspeed_config_file"):
+            return [*found, f"parallel.deepspeed.config={file}"]
+        stage = options.get("zero_stage", 2)
+        found.append(f"parallel.deepspeed.stage={stage}")
+        # Below stage 3 DeepSpeed does not offload weights, whatever the file says.
+        for part in ("offload_optimizer", "offload_param")[: 2 if stage == 3 else 1]:
+            if (device := options.get(f"{part}_device", "none")) != "none":
+                found.append(f"parallel.deepspeed.{part}={device}")
+    elif kind == "FSDP":
+        # Old configurations have numbers.
+        sharding = str(options.get("sharding_strategy", options.get("reshard_after_forward"))).upper()
+        sharding = _SHARDING.get(sharding, sharding)
+        found.append(f"parallel.strategy={'ddp' if sharding == 'NO_SHARD' else 'fsdp'}")
+        if sharding in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2", "FALSE"):
+            found.append("parallel.fsdp.reshard=false")
+        if sharding.startswith("HYBRID"):
+            found.append("parallel.fsdp.replicas=nodes")
+        if options.get("offload_params") in (True, "true"):
+            found.append("parallel.fsdp.offload=true")
+    elif kind.startswith("MULTI_"):
+        found.append("parallel.strategy=ddp")
+    if (precision := values.get("mixed_precision")) in ("bf16", "fp16"):
+        found.append(f"precision={precision}")
+    return found
 
 
 def is_llamafactory_key(key: str) -> bool:

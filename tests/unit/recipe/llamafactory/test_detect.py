@@ -19,7 +19,24 @@ MODEL = "model_name_or_path: base\n"
         (MODEL + "batch: {per_device: 1}\n", "'batch' is a native key", "recipe convert"),
         (MODEL + "model: {path: base}\n", "'model' is a native key", "one form"),
         ("stage: sft\ndataset: a\ntemplate: qwen\n", "without 'model_name_or_path'", "add it"),
-        ("distributed_type: FSDP\nmixed_precision: bf16\n", "accelerate", "parallel.strategy=fsdp"),
+        ("distributed_type: FSDP\nmixed_precision: bf16\n", "accelerate", "parallel.strategy=fsdp precision=bf16"),
+        (
+            "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: 2, fsdp_offload_params: true}\n",
+            "accelerate",
+            "train RECIPE parallel.strategy=fsdp parallel.fsdp.reshard=false parallel.fsdp.offload=true",
+        ),
+        (
+            "distributed_type: DEEPSPEED\n"
+            "deepspeed_config: {zero_stage: 2, offload_optimizer_device: cpu, offload_param_device: cpu}\n",
+            "accelerate",
+            "parallel.strategy=deepspeed parallel.deepspeed.stage=2 parallel.deepspeed.offload_optimizer=cpu",
+        ),
+        (
+            "distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: a b.json}\n",
+            "accelerate",
+            "parallel.strategy=deepspeed 'parallel.deepspeed.config=a b.json'",
+        ),
+        ("distributed_type: MULTI_NPU\nmixed_precision: 'no'\n", "accelerate", "train RECIPE parallel.strategy=ddp"),
         ('"<|a|>": begins an a\n"<|b|>": ends it\n', "a list of new tokens", "add_special_tokens: <|a|>, <|b|>;"),
         ("zero_optimization: {stage: 3}\n", "configures DeepSpeed", "deepspeed: {config: FILE}"),
         (
