@@ -5,6 +5,7 @@ Each is answered with the commands that train the same here.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +15,14 @@ from ascendtune.core.document import Document
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.other_commands import commands_here, tool_of
 
+_TOOLS = ("llamafactory-cli", "swift", "axolotl", "trl")
+# A command in a shell script that starts a process for each device.
+_LAUNCHER = re.compile(
+    r"^[^#\n]*?\b(torchrun|torch\.distributed\.(?:run|launch)|accelerate|deepspeed|msrun|megatron(?= (?:sft|pt|rlhf))|"
+    rf"{'|'.join(_TOOLS)})\s",
+    re.MULTILINE,
+)
+_LARGEST_SCRIPT = 256 * 1024
 _DATA_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".jsonl.gz", ".json.gz", ".csv.gz", ".tsv.gz")
 
 
@@ -40,13 +49,20 @@ def refuse_other_file(path: Path, further: Sequence[str] = ()) -> None:
         what, remedy = "this is a data set, not a recipe", f"ascendtune init --model MODEL --data {given}, {then}"
     elif path.is_file() and path.suffix in (".py", ".sh"):
         program = f"python {given}" if path.suffix == ".py" else f"bash {given}"
-        what, remedy = (
-            "this is a program, not a recipe",
-            f"ascendtune launch -- {program}, which starts it once per device",
-        )
+        what, remedy = "this is a program, not a recipe", _start_of(path, program)
     elif not (path / "config.json").is_file():
         return
     raise RecipeError(what, code=code, remedy=remedy, where=path)
+
+
+def _start_of(path: Path, program: str) -> str:
+    """How `program`, the command that runs the file, is started on all devices."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        found = _LAUNCHER.search(file.read(_LARGEST_SCRIPT)) if path.suffix == ".sh" else None
+    if found is None:
+        return f"ascendtune launch -- {program}, which starts it once per device"
+    start = f"{program}: its {found[1]} starts the processes"
+    return f"{start}; or type its command with `ascendtune` in place of `{found[1]}`" if found[1] in _TOOLS else start
 
 
 def _is_like_a_hub_id(path: Path) -> bool:

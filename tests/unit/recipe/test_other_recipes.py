@@ -170,6 +170,10 @@ def test_mixtures_of_trl_are_recognised(tmp_path: Path, data: dict[str, Any]) ->
         ("rows.json", '\n [{"a": 1}]', "ascendtune init --model MODEL --data {}, then"),
         ("model/config.json", "{}", "ascendtune init --model {} --data DATA, then"),
         ("train.py", "print('a')", "ascendtune launch -- python {}"),
+        ("train.sh", "python train.py", "ascendtune launch -- bash {}, which starts it once per device"),
+        ("train.sh", "# torchrun\nWORLD=8\nX=1 torchrun \\\n a.py", "bash {}: its torchrun starts the processes"),
+        ("train.sh", "python -m torch.distributed.launch a.py", "bash {}: its torch.distributed.launch starts the"),
+        ("train.sh", "FOO=1 swift sft \\\n --model m", "in place of `swift`"),
     ],
 )
 def test_file_that_is_no_recipe_is_answered_with_the_command(
