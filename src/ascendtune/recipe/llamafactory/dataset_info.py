@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from ascendtune.core.document import Document, Path_, read_document
 from ascendtune.core.errors import RecipeError, together
 from ascendtune.core.files import expanded
-from ascendtune.core.suggest import did_you_mean
+from ascendtune.core.suggest import closest, did_you_mean
 
 KEYS = (
     "file_name", "hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name",
@@ -41,6 +42,7 @@ class Entry:
     Attributes:
         columns: LLaMA-Factory's column -> its name in the file, or None.
         complaints: the errors found.
+        not_read: keys such as file_sha1 and description, which LLaMA-Factory does not read.
     """
 
     def __init__(self, info: Document, name: str, stage: str) -> None:
@@ -51,6 +53,7 @@ class Entry:
         self.columns = {key: given.get(key) for key in COLUMNS} if isinstance(given, dict) else dict(COLUMNS)
         self.formatting = self.values.get("formatting") or "alpaca"
         self.complaints: list[RecipeError] = []
+        self.not_read: list[str] = []
 
     def place(self, *path: str) -> str:
         return self._info.place((self.name, *path))
@@ -63,6 +66,17 @@ class Entry:
     def has_turns(self) -> bool:
         """Whether a row is a list of turns, not an instruction."""
         return self.formatting != "alpaca"
+
+    @property
+    def split(self) -> str:
+        """The split, without a slice of its first rows."""
+        return re.sub(r"\[:\d+\]$", "", str(self.values.get("split") or "train"))
+
+    @property
+    def limit(self) -> int | None:
+        """How many rows are read, by `train[:N]` and `num_samples`."""
+        first = re.search(r"\[:(\d+)\]$", str(self.values.get("split") or ""))
+        return min(filter(None, (first and int(first[1]), self.values.get("num_samples"))), default=None)
 
     def check(self, place: str, *, modelscope: bool) -> bool:
         """Whether the entry is valid; errors are added to `complaints`.
@@ -113,10 +127,14 @@ class Entry:
                         code="unknown-recipe-key",
                     )
         for key in self.values:
-            if key not in KEYS:
-                self._complain(
-                    (key,), f"unknown key '{self.name}.{key}'", _suggestion(key, KEYS), code="unknown-recipe-key"
-                )
+            if key in KEYS:
+                continue
+            if closest(key, (*KEYS, *COLUMNS, *TAGS), cutoff=0.75) is None:
+                self.not_read.append(key)
+                continue
+            inner = "columns" if key in COLUMNS else "tags" if key in TAGS else None
+            remedy = f"write it below {inner}" if inner else _suggestion(key, KEYS)
+            self._complain((key,), f"unknown key '{self.name}.{key}'", remedy, code="unknown-recipe-key")
 
     def _require_types(self) -> None:
         for key in (key for key in self.values if key in KEYS):
@@ -165,11 +183,11 @@ class Entry:
                 self._complain(
                     ("columns", word), what, "use a data set that contains text only", code="not-in-this-version"
                 )
-        if "[" in str(values.get("split") or ""):
+        if "[" in self.split:
             self._complain(
                 ("split",),
-                f"{name}: a slice of a split is not supported in this version",
-                "use max_samples, or cut the file",
+                f"{name}: of the slices of a split only the first rows are supported in this version",
+                "write [:N], or cut the file",
                 code="not-in-this-version",
             )
         if values.get("subset") and values.get("folder"):
@@ -314,12 +332,12 @@ def _spec(entry: Entry, directory: str, source: str) -> dict[str, Any]:
     values = entry.values
     path = values[source] if entry.is_on_hub else str(Path(directory) / values[source])
     spec: dict[str, Any] = {"path": path, "format": _format(entry)}
-    if entry.is_on_hub and values.get("split") not in (None, "train"):
-        spec["split"] = values["split"]
+    if entry.is_on_hub and entry.split != "train":
+        spec["split"] = entry.split
     if subset := values.get("subset") or values.get("folder"):
         spec["subset"] = subset
-    if values.get("num_samples"):
-        spec["limit"] = values["num_samples"]
+    if entry.limit:
+        spec["limit"] = entry.limit
     if columns := _columns(entry):
         spec["columns"] = columns
     if entry.has_turns and (tags := values.get("tags")):
@@ -357,7 +375,7 @@ def _places(entry: Entry, source: str) -> dict[str, str]:
 
 
 def _notes(entry: Entry) -> list[str]:
-    notes = []
+    notes = [f"{entry.name}.{key}: no effect: LLaMA-Factory does not read it" for key in entry.not_read]
     if number := entry.values.get("num_samples"):
         notes.append(f"{entry.name}: num_samples takes the first {number:,} rows; LLaMA-Factory draws them at random")
     if entry.formatting == "openai":

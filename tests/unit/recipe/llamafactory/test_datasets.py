@@ -90,6 +90,28 @@ def test_the_smaller_number_of_rows_counts(read: Read) -> None:
     assert [each["system"] for each in values["data"]["train"]] == ["Be kind."] * 2
 
 
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ({"hf_hub_url": "o/d", "split": "test[:9]"}, {"split": "test", "limit": 9}),
+        ({"file_name": "f", "split": "train[:9]", "num_samples": 4}, {"limit": 4}),
+        ({"file_name": "f", "split": "train[:3]", "num_samples": 4}, {"limit": 3}),
+    ],
+)
+def test_slice_of_the_first_rows_is_their_number(entry: dict[str, Any], expected: dict[str, Any], read: Read) -> None:
+    (found,) = read({"dataset": "it"}, {"it": entry})["data"]["train"]
+    assert {key: found.get(key) for key in expected} == expected and found.get("split") == expected.get("split")
+
+
+def test_key_that_llamafactory_does_not_read_is_said_to_have_no_effect(write: Write) -> None:
+    info = {"it": {"file_name": "it.json", "file_sha1": "0f", "description": "rows"}}
+    recipe = Recipe.load(write({"dataset": "it"}, info))
+    assert {note.partition(":")[0] for note in recipe.notes if "does not read" in note} == {
+        "it.file_sha1",
+        "it.description",
+    }
+
+
 def test_names_of_the_hub_need_no_list(read: Read) -> None:
     (found,) = read({"dataset": "someone/rows", "dataset_dir": "ONLINE"})["data"]["train"]
     assert found["path"] == "someone/rows" and found["format"] == "alpaca"
@@ -112,7 +134,9 @@ def test_names_of_the_hub_need_no_list(read: Read) -> None:
         ("pt", {}, "takes one column of text", "prompt", '"it": {'),
         ("sft", {"columns": {"messages": "m", "images": "i"}, "formatting": "sharegpt"}, "images", "text", "images"),
         ("sft", {"formatting": "sharegpt", "tags": {"user_tag": "u"}}, "tags has no role_tag", "role_tag", "tags"),
-        ("sft", {"split": "train[:9]"}, "split", "max_samples", "split"),
+        ("sft", {"split": "train[5:9]"}, "split", "[:N]", "split"),
+        ("sft", {"prompt": "q"}, "unknown key 'it.prompt'", "below columns", "prompt"),
+        ("sft", {"role_tag": "q"}, "unknown key 'it.role_tag'", "below tags", "role_tag"),
         ("sft", {"script_url": "x", "file_name": ""}, "script_url", "file_name", "script_url"),
         ("sft", {"ms_hub_url": "x", "file_name": ""}, "hub", "hf_hub_url", "ms_hub_url"),
     ],
