@@ -288,10 +288,11 @@ def _asked(values: Mapping[str, Any], stage: str | None) -> tuple[dict[str, Any]
             or (name in _STEPS and values.get(_STEPS[name], "steps") != "steps")
         ):
             continue
-        if (found := _translated(name, value, stage)) is None:
+        found = _translated(name, value, stage)
+        asked |= found or {}
+        # What is 0 is switched off, as a rule.
+        if found is None and value != 0:
             left_out.append(name)
-        else:
-            asked |= found
     if (precision := _precision(values)) is not None:
         asked["precision"] = precision
     if evaluation := next((_data_sets(values[name]) for name in _EVALUATION if name in values), None):

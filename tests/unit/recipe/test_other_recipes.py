@@ -125,6 +125,7 @@ _SWIFT = {"model": "m", "dataset": "d"}
         (_AXOLOTL | {"reward_model": True}, "--stage reward", "left"),
         (_AXOLOTL | {"rl": "simpo", "cpo_alpha": 0.0}, "method.preference.sft_weight=0.0", "sft_weight=1"),
         (_SWIFT | {"dataset": ["a#5", "HF::o/b:s#0"]}, "data.train.0.limit=5 data.train.1.subset=s", "train.1.limit"),
+        (_SWIFT | {"label_smoothing_factor": 0.0, "truncation_strategy": "x"}, "left out: truncation", "label_smooth"),
         (_SWIFT | {"lora_dropout": 0}, "--tuner lora", "method.lora.dropout=0.05"),
         (_SWIFT | {"deepspeed": "zero3_offload"}, "parallel.deepspeed.stage=3", "left"),
         (_SWIFT | {"eval_steps": 50, "split_dataset_ratio": 0}, "data.eval_fraction=0", "eval.every_steps"),

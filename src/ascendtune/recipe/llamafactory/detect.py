@@ -52,6 +52,11 @@ def is_llamafactory_recipe(document: Document, native_keys: Collection[str]) -> 
 
 def _other_llamafactory_file(values: dict[str, Any]) -> tuple[str, str] | None:
     keys = set(values)
+    if any(key.startswith("top.") for key in keys):
+        return (
+            "this is what the page of LLaMA Board holds (llamaboard_config.yaml); it is not a recipe",
+            "give training_args.yaml beside it, which is one",
+        )
     if "distributed_type" in keys:
         return (
             "this configures `accelerate launch`; it is not a recipe",

@@ -36,6 +36,7 @@ MODEL = "model_name_or_path: base\n"
             "accelerate",
             "parallel.strategy=deepspeed 'parallel.deepspeed.config=a b.json'",
         ),
+        ("top.finetuning_type: lora\ntrain.cutoff_len: 9\n", "LLaMA Board", "training_args.yaml"),
         ("distributed_type: MULTI_NPU\nmixed_precision: 'no'\n", "accelerate", "train RECIPE parallel.strategy=ddp"),
         ('"<|a|>": begins an a\n"<|b|>": ends it\n', "a list of new tokens", "add_special_tokens: <|a|>, <|b|>;"),
         ("zero_optimization: {stage: 3}\n", "configures DeepSpeed", "deepspeed: {config: FILE}"),
