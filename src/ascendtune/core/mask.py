@@ -8,19 +8,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import PurePath
 
+# The groups are atomic: a name is tried at its beginning only, and a long word is read once.
 _SECRET_NAME = (
-    r"(?:[\w.-]*token|[\w.-]*(?:secret|passw(?:or)?d|credential|api[_-]?key|access[_-]?key|private[_-]?key)[\w.-]*)"
+    r"(?>[\w.-]*token(?![\w.-])"
+    r"|[\w.-]*(?:secret|passw(?:or)?d|passphrase|credential|api[_-]?key|access[_-]?key|private[_-]?key|sshpass|_pwd)"
+    r"[\w.-]*+)"
 )
-# A name begins where no name is before it: tried at each of its letters, a long word takes the square of its length.
-_ASSIGNED = re.compile(rf"""(?i)(["']?(?<![\w.-]){_SECRET_NAME}["']?\s*[=:]\s*)(["']?)[^\s"',;}}]+\2""")
-_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
+_QUOTE = r"""(?:\\*["'])"""
+"""Of text within JSON within JSON, too."""
+_VALUE = (
+    r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\\+(["']).*?\\+\2"""
+    rf"""|{_QUOTE}?(?:[^\s"',;}}\]]|[,;](?=[^\s"'}}\]]))+)"""
+)
+_ASSIGNED = re.compile(rf"(?i)((?<![\w.-]){_SECRET_NAME}{_QUOTE}?\s*[=:]\s*[\[(]?){_VALUE}")
+_OPTION = re.compile(rf"(?i)((?<![\w.-])--?(?=[a-z]){_SECRET_NAME}(?:{_QUOTE},)?[ \t]+(?!{_QUOTE}?-)){_VALUE}")
+"""`--token VALUE`, and the same in a list of Python."""
+_BEARER = re.compile(r"""(?i)(\b(?:bearer|basic|authorization["']?:\s*["']?\w+))\s+[\w.~+/=-]{8,}""")
 # A password may hold '@': the last one before the path ends it.
 _IN_URL = re.compile(r"""(://)[^/\s:@]*(?::[^/\s"'<>]*)?@""")
 _IN_PATH = re.compile(r"(://[^/\s]+/t/)[^/\s]+(?=/)")
 """The token of a conda channel."""
-_KEY = re.compile(r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|AKIA|xox[bp]-|ms-)[A-Za-z0-9_-]{12,}")
-_V4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]*\d)")
-_V6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?![\w:])")
+_IN_QUERY = re.compile(r"""(?i)([?&][\w-]*sig(?:nature)?=)[^&\s"'<>]+""")
+"""Of a link that lets everybody in who has it."""
+_PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)[^-]*")
+_KEY = re.compile(
+    r"\b(?:(?:hf_|sk-|gh[oprsu]_|github_pat_|glpat-|A[KS]IA|AIza|nvapi-|xox[bp]-|ms-)[A-Za-z0-9_-]{12,}"
+    r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
+)
+_V4 = re.compile(r"(?<![A-Za-z0-9.])\d{1,3}(?:\.\d{1,3}){3}(?![A-Za-z0-9.]*\d)")
+_V6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]*+:[0-9A-Fa-f:.]*+(?!\w)")
 _MAC = re.compile(r"\b(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}\b")
 _IS_SECRET = re.compile(_SECRET_NAME, re.IGNORECASE)
 _SURE_KEY = re.compile(
@@ -34,7 +50,10 @@ def without_secrets(text: str) -> str:
     """The text with *** in place of everything that looks like a password, a token or a key."""
     text = _IN_URL.sub(r"\1***@", text)
     text = _IN_PATH.sub(r"\1***", text)
+    text = _IN_QUERY.sub(r"\1***", text)
+    text = _PRIVATE_KEY.sub(r"\1***", text)
     text = _ASSIGNED.sub(r"\1***", text)
+    text = _OPTION.sub(r"\1***", text)
     text = _BEARER.sub(r"\1 ***", text)
     return _KEY.sub("***", text)
 
@@ -82,10 +101,13 @@ class Mask:
     def text(self, text: str) -> str:
         text = without_secrets(text)
         text = _MAC.sub(lambda found: self._named("mac", found[0]), text)
+        text = _V6.sub(lambda found: self._v6(found[0]), text)
         text = _V4.sub(lambda found: self._address(found[0]), text)
-        text = _V6.sub(lambda found: self._address(found[0]), text)
         for name, kind in self._names.items():
-            text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", self._named(kind, name), text)
+            # As in torchinductor_NAME, and in the NAME_PID_RANK of torchrun.
+            text = re.sub(
+                rf"(?<![A-Za-z0-9-]){re.escape(name)}(?![A-Za-z0-9-]|_[^\W\d])", self._named(kind, name), text
+            )
         return text
 
     def environment(self, env: Mapping[str, str]) -> str:
@@ -94,6 +116,12 @@ class Mask:
             f"{name}=***" if _IS_SECRET.fullmatch(name) else self.text(f"{name}={value}") for name, value in env.items()
         )
         return "".join(f"{line}\n" for line in sorted(lines))
+
+    def _v6(self, text: str) -> str:
+        """`text` may end with a sentence, or with the colon before a message."""
+        address = text.rstrip(".")
+        address = address if address.endswith("::") else address.rstrip(":")
+        return self._address(address) + text[len(address) :]
 
     def _address(self, text: str) -> str:
         try:
