@@ -151,17 +151,27 @@ def states_per_parameter(section: OptimSection) -> int:
 def parameter_groups(
     named_parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float, plus_ratio: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Groups with weight decay (two or more dimensions) and without (biases, norms, scales), B matrices apart."""
+    """Groups with weight decay (two or more dimensions) and without (biases, norms, scales), B matrices apart.
+
+    Biases of stacked experts have two dimensions, and no weight decay either.
+    """
     trainable = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
     groups = []
     for factor in sorted({1.0, plus_ratio}):
-        members = [each for name, each in trainable if factor == (plus_ratio if ".lora_B." in name else 1.0)]
-        matrices, others = [each for each in members if each.ndim >= 2], [each for each in members if each.ndim < 2]
+        members = [each for each in trainable if factor == (plus_ratio if ".lora_B." in each[0] else 1.0)]
+        matrices, others = (
+            [each for name, each in members if (each.ndim >= 2 and not _is_bias(name)) is kind]
+            for kind in (True, False)
+        )
         groups += [
             {"params": matrices, "weight_decay": weight_decay, "learning_rate_factor": factor},
             {"params": others, "weight_decay": 0.0, "learning_rate_factor": factor},
         ]
     return [group for group in groups if group["params"]]
+
+
+def _is_bias(name: str) -> bool:
+    return "bias" in name.rpartition(".")[2]
 
 
 class Schedule:

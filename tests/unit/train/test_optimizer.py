@@ -56,6 +56,15 @@ def test_steps_are_those_of_adamw_with_the_keys_of_the_recipe(changed: dict[str,
     np.testing.assert_allclose(layer.bias.detach().numpy(), without_decay, rtol=1e-9)
 
 
+def test_biases_of_stacked_experts_do_not_decay() -> None:
+    # As gpt-oss names them.
+    shapes = {"experts.gate_up_proj": (4, 2, 6), "experts.gate_up_proj_bias": (4, 6), "router.weight": (4, 2)}
+    weights = {name: nn.Parameter(torch.zeros(shape)) for name, shape in shapes.items()}
+    optimizer = make_optimizer(OptimSection(weight_decay=0.1), weights.items(), RATE, fused=False)
+    decays = {id(each): group["weight_decay"] for group in optimizer.param_groups for each in group["params"]}
+    assert [decays[id(each)] for each in weights.values()] == [0.1, 0.0, 0.1]
+
+
 def test_sgd_moves_against_the_gradient_alone() -> None:
     layer = nn.Linear(3, 2, bias=False).double()
     before = layer.weight.detach().clone()
