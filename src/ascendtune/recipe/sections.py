@@ -75,7 +75,7 @@ class OptimSection(Section):
     """Clip gradients to this norm; null: do not clip."""
     optimizer: Annotated[Literal["auto", "adamw", "adafactor", "muon", "sgd"], other_names(_OTHER_OPTIMIZERS)] = "auto"
     """`auto` is AdamW, fused where the device can. `muon` (torch's, one device or ddp) orthogonalises the updates of
-    matrices, and takes AdamW for embeddings, head, biases and norms."""
+    matrices, and takes AdamW for embeddings, head, biases, norms and stacked experts."""
     muon_momentum: float = Field(default=0.95, ge=0, lt=1)
     """muon: decay of the mean of gradients."""
     beta1: float = Field(default=0.9, ge=0, lt=1)

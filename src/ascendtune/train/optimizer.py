@@ -31,7 +31,7 @@ def make_optimizer(
     Args:
         fused: whether AdamW does all of its step in one kernel.
         update: a kernel of the device for AdamW's large tensors, where all parameters are there.
-        tables: embeddings and heads, whose rows muon leaves to AdamW; see `tables_of`.
+        tables: what muon leaves to AdamW though it has two dimensions; see `tables_of`.
         plus_ratio: LoRA+ (Hayou et al. 2024, arXiv:2402.12354): the factor of adapters' B matrices.
     """
     groups = parameter_groups(named_parameters, section.weight_decay, plus_ratio or 1.0)
@@ -123,12 +123,14 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
 
 def tables_of(model: nn.Module) -> list[nn.Parameter]:
-    """Weights of `model` whose rows stand for tokens or positions: embeddings, (entries, hidden), and the head."""
+    """Weights of two dimensions that are not matrices between hidden states.
+
+    Embeddings, (entries, hidden), the head, a reward model's score, and biases of stacked experts, (experts, hidden).
+    """
     modules: list[Any] = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    head = getattr(model, "get_output_embeddings", lambda: None)()
-    return [
-        parameter for module in [*modules, *([head] if head is not None else [])] for parameter in module.parameters()
-    ]
+    head = getattr(model, "get_output_embeddings", lambda: None)() or getattr(model, "score", None)
+    tables = [parameter for module in (*modules, *([head] if head else [])) for parameter in module.parameters()]
+    return tables + [parameter for name, parameter in model.named_parameters() if _is_bias(name)]
 
 
 def states_per_parameter(section: OptimSection) -> int:

@@ -94,6 +94,22 @@ def test_tables_head_and_biases_take_adamw() -> None:
         assert torch.equal(found, expected), name
 
 
+def test_a_score_and_biases_of_stacked_experts_take_adamw() -> None:
+    class RewardModel(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.down_proj_bias = nn.Parameter(torch.zeros(4, 6))
+            self.linear = nn.Linear(6, 6, bias=False)
+            self.score = nn.Linear(6, 1, bias=False)
+
+        def get_output_embeddings(self) -> None:
+            return None
+
+    trained = RewardModel()
+    of_muon = [each for group in optimizer_of(trained).param_groups if group["is_muon"] for each in group["params"]]
+    assert len(of_muon) == 1 and of_muon[0] is trained.linear.weight
+
+
 def test_a_loaded_state_goes_on_alike() -> None:
     whole, resumed = model(), model()
     optimizer, first = optimizer_of(whole), optimizer_of(resumed)
