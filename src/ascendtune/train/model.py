@@ -222,8 +222,8 @@ def grow_embeddings(model: Any, vocabulary: int) -> int:
         return 0
     model.resize_token_embeddings(vocabulary, mean_resizing=False)
     tables = [model.get_input_embeddings().weight]
-    if (head := model.get_output_embeddings()) is not None and head.weight is not tables[0]:
-        tables.append(head.weight)
+    if (head := model.get_output_embeddings()) is not None:
+        tables += [each for each in head.parameters() if each is not tables[0]]
     with torch.no_grad():
         for table in tables:
             table[rows:] = table[:rows].float().mean(0).to(table.dtype)

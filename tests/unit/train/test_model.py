@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PhiConfig, PhiForCausalLM
 
 from ascendtune.hub.loaded_weights import without_own_implementations
 from ascendtune.train.model import grow_embeddings
@@ -33,6 +33,15 @@ def test_a_new_token_looks_and_scores_like_the_mean_of_the_others(tied: bool) ->
     torch.testing.assert_close(logits[..., 20:], logits[..., :20].mean(-1, keepdim=True).expand(1, 2, 3))
     assert (model.get_input_embeddings().weight is model.lm_head.weight) == tied
     assert model.config.vocab_size == 23
+
+
+def test_a_new_token_gets_the_mean_bias_of_a_head_that_has_one() -> None:
+    config = PhiConfig(vocab_size=20, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+    model = PhiForCausalLM(config)
+    torch.nn.init.normal_(model.lm_head.bias, mean=-5.0)
+    grow_embeddings(model, 23)
+    logits = model(input_ids=torch.tensor([[5, 21]])).logits
+    torch.testing.assert_close(logits[..., 20:], logits[..., :20].mean(-1, keepdim=True).expand(1, 2, 3))
 
 
 def test_a_larger_table_than_the_tokenizer_needs_is_left_as_it_is() -> None:
