@@ -113,11 +113,11 @@ def _checked_header(names: list[str], path: Path, line: int) -> list[str]:
 
 
 def rows_of_text(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow]:
-    """One row per line; empty lines are skipped."""
+    """One row per line; blank lines are skipped."""
     source = Source(path)
     for number, line in read_lines(path, encoding):
-        if text := line.rstrip("\r\n"):
-            yield RawRow({"text": text}, source, number)
+        if not line.isspace():
+            yield RawRow({"text": line.rstrip("\r\n")}, source, number)
 
 
 def rows_of_markdown(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow]:

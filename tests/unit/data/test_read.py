@@ -103,7 +103,7 @@ def test_a_utf8_mark_is_no_part_of_the_first_row(name: str, tmp_path: Path) -> N
 
 def test_text_has_one_row_a_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.txt"
-    path.write_text("first\n\n  second \nthird")
+    path.write_text("first\n\n  second \nthird\n \t\n")
     assert [(row.values["text"], row.place) for row in _read(path)] == [
         ("first", f"{path}:1"),
         ("  second ", f"{path}:3"),
