@@ -190,6 +190,7 @@ def _not_utf8(path: Path, line: int, column: int, content: bytes, at: int) -> Da
 
 _MARKDOWN = (".md", ".markdown")
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".txt", *_MARKDOWN)
+_PACKED = (".zst", ".xz", ".bz2", ".lz4", ".br", ".7z", ".zip")
 _NOT_DATA = re.compile(r"(?i)readme|licen[cs]e|requirements|dataset_(info|infos|dict)\.json|state\.json")
 _SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")
 
@@ -229,6 +230,13 @@ def _require_file(path: Path) -> None:
             remedy="write the rows into a file",
             where=path,
         )
+    if _is_packed(path):
+        raise DataError(
+            f"a {path.suffix} file is not read",
+            code="data-format-unknown",
+            remedy="unpack it; of compressed files those in gzip (.gz) are read",
+            where=path,
+        )
 
 
 def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
@@ -245,13 +253,13 @@ def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
                 remedy="give the directory of one data set",
                 where=folder,
             )
+    # One that cannot be read would be missing in silence, unless it lies beside what it was made of.
+    found = [file for file in found if not (_is_packed(file) and file.with_suffix("") in found)]
     files = [file for file in sorted(found) if _is_data(file.relative_to(folder)) and file.exists()]
     files = [file for file in files if not file.is_dir()]
     if others := [file for file in files if data_suffix(file) not in _MARKDOWN]:
         # Beside data of another kind, Markdown describes it.
         files = others
-    for file in files:
-        _require_file(file)
     if not files:
         raise DataError(
             "no data file in this directory",
@@ -261,9 +269,10 @@ def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
         )
     if spec.subset:
         files = _matching(files, folder, spec.subset, "subset")
-    if spec.split:
-        return _matching(files, folder, spec.split, "split")
-    return _training_files(files, folder)
+    files = _matching(files, folder, spec.split, "split") if spec.split else _training_files(files, folder)
+    for file in files:
+        _require_file(file)
+    return files
 
 
 def _training_files(files: list[Path], folder: Path) -> list[Path]:
@@ -299,4 +308,10 @@ def _mentions(file: Path, folder: Path, word: str) -> bool:
 
 def _is_data(relative: Path) -> bool:
     hidden = any(part.startswith(".") for part in relative.parts)
-    return not hidden and data_suffix(relative) is not None and not _NOT_DATA.match(relative.name)
+    is_data = data_suffix(relative) is not None or _is_packed(relative)
+    return not hidden and is_data and not _NOT_DATA.match(relative.name)
+
+
+def _is_packed(path: Path) -> bool:
+    """Whether it is data in another compression than gzip: rows.jsonl.zst."""
+    return path.suffix.lower() in _PACKED and data_suffix(path.with_suffix("")) is not None

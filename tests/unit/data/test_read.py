@@ -462,6 +462,22 @@ def test_files_of_other_splits_are_left_out_where_one_is_of_train(
     assert _names(_read(tmp_path)) == read
 
 
+def test_a_compressed_file_that_cannot_be_read_is_not_left_out(folder: Path) -> None:
+    (folder / "a.json.xz").touch()
+    assert _names(_read(folder)) == ["a.json", "b.jsonl", "deep/c.jsonl"]
+    (folder / "picture.zip").touch()
+    (folder / ".d.jsonl.zst").touch()
+    assert _names(_read(folder)) == ["a.json", "b.jsonl", "deep/c.jsonl"]
+    packed = folder / "deep" / "d.jsonl.zst"
+    packed.touch()
+    for path in (folder, packed):
+        error = _refused(path)
+        assert (error.code, error.where) == ("data-format-unknown", str(packed))
+    (folder / "train.jsonl").write_text('{"from": "train.jsonl"}')
+    packed.rename(folder / "test.jsonl.zst")
+    assert "train.jsonl" in _names(_read(folder))
+
+
 def test_a_directory_without_data_says_so(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("nothing here")
     assert "no data file" in _refused(tmp_path).what
