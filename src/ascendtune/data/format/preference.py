@@ -8,7 +8,7 @@ from typing import Any
 
 from ascendtune.data.conversation import BadRow, Conversation, Pair
 from ascendtune.data.format.answer import PROMPT_WORDS, answered
-from ascendtune.data.format.turns import listed
+from ascendtune.data.format.turns import is_text, listed
 from ascendtune.data.json_rows import kind_of
 
 GIVES = ("pairs",)
@@ -52,7 +52,8 @@ def _with_chosen(row: Mapping[str, Any]) -> Mapping[str, Any]:
     found = next((row[name] for name in _REJECTED if row.get(name) is not None), None)
     if row.get("chosen") is not None or found is None or not isinstance(turns, list) or not turns:
         return row
-    rejected = listed(found)
+    # An answer that is a text stays one, even where it looks like JSON.
+    rejected = found if is_text(row.get("rejected_response")) else listed(found)
     if not isinstance(rejected, list):
         rejected = [*turns[:-1], {"role": "assistant", "content": rejected}]
     kept = {name: value for name, value in row.items() if name not in ("messages", *_REJECTED)}

@@ -181,6 +181,12 @@ def test_a_conversation_with_a_rejected_answer_is_a_pair(rejected: dict[str, Any
     assert (made.chosen.messages, made.rejected.messages) == ([USER, GOOD], [USER, POOR])
 
 
+@pytest.mark.parametrize("rejected", ['{"a": 1}', "[1, 2]", '[{"a": 1}]'])
+def test_rejected_response_that_looks_like_json_is_text(rejected: str) -> None:
+    made = convert({"messages": [USER, GOOD], "rejected_response": rejected})
+    assert isinstance(made, Pair) and made.rejected.messages == [USER, {"role": "assistant", "content": rejected}]
+
+
 def test_a_prompt_that_is_a_transcript_is_its_turns() -> None:
     prompt = "\n\nHuman: 2+3?\n\nAssistant: 6\n\nHuman: Really?\n\nAssistant: "
     pair = convert({"prompt": prompt, "chosen": "No, 5.", "rejected": "Yes."})
