@@ -16,11 +16,12 @@ from typing import Any
 import torch
 
 from ascendtune import __version__
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.files import write_json
+from ascendtune.core.foreign_json import read_json_object
 from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
-from ascendtune.core.units import format_count
+from ascendtune.core.units import count_of, format_count
 from ascendtune.data.plan import BatchPlan
 from ascendtune.data.prepare import Prepared
 from ascendtune.data.store import TokenDataset
@@ -32,6 +33,7 @@ from ascendtune.train.adamw import AdamWUpdate
 from ascendtune.train.batch import Batches
 from ascendtune.train.checkpoint.checkpointer import Checkpointer, require_space_for_run
 from ascendtune.train.counters import Counters
+from ascendtune.train.dump.names import plain_name
 from ascendtune.train.dump.start_weights import hashes_of_weights
 from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.flops import TokenFlops
@@ -75,7 +77,8 @@ def set_up(
         held: closed when the attempt ends; signals are noted until then.
 
     Raises:
-        RecipeError: the model or a name in the recipe does not fit, or nothing would be profiled.
+        RecipeError: the model or a name in the recipe does not fit, the model has changed since the checkpoint was
+            written, or nothing would be profiled.
         CheckFailed: packed documents would see each other.
         MachineError: the disk has no space for the run, or a checkpoint is damaged.
     """
@@ -135,7 +138,10 @@ def set_up(
 
     checkpointer = Checkpointer(run, strategy, strategy.content(model, optimizer), keep=recipe.checkpoint.keep)
     held.enter_context(stop.listening("a checkpoint"))
-    counters = _resume(run, record, recipe, strategy, checkpointer, schedule.total_steps)
+    source = _checkpoint_to_load(run, record)
+    if source is not None:
+        _require_same_base(RunDir(source.parent.parent), recipe, model, start_weights["parameters"], resolved)
+    counters = _resume(run, source, recipe, strategy, checkpointer, schedule.total_steps)
     if strategy.is_main:
         write_json(run.start_weights, start_weights)
         global_batch = batches.plan.global_batch
@@ -269,25 +275,63 @@ def _step_profile(
     return StepProfile(run.profile, recipe.profile, strategy, model, optimizer, phases, facts)
 
 
+def _checkpoint_to_load(run: RunDir, record: dict[str, Any]) -> Path | None:
+    named, steps = record.get("resume_from"), run.checkpoint_steps()
+    newest = run.checkpoint(steps[-1]) if steps else None
+    # Of another run until there is one of its own: a restart before that must not begin anew.
+    return Path(named) if named and (newest is None or _is_own(run, Path(named))) else newest
+
+
+def _is_own(run: RunDir, checkpoint: Path) -> bool:
+    return checkpoint.resolve().parent == run.checkpoints.resolve()
+
+
+def _require_same_base(
+    owner: RunDir, recipe: Recipe, model: Any, hashes: dict[str, str], resolved: dict[str, Any]
+) -> None:
+    """Raise where a checkpoint of `owner` would be put into another model than the one that it was trained in.
+
+    Checkpoints hold what trains: frozen weights, and those before the first step, with which some losses compare, are
+    read from the model's files every time.
+
+    Args:
+        hashes: of the weights before the first step, by plain name.
+        resolved: what `auto` came to: in other types, and under other operators, equal weights have other hashes.
+    """
+    try:
+        before, then = read_json_object(owner.start_weights)["parameters"], owner.read()["resolved"]
+        is_comparable = all(then[key] == resolved[key] for key in ("precision", "kernel"))
+    except (AscendtuneError, OSError, KeyError):
+        return
+    compares = recipe.method.needs_reference or recipe.method.sft.loss == "asft"
+    drawn = set(tables_of(model)) if recipe.model.new_tokens else set()
+    fixed = {
+        plain_name(name)
+        for name, each in model.named_parameters()
+        if each not in drawn
+        and not any(part.startswith(("lora_", "oft_")) for part in name.split("."))
+        and (not each.requires_grad or (compares and recipe.method.adapter is None))
+    }
+    changed = sorted(name for name in fixed & hashes.keys() & before.keys() if hashes[name] != before[name])
+    if is_comparable and changed:
+        raise RecipeError(
+            f"the model is not the one that the checkpoint was trained in: {count_of(len(changed), 'weight')} "
+            f"{'has' if len(changed) == 1 else 'have'} changed, the first is {changed[0]}",
+            code="base-model-changed",
+            remedy="restore the files of the model; or start over: checkpoint.resume=never",
+            where=recipe.model.path,
+        )
+
+
 def _resume(
-    run: RunDir,
-    record: dict[str, Any],
-    recipe: Recipe,
-    strategy: Strategy,
-    checkpointer: Checkpointer,
-    total_steps: int,
+    run: RunDir, source: Path | None, recipe: Recipe, strategy: Strategy, checkpointer: Checkpointer, total_steps: int
 ) -> Counters:
     """Load the checkpoint that this start goes on from, if any, and remove later records and checkpoints.
 
     Raises:
         RecipeError: it is of another run, and of the last step or a later one.
     """
-    named, steps, own = record.get("resume_from"), run.checkpoint_steps(), run.checkpoints.resolve()
-    source = run.checkpoint(steps[-1]) if steps else None
-    # Of another run until there is one of its own: a restart before that must not begin anew.
-    if named is not None and (not steps or Path(named).resolve().parent == own):
-        source = Path(named)
-    is_foreign = source is not None and source.resolve().parent != own
+    is_foreign = source is not None and not _is_own(run, source)
     counters = Counters.of(checkpointer.load(source)) if source is not None else Counters()
     if is_foreign and counters.step >= total_steps:
         raise RecipeError(
@@ -309,7 +353,7 @@ def _resume(
         run.remove_unfinished()
         run.cut_back(counters.step, counters.evaluated_step)
         run.remove_checkpoints_after(counters.step)
-        run.update(resume_from=named if is_foreign else None)
+        run.update(resume_from=str(source) if is_foreign else None)
     strategy.barrier()
     return counters
 

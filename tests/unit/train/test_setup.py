@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.core.rundir import RunDir
@@ -154,6 +155,39 @@ def test_a_restart_before_the_first_checkpoint_begins_at_that_of_the_other_run_a
     again.checkpointer.wait()
     assert again.run_directory.checkpoint_steps() == [2]
     assert start(record=again.run_directory.read(), **changes).counters.step == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "is_refused"),
+    [
+        ({"tuner": "lora"}, True),
+        ({"tuner": "freeze", "freeze": {"extra": ["embed_tokens"]}}, True),
+        ({"sft": {"loss": "asft"}}, True),
+        # All of its weights are in the checkpoint.
+        ({"tuner": "full"}, False),
+    ],
+)
+def test_a_model_that_has_changed_since_the_checkpoint_is_refused(
+    method: dict[str, Any], is_refused: bool, start: MakeLoop, tiny_model: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    changes = {"optim": {"max_steps": 3}, "model": {"path": str(model)}, "method": method}
+    first = start(**changes)
+    first.run()
+    first.checkpointer.wait()
+    assert start(**changes).counters.step == 2
+    file = model / "model.safetensors"
+    tensors = load_file(file)
+    tensors["model.layers.0.mlp.up_proj.weight"][0, 0] += 1
+    save_file(tensors, file, metadata={"format": "pt"})
+    if not is_refused:
+        assert start(**changes).counters.step == 2
+        return
+    with pytest.raises(RecipeError) as caught:
+        start(**changes)
+    assert caught.value.code == "base-model-changed"
+    assert "1 weight has changed, the first is model.layers.0.mlp.up_proj.weight" in caught.value.what
 
 
 def test_the_global_batch_of_a_run_stays_when_the_recipe_makes_it_larger(start: MakeLoop) -> None:
