@@ -89,7 +89,7 @@ class Merger:
 
 
 def _compute(output: Output, weight: torch.Tensor, deltas: Scratch, layout: Layout | None) -> torch.Tensor:
-    if len(output.additions) + len(output.experts) > 1:
+    if len(output.additions) + len(output.experts) + len(output.biases) > 1:
         # Several changes are summed in fp32 and rounded once.
         weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
     for addition in output.additions:

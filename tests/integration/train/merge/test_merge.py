@@ -111,6 +111,17 @@ def test_half_precision_stays_and_rounds_once(
         _require_equal(tmp_path / "both", {name: tensor.to(dtype) for name, tensor in exact.items()})
 
 
+def test_biases_of_several_adapters_are_rounded_once(
+    make_base: Any, make_adapter: Any, peft_merged: Any, tmp_path: Path
+) -> None:
+    base = make_base(dtype=torch.bfloat16)
+    options = {"target_modules": ["q_proj"], "lora_bias": True}
+    adapters = [make_adapter(base, name, **options) for name in ("one", "two")]
+    merge([str(each) for each in adapters], tmp_path / "merged")
+    exact = peft_merged(base, *((each, 1.0) for each in adapters), dtype=torch.float32)
+    _require_equal(tmp_path / "merged", {name: tensor.bfloat16() for name, tensor in exact.items()})
+
+
 @pytest.mark.parametrize(
     "options",
     [
