@@ -14,7 +14,7 @@ import torch
 from ascendtune.core.errors import InputError
 from ascendtune.hub.lora_adapter import Adapter, LowRank
 from ascendtune.hub.safetensors_header import SafetensorsHeader
-from ascendtune.merge.output import InputRotation, Output, StackChange
+from ascendtune.merge.output import Addition, InputRotation, Output, StackChange
 
 if TYPE_CHECKING:
     from ascendtune.merge.layout import Layout
@@ -108,6 +108,17 @@ def _compute(output: Output, weight: torch.Tensor, deltas: Scratch, layout: Layo
         assert low_rank.bias is not None
         weight += _read_fp32(adapter, low_rank.bias) * low_rank.scaling
     return weight.to(DTYPES[output.dtype])
+
+
+def is_transpose(linear: Addition, embedding: Addition) -> bool:
+    """Whether a LoRA of the head adds the same to its weight, (tokens, in), as one of the table does to its own."""
+    one, other = linear.low_rank, embedding.low_rank
+    if one.magnitude or other.magnitude or one.scaling != other.scaling or one.shape != other.shape[::-1]:
+        return False
+    b, a = _read(linear.adapter.file, one.b), _read(linear.adapter.file, one.a)
+    return torch.equal(b, _read(embedding.adapter.file, other.a).T) and torch.equal(
+        a, _read(embedding.adapter.file, other.b).T
+    )
 
 
 def as_bytes(tensor: torch.Tensor) -> Any:

@@ -246,7 +246,7 @@ class Draft:
     def _is_untied(self, adapter: Adapter, below: Output, table: str) -> bool:
         """Whether tied embeddings have become two; the head is set when they have."""
         above = self.tied_head
-        if adapter.config.get("ensure_weight_tying") and (above is None or self._is_touched(table)):
+        if adapter.config.get("ensure_weight_tying") and (above is None or _have_same_changes(above, below)):
             return False
         if above is not None:
             return bool(above.additions or above.rotations or below.additions) or not _same_bytes(above, below)
@@ -323,6 +323,21 @@ def _unknown(adapter: Adapter, name: str, base: Base) -> InputError:
         code="adapter-base-mismatch",
         remedy=f"{base.directory} is not the model that the adapter was trained on: give that model with --onto",
         where=adapter.directory,
+    )
+
+
+def _have_same_changes(head: Output, table: Output) -> bool:
+    """Whether one weight can be both: PEFT's own ties part where it casts the adapter to fp32, and have no DoRA."""
+    # Imported here: most adapters leave the embeddings alone.
+    from ascendtune.merge.arithmetic import is_transpose
+
+    pairs = zip(head.additions, table.additions, strict=False)
+    return (
+        len(head.additions) == len(table.additions)
+        and not head.rotations
+        and not table.rotations
+        and _same_bytes(head, table)
+        and all(is_transpose(one, other) for one, other in pairs)
     )
 
 

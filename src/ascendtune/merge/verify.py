@@ -23,6 +23,7 @@ from ascendtune.core.units import format_bytes
 from ascendtune.hub.loaded_weights import HEADS, require_all_weights, without_own_implementations
 from ascendtune.hub.lora_adapter import Adapter
 from ascendtune.hub.weight_files import read_weight_headers
+from ascendtune.merge.arithmetic import DTYPES
 from ascendtune.merge.mapped import AsStored, Change, MappedFiles, NotInFp32, in_fp32
 from ascendtune.merge.output import MergePlan, Progress
 from ascendtune.merge.rounded import ExactWeights, rounded_outputs
@@ -116,7 +117,7 @@ def _require_memory(plan: MergePlan) -> None:
     largest = max((torch.Size(each.shape).numel() for each in rounded_outputs(plan).values()), default=0)
     needed = 4 * (max(layers.values(), default=0) + 5 * largest)
     needed += sum(tensor.size for adapter in plan.adapters for tensor in adapter.file.tensors.values())
-    # What these replace becomes fp32, too.
+    # What these replace is copied, in fp32 at most.
     replacing = [each.file.tensors[key] for each in plan.adapters for key in each.whole.values()]
     needed += sum(4 * torch.Size(tensor.shape).numel() for tensor in replacing)
     needed += sum(tensor.size for name, tensor in tensors if _ONE_EXPERT.search(name))
@@ -149,10 +150,11 @@ def _ask_adapter(plan: MergePlan, ids: torch.Tensor, *, in_one_batch: bool) -> t
         model.resize_token_embeddings(rows, mean_resizing=False)
     # PEFT writes the adapter's numbers into these, or into copies of their dtype, which may be narrower than the
     # adapter's; what is written into a mapped page would be lost.
-    overwritten = set[str]().union(*(adapter.whole for adapter in plan.adapters))
+    overwritten = {name: each.file.tensors[key] for each in plan.adapters for name, key in each.whole.items()}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if name in overwritten:
-            parameter.data = parameter.data.to(torch.float32, copy=True)
+            dtype = torch.promote_types(parameter.dtype, DTYPES[overwritten[name].dtype])
+            parameter.data = parameter.data.to(dtype, copy=True)
     first, *others = plan.adapters
     try:
         tuned = PeftModel.from_pretrained(model, first.directory, adapter_name="0")

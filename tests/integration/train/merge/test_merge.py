@@ -203,6 +203,24 @@ def test_tied_embeddings_part_when_the_adapter_parts_them(
     assert json.loads((tmp_path / "merged" / "config.json").read_text())["tie_word_embeddings"] is False
 
 
+@pytest.mark.parametrize("save_embedding_layers", [False, "auto"])
+@pytest.mark.parametrize(
+    ("dtype", "use_dora", "tied"),
+    [(torch.float32, False, True), (torch.bfloat16, False, False), (torch.float32, True, False)],
+    ids=["fp32", "bf16", "dora"],
+)
+def test_embeddings_that_peft_ties_stay_one_where_their_adapters_did(
+    dtype: torch.dtype, use_dora: bool, tied: bool, save_embedding_layers: Any, make_base: Any, make_adapter: Any,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """On a base in bf16 PEFT casts its two adapters to fp32, and trains them apart; a magnitude is not tied either."""
+    options = {"ensure_weight_tying": True, "save_embedding_layers": save_embedding_layers, "use_dora": use_dora}
+    adapter = make_adapter(make_base(tie=True, dtype=dtype), target_modules=["embed_tokens", "q_proj"], **options)
+    merged = merge([str(adapter)], tmp_path / "merged")
+    assert merged.verification is not None and merged.verification.agrees
+    assert json.loads((tmp_path / "merged" / "config.json").read_text())["tie_word_embeddings"] is tied
+
+
 @pytest.mark.parametrize("tie", [True, False])
 def test_merge_keeps_the_embeddings_of_new_tokens(tie: bool, make_base: Any, make_adapter: Any, tmp_path: Path) -> None:
     adapter = make_adapter(make_base(tie=tie), save_embedding_layers=True)
