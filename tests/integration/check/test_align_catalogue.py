@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -297,6 +298,18 @@ def test_same_rows_in_another_order_are_aligned_with_a_warning(run: Run) -> None
     assert warned[0].measured.endswith("in another order")
     wrong = replace(turned, edit=_zeroed)
     assert named(align(run(PLAIN), run(wrong))) == ("backward", 1, "gradient", "model.layers.1.mlp.up_proj.weight")
+
+
+def test_weights_that_parted_in_a_step_without_dump_are_told_from_what_follows(tmp_path: Path) -> None:
+    wrong = Bare(rate=lambda step: 1e-2 if step == 1 else 1e-3)
+    sides = [each.run(tmp_path / name) for name, each in (("one", Bare()), ("other", wrong))]
+    assert named(align(*sides)) == ("update", 1, "parameter_after", "model.embed_tokens.weight")
+    for side in sides:
+        shutil.rmtree(side / "dump" / "step-0000002")
+        shutil.rmtree(side / "dump" / "step-0000001")
+    found = align(*sides)
+    assert found.parted is not None and (found.parted.code, found.step, found.dumps.place) == ("update", 2, None)
+    assert found.dumps.consequence is not None and found.dumps.consequence.step == 3
 
 
 @pytest.mark.parametrize(("case", "word"), [("LoRA instead of DoRA", "DoRA"), ("logits not capped", "logits")])

@@ -14,7 +14,8 @@ import numpy as np
 
 from ascendtune.check.align.dump import Dump, Key, RankDump
 from ascendtune.check.align.language import Sentence
-from ascendtune.check.align.tensor_rows import Row, replica_rows, rows_of, rows_of_pair
+from ascendtune.check.align.tensor_noise import is_float
+from ascendtune.check.align.tensor_rows import Row, largest_of_matrices, replica_rows, rows_of, rows_of_pair
 from ascendtune.check.align.untrained import trained_rows
 
 _MOST_STEPS = 64
@@ -22,6 +23,8 @@ _REPLICATED = ("parameter_before", "gradient", "parameter_after")
 _OUTCOMES = ("loss", "backward", "gradient", "parameter_after")
 """Phases in which a difference of the forward pass must show, if it has an effect."""
 _SAME_RATIO = 0.01
+_FROM_WEIGHTS = 30.0
+"""Times as much as weights may differ what a module computes with them: attention and small gradients amplify."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Place:
         agreeing: name of the last tensor before it that agrees; empty where there is none.
         ratio: candidate over reference, where all gradients or all updates differ by the same factor.
         batch: how the rows of the step's batch differ, in the stage `data`; None where a side has no hashes of rows.
+        weights_apart: the largest relative difference of a matrix of weights before the step, if a step before it was
+            not compared, whose update may be the cause; else 0.
     """
 
     step: int
@@ -58,6 +63,20 @@ class Place:
     agreeing: str = ""
     ratio: float | None = None
     batch: BatchComparison | None = None
+    weights_apart: float = 0.0
+
+    @property
+    def follows_from_weights(self) -> bool:
+        """Whether weights that differ before the step explain what it computed."""
+        is_computed = self.stage not in ("start", "ranks") and not self.has_other_rows
+        return is_computed and self.row.difference <= _FROM_WEIGHTS * self.weights_apart
+
+    @property
+    def has_other_rows(self) -> bool:
+        """Whether the sides were given other token ids, which no weights explain."""
+        if self.stage != "data":
+            return False
+        return not is_float(self.row.reference) or (self.batch is not None and self.batch.common < self.batch.rows)
 
     @property
     def module(self) -> str:
@@ -78,6 +97,7 @@ class DumpComparison:
         steps: those that were compared; the last is the one that parted, where one did.
         ranks: those that both sides have.
         place: None where no tensor parts.
+        consequence: instead of `place`, where the losses have parted before and the tensors follow.
         without_effect: the first forward tensor that parts although neither loss nor any gradient does.
         rows: of the last compared step in the order of execution, of the rank that parted first.
         agreeing: stages of which tensors were compared and none parts.
@@ -89,6 +109,7 @@ class DumpComparison:
     steps: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
     place: Place | None = None
+    consequence: Place | None = None
     without_effect: Row | None = None
     rows: tuple[Row, ...] = ()
     agreeing: frozenset[str] = frozenset()
@@ -104,7 +125,7 @@ def compare_dumps(reference: Dump, candidate: Dump) -> DumpComparison:
         DataError, RecipeError, MachineError: a file cannot be read.
     """
     steps = sorted(reference.files.keys() & candidate.files.keys())[:_MOST_STEPS]
-    so_far = DumpComparison()
+    so_far = DumpComparison(obstacle=Sentence("steps", "no step was dumped on both sides") if not steps else None)
     weights = _LastWeights()
     for number, step in enumerate(steps, 1):
         found = _compare_step(step, reference, candidate, weights)
@@ -127,6 +148,7 @@ class _LastWeights:
 
     def __init__(self) -> None:
         self._step = 0
+        self._is_unbroken = True
         self._digests: list[dict[tuple[int, str], str]] = [{}, {}]
 
     def changed(self, step: int, sides: Sequence[Mapping[int, RankDump]]) -> Row | None:
@@ -143,7 +165,12 @@ class _LastWeights:
                     return row
         return None
 
+    def covers_all_before(self, step: int) -> bool:
+        """Whether all steps before `step` were compared."""
+        return self._is_unbroken and step == self._step + 1
+
     def remember(self, step: int, sides: Sequence[Mapping[int, RankDump]]) -> None:
+        self._is_unbroken = self.covers_all_before(step)
         self._step = step
         self._digests = [
             {at: digest for at, (_, digest) in _digests(side, "parameter_after").items()} for side in sides
@@ -173,6 +200,7 @@ def _compare_step(step: int, reference: Dump, candidate: Dump, weights: _LastWei
     rows = {rank: rows_of(step, rank, one[rank], other[rank], with_modules=not obstacle) for rank in ranks}
     every = [row for of_rank in rows.values() for row in of_rank]
     apart = [_apart(step, side) for side in sides]
+    has_gap = not weights.covers_all_before(step)
     changed = weights.changed(step, sides)
     weights.remember(step, sides)
     place, without_effect = _first(step, rows, obstacle, apart)
@@ -182,6 +210,8 @@ def _compare_step(step: int, reference: Dump, candidate: Dump, weights: _LastWei
         rows.setdefault(changed.rank, []).insert(0, changed)
     if place is not None and place.stage == "data" and place.row.key.phase == "forward":
         place = replace(place, batch=_batches(one, other))
+    if place is not None and has_gap:
+        place = replace(place, weights_apart=_weights_apart(sides, ranks[:1]))
     shown = place.row.rank if place is not None and place.row.rank in rows else min(rows, default=0)
     return DumpComparison(
         ranks=tuple(ranks),
@@ -195,6 +225,19 @@ def _compare_step(step: int, reference: Dump, candidate: Dump, weights: _LastWei
     )
 
 
+def _weights_apart(sides: Sequence[Mapping[int, RankDump]], ranks: Sequence[int]) -> float:
+    """The largest relative difference of a matrix of weights before the step, on `ranks`."""
+    one, other = ([side[rank].tensors for rank in ranks] for side in sides)
+    return largest_of_matrices(
+        [
+            (tensor, theirs[key])
+            for ours, theirs in zip(one, other, strict=True)
+            for key, tensor in ours.items()
+            if key.phase == "parameter_before" and key in theirs
+        ]
+    )
+
+
 def _batches(one: Mapping[int, RankDump], other: Mapping[int, RankDump]) -> BatchComparison | None:
     """Compare the rows by their hashes; None where a side has fewer than two, such as a packed batch."""
     first, second = (Counter(each for dump in side.values() for each in dump.row_hashes) for side in (one, other))
@@ -205,6 +248,8 @@ def _batches(one: Mapping[int, RankDump], other: Mapping[int, RankDump]) -> Batc
 
 def _obstacle(one: Mapping[int, RankDump], other: Mapping[int, RankDump], ranks: Sequence[int]) -> Sentence | None:
     """Why the outputs of modules are those of other rows; None where they can be compared."""
+    if not ranks:
+        return Sentence("ranks", "no rank was dumped on both sides")
     sizes = [max((each.world_size for each in side.values()), default=1) for side in (one, other)]
     if sizes[0] != sizes[1]:
         return Sentence("ranks", "{one} and {other} ranks compute other rows", _numbers(sizes))

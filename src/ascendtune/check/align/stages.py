@@ -13,7 +13,7 @@ import numpy as np
 from ascendtune.check.align import stage_findings
 from ascendtune.check.align.noise import Noise
 from ascendtune.check.align.pair import Pair, paired
-from ascendtune.check.align.parting import DumpComparison, compare_dumps
+from ascendtune.check.align.parting import DumpComparison, Place, compare_dumps
 from ascendtune.check.align.record_phrases import kinds_of_records
 from ascendtune.check.align.side import Side
 from ascendtune.check.align.tensor_findings import refined
@@ -78,6 +78,9 @@ def compare(reference: Side, candidate: Side, noise: Noise, dumps: DumpCompariso
     exceeding, other_rate = _exceeding(pair, noise), _first_other_rate(reference, candidate)
     if exceeding is not None and not pair.is_certain:
         pair, exceeding = _without_unlike_means(pair, reference, candidate, dumps), None
+    place = dumps.place
+    if place is not None and exceeding is not None and exceeding <= place.step and place.follows_from_weights:
+        dumps, place = _as_consequence(dumps, place), None
     from_records: tuple[Finding, ...] = (
         stage_findings.question(reference, candidate),
         stage_findings.data(reference, candidate),
@@ -89,7 +92,6 @@ def compare(reference: Side, candidate: Side, noise: Noise, dumps: DumpCompariso
         stage_findings.ranks(reference, candidate, exceeding),
     )
     findings = refined(from_records, dumps)
-    place = dumps.place
     if place is None and not any(each.status == "failure" and each.code not in _CAUSES for each in findings):
         # A different question whose answer is the same does not part two trainings.
         return Comparison(pair, noise, tuple(map(_as_warning, findings)), None, None, dumps)
@@ -97,9 +99,16 @@ def compare(reference: Side, candidate: Side, noise: Noise, dumps: DumpCompariso
     if place is not None and parted.code not in _CAUSES:
         # The dump knows which stage parted first; later ones follow from it.
         parted = next(each for each in findings if each.code == place.stage)
-    seen = (place.step if place is not None else None, exceeding, other_rate[0] if other_rate else None)
-    step = next((each for each in seen if each is not None), 1)
+    seen = (exceeding, other_rate[0] if other_rate else None)
+    step = place.step if place is not None else min((each for each in seen if each is not None), default=1)
     return Comparison(pair, noise, findings, parted, step, dumps)
+
+
+def _as_consequence(dumps: DumpComparison, place: Place) -> DumpComparison:
+    """`dumps` with a `place` that came after the losses parted: weights that differ show in all that follows."""
+    aside = dumps.without_effect
+    is_of_step = aside is not None and aside.step == place.step
+    return replace(dumps, place=None, consequence=place, without_effect=None if is_of_step else aside)
 
 
 def _as_warning(finding: Finding) -> Finding:

@@ -67,6 +67,8 @@ def _refined(finding: Finding, dumps: DumpComparison) -> Finding:
     moved = dumps.obstacle if dumps.obstacle and dumps.obstacle.code in ("order", "padding") else None
     if stage == "data" and moved and finding.status != "failure":
         return warning(stage, str(moved), remedy=_remedy_of_rows(moved.code))
+    if stage == "later" and dumps.consequence is not None:
+        return _with_consequence(finding, dumps.consequence)
     if stage == "ranks" and dumps.replicas and finding.status != "failure":
         return replace(
             finding, evidence=(*finding.evidence, say("replicas of parameters and gradients agree between ranks"))
@@ -146,6 +148,14 @@ def _of_place(place: Place) -> Finding:
     if place.batch is not None:
         counts = {"common": place.batch.common, "rows": place.batch.rows}
         notes.insert(0, say("{common:,} of {rows:,} rows of the batch are in both", **counts))
+    if place.weights_apart and not place.has_other_rows:
+        notes.insert(
+            0,
+            say(
+                "weights before the step differ by up to {weights:.2g}, and not all steps before it were dumped",
+                weights=place.weights_apart,
+            ),
+        )
     if place.agreeing:
         notes.insert(0, say("agrees until {name}", name=place.agreeing))
     if place.ratio is not None:
@@ -158,6 +168,26 @@ def _of_place(place: Place) -> Finding:
         expected=say("at most {limit:.2g} from rounding", limit=row.limit) if row.limit else say("equal"),
         remedy=_remedy(place),
         evidence=notes,
+    )
+
+
+def _with_consequence(finding: Finding, place: Place) -> Finding:
+    """The finding on the curve, with the place at which tensors part after the losses have."""
+    return replace(
+        finding,
+        remedy=say(
+            "dump the steps before step {step} on both sides, too, up to where the losses part", step=place.step
+        ),
+        evidence=(
+            say(
+                "dumped tensors part at {place}, {difference:.2g} apart; weights before that step differ by up to "
+                "{weights:.2g} already, so this may only follow",
+                place=place_text(place),
+                difference=place.row.difference,
+                weights=place.weights_apart,
+            ),
+            *finding.evidence,
+        ),
     )
 
 

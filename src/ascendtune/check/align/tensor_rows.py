@@ -180,8 +180,12 @@ def _drift(groups: Mapping[tuple[str, int | None], Mapping[Key, tuple[Tensor, Te
     """
     if ("parameter_after", None) not in groups:
         return 0.0
-    matrices = [pair for pair in groups.get(("parameter_before", None), {}).values() if len(pair[0].shape) > 1]
-    found = differences(matrices)
+    return largest_of_matrices([*groups.get(("parameter_before", None), {}).values()])
+
+
+def largest_of_matrices(pairs: Pairs) -> float:
+    """The largest relative difference of a matrix among tensors of any shape; 0 where there is none."""
+    found = differences([pair for pair in pairs if len(pair[0].shape) > 1])
     return float(found[np.isfinite(found)].max(initial=0.0))
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from ascendtune.check.align.curve import Curve
-from ascendtune.check.align.dump import PHASES
+from ascendtune.check.align.dump import PHASES, Key, Tensor
 from ascendtune.check.align.noise import expected_noise
+from ascendtune.check.align.parting import DumpComparison, Place
 from ascendtune.check.align.side import Side
 from ascendtune.check.align.stages import compare
+from ascendtune.check.align.tensor_rows import Row
 from ascendtune.check.align.verdict import say, verdict
 from ascendtune.core import language
 
@@ -121,3 +123,46 @@ def test_loss_that_is_nan_from_the_first_step_parts() -> None:
     one, other = csv_side("one", [2.0] * 3), csv_side("other", [np.nan] * 3)
     found = compare(one, other, expected_noise(one, other))
     assert found.parted is not None and (found.parted.code, found.step) == ("forward", 1)
+
+
+def test_tensors_that_part_after_the_losses_are_a_consequence() -> None:
+    """Their weights have differed before, and the step that made them differ was not dumped."""
+    steps = np.arange(1.0, 13.0)
+    one, other = (
+        Side(
+            name, Path(name), "ascendtune", Curve.of_columns(
+                {"step": steps, "loss": losses}, [None] * 12, resolution=0.0, source="x"
+            ), recipe={"method.stage": "sft"}, precision="fp32",
+        )
+        for name, losses in (("one", 2 / steps**0.1), ("other", 2 / steps**0.1 + 0.01 * (steps > 5)))
+    )  # fmt: skip
+    tensor = Tensor(1, "Linear", (2, 2), "float32", -1.0, 1.0, 0.0, 2.0, 0, 0, "", ())
+    row = Row(10, 0, Key("forward", 0, "model.layers.0.self_attn.o_proj", "output", 0), tensor, tensor, 0.1, 1e-3, 1.0)
+    place = Place(10, "forward", row, (0,), weights_apart=0.03)
+    dumps = DumpComparison(steps=(10,), place=place, rows=(row,), compared=1)
+    noise = expected_noise(one, other)
+    found = compare(one, other, noise, dumps)
+    assert found.parted is not None and (found.parted.code, found.step) == ("later", 6)
+    assert "step 10, forward, model.layers.0.self_attn" in found.parted.evidence[0]
+    assert "before step 10" in (found.parted.remedy or "")
+    # What the weights cannot explain is the module's own.
+    own = replace(dumps, place=replace(place, row=replace(row, difference=5.0)))
+    found = compare(one, other, noise, own)
+    assert found.parted is not None and (found.parted.code, found.step) == ("forward", 10)
+
+
+def test_verdict_gives_the_first_of_the_steps() -> None:
+    steps = np.arange(1.0, 9.0)
+    curves = [
+        Curve.of_columns(
+            {"step": steps, "loss": losses, "learning_rate": np.where(steps == 1, first, 1e-3)},
+            [None] * 8, resolution=0.0, source="x",
+        )
+        for losses, first in ((2 / steps, 1e-3), (2 / steps + 0.1 * (steps > 6), 2e-3))
+    ]  # fmt: skip
+    one, other = (
+        Side(name, Path(name), "ascendtune", curve, recipe={"method.stage": "sft"}, precision="fp32")
+        for name, curve in zip(("one", "other"), curves, strict=True)
+    )
+    found = compare(one, other, expected_noise(one, other))
+    assert found.parted is not None and (found.parted.code, found.step) == ("update", 1)
