@@ -10,6 +10,11 @@ logits, differ by about
 The loss of a step is a mean over N labelled tokens, of which each has an error of its own: it differs by
 sigma / sqrt(N), and by about sigma² because the expected logarithm of a perturbed softmax is shifted. A gradient's norm
 passes the blocks twice, and its elements share their errors.
+
+Losses of preferences that compare sums of log-probabilities under two models (DPO, hinge, KTO) are a mean over P
+groups of f(beta · ratio). The errors of the N labelled tokens of both models add up in the ratios, so that the loss
+differs by |f'| · beta · sigma · sqrt(2 N) / P. That of a reward model is a mean over P pairs of two scores, with an error
+of sigma each.
 """
 
 from __future__ import annotations
@@ -34,6 +39,8 @@ _TOKENS = 100
 """Where the number of labelled tokens is not known: few, so that the tolerance is wide."""
 _CERTAIN = 4.0
 """Standard deviations beyond which a difference is not taken for rounding: 1 in 16,000."""
+_SLOPES = {"sigmoid": 0.5, "hinge": 1.0, "kto": 0.5}
+"""|f'| of losses of sums where policy and reference agree, as at the start; of KTO that of the ratio and of the KL."""
 _SUM_ROUNDINGS = 8
 """Roundings to fp32 that a recorded loss has gone through beside the model: the sum, the mean, ranks."""
 _GROWTH = 0.5
@@ -77,7 +84,8 @@ def expected_noise(reference: Side, candidate: Side) -> Noise:
     layers = max(known_layers, default=_LAYERS)
     tokens = _first_number([reference.curve, candidate.curve])
     sigma = unit * math.sqrt(4 * layers)
-    loss = _CERTAIN * sigma / math.sqrt(tokens) + sigma**2 + _SUM_ROUNDINGS * 2.0**-24
+    share, groups = _error_of_loss((reference, candidate), tokens)
+    loss = _CERTAIN * sigma * share + sigma**2 + _SUM_ROUNDINGS * 2.0**-24
     loss += reference.curve.resolution + candidate.curve.resolution
     coarsest = max(precisions, key=lambda each: 2.0 ** -_BITS.get(each, 8))
     is_known = all(side.precision for side in (reference, candidate))
@@ -88,7 +96,23 @@ def expected_noise(reference: Side, candidate: Side) -> Noise:
         else "{dtype}, assumed where a log does not say it, {layers} layers, {tokens:.0f} labelled tokens a step",
         {"dtype": coarsest, "layers": layers, "tokens": tokens},
     )
+    if groups is not None:
+        basis = Sentence("expected", "{basis}, {groups} pairs or answers", {"basis": basis, "groups": groups})
     return Noise(loss, _CERTAIN * sigma, basis)
+
+
+def _error_of_loss(sides: Sequence[Side], tokens: float) -> tuple[float, int | None]:
+    """The error of the loss in units of sigma, and the groups that it is a mean over, where that is not one of tokens."""
+    ours = next((side for side in sides if side.recipe is not None), None)
+    recipe = ours.recipe or {} if ours is not None else {}
+    stage, groups = recipe.get("method.stage"), ours.run.get("global_batch") if ours is not None else None
+    loss, beta = (recipe.get(f"method.preference.{key}") for key in ("loss", "beta"))
+    if stage in ("reward", "preference") and type(groups) is int and groups > 0:
+        if stage == "reward":
+            return math.sqrt(0.5 / groups), groups
+        if loss in _SLOPES and isinstance(beta, int | float):
+            return _SLOPES[loss] * abs(beta) * math.sqrt(2 * tokens) / groups, groups
+    return 1 / math.sqrt(tokens), None
 
 
 def measured_noise(reference: Side, repeats: Sequence[Side], expected: Noise) -> Noise:

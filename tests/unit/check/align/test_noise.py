@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,25 @@ def test_limit_of_the_first_loss_is_the_documented_formula() -> None:
     sigma = 2.0**-8 * math.sqrt(4 * 4)
     assert noise.loss == pytest.approx(4 * sigma / 10 + sigma**2 + 8 * 2.0**-24)
     assert noise.grad_norm == pytest.approx(4 * sigma)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "share"),
+    [
+        # 100 labelled tokens in 4 groups.
+        ({"method.stage": "preference", "method.preference.loss": "sigmoid"}, 0.5 * 0.3 * math.sqrt(200) / 4),
+        ({"method.stage": "preference", "method.preference.loss": "hinge"}, 0.3 * math.sqrt(200) / 4),
+        ({"method.stage": "preference", "method.preference.loss": "kto"}, 0.5 * 0.3 * math.sqrt(200) / 4),
+        ({"method.stage": "preference", "method.preference.loss": "simpo"}, 0.1),
+        ({"method.stage": "reward"}, math.sqrt(1 / 8)),
+        ({"method.stage": "sft"}, 0.1),
+    ],
+)
+def test_limit_of_a_loss_over_whole_answers_counts_what_adds_up_in_them(recipe: dict[str, str], share: float) -> None:
+    ours = replace(side([2.0]), recipe={**recipe, "method.preference.beta": 0.3}, run={"global_batch": 4})
+    sigma = 2.0**-24 * math.sqrt(4 * 4)
+    for pair in ((ours, ours), (replace(side([2.0]), recipe=None), ours)):
+        assert expected_noise(*pair).loss == pytest.approx(4 * sigma * share + sigma**2 + 8 * 2.0**-24)
 
 
 def test_limit_follows_the_coarser_of_both_precisions() -> None:
