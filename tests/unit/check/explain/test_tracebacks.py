@@ -246,6 +246,23 @@ def test_prefix_before_a_progress_bar_names_the_rank_of_what_follows_it(again: s
     assert line.read(f"[rank3]: {bar}").said == bar
 
 
+@pytest.mark.parametrize(
+    ("prefix", "speaker"),
+    [
+        ("[pod/train-0/pytorch] ", "pod pod/train-0/pytorch"),
+        ("Nov  8 19:00:02 node7 python3.11[4711]: ", "unit node7 python3.11[4711]"),
+    ],
+)
+def test_prefix_of_kubectl_and_of_journalctl_is_no_part_of_a_line_without_its_traceback(
+    explained: Explained, prefix: str, speaker: str
+) -> None:
+    cut = "\n".join(prefix + line for line in _TRACEBACK[1:])
+
+    assert line.read(f"{prefix}[rank3]: odd.OddError: the moon").said == "odd.OddError: the moon"
+    assert line.read(f"{prefix}the moon").speaker == speaker
+    assert explained(cut).headline() == "Python failed with odd.OddError: the moon is full"
+
+
 def test_name_that_grep_puts_before_a_line_is_no_part_of_the_message(explained: Explained) -> None:
     found = line.read("/moon/plog/plog-7_2025.log:12:[ERROR] TIDE(7,):the moon is full")
 
