@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ _LONGEST_LINE = 1 << 16
 """A longer one is cut in pieces."""
 _TO_NEWLINES = bytes.maketrans(b"\r", b"\n")
 """Progress bars end their lines with \\r."""
+
+_WRAPPED = b'{"log":"'
 
 _SAMPLE = 1 << 12
 _CONTROL = bytes({*range(32), 127} - {*b"\b\t\n\v\f\r\x1b"})
@@ -72,11 +75,11 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
                     continue
                 end = end or len(data)
                 if block:
-                    yield block
+                    yield _unwrapped(block)
                 block, rest = data[:end], data[end:]
             if block.endswith(b"\n"):
                 block, rest = block + rest, b""
-            yield from filter(None, (block, rest))
+            yield from map(_unwrapped, filter(None, (block, rest)))
     except PermissionError:
         raise
     except OSError as error:
@@ -86,6 +89,22 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
             remedy="give a log file, a run directory, or - for stdin",
             where=name,
         ) from error
+
+
+def _unwrapped(block: bytes) -> bytes:
+    """The lines as the container wrote them, where they are objects of Docker's log driver json-file."""
+    if not block.startswith(_WRAPPED):
+        return block
+    return b"\n".join(_log_of(line) if line.startswith(_WRAPPED) else line for line in block.split(b"\n"))
+
+
+def _log_of(line: bytes) -> bytes:
+    try:
+        said = str(json.loads(line)["log"])
+    except ValueError:
+        return line
+    # A progress bar is in the same object as what was written behind it.
+    return said.rstrip("\r\n").rpartition("\r")[2].replace("\n", " ").encode(errors="replace")
 
 
 def lines_before(name: str, end: int) -> int:

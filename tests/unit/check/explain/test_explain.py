@@ -192,6 +192,27 @@ def test_log_that_powershell_redirected_is_read(tmp_path: Path, encoding: str, e
     assert first is not None and first.number == count + 1
 
 
+def test_log_of_docker_s_json_file_is_read_as_the_container_wrote_it(tmp_path: Path) -> None:
+    said = (
+        "step 1\r 50%|#####     | 1/2 [00:01<00:01,  1.00it/s]\rTraceback (most recent call last):",
+        '  File "/home/me/train.py", line 12, in step',
+        '    moon("日")',
+        "odd.OddError: the moon is full",
+    )
+    log = tmp_path / "c-json.log"
+    log.write_text(
+        "".join(json.dumps({"log": f"{each}\n", "stream": "stderr"}, separators=(",", ":")) + "\n" for each in said)
+        + '{"log":"cut off'
+    )
+
+    explanation = explain([str(log)])
+
+    assert explanation.headline() == "Python failed with odd.OddError: the moon is full"
+    first = explanation.verdict.first
+    assert first is not None and first.number == 4 and first.trace is not None
+    assert first.trace.place == ("/home/me/train.py", 12, "step")
+
+
 def test_missing_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         explain([str(tmp_path / "none.log")])
