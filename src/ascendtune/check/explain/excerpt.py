@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.source import STDIN, blocks
+from ascendtune.check.explain.wrapped import unwrapped
+from ascendtune.core.mask import without_secrets
 from ascendtune.core.terminal_text import plain
 
 _ABOVE, _BELOW = 40, 20
@@ -55,7 +57,7 @@ def _of_log(scan: Scan, failures: Sequence[Event], most_characters: int) -> str:
     # The last span is the whole log: of interest only where all of it may fit.
     wanted = wanted if scan.bytes <= 2 * most_characters else wanted[:-1]
     heading = f"--- {scan.name} ({scan.lines_read:,} lines)"
-    kept = _as_many_as_fit(dict(_read(scan, wanted)), wanted, most_characters - len(heading))
+    kept = _as_many_as_fit(dict(_read(scan, wanted, failures)), wanted, most_characters - len(heading))
     return "\n".join([heading, *_numbered(kept, first, last)])
 
 
@@ -74,28 +76,35 @@ def _as_many_as_fit(lines: dict[int, str], wanted: Iterable[range], most_charact
     return kept
 
 
-def _read(scan: Scan, wanted: Iterable[range]) -> Iterator[tuple[int, str]]:
+def _read(scan: Scan, wanted: Iterable[range], failures: Iterable[Event]) -> Iterator[tuple[int, str]]:
     numbers = set[int]().union(*wanted)
     last = max(numbers, default=0)
-    if scan.name == STDIN:
-        tail = scan.tail.splitlines()
-        found: Iterable[tuple[int, str]] = enumerate(tail, scan.lines - len(tail) + 1)
-    else:
-        found = _lines(scan)
-    for number, line in found:
+    for number, line in _kept_of_stdin(scan, failures) if scan.name == STDIN else _lines(scan):
         if number > last:
             return
         if number in numbers:
-            yield number, _shortened(plain(line).rstrip())
+            # A secret that is cut in two has no name, or not its length, any more.
+            yield number, _shortened(without_secrets(plain(line).rstrip()))
 
 
 def _lines(scan: Scan) -> Iterator[tuple[int, str]]:
     number = scan.lines - scan.lines_read
-    for block in blocks(scan.name, scan.start):
-        lines = block.split(b"\n")
+    for index, block in enumerate(blocks(scan.name, scan.start)):
+        lines = (block if index else unwrapped(block)).split(b"\n")
         for line in lines if lines[-1] else lines[:-1]:
             number += 1
             yield number, line.decode(errors="replace")
+
+
+def _kept_of_stdin(scan: Scan, failures: Iterable[Event]) -> Iterator[tuple[int, str]]:
+    """Its beginning, its end, and the line of each failure between them: it cannot be read again."""
+    head, tail = (text.removesuffix("\n").split("\n") for text in (scan.head, scan.tail))
+    whole = len(head) == scan.lines
+    found = {each.number: each.text for each in failures}
+    # Between the two, the last of the first lines and the first of the last lines may be cut.
+    found |= dict(enumerate(head if whole else head[:-1], 1))
+    found |= dict(enumerate(tail if whole else tail[1:], scan.lines - len(tail) + (1 if whole else 2)))
+    yield from sorted(found.items())
 
 
 def _shortened(line: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
@@ -69,3 +70,30 @@ def test_long_line_keeps_both_ends_and_no_control_characters(tmp_path: Path) -> 
     log.write_text(f"begin {'x' * 100_000} end\n\x1b[31m{_FAILURE}\x1b[0m\n")
     shown = _excerpt([str(log)], 5_000)
     assert "begin xxx" in shown and "xxx end" in shown and len(shown) < 1_000 and "\x1b" not in shown
+
+
+@pytest.mark.parametrize("at", [1, 20_000, 50_000])
+def test_stdin_has_its_failure_its_beginning_and_its_end(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    lines = [f"word {'abcdefghij'[number % 10]}\f {number}" for number in range(1, 50_001)]
+    lines[at - 1] = _FAILURE
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
+    found = explain(["-"])
+    shown = excerpt(found.scans, [event for scan in found.scans for event in scan.events], 6_000)
+    numbered = dict(re.findall(r"^(\d+): (.*)$", shown, re.MULTILINE))
+    assert all(lines[int(number) - 1].replace("\f", "\\u000c") == line for number, line in numbered.items())
+    assert {str(at), "1", "15", "49961", "50000"} <= set(numbered)
+
+
+@pytest.mark.parametrize("before", range(200, 260, 7))
+def test_secret_is_masked_before_a_long_line_is_cut(tmp_path: Path, before: int) -> None:
+    log = tmp_path / "a.log"
+    log.write_text(f"{'x' * before} api_key={'k3y' * 200} end\n{_FAILURE}\n")
+    assert f"{'x' * before} api_key=*** end" in _excerpt([str(log)], 5_000)
+
+
+def test_secret_that_a_terminal_broke_is_masked_whole(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    words = "".join(f"{'word ' * 15}{end}\n" for end in ("ab", "cde", "fghij"))
+    log.write_text(f"{words}{'w ' * 20}export SERVER_API_KEY={'k3y' * 6}\n{'k3y' * 4} and more\n{_FAILURE}\n")
+    shown = _excerpt([str(log)], 5_000)
+    assert "SERVER_API_KEY=*** and more\n4: \n5: \n6: " in shown and "k3y" not in shown
