@@ -13,6 +13,7 @@ from ascendtune.cli.run_names import complete_run, run_named
 if TYPE_CHECKING:
     from ascendtune.check.explain.explain import Explanation
     from ascendtune.check.explain.opinion import Opinion, Server
+    from ascendtune.check.explain.question import Question
 
 
 def explain(
@@ -77,7 +78,7 @@ def explain(
         names = [run_named(each) for each in logs]
         explanation = explain_logs(names, is_here=here)
         if question:
-            print(_question(explanation, names))
+            print(_question(explanation, names).text)
             return 0
         if not as_json:
             print(as_text(explanation, columns=width(sys.stdout), paint=paint, everything=everything))
@@ -96,16 +97,16 @@ def explain(
 def _server(url: str, env: Mapping[str, str]) -> Server:
     from ascendtune.check.explain.opinion import KEY, Server
 
-    return Server(url, env.get(KEY, ""))
+    return Server(url, env.get(KEY, "").strip())
 
 
-def _question(explanation: Explanation, names: Sequence[str]) -> str:
+def _question(explanation: Explanation, names: Sequence[str]) -> Question:
     from ascendtune.check.explain.question import question_about
 
     return question_about(explanation, names)
 
 
-def _ask(server: Server, model: str | None, question: str) -> Opinion | None:
+def _ask(server: Server, model: str | None, question: Question) -> Opinion | None:
     """None, with a warning, where the server does not answer: the explanation stands without it.
 
     Raises:
@@ -114,11 +115,10 @@ def _ask(server: Server, model: str | None, question: str) -> Opinion | None:
     import sys
 
     from ascendtune.check.explain.opinion import KEY
-    from ascendtune.cli.complain import notice
+    from ascendtune.cli.complain import notice, warn
     from ascendtune.cli.progress import Progress
     from ascendtune.core.errors import InputError
     from ascendtune.core.http import Fault
-    from ascendtune.core.log import warn
 
     sys.stdout.flush()
     try:
@@ -130,7 +130,9 @@ def _ask(server: Server, model: str | None, question: str) -> Opinion | None:
                     code="option-missing",
                     remedy=f"name one: --model {names[0]}",
                 )
-            notice(f"{len(question):,} characters, secrets and addresses masked, go to {names[0]} on {server.host}")
+            notice(
+                f"{len(question.text):,} characters, secrets and addresses masked, go to {names[0]} on {server.host}"
+            )
             progress.show(f"{names[0]} reads the logs")
             return server.ask(names[0], question)
     except Fault as fault:

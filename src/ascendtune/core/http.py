@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -20,6 +21,8 @@ _ANSWER_SECONDS = 20.0
 _MOST_JSON_BYTES = 64 << 20
 _MOST_JSON_SECONDS = 120.0
 """For one answer of JSON, however slowly it arrives."""
+_MOST_ERROR_BYTES = 1 << 16
+_MOST_ERROR_CHARACTERS = 300
 _MOST_WAIT_SECONDS = 60.0
 
 
@@ -70,19 +73,36 @@ def open_url(url: str, headers: Mapping[str, str], *, offset: int = 0) -> http.c
 
 
 def _answer(
-    opener: urllib.request.OpenerDirector, request: urllib.request.Request, seconds: float
+    opener: urllib.request.OpenerDirector, request: urllib.request.Request, seconds: float, *, is_quoted: bool = False
 ) -> http.client.HTTPResponse:
+    """The answer of the server; `is_quoted`: a fault quotes what the server says of an error, not its status alone."""
     request.add_header("User-Agent", f"ascendtune/{__version__}")
+    for name, value in request.header_items():
+        # http.client would refuse it, too, and show the value, which may be a token.
+        if not (value.isascii() and value.isprintable()):
+            raise Fault(f"the value of {name} contains the end of a line, or a character that is not ASCII")
     try:
         answer: http.client.HTTPResponse = opener.open(request, timeout=seconds)
     except urllib.error.HTTPError as error:
         wait = error.headers.get("Retry-After", "")
         with error:
             seconds_to_wait = min(float(wait), _MOST_WAIT_SECONDS) if wait.isascii() and wait.isdigit() else None
-        raise Fault(f"status {error.code} {error.reason}", error.code, seconds_to_wait) from error
+            what = f"status {error.code} {error.reason}{_quoted(error) if is_quoted else ''}"
+        raise Fault(what, error.code, seconds_to_wait) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise translated(error) from error
     return answer
+
+
+def _quoted(error: urllib.error.HTTPError) -> str:
+    """The message of an error in JSON, as servers with OpenAI's API send it; empty if there is none."""
+    try:
+        said = json.loads(error.read(_MOST_ERROR_BYTES))
+    except (OSError, http.client.HTTPException, ValueError, RecursionError):
+        return ""
+    said = said.get("error", said) if isinstance(said, dict) else None
+    said = said.get("message") if isinstance(said, dict) else said
+    return f": {' '.join(said.split())[:_MOST_ERROR_CHARACTERS]}" if isinstance(said, str) else ""
 
 
 def translated(error: Exception) -> Fault:
@@ -112,10 +132,31 @@ def exchange_json(url: str, headers: Mapping[str, str], question: Any = None, *,
         Fault: the request failed or was redirected, or the answer is not JSON, is too large, or takes longer than
             `seconds`.
     """
+    outcome = list[Any]()
+
+    def exchange() -> None:
+        try:
+            outcome.append(_exchange(url, headers, question, seconds))
+        except Fault as fault:
+            outcome.append(fault)
+
+    # In a thread: a server that sends a header letter by letter keeps urllib waiting, whatever its timeout.
+    thread = threading.Thread(target=exchange, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not outcome:
+        raise Fault(f"no answer in {seconds:.0f} seconds")
+    if isinstance(outcome[0], Fault):
+        raise outcome[0]
+    return outcome[0]
+
+
+def _exchange(url: str, headers: Mapping[str, str], question: Any, seconds: float) -> Any:
     deadline = time.monotonic() + seconds
     body = None if question is None else json.dumps(question).encode()
     asked = {**headers, **({} if body is None else {"Content-Type": "application/json"})}
-    with _answer(_opener_without_redirects(url), urllib.request.Request(url, body, asked), seconds) as answer:
+    opener, request = _opener_without_redirects(url), urllib.request.Request(url, body, asked)
+    with _answer(opener, request, seconds, is_quoted=True) as answer:
         return _json_of(answer, deadline)
 
 
@@ -123,7 +164,9 @@ def is_loopback(url: str) -> bool:
     """Whether a URL names this machine."""
     host = urlsplit(url).hostname or ""
     try:
-        return ip_address(host).is_loopback
+        address = ip_address(host)
+        # 0.0.0.0 is what servers say that they listen on.
+        return address.is_loopback or address.is_unspecified
     except ValueError:
         return host == "localhost"
 

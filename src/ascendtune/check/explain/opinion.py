@@ -1,7 +1,8 @@
 """The opinion of a language model that is served with OpenAI's API: asked for, read, and held against the logs.
 
-A model may invent. So it must copy the lines that show what it says, and each of them is looked up in what it was sent.
-Its answer is text of a stranger (a log may hold instructions to it): it is shown, and nothing of it is ever run.
+A model may invent. So it must copy the lines that show what it says, and each of them is looked up in the excerpts that
+it was sent. Its answer is text of a stranger (a log may hold instructions to it): it is shown, and nothing of it is
+ever run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from ascendtune.check.explain.question import Question
 from ascendtune.core.errors import InputError
 from ascendtune.core.http import Fault, exchange_json, is_loopback
 
@@ -91,13 +93,13 @@ class Server:
             raise Fault("the server lists no models")
         return found
 
-    def ask(self, model: str, question: str) -> Opinion:
+    def ask(self, model: str, question: Question) -> Opinion:
         """The opinion of `model`.
 
         Raises:
             Fault: no connection, an error status, no answer in ten minutes, or not the answer of such a server.
         """
-        asked = {"model": model, "messages": [{"role": "user", "content": question}]}
+        asked = {"model": model, "messages": [{"role": "user", "content": question.text}]}
         answer = exchange_json(f"{self._url}/chat/completions", self._headers, asked, seconds=_ANSWER_SECONDS)
         try:
             text = answer["choices"][0]["message"]["content"]
@@ -105,16 +107,20 @@ class Server:
             text = None
         if not isinstance(text, str) or not text.strip():
             raise Fault("the model's answer has no text")
-        return opinion_in(text, model, question)
+        return opinion_in(text, model, question.logs)
 
 
-def opinion_in(answer: str, model: str, question: str) -> Opinion:
-    """An answer in the form that `question` asks for; any other text is all cause."""
+def opinion_in(answer: str, model: str, logs: str) -> Opinion:
+    """An answer in the form that a question asks for; any other text is all cause.
+
+    Args:
+        logs: in which its quotations are looked up: not in the rest of the question, which any model can copy.
+    """
     text = _THOUGHTS.sub("", answer).strip() or answer.strip()
     found = next(_objects(text), None)
     if found is None:
         return Opinion(model, _sentence(text), "unknown", (), (), ())
-    sent = " ".join(question.split())
+    sent = " ".join(logs.split())
     quoted = [_NUMBER.sub("", line) for line in _sentences(found.get("lines"))]
     return Opinion(
         model,

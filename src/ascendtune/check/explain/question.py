@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from ascendtune.check.explain.excerpt import excerpt
 from ascendtune.check.explain.explain import Explanation
@@ -33,11 +34,26 @@ where they leave several causes open, say so. Answer with one JSON object and no
  "do": ["what to do: commands, settings or versions, the most helpful first; at most four"],
  "lines": ["the one to three lines of the log that show it, copied letter by letter, without their numbers"]}
 Write the values of cause, why and do in LANGUAGE."""
+_HEADING = "\nThe logs, with line numbers (<ip-1>, <user-1>, <host-1> and *** are masks):"
 _LANGUAGES = {"en": "English", "zh": "Chinese"}
 
 
-def question_about(explanation: Explanation, names: Sequence[str]) -> str:
-    """What to ask, at most some 35,000 characters.
+@dataclass(frozen=True)
+class Question:
+    """At most some 35,000 characters."""
+
+    introduction: str
+    """What is asked, and what the rules found."""
+    logs: str
+    """Excerpts, in which an answer must find what it quotes."""
+
+    @property
+    def text(self) -> str:
+        return f"{self.introduction}\n{self.logs}"
+
+
+def question_about(explanation: Explanation, names: Sequence[str]) -> Question:
+    """What to ask, without names and secrets.
 
     Args:
         names: of logs and run directories, as they were explained.
@@ -48,8 +64,9 @@ def question_about(explanation: Explanation, names: Sequence[str]) -> str:
     versions = [value for name, values in explanation.facts.items() if "version" in name for value in values]
     mask = Mask.of_this_machine(os.environ, versions)
     form = _FORM.replace("LANGUAGE", _LANGUAGES[language.current()])
-    about = [*_about(explanation), *map(_recipe_of, names), *_logs(explanation)]
-    return f"{form}\n\n{mask.text(chr(10).join(filter(None, about)))}"
+    about = [*_about(explanation), *filter(None, map(_recipe_of, names)), _HEADING]
+    introduction = f"{form}\n\n{mask.text(chr(10).join(about))}"
+    return Question(introduction, mask.text(_excerpt(explanation)))
 
 
 def _about(explanation: Explanation) -> Iterator[str]:
@@ -79,8 +96,7 @@ def _recipe_of(name: str) -> str:
     return ""
 
 
-def _logs(explanation: Explanation) -> Iterator[str]:
+def _excerpt(explanation: Explanation) -> str:
     found = explanation.verdict
-    yield "\nThe logs, with line numbers (<ip-1>, <user-1>, <host-1> and *** are masks):"
     failures = [event for event in (found.first, found.rival, *found.echoes, *found.dismissed) if event is not None]
-    yield excerpt(explanation.scans, failures, _MOST_CHARACTERS)
+    return excerpt(explanation.scans, failures, _MOST_CHARACTERS)

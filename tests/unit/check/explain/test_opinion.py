@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -97,7 +99,7 @@ def test_question_option_prints_what_would_be_sent_and_sends_nothing(
 ) -> None:
     url, handler = served
     assert command([log], ask=url, question=True) == 0
-    assert capsys.readouterr().out.rstrip("\n") == question_about(explain([log]), [log])
+    assert capsys.readouterr().out.rstrip("\n") == question_about(explain([log]), [log]).text
     assert not hasattr(handler, "asked")
 
 
@@ -107,7 +109,7 @@ def test_question_about_a_run_has_its_recipe_and_versions(tmp_path: Path) -> Non
         "optim: {learning_rate: 7.0e-05}\ntrack: {api_key: abcdefgh12345}\n", {}, {"versions": {"torch": "2.13.0"}}
     )
     (run.logs / "rank_0.log").write_text(_LOG)
-    asked = question_about(explain([str(run)]), [str(run)])
+    asked = question_about(explain([str(run)]), [str(run)]).text
     assert "learning_rate: 7.0e-05" in asked and "torch 2.13.0" in asked and "abcdefgh" not in asked
     assert asked.index("learning_rate") < asked.index(f"3: {_LINE}")
 
@@ -130,17 +132,19 @@ def test_json_has_the_opinion_with_what_was_found_of_its_lines(
         ({"do_GET": lambda self: self.send_error(401)}, "export ASCENDTUNE_ASK_KEY"),
         ({"do_GET": lambda self: (self.send_response(302), self.send_header("Location", "http://127.0.0.1:1/x"),
                                   self.end_headers())}, "redirects to 127.0.0.1:1"),
+        ({"do_POST": lambda self: (self.send_response(400), self.end_headers(), self.wfile.write(
+            b'{"error": {"message": "at most\\n4096 tokens"}}'))}, "status 400 Bad Request: at most 4096 tokens"),
     ],
-    ids=["no text", "no models", "no key", "redirect"],
+    ids=["no text", "no models", "no key", "redirect", "too long"],
 )  # fmt: skip
 def test_server_that_does_not_answer_is_a_warning(
-    log: str, served: tuple[str, type[Model]], change: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+    log: str, served: tuple[str, type[Model]], change: dict[str, Any], reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url, handler = served
     for name, value in change.items():
         setattr(handler, name, value)
     assert command([log], ask=url) == 1
-    assert reason in caplog.text
+    assert re.search(rf"^warning: .*{re.escape(reason)}", capsys.readouterr().err, re.MULTILINE)
 
 
 def test_one_of_several_models_must_be_named(log: str, served: tuple[str, type[Model]]) -> None:
@@ -166,6 +170,37 @@ def test_url_of_no_such_server_is_refused_before_logs_are_read(url: str) -> None
     assert caught.value.where == "--ask"
 
 
+@pytest.mark.parametrize("key", ["of this\nserver", "schl\u00fcssel"])
+def test_key_that_no_header_can_have_is_not_shown(served: tuple[str, type[Model]], key: str) -> None:
+    with pytest.raises(Fault) as caught:
+        Server(served[0], key).models()
+    assert "Authorization" in caught.value.what and "server" not in caught.value.what
+
+
+def test_server_that_listens_on_every_address_is_reached_without_a_proxy(
+    served: tuple[str, type[Model]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert Server(served[0].replace("127.0.0.1", "0.0.0.0"), key="k").models() == ["tiny"]
+
+
+def test_server_that_sends_a_header_letter_by_letter_is_not_waited_for(
+    served: tuple[str, type[Model]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, handler = served
+    is_over = Event()
+
+    def drip(self: Model) -> None:
+        while not is_over.wait(0.05):
+            self.wfile.write(b"a")
+
+    monkeypatch.setattr(handler, "do_GET", drip)
+    monkeypatch.setattr("ascendtune.check.explain.opinion._LIST_SECONDS", 0.3)
+    with pytest.raises(Fault, match="no answer in"):
+        Server(url).models()
+    is_over.set()
+
+
 def test_key_never_goes_to_another_machine_unencrypted() -> None:
     with pytest.raises(InputError) as caught:
         Server("http://gpu7:8000/v1", key="k")
@@ -188,6 +223,17 @@ def test_key_never_goes_to_another_machine_unencrypted() -> None:
 )  # fmt: skip
 def test_answer_is_read_wherever_its_object_stands(answer: str, expected: Opinion) -> None:
     assert opinion_in(answer, "m", "12: sent line\n13: e") == expected
+
+
+def test_what_stands_in_the_question_only_does_not_count_as_a_line_of_the_logs(
+    log: str, served: tuple[str, type[Model]]
+) -> None:
+    url, handler = served
+    question = question_about(explain([log]), [log])
+    copied = [line for line in question.introduction.splitlines() if len(line) > 20 and _LINE not in line]
+    for line in copied:
+        handler.content = json.dumps({"cause": "c", "lines": [line, _LINE]})
+        assert [each.in_logs for each in Server(url).ask("tiny", question).lines] == [False, True], line
 
 
 @pytest.mark.parametrize("answer", ["{" * 100_000, '{"cause":' * 50_000, "<think>" * 50_000, "[" * 100_000])
