@@ -115,7 +115,9 @@ def fit(
 
 def _written(rows: Iterable[Mapping[str, Any]]) -> Path:
     if type(rows).__name__ == "DataFrame":
-        rows = rows.to_dict("records")  # type: ignore[attr-defined]  # pandas, which need not be installed
+        # pandas, which need not be installed, has NaN where a cell is empty.
+        frame: Any = rows
+        rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
     content = b"".join(_json_line(row, number) for number, row in enumerate(rows, 1))
     path = cache_directory() / "rows" / f"{hashlib.sha256(content).hexdigest()}.jsonl"
     if not path.exists():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ascendtune.core.errors import DataError
+from ascendtune.core.errors import AscendtuneError, DataError
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.fit import fit
 
@@ -44,3 +46,16 @@ def test_row_that_json_cannot_hold_is_refused_with_its_number(tmp_path: Path, ro
         fit(recipe, rows=[GOOD, row])
     assert caught.value.code == code and caught.value.what.startswith("row 2 of rows ")
     assert not list(tmp_path.iterdir())
+
+
+def test_empty_cell_of_a_data_frame_is_an_empty_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pandas = pytest.importorskip("pandas")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    frame = pandas.read_csv(io.StringIO("instruction,input,output,score\na,,b,\nc,d,e,2\n"))
+    with pytest.raises(AscendtuneError, match="none"):
+        fit({"model": {"path": str(tmp_path / "none")}}, rows=frame)
+    [written] = (tmp_path / "ascendtune/rows").iterdir()
+    assert [json.loads(line) for line in written.read_text().splitlines()] == [
+        {"instruction": "a", "input": None, "output": "b", "score": None},
+        {"instruction": "c", "input": "d", "output": "e", "score": 2.0},
+    ]
