@@ -33,6 +33,9 @@ from ascendtune.train.recorder import Recorder
 from ascendtune.train.strategy.base import RootModule, Strategy
 from ascendtune.train.supervision import Phases, StopRequest
 
+_STEPS_TO_A_STOP = 10
+"""The most steps after which several ranks know of a signal that reached one of them."""
+
 
 @dataclass
 class Loop:
@@ -271,12 +274,15 @@ class Loop:
         """Record this step, if it is to be recorded; then stop if a signal came.
 
         A step is recorded when the next one has been launched, so that the device has work while the host waits for the
-        numbers; and before an evaluation, a checkpoint and the end, step `last`.
+        numbers; and before an evaluation, a checkpoint and the end, step `last`. With a record several ranks agree on
+        signals; where records are rare, in between, too.
         """
         step = self.counters.step
-        stop_signal = self._write_record()
+        stop_signal = self._write_record() or self.recorder.take_signal()
         if stop_signal or self._should_record(step):
             self.recorder.send()
+        elif self.strategy.world_size > 1 and step % _STEPS_TO_A_STOP == 0:
+            self.recorder.send_signals()
         if stop_signal or step == last or self._records_at_once(step):
             stop_signal = self._write_record() or stop_signal
         if stop_signal:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+import torch
 
 from ascendtune.data.collate import hash_of_batch
 from ascendtune.data.plan import PackedSequence
@@ -14,7 +17,7 @@ from ascendtune.train.flops import TokenFlops
 from ascendtune.train.objective.base import Objective
 from ascendtune.train.report.callback import Callback
 from ascendtune.train.strategy.base import Strategy
-from ascendtune.train.supervision import Phases, StopRequest
+from ascendtune.train.supervision import Phases, StopRequest, agreed_signal, stop_flags
 
 
 @dataclass
@@ -37,6 +40,8 @@ class Recorder:
     """Of the steps since the last record."""
     _sent: StepMetrics | None = None
     """Of the last step that is to be recorded, on their way to the host."""
+    _sent_signals: Callable[[], torch.Tensor] | None = None
+    """Waits for the signals of all ranks, on their way to the host."""
     _begun: float = field(default_factory=time.perf_counter)
     """When the step began that is recorded next."""
 
@@ -70,6 +75,20 @@ class Recorder:
         if metrics is not None:
             self.read(metrics)
         return metrics
+
+    def send_signals(self) -> None:
+        """Queue the agreement of all ranks on signals, after a step that is not recorded. Every rank must call it."""
+        with self.phases.phase("collective"):
+            flags = self.strategy.sum_on_device([*stop_flags(self.stop.signal_number)])
+            self._sent_signals = self.strategy.device.copy_to_host(flags)
+
+    def take_signal(self) -> int:
+        """Wait for what `send_signals` sent: a signal that reached any rank, or 0."""
+        sent, self._sent_signals = self._sent_signals, None
+        if sent is None:
+            return 0
+        with self.phases.phase("collective"):
+            return agreed_signal(sent().tolist())
 
     def write(self, metrics: StepMetrics) -> None:
         """Hand the record of a step, whose numbers were read, to the callbacks."""

@@ -177,6 +177,21 @@ def test_signal_that_a_record_tells_ends_several_ranks_with_a_record_of_their_la
     assert [each["step"] for each in told.steps] == [2, 3] and saved == [3]
 
 
+@pytest.mark.parametrize("device", [CpuDevice, LateDevice])
+def test_signal_ends_several_ranks_within_ten_steps_where_records_are_rare(
+    make_late: MakeLoop, device: type[CpuDevice]
+) -> None:
+    strategy = FirstOfTwo()
+    strategy.device = device()
+    loop, told = make_late(strategy, steps=40, track=NEVER, eval=NEVER)
+    saved: list[int] = []
+    loop.checkpointer.save = lambda step, *_, **named: saved.append(step)
+    loop.checkpointer.poll = lambda: loop.counters.step == 12 and setattr(loop.stop, "signal_number", signal.SIGTERM)
+    with pytest.raises(Stopped):
+        loop.run()
+    assert [each["step"] for each in told.steps] == saved == [21]
+
+
 def test_host_waits_once_for_each_record_and_never_in_a_step(
     make_late: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
