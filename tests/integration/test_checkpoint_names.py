@@ -18,6 +18,7 @@ from ascendtune.cli.run_names import complete_weights, weights_named
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.train import checkpoint_weights
 from ascendtune.train.fit import fit
 from ascendtune.train.run_choice import checkpoint_to_resume
 
@@ -100,6 +101,23 @@ def test_push_takes_a_checkpoint_and_its_card_names_the_step(runs: Path, capsys:
     shown = capsys.readouterr().out
     assert ended.value.code == 0 and "adapter_model.safetensors" in shown
     assert "These are the weights of step 4." in shown and "at step 4." in shown
+
+
+def test_a_checkpoint_that_training_removes_meanwhile_is_not_called_damaged(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = runs / "oft" / "checkpoints" / "step_2"
+    load = checkpoint_weights.load_model
+
+    def load_slowly(*given: Any, **named: Any) -> Any:
+        checkpoint.rename(checkpoint.with_name("elsewhere"))
+        return load(*given, **named)
+
+    monkeypatch.setattr(checkpoint_weights, "load_model", load_slowly)
+    with pytest.raises(InputError) as caught:
+        weights_named("oft@2")
+    checkpoint.with_name("elsewhere").rename(checkpoint)
+    assert caught.value.code == "checkpoint-missing" and "oft@last" in caught.value.remedy
 
 
 def test_a_damaged_checkpoint_is_refused(runs: Path) -> None:

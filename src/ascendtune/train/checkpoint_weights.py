@@ -40,7 +40,8 @@ def checkpoint_weights(run: RunDir, checkpoint: Path, *, trust_remote_code: bool
             the run may be another user's.
 
     Raises:
-        InputError: the checkpoint has DeepSpeed's format, or the base model needs code that may not run.
+        InputError: the checkpoint has DeepSpeed's format, the base model needs code that may not run, or the run has
+            removed the checkpoint meanwhile.
         MachineError: it is damaged, or the disk is full.
     """
     run.require_present()
@@ -48,7 +49,18 @@ def checkpoint_weights(run: RunDir, checkpoint: Path, *, trust_remote_code: bool
     target.parent.mkdir(exist_ok=True)
     with file_lock(target.parent / ".lock", wait=True):
         if not target.is_dir():
-            _export(run, checkpoint, target, trust_remote_code)
+            try:
+                _export(run, checkpoint, target, trust_remote_code)
+            except MachineError as error:
+                # Loading the base model takes its time, in which a run that trains goes on.
+                if checkpoint.is_dir():
+                    raise
+                raise InputError(
+                    "the checkpoint was removed while it was read: the run trains, and keeps its newest ones only",
+                    code="checkpoint-missing",
+                    remedy=f"use {run.path.name}@last, or set checkpoint.keep higher",
+                    where=checkpoint,
+                ) from error
     return target
 
 
