@@ -48,6 +48,12 @@ def test_summary_names_steps_losses_and_times(tmp_path: Path) -> None:
     assert "skipped" not in summary
 
 
+def test_time_of_a_run_with_a_killed_attempt_is_that_of_its_steps(tmp_path: Path) -> None:
+    run = made(tmp_path, 20)
+    run.update(attempts=[{"started": 100.0}, {"started": 200.0, "ended": 205.0}])
+    assert dict(summary_lines(run))["time"] == "40.0 s in steps"
+
+
 def test_summary_shows_the_expected_peak_beside_the_measured_one(tmp_path: Path) -> None:
     run = made(tmp_path, 2)
     run.update(plan={"expected_bytes": 3 * 2**30})

@@ -50,7 +50,10 @@ def _training(
     seconds = sum(record["seconds"]["step"] for record in records)
     speed = f", {sum(record['tokens'] for record in records) / seconds:,.0f} tokens/s" if seconds else ""
     yield "tokens", f"{format_count(last['tokens_seen'])}{speed}"
-    if took := sum(each["ended"] - each["started"] for each in attempts if "ended" in each):
+    if any("ended" not in each for each in attempts):
+        # An attempt that was killed could not note its end, and its steps are among those that were recorded.
+        yield "time", f"{format_duration(seconds)} in steps"
+    elif took := sum(each["ended"] - each["started"] for each in attempts):
         yield "time", f"{format_duration(took)} ({format_duration(seconds)} in steps)"
     peaks = [record["memory_peak_bytes"] for record in records if record.get("memory_peak_bytes")]
     if peaks:
