@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -222,15 +223,16 @@ class Loop:
         Scalers check on the device. With `on_nan: stop` nothing is made of a step after one that is not finite, so a
         device need not wait in between.
         """
-        if not self._is_checked():
+        if self._skips_overflows():
             return False
         if self.recipe.on_nan != "stop":
             return True
         is_read_anyway = not self.strategy.device.runs_asynchronously or self.dumps.is_dumping
         return is_read_anyway and self._should_record(self.counters.step + 1)
 
-    def _is_checked(self) -> bool:
-        return self.scaler is None and not self.precision.skips_overflows
+    def _skips_overflows(self) -> bool:
+        """Whether steps whose gradients overflow are skipped on the device: with fp16 they do now and then."""
+        return self.scaler is not None or self.precision.skips_overflows
 
     def _is_finite(self) -> bool:
         """Read loss and norm; stop, or return False where the recipe skips such steps, when they are not finite."""
@@ -293,7 +295,9 @@ class Loop:
         metrics = self.recorder.take()
         if metrics is None:
             return 0
-        if self._is_checked() and self.recipe.on_nan == "stop" and not metrics.is_finite:
+        # A lower scale mends gradients that overflow, and never a loss.
+        is_finite = math.isfinite(metrics.loss) if self._skips_overflows() else metrics.is_finite
+        if self.recipe.on_nan != "skip" and not is_finite:
             raise self._not_finite(metrics.step, metrics)
         self.recorder.write(metrics)
         return metrics.stop_signal

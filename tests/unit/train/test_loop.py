@@ -95,6 +95,25 @@ def test_a_loss_that_is_not_a_number_ends_the_run_before_the_weights_change(make
     assert torch.equal(weight.nan_to_num(), before.nan_to_num())
 
 
+def test_a_gradient_scaler_skips_gradients_that_overflow_and_no_loss_that_is_not_a_number(
+    make_loops: MakeLoop,
+) -> None:
+    loop, told = make_loops()
+    loop.scaler = torch.amp.GradScaler("cpu")
+    weight = loop.objective.model.weight
+    weight.register_hook(lambda gradient: gradient * math.inf if loop.phases.step == 2 else gradient)
+    loop.run()
+    assert [each["grad_norm"] is None for each in told.steps] == [False, True, False, False, False, False]
+    for on_nan in ("stop", "dump"):
+        loop, told = make_loops(on_nan=on_nan)
+        loop.scaler = torch.amp.GradScaler("cpu")
+        with torch.no_grad():
+            loop.objective.model.weight[:, 0] = math.inf
+        with pytest.raises(CheckFailed) as wrong:
+            loop.run()
+        assert wrong.value.code == "loss-not-finite" and told.steps == []
+
+
 def test_a_skipped_step_is_counted_and_changes_no_weight(make_loop: MakeLoop) -> None:
     loop, told = make_loop(steps=2, on_nan="skip")
     weight = loop.objective.model.weight
