@@ -56,7 +56,7 @@ def check_model_directory(path: Path, *, weights_needed: bool) -> None:
             remedy="keep the adapter's files in a folder of their own",
             where=path,
         )
-    if not any((path / name).exists() for name in _TOKENIZERS) and not any(path.glob("*.tiktoken")):
+    if not has_vocabulary(path):
         raise RecipeError(
             "the model has no tokenizer",
             code="tokenizer-missing",
@@ -67,6 +67,11 @@ def check_model_directory(path: Path, *, weights_needed: bool) -> None:
         tensors = all_tensors(read_weight_headers(path))
         _require_floats(path, config, tensors)
         require_layers(config_path, config, {name: tensor.shape for name, tensor in tensors.items()})
+
+
+def has_vocabulary(directory: Path) -> bool:
+    """Whether the directory has the vocabulary of a tokenizer; tokenizer_config.json alone makes none."""
+    return any((directory / name).exists() for name in _TOKENIZERS) or any(directory.glob("*.tiktoken"))
 
 
 def require_unquantised(path: Path, doing: str = "training on") -> None:

@@ -15,6 +15,7 @@ from ascendtune.core.errors import InputError, translated_disk_errors
 from ascendtune.core.files import removed_on_failure, require_writable, sync_directory, sync_tree, write_json
 from ascendtune.core.locks import file_lock
 from ascendtune.core.units import format_bytes
+from ascendtune.hub.verify import has_vocabulary
 from ascendtune.hub.weight_files import INDEX
 from ascendtune.merge.output import MergePlan, Output, Progress
 
@@ -193,7 +194,12 @@ def _copy_companions(plan: MergePlan, directory: Path) -> None:
     """Tokenizer and template from one place, the adapter's when it has them; everything else from the base."""
     base = plan.base.directory
     speaker = next(
-        (each.directory for each in plan.adapters if (each.directory / "tokenizer_config.json").is_file()), base
+        (
+            each.directory
+            for each in plan.adapters
+            if (each.directory / "tokenizer_config.json").is_file() and has_vocabulary(each.directory)
+        ),
+        base,
     )
     names = [
         path.name for path in base.iterdir() if path.is_file() and _belongs(path.name) and not _is_speech(path.name)

@@ -174,6 +174,17 @@ def test_files_are_the_bases(make_base: Any, make_adapter: Any, tmp_path: Path) 
     assert tokenizer.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False) == "x"
 
 
+def test_a_part_of_a_tokenizer_beside_an_adapter_does_not_replace_the_bases(
+    make_base: Any, make_adapter: Any, tmp_path: Path
+) -> None:
+    base = make_base()
+    adapter = make_adapter(base)
+    (adapter / "tokenizer_config.json").write_text('{"chat_template": "x"}')
+    merge([str(adapter)], tmp_path / "merged", verify=False)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / "merged" / name).read_bytes() == (base / name).read_bytes()
+
+
 def test_one_file_and_tied_embeddings(make_base: Any, make_adapter: Any, peft_merged: Any, tmp_path: Path) -> None:
     base = make_base(tie=True, files=1)
     adapter = make_adapter(base)
