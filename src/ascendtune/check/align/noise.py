@@ -13,8 +13,8 @@ passes the blocks twice, and its elements share their errors.
 
 Losses of preferences that compare sums of log-probabilities under two models (DPO, hinge, KTO) are a mean over P
 groups of f(beta · ratio). The errors of the N labelled tokens of both models add up in the ratios, so that the loss
-differs by |f'| · beta · sigma · sqrt(2 N) / P. That of a reward model is a mean over P pairs of two scores, with an error
-of sigma each.
+differs by |f'| · beta · sigma · sqrt(2 N) / P. That of a reward model is a mean over P pairs of two scores, with an
+error of sigma each.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def expected_noise(reference: Side, candidate: Side) -> Noise:
 
 
 def _error_of_loss(sides: Sequence[Side], tokens: float) -> tuple[float, int | None]:
-    """The error of the loss in units of sigma, and the groups that it is a mean over, where that is not one of tokens."""
+    """The error of the loss in units of sigma, and the groups that it is a mean over; None for a mean over tokens."""
     ours = next((side for side in sides if side.recipe is not None), None)
     recipe = ours.recipe or {} if ours is not None else {}
     stage, groups = recipe.get("method.stage"), ours.run.get("global_batch") if ours is not None else None
