@@ -72,6 +72,11 @@ class Pair:
         )
 
     @property
+    def without_numbers(self) -> Steps:
+        """(other records,) int64: steps whose loss is NaN, infinite or not recorded on both sides."""
+        return self.steps[~np.isfinite(self.reference) & ~np.isfinite(self.candidate)]
+
+    @property
     def is_single(self) -> NDArray[np.bool_]:
         """(records,) whether a record is about one step."""
         return np.asarray(self.steps - self.begins == 1)

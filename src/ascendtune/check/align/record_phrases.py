@@ -38,10 +38,20 @@ def steps_of_record(pair: Pair, step: int) -> str:
 
 def records_alone(side: Side, steps: NDArray[np.int64]) -> str:
     """The records of `side` that were not compared, by their steps, (records,), in a sentence."""
-    which = say("{least} to {most}", least=steps[0], most=steps[-1]) if len(steps) > 1 else steps[0]
     return say(
         "records of {name} without a counterpart: {count:,} (step {which})",
         name=side.name,
         count=len(steps),
-        which=which,
+        which=_which(steps),
     )
+
+
+def records_without_numbers(steps: NDArray[np.int64]) -> str:
+    """The records whose loss is a number on neither side, by their steps, (records,), in a sentence."""
+    return say(
+        "losses that are NaN or infinite on both sides: {count:,} (step {which})", count=len(steps), which=_which(steps)
+    )
+
+
+def _which(steps: NDArray[np.int64]) -> object:
+    return say("{least} to {most}", least=steps[0], most=steps[-1]) if len(steps) > 1 else steps[0]

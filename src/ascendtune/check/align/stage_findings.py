@@ -9,7 +9,12 @@ import numpy as np
 from ascendtune.check.align.language import say
 from ascendtune.check.align.noise import Noise
 from ascendtune.check.align.pair import Pair
-from ascendtune.check.align.record_phrases import kinds_of_records, records_alone, steps_of_record
+from ascendtune.check.align.record_phrases import (
+    kinds_of_records,
+    records_alone,
+    records_without_numbers,
+    steps_of_record,
+)
 from ascendtune.check.align.side import Side
 from ascendtune.check.finding import Finding, ok, unknown
 
@@ -270,7 +275,7 @@ def later(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding:
     at = int(pair.steps[int(np.nanargmax(relative))])
     said = say(
         "{count:,} losses differ by {mean:.2%} on average, at most {largest:.2%} at step {step}",
-        count=len(pair.steps),
+        count=len(pair.steps) - len(pair.without_numbers),
         mean=mean,
         largest=largest,
         step=at,
@@ -279,6 +284,7 @@ def later(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding:
     accepted = [
         *kinds_of_records(pair, reference, candidate),
         *(records_alone(side, steps) for side, steps in alone if len(steps)),
+        *([records_without_numbers(pair.without_numbers)] if len(pair.without_numbers) else []),
         say(
             "verl's limit for the mean, {limit:.0%}: kept"
             if mean < VERL_LIMIT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ascendtune.check.align.language import say
-from ascendtune.check.align.record_phrases import records_alone, steps_of_record
+from ascendtune.check.align.record_phrases import records_alone, records_without_numbers, steps_of_record
 from ascendtune.check.align.side import Side
 from ascendtune.check.align.stages import Comparison
 
@@ -19,6 +19,8 @@ def verdict(comparison: Comparison, reference: Side, candidate: Side) -> str:
     for side, steps in ((reference, pair.reference_alone), (candidate, pair.candidate_alone)):
         if len(steps):
             said = say("{measured}; {further}", measured=said, further=records_alone(side, steps))
+    if len(steps := pair.without_numbers):
+        said = say("{measured}; {further}", measured=said, further=records_without_numbers(steps))
     return said
 
 
@@ -50,7 +52,7 @@ def _verdict(comparison: Comparison, reference: Side, candidate: Side) -> str:
             **sides,
         )
     if not np.nanmax(comparison.pair.difference, initial=0.0):
-        count = len(comparison.pair.steps)
+        count = len(comparison.pair.steps) - len(comparison.pair.without_numbers)
         return say(
             "{candidate} and {reference} are aligned: {count:,} losses are equal to the last digit",
             count=count,

@@ -166,3 +166,12 @@ def test_verdict_gives_the_first_of_the_steps() -> None:
     )
     found = compare(one, other, expected_noise(one, other))
     assert found.parted is not None and (found.parted.code, found.step) == ("update", 1)
+
+
+def test_losses_that_are_nan_on_both_sides_are_not_called_equal() -> None:
+    one, other = (csv_side(name, [2.0, 1.9, np.nan, np.nan]) for name in ("one", "other"))
+    found = compare(one, other, expected_noise(one, other))
+    said = "losses that are NaN or infinite on both sides: 2 (step 3 to 4)"
+    assert verdict(found, one, other) == f"other and one are aligned: 2 losses are equal to the last digit; {said}"
+    later = next(each for each in found.findings if each.code == "later")
+    assert later.measured.startswith("2 losses") and said in later.evidence
