@@ -183,16 +183,20 @@ def _is_amplified(pair: Pair, noise: Noise, beyond: int) -> bool:
 
 
 def _first_other_rate(reference: Side, candidate: Side) -> tuple[int, float, float] | None:
-    """The first step whose learning rates differ, and both; None where none does, or a side is not ours."""
-    if reference.is_foreign or candidate.is_foreign:
+    """The first step whose learning rates differ, and both; None where none does, or the sides record other things.
+
+    A log may have the rate of the next step, and `align record` has that of the first group of parameters.
+    """
+    if reference.kind != candidate.kind or reference.kind not in ("ascendtune", "recorded"):
         return None
+    same = 1e-9 if reference.kind == "ascendtune" else 1e-6  # Other loops may keep it in fp32.
     rates = [side.curve.learning_rates for side in (reference, candidate)]
     steps, first, second = np.intersect1d(
         reference.curve.steps, candidate.curve.steps, assume_unique=True, return_indices=True
     )
     one, other = rates[0][first], rates[1][second]
     known = np.isfinite(one) & np.isfinite(other)
-    apart = np.flatnonzero(known & (np.abs(one - other) > 1e-9 * np.maximum(np.abs(one), 1e-30)))
+    apart = np.flatnonzero(known & (np.abs(one - other) > same * np.maximum(np.abs(one), 1e-30)))
     return (int(steps[apart[0]]), float(one[apart[0]]), float(other[apart[0]])) if len(apart) else None
 
 

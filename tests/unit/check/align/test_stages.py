@@ -32,6 +32,18 @@ def test_learning_rates_that_part_before_the_losses_give_the_step() -> None:
     assert verdict(found, one, other).startswith("other and one part at step 7, update: learning rate of step 7")
 
 
+def test_learning_rates_of_recorded_loops_part_too() -> None:
+    one, other = (
+        replace(side(name, rates), kind="recorded", recipe=None)
+        for name, rates in (("one", [1e-3] * 8), ("other", [1e-3 * (1 + 1e-8)] * 7 + [2e-3]))
+    )
+    found = compare(one, other, expected_noise(one, other))
+    assert found.parted is not None and (found.parted.code, found.step) == ("update", 8)
+    # Ours is the rate of the schedule, theirs that of the first group of parameters.
+    ours = side("ours", [1e-3] * 8)
+    assert compare(ours, other, expected_noise(ours, other)).parted is None
+
+
 def test_verdict_is_chinese_where_it_is_asked_for() -> None:
     one, other = side("one", [1e-3] * 8), side("other", [1e-3] * 6 + [5e-4] * 2)
     with language.using("zh"):
