@@ -101,7 +101,7 @@ def _unwrapped(block: bytes) -> bytes:
 def _log_of(line: bytes) -> bytes:
     try:
         said = str(json.loads(line)["log"])
-    except ValueError:
+    except (ValueError, RecursionError):
         return line
     # A progress bar is in the same object as what was written behind it.
     return said.rstrip("\r\n").rpartition("\r")[2].replace("\n", " ").encode(errors="replace")
