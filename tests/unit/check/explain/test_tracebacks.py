@@ -263,6 +263,11 @@ def test_prefix_of_kubectl_and_of_journalctl_is_no_part_of_a_line_without_its_tr
     assert explained(cut).headline() == "Python failed with odd.OddError: the moon is full"
 
 
+def test_time_of_kubectl_leaves_the_indentation_of_a_line() -> None:
+    for prefix in ("2026-11-28T19:00:02.123456789Z ", "2026-11-28T19:00:02.1+08:00 stderr F "):
+        assert line.read(f'{prefix}  File "/home/me/train.py", line 12, in step').said.startswith("  File ")
+
+
 def test_name_that_grep_puts_before_a_line_is_no_part_of_the_message(explained: Explained) -> None:
     found = line.read("/moon/plog/plog-7_2025.log:12:[ERROR] TIDE(7,):the moon is full")
 
