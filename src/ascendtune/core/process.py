@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -78,6 +79,9 @@ def run(argv: Sequence[str], *, timeout_seconds: float = 30, env: Mapping[str, s
     except FileNotFoundError:
         return Finished(tuple(argv), 127, "", f"{argv[0]}: not found")
     except PermissionError:
+        # Also where nothing has this name, and a directory of PATH is closed to this user.
+        if shutil.which(argv[0], os.F_OK, (os.environ if env is None else env).get("PATH")) is None:
+            return Finished(tuple(argv), 127, "", f"{argv[0]}: not found")
         return Finished(tuple(argv), 126, "", f"{argv[0]}: may not be executed")
     except OSError as error:
         # A program for another machine, a script without its first line.

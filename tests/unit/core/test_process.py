@@ -31,6 +31,13 @@ def test_programs_that_cannot_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_program_that_no_directory_of_path_has_is_missing_also_where_one_is_closed(tmp_path: Path) -> None:
+    """The kernel answers as for a directory that this user may not search, such as one of root's."""
+    (tmp_path / "npu-smi").mkdir()
+    done = run(["npu-smi"], env={"PATH": str(tmp_path)})
+    assert (done.exit_code, done.error) == (127, "npu-smi: not found")
+
+
 def test_no_answer_in_time() -> None:
     began = time.monotonic()
     done = run([sys.executable, "-c", "import time; print('half', flush=True); time.sleep(60)"], timeout_seconds=2)
