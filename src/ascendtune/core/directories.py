@@ -14,12 +14,20 @@ from ascendtune.core.units import format_bytes
 
 
 def cache_directory() -> Path:
-    """`$XDG_CACHE_HOME/ascendtune`: prepared tokens and downloads; safe to delete."""
+    """`$XDG_CACHE_HOME/ascendtune`: prepared tokens and downloads; safe to delete.
+
+    Raises:
+        MachineError: this user has no home directory.
+    """
     return _xdg("XDG_CACHE_HOME", ".cache")
 
 
 def state_directory() -> Path:
-    """`$XDG_STATE_HOME/ascendtune`: the job registry."""
+    """`$XDG_STATE_HOME/ascendtune`: the job registry.
+
+    Raises:
+        MachineError: this user has no home directory.
+    """
     return _xdg("XDG_STATE_HOME", ".local/state")
 
 
@@ -56,7 +64,17 @@ def require_free_space(directory: Path, needed: int, what: str, *, remedy: str) 
 def _xdg(variable: str, default: str) -> Path:
     # The XDG specification says that relative paths are invalid and must be ignored.
     given = Path(os.environ.get(variable, ""))
-    return (given if given.is_absolute() else Path.home() / default) / "ascendtune"
+    if given.is_absolute():
+        return given / "ascendtune"
+    try:
+        return Path.home() / default / "ascendtune"
+    except RuntimeError as error:
+        # Containers often run as a number that has no entry in /etc/passwd.
+        raise MachineError(
+            f"HOME is not set, and user {os.getuid()} has no home directory",
+            code="path-missing",
+            remedy="export HOME=<a directory that can be written>",
+        ) from error
 
 
 _PREFIX = ".building-"

@@ -61,6 +61,15 @@ def test_list_without_jobs_says_so(called: Called) -> None:
     assert called("list", "--json") == (0, "[]\n", "")
 
 
+def test_user_without_a_home_directory_is_told_what_to_set(called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a container runs with a number that /etc/passwd does not have."""
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    code, _, said = called("list")
+    assert code == 3 and "code: path-missing" in said and "export HOME=" in said
+
+
 def test_list_shows_what_runs_and_with_all_the_rest(called: Called, tmp_path: Path) -> None:
     running, elsewhere, lost = (
         _job(tmp_path, "a"),
