@@ -108,9 +108,23 @@ def _watch(interval: float, as_json: bool) -> int:
 def _print_free(snapshot: Snapshot, count: int) -> None:
     import os
 
+    from ascendtune.cli.complain import warn
     from ascendtune.machine.free import pick_free
+    from ascendtune.machine.vendor.find import vendor_of
 
-    print(",".join(str(device.logical_id) for device in pick_free(snapshot.devices, count, os.environ)))
+    picked = pick_free(snapshot.devices, count, os.environ)
+    kind = picked[0].kind
+    if len({device.name for device in snapshot.devices if device.kind == kind}) > 1:
+        for name, value in vendor_of(kind).numbering.items():
+            if os.environ.get(name) != value:
+                warn(
+                    say(
+                        "the devices are of several types: the ids hold with {name}={value} only",
+                        name=name,
+                        value=value,
+                    )
+                )
+    print(",".join(str(device.logical_id) for device in picked))
 
 
 def _show_topology() -> int:

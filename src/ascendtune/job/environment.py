@@ -43,6 +43,9 @@ def defaults(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: NodeP
     """
     vendor = vendor_of(spec.kind)
     chosen: dict[str, str] = {}
+    if spec.device_ids is not None and vendor.visible_variable not in user:
+        # Where the user has set it, the user's order stays.
+        chosen |= vendor.numbering
     if spec.nproc > 1:
         # torchrun would set 1, which leaves most of a host idle in the optimizer and in data work.
         chosen["OMP_NUM_THREADS"] = str(max(1, cores // spec.nproc))

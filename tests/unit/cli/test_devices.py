@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from ascendtune.machine.inventory import Accelerator
+
 TESTS = Path(__file__).parents[2]
 GOLDEN = TESTS / "golden" / "devices"
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -125,6 +127,24 @@ def test_topology_prints_links_and_near_cores(ascendtune: Run, printing: Callabl
     assert lines[1].split() == ["NPU0", "X", "UB", *["SYS"] * 6]
     assert any(line.startswith("NPU4: cores 64-127,192-255") for line in lines)
     assert lines[-2:] == ["UB: unified bus (950)", "SYS: between CPUs"]
+
+
+def test_ids_of_free_gpus_of_several_types_come_with_the_order_that_they_hold_in(
+    ascendtune: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = tuple(
+        Accelerator(
+            "cuda", phy_id=number, logical_id=number, name=name, memory_used_bytes=0, memory_total_bytes=1 << 30
+        )
+        for number, name in enumerate(("NVIDIA T1000", "NVIDIA RTX 4090"))
+    )
+    monkeypatch.setattr("ascendtune.machine.snapshot.gpus", lambda: (gpus, None, ()))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    told = ascendtune("devices", "--free", "1", PATH="/usr/bin:/bin")
+    assert told.stdout == "0\n"
+    assert "hold with CUDA_DEVICE_ORDER=PCI_BUS_ID only" in told.stderr
+    told = ascendtune("devices", "--free", "1", PATH="/usr/bin:/bin", CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    assert (told.stdout, told.stderr) == ("0\n", "")
 
 
 def test_devices_without_accelerators_succeeds_and_free_is_refused(ascendtune: Run) -> None:

@@ -91,6 +91,15 @@ def test_chosen_devices_limit_what_the_children_see() -> None:
     assert environment(_spec(kind="cuda", device_ids=("1",)), {}, cores=8)["CUDA_VISIBLE_DEVICES"] == "1"
 
 
+def test_gpus_that_were_chosen_by_number_are_counted_as_nvidia_smi_counts() -> None:
+    spec = _spec(kind="cuda", device_ids=("1",))
+    assert environment(spec, {}, cores=8)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    for user in ({"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}):
+        assert environment(spec, user, cores=8).get("CUDA_DEVICE_ORDER") == user.get("CUDA_DEVICE_ORDER")
+    for other in (_spec(kind="cuda"), _spec(kind="npu", device_ids=("1",))):
+        assert "CUDA_DEVICE_ORDER" not in environment(other, {}, cores=8)
+
+
 def test_a_rank_of_another_job_is_not_inherited() -> None:
     assert environment(_spec(), {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}, cores=8) == MARK | SPINS
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ class Vendor(ABC):
     """Whether devices are counted: any number of processes may share a CPU."""
     visible_variable = ""
     """Environment variable that limits the devices which a process sees; empty where there is none."""
+    numbering: Mapping[str, str] = MappingProxyType({})
+    """Variables with which `visible_variable` counts devices as `device_ids` and the vendor's tool do."""
     interface_variables: tuple[str, ...] = ()
     """Environment variables that set the network interface of the collective library."""
     flight_recorder: str | None = None

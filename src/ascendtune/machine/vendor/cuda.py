@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ascendtune.machine.vendor.base import ContainerNeeds, Peak, Planned, Vendor, ids_of_files
@@ -20,6 +21,8 @@ class CudaVendor(Vendor):
     noun = "GPU"
     plural = "GPU"
     visible_variable = "CUDA_VISIBLE_DEVICES"
+    # CUDA puts the fastest GPU first by default; nvidia-smi goes by the bus.
+    numbering = MappingProxyType({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     interface_variables = ("NCCL_SOCKET_IFNAME",)
     flight_recorder = "NCCL"
     lists_desktop_processes = True
