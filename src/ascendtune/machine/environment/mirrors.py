@@ -30,6 +30,7 @@ from ascendtune.machine.environment.user_files import FileChange, read_user_file
 
 TOOLS = ("pip", "conda", "huggingface", "github")
 _GITHUB = "https://github.com/"
+_CONDA_DEFAULTS = "https://repo.anaconda.com/pkgs"
 _INDEX = re.compile(r"^([ \t]*)index[-_]url[ \t]*[=:].*$", re.MULTILINE | re.IGNORECASE)
 _ONLY_GITHUB = r"^https://github\.com/$"
 _NOTHING_TO_UNSET = 5
@@ -85,15 +86,17 @@ def settings(env: Mapping[str, str]) -> list[Setting]:
         MachineError: a configuration file cannot be read.
     """
     pip, conda = _pip_file(env), _conda_file(env)
-    index = _pip_settings(read_user_file(pip) or "", pip).get("global", {}).get("index-url")
-    channels = _conda_settings(conda).get("default_channels")
+    sections = _pip_settings(read_user_file(pip) or "", pip)
+    # pip's section of a command wins over [global].
+    index = sections.get("install", {}).get("index-url") or sections.get("global", {}).get("index-url")
+    channels = _conda_channels(_conda_settings(conda))
     noted = shell_variables().get("HF_ENDPOINT")
     github = _git_proxy(env)
     return [
         Setting("pip", env["PIP_INDEX_URL"], "PIP_INDEX_URL") if env.get("PIP_INDEX_URL")
         else Setting("pip", index or "https://pypi.org/simple", str(pip) if index else None),
-        Setting("conda", ", ".join(map(str, channels)), str(conda)) if isinstance(channels, list) and channels
-        else Setting("conda", "https://repo.anaconda.com/pkgs", None),
+        Setting("conda", ", ".join(channels), str(conda)) if channels != [_CONDA_DEFAULTS]
+        else Setting("conda", _CONDA_DEFAULTS, None),
         Setting("huggingface", env["HF_ENDPOINT"], "HF_ENDPOINT") if env.get("HF_ENDPOINT")
         else Setting("huggingface", noted or "https://huggingface.co", "ascendtune env export" if noted else None),
         Setting("github", github or _GITHUB, str(_git_file(env)) if github else None),
@@ -259,6 +262,20 @@ def _conda_settings(path: Path) -> dict[str, Any]:
             where=path,
         )
     return content or {}
+
+
+def _conda_channels(settings: Mapping[str, Any]) -> list[str]:
+    """The addresses of the channels that conda searches; `default_channels` stands for `defaults` alone."""
+    named, defaults, custom = (settings.get(key) for key in ("channels", "default_channels", "custom_channels"))
+    found: list[str] = []
+    for channel in map(str, named if isinstance(named, list) and named else ["defaults"]):
+        if channel == "defaults":
+            found += map(str, defaults) if isinstance(defaults, list) and defaults else [_CONDA_DEFAULTS]
+        elif "://" in channel or not (isinstance(custom, dict) and channel in custom):
+            found.append(channel)
+        else:
+            found.append(f"{str(custom[channel]).rstrip('/')}/{channel}")
+    return found
 
 
 def _with_channels(text: str | None, now: dict[str, Any], site: str | None) -> str | None:

@@ -48,6 +48,31 @@ def test_use_writes_every_tool_and_official_takes_it_back(env: dict[str, str]) -
 
 
 @pytest.mark.parametrize(
+    ("condarc", "shown"),
+    [
+        ("channels: [https://a/main]\ndefault_channels: [https://b/main]\n", "https://a/main"),
+        ("channels: [conda-forge, defaults]\ndefault_channels: [https://b/main]\ncustom_channels: {conda-forge: https://b/c}\n",
+         "https://b/c/conda-forge, https://b/main"),
+        ("channels: [conda-forge]\n", "conda-forge"),
+        ("channels: [defaults]\n", "https://repo.anaconda.com/pkgs"),
+        ("default_channels: [https://b/main]\n", "https://b/main"),
+    ],
+)  # fmt: skip
+def test_channels_that_conda_searches_are_shown(env: dict[str, str], condarc: str, shown: str) -> None:
+    Path(env["HOME"]).mkdir()
+    (Path(env["HOME"]) / ".condarc").write_text(condarc)
+    assert _addresses(env)["conda"] == shown
+
+
+def test_index_of_pip_install_is_shown_before_that_of_all_commands(env: dict[str, str]) -> None:
+    file = Path(env["HOME"]) / ".config/pip/pip.conf"
+    file.parent.mkdir(parents=True)
+    file.write_text("[install]\nindex-url = https://inner/simple\n")
+    user_files.apply(changes_for("tuna", env, tools=("pip",)))
+    assert _addresses(env)["pip"] == "https://inner/simple"
+
+
+@pytest.mark.parametrize(
     ("before", "after"),
     [
         ("# mine\n[install]\nuser = yes\n", "# mine\n[install]\nuser = yes\n[global]\nindex-url = {}\n"),
