@@ -320,7 +320,7 @@ def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:
     """
     files: list[tuple[str, int]] = []
     runs: list[Newest] = []
-    for name in names:
+    for name in dict.fromkeys(names):
         if name == STDIN or not Path(name).is_dir():
             files.append((name, 0))
         elif RunDir(name).run_json.is_file():

@@ -213,6 +213,13 @@ def test_log_of_docker_s_json_file_is_read_as_the_container_wrote_it(tmp_path: P
     assert first.trace.place == ("/home/me/train.py", 12, "step")
 
 
+def test_log_that_is_given_twice_is_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("RuntimeError: the moon is full\n")
+    with (tmp_path / "job.log").open() as log:
+        monkeypatch.setattr("sys.stdin", log)
+        assert len(explain(["-", "-"]).scans) == 1
+
+
 def test_missing_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         explain([str(tmp_path / "none.log")])
