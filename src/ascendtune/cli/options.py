@@ -71,6 +71,6 @@ Temperature = Annotated[float, typer.Option(min=0, help="Sampling temperature; 0
 TopP = Annotated[
     float, typer.Option(min=0, max=1, help="Sample from the most likely tokens with this total probability.")
 ]
-SamplingSeed = Annotated[int, typer.Option(min=0, help="Random seed for a temperature above 0.")]
+SamplingSeed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed for a temperature above 0.")]
 ChatTemplate = Annotated[str, typer.Option(help="Chat template, as data.template in a recipe.")]
 TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code in the model directory.")]

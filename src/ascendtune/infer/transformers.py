@@ -24,6 +24,9 @@ _TRIAL_LENGTHS, _TRIAL_TOKENS = (9, 4), 3
 # Tolerated rounding of logits, relative to the largest.
 _ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 6e-2, torch.float16: 1e-2}
 
+_LEAST_TEMPERATURE = 1e-5
+"""At a lower one the logits, divided by it, may leave the range of fp32; the most likely token is drawn anyway."""
+
 
 class TransformersModel:
     """A causal language model on a device, optionally with an adapter."""
@@ -157,10 +160,11 @@ class TransformersModel:
 
         # The model's generation_config.json is ignored: it holds preferences, not weights.
         self.model.generation_config = GenerationConfig()
-        sampling = {"temperature": temperature, "top_p": top_p, "top_k": 0} if temperature > 0 else {}
+        is_drawn = temperature > _LEAST_TEMPERATURE
+        sampling = {"temperature": temperature, "top_p": top_p, "top_k": 0} if is_drawn else {}
         return GenerationConfig(
             max_new_tokens=max_new_tokens,
-            do_sample=temperature > 0,
+            do_sample=is_drawn,
             eos_token_id=list(stop_ids) or None,
             pad_token_id=pad_id,
             use_cache=True,
