@@ -11,13 +11,13 @@ from pathlib import PurePath
 # The groups are atomic: a name is tried at its beginning only, and a long word is read once.
 _SECRET_NAME = (
     r"(?>[\w.-]*token(?![\w.-])"
-    r"|[\w.-]*(?:secret|passw(?:or)?d|passphrase|credential|api[_-]?key|access[_-]?key|private[_-]?key|sshpass|_pwd)"
+    r"|[\w.-]*(?:secret|passw(?:or)?d|passphrase|credential|api[ _-]?key|access[_-]?key|private[_-]?key|sshpass|_pwd)"
     r"[\w.-]*+)"
 )
 _QUOTE = r"""(?:\\*["'])"""
 """Of text within JSON within JSON, too."""
 _VALUE = (
-    r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\\+(["']).*?\\+\2"""
+    r"""(?:\*{3}(?![^\s"',;)}\]])|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\\+(["']).*?\\+\2"""
     rf"""|{_QUOTE}?(?:[^\s"',;}}\]]|[,;](?=[^\s"'}}\]]))+)"""
 )
 _ASSIGNED = re.compile(rf"(?i)((?<![\w.-]){_SECRET_NAME}{_QUOTE}?\s*[=:]\s*[\[(]?){_VALUE}")

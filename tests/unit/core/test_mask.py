@@ -28,6 +28,7 @@ from ascendtune.core.mask import Mask, command_without_secrets
         ),
         ("vllm serve m --api-key a,b --port 1", "vllm serve m --api-key *** --port 1"),
         ("['t.py', '--hub_token', 'abc d', '--use-token', '-x']", "['t.py', '--hub_token', ***, '--use-token', '-x']"),
+        ("login(token='a b') (API key: 'a b')", "login(token=***) (API key: ***)"),
         ("Authorization: Token 0123456789", "Authorization: Token ***"),
         ("https://h/f?Expires=1&Signature=a%2Fb&x=2", "https://h/f?Expires=1&Signature=***&x=2"),
         ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\nx+/=\n-----END", "-----BEGIN RSA PRIVATE KEY-----***-----END"),
@@ -41,7 +42,8 @@ from ascendtune.core.mask import Mask, command_without_secrets
     ],
 )
 def test_names_hosts_and_addresses_are_masked_in_text(text: str, masked: str) -> None:
-    assert Mask(users=["wanglei"], hosts=["npu-a7"], versions=["23.0.2.1"]).text(text) == masked
+    mask = Mask(users=["wanglei"], hosts=["npu-a7"], versions=["23.0.2.1"])
+    assert mask.text(text) == masked == mask.text(masked)
 
 
 def test_environment_and_names_that_are_words() -> None:
