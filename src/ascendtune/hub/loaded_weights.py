@@ -23,8 +23,8 @@ _REMEDY = "copy config.json and the weights from the same model"
 _SHOWN_SHAPES = 3
 
 
-HEADS = ("lm_head.weight", "embed_out.weight")
-"""The head of a model that writes text, which one that scores has not; the second one is GPT-NeoX's (Pythia)."""
+HEADS = ("lm_head.weight", "lm_head.bias", "embed_out.weight")
+"""The head of a model that writes text, which one that scores has not; the last one is GPT-NeoX's (Pythia)."""
 
 
 def require_all_weights(

@@ -15,13 +15,14 @@ import torch
 from tests.integration.train.test_equivalence import SHORT, assert_same
 from torch.distributed.tensor import DTensor
 
+from ascendtune.core.errors import RecipeError
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import Prepared
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.setup import set_up
-from ascendtune.train.strategy.fsdp import FsdpStrategy, blocks_of
+from ascendtune.train.strategy.fsdp import FsdpStrategy, _give_zeros_to_unused, blocks_of
 from ascendtune.train.supervision import Phases
 
 if TYPE_CHECKING:
@@ -68,6 +69,75 @@ def test_ranks_without_work_evaluate_and_train_along(train: Train, train_on_rank
     assert_same(together, alone)
     ours, theirs = ([each["loss"] for each in trained.evaluations()] for trained in (together, alone))
     assert len(ours) == 2 and ours == pytest.approx(theirs, rel=1e-5)
+
+
+# As models with code of their own have them: an expert is called if a token goes to it.
+LISTED_EXPERTS = """
+import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaMLP
+
+class ListedConfig(LlamaConfig):
+    model_type = "listed"
+
+class Mixture(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.gate = nn.Linear(config.hidden_size, 16, bias=False)
+        self.experts = nn.ModuleList(LlamaMLP(config) for _ in range(16))
+
+    def forward(self, states):
+        rows = states.flatten(0, -2)
+        weights, chosen = self.gate(rows).softmax(-1).max(-1)
+        found = torch.zeros_like(rows)
+        for number, expert in enumerate(self.experts):
+            (at,) = torch.where(chosen == number)
+            if len(at):
+                found = found.index_add(0, at, expert(rows[at]) * weights[at, None])
+        return found.view_as(states)
+
+class ListedForCausalLM(LlamaForCausalLM):
+    config_class = ListedConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.model.layers:
+            layer.mlp = Mixture(config)
+"""
+
+
+@pytest.fixture
+def listed_experts(tiny_model: Path, tmp_path: Path) -> dict[str, Any]:
+    """`model` of a recipe: one whose ranks use different experts in most steps."""
+    directory = tmp_path / "listed"
+    directory.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tiny_model / name, directory)
+    (directory / "listed.py").write_text(LISTED_EXPERTS)
+    config = {
+        "model_type": "listed", "architectures": ["ListedForCausalLM"], "vocab_size": 512, "hidden_size": 32,
+        "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "initializer_range": 0.2,
+        "auto_map": {"AutoConfig": "listed.ListedConfig", "AutoModelForCausalLM": "listed.ListedForCausalLM"},
+    }  # fmt: skip
+    (directory / "config.json").write_text(json.dumps(config))
+    return {"path": str(directory), "trust_remote_code": True, "init": "random"}
+
+
+def test_ranks_may_use_different_experts_of_a_list(
+    train: Train, train_on_ranks: Train, listed_experts: dict[str, Any]
+) -> None:
+    # An expert that no token goes to has a gradient of zeros here, and none on one device.
+    optim = {**SHORT, "optimizer": "sgd", "learning_rate": 0.01, "weight_decay": 0}
+    changes: dict[str, Any] = {"model": listed_experts, "optim": optim}
+    together = train_on_ranks(2, batch={"per_device": 1, "accumulate": 2}, parallel=FSDP, **changes)
+    assert_same(together, train(batch={"per_device": 4}, **changes))
+
+
+def test_a_torch_that_cannot_sum_different_experts_is_refused() -> None:
+    with pytest.raises(RecipeError) as caught:
+        _give_zeros_to_unused(object())  # As before torch 2.13: without the method.
+    assert caught.value.code == "experts-not-divisible"
 
 
 def test_bf16_with_frozen_bf16_weights_follows_one_device(train: Train, train_on_ranks: Train) -> None:

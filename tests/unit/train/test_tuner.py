@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
 from peft import OFTConfig
 from peft.tuners.oft.layer import Linear
 
+from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.method import OftSection
 from ascendtune.train.optimizer import parameter_groups
+from ascendtune.train.strategy.base import RootModule
+from ascendtune.train.strategy.deepspeed import _require_same_modules
 from ascendtune.train.tuner import frozen_adapters
 from ascendtune.train.tuner.freeze import decoder_blocks
 from ascendtune.train.tuner.module_use import attributes_read
@@ -131,6 +135,18 @@ def test_experts_that_are_modules_are_found_beside_their_router():
     (mixture,) = find_mixtures(model)
     assert mixture.is_expert("layers.0.mlp.experts.2.up") and not mixture.is_expert("layers.0.mlp.shared.up")
     assert mixture.is_router("layers.0.mlp.router") and mixture.parameters == ()
+
+
+@pytest.mark.parametrize(
+    ("trained", "stage", "ranks", "is_refused"),
+    [(True, 1, 2, True), (True, 0, 2, False), (True, 2, 1, False), (False, 2, 2, False), (False, 3, 2, True)],
+)
+def test_zero_refuses_experts_that_ranks_use_differently(trained, stage, ranks, is_refused):
+    model = Model(router=torch.nn.Linear(32, 4), experts=torch.nn.ModuleList(mlp(8) for _ in range(4)), shared=mlp(6))
+    root = RootModule(model.requires_grad_(trained))
+    with pytest.raises(RecipeError) if is_refused else nullcontext() as caught:
+        _require_same_modules(root, stage=stage, ranks=ranks)
+    assert caught is None or caught.value.code == "experts-not-divisible"
 
 
 @pytest.mark.parametrize(

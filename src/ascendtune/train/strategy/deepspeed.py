@@ -40,6 +40,7 @@ from ascendtune.train.dump.whole_tensors import EngineTensors
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import GroupStrategy, MakeOptimizer, RootModule
 from ascendtune.train.strategy.deepspeed_disk import SwappedState, fit_buffers, require_disk, swap_directories
+from ascendtune.train.tuner.targets import listed_experts
 
 # Its directory inside a checkpoint.
 _TAG = "zero"
@@ -81,6 +82,7 @@ class DeepSpeedStrategy(GroupStrategy):
                 code="zero-stage-0-precision",
                 remedy=STAGE_0_REMEDY,
             )
+        _require_same_modules(root, stage=self._stage, ranks=self.world_size)
         if self._swaps:
             require_disk(config, compute=precision.compute)
             fit_buffers(config, root, ranks=self.world_size)
@@ -244,6 +246,22 @@ def _import() -> Any:
     # Lets ranks on one CPU host add through shared memory; compiling it takes minutes, and Gloo adds as well.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
+
+
+def _require_same_modules(root: RootModule, *, stage: int, ranks: int) -> None:
+    """Raise where ranks may use different modules, of which DeepSpeed gathers weights, or sums gradients, one by one.
+
+    Raises:
+        RecipeError: the experts of the model are modules in a list.
+    """
+    experts = listed_experts(root.model) if stage > 0 and ranks > 1 else []
+    if any(each.requires_grad or stage == 3 for expert in experts for each in expert.parameters()):
+        raise RecipeError(
+            "the experts of this model are modules in a list, and ranks may use different ones: ZeRO would wait for "
+            "weights or gradients that some ranks do not send",
+            code="experts-not-divisible",
+            remedy="use parallel.strategy: fsdp or ddp",
+        )
 
 
 def _hidden_size(root: nn.Module) -> int | None:

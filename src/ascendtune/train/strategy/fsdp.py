@@ -32,6 +32,7 @@ from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.strategy.base import COMFORTABLE, GroupStrategy, RootModule, node_rank
 from ascendtune.train.tuner.freeze import decoder_blocks
+from ascendtune.train.tuner.targets import listed_experts
 
 
 class FsdpStrategy(GroupStrategy):
@@ -63,6 +64,7 @@ class FsdpStrategy(GroupStrategy):
             "offload_policy": self._offload_policy(),
         }
         section = self.recipe.parallel
+        experts = listed_experts(root.model)
         reduced = None if section.reduce_dtype == "fp32" else DTYPES[section.reduce_dtype]
         blocks = blocks_of(root)
         for block in blocks:
@@ -79,6 +81,8 @@ class FsdpStrategy(GroupStrategy):
         fill(root)
         _unify_dtypes(root, blocks)
         fully_shard(root, reshard_after_forward=False, **options)
+        if any(each.requires_grad for expert in experts for each in expert.parameters()):
+            _give_zeros_to_unused(root)
         root.register_forward_hook(_reshard_after_inference)
         if self.device.runs_asynchronously:
             # A host that is late gathers the next block while the device computes this one. In the backward pass torch
@@ -190,6 +194,27 @@ def blocks_of(root: nn.Module) -> list[nn.Module]:
     found = found or list(decoder_blocks(root)[1])
     inside = {below for block in found for below in block.modules() if below is not block}
     return [block for block in found if block not in inside and any(True for _ in block.parameters())]
+
+
+def _give_zeros_to_unused(root: Any) -> None:
+    """Let trained weights that this rank has not used have a gradient of zeros, as experts in one tensor have.
+
+    Without it a rank on which no token goes to an expert would sum tensors of other sizes than the others.
+
+    Args:
+        root: divided by `fully_shard`.
+
+    Raises:
+        RecipeError: torch cannot.
+    """
+    if not hasattr(root, "set_reduce_scatter_unused_params"):
+        raise RecipeError(
+            "the experts of this model are modules in a list, and ranks may use different ones: fsdp of torch "
+            f"{torch.__version__} cannot sum their gradients",
+            code="experts-not-divisible",
+            remedy="use parallel.strategy: ddp, or torch 2.13",
+        )
+    root.set_reduce_scatter_unused_params(True)
 
 
 def _reshard_after_inference(root: nn.Module, _arguments: Any, _outcome: Any) -> None:

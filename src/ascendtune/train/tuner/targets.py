@@ -321,6 +321,11 @@ def find_mixtures(model: Any) -> list[Mixture]:
     return found
 
 
+def listed_experts(model: Any) -> list[nn.Module]:
+    """Experts that are modules in a list: a model calls those that a token goes to, so ranks may use different ones."""
+    return [model.get_submodule(name) for mixture in find_mixtures(model) for name in mixture.modules]
+
+
 def _candidates(children: dict[str, nn.Module]) -> Iterator[tuple[int, list[str]]]:
     """(number of experts, children that hold them)."""
     stacks: dict[int, list[str]] = {}
