@@ -11,7 +11,7 @@ from typing import Any
 
 from ascendtune.core.checkpoint_names import named_checkpoint, split_checkpoint_name
 from ascendtune.core.claim import Claim, is_unfinished_start
-from ascendtune.core.errors import MachineError, RecipeError
+from ascendtune.core.errors import AscendtuneError, MachineError, RecipeError
 from ascendtune.core.files import expanded, require_writable
 from ascendtune.core.locks import file_lock
 from ascendtune.core.ownership import require_own
@@ -159,7 +159,7 @@ def _from_path(
 ) -> Choice:
     require_checkpoint(checkpoint)
     wanted, owner = recipe.run_directory(), RunDir(checkpoint.resolve().parent.parent)
-    own = next((path for path in _series(wanted).values() if path.resolve() == owner.path), None)
+    own = next((path for path in _runs_of_series(wanted).values() if path.resolve() == owner.path), None)
     if own is not None and owner.run_json.is_file():
         require_same_recipe(owner, recipe, allow_change)
         _require_own(owner.checkpoints, checkpoint, trust_checkpoint)
@@ -206,6 +206,18 @@ def _series(wanted: Path) -> dict[int, Path]:
     return {int(match.group(1) or 1): entry for match, entry in found if match}
 
 
+def _runs_of_series(wanted: Path) -> dict[int, Path]:
+    """`_series` without the runs that a user has given such a name: they are other runs."""
+    return {number: path for number, path in _series(wanted).items() if number == 1 or _name_in(path) != path.name}
+
+
+def _name_in(path: Path) -> Any:
+    try:
+        return RunDir(path).read().get("name")
+    except (AscendtuneError, OSError):
+        return None
+
+
 def _newest_of_series(wanted: Path) -> RunDir:
     """The newest run; where there is none, the place for the first.
 
@@ -213,7 +225,7 @@ def _newest_of_series(wanted: Path) -> RunDir:
     """
     runs = {
         number: path
-        for number, path in _series(wanted).items()
+        for number, path in _runs_of_series(wanted).items()
         if RunDir(path).run_json.is_file() or is_unfinished_start(path)
     }
     if runs:

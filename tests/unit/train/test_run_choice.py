@@ -65,3 +65,30 @@ def test_checkpoint_of_a_run_with_another_loss_is_refused(tuner: str, remedy: st
         planned_run(recipe(stage="preference"), [], True)
     assert caught.value.code == "recipe-changed" and "(sft -> preference, sigmoid)" in caught.value.what
     assert remedy.format(run=run.path) in caught.value.remedy
+
+
+def test_a_run_that_its_user_named_with_a_number_is_another_run(tmp_path: Path) -> None:
+    recipe = Recipe.check({
+        "name": "sft", "run_dir": str(tmp_path / "{name}"), "model": {"path": "m"}, "data": {"train": "d"},
+    })  # fmt: skip
+
+    def make(directory: str, name: str, state: str) -> RunDir:
+        run = RunDir(tmp_path / directory)
+        run.create(recipe.to_yaml(), {}, {"name": name})
+        run.update(state=state)
+        run.checkpoint(3).mkdir()
+        return run
+
+    stopped, other = make("sft", "sft", "stopped"), make("sft-2", "sft-2", "finished")
+    assert planned_run(recipe, [], False).resumed == stopped.checkpoint(3)
+    section = recipe.checkpoint.model_copy(update={"resume": str(other.checkpoint(3))})
+    for name in ("state.json", "digests.json"):
+        (other.checkpoint(3) / name).touch()
+    with pytest.raises(RecipeError) as caught:
+        planned_run(recipe.model_copy(update={"checkpoint": section}), [], False)
+    assert caught.value.code == "checkpoint-of-another-run"
+    # A start made this one, when the first had finished, and beside the other.
+    stopped.update(state="finished")
+    assert planned_run(recipe, [], False).run.path == tmp_path / "sft-3"
+    third = make("sft-3", "sft", "stopped")
+    assert planned_run(recipe, [], False).resumed == third.checkpoint(3)
