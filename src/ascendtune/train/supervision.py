@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -99,14 +100,15 @@ class StopRequest:
 
     @contextmanager
     def listening(self, kept: str) -> Iterator[None]:
-        """Note signals while the context lasts.
+        """Note signals while the context lasts. In a thread (`fit`, called by a web page) they stay the caller's.
 
         Args:
             kept: what the work keeps when it is stopped, for the message when a signal comes.
         """
         self._kept = kept
         before: dict[signal.Signals, signal._HANDLER] = {}
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        is_main = threading.current_thread() is threading.main_thread()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_main else ():
             # Under nohup a hang-up is to be ignored, and stays ignored.
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, self._note)

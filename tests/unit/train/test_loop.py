@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any
@@ -23,6 +24,7 @@ from ascendtune.train.counters import Counters
 from ascendtune.train.profile import step_profile
 from ascendtune.train.profile.step_profile import require_profiled_steps
 from ascendtune.train.strategy.base import Strategy
+from ascendtune.train.supervision import StopRequest
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -142,6 +144,18 @@ def test_a_signal_ends_the_run_with_a_checkpoint_of_its_last_step(make_loop: Mak
     assert [each["step"] for each in told.steps] == [3] and run.checkpoint_steps() == [3]
     assert stopped.value.exit_code == 128 + number and number.name in stopped.value.what
     assert stopped.value.where == str(run.checkpoint(3))
+
+
+def test_signals_stay_with_the_caller_of_a_training_in_a_thread() -> None:
+    def handlers() -> list[Any]:
+        with StopRequest().listening("a checkpoint"):
+            return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(handlers).result() == before
+    assert all(each != other for each, other in zip(handlers(), before, strict=True))
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_checkpoints_come_at_their_steps_and_not_at_the_last(make_loop: MakeLoop) -> None:
