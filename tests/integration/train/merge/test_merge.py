@@ -26,7 +26,7 @@ from transformers import (
     MptForCausalLM,
 )
 
-from ascendtune.core.errors import CheckFailed
+from ascendtune.core.errors import CheckFailed, InputError
 from ascendtune.merge import arithmetic, write
 from ascendtune.merge.arithmetic import Merger
 from ascendtune.merge.merge import merge
@@ -336,6 +336,18 @@ def test_a_change_that_rounding_takes_is_told(
     merged = merge([str(adapter)], tmp_path / "merged")
     assert any(told in note for note in merged.notes), merged.notes
     assert merged.verification is not None and math.isfinite(merged.verification.difference)
+
+
+@pytest.mark.parametrize(("dtype", "weight"), [(torch.float16, "1e6"), (torch.bfloat16, "1e300"), (None, "1e300")])
+def test_numbers_that_the_bases_dtype_cannot_hold_are_refused(
+    dtype: torch.dtype | None, weight: str, make_base: Any, make_adapter: Any, tmp_path: Path
+) -> None:
+    """The logits may hide them: a softmax turns any of them into a one."""
+    adapter = make_adapter(make_base(dtype=dtype or torch.float32))
+    with pytest.raises(InputError) as refused:
+        merge([f"{adapter}={weight}"], tmp_path / "merged")
+    assert refused.value.code == "weights-not-finite"
+    assert not (tmp_path / "merged").exists()
 
 
 def test_adapters_of_transposed_matrices_are_merged(
