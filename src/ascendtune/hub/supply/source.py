@@ -262,12 +262,17 @@ def checked_revision(revision: str) -> str:
 
 
 def is_safe_path(path: str) -> bool:
-    """Whether a path of a stranger's repository stays inside the directory that it is written into."""
+    """Whether a path of a stranger's repository stays inside the directory that it is written into.
+
+    Not a path with `.`, `//` or a slash at its end, which no pattern expects, nor one in `.git`, where git looks for
+    programs to run.
+    """
     parts = PurePosixPath(path).parts
     return (
         bool(parts)
+        and path == "/".join(parts)
         and not path.startswith(("/", "~", ".ascendtune-fetch"))
         and "\\" not in path
         and path.isprintable()
-        and all(part not in ("..", ".") and len(os.fsencode(part)) <= 255 for part in parts)
+        and all(part != ".." and part.lower() != ".git" and len(os.fsencode(part)) <= 255 for part in parts)
     )

@@ -181,7 +181,13 @@ def test_verify_names_what_changed_since(hub: Hub, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "a\\b", "~/x", "", "a\nb", ".ascendtune-fetch/lock"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("../x", "/etc/x", "a/../../x", "a\\b", "~/x", "", "a\nb", ".ascendtune-fetch/lock"),
+        *("./.ascendtune-fetch/lock", "a//b", "model.bin/", ".git/config", "a/.GIT/hooks/post-checkout"),
+    ],
+)
 def test_paths_that_leave_the_directory_are_refused(path: str, tmp_path: Path) -> None:
     assert not is_safe_path(path)
     with serving(Hub({path: b"x"})) as hub, pytest.raises(MachineError):
