@@ -206,6 +206,12 @@ def test_values_of_a_foreign_run_cannot_become_markup(run: RunDir) -> None:
     assert "| `a  <img> # b` | `***` | - |" in card
 
 
+def test_half_a_surrogate_pair_in_a_foreign_run_does_not_end_the_upload(hub: Hub, run: RunDir) -> None:
+    run.update(versions={"torch": "2.13\ud800"})
+    _push(run)
+    assert "| `torch` | `2.13` |" in hub.files["README.md"].decode()
+
+
 @pytest.fixture
 def modelscope(clients: None, hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hub:
     monkeypatch.setenv("MODELSCOPE_ENDPOINT", hub.endpoint)

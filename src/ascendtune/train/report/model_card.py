@@ -237,7 +237,7 @@ def _name(path: Any) -> str:
 
 def _code(value: Any) -> str:
     """A value of a record as code: it cannot become markup, and holds no secret."""
-    text = re.sub(r"[^\S ]|[`|\x00-\x1f\x7f]", " ", without_secrets(str(value)))
+    text = re.sub(r"[^\S ]|[`|\x00-\x1f\x7f\ud800-\udfff]", " ", without_secrets(str(value)))
     text = text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
     return f"`{text.strip() or '-'}`"
 
