@@ -21,6 +21,8 @@ from ascendtune.core.foreign_json import bad_field, first_line, read_json_object
 _VOCABULARY_FILES = ("vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json", "special_tokens_map.json")
 _MOST_VOCABULARY_BYTES = 256 << 20
 _MOST_TEMPLATE_BYTES = 4 << 20
+_LONGEST_TEMPLATE_NAME = 200
+"""Bytes; what a file system takes is longer than that, but its file gets a suffix, and another while it is written."""
 _LARGEST_ID = 100_000_000
 _TOKEN_FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -308,10 +310,15 @@ def _chat_templates(directory: Path, config: dict[str, Any]) -> tuple[dict[str, 
         named = {each.get("name"): each.get("template") for each in given}
     if not isinstance(named, dict) or not all(isinstance(each, str) for pair in named.items() for each in pair):
         raise bad_field(where, "chat_template", given, "a text, or texts with names")
-    if unusable := [name for name in named if Path(name).name != name or name.startswith(".")]:
+    if unusable := [name for name in named if not _is_file_name(name)]:
         # Each name becomes a file's when the tokenizer is saved.
-        raise bad_field(where, "the name of a chat_template", unusable[0], "a name without a path")
+        raise bad_field(where, "the name of a chat_template", unusable[0], "a short name without a path")
     return dict(named), where
+
+
+def _is_file_name(name: str) -> bool:
+    is_short = 0 < len(name.encode()) <= _LONGEST_TEMPLATE_NAME
+    return is_short and name.isprintable() and Path(name).name == name and not name.startswith(".")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -62,6 +62,16 @@ def test_templates_of_other_names_are_saved_too(make_model: Callable[..., Path],
     assert Tokenizer.load(tmp_path / "saved").chat_templates == {"default": "one", "tool_use": "two"}
 
 
+@pytest.mark.parametrize("name", ["../x", "a/b", ".x", "", "a\0b", "a\x1b]0;b", "a" * 250])
+def test_a_template_whose_name_cannot_be_a_files_is_refused_when_it_is_read(
+    name: str, make_model: Callable[..., Path]
+) -> None:
+    """Not at the end of a training, when it is saved."""
+    both = [{"name": "default", "template": "one"}, {"name": name, "template": "two"}]
+    with pytest.raises(RecipeError, match="name of a chat_template"):
+        Tokenizer.load(make_model(chat_template=both))
+
+
 def test_the_template_that_was_trained_with_is_saved(make_model: Callable[..., Path], tmp_path: Path) -> None:
     Tokenizer.load(make_model(chat_template="old")).save(tmp_path / "saved", chat_template="new")
     assert Tokenizer.load(tmp_path / "saved").chat_templates == {"default": "new"}
