@@ -217,8 +217,12 @@ def _copy_companions(plan: MergePlan, directory: Path) -> None:
     for path in speaker.iterdir():
         if path.is_file() and _is_speech(path.name):
             shutil.copyfile(path, directory / path.name)
-    if (speaker / _TEMPLATES).is_dir():
-        shutil.copytree(speaker / _TEMPLATES, directory / _TEMPLATES)
+    # Of a folder that leads elsewhere nothing is copied: it could be any of this machine.
+    if not (speaker / _TEMPLATES).is_symlink() and (named := sorted((speaker / _TEMPLATES).glob("*.jinja"))):
+        (directory / _TEMPLATES).mkdir()
+        for path in named:
+            if path.is_file():
+                shutil.copyfile(path, directory / _TEMPLATES / path.name)
 
 
 def _is_speech(name: str) -> bool:

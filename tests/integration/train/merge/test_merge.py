@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -183,6 +184,25 @@ def test_a_part_of_a_tokenizer_beside_an_adapter_does_not_replace_the_bases(
     merge([str(adapter)], tmp_path / "merged", verify=False)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / "merged" / name).read_bytes() == (base / name).read_bytes()
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_templates_beside_an_adapter_are_copied_but_not_a_folder_behind_a_link(
+    is_link: bool, make_base: Any, make_adapter: Any, tmp_path: Path
+) -> None:
+    adapter = make_adapter(make_base())
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(make_base() / name, adapter / name)
+    folder = tmp_path / "private" if is_link else adapter / "additional_chat_templates"
+    folder.mkdir()
+    os.mkfifo(folder / "pipe.jinja")
+    for name in ("tool_use.jinja", "id_rsa"):
+        (folder / name).write_text("x")
+    if is_link:
+        (adapter / "additional_chat_templates").symlink_to(folder)
+    merge([str(adapter)], tmp_path / "merged", verify=False)
+    copied = [path.name for path in (tmp_path / "merged").glob("additional_chat_templates/*")]
+    assert copied == ([] if is_link else ["tool_use.jinja"])
 
 
 def test_one_file_and_tied_embeddings(make_base: Any, make_adapter: Any, peft_merged: Any, tmp_path: Path) -> None:
