@@ -192,6 +192,7 @@ def option_remedy(option: str, words: list[str]) -> str | None:
     Args:
         words: the command line, in which the option may have a value.
     """
+    from ascendtune.recipe.other_commands import overrides_of
     from ascendtune.recipe.other_names import key_here, overrides_here
 
     name = option.lstrip("-").replace("-", "_")
@@ -211,13 +212,15 @@ def option_remedy(option: str, words: list[str]) -> str | None:
     if name in ("push_to_hub", "hub_model_id", "push_to_hub_model_id"):
         named = next((each for each in (values.get("hub_model_id"), values.get(name)) if each and "/" in each), None)
         return f"after the training: {shlex.join(['ascendtune', 'push', 'RUN', named or 'OWNER/NAME'])}"
-    if overrides := overrides_here(name, values.get(name, "")):
+    value = values.get(name, "")
+    if overrides := overrides_here(name, value) or overrides_of(name, value):
         return f"keys of the recipe are written without dashes: {overrides}"
     key = name if "." in name else key_here(name)
     if not key:
         return None
-    key, value = key.split(", ")[0], values.get(name, "")
+    key = key.split(", ")[0]
     # Other values may have other names here.
-    is_same = re.fullmatch(r"[\d.]+(e-?\d+)?", value) or (key in ("run_dir", "model.path") and value != "true")
+    is_number = key == name and re.fullmatch(r"[\d.]+(e-?\d+)?", value)
+    is_same = is_number or (key in ("run_dir", "model.path") and value != "true")
     shown = shlex.quote(value) if value and is_same else "VALUE"
     return f"keys of the recipe are written without dashes: {key}={shown}"

@@ -39,8 +39,6 @@ _KEYS = {
     "lr_warmup_fraction": "optim.warmup_ratio",
     "optim": "optim.optimizer",
     "seed": "seed",
-    # Questions alone are not cut here.
-    "max_prompt_length": "",
     # What deepspeed, resume_from_checkpoint, … name in LLaMA-Factory is another thing.
     "deepspeed": "",
     "resume_from_checkpoint": "",
@@ -191,6 +189,12 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
     return Commands(shlex.join(words), shlex.join(["ascendtune", "train", "recipe.yaml", *changes]), tuple(left_out))
 
 
+def overrides_of(name: str, value: str) -> str | None:
+    """`key=value` here for an option of another tool; None where it has no key, or the value cannot be one."""
+    found = _translated(name, _plain(value), None)
+    return shlex.join(f"{key}={each}" for key, each in found.items()) if found else None
+
+
 def _plain(value: Any) -> Any:
     """A value of a command line as YAML would read it."""
     if isinstance(value, str) and value.lower() in ("true", "false", "none", "null"):
@@ -318,7 +322,7 @@ def _translated(name: str, value: Any, stage: str | None) -> dict[str, Any] | No
     if name == "loss_type":
         return _of_loss_type(value, stage)
     if name in _CHOICES:
-        return _CHOICES[name]
+        return _CHOICES[name] if value else None
     key = _KEYS[name] if name in _KEYS else key_here(name)
     if not key or "," in key:
         return None
@@ -336,7 +340,7 @@ def _translated(name: str, value: Any, stage: str | None) -> dict[str, Any] | No
 def _value(key: str, value: Any) -> Any:
     """The value of a key here, as it is written on the command line; None where it cannot be one."""
     if key in _SWITCHES:
-        return "true"
+        return "true" if value else "false"
     if key in _LISTS:
         names = value if isinstance(value, list) else [value]
         if names in (["all-linear"], ["all"]):

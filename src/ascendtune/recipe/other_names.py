@@ -10,7 +10,6 @@ _OTHERS = {
     # TRL and transformers' TrainingArguments, where LLaMA-Factory's name differs
     "max_length": "data.max_length",
     "max_seq_length": "data.max_length",
-    "max_prompt_length": "data.max_length",
     "dataset_name": "data.train",
     "eval_dataset_name": "data.eval",
     "beta": "method.preference.beta",

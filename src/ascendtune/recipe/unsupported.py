@@ -24,6 +24,7 @@ def _table() -> Iterator[tuple[str, str]]:
         yield key, "quantised training is not supported in this version; use method.tuner: lora with model.dtype: bf16"
     for key in _MULTIMODAL:
         yield key, "images, video and sound are not supported in this version; train a text model on text"
+    yield "max_prompt_length", "questions alone are not cut; data.max_length is for question and answer together"
     for key in ("ppo", "grpo", "rlhf", "rollout", "reward_model", "num_generations"):
         yield key, "PPO and GRPO are not supported in this version; method.stage: preference is the nearest"
 

@@ -187,6 +187,10 @@ def test_a_wide_example_is_continued_with_a_backslash(
         (["rlhf", "--rlhf_type", "grpo", "--model", "m", "--dataset", "d"], "method.stage: preference is the nearest"),
         (["api", "x.yaml"], "vllm serve RUN/model"),
         (["train", "r.yaml", "--micro-batch-size", "2"], "without dashes: batch.per_device=2"),
+        (["train", "r.yaml", "--val_set_size", "200"], "without dashes: data.eval_rows=200\n"),
+        (["train", "r.yaml", "--warmup_steps", "0.1"], "without dashes: optim.warmup_ratio=0.1\n"),
+        (["train", "r.yaml", "--save_steps", "0.1"], "without dashes: checkpoint.every_steps=VALUE\n"),
+        (["train", "r.yaml", "--gradient_checkpointing", "False"], "memory.gradient_checkpointing=false\n"),
     ],
 )
 def test_words_of_other_tools_are_answered_with_the_command_or_key_here(

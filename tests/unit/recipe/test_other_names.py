@@ -22,6 +22,10 @@ def test_every_name_stands_for_a_key_that_exists(name: str) -> None:
         ({"optim": {"lr": 1e-4}}, "did you mean 'optim.learning_rate'?"),
         ({"model_name_or_path": "x"}, "did you mean 'model.path'?"),
         ({"lora_r": 8}, "did you mean 'method.lora.rank'?"),
+        (
+            {"max_prompt_length": 8},
+            "questions alone are not cut; data.max_length is for question and answer together",
+        ),
     ],
 )
 def test_a_name_of_another_tool_is_answered_with_the_key(values: dict[str, object], remedy: str) -> None:
