@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -130,6 +131,15 @@ def require_checkpoint(checkpoint: Path) -> None:
             f"{_RESUME}: no such checkpoint",
             code="checkpoint-missing",
             remedy=_checkpoint_remedy(checkpoint),
+            where=checkpoint,
+        )
+    if (checkpoint / "trainer_state.json").is_file():
+        is_adapter = (checkpoint / "adapter_config.json").is_file()
+        start = f"method.lora.start_from=[{checkpoint}]" if is_adapter else f"model.path={checkpoint}"
+        raise RecipeError(
+            f"{_RESUME}: this is a checkpoint of transformers' Trainer, whose optimizer state is not read",
+            code="checkpoint-of-another-tool",
+            remedy=f"start anew from its weights: {shlex.quote(start)} in place of {_RESUME}",
             where=checkpoint,
         )
     parts = (checkpoint / "state.json", checkpoint / "digests.json")

@@ -38,6 +38,21 @@ def test_checkpoint_of_a_run_is_looked_for_under_the_name_that_other_tools_give_
     assert caught.value.remedy == remedy.format(run=run.path)
 
 
+@pytest.mark.parametrize(
+    ("file", "remedy"), [("config.json", "'model.path={}'"), ("adapter_config.json", "'method.lora.start_from=[{}]'")]
+)
+def test_checkpoint_of_transformers_is_answered_with_a_start_from_its_weights(
+    tmp_path: Path, file: str, remedy: str
+) -> None:
+    checkpoint = tmp_path / "checkpoint 5"
+    checkpoint.mkdir()
+    for name in ("trainer_state.json", file):
+        (checkpoint / name).touch()
+    with pytest.raises(RecipeError, match="transformers' Trainer") as caught:
+        require_checkpoint(checkpoint)
+    assert remedy.format(checkpoint) in caught.value.remedy
+
+
 def test_checkpoint_without_its_parts_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state.json").touch()
     with pytest.raises(RecipeError) as caught:
