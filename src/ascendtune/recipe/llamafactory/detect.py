@@ -9,6 +9,7 @@ from typing import Any
 
 from ascendtune.core.document import Document
 from ascendtune.core.errors import RecipeError
+from ascendtune.recipe.llamafactory.keys import TRANSLATED
 from ascendtune.recipe.llamafactory.llamafactory_recipe import KEYS, names_of
 
 _MARK = "model_name_or_path"
@@ -111,7 +112,8 @@ def _of_accelerate(values: dict[str, Any]) -> list[str]:
 
 def is_llamafactory_key(key: str) -> bool:
     """Whether `key=value` on the command line of a LLaMA-Factory recipe means LLaMA-Factory's key."""
-    return key in KEYS
+    parent, dot, _ = key.partition(".")
+    return key in KEYS or bool(dot and parent in TRANSLATED and TRANSLATED[parent].kind == "text or mapping")
 
 
 def require_training(document: Document) -> None:

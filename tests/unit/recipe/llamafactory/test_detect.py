@@ -88,6 +88,8 @@ def test_a_native_recipe_gets_no_notes(tmp_path: Path) -> None:
 
 def test_the_command_line_takes_native_and_llamafactory_keys(write: Callable[..., Path]) -> None:
     assert Recipe.load(write(), ["optim.epochs=1", "seed=3"]).optim.epochs == 1
+    schedule = {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}}
+    assert Recipe.load(write(schedule), ["lr_scheduler_kwargs.min_lr_rate=0.2"]).optim.min_learning_rate_ratio == 0.2
     changed = Recipe.load(write(), ["num_train_epochs=2", "learning_rate=3e-4", "seed=5", "method.tuner=lora"])
     assert (changed.optim.epochs, changed.learning_rate, changed.seed, changed.method.tuner) == (2, 3e-4, 5, "lora")
     with pytest.raises(RecipeError) as caught:
