@@ -67,17 +67,20 @@ def test_reward_model_scores_and_does_not_chat(
     assert means == pytest.approx([last["chosen_reward"], last["rejected_reward"]], abs=1e-4)
 
 
-def test_a_head_of_another_name_is_left_out(train: Train, variant: Callable[..., Path], tmp_path: Path) -> None:
-    """Pythia's is `embed_out`."""
-    from transformers import GPTNeoXConfig
+@pytest.mark.parametrize("config", ["GPTNeoXConfig", "PhiConfig"])
+def test_a_head_of_another_name_is_left_out(
+    train: Train, variant: Callable[..., Path], tmp_path: Path, config: str
+) -> None:
+    """Pythia's is `embed_out`; that of Phi has a bias."""
+    import transformers
 
-    model = variant(
-        GPTNeoXConfig(vocab_size=512, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
-    )
+    sizes = {"vocab_size": 512, "hidden_size": 32, "intermediate_size": 64}
+    model = variant(getattr(transformers, config)(**sizes, num_hidden_layers=2, num_attention_heads=4))
     trained = train(
         model={"path": str(model)},
         method={"stage": "reward"},
         data={"train": str(write_pairs(tmp_path / "pairs.jsonl", 4))},
         optim={"max_steps": 1},
     )
-    assert "score.weight" in trained.weights() and "embed_out.weight" not in trained.weights()
+    assert "score.weight" in trained.weights()
+    assert not trained.weights().keys() & {"embed_out.weight", "lm_head.weight", "lm_head.bias"}
