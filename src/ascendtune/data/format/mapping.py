@@ -71,8 +71,14 @@ def _with_tags(convert: Callable[[Mapping[str, Any]], Made], spec: DatasetSpec) 
         named = roles.get(said, f"{said} (no tag names it)") if isinstance(said, str) else said
         return kept | {"from": named, "value": given.get(value)}
 
+    def turns_of(content: Any) -> Any:
+        """What a text holds as JSON, where that is turns; an answer may be JSON, too, and stays a text."""
+        found = listed(content)
+        turns = found if isinstance(found, list) else [found]
+        return found if any(isinstance(each, dict) and speaker in each for each in turns) else content
+
     def in_our_words(row: Mapping[str, Any]) -> Made:
-        values = {column: listed(content) if column in _OF_TURNS else content for column, content in row.items()}
+        values = {column: turns_of(content) if column in _OF_TURNS else content for column, content in row.items()}
         return convert(
             {
                 column: [turn(each) for each in content] if isinstance(content, list) else turn(content)

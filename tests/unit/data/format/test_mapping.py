@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,16 @@ def test_answers_in_other_words() -> None:
     assert isinstance(pair, Pair) and pair.rejected.messages[-1]["content"] == "6"
     single = _made({"conversations": TURNS, "label": False}, "singles", tags=TAGS)
     assert isinstance(single, Single) and not single.desirable
+
+
+@pytest.mark.parametrize("answer", ['{"a": 1}', "[1, 2]", '[{"a": 1}]'])
+def test_answers_that_look_like_json_stay_texts_beside_tags(answer: str) -> None:
+    pair = _made({"conversations": TURNS[:1], "chosen": answer, "rejected": "6"}, "pairs", tags=TAGS)
+    assert isinstance(pair, Pair) and pair.chosen.messages[-1]["content"] == answer
+    pair = _made(
+        {"conversations": json.dumps(TURNS[:1]), "chosen": json.dumps(TURNS[1]), "rejected": "6"}, "pairs", tags=TAGS
+    )
+    assert isinstance(pair, Pair) and pair.chosen.messages[-1]["content"] == "5"
 
 
 def test_a_path_names_a_value_inside_a_column() -> None:
