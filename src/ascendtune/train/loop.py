@@ -281,7 +281,7 @@ class Loop:
         """
         step = self.counters.step
         stop_signal = self._write_record() or self.recorder.take_signal()
-        if stop_signal or self._should_record(step):
+        if stop_signal or step == last or self._should_record(step):
             self.recorder.send()
         elif self.strategy.world_size > 1 and step % _STEPS_TO_A_STOP == 0:
             self.recorder.send_signals()

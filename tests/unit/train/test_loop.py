@@ -292,6 +292,12 @@ def test_steps_with_a_checkpoint_are_recorded_and_so_are_evaluations_for_the_bes
     assert [each["step"] for each in told.steps] == [3, 4, 6]
 
 
+def test_the_last_step_is_recorded_where_the_run_ends_before_its_schedule(make_loop: MakeLoop) -> None:
+    loop, told = make_loop(steps=6, track={"every_steps": 100}, align={"stop_after": 2})
+    assert loop.run() == "align.stop_after is 2"
+    assert [each["step"] for each in told.steps] == [2]
+
+
 class NotesSync(Strategy):
     """Notes for each micro-batch whether gradients would be summed over ranks."""
 
