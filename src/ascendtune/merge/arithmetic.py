@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ascendtune.core.errors import InputError
-from ascendtune.hub.lora_adapter import Adapter, LowRank
+from ascendtune.hub.lora_adapter import Adapter
 from ascendtune.hub.safetensors_header import SafetensorsHeader
 from ascendtune.merge.output import Addition, InputRotation, Output, StackChange
 
@@ -100,10 +100,10 @@ def _compute(output: Output, weight: torch.Tensor, deltas: Scratch, layout: Layo
         weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
     for addition in output.additions:
         if addition.rows is None:
-            weight = _add(weight, addition.adapter, addition.low_rank, deltas)
+            weight = _add(weight, addition, deltas)
         else:
             part = weight[slice(*addition.rows)]
-            part.copy_(_add(part, addition.adapter, addition.low_rank, deltas))
+            part.copy_(_add(part, addition, deltas))
     for change in output.rotations:
         _rotate(weight if change.rows is None else weight[slice(*change.rows)], change)
     for stack in output.experts:
@@ -132,10 +132,10 @@ def as_bytes(tensor: torch.Tensor) -> Any:
     return tensor.contiguous().flatten().view(torch.uint8).numpy()
 
 
-def _add(weight: torch.Tensor, adapter: Adapter, low_rank: LowRank, deltas: Scratch) -> torch.Tensor:
+def _add(weight: torch.Tensor, addition: Addition, deltas: Scratch) -> torch.Tensor:
+    adapter, low_rank, across = addition.adapter, addition.low_rank, addition.is_transposed
     # peft.tuners.lora.layer: adapters in half precision become fp32 when they are loaded.
     b, a = _read_fp32(adapter, low_rank.b), _read_fp32(adapter, low_rank.a)
-    across = low_rank.is_embedding or _is_transposed(weight, adapter, low_rank)
     if low_rank.magnitude is None and not across:
         _accumulate_product(weight, b, a, low_rank.scaling)
         return weight
@@ -234,12 +234,6 @@ def _accumulate(weight: torch.Tensor, delta: torch.Tensor, scaling: float = 1.0)
             part += change
         else:
             part.copy_(part.to(torch.promote_types(part.dtype, change.dtype)).add_(change))
-
-
-def _is_transposed(weight: torch.Tensor, adapter: Adapter, low_rank: LowRank) -> bool:
-    """Whether the weight is (in, out), as in GPT-2's Conv1D; for a square one the adapter's config decides."""
-    rows, columns = low_rank.shape
-    return bool(adapter.config.get("fan_in_fan_out")) if rows == columns else tuple(weight.shape) != low_rank.shape
 
 
 def _read_fp32(adapter: Adapter, name: str) -> torch.Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from ascendtune.core.errors import InputError
 from ascendtune.merge.source import Base
@@ -49,6 +50,10 @@ class Layout:
     def is_transposed(self, parameter: str) -> bool:
         """Whether PEFT takes a stack for (experts, in, out): transformers says so at the module."""
         return bool(getattr(self._submodule(parameter.rpartition(".")[0]), "is_transposed", False))
+
+    def is_conv1d(self, module: str) -> bool:
+        """Whether the weight of `module` is (in, out)."""
+        return isinstance(self._submodule(module), Conv1D)
 
     def name_of(self, parameter: str) -> str | None:
         """The name in the files of a parameter that is stored unchanged; None where there is none."""

@@ -77,7 +77,9 @@ class Draft:
                 where=adapter.directory,
             )
         self._require_addable(old)
-        self._set(found, replace(old, additions=(*old.additions, Addition(adapter, low_rank, rows))))
+        is_transposed = self._is_conv1d(adapter, low_rank) if across == low_rank.shape else shape != low_rank.shape
+        addition = Addition(adapter, low_rank, rows, low_rank.is_embedding or is_transposed)
+        self._set(found, replace(old, additions=(*old.additions, addition)))
         if low_rank.bias is not None:
             bias = self.base.find(f"{low_rank.module}.bias")
             if bias is None:
@@ -89,6 +91,20 @@ class Draft:
                 )
             self._require_addable(self._get(bias))
             self._set(bias, replace(self._get(bias), biases=(*self._get(bias).biases, (adapter, low_rank))))
+
+    def _is_conv1d(self, adapter: Adapter, low_rank: LowRank) -> bool:
+        """Whether a square weight is (in, out), as in GPT-2's Conv1D.
+
+        PEFT's config says what its last module is; it decides unless another one shows that both kinds are adapted.
+        """
+        is_conv1d = bool(adapter.config.get("fan_in_fan_out"))
+        names = ((each, self._find(f"{each.module}.weight")) for each in adapter.low_rank if not each.is_embedding)
+        opposite = (
+            name is not None and self._get(name).shape == (each.shape if is_conv1d else each.shape[::-1])
+            for each, name in names
+            if each.shape != each.shape[::-1]
+        )
+        return self.require_layout().is_conv1d(low_rank.module) if any(opposite) else is_conv1d
 
     def rotate(self, adapter: Adapter, rotation: Rotation) -> None:
         """Rotate the inputs of a module."""

@@ -39,6 +39,8 @@ class Addition:
     low_rank: LowRank
     rows: tuple[int, int] | None = None
     """First row and last row + 1 of the part that it is added to; None: all of the tensor."""
+    is_transposed: bool = False
+    """Whether the tensor is (in, out), as an embedding's and GPT-2's Conv1D."""
 
 
 @dataclass(frozen=True)

@@ -380,6 +380,7 @@ def test_adapters_of_transposed_matrices_are_merged(
     (base / "config.json").write_text(json.dumps({**config.to_dict(), "architectures": ["GPT2LMHeadModel"]}))
     shutil.copyfile(tiny_model / "tokenizer.json", base / "tokenizer.json")
     adapter = make_adapter(base, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True, use_dora=True)
+    mixed = make_adapter(base, "mixed", target_modules=["c_attn", "c_proj", "lm_head"])
     merged = merge([str(adapter)], tmp_path / "merged")
     assert merged.verification is not None and merged.verification.difference < 1e-5
     expected = peft_merged(base, (adapter, 1.0))
@@ -387,6 +388,10 @@ def test_adapters_of_transposed_matrices_are_merged(
         tmp_path / "merged",
         {name.removeprefix("transformer."): tensor for name, tensor in expected.items()},
     )
+    # PEFT writes into its config what the last module is, here the head, which is not transposed.
+    assert json.loads((mixed / "adapter_config.json").read_text())["fan_in_fan_out"] is False
+    merged = merge([str(mixed)], tmp_path / "with a head")
+    assert merged.verification is not None and merged.verification.difference < 1e-5
 
 
 def test_a_reward_model_gets_its_score(make_base: Any, tmp_path: Path) -> None:
