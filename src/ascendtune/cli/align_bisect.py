@@ -77,7 +77,8 @@ def _bisected(
     _require_trainable(one, other)
     comparison = compare(one, other, expected_noise(one, other))
     sentence = verdict(comparison, one, other)
-    if comparison.parted is None or comparison.step is None:
+    step = comparison.shown_at
+    if comparison.parted is None or step is None:
         print(json.dumps({"verdict": sentence, "exit_code": 0}, ensure_ascii=False) if as_json else sentence)
         return 0
     recipes = TrainedRecipe.of(one), TrainedRecipe.of(other)
@@ -90,7 +91,7 @@ def _bisected(
             remedy="compare data, weights and machines: `ascendtune align` names what differs",
         )
     with _place(directory, one, other) as place:
-        trainer = _Trainer(one, other, recipes, comparison.step, _dumped(one, other, comparison.step), place)
+        trainer = _Trainer(one, other, recipes, step, _dumped(one, other, step), place)
         _show_plan(sentence, trainer, swaps, None if directory is None else place)
         if not agreed(say("Train these?"), yes=yes):
             raise typer.Abort
@@ -103,13 +104,13 @@ def _bisected(
                 where=directory,
             )
         guilty = find_guilty([each.name for each in possible], trainer.agrees)
-    found, trials = verdict_of(guilty, comparison.step), trainer.trials[1:]
+    found, trials = verdict_of(guilty, step), trainer.trials[1:]
     code = 1 if guilty else 4
     if as_json:
         facts = {
             "verdict": found,
             "exit_code": code,
-            "step": comparison.step,
+            "step": step,
             "parted": sentence,
             "guilty": guilty,
             "trials": [asdict(each) for each in trials],

@@ -36,6 +36,8 @@ class Comparison:
         findings: one per stage, in the order of the stages.
         parted: the finding that explains the difference; None where the losses agree.
         step: the first step at which the trainings part.
+        shown_at: the step up to which they must be repeated to tell whether they still part: a learning rate may part
+            long before the losses do.
         dumps: tensors that both sides dumped; empty where a side has none.
     """
 
@@ -45,6 +47,7 @@ class Comparison:
     parted: Finding | None
     step: int | None
     dumps: DumpComparison = field(default_factory=DumpComparison)
+    shown_at: int | None = None
 
     @property
     def mean_difference(self) -> float | None:
@@ -99,9 +102,9 @@ def compare(reference: Side, candidate: Side, noise: Noise, dumps: DumpCompariso
     if place is not None and parted.code not in _CAUSES:
         # The dump knows which stage parted first; later ones follow from it.
         parted = next(each for each in findings if each.code == place.stage)
-    seen = (exceeding, other_rate[0] if other_rate else None)
-    step = place.step if place is not None else min((each for each in seen if each is not None), default=1)
-    return Comparison(pair, noise, findings, parted, step, dumps)
+    seen = [each for each in (exceeding, other_rate[0] if other_rate else None) if each is not None]
+    step, shown_at = (min(seen, default=1), max(seen, default=1)) if place is None else (place.step, place.step)
+    return Comparison(pair, noise, findings, parted, step, dumps, shown_at)
 
 
 def _as_consequence(dumps: DumpComparison, place: Place) -> DumpComparison:

@@ -177,7 +177,7 @@ def test_verdict_gives_the_first_of_the_steps() -> None:
         for name, curve in zip(("one", "other"), curves, strict=True)
     )
     found = compare(one, other, expected_noise(one, other))
-    assert found.parted is not None and (found.parted.code, found.step) == ("update", 1)
+    assert found.parted is not None and (found.parted.code, found.step, found.shown_at) == ("update", 1, 7)
 
 
 def test_losses_that_are_nan_on_both_sides_are_not_called_equal() -> None:
