@@ -42,7 +42,7 @@ def align(
     from ascendtune.check.align.noise import expected_noise, measured_noise
     from ascendtune.check.align.report import write_report
     from ascendtune.check.align.side import read_side
-    from ascendtune.check.align.stages import compare, exit_code
+    from ascendtune.check.align.stages import compare, exit_code, require_repetitions
     from ascendtune.check.align.tensor_findings import place_as_json
     from ascendtune.check.align.verdict import verdict
     from ascendtune.check.table import as_text
@@ -60,7 +60,9 @@ def align(
         one, other = (replace(side, name=str(side.path)) for side in (one, other))
     noise = expected_noise(one, other)
     if noise_runs:
-        noise = measured_noise(one, [read_side(path) for path in noise_runs], noise)
+        repeats = [read_side(Path(run_named(path))) for path in noise_runs]
+        require_repetitions(one, repeats)
+        noise = measured_noise(one, repeats, noise)
     with language.using(chosen):
         comparison = compare(one, other, noise)
         sentence = verdict(comparison, one, other)

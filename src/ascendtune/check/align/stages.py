@@ -6,6 +6,7 @@ things and no number shows it, `unknown` where one side recorded nothing to comp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -105,6 +106,23 @@ def compare(reference: Side, candidate: Side, noise: Noise, dumps: DumpCompariso
     seen = [each for each in (exceeding, other_rate[0] if other_rate else None) if each is not None]
     step, shown_at = (min(seen, default=1), max(seen, default=1)) if place is None else (place.step, place.step)
     return Comparison(pair, noise, findings, parted, step, dumps, shown_at)
+
+
+def require_repetitions(reference: Side, repeats: Sequence[Side]) -> None:
+    """Runs that measure the noise must have been asked for the same, on the same rows.
+
+    Raises:
+        NoVerdict: the recipe or the data of a repetition differ from the reference's.
+    """
+    for repeat in repeats:
+        for stage in (stage_findings.question, stage_findings.data):
+            if (found := stage(reference, repeat)).status == "failure":
+                raise NoVerdict(
+                    f"this run does not repeat the reference: {found.measured}",
+                    code="not-a-repetition",
+                    remedy="train the reference's recipe.yaml again, on the same data, for --noise-runs",
+                    where=repeat.path,
+                )
 
 
 def _as_consequence(dumps: DumpComparison, place: Place) -> DumpComparison:

@@ -6,16 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from ascendtune.check.align.curve import Curve
 from ascendtune.check.align.dump import PHASES, Key, Tensor
 from ascendtune.check.align.noise import expected_noise
 from ascendtune.check.align.parting import DumpComparison, Place
 from ascendtune.check.align.side import Side
-from ascendtune.check.align.stages import compare
+from ascendtune.check.align.stages import compare, require_repetitions
 from ascendtune.check.align.tensor_rows import Row
 from ascendtune.check.align.verdict import say, verdict
 from ascendtune.core import language
+from ascendtune.core.errors import NoVerdict
 
 
 def side(name: str, rates: list[float]) -> Side:
@@ -187,3 +189,15 @@ def test_losses_that_are_nan_on_both_sides_are_not_called_equal() -> None:
     assert verdict(found, one, other) == f"other and one are aligned: 2 losses are equal to the last digit; {said}"
     later = next(each for each in found.findings if each.code == "later")
     assert later.measured.startswith("2 losses") and said in later.evidence
+
+
+def test_run_that_does_not_repeat_the_reference_measures_no_noise() -> None:
+    one = side("one", [1e-3] * 4)
+    again, other = replace(one, name="again"), replace(one, recipe={"method.stage": "sft", "seed": 1})
+    require_repetitions(one, [again, replace(one, recipe={"method.stage": "sft", "batch.per_device": 1})])
+    with pytest.raises(NoVerdict) as refused:
+        require_repetitions(one, [again, other])
+    assert refused.value.code == "not-a-repetition" and "seed" in refused.value.what
+    rows = [replace(one, curve=replace(one.curve, batch_hashes=(each,) * 4)) for each in "ab"]
+    with pytest.raises(NoVerdict):
+        require_repetitions(rows[0], rows[1:])
