@@ -77,7 +77,7 @@ def data(reference: Side, candidate: Side) -> Finding:
         return Finding(
             "data",
             "failure",
-            say("the batch of step {step} holds other rows or other tokens", step=parted[0][0]),
+            say("the batch of step {step} holds other rows, other tokens or another order", step=parted[0][0]),
             remedy=say(
                 "compare data.json and recipe.yaml of both: seed, order of files, template, max_length, packing"
             ),

@@ -65,8 +65,10 @@ def _refined(finding: Finding, dumps: DumpComparison) -> Finding:
     if dumps.without_effect is not None and dumps.without_effect.stage == stage and finding.status != "failure":
         return _harmless(dumps.without_effect)
     moved = dumps.obstacle if dumps.obstacle and dumps.obstacle.code in ("order", "padding") else None
-    if stage == "data" and moved and finding.status != "failure":
-        return warning(stage, str(moved), remedy=_remedy_of_rows(moved.code))
+    if stage == "data" and moved and (finding.status != "failure" or moved.code == "order"):
+        # Hashes of batches tell the order, too.
+        evidence = finding.evidence if finding.status == "failure" else ()
+        return warning(stage, str(moved), remedy=_remedy_of_rows(moved.code), evidence=evidence)
     if stage == "later" and dumps.consequence is not None:
         return _with_consequence(finding, dumps.consequence)
     if stage == "ranks" and dumps.replicas and finding.status != "failure":

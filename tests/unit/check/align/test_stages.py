@@ -10,6 +10,7 @@ import pytest
 
 from ascendtune.check.align.curve import Curve
 from ascendtune.check.align.dump import PHASES, Key, Tensor
+from ascendtune.check.align.language import Sentence
 from ascendtune.check.align.noise import expected_noise
 from ascendtune.check.align.parting import DumpComparison, Place
 from ascendtune.check.align.side import Side
@@ -201,3 +202,15 @@ def test_run_that_does_not_repeat_the_reference_measures_no_noise() -> None:
     rows = [replace(one, curve=replace(one.curve, batch_hashes=(each,) * 4)) for each in "ab"]
     with pytest.raises(NoVerdict):
         require_repetitions(rows[0], rows[1:])
+
+
+def test_rows_in_another_order_are_not_blamed_for_a_loss_that_parts() -> None:
+    one, other = side("one", [1e-3] * 8), side("other", [1e-3] * 7 + [2e-3])
+    one, other = (replace(each, curve=replace(each.curve, batch_hashes=(each.name,) * 8)) for each in (one, other))
+    noise = expected_noise(one, other)
+    found = compare(one, other, noise)
+    assert found.parted is not None and found.parted.code == "data"
+    order = Sentence("order", "the {rows:,} rows of the batch are the same, in another order", {"rows": 4})
+    found = compare(one, other, noise, DumpComparison(steps=(1,), obstacle=order, compared=1))
+    assert found.parted is not None and (found.parted.code, found.step) == ("update", 8)
+    assert "another order" in next(each.measured for each in found.findings if each.code == "data")
