@@ -191,8 +191,12 @@ class _Reader:
             return say("its bottom border is missing")
         if not self._has_process_table:
             return None
-        open_cards = sorted({card.first.npu_id for card in self.cards if card.first.npu_id is not None} - self.told)
-        return say("its process table lacks NPU {npus}", npus=", ".join(map(str, open_cards))) if open_cards else None
+        listed = {card.first.npu_id for card in self.cards if card.first.npu_id is not None}
+        if open_cards := sorted(listed - self.told):
+            return say("its process table lacks NPU {npus}", npus=", ".join(map(str, open_cards)))
+        if lost_cards := sorted(self.told - listed):
+            return say("its table of cards lacks NPU {npus}", npus=", ".join(map(str, lost_cards)))
+        return None
 
     def _holder(self, npu: int, chip: int | None) -> _Card | None:
         """The one chip that a line of the process table can mean; a chip that is listed twice is one."""

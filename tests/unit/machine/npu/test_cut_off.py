@@ -90,6 +90,14 @@ def test_cut_off_table_is_reported_and_frees_no_unknown_card(shared: Path, name:
     assert len(_free(read_info(text))) == free
 
 
+def test_card_that_only_the_process_table_knows_frees_no_other(shared: Path) -> None:
+    """Three lines are missing: the second of NPU 4 and the first of NPU 5, so that NPU 4 has the bus of NPU 5."""
+    lines = (shared / "fixtures" / "ascend" / "info_910B3_23.0.7.txt").read_text().splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("| 4 "))
+    text = "\n".join(lines[: first + 1] + lines[first + 4 :])
+    assert _codes(text) == ["npu_smi_cut_off"] and not _free(read_info(text))
+
+
 def test_eight_gibibytes_without_process_table_are_not_free(transcript: Callable[[str], str]) -> None:
     text = transcript("info_910b4_25.2.0_process")
     busy = text[: text.index("| NPU     Chip")].replace("2872 / 32768", "4300 / 32768")

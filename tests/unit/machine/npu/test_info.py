@@ -110,7 +110,8 @@ def test_a_process_goes_nowhere_rather_than_to_another_device(transcript: Callab
     lines = transcript("info_910b4_25.2.0_process").splitlines()
     info = read_info("\n".join(lines[:6] + lines[9:]))
     assert [device.npu_id for device in info.devices] == [1] and info.devices[0].processes == ()
-    assert "472206" in info.troubles[0].what
+    assert [trouble.code for trouble in info.troubles] == ["npu_smi_cut_off", "process_without_device"]
+    assert "472206" in info.troubles[1].what
 
 
 def test_a_chip_that_is_listed_twice_is_one(transcript: Callable[[str], str]) -> None:
