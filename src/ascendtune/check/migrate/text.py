@@ -26,7 +26,9 @@ _IN_CPP = (
 _IN_SETTINGS = (
     (r"\b(CUDA_(?!HOME\b)|NCCL_|TORCH_NCCL_|PYTORCH_CUDA_)[A-Z0-9_]+[\"']?\s*[:=]", "cuda-variables"),
     (r"\b(backend|dist_backend|ddp_backend|distributed_backend)\b[\"']?\s*[:= ]\s*[\"']?nccl\b", "moves-by-itself"),
-    (r"\b(load_in_[48]bit|quantization_bit)[\"']?\s*[:= ]\s*[\"']?(true|True|[48])\b", "bitsandbytes"),
+    (r"\b(load_in_[48]bit|quantization_bit|quant_bits)[\"']?\s*[:= ]\s*[\"']?(true|True|[48])\b", "bitsandbytes"),
+    (r"\boptim(izer)?[\"']?\s*[:= ]\s*[\"']?(paged_\w+|\w+_8bit|\w+_bnb\w*)\b", "bitsandbytes"),
+    (r"\badapter[\"']?\s*[:= ]\s*[\"']?qlora\b", "bitsandbytes"),
 )
 _IN_SCRIPTS = (
     *_IN_SETTINGS,
