@@ -156,8 +156,9 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
         RecipeError: the other tool's method is not supported.
     """
     given = {name: _plain(value) for name, value in values.items()}
-    # 0 is a value, unlike what else is false.
-    given = {name: value for name, value in given.items() if value != "auto" and (value or _is_number(value))}
+    # 0 is a value, unlike what else is false; what the tool or the tokenizer decides is decided here, too.
+    decided = ("auto", "tokenizer_default")
+    given = {name: value for name, value in given.items() if value not in decided and (value or _is_number(value))}
     loss = _loss_of(given)
     stage = _STAGES.get(loss or "") or _implied_stage(given) or stage
     is_adapted = _is_adapted(given, tool)
