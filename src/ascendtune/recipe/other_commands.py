@@ -162,7 +162,8 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
     loss = _loss_of(given)
     stage = _STAGES.get(loss or "") or _implied_stage(given) or stage
     is_adapted = _is_adapted(given, tool)
-    sets = _data_sets(next((given[name] for name in _DATA if name in given), None))
+    data = next((given[name] for name in _DATA if name in given), None)
+    sets = _data_sets(data)
     if len(sets) == 1:
         own = {"subset": given.get("dataset_config"), "split": given.get("dataset_train_split")}
         sets = [{key: value for key, value in own.items() if value not in (None, "train")} | sets[0]]
@@ -175,6 +176,7 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
     if is_adapted:
         words += ["--tuner", "lora"]
     asked, left_out = _asked(given, stage)
+    left_out += _left_out_of_data(data)
     if tool == "TRL" and given.get("eval_strategy", "no") != "no":
         left_out.append("eval_strategy")
     for number, each in enumerate(sets):
@@ -271,14 +273,25 @@ def _of_mapping(values: dict[str, Any]) -> list[dict[str, Any]]:
     path, files = values["path"], values.get("data_files")
     if path in _READERS and files:
         return [{"path": str(file)} for file in (files if isinstance(files, list) else [files])]
-    split = values.get("split")
+    split = values.get("split", values.get("train_on_split"))
+    own = {
+        "subset": values.get("name"),
+        "split": split if isinstance(split, str) and split.isidentifier() and split != "train" else None,
+        "revision": values.get("revision"),
+        "weight": values.get("weight") if values.get("weight") != 1 else None,
+    }
+    return [{"path": path, **{key: value for key, value in own.items() if isinstance(value, str | int | float)}}]
+
+
+def _left_out_of_data(data: Any) -> list[str]:
+    """Keys of axolotl's and TRL's data sets that choose rows, and that the commands do not hold."""
     return [
-        {
-            "path": path,
-            **({"subset": values["name"]} if isinstance(values.get("name"), str) else {}),
-            **({"split": split} if isinstance(split, str) and split.isidentifier() and split != "train" else {}),
-            **({"weight": values["weight"]} if values.get("weight") not in (None, 1) else {}),
-        }
+        f"datasets.{number}.{key}"
+        for number, each in enumerate(data if isinstance(data, list) else [])
+        for key in ("split", "shards", "data_files", "data_dir", "columns")
+        if isinstance(each, dict) and each.get(key)
+        if not (key == "split" and str(each[key]).isidentifier())
+        if not (key == "data_files" and each.get("path") in _READERS)
     ]
 
 
