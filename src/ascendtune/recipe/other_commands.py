@@ -114,7 +114,8 @@ _SAID = frozenset((
     "remove_unused_columns", "save_safetensors", "save_only_model", "overwrite_output_dir", "ddp_timeout",
     "ddp_find_unused_parameters", "gradient_checkpointing_kwargs", "per_device_eval_batch_size", "eval_batch_size",
     "run_name", "logging_dir", "logging_first_step", "log_level", "local_rank", "model_type", "use_hf",
-    "lora_task_type", "padding_free", "dataset_config", "dataset_train_split", "save_strategy", "eval_strategy",
+    "lora_task_type", "padding_free", "fsdp_version", "dataset_config", "dataset_train_split", "save_strategy",
+    "eval_strategy",
 ))  # fmt: skip
 
 
@@ -333,6 +334,8 @@ def _translated(name: str, value: Any, stage: str | None) -> dict[str, Any] | No
     if name == "deepspeed" and isinstance(value, str):
         of_file = {"parallel.strategy": "deepspeed", "parallel.deepspeed.config": value}
         return _ZERO.get(value) or (of_file if value.endswith(".json") else None)
+    if name in ("fsdp", "fsdp_config"):
+        return _of_fsdp(value)
     if name == "loss_type":
         return _of_loss_type(value, stage)
     if name in _CHOICES:
@@ -376,6 +379,17 @@ def _of_loss_type(value: Any, stage: str | None) -> dict[str, Any] | None:
     if names == ["dft"] and stage != "preference":
         return {"method.sft.loss": "dft"}
     return {"method.preference.loss": names[0]} if len(names) == 1 and names[0] in _LOSSES else None
+
+
+def _of_fsdp(value: Any) -> dict[str, Any]:
+    """`fsdp`, words such as `full_shard auto_wrap`, or `fsdp_config`."""
+    if isinstance(value, dict):
+        offloads = any(value.get(key) is True for key in ("offload_params", "fsdp_offload_params"))
+    else:
+        offloads = "offload" in str(value)
+        if "no_shard" in str(value):
+            return {"parallel.strategy": "ddp"}
+    return {"parallel.strategy": "fsdp", **({"parallel.fsdp.offload": "true"} if offloads else {})}
 
 
 def _precision(values: Mapping[str, Any]) -> str | None:
