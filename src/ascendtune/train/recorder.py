@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import torch
@@ -117,7 +118,8 @@ class Recorder:
             "seconds": {"step": round(elapsed, 6), **self.phases.take()},
         }
         for callback in self.callbacks:
-            callback.on_step(record)
+            # A copy: the display keeps the record, and a callback of `fit` may change what it is given.
+            callback.on_step(deepcopy(record))
         # A device computes on meanwhile; on the host the callbacks' time is not that of a step.
         self._begun = read_at if device.runs_asynchronously else time.perf_counter()
 
@@ -139,7 +141,7 @@ class Recorder:
             "seconds": seconds,
         }
         for callback in self.callbacks:
-            callback.on_evaluation(record)
+            callback.on_evaluation(deepcopy(record))
         self.leave_out(seconds)
 
     def announce_checkpoint(self, step: int) -> None:

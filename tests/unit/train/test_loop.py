@@ -23,6 +23,7 @@ from ascendtune.recipe.sections import ProfileSection
 from ascendtune.train.counters import Counters
 from ascendtune.train.profile import step_profile
 from ascendtune.train.profile.step_profile import require_profiled_steps
+from ascendtune.train.report.callback import Callback
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.supervision import StopRequest
 
@@ -52,6 +53,22 @@ def test_records_have_the_keys_that_readers_know(make_loop: MakeLoop) -> None:
     assert told.steps[0]["memory_peak_bytes"] > 1 << 20 and told.steps[0]["tokens_per_second"] > 0
     assert told.evaluations[0].keys() == {"attempt", "step", "loss", "labelled_tokens", "seconds"}
     assert told.evaluations[0]["labelled_tokens"] == sum(LENGTHS) - len(LENGTHS)
+
+
+def test_callback_that_changes_its_record_changes_no_other_ones(make_loop: MakeLoop) -> None:
+    class Emptying(Callback):
+        def on_step(self, record: dict[str, Any]) -> None:
+            record["seconds"].clear()
+            record.clear()
+
+        def on_evaluation(self, record: dict[str, Any]) -> None:
+            record.clear()
+
+    loop, told = make_loop(steps=1, eval={"every_steps": 1})
+    loop.recorder.callbacks.insert(0, Emptying())
+    loop.run()
+    assert told.steps[0]["step"] == 1 and told.steps[0]["seconds"]["step"] > 0
+    assert told.evaluations[0]["step"] == 1
 
 
 def test_a_record_of_two_steps_counts_the_tokens_of_both(make_loop: MakeLoop) -> None:
