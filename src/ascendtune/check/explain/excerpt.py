@@ -99,11 +99,11 @@ def _lines(scan: Scan) -> Iterator[tuple[int, str]]:
 def _kept_of_stdin(scan: Scan, failures: Iterable[Event]) -> Iterator[tuple[int, str]]:
     """Its beginning, its end, and the line of each failure between them: it cannot be read again."""
     head, tail = (text.removesuffix("\n").split("\n") for text in (scan.head, scan.tail))
-    whole = len(head) == scan.lines
     found = {each.number: each.text for each in failures}
-    # Between the two, the last of the first lines and the first of the last lines may be cut.
-    found |= dict(enumerate(head if whole else head[:-1], 1))
-    found |= dict(enumerate(tail if whole else tail[1:], scan.lines - len(tail) + (1 if whole else 2)))
+    found |= dict(enumerate(head, 1))
+    # Its first line may be cut, and have the end of a secret alone.
+    cut = len(tail) not in (1, scan.lines)
+    found |= dict(enumerate(tail[cut:], scan.lines - len(tail) + 1 + cut))
     yield from sorted(found.items())
 
 

@@ -84,6 +84,11 @@ def test_stdin_has_its_failure_its_beginning_and_its_end(monkeypatch: pytest.Mon
     assert {str(at), "1", "15", "49961", "50000"} <= set(numbered)
 
 
+def test_stdin_that_is_one_long_line_has_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x" * 300_000 + b" the end")))
+    assert excerpt(explain(["-"]).scans, [], 6_000).endswith(" the end")
+
+
 @pytest.mark.parametrize("before", range(200, 260, 7))
 def test_secret_is_masked_before_a_long_line_is_cut(tmp_path: Path, before: int) -> None:
     log = tmp_path / "a.log"
