@@ -56,5 +56,8 @@ def shell_script(supply: Supply, listing: Listing, source: Source) -> str:
     for file in wanted:
         url = source.url(supply.name, supply.kind, listing.commit, file.path)
         kind, value = ("sha256", file.sha256) if file.sha256 else ("git", file.git_sha1 or "")
-        lines.append(f"get {shlex.quote(file.path)} {shlex.quote(url)} {kind if value else 'none'} {value}".rstrip())
+        # ./ as a name may begin with '-'.
+        lines.append(
+            f"get {shlex.quote(f'./{file.path}')} {shlex.quote(url)} {kind if value else 'none'} {value}".rstrip()
+        )
     return head + "\n".join(lines) + "\n"

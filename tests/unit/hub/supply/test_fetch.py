@@ -232,6 +232,17 @@ def test_the_script_brings_the_same_files_and_continues(hub: Hub, tmp_path: Path
     assert (tmp_path / "a b/config.json").read_text() == "mine", "nothing is overwritten"
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_script_brings_files_whose_names_look_like_options_or_commands(tmp_path: Path) -> None:
+    files = {"-x.txt": b"x", "--help/a b.txt": b"y", "$(exit 1).txt": b"z"}
+    with serving(Hub(files)) as hub:
+        supply, mirrors = Supply("o/m", "model", tmp_path / "m"), Mirrors([HuggingFace(hub.endpoint)])
+        script = shell_script(supply, list_files(supply, mirrors), mirrors.current())
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert _content(tmp_path / "m") == files
+
+
 def test_progress_names_the_whole_and_each_file(hub: Hub, tmp_path: Path) -> None:
     told: list[tuple[str, int, int, str]] = []
     mirrors = Mirrors([HuggingFace(hub.endpoint)])
