@@ -50,7 +50,7 @@ class Draft:
         if found is None:
             raise _unknown(adapter, name, self.base)
         old = self._get(found)
-        grows = found in (self.base.table, self.base.head) or is_head(found)
+        grows = found in (self.base.table, self.base.head) or is_head(found) or found == self._bias_of_head()
         if old.shape != tensor.shape and not (grows and old.shape[1:] == tensor.shape[1:]):
             raise InputError(
                 f"{name} has shape {list(tensor.shape)} in the adapter and {list(old.shape)} in the base",
@@ -293,6 +293,11 @@ class Draft:
         output = self.outputs[name]
         return output.is_changed or output.source[0] is not self.base.files[self.base.where[name]]
 
+    def _bias_of_head(self) -> str | None:
+        """The name of the bias of the output embeddings, which Phi and GPT-J have; None where there is none."""
+        head = self.base.head
+        return None if head is None else self.base.find(f"{head.removesuffix('.weight')}.bias")
+
     def _grow_vocabulary(self, rows: int) -> None:
         self.config = dict(self.config)
         if "vocab_size" in self.config or "text_config" not in self.config:
@@ -307,8 +312,8 @@ class Draft:
         """A reward model: the head that makes logits goes, one that makes scores comes."""
         tensor = adapter.file.tensors[key]
         table = self._base_table()
-        if (head := self.base.head) is not None:
-            self.outputs.pop(head, None)
+        for part in (self.base.head, self._bias_of_head()):
+            self.outputs.pop(part or "", None)
         self.outputs[name] = Output(name, table.dtype, tensor.shape, (adapter.file, key))
         self.file_of[name] = self.base.where[table.name]
         architectures = [

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.train.pairs import write_pairs
 
 from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.hub.weight_files import read_weight_headers
 from ascendtune.merge.merge import merge
 
 _SHORT = {"max_steps": 2, "learning_rate": 1e-2}
@@ -36,6 +38,27 @@ def test_merged_run_equals_base_plus_adapter(
     assert merged.verification.difference < 1e-5 and merged.verification.effect != 0
     ours, trained = Tokenizer.load(tmp_path / "merged"), Tokenizer.load(run.model)
     assert (ours.vocab_size, ours.chat_templates) == (trained.vocab_size, trained.chat_templates)
+
+
+@pytest.mark.parametrize("stage", ["sft", "reward"])
+def test_a_head_with_a_bias_grows_with_its_weight_and_goes_with_it(
+    stage: str, train: Callable[..., Any], variant: Callable[..., Path], tmp_path: Path
+) -> None:
+    from transformers import PhiConfig
+
+    base = variant(
+        PhiConfig(vocab_size=512, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
+    )
+    model = {"path": str(base), **({"new_tokens": ["<|new|>"]} if stage == "sft" else {})}
+    data = {} if stage == "sft" else {"train": str(write_pairs(tmp_path / "pairs.jsonl", 4))}
+    run = train(
+        optim={**_SHORT, "learning_rate": 3e-3}, method={"stage": stage, "tuner": "lora"}, model=model, data=data
+    ).run
+    merged = merge([str(run)], tmp_path / "merged")
+    assert merged.verification is not None and merged.verification.difference < 1e-5
+    tensors = read_weight_headers(tmp_path / "merged")
+    shapes = {name: each.shape for header in tensors.values() for name, each in header.tensors.items()}
+    assert shapes.get("lm_head.bias") == ((513,) if stage == "sft" else None)
 
 
 def test_a_run_that_went_on_from_another(train: Callable[..., Any], tmp_path: Path) -> None:
