@@ -38,12 +38,13 @@ class FitResult:
     def load_model(self) -> Any:
         """The final weights as a model of transformers, or of PEFT for an adapter: on the CPU, for evaluation."""
         recipe = Recipe.load(self.run.recipe)
-        kind = "SequenceClassification" if recipe.method.stage == "reward" else "CausalLM"
+        scores = recipe.method.stage == "reward"
+        kind, options = ("SequenceClassification", {"num_labels": 1}) if scores else ("CausalLM", {})
         if (self.model / "adapter_config.json").is_file():
             loader = getattr(import_module("peft"), f"AutoPeftModelFor{kind}")
         else:
             loader = getattr(import_module("transformers"), f"AutoModelFor{kind}")
-        return loader.from_pretrained(self.model, trust_remote_code=recipe.model.trust_remote_code).eval()
+        return loader.from_pretrained(self.model, trust_remote_code=recipe.model.trust_remote_code, **options).eval()
 
     def plot(self) -> Picture | None:
         """Loss, learning rate, gradient norm and throughput over the steps; None where matplotlib is not installed."""

@@ -15,6 +15,7 @@ from tests.integration.train.pairs import write_pairs
 from ascendtune.cli.main import main
 from ascendtune.core.errors import InputError
 from ascendtune.infer.engine import load
+from ascendtune.train.fit import FitResult
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train
@@ -63,6 +64,9 @@ def test_reward_model_scores_and_does_not_chat(
             with torch.no_grad():
                 scores.append(model(ids).logits[0, 0])
         means.append(float(torch.stack(scores).mean()))
+    with torch.no_grad():
+        loaded = FitResult(trained.run, 4, None, None, trained.run.model).load_model()
+        torch.testing.assert_close(loaded(ids).logits, model(ids).logits, rtol=1e-4, atol=1e-4)
     last = trained.evaluations()[-1]
     assert means == pytest.approx([last["chosen_reward"], last["rejected_reward"]], abs=1e-4)
 
