@@ -73,7 +73,7 @@ class Pair:
 
     @property
     def without_numbers(self) -> Steps:
-        """(other records,) int64: steps whose loss is NaN, infinite or not recorded on both sides."""
+        """(steps,) int64: those whose loss is NaN, infinite or not recorded on both sides."""
         return self.steps[~np.isfinite(self.reference) & ~np.isfinite(self.candidate)]
 
     @property
