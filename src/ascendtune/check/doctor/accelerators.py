@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 from ascendtune.check.doctor.check import Check
@@ -241,14 +242,27 @@ def _repaired(names: list[str], count: int) -> str:
     return ",".join(map(str, ids or range(count)))
 
 
+def _named(value: str, count: int) -> str:
+    """The ids that a variable of another program names, as the runtime reads them; empty where it names none.
+
+    ASCEND_VISIBLE_DEVICES may also hold ranges ("0-3") and types ("Ascend910-0").
+    """
+    ids: set[int] = set()
+    for name in value.split(","):
+        if found := re.fullmatch(r"\s*(?:[A-Za-z]\w*-)?([0-9]{1,4})(?:-([0-9]{1,4}))?\s*", name):
+            ids.update(range(int(found[1]), int(found[2] or found[1]) + 1))
+    return ",".join(str(each) for each in sorted(ids) if each < count)
+
+
 def _confused(outside: Outside) -> Iterator[Finding]:
+    count = len(outside.npu_nodes)
     for name in _MISSPELT:
         if name in outside.env:
             yield warning(
                 VISIBLE_DEVICES,
                 say("{name}={env} is set; the runtime does not read it", name=name, env=outside.env[name]),
                 expected=_NPU,
-                remedy=say("export {npu}={env}; unset {name}", npu=_NPU, env=outside.env[name], name=name),
+                remedy=_instead_of(name, _named(outside.env[name], count)),
             )
     if _CONTAINER in outside.env and _NPU not in outside.env and not outside.in_container:
         yield warning(
@@ -259,17 +273,20 @@ def _confused(outside: Outside) -> Iterator[Finding]:
                 env=outside.env[_CONTAINER],
             ),
             expected=say("{npu} to choose cards for a process", npu=_NPU),
-            remedy=say(
-                "export {npu}={env}; unset {container}", npu=_NPU, env=outside.env[_CONTAINER], container=_CONTAINER
-            ),
+            remedy=_instead_of(_CONTAINER, _named(outside.env[_CONTAINER], count)),
         )
-    if _CUDA in outside.env and _NPU not in outside.env:
+    # Empty or -1 it only hides GPUs, which is no wish about NPUs.
+    if _NPU not in outside.env and (ids := _named(outside.env.get(_CUDA, ""), count)):
         yield warning(
             VISIBLE_DEVICES,
             say("{cuda}={env} does not limit NPUs", cuda=_CUDA, env=outside.env[_CUDA]),
             expected=_NPU,
-            remedy=say("export {npu}={env}", npu=_NPU, env=outside.env[_CUDA]),
+            remedy=say("export {npu}={env}", npu=_NPU, env=ids),
         )
+
+
+def _instead_of(name: str, ids: str) -> str:
+    return say("export {npu}={env}; unset {name}", npu=_NPU, env=ids, name=name) if ids else f"unset {name}"
 
 
 VISIBLE_DEVICES_CHECK = Check(

@@ -48,10 +48,11 @@ def test_variables_are_lines_for_the_shell_and_the_system_is_left(lay: Lay) -> N
     assert [each.code for each in planned.left] == ["driver_firmware"] and planned.actions == ()
 
 
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "NPU_VISIBLE_DEVICES"])
 @pytest.mark.parametrize("value", ["0;touch gone", "$(touch gone)", "0`touch gone`", "0 && reboot"])
-def test_no_line_for_the_shell_carries_foreign_commands(lay: Lay, value: str) -> None:
-    planned = _planned(lay("healthy-910b4", CUDA_VISIBLE_DEVICES=value), "visible_devices")
-    assert planned.shell == () and [each.code for each in planned.left] == ["visible_devices"]
+def test_no_line_for_the_shell_carries_foreign_commands(lay: Lay, name: str, value: str) -> None:
+    planned = _planned(lay("healthy-910b4", **{name: value}), "visible_devices")
+    assert planned.shell == (() if name.startswith("CUDA") else ("unset NPU_VISIBLE_DEVICES",)) and planned.left == ()
 
 
 def test_missing_cache_directories_are_made(lay: Lay, tmp_path: Path) -> None:

@@ -231,6 +231,26 @@ def test_variable_mistaken_for_visible_devices_is_a_warning(lay: Lay, name: str)
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("ASCEND_VISIBLE_DEVICES", "0-3", "export ASCEND_RT_VISIBLE_DEVICES=0,1,2,3; unset ASCEND_VISIBLE_DEVICES"),
+        (
+            "ASCEND_VISIBLE_DEVICES",
+            "Ascend910-4,7",
+            "export ASCEND_RT_VISIBLE_DEVICES=4,7; unset ASCEND_VISIBLE_DEVICES",
+        ),
+        ("NPU_VISIBLE_DEVICES", "all", "unset NPU_VISIBLE_DEVICES"),
+        ("CUDA_VISIBLE_DEVICES", "1,0", "export ASCEND_RT_VISIBLE_DEVICES=0,1"),
+        ("CUDA_VISIBLE_DEVICES", "", None),
+        ("CUDA_VISIBLE_DEVICES", "-1", None),
+    ],
+)
+def test_remedy_names_ids_that_the_runtime_reads(lay: Lay, name: str, value: str, remedy: str | None) -> None:
+    (found,) = _answers(lay(HEALTHY, **{name: value}), "visible_devices")
+    assert found.remedy == remedy and found.status == ("warning" if remedy else "ok")
+
+
+@pytest.mark.parametrize(
     "env",
     [
         {"ASCEND_LAUNCH_BLOCKING": "1"},
