@@ -95,6 +95,8 @@ class Merger:
 
 
 def _compute(output: Output, weight: torch.Tensor, deltas: Scratch, layout: Layout | None) -> torch.Tensor:
+    if weight.numel() == 0:
+        return weight.to(DTYPES[output.dtype])
     if len(output.additions) + len(output.experts) + len(output.biases) > 1:
         # Several changes are summed in fp32 and rounded once.
         weight = weight.to(torch.promote_types(weight.dtype, torch.float32))

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from ascendtune.merge.arithmetic import _BLOCK, _accumulate_product
+from ascendtune.hub.lora_adapter import Adapter, LowRank
+from ascendtune.hub.safetensors_header import read_safetensors_header
+from ascendtune.merge.arithmetic import _BLOCK, Merger, _accumulate_product
+from ascendtune.merge.output import Addition, Output
 
 _RANKS = [1, 2, 16, 100, 300]
 _SCALINGS = [1.0, 2.0, -0.25, 0.0, 4 / 3**0.5]
@@ -33,3 +39,12 @@ def _assert_bits_of_the_whole_product(shape: tuple[int, int], rank: int, scaling
         expected = (weight.to(torch.promote_types(dtype, b.dtype)) + b @ a * scaling).to(dtype)
         _accumulate_product(weight, b, a, scaling)
         assert torch.equal(weight, expected)
+
+
+def test_a_weight_without_numbers_stays_one(tmp_path: Path) -> None:
+    save_file({"x.weight": torch.empty(4, 0)}, tmp_path / "base.safetensors")
+    save_file({"a": torch.ones(2, 0), "b": torch.ones(4, 2)}, tmp_path / "adapter.safetensors")
+    base, file = (read_safetensors_header(tmp_path / f"{name}.safetensors") for name in ("base", "adapter"))
+    adapter = Adapter(tmp_path, {}, file, 1.0, [LowRank("x", "a", "b", 1.0, (4, 0))], [], [], {})
+    output = Output("x.weight", "F32", (4, 0), (base, "x.weight"), (Addition(adapter, adapter.low_rank[0]),))
+    assert Merger().compute(output).shape == (4, 0)
