@@ -165,14 +165,19 @@ def _ask_adapter(plan: MergePlan, ids: torch.Tensor, *, in_one_batch: bool) -> t
     if others or first.weight != 1:
         _combine(tuned, plan.adapters)
     tuned.eval()
-    if base is None:
-        try:
-            both = _logits(tuned, files, ids.repeat(2, 1), adapter_names=["0", "__base__"])
-            return both[:1], both[1:]
-        except ValueError:
-            # The model calls a module of the adapter with another number of rows, and PEFT's hooks stay on it.
-            return _ask_adapter(plan, ids, in_one_batch=False)
-    return _logits(tuned, files, ids), base
+    try:
+        if base is not None:
+            return _logits(tuned, files, ids), base
+        both = _logits(tuned, files, ids.repeat(2, 1), adapter_names=["0", "__base__"])
+        return both[:1], both[1:]
+    except ValueError:
+        if base is not None:
+            raise
+        # The model calls a module of the adapter with another number of rows, and PEFT's hooks stay on it.
+        return _ask_adapter(plan, ids, in_one_batch=False)
+    except (AttributeError, TypeError) as error:
+        # PEFT's all-linear takes routers, too, of which some answer with several tensors.
+        raise CannotVerify(f"PEFT's model does not compute: {first_line(error)}") from error
 
 
 def _can_share_a_batch(plan: MergePlan) -> bool:

@@ -25,6 +25,8 @@ from transformers import (
     GPTNeoXForCausalLM,
     MptConfig,
     MptForCausalLM,
+    PhimoeConfig,
+    PhimoeForCausalLM,
 )
 
 from ascendtune.core.errors import CheckFailed, InputError
@@ -152,6 +154,19 @@ def test_the_effect_of_an_adapter_on_mpt_is_measured(tmp_path: Path, make_adapte
     shutil.copyfile(tiny_model / "tokenizer.json", base / "tokenizer.json")
     merged = merge([str(make_adapter(base, target_modules=["Wqkv", "up_proj"]))], tmp_path / "merged")
     assert merged.verification is not None and merged.verification.is_conclusive
+
+
+def test_an_adapter_that_peft_cannot_compute_is_merged_unverified(
+    tmp_path: Path, make_adapter: Any, tiny_model: Path
+) -> None:
+    """PEFT's all-linear takes Phi-MoE's router, which answers with three tensors."""
+    shape = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = PhimoeConfig(vocab_size=512, num_key_value_heads=2, num_local_experts=4, **shape)
+    base = tmp_path / "phimoe"
+    PhimoeForCausalLM(config).save_pretrained(base)
+    shutil.copyfile(tiny_model / "tokenizer.json", base / "tokenizer.json")
+    merged = merge([str(make_adapter(base, target_modules="all-linear"))], tmp_path / "merged")
+    assert merged.verification is None and any("PEFT's model does not compute" in note for note in merged.notes)
 
 
 def test_files_are_the_bases(make_base: Any, make_adapter: Any, tmp_path: Path) -> None:
