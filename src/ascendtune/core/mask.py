@@ -20,7 +20,9 @@ _VALUE = (
     r"""(?:\*{3}(?![^\s"',;)}\]])|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\\+(["']).*?\\+\2"""
     rf"""|{_QUOTE}?(?:[^\s"',;}}\]]|[,;](?=[^\s"'}}\]]))+)"""
 )
-_ASSIGNED = re.compile(rf"(?i)((?<![\w.-]){_SECRET_NAME}{_QUOTE}?\s*[=:]\s*[\[(]?){_VALUE}")
+_SIGN = rf"""{_QUOTE}?\]?\s*(?:==|=>|[=:])\s*[\[(]?(?:[a-z]\w{{,30}}\(?(?=\\*["']|\*{{3}}))?"""
+"""As in `{"token": `, `environ["TOKEN"] = ` and `token=str(`."""
+_ASSIGNED = re.compile(rf"(?i)((?<![\w.-]){_SECRET_NAME}{_SIGN}){_VALUE}")
 _OPTION = re.compile(rf"(?i)((?<![\w.-])--?(?=[a-z]){_SECRET_NAME}(?:{_QUOTE},)?[ \t]+(?!{_QUOTE}?-)){_VALUE}")
 """`--token VALUE`, and the same in a list of Python."""
 _BEARER = re.compile(r"""(?i)(\b(?:bearer|basic|authorization["']?:\s*["']?\w+))\s+[\w.~+/=-]{8,}""")

@@ -29,6 +29,10 @@ from ascendtune.core.mask import Mask, command_without_secrets
         ("vllm serve m --api-key a,b --port 1", "vllm serve m --api-key *** --port 1"),
         ("['t.py', '--hub_token', 'abc d', '--use-token', '-x']", "['t.py', '--hub_token', ***, '--use-token', '-x']"),
         ("login(token='a b') (API key: 'a b')", "login(token=***) (API key: ***)"),
+        (
+            "environ['API_KEY'] = 'a b' token=b'c d' token=Secret('e') token => f",
+            "environ['API_KEY'] = *** token=b*** token=Secret(***) token => ***",
+        ),
         ("Authorization: Token 0123456789", "Authorization: Token ***"),
         ("https://h/f?Expires=1&Signature=a%2Fb&x=2", "https://h/f?Expires=1&Signature=***&x=2"),
         ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\nx+/=\n-----END", "-----BEGIN RSA PRIVATE KEY-----***-----END"),
