@@ -57,4 +57,4 @@ def test_the_recipe_takes_any_directory(directory: str) -> None:
     recipe = validate(Recipe, parse_document(recipe_text(Path(directory)), "recipe"))
     assert recipe.model.path == f"{directory}/base-model"
     assert recipe.data.train[0].path == f"{directory}/train.jsonl"
-    assert recipe.run_directory() == Path(directory, "runs", "sort-letters")
+    assert recipe.run_directory() == Path(directory, "runs", "sort-letters").expanduser()
