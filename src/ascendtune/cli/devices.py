@@ -48,7 +48,7 @@ def devices(
 
     if sum((free is not None, topology, watch)) > 1 or (as_json and (free is not None or topology)):
         raise InputError(
-            "--free, --topology and --watch exclude each other, and --json works with --watch only",
+            "--free, --topology and --watch exclude each other; --json is for the list, once or with --watch",
             code="conflicting-options",
             remedy="keep one of them",
         )

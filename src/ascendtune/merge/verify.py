@@ -94,9 +94,9 @@ def verify(plan: MergePlan, merged: Path, progress: Progress) -> Verification:
             exact, rounded = _ask_merged(plan, merged, ids)
     except NotInFp32 as error:
         raise CannotVerify(str(error)) from error
-    scale = _rms(adapted)
     # New tokens are the adapter's own: the base has no logits for them.
     known = min(base.shape[-1], adapted.shape[-1])
+    scale = _scale(base[..., :known], adapted)
     return Verification(
         tokens=ids.numel(),
         error=_rms(exact - adapted) / scale,
@@ -105,6 +105,18 @@ def verify(plan: MergePlan, merged: Path, progress: Progress) -> Verification:
         tolerance=_TOLERANCE,
         seconds=time.perf_counter() - began,
     )
+
+
+def _scale(base: torch.Tensor, adapted: torch.Tensor) -> float:
+    """What rounding errors are relative to: how large the terms of a logit are.
+
+    One score of a reward model may be close to 0 because its terms cancel out; those of another model do not as well.
+
+    Args:
+        base: (1, tokens, known) logits, or (1, scores).
+        adapted: (1, tokens, vocabulary) logits, or (1, scores).
+    """
+    return max(_rms(base), _rms(adapted))
 
 
 def _require_memory(plan: MergePlan) -> None:

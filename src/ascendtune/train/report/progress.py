@@ -241,7 +241,7 @@ class _LineScreen:
             self._print_step()
 
     def evaluated(self) -> None:
-        # Epochs of a step are evaluated at every step; all evaluations are in evaluations.jsonl.
+        # Epochs of a step are evaluated at every step; all evaluations are in eval.jsonl.
         now = time.monotonic()
         if now >= self._next_evaluation or self._progress.step == self._progress.total:
             self._next_evaluation = now + _LINE_SECONDS
