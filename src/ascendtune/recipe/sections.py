@@ -28,7 +28,7 @@ class ModelSection(Section):
     init: Literal["pretrained", "random"] = "pretrained"
     """`random` needs only config.json and a tokenizer: weights are drawn with the seed."""
     new_tokens: list[str] = []
-    """Tokens to add to the vocabulary; the embeddings grow, new rows start at the mean of the old ones."""
+    """Tokens to add to the vocabulary. They take spare rows of the embeddings; further rows begin at the mean."""
     new_layers: int = Field(default=0, ge=0, le=65_536)
     """Layers to add, spread evenly, each a copy of the one before that changes nothing at first (LLaMA Pro); train them
     with `method.freeze.spread_layers`."""

@@ -115,7 +115,7 @@ def warn_of_untrained_parts(
     """Name what a user may expect to be trained and is not."""
     if recipe.model.new_tokens and not model.get_input_embeddings().weight.requires_grad:
         warn(
-            "the rows of model.new_tokens are frozen at the mean of the others, so the new tokens look alike: "
+            "the rows of model.new_tokens are frozen as they begin, so the new tokens look alike: "
             "set method.lora.modules_to_save: all-embeddings to train them"
         )
     if not is_main:
