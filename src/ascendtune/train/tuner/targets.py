@@ -303,7 +303,6 @@ def find_mixtures(model: Any) -> list[Mixture]:
     Experts are matrices in one parameter, or modules in one list. They count as such inside of a decoder block, where a
     router stands beside them.
     """
-    hidden = model.get_input_embeddings().weight.shape[1]
     lists = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, nn.ModuleList))
     found = []
     for name, block in model.named_modules():
@@ -312,6 +311,7 @@ def find_mixtures(model: Any) -> list[Mixture]:
         children = dict(block.named_children())
         for count, experts in _candidates(children):
             others = {key: child for key, child in children.items() if key not in experts}
+            hidden = model.get_input_embeddings().weight.shape[1]
             routers = [key for key, child in others.items() if _is_router(child, count, hidden)]
             if not routers:
                 continue
