@@ -920,7 +920,7 @@ FAULTS = [
     ),
     Fault(
         "train/model.py",
-        "        tables.append(head.weight)",
+        "        tables += [each for each in head.parameters() if each is not tables[0]]",
         "        pass",
         "the scores of new tokens begin as noise where the head is not tied",
         "tests/unit/train/test_model.py",

@@ -26,8 +26,8 @@ _LINES_OF_A_MESSAGE = 4
 _LABEL = 9
 _KEPT, _NEXT, _HELPFUL, _MORE, _BESIDES, _REFERENCE, _ALL = range(7)
 _SENTENCE_END = re.compile(r"(?<=[.;!?])\s")
-_FOUNDED = "{sure}, says the language model; nobody has checked it, but the lines it quotes are in the logs"
-_UNFOUNDED = "{sure}, says the language model; nobody has checked it, and it may be invented: see what it quotes"
+_FOUNDED = "{sure}, says the language model; not checked, but the lines it quotes are in the logs"
+_UNFOUNDED = "{sure}, says the language model; not checked, and it may be invented: see what it quotes"
 _LINES = 3
 _EXCERPT = 100
 """A log with at most so many lines counts as an excerpt."""
