@@ -275,7 +275,7 @@ def _confused(outside: Outside) -> Iterator[Finding]:
             expected=say("{npu} to choose cards for a process", npu=_NPU),
             remedy=_instead_of(_CONTAINER, _named(outside.env[_CONTAINER], count)),
         )
-    # Empty or -1 it only hides GPUs, which is no wish about NPUs.
+    # Empty or -1: it hides GPUs, and says nothing about NPUs.
     if _NPU not in outside.env and (ids := _named(outside.env.get(_CUDA, ""), count)):
         yield warning(
             VISIBLE_DEVICES,

@@ -43,7 +43,7 @@ class Question:
     """At most some 35,000 characters."""
 
     introduction: str
-    """What is asked, and what the rules found."""
+    """The task, the form of the answer, the findings of the rules and the recipe of a run."""
     logs: str
     """Excerpts, in which an answer must find what it quotes."""
 
