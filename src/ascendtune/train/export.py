@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.files import removed_on_failure, sync_directory, sync_tree
 from ascendtune.core.units import format_bytes
 from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.hub.adapter_files import CONFIG, read_adapter_config
 from ascendtune.recipe.deepspeed_config import silence_deepspeed
 from ascendtune.train.tuner.frozen_adapters import TRAINED, write_sum
 from ascendtune.train.tuner.peft_names import write_for_peft
@@ -48,6 +50,7 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
                 _write_tables_once(temporary)
                 write_sum(tuned, temporary)
                 write_for_peft(tuned, temporary)
+                _sort_module_names(temporary / CONFIG)
         tokenizer.save(temporary, chat_template=chat_template)
         sync_tree(temporary)
         if directory.exists():
@@ -92,6 +95,16 @@ def _write_tables_once(directory: Path) -> None:
     if needless:
         kept = {name: tensor for name, tensor in load_file(file).items() if name not in needless}
         save_file(kept, file, metadata={"format": "pt"})
+
+
+def _sort_module_names(config: Path) -> None:
+    """PEFT writes sets in the order of Python's hashes, which differs from process to process: equal runs would not
+    leave equal files."""
+    content = read_adapter_config(config)
+    for key in ("target_modules", "exclude_modules"):
+        if isinstance(content.get(key), list):
+            content[key] = sorted(content[key])
+    config.write_text(json.dumps(content, indent=2, sort_keys=True), encoding="utf-8")
 
 
 def _require_space(parameters: list[Any], place: Path) -> None:
