@@ -15,6 +15,8 @@ from ascendtune.recipe.recipe import Recipe
 _FIXED = (
     "model.path",
     "model.init",
+    "model.quantization",
+    "model.double_quantization",
     "model.new_tokens",
     "model.new_layers",
     "method.stage",

@@ -17,7 +17,7 @@ _OTHER_NAMES = {
     "pt": "use method.stage: pretrain",
     "ppo": "PPO is not supported in this version; method.stage: preference is the nearest",
     "grpo": "GRPO is not supported in this version; method.stage: preference is the nearest",
-    "qlora": "quantised training is not supported in this version; use method.tuner: lora with model.dtype: bf16",
+    "qlora": "use method.tuner: lora with model.quantization: nf4",
 }
 
 

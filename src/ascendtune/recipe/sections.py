@@ -25,6 +25,11 @@ class ModelSection(Section):
     """Attention implementation; `auto` takes the device's fused one where its results agree with eager attention."""
     dtype: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Type of the weights in memory; `auto`: fp32 for trained weights, the type of `precision` for frozen ones."""
+    quantization: Literal["nf4"] | None = None
+    """QLoRA: hold the frozen weights of linear modules, but the head, in 4.5 bits each; with `method.tuner: lora` or
+    `oft`. They are quantised when they are loaded, and computed with in the type of `precision`."""
+    double_quantization: bool = False
+    """nf4: quantise the scales as well, 4.13 bits for each weight."""
     init: Literal["pretrained", "random"] = "pretrained"
     """`random` needs only config.json and a tokenizer: weights are drawn with the seed."""
     new_tokens: list[str] = []

@@ -21,7 +21,7 @@ def _table() -> Iterator[tuple[str, str]]:
                     f"{kind} parallelism is not supported in this version; use parallel.strategy: fsdp or deepspeed",
                 )
     for key in _QUANTISATION:
-        yield key, "quantised training is not supported in this version; use method.tuner: lora with model.dtype: bf16"
+        yield key, "use model.quantization: nf4, which needs no quantisation library, with method.tuner: lora"
     for key in _MULTIMODAL:
         yield key, "images, video and sound are not supported in this version; train a text model on text"
     yield "max_prompt_length", "questions alone are not cut; data.max_length is for question and answer together"
@@ -36,7 +36,7 @@ _PARALLELISM = {
     "expert": ("expert_parallel", "expert_model_parallel", "ep"),
 }
 _QUANTISATION = (
-    *("load_in_4bit", "load_in_8bit", "quantization", "quantisation", "quantization_bit", "quantization_config"),
+    *("load_in_4bit", "load_in_8bit", "quantisation", "quantization_bit", "quantization_config"),
     *("quantize", "quantized", "bits", "qlora", "gptq", "awq", "bitsandbytes", "bnb"),
 )
 _MULTIMODAL = ("images", "videos", "audios", "media_dir", "image_folder", "freeze_vision_tower", "vision")
@@ -67,6 +67,34 @@ def _adapts_experts(recipe: Recipe) -> bool:
 
 
 REFUSALS = (
+    Refusal(
+        lambda recipe: recipe.model.quantization is not None and recipe.method.adapter is None,
+        "model.quantization holds weights in four bits, which cannot be trained: training moves them by less than the "
+        "distance between two levels",
+        "use method.tuner: lora or oft, or remove model.quantization",
+        ("model", "quantization"),
+    ),
+    Refusal(
+        lambda recipe: recipe.model.double_quantization and recipe.model.quantization is None,
+        "model.double_quantization is about the scales of model.quantization, which is not set",
+        "set model.quantization: nf4, or remove it",
+        ("model", "double_quantization"),
+    ),
+    Refusal(
+        lambda recipe: (
+            recipe.model.quantization is not None and recipe.method.tuner == "lora" and recipe.method.lora.dora
+        ),
+        "method.lora.dora with model.quantization: DoRA starts from the norms of the weights as they are in the files, "
+        "and quantised ones have others",
+        "remove one of them",
+        ("method", "lora", "dora"),
+    ),
+    Refusal(
+        lambda recipe: recipe.model.quantization is not None and recipe.parallel.strategy == "deepspeed",
+        "model.quantization with parallel.strategy: deepspeed is not supported in this version",
+        "use parallel.strategy: auto, ddp or fsdp",
+        ("model", "quantization"),
+    ),
     Refusal(
         lambda recipe: recipe.method.adapter is not None and recipe.model.init == "random",
         "an adapter (method.tuner: lora or oft) with model.init: random is one whose base is nowhere on disk",

@@ -25,6 +25,7 @@ from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.tuner.freeze import tune_layers
 from ascendtune.train.tuner.lora import add_adapter
 from ascendtune.train.tuner.oft import add_rotations
+from ascendtune.train.tuner.quantised_linear import quantised_numbers
 
 
 def read_config(section: ModelSection, directory: Path) -> Any:
@@ -246,7 +247,8 @@ def apply_tuner(model: Any, section: MethodSection, adapters: Sequence[Path] = (
 def trainable_share(model: Any) -> tuple[int, int]:
     """(trainable, all) parameters; tied ones count once."""
     counts = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
-    return sum(count for count, trains in counts if trains), sum(count for count, _ in counts)
+    every = sum(count for count, _ in counts) + quantised_numbers(model)
+    return sum(count for count, trains in counts if trains), every
 
 
 def recompute_activations(model: Any, section: MemorySection) -> None:

@@ -26,6 +26,7 @@ from ascendtune.core.log import warn
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.flops import ModelFlops, Passes
 from ascendtune.train.tuner.freeze import decoder_blocks
+from ascendtune.train.tuner.quantised_linear import Nf4Linear, quantised_numbers
 
 _EXPERT = re.compile(r"\bexperts\.\d+\.")
 _ROTATION = ".oft_R"
@@ -102,7 +103,7 @@ def _counted(model: nn.Module, recipe: Recipe, head_is_fused: bool) -> ModelFlop
 def _of_parameters(model: nn.Module, head_is_fused: bool) -> ModelFlops:
     """Each parameter is used once for a token, forward and for the gradient of its input."""
     sizes = [(math.prod(_shape(each)), each.requires_grad) for each in model.parameters()]
-    forward = 2.0 * sum(size for size, _ in sizes)
+    forward = 2.0 * (sum(size for size, _ in sizes) + quantised_numbers(model))
     trained = 2.0 * sum(size for size, is_trained in sizes if is_trained)
     return ModelFlops(Passes(forward, forward + trained), Passes(), (), head_is_fused)
 
@@ -170,6 +171,8 @@ def _in_order(part: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def _matrix(module: nn.Module) -> tuple[float, bool] | None:
     """Elements of the matrix of a module that multiplies with one, and whether it trains."""
+    if isinstance(module, Nf4Linear):
+        return float(module.in_features * module.out_features), False
     weight = module._parameters.get("weight")
     if weight is not None and isinstance(block := getattr(module, "block_size", None), int):
         # Of the rotations of OFT, whose weights are the halves of its blocks.

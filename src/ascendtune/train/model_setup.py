@@ -32,6 +32,7 @@ from ascendtune.train.model import (
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.precision import Precision, choose_precision
 from ascendtune.train.strategy.base import RootModule, Strategy
+from ascendtune.train.tuner.quantised_linear import quantisable_linears, quantising
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,17 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
     attention = _choose_attention(recipe, config, strategy)
     tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
     model, fill = _load(recipe, directory, config, strategy, precision, attention, tokenizer.vocab_size)
-    if not strategy.divides_weights:
+    linears = quantisable_linears(model, recipe.model)
+    if linears:
+        fill = quantising(linears, recipe.model, fill, device.torch_device)
+    elif not strategy.divides_weights:
         model.to(device.torch_device)
     torch.manual_seed(recipe.seed)
     tuned = apply_tuner(model, recipe.method, [Adapter.of(each).path for each in record.get("adapters", [])])
+    if linears and not strategy.divides_weights:
+        # After the tuner, which makes adapters for plain linear layers.
+        fill(model)
+        model.to(device.torch_device)
     # After the tuner: it copies modules, and the copies must be of the model's own modules.
     kernels = install_kernels(model, recipe.kernel, device, precision, fill)
     model_checks.warn_of_untrained_parts(model, recipe, config, attention, is_main=strategy.is_main)
@@ -78,7 +86,7 @@ def _load(
 ) -> tuple[Any, Callable[[nn.Module], None]]:  # fmt: skip
     """The model, and what reads the weights of a part of it that are still in their files."""
     section, implementation = recipe.model, attention.implementation()
-    if strategy.divides_weights:
+    if strategy.divides_weights or section.quantization is not None:
         found = load_deferred(
             section, recipe.method, directory, config,
             precision=precision, implementation=implementation, vocabulary=vocabulary,

@@ -45,6 +45,7 @@ from ascendtune.train.precision import DTYPES, Precision, export_dtype
 from ascendtune.train.strategy.base import MakeOptimizer, RootModule, Strategy
 from ascendtune.train.strategy.fsdp import FsdpStrategy
 from ascendtune.train.tuner.freeze import decoder_blocks
+from ascendtune.train.tuner.quantised_linear import become_quantised, quantisable_linears
 
 FIRST_UPDATE, FORWARD, LOSS = "first update", "forward", "loss"
 BACKWARD, UPDATE, EXPORT = "backward", "update", "export"
@@ -117,9 +118,12 @@ class _Steps:
         )  # fmt: skip
         grow_embeddings(model, setting.vocabulary)
         model.train()
+        linears = quantisable_linears(model, section)
         # PiSSA decomposes the weights: it decides content, not sizes.
         lora = method.lora.model_copy(update={"init": "zero", "start_from": []})
         apply_tuner(model, method.model_copy(update={"lora": lora}))
+        for linear in linears:
+            become_quantised(linear, section, torch.device("meta"))
         if self._repeats is not None:
             blocks = decoder_blocks(model)[1]
             kept = [blocks[number] for number in self._repeats.kept(self._count)]

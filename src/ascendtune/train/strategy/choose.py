@@ -62,6 +62,8 @@ def resolve_auto(
     name, offload, reason = "ddp", False, "one device"
     if ranks > 1 and device.shares_host_memory:
         reason = "these processes share one memory: nothing would be gained by dividing"
+    elif ranks > 1 and recipe.model.quantization is not None:
+        reason = "quantised weights are whole on every device with every strategy"
     elif ranks > 1 and recipe.needs_whole_weights is not None:
         reason = recipe.needs_whole_weights
     elif ranks > 1:

@@ -11,7 +11,7 @@ of x. Differences of the numbers from PEFT's:
 
 Parameters, their names, files and everything but `forward` are PEFT's. PEFT's `forward` is used where it does more:
 DoRA, several active adapters, merged or disabled ones, a base that trains, weights of several types without autocast.
-It is also used where a part (`base_layer`, `lora_A`, `lora_B`) has hooks, which need the part to be called: dumps and
+A quantised base is dequantised in the node, forward and backward, and never kept. PEFT's `forward` is also used where a part (`base_layer`, `lora_A`, `lora_B`) has hooks, which need the part to be called: dumps and
 DeepSpeed ZeRO-3 set them.
 """
 
@@ -23,6 +23,9 @@ import torch
 from peft.tuners.lora import Linear
 from torch import nn
 from torch.autograd.function import once_differentiable
+
+from ascendtune.train.tuner.nf4 import Nf4, dequantise
+from ascendtune.train.tuner.quantised_linear import Nf4Linear
 
 
 class FusedLoraLinear(Linear):  # type: ignore[misc]  # PEFT has no types
@@ -41,7 +44,9 @@ class FusedLoraLinear(Linear):  # type: ignore[misc]  # PEFT has no types
         if adapter is None:
             return super().forward(x, *args, **kwargs)  # type: ignore[no-any-return]
         base, a, b = self.base_layer, self.lora_A[adapter].weight, self.lora_B[adapter].weight
-        dtype = _common_dtype(x, base.weight, a, b)
+        # Quantised numbers can be made of any type.
+        quantised = base.nf4 if isinstance(base, Nf4Linear) else None
+        dtype = _common_dtype(x, a, b) if quantised else _common_dtype(x, base.weight, a, b)
         if dtype is None:
             return super().forward(x)  # type: ignore[no-any-return]
         dropout: Any = self.lora_dropout[adapter]
@@ -50,8 +55,9 @@ class FusedLoraLinear(Linear):  # type: ignore[misc]  # PEFT has no types
             dropped = dropout(self._cast_input_dtype(x, a.dtype)).to(dtype)
         bias = None if base.bias is None else base.bias.to(dtype)
         a_cast, b_cast = a.detach().to(dtype), b.detach().to(dtype)
+        weight = quantised or (base.weight.to(dtype), None, None, None)
         output, _ = _LinearWithAdapter.apply(  # type: ignore[no-untyped-call]
-            x.to(dtype), dropped, base.weight.to(dtype), bias, a, b, a_cast, b_cast, self.scaling[adapter]
+            x.to(dtype), dropped, *weight, bias, a, b, a_cast, b_cast, self.scaling[adapter]
         )
         return output  # type: ignore[no-any-return]
 
@@ -78,50 +84,62 @@ def _common_dtype(x: torch.Tensor, *weights: torch.Tensor) -> torch.dtype | None
 class _LinearWithAdapter(torch.autograd.Function):
     """x (..., inputs), W (outputs, inputs), A (rank, inputs), B (outputs, rank); all of one type but A and B.
 
-    A and B are there for their gradients; `a_cast` and `b_cast` are their values in the common type.
+    A and B are there for their gradients; `a_cast` and `b_cast` are their values in the common type. `weight` is W, or
+    with `scales`, `outer` and `shape` what `Nf4` has of it.
     """
 
     @staticmethod
     def forward(
-        x: torch.Tensor, dropped: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None,
+        x: torch.Tensor, dropped: torch.Tensor | None, weight: torch.Tensor, scales: torch.Tensor | None,
+        outer: torch.Tensor | None, shape: tuple[int, ...] | None, bias: torch.Tensor | None,
         a: torch.Tensor, b: torch.Tensor, a_cast: torch.Tensor, b_cast: torch.Tensor, scale: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
         """The output (..., outputs), and x·Aᵀ (rows, rank) for the backward pass."""
         low = _rows(x if dropped is None else dropped) @ a_cast.T
-        output = nn.functional.linear(_rows(x), weight, bias)
+        output = nn.functional.linear(_rows(x), _dense(weight, scales, outer, shape, x.dtype), bias)
         output.addmm_(low, b_cast.T, alpha=scale)
         # Not `view`: some models change what a linear layer gives in place, which a node's view does not allow.
-        return torch.ops.aten._unsafe_view(output, [*x.shape[:-1], weight.shape[0]]), low
+        return torch.ops.aten._unsafe_view(output, [*x.shape[:-1], len(b_cast)]), low
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        x, dropped, weight, _bias, a, b, a_cast, b_cast, scale = inputs
+        x, dropped, weight, scales, outer, shape, _bias, a, b, a_cast, b_cast, scale = inputs
         _, low = output
         ctx.mark_non_differentiable(low)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x if dropped is None else dropped, weight, a_cast, b_cast, low)
-        ctx.has_dropout, ctx.scale, ctx.types = dropped is not None, scale, (a.dtype, b.dtype)
+        ctx.save_for_backward(x if dropped is None else dropped, weight, scales, outer, a_cast, b_cast, low)
+        ctx.has_dropout, ctx.scale, ctx.types, ctx.shape = dropped is not None, scale, (a.dtype, b.dtype), shape
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor, _: None) -> tuple[torch.Tensor | None, ...]:
-        adapted, weight, a_cast, b_cast, low = ctx.saved_tensors
+        adapted, weight, scales, outer, a_cast, b_cast, low = ctx.saved_tensors
         rows, scale = _rows(gradient), ctx.scale
-        needs_x, needs_dropped, _, _, needs_a, needs_b, *_ = ctx.needs_input_grad
+        needs_x, needs_dropped, _, _, _, _, _, needs_a, needs_b, *_ = ctx.needs_input_grad
         of_x = of_dropped = of_a = of_b = None
         of_low = (rows @ b_cast).mul_(scale)
         if needs_x:
-            of_x = rows @ weight
+            of_x = rows @ _dense(weight, scales, outer, ctx.shape, gradient.dtype)
             if not ctx.has_dropout:
                 of_x.addmm_(of_low, a_cast)
-            of_x = of_x.view(*gradient.shape[:-1], weight.shape[1])
+            of_x = of_x.view(*gradient.shape[:-1], a_cast.shape[1])
         if needs_dropped:
-            of_dropped = (of_low @ a_cast).view(*gradient.shape[:-1], weight.shape[1])
+            of_dropped = (of_low @ a_cast).view(*gradient.shape[:-1], a_cast.shape[1])
         if needs_a:
             of_a = (of_low.T @ _rows(adapted)).to(ctx.types[0])
         if needs_b:
             of_b = (rows.T @ low).to(ctx.types[1]).mul_(scale)
-        return of_x, of_dropped, None, None, of_a, of_b, None, None, None
+        return of_x, of_dropped, None, None, None, None, None, of_a, of_b, None, None, None
+
+
+def _dense(
+    weight: torch.Tensor, scales: torch.Tensor | None, outer: torch.Tensor | None, shape: tuple[int, ...] | None,
+    dtype: torch.dtype,
+) -> torch.Tensor:  # fmt: skip
+    """(outputs, inputs): `weight`, or what it is when it is quantised."""
+    if scales is None or shape is None:
+        return weight
+    return dequantise(Nf4(weight, scales, outer, shape), dtype)
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,133 @@
+"""Frozen linear layers whose weights are quantised: dequantised for each product, forward and backward, then let go.
+
+What autograd keeps of such a layer are its bytes, which are in memory anyway. They are buffers: strategies divide
+parameters, so each rank has them whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from ascendtune.core.errors import RecipeError
+from ascendtune.recipe.sections import ModelSection
+from ascendtune.train.tuner.module_use import attributes_read
+from ascendtune.train.tuner.nf4 import Nf4, dequantise, quantise
+from ascendtune.train.tuner.targets import find_mixtures, linear_modules
+
+_PARTS = ("packed", "scales", "outer")
+
+
+class Nf4Linear(nn.Linear):
+    """A linear layer that has become one with a quantised weight; its bias, if any, stays."""
+
+    packed: torch.Tensor
+    scales: torch.Tensor
+    outer: torch.Tensor | None
+    dense_dtype: torch.dtype
+    """Of the weight before it was quantised."""
+
+    @property
+    def nf4(self) -> Nf4:
+        return Nf4(self.packed, self.scales, self.outer, (self.out_features, self.in_features))
+
+    @property
+    def weight(self) -> torch.Tensor:  # type: ignore[override]  # not a parameter any more
+        """(outputs, inputs), made anew each time."""
+        return dequantise(self.nf4, self.dense_dtype)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """(..., inputs) to (..., outputs), in the type that autocast computes in, or of the input without autocast."""
+        kind = input.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else input.dtype
+        bias = None if self.bias is None else self.bias.to(dtype)
+        output: torch.Tensor = _Product.apply(input.to(dtype), bias, *self.nf4)  # type: ignore[no-untyped-call]
+        return output
+
+
+class _Product(torch.autograd.Function):
+    """x (..., inputs) times a quantised matrix (outputs, inputs), plus a frozen bias (outputs,)."""
+
+    @staticmethod
+    def forward(x: torch.Tensor, bias: torch.Tensor | None, *weight: Any) -> torch.Tensor:
+        return nn.functional.linear(x, dequantise(Nf4(*weight), x.dtype), bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _x, _bias, *parts, ctx.shape = inputs
+        ctx.save_for_backward(*parts)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        of_x = gradient @ dequantise(Nf4(*ctx.saved_tensors, ctx.shape), gradient.dtype)
+        return of_x, None, None, None, None, None
+
+
+def quantisable_linears(model: Any, section: ModelSection) -> list[nn.Linear]:
+    """The modules of `model` whose weights `model.quantization` quantises; none where it is not asked for.
+
+    They are its plain linear modules without the head, the routers, and those whose weight the model's code reads.
+
+    Raises:
+        RecipeError: there are none.
+    """
+    if section.quantization is None:
+        return []
+    mixtures = find_mixtures(model)
+    found = [
+        model.get_submodule(name)
+        for name in linear_modules(model)
+        if type(model.get_submodule(name)) is nn.Linear
+        and not any(mixture.is_router(name) for mixture in mixtures)
+        and "weight" not in attributes_read(model, name)
+    ]
+    if not found:
+        raise RecipeError(
+            f"model.quantization: {type(model).__name__} has no plain linear module outside its head",
+            code="nothing-to-quantise",
+            remedy="remove model.quantization",
+        )
+    return found
+
+
+def quantising(
+    linears: Iterable[nn.Linear], section: ModelSection, fill: Callable[[nn.Module], None], device: torch.device
+) -> Callable[[nn.Module], None]:
+    """`fill`, which reads the weights of a module and of all modules in it, with those of `linears` quantised.
+
+    One after the other, on `device`: no more than one of them is in memory whole.
+    """
+    waiting = set(linears)
+
+    def fill_quantised(module: nn.Module) -> None:
+        for each in module.modules():
+            if each in waiting:
+                assert isinstance(each, nn.Linear)
+                waiting.remove(each)
+                fill(each)
+                become_quantised(each, section, device)
+        fill(module)
+
+    return fill_quantised
+
+
+def become_quantised(linear: nn.Linear, section: ModelSection, device: torch.device) -> None:
+    """Put the quantised weight of `linear` in the place of its weight."""
+    weight = linear.weight.detach()
+    parts = quantise(weight.to(device), double=section.double_quantization)
+    del linear.weight
+    linear.__class__ = Nf4Linear
+    for name in _PARTS:
+        # What is exported are adapters; a checkpoint has what trains.
+        linear.register_buffer(name, getattr(parts, name), persistent=False)
+    linear.dense_dtype = weight.dtype  # type: ignore[assignment]
+
+
+def quantised_numbers(model: nn.Module) -> int:
+    """Numbers in the quantised matrices of `model`, which are no parameters."""
+    return sum(each.in_features * each.out_features for each in model.modules() if isinstance(each, Nf4Linear))
