@@ -17,8 +17,9 @@ from ascendtune.train.tuner.nf4 import bytes_of, dequantise, quantise
 from ascendtune.train.tuner.quantised_linear import Nf4Linear
 
 if TYPE_CHECKING:
-    from ascendtune.train.loop import Loop
     from tests.integration.train.conftest import Train
+
+    from ascendtune.train.loop import Loop
 
 Dense = Callable[..., Path]
 

@@ -126,9 +126,8 @@ _GROUPS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
-        "it belongs to quantization_bit, which is not set",
-        {"quantization_method": "bnb", "quantization_type": "nf4", "double_quantization": True,
-         "quantization_device_map": None},
+        "each process puts its model on its own device",
+        {"quantization_device_map": None},
     ),
     (
         "it belongs to use_galore, which is not set",

@@ -48,6 +48,10 @@ TRANSLATED: dict[str, Key] = {
     "add_tokens": Key("names", None, "model.new_tokens"),
     "add_special_tokens": Key("names", None, "model.new_tokens"),
     "resize_vocab": Key("truth", False, "method.lora.modules_to_save, method.oft.modules_to_save"),
+    "quantization_bit": Key("whole number", None, "model.quantization"),
+    "quantization_method": Key(("bnb",), "bnb", "model.quantization"),
+    "quantization_type": Key(("nf4", "fp4"), "nf4", "model.quantization"),
+    "double_quantization": Key("truth", True, "model.double_quantization"),
     "disable_gradient_checkpointing": Key("truth", False, "memory.gradient_checkpointing"),
     # On what.
     "dataset": Key("names", None, "data.train"),

@@ -17,6 +17,7 @@ from ascendtune.recipe.llamafactory.ignored_keys import WHY_NO_TRACKER
 from ascendtune.recipe.llamafactory.llamafactory_recipe import V0, LlamaFactoryRecipe, NativeRecipe, final_weights
 from ascendtune.recipe.llamafactory.method import put_method
 from ascendtune.recipe.llamafactory.parallel import put_parallel
+from ascendtune.recipe.llamafactory.quantisation import put_quantisation
 from ascendtune.recipe.sections import PROJECT_NAME, TrackerName
 
 _ATTENTION = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "auto", "fa3": "auto", "off": "eager"}
@@ -55,6 +56,7 @@ def translate(document: Document, environment: Mapping[str, str]) -> Document:
 
 def _put_model(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     _put_weights(recipe, native)
+    put_quantisation(recipe, native)
     if recipe["train_from_scratch"]:
         native.put("model.init", "random", recipe.place("train_from_scratch"))
     if recipe.given("flash_attn"):

@@ -24,9 +24,9 @@ _LESS_MEMORY = "remove it: AdamW is used; lora, or deepspeed with offloading, ne
 
 _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
-        "quantised training is not supported in this version",
-        "remove it: lora beside a frozen bf16 base (bf16: true) needs no quantisation library",
-        {"quantization_bit": None, "ref_model_quantization_bit": None, "export_quantization_bit": None},
+        "it is not supported in this version: only the base below an adapter is quantised (quantization_bit: 4)",
+        "remove it",
+        {"ref_model_quantization_bit": None, "export_quantization_bit": None},
     ),
     (
         "GaLore is not supported in this version: galore-torch (last released in 2024) does not import without "

@@ -12,6 +12,7 @@ from ascendtune.core.document import Document, read_document
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.llamafactory.data import template_of
 from ascendtune.recipe.llamafactory.llamafactory_recipe import Dialect, LlamaFactoryRecipe, NativeRecipe, names_of
+from ascendtune.recipe.llamafactory.quantisation import put_quantisation
 from ascendtune.recipe.llamafactory.v1_keys import ATTENTION, IGNORED, PLUGINS, REFUSED, TRANSLATED
 
 _MARKS = {
@@ -47,6 +48,8 @@ def translate_v1(document: Document) -> Document:
     recipe, native = LlamaFactoryRecipe(flat, V1), NativeRecipe(document.source, V1)
     _require_names(document, recipe)
     _put_method(recipe, native)
+    bits = 4 if recipe["quant_config.name"] == "bnb" else None
+    put_quantisation(recipe, native, section="quant_config.", by_default=bits)
     _put_training(recipe, native)
     _put_parallel(recipe, native)
     _put_output(recipe, native)

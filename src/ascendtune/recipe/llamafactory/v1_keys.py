@@ -19,6 +19,10 @@ TRANSLATED: dict[str, Key] = {
     "trust_remote_code": Key("truth", False, "model.trust_remote_code", copied=True),
     "flash_attn": Key(tuple(ATTENTION), "sdpa", "model.attention"),
     "template": Key("text", None, "data.template"),
+    "quant_config.name": Key(("auto", "bnb"), None, "model.quantization"),
+    "quant_config.quantization_bit": Key("whole number", None, "model.quantization"),
+    "quant_config.quantization_type": Key(("nf4", "fp4"), "nf4", "model.quantization"),
+    "quant_config.double_quantization": Key("truth", True, "model.double_quantization"),
     "peft_config.name": Key(("lora", "freeze"), None, "method.tuner"),
     "peft_config.r": Key("whole number", 8, "method.lora.rank"),
     "peft_config.lora_alpha": Key("number", 16, "method.lora.alpha"),
@@ -72,6 +76,7 @@ _INFERENCE = "it is for inference"
 _MERGING = "it is for merging"
 _FIXED = "the layout of devices follows from parallel.strategy"
 IGNORED: dict[str, tuple[Any, str]] = {
+    "quant_config.compute_dtype": (None, "quantised matrices are computed with in the type of `precision`"),
     **dict.fromkeys(("kernel_config.name", "kernel_config.include_kernels", "kernel_config.chunk_size"),
                     (None, _KERNELS)),
     **dict.fromkeys(("init_config.name", "dist_config.pin_memory"), (None, "weights are loaded once, then divided")),
@@ -96,13 +101,6 @@ REFUSED: dict[str, Refused] = {
     "custom_chat_template": Refused(
         None, "a chat template inside a recipe is not supported in this version",
         "write it into a file and give it at the start: data.template=FILE.jinja",
-    ),
-    "quant_config.name": Refused(
-        None, "quantised training is not supported in this version",
-        "remove quant_config: lora beside a frozen bf16 base needs no quantisation library",
-    ),
-    "quant_config.quantization_bit": Refused(
-        None, "quantised training is not supported in this version", "remove quant_config"
     ),
     "cp_size": Refused(
         1, "context parallelism is not supported in this version",

@@ -9,9 +9,11 @@ of x. Differences of the numbers from PEFT's:
   further from exact ones.
 - Dropout is PEFT's module, on the same shape in the same type, so it draws the same random numbers.
 
+A quantised base is dequantised in the node, forward and backward, and never kept.
+
 Parameters, their names, files and everything but `forward` are PEFT's. PEFT's `forward` is used where it does more:
 DoRA, several active adapters, merged or disabled ones, a base that trains, weights of several types without autocast.
-A quantised base is dequantised in the node, forward and backward, and never kept. PEFT's `forward` is also used where a part (`base_layer`, `lora_A`, `lora_B`) has hooks, which need the part to be called: dumps and
+It is also used where a part (`base_layer`, `lora_A`, `lora_B`) has hooks, which need the part to be called: dumps and
 DeepSpeed ZeRO-3 set them.
 """
 

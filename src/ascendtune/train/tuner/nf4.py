@@ -1,4 +1,4 @@
-"""NF4: a number between 0 and 15 for each weight, a scale for 64 of them (Dettmers et al. 2023, QLoRA, arXiv 2305.14314).
+"""NF4: a level of sixteen for each weight, a scale for 64 of them (Dettmers et al. 2023, QLoRA, arXiv 2305.14314).
 
 The sixteen levels are quantiles of a normal distribution (appendix E). With double quantisation the scales themselves
 are bytes: 4.5 bits a weight become 4.13 (section 3). Bytes are laid out as those of bitsandbytes, and plain torch
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -90,7 +91,7 @@ def _quantise_blocks(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
     # A block of zeros has no scale to divide by; its numbers are level 0, which is not the first one.
     scaled = padded * torch.where(scales > 0, scales, 1.0).reciprocal()[:, None]
     levels = torch.zeros_like(scaled, dtype=torch.uint8)
-    for lower, upper in zip(LEVELS, LEVELS[1:], strict=False):
+    for lower, upper in pairwise(LEVELS):
         levels += scaled > (lower + upper) / 2
     levels = levels.view(-1)[: size + size % 2]
     return (levels[0::2] << 4) | levels[1::2], scales
@@ -134,7 +135,7 @@ def _pairs_of_levels(device: torch.device, mode: object) -> torch.Tensor:
 def _levels_of_scales(device: torch.device, mode: object) -> torch.Tensor:
     """(256,) fp32, ascending: the dynamic type of eight bits (Dettmers 2016, arXiv 1511.04561, section 2.2).
 
-    A decade below 1 has half as many levels as the one above it, at equal distances; seven decades, both signs, 0 and 1.
+    A decade has half as many levels as the one above it, at equal distances; seven decades, both signs, 0 and 1.
     """
     levels = [0.0, 1.0]
     for decade in range(7):

@@ -53,8 +53,11 @@ class _Product(torch.autograd.Function):
     """x (..., inputs) times a quantised matrix (outputs, inputs), plus a frozen bias (outputs,)."""
 
     @staticmethod
-    def forward(x: torch.Tensor, bias: torch.Tensor | None, *weight: Any) -> torch.Tensor:
-        return nn.functional.linear(x, dequantise(Nf4(*weight), x.dtype), bias)
+    def forward(
+        x: torch.Tensor, bias: torch.Tensor | None,
+        packed: torch.Tensor, scales: torch.Tensor, outer: torch.Tensor | None, shape: tuple[int, ...],
+    ) -> torch.Tensor:  # fmt: skip
+        return nn.functional.linear(x, dequantise(Nf4(packed, scales, outer, shape), x.dtype), bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

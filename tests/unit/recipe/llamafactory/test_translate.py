@@ -324,7 +324,7 @@ def test_unsupported_key_is_refused_by_name_unless_it_has_its_default(key: str, 
 
 
 def test_all_is_said_at_once(write: Write) -> None:
-    refusals = _refusals(write({"use_galore": True, "lora_rank": "eight", "quantization_bit": 4, "nonsense": 1}))
+    refusals = _refusals(write({"use_galore": True, "lora_rank": "eight", "use_apollo": True, "nonsense": 1}))
     assert len(refusals) == 4
     lines = [int(str(each.where).rpartition(":")[2]) for each in refusals]
     assert lines == sorted(lines)

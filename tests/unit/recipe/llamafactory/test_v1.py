@@ -133,7 +133,9 @@ def test_a_template_is_translated_and_an_unknown_one_refused(translate: Translat
 @pytest.mark.parametrize(
     ("changes", "code", "line"),
     [
-        ({"quant_config": {"name": "bnb", "quantization_bit": 4}}, "not-in-this-version", 10),
+        ({"quant_config": {"name": "bnb", "quantization_bit": 8}}, "not-in-this-version", 11),
+        ({"quant_config": {"name": "bnb", "quantization_type": "fp4"}}, "not-in-this-version", 11),
+        ({"quant_config": {"name": "gptq"}}, "invalid-value", 10),
         ({"cp_size": 2}, "not-in-this-version", 9),
         ({"dist_config": {"name": "fsdpturbo", "ep_size": 16}}, "invalid-value", 10),
         ({"dist_config": {"name": "deepspeed"}}, "recipe-key-missing", 10),
@@ -216,3 +218,21 @@ def test_rows_in_v1s_form_are_read(name: str, task: Any, columns: dict[str, str 
     read = [convert(row.values) for row in rows]
     assert not [row for row in read if isinstance(row, BadRow)]
     assert task == "pairs" or all(isinstance(row, Conversation) for row in read)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "quantization", "double"),
+    [
+        ({"name": "bnb", "quantization_bit": 4}, "nf4", True),
+        ({"name": "bnb"}, "nf4", True),
+        ({"name": "auto", "quantization_bit": 4, "double_quantization": False}, "nf4", False),
+        ({"name": "auto"}, None, False),
+        ({"name": "bnb", "compute_dtype": "bfloat16"}, "nf4", True),
+    ],
+    ids=str,
+)
+def test_a_quantised_base_is_translated(
+    theirs: dict[str, Any], quantization: str | None, double: bool, translate: Translate
+) -> None:
+    model = translate({"quant_config": theirs, "peft_config": {"name": "lora"}}).model
+    assert (model.quantization, model.double_quantization) == (quantization, double)

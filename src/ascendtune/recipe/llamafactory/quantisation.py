@@ -1,0 +1,40 @@
+"""LLaMA-Factory's keys for a quantised base, which both of its forms of recipes have by nearly the same names."""
+
+from __future__ import annotations
+
+from ascendtune.recipe.llamafactory.llamafactory_recipe import LlamaFactoryRecipe, NativeRecipe
+
+_NOT_HERE = "not-in-this-version"
+_LESS_MEMORY = "remove it: lora beside a frozen bf16 base (bf16: true) needs no quantisation"
+
+
+def put_quantisation(
+    recipe: LlamaFactoryRecipe, native: NativeRecipe, *, section: str = "", by_default: int | None = None
+) -> None:
+    """Four bits in NF4 are `model.quantization`; a complaint about everything else.
+
+    Args:
+        section: what the names of the keys begin with.
+        by_default: bits where the recipe does not say how many.
+    """
+    bit, kind, double = (
+        f"{section}{name}" for name in ("quantization_bit", "quantization_type", "double_quantization")
+    )
+    bits = by_default if recipe[bit] is None else recipe[bit]
+    if bits is None:
+        for key in (kind, double):
+            if recipe.given(key):
+                native.note_ignored(key, f"it belongs to {bit}, which is not set")
+        return
+    if bits != 4:
+        remedy = f"set {bit}: 4; or {_LESS_MEMORY}"
+        recipe.complain(bit, f"{bit}: {bits} is not supported in this version", remedy, code=_NOT_HERE)
+        return
+    if recipe[kind] != "nf4":
+        recipe.complain(
+            kind, f"{kind}: {recipe[kind]} is not supported in this version", "remove it: nf4 is nearer to the weights",
+            code=_NOT_HERE,
+        )  # fmt: skip
+        return
+    native.put("model.quantization", recipe[kind], recipe.place(bit))
+    native.put("model.double_quantization", recipe[double], recipe.place(double if recipe.given(double) else bit))
