@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from ascendtune.train.loop import Loop
 
 Dense = Callable[..., Path]
+
+MODELS: dict[str, dict[str, Any]] = {"quantised": {"quantization": "nf4"}, "plain": {}}
 
 
 @pytest.fixture
@@ -83,7 +86,13 @@ def test_differs_from_lora_over_the_weights_of_the_files(train: Train) -> None:
     assert quantised.losses() == pytest.approx(plain.losses(), rel=0.02)
     resolved, others = (each.run.read()["resolved"] for each in (quantised, plain))
     assert resolved["trainable"] == others["trainable"] and resolved["parameters"] == others["parameters"]
-    assert resolved["flops"] == others["flops"]
+
+
+def test_hashes_at_the_start_are_those_of_the_weights_that_the_bytes_stand_for(train: Train, dense: Dense) -> None:
+    quantised = train(model=nf4(), method={"tuner": "lora"}, optim={"max_steps": 1})
+    plain = train(name="plain", model={"path": str(dense())}, method={"tuner": "lora"}, optim={"max_steps": 1})
+    ours, theirs = (json.loads(each.run.start_weights.read_text()) for each in (quantised, plain))
+    assert ours == theirs
 
 
 def test_pissa_takes_back_what_it_starts_with(train: Train, dense: Dense) -> None:
@@ -149,6 +158,11 @@ def test_exported_adapter_is_peft_s_and_starts_another_training(
     further = train(name="further", model=nf4(), method=method, optim={**STEPS, "max_steps": 1})
     anew = train(name="anew", model=nf4(), method={"tuner": "lora"}, optim={**STEPS, "max_steps": 1})
     assert further.losses()[0] < anew.losses()[0]
+
+
+def test_flops_are_those_of_lora(make_loop: Callable[..., Loop]) -> None:
+    quantised, plain = (make_loop(name=name, model=model, method={"tuner": "lora"}) for name, model in MODELS.items())
+    assert quantised.recorder.flops == plain.recorder.flops
 
 
 @pytest.mark.parametrize("double", [False, True])

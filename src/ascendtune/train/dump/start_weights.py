@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ascendtune.train.dump.checksum import as_hex, checksum
 from ascendtune.train.dump.names import plain_name
+from ascendtune.train.tuner.quantised_linear import Nf4Linear
 
 
 def hashes_of_weights(
@@ -30,7 +31,10 @@ def hashes_of_weights(
         whole: makes the whole of a parameter that is divided otherwise than as a DTensor: any shape.
     """
     parameters = _parameters(model)
-    own_parts = (_own_part(each) if whole is None else checksum(whole(each)) for each in parameters.values())
+    own_parts = (
+        checksum(whole(each)) if whole is not None and isinstance(each, nn.Parameter) else _own_part(each)
+        for each in parameters.values()
+    )
     by_rank = gather(torch.stack(list(own_parts)).tolist())
     ranks = []
     for rank, own in enumerate(by_rank):
@@ -42,15 +46,21 @@ def hashes_of_weights(
     return {"hash": _over_all(ranks[0]), "ranks": [_over_all(each) for each in ranks], "parameters": ranks[0]}
 
 
-def _parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters by plain name, tied ones once, without the originals of modules that PEFT trains as copies."""
-    named = model.named_parameters(remove_duplicate=False)
-    found = {name: each for name, each in named if "original_module" not in name.split(".")}
+def _parameters(model: nn.Module) -> dict[str, nn.Parameter | Nf4Linear]:
+    """The parameters by plain name, tied ones once, without the originals of modules that PEFT trains as copies.
+
+    A quantised weight, which is none, is represented by its layer.
+    """
+    named: dict[str, nn.Parameter | Nf4Linear] = dict(model.named_parameters(remove_duplicate=False))
+    named |= {f"{name}.weight": each for name, each in model.named_modules() if isinstance(each, Nf4Linear)}
+    found = {name: each for name, each in named.items() if "original_module" not in name.split(".")}
     names = {each: name for name, each in reversed(found.items())}
     return {plain_name(name): each for name, each in found.items() if names[each] == name}
 
 
-def _own_part(parameter: nn.Parameter) -> torch.Tensor:
+def _own_part(parameter: nn.Parameter | Nf4Linear) -> torch.Tensor:
+    if isinstance(parameter, Nf4Linear):
+        return checksum(parameter.weight)
     if not isinstance(parameter, DTensor):
         return checksum(parameter)
     *copies, placement = parameter.placements
@@ -64,7 +74,7 @@ def _own_part(parameter: nn.Parameter) -> torch.Tensor:
     return checksum(parameter.to_local(), offset=before * math.prod(parameter.shape[1:]))
 
 
-def _holders(parameter: nn.Parameter, rank: int) -> list[int]:
+def _holders(parameter: nn.Parameter | Nf4Linear, rank: int) -> list[int]:
     """The ranks that hold the parts of the copy of which `rank` holds one; empty where it holds the whole."""
     if not isinstance(parameter, DTensor):
         return []

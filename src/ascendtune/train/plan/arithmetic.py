@@ -17,6 +17,8 @@ from ascendtune.train.plan.request import Document
 from ascendtune.train.plan.setting import Setting
 from ascendtune.train.precision import DTYPES
 from ascendtune.train.strategy.choose import count_weights
+from ascendtune.train.tuner.nf4 import bytes_of
+from ascendtune.train.tuner.quantised_linear import quantisable_linears
 
 _LAYER_BYTES = 34
 """Activations of a layer per token and hidden unit in 16 bits (Korthikanti et al. 2022, arXiv 2205.05198: the
@@ -44,7 +46,9 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
     wide = DTYPES[setting.precision.compute].itemsize / 2
     kept = 2 * hidden * tokens * layers if recipe.memory.gradient_checkpointing else 0
     whole_layers = 1 if recipe.memory.gradient_checkpointing else layers
-    frozen = (weights.all - weights.trained) * weights.frozen_bytes
+    linears = [each.weight.numel() for each in quantisable_linears(model, recipe.model)]
+    quantised = sum(bytes_of(each, double=recipe.model.double_quantization) for each in linears)
+    frozen = (weights.all - weights.trained - sum(linears)) * weights.frozen_bytes
     divided = _divided(setting)
     gathered = 2 * weights.block * weights.computed_bytes + weights.outside * weights.trained_bytes
     holders = setting.shards if setting.strategy == "fsdp" else ranks
@@ -55,7 +59,7 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
     offloaded = setting.strategy == "fsdp" and recipe.parallel.fsdp.offload
     share = {part: 0.0 if offloaded else size for part, size in share.items()}
     taken = Counter({
-        "weights": int((frozen + weights.trained * weights.trained_bytes) * share["weights"]),
+        "weights": int((frozen + weights.trained * weights.trained_bytes) * share["weights"]) + quantised,
         "gradients": int(weights.trained * weights.trained_bytes * share["gradients"]),
         "optimizer": int(
             weights.trained * weights.trained_bytes * states_per_parameter(recipe.optim) * share["optimizer"]

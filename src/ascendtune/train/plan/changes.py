@@ -55,6 +55,13 @@ def single_changes(recipe: Recipe, *, ranks: int, on_host: bool) -> list[Change]
         found.append(Change(offloaded, 0.7, "weights, gradients and optimizer state are kept in host memory"))
     if recipe.method.tuner != "lora" and recipe.model.init == "pretrained":
         found.append(Change({"method.tuner": "lora"}, _OTHER_TRAINING, "trains adapters instead of all weights"))
+    if recipe.model.quantization is None and strategy != "deepspeed" and not recipe.method.lora.dora:
+        four_bits = {"model.quantization": "nf4"}
+        if recipe.method.adapter is not None:
+            found.append(Change(four_bits, _OTHER_TRAINING, "frozen weights are held in 4.5 bits each"))
+        elif recipe.model.init == "pretrained":
+            why = "trains adapters over weights of 4.5 bits each"
+            found.append(Change({"method.tuner": "lora", **four_bits}, 1.5 * _OTHER_TRAINING, why))
     if recipe.data.max_length >= 1024:
         shorter = {"data.max_length": recipe.data.max_length // 2}
         found.append(Change(shorter, 2 * _OTHER_TRAINING, "shorter rows: longer ones are cut"))
@@ -68,8 +75,8 @@ def changes(recipe: Recipe, *, ranks: int, on_host: bool) -> Iterator[Change]:
     for size in range(1, len(single) + 1):
         for chosen in combinations(single, size):
             keys = {key: value for each in chosen for key, value in each.keys.items()}
-            # FSDP alone says nothing more beside FSDP with offloading.
-            if sum("parallel.strategy" in each.keys for each in chosen) > 1:
+            # FSDP alone says nothing more beside FSDP with offloading, nor LoRA beside LoRA over four bits.
+            if any(sum(key in each.keys for each in chosen) > 1 for key in ("parallel.strategy", "method.tuner")):
                 continue
             found.append(Change(keys, sum(each.cost for each in chosen), "; ".join(each.why for each in chosen)))
     yield from sorted(found, key=lambda each: each.cost)

@@ -58,7 +58,7 @@ def quantise(weight: torch.Tensor, *, double: bool) -> Nf4:
 
 
 def dequantise(weight: Nf4, dtype: torch.dtype) -> torch.Tensor:
-    """The matrix, in its shape: level times scale in fp32, rounded to `dtype`."""
+    """The matrix, (outputs, inputs) or what its shape was: level times scale in fp32, rounded to `dtype`."""
     size, device = math.prod(weight.shape), weight.packed.device
     blocks = math.ceil(size / BLOCK)
     matrix = torch.empty(blocks, BLOCK, dtype=dtype, device=device)
@@ -76,11 +76,18 @@ def dequantise(weight: Nf4, dtype: torch.dtype) -> torch.Tensor:
     return matrix.view(-1)[:size].view(weight.shape)
 
 
+def without_content(shape: tuple[int, ...], *, double: bool) -> Nf4:
+    """A quantised matrix of this shape on the meta device."""
+    numbers = math.prod(shape)
+    blocks = math.ceil(numbers / BLOCK)
+    sizes = math.ceil(numbers / 2), blocks if double else 4 * blocks, 4 * (1 + math.ceil(blocks / _OUTER_BLOCK))
+    packed, scales, outer = (torch.empty(size, dtype=torch.uint8, device="meta") for size in sizes)
+    return Nf4(packed, scales, outer if double else None, shape)
+
+
 def bytes_of(numbers: int, *, double: bool) -> int:
     """Bytes of a quantised matrix of so many numbers."""
-    blocks = math.ceil(numbers / BLOCK)
-    scales = blocks + 4 * (1 + math.ceil(blocks / _OUTER_BLOCK)) if double else 4 * blocks
-    return math.ceil(numbers / 2) + scales
+    return sum(0 if each is None else each.nbytes for each in without_content((numbers,), double=double)[:3])
 
 
 def _quantise_blocks(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -133,7 +140,12 @@ def _pairs_of_levels(device: torch.device, mode: object) -> torch.Tensor:
 
 @cache
 def _levels_of_scales(device: torch.device, mode: object) -> torch.Tensor:
-    """(256,) fp32, ascending: the dynamic type of eight bits (Dettmers 2016, arXiv 1511.04561, section 2.2).
+    """(256,) fp32, ascending: `_SCALE_LEVELS`."""
+    return torch.tensor(_SCALE_LEVELS, device=device)
+
+
+def _dynamic_type() -> list[float]:
+    """The 256 values of the dynamic type of eight bits, ascending (Dettmers 2016, arXiv 1511.04561, section 2.2).
 
     A decade has half as many levels as the one above it, at equal distances; seven decades, both signs, 0 and 1.
     """
@@ -142,4 +154,7 @@ def _levels_of_scales(device: torch.device, mode: object) -> torch.Tensor:
         edges = torch.linspace(0.1, 1.0, 2**decade + 1)
         middles = (edges[:-1] + edges[1:]) / 2 * 10.0 ** (decade - 6)
         levels += [*middles.tolist(), *(-middles).tolist()]
-    return torch.tensor(sorted(levels), device=device)
+    return sorted(levels)
+
+
+_SCALE_LEVELS = _dynamic_type()

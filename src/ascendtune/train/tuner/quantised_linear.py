@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.tuner.module_use import attributes_read
-from ascendtune.train.tuner.nf4 import Nf4, dequantise, quantise
+from ascendtune.train.tuner.nf4 import Nf4, dequantise, quantise, without_content
 from ascendtune.train.tuner.targets import find_mixtures, linear_modules
 
 _PARTS = ("packed", "scales", "outer")
@@ -67,7 +67,8 @@ class _Product(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        of_x = gradient @ dequantise(Nf4(*ctx.saved_tensors, ctx.shape), gradient.dtype)
+        packed, scales, outer = ctx.saved_tensors
+        of_x = gradient @ dequantise(Nf4(packed, scales, outer, ctx.shape), gradient.dtype)
         return of_x, None, None, None, None, None
 
 
@@ -120,9 +121,12 @@ def quantising(
 
 
 def become_quantised(linear: nn.Linear, section: ModelSection, device: torch.device) -> None:
-    """Put the quantised weight of `linear` in the place of its weight."""
-    weight = linear.weight.detach()
-    parts = quantise(weight.to(device), double=section.double_quantization)
+    """Put the quantised weight of `linear`, made on `device`, in the place of its weight."""
+    weight, double = linear.weight.detach(), section.double_quantization
+    if weight.is_meta:
+        parts = without_content(tuple(weight.shape), double=double)
+    else:
+        parts = quantise(weight.to(device), double=double)
     del linear.weight
     linear.__class__ = Nf4Linear
     for name in _PARTS:

@@ -26,13 +26,16 @@ def test_a_smaller_micro_batch_keeps_the_global_batch() -> None:
 
 
 def test_offers_nothing_that_the_recipe_has_or_that_gains_nothing() -> None:
-    recipe = _recipe(memory={"gradient_checkpointing": True}, method={"tuner": "lora"}, data={
-        "train": [{"path": "x.jsonl"}], "max_length": 512,
-    })  # fmt: skip
+    recipe = _recipe(
+        model={"path": "m", "quantization": "nf4"}, memory={"gradient_checkpointing": True}, method={"tuner": "lora"},
+        data={"train": [{"path": "x.jsonl"}], "max_length": 512},
+    )  # fmt: skip
     assert list(changes(recipe, ranks=1, on_host=True)) == []
 
 
 def test_every_change_is_a_valid_recipe() -> None:
-    recipe = _recipe(batch={"per_device": 2})
-    for each in changes(recipe, ranks=2, on_host=False):
-        assert changed(recipe, each) != recipe
+    for tuner in ("full", "freeze", "lora", "oft"):
+        recipe = _recipe(batch={"per_device": 2}, method={"tuner": tuner})
+        for each in changes(recipe, ranks=2, on_host=False):
+            assert changed(recipe, each) != recipe
+        assert any("model.quantization" in each.keys for each in changes(recipe, ranks=2, on_host=False))
