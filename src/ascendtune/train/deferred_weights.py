@@ -29,10 +29,11 @@ class DeferredWeights:
 
     Args:
         places: parameter -> (file, name of its tensor in that file).
+        stay_whole: what is read is not divided, so it must not stay mapped from files, which may be replaced.
     """
 
-    def __init__(self, places: dict[nn.Parameter, tuple[Path, str]]) -> None:
-        self._places = places
+    def __init__(self, places: dict[nn.Parameter, tuple[Path, str]], *, stay_whole: bool) -> None:
+        self._places, self._stay_whole = places, stay_whole
 
     def fill(self, module: nn.Module) -> None:
         """Read the weights of `module` and of all modules in it, unless they have been read before."""
@@ -44,7 +45,8 @@ class DeferredWeights:
         for path, wanted in by_file.items():
             with safe_open(path, framework="pt") as file:
                 for parameter, name in wanted:
-                    parameter.data = _in_own_pages(file.get_tensor(name), parameter.dtype)
+                    weight = file.get_tensor(name)
+                    parameter.data = _in_own_pages(weight.clone() if self._stay_whole else weight, parameter.dtype)
 
 
 def _in_own_pages(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -79,8 +81,9 @@ def may_defer(section: ModelSection, method: MethodSection) -> bool:
 
 
 def deferred_model(
-    kind: Any, directory: Path, config: Any, *, dtype: torch.dtype, implementation: str, vocabulary: int
-) -> tuple[Any, DeferredWeights] | None:
+    kind: Any, directory: Path, config: Any, *,
+    dtype: torch.dtype, implementation: str, vocabulary: int, stay_whole: bool = False,
+) -> tuple[Any, DeferredWeights] | None:  # fmt: skip
     """A model of transformers without weights, and where these are; None where loading is more than copying.
 
     Each parameter must be in the files under its own name and with its own shape, and nothing else may be.
@@ -89,6 +92,7 @@ def deferred_model(
         kind: an auto class.
         implementation: of attention.
         vocabulary: tokens of the tokenizer, for which the embeddings must have rows.
+        stay_whole: as in `DeferredWeights`.
     """
     if getattr(config, "quantization_config", None) is not None:
         return None
@@ -124,7 +128,7 @@ def deferred_model(
         # The same object, so that tied weights stay tied.
         torch.utils.swap_tensors(parameter, nn.Parameter(stand_in, parameter.requires_grad))
     _read_generation_config(model, directory)
-    return model, DeferredWeights(places)
+    return model, DeferredWeights(places, stay_whole=stay_whole)
 
 
 @contextmanager

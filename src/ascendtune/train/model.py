@@ -109,6 +109,7 @@ def load_deferred(
     precision: Precision,
     implementation: str,
     vocabulary: int,
+    stay_whole: bool,
 ) -> tuple[Any, DeferredWeights] | None:
     """As `load_model`, with the weights still in their files; None for a model that must be loaded whole.
 
@@ -121,6 +122,7 @@ def load_deferred(
         found = deferred_model(
             auto_class(method.stage), directory, config,
             dtype=DTYPES[precision.weights], implementation=implementation, vocabulary=vocabulary,
+            stay_whole=stay_whole,
         )  # fmt: skip
     if found is not None:
         found[0].train()

@@ -90,6 +90,7 @@ def _load(
         found = load_deferred(
             section, recipe.method, directory, config,
             precision=precision, implementation=implementation, vocabulary=vocabulary,
+            stay_whole=not strategy.divides_weights,
         )  # fmt: skip
         if found is not None:
             model, weights = found

@@ -59,6 +59,8 @@ def test_an_unknown_device_is_a_usage_error(workshop: Workshop, tiny_model: Path
         {"method.stage": "sft", "precision": "fp32", "data.max_length": 256},
         {"method.stage": "sft", "method.tuner": "lora", "precision": "bf16", "memory.gradient_checkpointing": True,
          "data.max_length": 256},
+        {"method.stage": "sft", "method.tuner": "lora", "precision": "bf16", "model.quantization": "nf4",
+         "model.double_quantization": True, "data.max_length": 256},
     ],
 )  # fmt: skip
 def test_the_estimate_is_what_training_takes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -175,6 +176,15 @@ def test_no_matrix_is_left_whole(make_loop: Callable[..., Loop], double: bool) -
     assert held == sum(bytes_of(each.in_features * each.out_features, double=double) for each in layers.values())
     kept = {name for name, each in model.named_parameters() if each.ndim == 2 and not each.requires_grad}
     assert {name.rpartition(".")[0].rpartition(".")[2] for name in kept} == {"embed_tokens"}
+
+
+def test_nothing_stays_mapped_from_the_files(make_loop: Callable[..., Loop], dense: Dense) -> None:
+    directory = dense()
+    loop = make_loop(model=nf4(path=str(directory)), method={"tuner": "lora"})
+    gc.collect()
+    with Path("/proc/self/maps").open() as maps:
+        assert not [line for line in maps if str(directory) in line]
+    assert loop.objective.model
 
 
 def test_matrices_of_gpt2_are_refused(train: Train, variant: Callable[..., Path]) -> None:
