@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 
     from ascendtune.machine.torch_backend.device import Device
 
+NF4 = {"quantization": "nf4", "double_quantization": True}
 RECIPES: dict[str, dict[str, Any]] = {
     "full": {},
     "packed": {"data": {"packing": True}},
     "accumulated": {"batch": {"per_device": 2, "accumulate": 2}},
     "lora": {"method": {"tuner": "lora"}},
+    "nf4": {"method": {"tuner": "lora"}, "model": NF4},
+    "nf4-fsdp": {"parallel": {"strategy": "fsdp"}, "method": {"tuner": "lora"}, "model": NF4},
     "checkpointed": {"memory": {"gradient_checkpointing": True, "offload_activations": True}},
     "fsdp": {"parallel": {"strategy": "fsdp"}},
     "fsdp-lora": {"parallel": {"strategy": "fsdp"}, "method": {"tuner": "lora"}},

@@ -101,7 +101,7 @@ def _quantise_blocks(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
     for lower, upper in pairwise(LEVELS):
         levels += scaled > (lower + upper) / 2
     levels = levels.view(-1)[: size + size % 2]
-    return (levels[0::2] << 4) | levels[1::2], scales
+    return levels[0::2] * 16 + levels[1::2], scales
 
 
 def _quantise_scales(scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

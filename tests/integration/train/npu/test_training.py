@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SHORT = {"max_steps": 6, "weight_decay": 0.1, "scheduler": "linear", "warmup_steps": 2}
 KERNELS = ("rms_norm", "rotary", "swiglu")
+NF4 = {"quantization": "nf4", "double_quantization": True}
 PACKED: dict[str, Any] = {"data": {"packing": True}, "batch": {"per_device": 2}, "optim": SHORT}
 
 
@@ -47,6 +48,7 @@ def assert_same_weights(found: Trained, expected: Trained) -> None:
         pytest.param({"memory": {"gradient_checkpointing": True}}, id="recomputed"),
         pytest.param({"memory": {"offload_activations": True}}, id="offloaded"),
         pytest.param({"method": {"tuner": "lora"}}, id="lora"),
+        pytest.param({"method": {"tuner": "lora"}, "model": NF4}, id="nf4"),
         pytest.param({"optim": {**SHORT, "optimizer": "sgd"}}, id="sgd"),
     ],
 )
