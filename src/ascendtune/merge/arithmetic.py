@@ -1,4 +1,6 @@
-"""W + scaling · B @ A in the order and the types in which PEFT computes it: in fp32 the results are the same bits.
+"""W + scaling · B @ A in the types in which PEFT computes it: in fp32 the results are the same up to rounding.
+
+They are the same bits where the processor's library of products sums blocks of rows as it sums the whole.
 
 Rotated inputs, W·R, are computed block by block: PEFT multiplies by a matrix of the blocks and zeros, which differs in
 the order of additions.

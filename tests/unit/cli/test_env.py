@@ -33,6 +33,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name.lower()).mkdir()
     for name in ("PIP_INDEX_URL", "HF_ENDPOINT", "XDG_CONFIG_HOME", "PIP_CONFIG_FILE", "GIT_CONFIG_GLOBAL", "CONDARC"):
         monkeypatch.delenv(name, raising=False)
+    # Without it torch's place in /tmp counts, where somebody may have compiled something.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "home"
 

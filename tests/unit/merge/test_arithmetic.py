@@ -1,4 +1,7 @@
-"""A low-rank product added block by block, against PEFT's way: the whole product, scaled, added and rounded once."""
+"""A low-rank product added block by block: as near to the exact sum as PEFT's way, which adds the whole product.
+
+Their bits are not the same on every processor: a library of products sums small shapes, and blocks, in other orders.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +24,33 @@ _SCALINGS = [1.0, 2.0, -0.25, 0.0, 4 / 3**0.5]
 @pytest.mark.parametrize("shape", [(7, 5), (1 + _BLOCK // 1001, 1001), (515, 2048), (1, 4096)])
 @pytest.mark.parametrize("rank", _RANKS)
 @pytest.mark.parametrize("scaling", _SCALINGS)
-def test_bits_are_those_of_the_whole_product(shape: tuple[int, int], rank: int, scaling: float) -> None:
-    _assert_bits_of_the_whole_product(shape, rank, scaling)
+def test_sum_is_exact_up_to_rounding(shape: tuple[int, int], rank: int, scaling: float) -> None:
+    _assert_exact_up_to_rounding(shape, rank, scaling)
 
 
 @pytest.mark.parametrize("rank", [1, 16, pytest.param(300, marks=pytest.mark.long)])
-def test_rows_longer_than_a_block_are_those_of_the_whole_product(rank: int) -> None:
-    _assert_bits_of_the_whole_product((5, _BLOCK + 3), rank, _SCALINGS[-1])
+def test_sum_of_rows_longer_than_a_block_is_exact_up_to_rounding(rank: int) -> None:
+    _assert_exact_up_to_rounding((5, _BLOCK + 3), rank, _SCALINGS[-1])
 
 
-def _assert_bits_of_the_whole_product(shape: tuple[int, int], rank: int, scaling: float) -> None:
+def _assert_exact_up_to_rounding(shape: tuple[int, int], rank: int, scaling: float) -> None:
     generator = torch.Generator().manual_seed(rank)
     b = torch.randn(shape[0], rank, generator=generator)
     a = 0.01 * torch.randn(rank, shape[1], generator=generator)
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         weight = torch.randn(shape, generator=generator).to(dtype)
-        expected = (weight.to(torch.promote_types(dtype, b.dtype)) + b @ a * scaling).to(dtype)
+        exact = weight.double() + scaling * (b.double() @ a.double())
+        # Higham 2002, section 3.5: what a product of inner dimension n may lose, in whichever order it is summed; one
+        # rounding more for the scale, one for the sum.
+        unit = torch.finfo(torch.float32).eps
+        lost = unit * ((rank + 1) * abs(scaling) * (b.double().abs() @ a.double().abs()) + exact.abs())
+        # PEFT's way has to keep within the same.
+        theirs = (weight.to(torch.promote_types(dtype, b.dtype)) + b @ a * scaling).to(dtype)
         _accumulate_product(weight, b, a, scaling)
-        assert torch.equal(weight, expected)
+        kind = torch.finfo(dtype)
+        rounded = kind.eps / 2 * torch.clamp(exact.abs() + lost, min=kind.tiny)
+        for found in (weight, theirs):
+            assert ((found.double() - exact).abs() <= lost + rounded).all()
 
 
 def test_a_weight_without_numbers_stays_one(tmp_path: Path) -> None:
