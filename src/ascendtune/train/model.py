@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.autograd.graph import save_on_cpu
 
 from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.foreign_json import first_line
@@ -16,7 +15,6 @@ from ascendtune.core.log import warn
 from ascendtune.core.units import count_of
 from ascendtune.hub.loaded_weights import HEADS, prediction_weights, require_all_weights, without_own_implementations
 from ascendtune.hub.model_config import activation_fault, read_model_config
-from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.sections import MemorySection, ModelSection
 from ascendtune.train.deferred_weights import DeferredWeights, deferred_model, may_defer
@@ -263,13 +261,3 @@ def recompute_activations(model: Any, section: MemorySection) -> None:
     # transformers renamed the method; the old name still works but complains.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
-
-
-def activation_store(section: MemorySection, device: Device) -> Callable[[], AbstractContextManager[Any]]:
-    """Makes the context of a forward pass: tensors for backward go to host memory, where the recipe asks for it."""
-    if not section.offload_activations:
-        return nullcontext
-    if device.shares_host_memory:
-        warn(f"memory.offload_activations has no effect on {device.kind}: activations are in host memory already")
-        return nullcontext
-    return lambda: save_on_cpu(pin_memory=True, device_type=device.kind)

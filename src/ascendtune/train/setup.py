@@ -41,7 +41,6 @@ from ascendtune.train.kernel.adamw import choose_adamw
 from ascendtune.train.kernel.install import KernelChoice
 from ascendtune.train.loop import Loop
 from ascendtune.train.model import (
-    activation_store,
     trainable_share,
 )
 from ascendtune.train.model_flops import model_flops
@@ -49,6 +48,7 @@ from ascendtune.train.model_setup import ModelSetup, check_head, isolates, may_i
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.objective.preference import PreferenceObjective
+from ascendtune.train.offloaded_activations import activation_store
 from ascendtune.train.optimizer import Schedule, make_optimizer, tables_of
 from ascendtune.train.precision import Precision, export_dtype
 from ascendtune.train.profile.step_profile import StepProfile, require_profiled_steps
@@ -159,7 +159,7 @@ def set_up(
     return Loop(
         run_directory=run, recipe=recipe, strategy=strategy, precision=in_loop,
         root=root, module=module, objective=objective, optimizer=optimizer, scaler=scaler, schedule=schedule,
-        batches=batches, held_out=held_out, activations=activation_store(recipe.memory, device),
+        batches=batches, held_out=held_out, activations=activation_store(recipe.memory, device, model),
         checkpointer=checkpointer, checkpoint_every=checkpoint_every, counters=counters,
         phases=phases, dumps=_step_dumps(run, recipe, strategy, model, head_form), profile=profile,
         stop=stop, recorder=recorder,

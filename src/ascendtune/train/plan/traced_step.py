@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
-from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import OffloadPolicy
 from torch.distributed.tensor import DTensor
@@ -34,6 +33,7 @@ from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings, rec
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.double_float import DoubleFloat
 from ascendtune.train.objective.head import decoder_of
+from ascendtune.train.offloaded_activations import saving_all_but_weights
 from ascendtune.train.optimizer import make_optimizer, tables_of
 from ascendtune.train.plan.live_bytes import Bytes, LiveBytes, StepMemory
 from ascendtune.train.plan.modelled_kernels import install_modelled_kernels
@@ -223,7 +223,7 @@ class _Steps:
         return live.peaks, live.now(), self._offloaded
 
     def _offloading(self) -> AbstractContextManager[Any]:
-        """What `train.model.activation_store` does: every saved tensor, weights too, is copied to host memory."""
+        """What `activation_store` does, without memory."""
         setting = self._setting
         if not setting.recipe.memory.offload_activations or setting.device.shares_host_memory:
             return nullcontext()
@@ -236,7 +236,7 @@ class _Steps:
             size, dtype, device = kept
             return torch.empty(size, dtype=dtype, device=device)
 
-        return saved_tensors_hooks(pack, unpack)
+        return saving_all_but_weights(self.model, pack, unpack)
 
     def _update(
         self, strategy: Strategy, module: nn.Module, optimizer: torch.optim.Optimizer, trained: list[nn.Parameter]

@@ -1,0 +1,50 @@
+"""`memory.offload_activations`: what the forward pass keeps for the backward pass waits in host memory, but weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.distributed.tensor import DTensor
+
+from ascendtune.core.log import warn
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.recipe.sections import MemorySection
+
+
+def activation_store(
+    section: MemorySection, device: Device, module: nn.Module
+) -> Callable[[], AbstractContextManager[Any]]:
+    """Makes the context of a forward pass of `module`: with the hooks that offload, where the recipe asks for it."""
+    if not section.offload_activations:
+        return nullcontext
+    if device.shares_host_memory:
+        warn(f"memory.offload_activations has no effect on {device.kind}: activations are in host memory already")
+        return nullcontext
+    on_host = save_on_cpu(pin_memory=True, device_type=device.kind)
+    return lambda: saving_all_but_weights(module, on_host.pack_hook, on_host.unpack_hook)
+
+
+def saving_all_but_weights(
+    module: nn.Module, pack: Callable[[torch.Tensor], Any], unpack: Callable[[Any], torch.Tensor]
+) -> saved_tensors_hooks:
+    """Hooks that give `pack` each tensor that autograd saves, unless its memory is that of a weight of `module`.
+
+    A product saves its matrix: torch's `save_on_cpu` would send every weight to the host and back in each pass. Weights
+    that FSDP has gathered are not told from other tensors, nor are the casts of autocast.
+    """
+    # Divided weights are not what products save.
+    kept = (each for each in (*module.parameters(), *module.buffers()) if not isinstance(each, DTensor))
+    weights = {each.untyped_storage()._cdata for each in kept}
+
+    def pack_others(tensor: torch.Tensor) -> Any:
+        return tensor if tensor.untyped_storage()._cdata in weights else (pack(tensor),)
+
+    def unpack_others(saved: Any) -> torch.Tensor:
+        return saved if isinstance(saved, torch.Tensor) else unpack(*saved)
+
+    return saved_tensors_hooks(pack_others, unpack_others)
