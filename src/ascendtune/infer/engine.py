@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from ascendtune.core.errors import InputError
 from ascendtune.core.files import expanded
 from ascendtune.core.rundir import RunDir
-from ascendtune.data.conversation import Message
+from ascendtune.data.conversation import BadRow, Message
+from ascendtune.data.format.messages import messages_of
 from ascendtune.data.spans import Refused
 from ascendtune.data.spec import NAMED
 from ascendtune.data.template import ChatTemplate
@@ -87,7 +88,8 @@ class Engine:
             progress: called with (answered, total) after every batch.
 
         Raises:
-            InputError: the template rejects a conversation, or it is longer than the model's context.
+            InputError: a conversation is no list of messages, the template rejects it, or it is longer than the
+                model's context.
         """
         offered = tools or [None] * len(conversations)
         prompts = [self._prompt(each, offer) for each, offer in zip(conversations, offered, strict=True)]
@@ -152,10 +154,8 @@ class Engine:
         return self._text(ids)
 
     def _prompt(self, messages: Sequence[Message], tools: list[dict[str, Any]] | None) -> list[int]:
-        for message in messages:
-            _require_utf8(message["content"])
         try:
-            return self.tokenizer.encode(self.template.render_prompt(messages, tools))
+            return self.tokenizer.encode(self.template.render_prompt(_checked(messages), tools))
         except Refused as error:
             raise InputError(
                 f"the chat template rejects this conversation: {error.reason}",
@@ -184,6 +184,22 @@ class Engine:
         if self._stop_text:
             text = text.partition(self._stop_text)[0]
         return text.strip()
+
+
+def _checked(messages: Sequence[Message]) -> list[Message]:
+    """The messages as rows of training data are read: callers may have them from JSON, in any of OpenAI's forms."""
+    turns = list(messages) if isinstance(messages, tuple) else messages
+    for turn in turns if isinstance(turns, list) else ():
+        if isinstance(turn, dict) and isinstance(content := turn.get("content"), str):
+            _require_utf8(content)
+    found = messages_of(turns)
+    if isinstance(found, BadRow):
+        raise InputError(
+            f"this is not a conversation: {found.reason}: {found.detail}",
+            code="not-a-conversation",
+            remedy='give a list of messages for each conversation: [[{"role": "user", "content": "Who are you?"}]]',
+        )
+    return found
 
 
 def _template(name: str, tokenizer: Tokenizer) -> ChatTemplate:

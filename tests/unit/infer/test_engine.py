@@ -242,6 +242,25 @@ def make_llama(directory: Path) -> Path:
     return directory
 
 
+@pytest.mark.parametrize(
+    "conversation",
+    [["hello"], [None], {"role": "user", "content": "hello"}, "hello", 3, [{"role": "user", "content": 3}],
+     [{"content": "hello"}], [{"role": "nobody", "content": "hello"}]],
+)  # fmt: skip
+def test_what_is_no_conversation_is_refused(make_engine: Callable[..., Engine], conversation: Any) -> None:
+    engine = make_engine(END_OF_TURN)
+    for ask in (lambda: engine.generate([conversation], 3), lambda: engine.stream(conversation, print, 3)):
+        with pytest.raises(InputError) as caught:
+            ask()
+        assert caught.value.code == "not-a-conversation"
+
+
+def test_messages_are_read_in_all_forms_of_training_data(make_engine: Callable[..., Engine]) -> None:
+    engine = make_engine(END_OF_TURN)
+    parts: Any = ({"role": "user", "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]},)
+    assert engine.generate([parts], 30) == engine.generate([ASKED], 30) == ["Paris France"]
+
+
 @pytest.mark.parametrize("text", [b"caf\xe9".decode(errors="surrogateescape"), "half \ud83d of a pair"])
 def test_message_that_is_not_utf8_is_refused_as_that(make_engine: Callable[..., Engine], text: str) -> None:
     engine = make_engine(END_OF_TURN)
