@@ -27,9 +27,12 @@ _HELP = """/clear             start a new conversation (/reset is the same)
 /system [TEXT]     set the system message, or remove it, and start a new conversation
 /regenerate        answer the last question again, with another seed
 /save FILE         write the conversation as a row of training data (messages)
-/exit              quit, like exit, Ctrl-D, and Ctrl-C at an empty prompt
+"""
+_HELP_ON_TERMINAL = """/exit              quit, like exit, Ctrl-D, and Ctrl-C at an empty prompt
 \\ at a line's end  continue the message on the next line
 \"\"\"                begin a message of several lines; the same ends it"""
+_HELP_OF_PIPE = """/exit              quit, as at the end of the input
+Every other line is a message."""
 _HELP_INDENT = 19
 _EXITS = ("/exit", "/quit", "/bye", "exit", "quit")
 """Those without a slash, as other chat programs have them, on a terminal only."""
@@ -117,7 +120,8 @@ class _Conversation:
             case "/clear" | "/reset":
                 self._restart(self._system)
             case "/help":
-                print(wrapped(_HELP, terminal_width(sys.stderr), indent=_HELP_INDENT), file=sys.stderr)
+                text = _HELP + (_HELP_ON_TERMINAL if sys.stdin.isatty() else _HELP_OF_PIPE)
+                print(wrapped(text, terminal_width(sys.stderr), indent=_HELP_INDENT), file=sys.stderr)
             case "/system":
                 self._restart(rest.strip() or None)
             case "/regenerate":

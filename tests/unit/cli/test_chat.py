@@ -260,6 +260,21 @@ def test_list_of_commands_fits_a_narrow_terminal(
     shown = Terminal()
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setattr(sys, "stdin", Terminal())
     conversation.take("/help")
     lines = shown.getvalue().splitlines()
     assert max(map(len, lines)) <= 60 and all(line[19] != " " for line in lines)
+
+
+@pytest.mark.parametrize("stdin", [Terminal, io.StringIO])
+def test_help_lists_what_works_in_this_input(
+    stdin: type[io.StringIO], conversation: chat._Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setattr(sys, "stdin", stdin())
+    conversation.take("/help")
+    listed = [line.split("  ")[0] for line in shown.getvalue().splitlines()]
+    assert set(listed) > {"/clear", "/system [TEXT]", "/regenerate", "/save FILE", "/exit"}
+    # Lines of a pipe are messages as they are: no key can be pressed, and no line is continued.
+    assert (stdin is Terminal) == ("Ctrl-D" in shown.getvalue()) == ("\\ at a line's end" in listed)
