@@ -298,7 +298,7 @@ FAULTS = [
         "tests/unit/data/test_store.py",
     ),
     Fault(
-        "data/spans.py",
+        "data/token_ranges.py",
         "ranges.append((first, stop))",
         "ranges.append((first + 1, stop))",
         "an answer's first token is not trained on",
@@ -306,7 +306,7 @@ FAULTS = [
         quick=True,
     ),
     Fault(
-        "data/spans.py",
+        "data/token_ranges.py",
         "ranges.append((first, stop))",
         "ranges.append((first - 1, stop))",
         "the prompt's last token is trained on",

@@ -17,9 +17,10 @@ from ascendtune.data.conversation import BadRow, Conversation, Pair, RawRow, Sin
 from ascendtune.data.format.choose import choose_format
 from ascendtune.data.load import add_system_message
 from ascendtune.data.read import read_rows
-from ascendtune.data.spans import Refused, trained_tokens
+from ascendtune.data.spans import Refused
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
 from ascendtune.data.template import ChatTemplate
+from ascendtune.data.token_ranges import trained_tokens
 from ascendtune.data.tokenizer import Tokenizer
 
 _ROWS_THAT_TELL_THE_FORMAT = 100

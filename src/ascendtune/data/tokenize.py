@@ -28,10 +28,11 @@ from ascendtune.data.shards import (
     write_shards,
 )
 from ascendtune.data.skeleton import Shape, SkeletonRenderer
-from ascendtune.data.spans import Needed, Refused, Rendered, trained_tokens
+from ascendtune.data.spans import Needed, Refused, Rendered
 from ascendtune.data.spec import ROWS_OF_A_GROUP, Task
 from ascendtune.data.store import IGNORED, Float32, ShardWriter, count_labels
 from ascendtune.data.template import ChatTemplate, TemplateTooCostly
+from ascendtune.data.token_ranges import trained_tokens
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,9 @@ from tokenizers import Tokenizer as Backend
 
 from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.skeleton import SkeletonRenderer
-from ascendtune.data.spans import Refused, trained_tokens
+from ascendtune.data.spans import Refused
 from ascendtune.data.template import ChatTemplate
+from ascendtune.data.token_ranges import trained_tokens
 from ascendtune.data.tokenizer import Tokenizer
 
 _TRL = find_spec("trl")

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ascendtune.data.conversation import Conversation, Message
-from ascendtune.data.spans import Refused, _require_tools_in, trained_tokens
+from ascendtune.data.spans import Refused, _require_tools_in
 from ascendtune.data.template import ChatTemplate
+from ascendtune.data.token_ranges import trained_tokens
 from ascendtune.data.tokenizer import Tokenizer
 
 TEMPLATES = Path(__file__).parent / "templates"
