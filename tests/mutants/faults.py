@@ -782,7 +782,7 @@ FAULTS = [
         "tests/integration/train/merge/test_merge.py",
     ),
     Fault(
-        "merge/matching.py",
+        "merge/tied.py",
         "return bool(above.additions or above.rotations or below.additions) or not _same_bytes(above, below)",
         "return not _same_bytes(above, below)",
         "what an adapter learnt for the head is lost where embeddings are tied",

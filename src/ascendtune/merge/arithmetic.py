@@ -131,6 +131,13 @@ def is_transpose(linear: Addition, embedding: Addition) -> bool:
     )
 
 
+def is_equal(one: tuple[SafetensorsHeader, str], other: tuple[SafetensorsHeader, str]) -> bool:
+    """Whether two tensors of one shape, each a file and a name in it, hold the same numbers, in whatever dtypes."""
+    first, second = _read(*one), _read(*other)
+    wide = torch.promote_types(first.dtype, second.dtype)
+    return torch.equal(first.to(wide), second.to(wide))
+
+
 def as_bytes(tensor: torch.Tensor) -> Any:
     """(bytes,) uint8 array of the tensor's contents; no copy where the tensor is contiguous."""
     return tensor.contiguous().flatten().view(torch.uint8).numpy()

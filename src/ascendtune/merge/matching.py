@@ -11,6 +11,7 @@ from ascendtune.hub.oft_adapter import Rotation
 from ascendtune.hub.safetensors_header import FLOAT_DTYPES, bytes_of
 from ascendtune.merge.output import Addition, InputRotation, MergePlan, Output, StackChange
 from ascendtune.merge.source import Base, is_head
+from ascendtune.merge.tied import settle_embeddings
 
 if TYPE_CHECKING:
     from ascendtune.merge.layout import Layout
@@ -41,7 +42,7 @@ class Draft:
     def put(self, adapter: Adapter, name: str, key: str) -> None:
         """Replace a weight of the base by the adapter's."""
         tensor = adapter.file.tensors[key]
-        found = self._find(name)
+        found = self.find(name)
         if found is None and self.is_classifier:
             self._become_classifier(name, adapter, key)
             return
@@ -50,7 +51,7 @@ class Draft:
         if found is None:
             raise _unknown(adapter, name, self.base)
         old = self._get(found)
-        grows = found in (self.base.table, self.base.head) or is_head(found) or found == self._bias_of_head()
+        grows = self._is_embedding(found) or found == self._bias_of_head()
         if old.shape != tensor.shape and not (grows and old.shape[1:] == tensor.shape[1:]):
             raise InputError(
                 f"{name} has shape {list(tensor.shape)} in the adapter and {list(old.shape)} in the base",
@@ -70,10 +71,13 @@ class Draft:
         rows = self.layout.rows_of(name) if old.shape not in fits and self.layout is not None else None
         shape = old.shape if rows is None else (rows[1] - rows[0], *old.shape[1:])
         if shape not in fits:
+            remedy = "with --onto, give the base that the adapter was trained on"
+            if self._is_embedding(found) and shape[1:] in (fits[0][1:], fits[-1][1:]):
+                remedy += "; for new tokens, save the adapter with its embeddings (save_embedding_layers=True)"
             raise InputError(
                 f"{low_rank.module} is {list(shape)} in the base, but the adapter was made for {list(low_rank.shape)}",
                 code="adapter-base-mismatch",
-                remedy="with --onto, give the base that the adapter was trained on",
+                remedy=remedy,
                 where=adapter.directory,
             )
         self._require_addable(old)
@@ -98,7 +102,7 @@ class Draft:
         PEFT's config says what its last module is; it decides unless another one shows that both kinds are adapted.
         """
         is_conv1d = bool(adapter.config.get("fan_in_fan_out"))
-        names = ((each, self._find(f"{each.module}.weight")) for each in adapter.low_rank if not each.is_embedding)
+        names = ((each, self.find(f"{each.module}.weight")) for each in adapter.low_rank if not each.is_embedding)
         opposite = (
             name is not None and self._get(name).shape == (each.shape if is_conv1d else each.shape[::-1])
             for each, name in names
@@ -109,7 +113,7 @@ class Draft:
     def rotate(self, adapter: Adapter, rotation: Rotation) -> None:
         """Rotate the inputs of a module."""
         name = f"{rotation.module}.weight"
-        own = self._find(name)
+        own = self.find(name)
         found = own or self._require_found(adapter, name)
         old, rows = self._get(found), None
         if own is None and found != name:
@@ -169,27 +173,6 @@ class Draft:
             self.layout = Layout(self.base, is_classifier=self.is_classifier)
         return self.layout
 
-    def settle_embeddings(self, adapter: Adapter) -> None:
-        """Input and output embeddings that are one weight stay one as long as the adapter treats them alike."""
-        table = self.base.table
-        if table is None:
-            return
-        below, above = self.outputs[table], self._head()
-        if below.shape[0] != self.base.tensor(table).shape[0]:
-            self._grow_vocabulary(below.shape[0])
-        if self.is_classifier:
-            return
-        if self.base.head is None and not self._is_untied(adapter, below, table):
-            return
-        if above is not None and above.shape[0] != below.shape[0]:
-            raise InputError(
-                f"the adapter makes {below.shape[0]:,} input and {above.shape[0]:,} output embeddings",
-                code="adapter-embeddings-differ",
-                remedy="export the adapter again with both (save_embedding_layers=True)",
-                where=adapter.directory,
-            )
-        self._untie(table)
-
     def shards(self) -> dict[str, list[Output]]:
         """Wider types first, as the format's own writer does: every tensor stays aligned."""
         files: dict[str, list[Output]] = {name: [] for name in self.base.files}
@@ -203,7 +186,7 @@ class Draft:
 
     def _require_found(self, adapter: Adapter, name: str) -> str:
         """The tensor of the files that holds the weight `name` of the model."""
-        found = self._find(name) or self.require_layout().name_of(name) or self._part_shared(name)
+        found = self.find(name) or self.require_layout().name_of(name) or self._part_shared(name)
         if found is None:
             raise _unknown(adapter, name, self.base)
         return found
@@ -229,7 +212,8 @@ class Draft:
         )
         return parameter
 
-    def _find(self, name: str) -> str | None:
+    def find(self, name: str) -> str | None:
+        """The tensor that holds the weight `name` of the model; None where only the model's class could know."""
         if name in self.outputs:
             return name
         found = self.base.find(name)
@@ -242,7 +226,7 @@ class Draft:
             return self.outputs[name]
         assert self.base.table is not None
         # A head that is tied begins as the base's table, whatever becomes of that one.
-        return self.tied_head or replace(self._base_table(), name=name)
+        return self.tied_head or replace(self.base_table(), name=name)
 
     def _set(self, name: str, output: Output) -> None:
         if name in self.outputs:
@@ -250,68 +234,31 @@ class Draft:
         else:
             self.tied_head = output
 
-    def _head(self) -> Output | None:
+    @property
+    def head(self) -> Output | None:
+        """The output embeddings; None where they are the base's table, and nothing has changed them."""
         return self.outputs.get(self.base.head) if self.base.head else self.tied_head
 
-    def _base_table(self) -> Output:
+    def base_table(self) -> Output:
+        """The input embeddings as the base has them."""
         table = self.base.table
         assert table is not None
         tensor = self.base.tensor(table)
         return Output(table, tensor.dtype, tensor.shape, (self.base.files[self.base.where[table]], table))
 
-    def _is_untied(self, adapter: Adapter, below: Output, table: str) -> bool:
-        """Whether tied embeddings have become two; the head is set when they have."""
-        above = self.tied_head
-        if adapter.config.get("ensure_weight_tying") and (above is None or _have_same_changes(above, below)):
-            return False
-        if above is not None:
-            return bool(above.additions or above.rotations or below.additions) or not _same_bytes(above, below)
-        is_base = self._is_base_level(adapter, table)
-        if not self._is_touched(table) or (is_base and not below.additions):
-            return False
-        start = replace(below, additions=()) if is_base else self._base_table()
-        self.tied_head = replace(start, name="lm_head.weight")
-        return True
-
-    def _is_base_level(self, adapter: Adapter, table: str) -> bool:
-        return any(self.base.find(name) == table for name in adapter.whole_base)
-
-    def _untie(self, table: str) -> None:
-        if self.base.head is None:
-            assert self.tied_head is not None
-            head = self.tied_head
-            self.outputs[head.name] = head
-            self.file_of[head.name] = self.file_of[table]
-            self.notes.append(f"the adapter unties input and output embeddings: {head.name} is added")
-        elif not (
-            self.config.get("tie_word_embeddings") and (self._is_touched(table) or self._is_touched(self.base.head))
-        ):
-            return
-        self.config = {**self.config, "tie_word_embeddings": False}
-
-    def _is_touched(self, name: str) -> bool:
-        output = self.outputs[name]
-        return output.is_changed or output.source[0] is not self.base.files[self.base.where[name]]
+    def _is_embedding(self, name: str) -> bool:
+        """Of input or output: its rows are tokens, of which an adapter may have more."""
+        return name in (self.base.table, self.base.head) or is_head(name)
 
     def _bias_of_head(self) -> str | None:
         """The name of the bias of the output embeddings, which Phi and GPT-J have; None where there is none."""
         head = self.base.head
         return None if head is None else self.base.find(f"{head.removesuffix('.weight')}.bias")
 
-    def _grow_vocabulary(self, rows: int) -> None:
-        self.config = dict(self.config)
-        if "vocab_size" in self.config or "text_config" not in self.config:
-            self.config["vocab_size"] = rows
-        else:
-            self.config["text_config"] = {**self.config["text_config"], "vocab_size": rows}
-        grown = rows > self.base.tensor(str(self.base.table)).shape[0]
-        what = "has embeddings for new tokens" if grown else "was trained with fewer embeddings than the base has"
-        self.notes.append(f"the adapter {what}: the vocabulary has {rows:,} rows")
-
     def _become_classifier(self, name: str, adapter: Adapter, key: str) -> None:
         """A reward model: the head that makes logits goes, one that makes scores comes."""
         tensor = adapter.file.tensors[key]
-        table = self._base_table()
+        table = self.base_table()
         for part in (self.base.head, self._bias_of_head()):
             self.outputs.pop(part or "", None)
         self.outputs[name] = Output(name, table.dtype, tensor.shape, (adapter.file, key))
@@ -347,47 +294,17 @@ def _unknown(adapter: Adapter, name: str, base: Base) -> InputError:
     )
 
 
-def _have_same_changes(head: Output, table: Output) -> bool:
-    """Whether one weight can be both: PEFT's own ties part where it casts the adapter to fp32, and have no DoRA."""
-    # Imported here: most adapters leave the embeddings alone.
-    from ascendtune.merge.arithmetic import is_transpose
-
-    pairs = zip(head.additions, table.additions, strict=False)
-    return (
-        len(head.additions) == len(table.additions)
-        and not head.rotations
-        and not table.rotations
-        and _same_bytes(head, table)
-        and all(is_transpose(one, other) for one, other in pairs)
-    )
-
-
-def _same_bytes(one: Output, other: Output) -> bool:
-    if one.shape != other.shape or one.source[0] is not other.source[0]:
-        return False
-    path = one.source[0].path
-    first, second = (each.source[0].tensors[each.source[1]] for each in (one, other))
-    if first.size != second.size:
-        return False
-    with path.open("rb") as a, path.open("rb") as b:
-        a.seek(first.begin)
-        b.seek(second.begin)
-        for begin in range(0, first.size, 1 << 20):
-            size = min(1 << 20, first.size - begin)
-            if a.read(size) != b.read(size):
-                return False
-    return True
-
-
 def plan_merge(base: Base, adapters: list[Adapter]) -> MergePlan:
     """Match every tensor of the adapters with the base's.
 
     Raises:
         InputError: names or shapes do not fit, or the adapters cannot be combined.
     """
-    _require_combinable(adapters)
+    # The plan keeps the adapters as they are: PEFT reads all of their files.
+    combined = [_without_unchanged(base, each) for each in adapters] if _are_combined(adapters) else adapters
+    _require_combinable(combined)
     draft = Draft(base, adapters[0].config.get("task_type") == "SEQ_CLS")
-    for adapter in adapters:
+    for adapter in combined:
         for name, key in adapter.whole.items():
             draft.put(adapter, name, key)
         for low_rank in adapter.low_rank:
@@ -396,14 +313,36 @@ def plan_merge(base: Base, adapters: list[Adapter]) -> MergePlan:
             draft.add_stack(adapter, stack)
         for rotation in adapter.rotations:
             draft.rotate(adapter, rotation)
-    draft.settle_embeddings(adapters[0])
+    settle_embeddings(draft, combined)
     return MergePlan(base, adapters, draft.shards(), draft.config, draft.notes, draft.layout)
+
+
+def _are_combined(adapters: list[Adapter]) -> bool:
+    return len(adapters) > 1 or adapters[0].weight != 1
+
+
+def _without_unchanged(base: Base, adapter: Adapter) -> Adapter:
+    """Without whole weights that are the base's: PEFT saves the embeddings beside a LoRA of them."""
+    whole = {name: key for name, key in adapter.whole.items() if _is_new(base, adapter, name)}
+    return replace(adapter, whole=whole, whole_base=adapter.whole_base & whole.keys())
+
+
+def _is_new(base: Base, adapter: Adapter, name: str) -> bool:
+    found = base.find(name)
+    if found is None and base.head is None and is_head(name):
+        found = base.table
+    if found is None or base.tensor(found).shape != adapter.file.tensors[adapter.whole[name]].shape:
+        return True
+    # Imported here: most adapters have no whole weights.
+    from ascendtune.merge.arithmetic import is_equal
+
+    return not is_equal((base.files[base.where[found]], found), (adapter.file, adapter.whole[name]))
 
 
 def _require_combinable(adapters: list[Adapter]) -> None:
     """Only differences can be summed: not DoRA, which scales whole rows, not rotations, and not whole weights."""
     for adapter in adapters:
-        if (len(adapters) > 1 or adapter.weight != 1) and (adapter.uses_dora or adapter.rotations or adapter.whole):
+        if _are_combined(adapters) and (adapter.uses_dora or adapter.rotations or adapter.whole):
             what = "is OFT" if adapter.rotations else f"has whole weights ({next(iter(adapter.whole), '')})"
             what = "uses DoRA" if adapter.uses_dora else what
             raise InputError(

@@ -20,6 +20,7 @@ import torch
 
 from ascendtune.core.foreign_json import first_line
 from ascendtune.core.units import format_bytes
+from ascendtune.hub.adapter_files import is_adapter_weight
 from ascendtune.hub.loaded_weights import HEADS, require_all_weights, without_own_implementations
 from ascendtune.hub.lora_adapter import Adapter
 from ascendtune.hub.weight_files import read_weight_headers
@@ -169,18 +170,20 @@ def _ask_adapter(plan: MergePlan, ids: torch.Tensor, *, in_one_batch: bool) -> t
             parameter.data = parameter.data.to(dtype, copy=True)
     first, *others = plan.adapters
     try:
-        tuned = PeftModel.from_pretrained(model, first.directory, adapter_name="0")
+        tuned = PeftModel.from_pretrained(model, first.directory, adapter_name=_peft_name(0))
         for number, adapter in enumerate(others, 1):
-            tuned.load_adapter(adapter.directory, str(number))
+            tuned.load_adapter(adapter.directory, _peft_name(number))
     except Exception as error:  # PEFT raises what its classes happen to raise on values that cannot be
         raise CannotVerify(f"PEFT cannot load the adapter: {first_line(error)}") from error
+    for number, adapter in enumerate(others, 1):
+        _require_loaded(tuned, _peft_name(number), adapter)
     if others or first.weight != 1:
         _combine(tuned, plan.adapters)
     tuned.eval()
     try:
         if base is not None:
             return _logits(tuned, files, ids), base
-        both = _logits(tuned, files, ids.repeat(2, 1), adapter_names=["0", "__base__"])
+        both = _logits(tuned, files, ids.repeat(2, 1), adapter_names=[_peft_name(0), "__base__"])
         return both[:1], both[1:]
     except ValueError:
         if base is not None:
@@ -190,6 +193,27 @@ def _ask_adapter(plan: MergePlan, ids: torch.Tensor, *, in_one_batch: bool) -> t
     except (AttributeError, TypeError) as error:
         # PEFT's all-linear takes routers, too, of which some answer with several tensors.
         raise CannotVerify(f"PEFT's model does not compute: {first_line(error)}") from error
+
+
+def _peft_name(number: int) -> str:
+    """A number alone would be taken for that of a layer where PEFT removes the adapter's name from a weight's."""
+    return f"adapter_{number}"
+
+
+def _require_loaded(tuned: Any, name: str, adapter: Adapter) -> None:
+    """PEFT drops weights of a further adapter where ensure_weight_tying asks for a head that another one has wrapped.
+
+    Raises:
+        CannotVerify: it has.
+    """
+    from peft import get_peft_model_state_dict, load_peft_weights
+    from peft.utils.transformers_weight_conversion import convert_peft_adapter_state_dict_for_transformers
+
+    loaded = get_peft_model_state_dict(tuned, adapter_name=name, save_embedding_layers=False)
+    weights = load_peft_weights(str(adapter.directory), device="cpu")
+    names = convert_peft_adapter_state_dict_for_transformers(tuned, tuned.peft_config[name], weights)
+    if lost := [each for each in names if is_adapter_weight(each) and each not in loaded]:
+        raise CannotVerify(f"PEFT does not load {lost[0]} of {adapter.directory}")
 
 
 def _can_share_a_batch(plan: MergePlan) -> bool:
@@ -241,7 +265,7 @@ def _logits(
 
 
 def _combine(tuned: Any, adapters: list[Adapter]) -> None:
-    names = [str(number) for number in range(len(adapters))]
+    names = [_peft_name(number) for number in range(len(adapters))]
     tuned.base_model.set_adapter(names)
     for module in tuned.modules():
         if hasattr(module, "set_scale"):

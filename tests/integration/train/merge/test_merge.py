@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -274,6 +274,88 @@ def test_merge_keeps_the_embeddings_of_new_tokens(tie: bool, make_base: Any, mak
     assert merged.verification is not None and merged.verification.difference < 1e-5
     config = json.loads((tmp_path / "merged" / "config.json").read_text())
     assert (config["vocab_size"], config["tie_word_embeddings"]) == (520, tie)
+
+
+@pytest.mark.parametrize("save_embedding_layers", [True, "auto"])
+def test_table_is_the_base_of_a_tied_head_that_peft_saved_alone(
+    save_embedding_layers: Any, make_base: Any, tmp_path: Path
+) -> None:
+    """A LoRA of the head of a larger vocabulary: what is below it is the table as well, and is saved as the head's."""
+    base = make_base(tie=True)
+    model = AutoModelForCausalLM.from_pretrained(base)
+    model.resize_token_embeddings(520, mean_resizing=False)
+    tuned = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", target_modules=["lm_head", "q_proj"]))
+    for name, each in tuned.named_parameters():
+        each.data += 0.1 * torch.randn_like(each) * ("lora_" in name)
+    tuned.save_pretrained(tmp_path / "adapter", save_embedding_layers=save_embedding_layers)
+    assert not any("embed_tokens" in name for name in load_file(tmp_path / "adapter" / "adapter_model.safetensors"))
+    merged = merge([str(tmp_path / "adapter")], tmp_path / "merged")
+    assert merged.verification is not None and merged.verification.difference < 1e-5
+    ids = torch.arange(500, 520)[None]
+    with torch.inference_mode():
+        expected = tuned.eval()(ids).logits
+        found = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(ids).logits
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_new_tokens_whose_embeddings_were_not_saved_are_told(make_base: Any, make_adapter: Any, tmp_path: Path) -> None:
+    adapter = make_adapter(make_base(tie=True), save_embedding_layers=True, target_modules=["lm_head", "q_proj"])
+    path = adapter / "adapter_model.safetensors"
+    save_file({name: each for name, each in load_file(path).items() if ".base_layer." not in name}, path)
+    with pytest.raises(InputError) as caught:
+        merge([str(adapter)], tmp_path / "merged")
+    assert caught.value.code == "adapter-base-mismatch" and "save_embedding_layers" in caught.value.remedy
+
+
+@pytest.mark.parametrize("tie", [True, False])
+@pytest.mark.parametrize(
+    "other", [{"target_modules": ["q_proj"]}, {"target_modules": ["embed_tokens"], "r": 2}], ids=str
+)
+def test_unchanged_embeddings_beside_an_adapter_do_not_prevent_a_sum(
+    other: dict[str, Any], tie: bool, make_base: Any, make_adapter: Any, tmp_path: Path
+) -> None:
+    """PEFT saves the base's embeddings beside a LoRA of them, in the dtype that the base was loaded in."""
+    base = make_base(tie=tie, dtype=torch.bfloat16)
+    one = make_adapter(base, "one", target_modules=["embed_tokens", "v_proj"], save_embedding_layers="auto")
+    path = one / "adapter_model.safetensors"
+    weights = load_file(path)
+    name = "base_model.model.model.embed_tokens.base_layer.weight"
+    save_file({**weights, name: weights[name].float()}, path)
+    two = make_adapter(base, "two", **other)
+    merged = merge([f"{one}=0.7", str(two)], tmp_path / "merged")
+    assert merged.verification is not None and merged.verification.agrees
+    save_file({**weights, name: weights[name] * 1.01}, path)
+    with pytest.raises(InputError) as caught:
+        merge([f"{one}=0.7", str(two)], tmp_path / "again")
+    assert caught.value.code == "adapters-not-combinable"
+
+
+def test_embeddings_part_where_one_of_two_adapters_does_not_tie_its_own(
+    make_base: Any, make_adapter: Any, tmp_path: Path
+) -> None:
+    base = make_base(tie=True)
+    one = make_adapter(base, "one", ensure_weight_tying=True)
+    two = make_adapter(base, "two", target_modules=["embed_tokens"])
+    merged = merge([str(one), str(two)], tmp_path / "merged")
+    assert merged.verification is not None and merged.verification.agrees
+    assert json.loads((tmp_path / "merged" / "config.json").read_text())["tie_word_embeddings"] is False
+
+
+def test_sum_of_two_adapters_that_tie_stays_tied_though_peft_loads_a_part_of_it(
+    make_base: Any, make_adapter: Any, tmp_path: Path
+) -> None:
+    base = make_base(tie=True)
+    options = {"target_modules": ["embed_tokens"], "ensure_weight_tying": True}
+    adapters = [make_adapter(base, name, **options) for name in ("one", "two")]
+    merged = merge([str(each) for each in adapters], tmp_path / "merged")
+    assert merged.verification is None and any("PEFT does not load" in note for note in merged.notes)
+    name = "model.embed_tokens.weight"
+    expected = _weights(base)[name]
+    for adapter in adapters:
+        a, b = (_weights(adapter)[f"base_model.model.model.embed_tokens.lora_embedding_{each}"] for each in "AB")
+        expected = expected + 2 * (b @ a).T
+    found = _weights(tmp_path / "merged")
+    assert torch.allclose(found[name], expected, atol=1e-6) and "lm_head.weight" not in found
 
 
 @pytest.mark.parametrize("tie", [True, False])
