@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ class TransformersModel:
         config = model.config.get_text_config()
         self.context: int | None = getattr(config, "max_position_embeddings", None)
         """Largest number of tokens of prompt and answer together; None if the model has no limit."""
-        self._batches: bool | None = None
+        self._pads: bool | None = None
 
     @classmethod
     def load(
@@ -89,25 +89,51 @@ class TransformersModel:
         Raises:
             InputError: a prompt fills the model's context.
         """
-        longest = max(map(len, prompts))
-        settings = self._settings(self._room(longest, max_new_tokens), temperature, top_p, stop_ids, pad_id)
+        rooms = [self._room(len(prompt), max_new_tokens) for prompt in prompts]
         target = self.device.torch_device
         accelerators = [] if target.index is None else [target.index]
-        differ_in_length = len({len(prompt) for prompt in prompts}) > 1
-        batches = [[prompt] for prompt in prompts] if differ_in_length and not self._can_pad(pad_id) else [prompts]
-        answers: list[list[int]] = []
+        answers: list[list[int]] = [[] for _ in prompts]
         with torch.random.fork_rng(accelerators, device_type=target.type), torch.inference_mode():
             torch.manual_seed(seed)
-            for batch in batches:
+            for numbers in self._batches(prompts, rooms, pad_id):
+                batch = [prompts[number] for number in numbers]
                 width = max(map(len, batch))
                 output = self.model.generate(
                     **self._padded(batch, pad_id),
-                    generation_config=settings,
+                    generation_config=self._settings(rooms[numbers[0]], temperature, top_p, stop_ids, pad_id),
                     stopping_criteria=[_Ended(is_ended, width)] if is_ended else None,
                     streamer=_Streamer(on_token) if on_token else None,
                 )
-                answers += [_up_to_stop(row, stop_ids) for row in output[:, width:].tolist()]
+                for number, row in zip(numbers, output[:, width:].tolist(), strict=True):
+                    answers[number] = _up_to_stop(row, stop_ids)
         return answers
+
+    def _batches(self, prompts: Sequence[list[int]], rooms: Sequence[int], pad_id: int) -> list[list[int]]:
+        """Numbers of the prompts that are answered together; each gets the answer that it would get alone.
+
+        Args:
+            rooms: how many new tokens each may get; the same for those of a batch.
+        """
+        batches = []
+        for room in dict.fromkeys(rooms):
+            numbers = [number for number, each in enumerate(rooms) if each == room]
+            lengths = {len(prompts[number]) for number in numbers}
+            is_one = len(lengths) == 1 or (self._has_one_rope(lengths, room) and self._can_pad(pad_id))
+            batches += [numbers] if is_one else [[number] for number in numbers]
+        return batches
+
+    def _has_one_rope(self, lengths: Collection[int], room: int) -> bool:
+        """Whether prompts of these lengths have the same rotary frequencies throughout their answers.
+
+        With LongRoPE (Phi-3) they change at a length, and the longest of a batch decides for all.
+        """
+        found = getattr(self.model.config.get_text_config(), "rope_parameters", None) or {}
+        changes = [
+            each["original_max_position_embeddings"]
+            for each in (found, *found.values())
+            if isinstance(each, dict) and each.get("rope_type") == "longrope"
+        ]
+        return all(min(lengths) > change or max(lengths) + room <= change for change in changes)
 
     def _padded(self, prompts: Sequence[list[int]], pad_id: int) -> dict[str, torch.Tensor]:
         """input_ids and attention_mask: (prompts, longest) int64, padded on the left: answers start in one column."""
@@ -121,12 +147,12 @@ class TransformersModel:
 
     def _can_pad(self, pad_id: int) -> bool:
         """Whether padded prompts give the same answers as unpadded ones; tested once, when needed."""
-        if self._batches is None:
+        if self._pads is None:
             with torch.inference_mode():
-                self._batches = self._is_same_padded(pad_id)
-            if not self._batches:
+                self._pads = self._is_same_padded(pad_id)
+            if not self._pads:
                 warn("padding changes the answers of this model: prompts are answered one at a time")
-        return self._batches
+        return self._pads
 
     def _is_same_padded(self, pad_id: int) -> bool:
         vocabulary = self.model.get_input_embeddings().weight.shape[0]
@@ -171,16 +197,16 @@ class TransformersModel:
             **sampling,
         )
 
-    def _room(self, longest: int, max_new_tokens: int) -> int:
+    def _room(self, length: int, max_new_tokens: int) -> int:
         if self.context is None:
             return max_new_tokens
-        if longest >= self.context:
+        if length >= self.context:
             raise InputError(
-                f"the conversation has {longest:,} tokens, the model's context holds {self.context:,}",
+                f"the conversation has {length:,} tokens, the model's context holds {self.context:,}",
                 code="prompt-too-long",
                 remedy="shorten it; /clear begins a new conversation in `ascendtune chat`",
             )
-        return min(max_new_tokens, self.context - longest)
+        return min(max_new_tokens, self.context - length)
 
 
 class _Ended:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM
 
 from ascendtune.core.errors import InputError
 from ascendtune.data.conversation import Message
@@ -268,3 +268,36 @@ def test_message_that_is_not_utf8_is_refused_as_that(make_engine: Callable[..., 
         with pytest.raises(InputError) as caught:
             ask([{"role": "user", "content": text}])
         assert caught.value.code == "not-utf8"
+
+
+def test_a_prompt_gets_its_answer_whole_beside_one_that_fills_the_context() -> None:
+    """The model goes round 5, 6, 7 and holds 64 tokens."""
+    model = TransformersModel(chain([5, 6, 7], 16), find_device())
+    settings: dict[str, Any] = {"temperature": 0.0, "top_p": 1.0, "seed": 0, "stop_ids": (), "pad_id": 0}
+    prompts = [[5] * 61, [7], [6] * 61, [5, 6]]
+    answers = model.generate(prompts, 20, **settings)
+    assert [len(each) for each in answers] == [3, 20, 3, 20]
+    assert answers == [model.generate([each], 20, **settings)[0] for each in prompts]
+
+
+def test_a_longer_prompt_does_not_change_the_rotary_frequencies_of_others() -> None:
+    """LongRoPE's frequencies change at a length, here 16, and transformers takes the longest row's for all."""
+    rope = {
+        "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 16,
+        "short_factor": [1.0] * 4, "long_factor": [4.0, 3.0, 2.0, 8.0],
+    }  # fmt: skip
+    config = Phi3Config(
+        vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, original_max_position_embeddings=16, rope_parameters=rope,
+        bos_token_id=1, eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        network = Phi3ForCausalLM(config).eval()
+        for parameter in network.parameters():
+            parameter *= 4
+    model = TransformersModel(network, find_device())
+    settings: dict[str, Any] = {"temperature": 0.0, "top_p": 1.0, "seed": 0, "stop_ids": (), "pad_id": 0}
+    draw = random.Random(0)
+    prompts = [[draw.randrange(3, 97) for _ in range(length)] for length in (4, 30, 7, 12, 20)]
+    assert model.generate(prompts, 8, **settings) == [model.generate([each], 8, **settings)[0] for each in prompts]
