@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from ascendtune.infer.transformers import TransformersModel
     from ascendtune.machine.torch_backend.device import Device
 
+_NO_CHARACTER = "\ufffd"
+"""What tokenizers write for bytes that are none, or not one yet."""
+
 
 def load(
     path: str | Path, device: Device | None = None, *, template: str = "auto", trust_remote_code: bool = False
@@ -109,7 +112,7 @@ class Engine:
                 is_ended=self._is_ended if self._stop_text else None,
             )
             for number, ids in zip(batch, results, strict=True):
-                answers[number] = self._text(ids)
+                answers[number] = self._text(ids).strip()
             if progress is not None:
                 progress(start + len(batch), len(order))
         return answers
@@ -125,18 +128,24 @@ class Engine:
         seed: int = 0,
     ) -> str:
         """`generate` for one conversation; `on_text` gets the answer piece by piece, in whole characters."""
-        from tokenizers.decoders import DecodeStream
-
-        decoder = DecodeStream(skip_special_tokens=True)
         stop_ids = self.template.stop_ids
-        waiting = ""
+        tokens: list[int] = []
+        shown = ""
+
+        def show(text: str) -> None:
+            nonlocal shown
+            if len(text) > len(shown):
+                on_text(text[len(shown) :])
+                shown = text
 
         def on_token(token: int) -> None:
-            nonlocal waiting
-            if token not in stop_ids and (piece := decoder.step(self.tokenizer.backend, token)):
-                shown, waiting = self._without_end(waiting + piece)
-                if shown:
-                    on_text(shown)
+            if token in stop_ids:
+                return
+            tokens.append(token)
+            # tokenizers' DecodeStream raises where the bytes of several tokens are no character.
+            text = self.tokenizer.decode(tokens, skip_special_tokens=True)
+            if not text.endswith(_NO_CHARACTER):
+                show(self._without_end(text))
 
         [ids] = self.model.generate(
             [self._prompt(messages, None)],
@@ -149,9 +158,9 @@ class Engine:
             is_ended=self._is_ended if self._stop_text else None,
             on_token=on_token,
         )
-        if waiting and (self._stop_text is None or self._stop_text not in waiting):
-            on_text(waiting)
-        return self._text(ids)
+        text = self._text(ids)
+        show(text)
+        return text.strip()
 
     def _prompt(self, messages: Sequence[Message], tools: list[dict[str, Any]] | None) -> list[int]:
         try:
@@ -168,22 +177,17 @@ class Engine:
         tail = 4 + len(self.tokenizer.encode(self._stop_text))
         return self._stop_text in self.tokenizer.decode(ids[-tail:])
 
-    def _without_end(self, text: str) -> tuple[str, str]:
-        """What of `text` can be shown, and the rest, which is or may become the textual end of a turn."""
-        end = self._stop_text or ""
-        if end in text:
-            at = text.index(end) if end else len(text)
-        else:
-            at = next(
-                start for start in range(max(0, len(text) - len(end)), len(text) + 1) if end.startswith(text[start:])
-            )
-        return text[:at], text[at:]
+    def _without_end(self, text: str) -> str:
+        """What of `text` can be shown: nothing that is or may become the textual end of a turn."""
+        end = self._stop_text
+        if end is None or end in text:
+            return text.partition(end)[0] if end else text
+        begins = range(max(0, len(text) - len(end)), len(text) + 1)
+        return text[: next(begin for begin in begins if end.startswith(text[begin:]))]
 
     def _text(self, ids: Sequence[int]) -> str:
         text = self.tokenizer.decode(ids, skip_special_tokens=True)
-        if self._stop_text:
-            text = text.partition(self._stop_text)[0]
-        return text.strip()
+        return text.partition(self._stop_text)[0] if self._stop_text else text
 
 
 def _checked(messages: Sequence[Message]) -> list[Message]:

@@ -9,9 +9,11 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM
@@ -135,6 +137,45 @@ def test_textual_end_and_what_follows_is_not_shown(
     assert engine.stream(ASKED, pieces.append) == shown.strip()
     assert "".join(pieces) == shown
     assert engine.generate([ASKED]) == [shown.strip()]
+
+
+@pytest.mark.parametrize(
+    ("said", "pieces"),
+    [
+        (["<0xE4>", "<0xBD>", "<0xA0>", "a"], ["你", "a"]),
+        (["a", "<0xE4>", "b"], ["a", "\ufffdb"]),
+        (["a", "<0xE4>", "<0xBD>"], ["a", "\ufffd\ufffd"]),
+        (["<0x41>", "<0xE4>", "a"], ["A", "\ufffda"]),
+        (["a", "beyond", "b"], ["a", "b"]),
+    ],
+)
+def test_bytes_that_are_no_character_are_shown_as_that(
+    make_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, said: list[str], pieces: list[str]
+) -> None:
+    """As of Llama 2 and Gemma: a token for each byte that has no other, which a model may draw in any order."""
+    names = [*(f"<0x{number:02X}>" for number in range(256)), "a", "b"]
+    backend = tokenizers.Tokenizer(
+        tokenizers.models.BPE({name: number for number, name in enumerate(names)}, [], byte_fallback=True)
+    )
+    backend.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.ByteFallback(), tokenizers.decoders.Fuse()])
+    engine = make_engine(END_OF_TURN)
+    prompt = engine.tokenizer.encode(engine.template.render_prompt(ASKED))
+    ids = [names.index(name) if name in names else len(names) for name in said]
+    monkeypatch.setattr(engine, "_prompt", lambda *_: prompt)
+    monkeypatch.setattr(engine.tokenizer, "backend", backend)
+    monkeypatch.setattr(engine, "template", SimpleNamespace(stop_ids=()))
+
+    def generate(*_: Any, on_token: Callable[[int], None], **__: Any) -> list[list[int]]:
+        for token in ids:
+            on_token(token)
+        return [ids]
+
+    monkeypatch.setattr(engine.model, "generate", generate)
+    shown: list[str] = []
+    answer = engine.stream(ASKED, shown.append)
+    assert shown == pieces
+    # The decoder takes bytes beside each other as one text, of which an A that has been shown was the beginning.
+    assert answer == "".join(pieces).replace("A", "\ufffd")
 
 
 def test_special_tokens_inside_an_answer_are_not_shown(make_engine: Callable[..., Engine]) -> None:
