@@ -30,6 +30,8 @@ _TEMPLATE_FAULTS = (
 
 
 _LONGEST_REASON = 500
+_UNUSUAL = "7302946185"
+"""An answer that no template writes itself, as the word in `</answer>`, and that a change of case leaves as it is."""
 # Bytes; a longer file is refused for its length.
 _LONGEST_FILE = 4_000_000
 
@@ -212,10 +214,10 @@ class ChatTemplate:
         """
         question: Message = {"role": "user", "content": "question"}
         try:
-            text, _ = self.text_of([question, {"role": "assistant", "content": "answer"}])
+            text, _ = self.text_of([question, {"role": "assistant", "content": _UNUSUAL}])
         except Refused:
             return self.tokenizer.eos
-        rest = text[text.rfind("answer") + len("answer") :].strip() if "answer" in text else ""
+        rest = text.rpartition(_UNUSUAL)[2].strip() if _UNUSUAL in text else ""
         tokens = self._tokens_at_beginning(rest)
         ends = {self.tokenizer.text_of(number) for number in self.tokenizer.eos_ids}
         at = next((number for number, token in enumerate(tokens) if token in ends), 0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.data.conversation import Message
+from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.spans import Refused
 from ascendtune.data.spec import NAMED
 from ascendtune.data.template import ChatTemplate
@@ -151,6 +151,22 @@ def test_the_turn_end_stops_generation_before_the_eos(make_model: Callable[..., 
     tokenizer = Tokenizer.load(directory)
     template = ChatTemplate.load("chatml", tokenizer)
     assert template.stop_ids == tuple(map(tokenizer.id_of, ["<|im_end|>", "<|endoftext|>", "</s>"]))
+
+
+@pytest.mark.parametrize("before, after", [("<answer>", "</answer>"), ("answer: ", "")])
+def test_what_ends_a_turn_is_trained_on_where_the_template_writes_the_word_answer(
+    before: str, after: str, make_model: Callable[..., Path]
+) -> None:
+    source = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
+        + f"{before}{{{{ m.content }}}}{after}{{% else %}}{{{{ m.content }}}}{{% endif %}}<|im_end|>\n{{% endfor %}}"
+        + "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    template = ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=source, eos_token="<|im_end|>")))
+    rendered = template.render(Conversation([*HELLO, *HELLO]))
+    answer = f"{before}\nHi there  {after}<|im_end|>"
+    assert [rendered.text[begin:end] for begin, end in rendered.spans] == [answer, answer]
+    assert rendered.text.endswith(f"{answer}\n")
 
 
 @pytest.mark.parametrize(
