@@ -59,11 +59,7 @@ class TransformersModel:
         if _counts_positions_itself(model):
             _leave_positions_to(model)
         if weights.adapter is not None:
-            present = model.get_input_embeddings().weight.shape[0]
-            # The adapter's table may be padded to more rows than the tokenizer has ids, or have fewer than the base's.
-            rows = max(vocabulary, _rows_of_embeddings(model, weights.adapter) or present)
-            if rows != present:
-                model.resize_token_embeddings(rows, mean_resizing=False)
+            _resize_embeddings(model, weights.adapter, vocabulary)
             model = _with_adapter(model, weights.adapter)
         return cls(model.to(device.torch_device).eval(), device)
 
@@ -301,13 +297,40 @@ def _leave_positions_to(model: Any) -> None:
     model.prepare_inputs_for_generation = without_positions
 
 
-def _rows_of_embeddings(model: Any, adapter: Path) -> int | None:
-    """Rows of the input or output embeddings that the adapter has as a whole; None where it has neither."""
-    tables = (model.get_input_embeddings(), model.get_output_embeddings())
-    modules = [name for name, each in model.named_modules() if each in tables]
+def _resize_embeddings(model: Any, adapter: Path, vocabulary: int) -> None:
+    """Give the model as many embeddings as the adapter has.
+
+    Raises:
+        InputError: new tokens have no embeddings in the adapter: they would be random.
+    """
+    present = model.get_input_embeddings().weight.shape[0]
+    stored = _rows_of_embeddings(model, adapter)
+    # The adapter's table may be padded to more rows than the tokenizer has ids, or have fewer than the base's.
+    rows = max(vocabulary, next(filter(None, stored), present))
+    if rows > present and not all(stored):
+        raise InputError(
+            f"the adapter is for {rows:,} tokens, the base has embeddings for {present:,}, and those of the others are "
+            f"{'only partly ' if any(stored) else 'not '}in the adapter",
+            code="adapter-embeddings-missing",
+            remedy="save it again with save_embedding_layers=True, and what that leaves out in modules_to_save; "
+            "without new tokens, remove its tokenizer: that of the base is used",
+            where=adapter,
+        )
+    if rows != present:
+        model.resize_token_embeddings(rows, mean_resizing=False)
+
+
+def _rows_of_embeddings(model: Any, adapter: Path) -> list[int | None]:
+    """Rows that the adapter has as a whole for input and output embeddings, once where they are tied; None for none."""
     stored = read_safetensors_header(adapter / WEIGHTS).tensors
-    names = [f"{PREFIX}{module}{inner}.weight" for module in modules for inner in ("", ".base_layer")]
-    return next((stored[name].shape[0] for name in names if name in stored), None)
+    tables = (model.get_input_embeddings(), model.get_output_embeddings())
+    found: dict[int, int | None] = {}
+    for name, module in model.named_modules():
+        if module in tables:
+            names = [f"{PREFIX}{name}{inner}.weight" for inner in ("", ".base_layer", ".token_adapter.base_layer")]
+            rows = next((stored[each].shape[0] for each in names if each in stored), None)
+            found[id(module.weight)] = found.get(id(module.weight)) or rows
+    return list(found.values())
 
 
 def _with_adapter(model: Any, adapter: Path) -> Any:

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from ascendtune.core.errors import InputError
 from ascendtune.infer.engine import find_weights
+from ascendtune.infer.transformers import _resize_embeddings
 
 
 def write_config(directory: Path, name: str, content: dict[str, object]) -> Path:
@@ -40,6 +42,41 @@ def test_an_adapter_brings_its_base_and_its_own_tokenizer(
     found = find_weights(adapter)
     assert (found.model, found.adapter) == (tiny_model, adapter)
     assert found.tokenizer == (adapter if has_tokenizer else tiny_model)
+
+
+_TABLES = {"embed_tokens": "model.embed_tokens", "lm_head": "lm_head"}
+
+
+@pytest.mark.parametrize(
+    ("tie", "saved"), [(False, []), (False, ["embed_tokens"]), (False, ["lm_head"]), (True, [])], ids=str
+)
+def test_new_tokens_without_embeddings_in_the_adapter_are_refused(tie: bool, saved: list[str], tmp_path: Path) -> None:
+    """transformers draws those that it adds: the adapter was trained with others."""
+    adapter = _adapter_of_new_tokens(tmp_path, saved)
+    with pytest.raises(InputError) as caught:
+        _resize_embeddings(_network(tie), adapter, 20)
+    assert caught.value.code == "adapter-embeddings-missing"
+
+
+@pytest.mark.parametrize(
+    ("tie", "saved"), [(False, ["embed_tokens", "lm_head"]), (True, ["lm_head"]), (True, ["embed_tokens"])], ids=str
+)
+@pytest.mark.parametrize("inner", ["", ".base_layer", ".token_adapter.base_layer"])
+def test_new_tokens_get_the_embeddings_of_the_adapter(tie: bool, saved: list[str], inner: str, tmp_path: Path) -> None:
+    network = _network(tie)
+    _resize_embeddings(network, _adapter_of_new_tokens(tmp_path, saved, inner), 20)
+    assert len(network.get_input_embeddings().weight) == 24, "the table is padded beyond the tokenizer's 20 tokens"
+
+
+def _network(tie: bool) -> LlamaForCausalLM:
+    shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=16, tie_word_embeddings=tie, **shape))
+
+
+def _adapter_of_new_tokens(directory: Path, saved: list[str], inner: str = "") -> Path:
+    tensors = {f"base_model.model.{_TABLES[name]}{inner}.weight": torch.zeros(24, 8) for name in saved}
+    save_file({**tensors, "other": torch.zeros(1)}, directory / "adapter_model.safetensors")
+    return directory
 
 
 def test_model_directory_is_its_own_tokenizer(tiny_model: Path) -> None:
