@@ -180,7 +180,8 @@ class Tokenizer:
         write_atomically(target / "tokenizer.json", self.backend.to_str(pretty=True))
         config = {**self.config, **self.named_tokens}
         config.pop("chat_template", None)
-        config.setdefault("tokenizer_class", "PreTrainedTokenizerFast")
+        if "tokenizer_class" not in config or _marks_spaces(self.backend):
+            config["tokenizer_class"] = "PreTrainedTokenizerFast"
         if "added_tokens_decoder" in config:
             config["added_tokens_decoder"] = _added_tokens_as_json(self.backend)
         templates = {**self.chat_templates, **({"default": chat_template} if chat_template else {})}
@@ -275,6 +276,16 @@ def _tokens_by_id(path: Path) -> list[str]:
         if type(number) is not int or not 0 <= number <= _LARGEST_ID:
             raise bad_field(path, text, number, "a token id")
     return sorted(ids, key=lambda text: ids[text])
+
+
+def _marks_spaces(backend: tokenizers.Tokenizer) -> bool:
+    """Whether it writes "▁" for a space, as SentencePiece does.
+
+    The classes for it (LlamaTokenizer, T5Tokenizer) make their own pipeline of the vocabulary since transformers 5,
+    with other tokens behind special ones and spaces than the file's, with which the model was trained.
+    """
+    parts = (backend.normalizer, backend.pre_tokenizer)
+    return any("▁" in each.__getstate__().decode() for each in parts if each is not None)
 
 
 def _added_tokens_as_json(backend: tokenizers.Tokenizer) -> dict[str, dict[str, Any]]:

@@ -45,6 +45,22 @@ def test_transformers_tokenises_the_same_before_and_after_saving(
         assert [original.encode(text, add_special_tokens=False) for text in TEXTS] == [ours.encode(t) for t in TEXTS]
 
 
+@pytest.mark.parametrize("kind", ["metaspace", "prepending"])
+def test_a_class_that_makes_its_own_pipeline_is_not_saved(
+    kind: str, make_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    """LlamaTokenizer in transformers 5 takes the vocabulary alone from tokenizer.json."""
+    from transformers import AutoTokenizer
+
+    directory = make_model(kind, tokenizer_class="LlamaTokenizer", legacy=False)
+    (directory / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    ours = Tokenizer.load(directory)
+    ours.save(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    assert [theirs.encode(text, add_special_tokens=False) for text in TEXTS] == [ours.encode(text) for text in TEXTS]
+
+
 def test_new_tokens_get_the_next_ids_and_known_ones_keep_theirs(make_model: Callable[..., Path]) -> None:
     directory = make_model()
     plain = Tokenizer.load(directory)
