@@ -59,7 +59,8 @@ def rows_of_csv(
         raise DataError(
             f"not valid CSV: {error}",
             code="invalid-csv",
-            remedy='check for an unclosed quote; write a quote inside a field as ""',
+            remedy='check for an unclosed quote; write a quote inside a field as ""; '
+            r"convert line ends of an old Mac with tr '\r' '\n'",
             where=source.place(begin),
         ) from error
 
@@ -86,7 +87,11 @@ def delimiter_of(path: Path, encoding: Encoding = "auto") -> str:
         if characters > _CHARACTERS_THAT_TELL_THE_DELIMITER:
             break
     for delimiter in _DELIMITERS:
-        rows = [row for row in csv.reader(lines, delimiter=delimiter) if row]
+        try:
+            rows = [row for row in csv.reader(lines, delimiter=delimiter) if row]
+        except csv.Error:
+            # A carriage return within a line and no quotes.
+            continue
         if len(rows) > 1 and characters > _CHARACTERS_THAT_TELL_THE_DELIMITER:
             # It may be cut off in a field with line breaks.
             rows.pop()

@@ -572,6 +572,17 @@ def test_names_and_keys_by_the_ten_thousand_are_compared_in_time(tmp_path: Path)
     assert row.fault is not None and "'c99999'" in row.fault.detail
 
 
+def test_carriage_return_without_quotes_is_refused_and_in_quotes_read(tmp_path: Path) -> None:
+    """Excel's "CSV (Macintosh)" ends lines with it; whatever the delimiter may be."""
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"question,answer\rhello,hi\r")
+    with pytest.raises(DataError) as caught:
+        list(_read(path))
+    assert (caught.value.code, caught.value.where) == ("invalid-csv", f"{path}:1")
+    path.write_bytes(b'question;answer\nhello;"one\rtwo"\n')
+    assert [row.values for row in _read(path)] == [{"question": "hello", "answer": "one\rtwo"}]
+
+
 def test_a_csv_may_be_separated_by_semicolons_and_end_in_empty_columns(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text('\ufeffa, b;c;\n"1, 2;";x;\n3;"y ""z""";\n')
