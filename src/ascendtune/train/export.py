@@ -18,7 +18,7 @@ from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.files import removed_on_failure, sync_directory, sync_tree
 from ascendtune.core.units import format_bytes
 from ascendtune.data.tokenizer import Tokenizer
-from ascendtune.hub.adapter_files import CONFIG, read_adapter_config
+from ascendtune.hub.adapter_files import CONFIG, PREFIX, WEIGHTS, read_adapter_config
 from ascendtune.recipe.deepspeed_config import silence_deepspeed
 from ascendtune.train.tuner.frozen_adapters import TRAINED, write_sum
 from ascendtune.train.tuner.peft_names import write_for_peft
@@ -48,6 +48,8 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
             tuned.save_pretrained(temporary, **options)
             if adapted:
                 _write_tables_once(temporary)
+                if new_tokens:
+                    _write_all_tables(tuned, temporary)
                 write_sum(tuned, temporary)
                 write_for_peft(tuned, temporary)
                 _sort_module_names(temporary / CONFIG)
@@ -88,13 +90,30 @@ def _write_tables_once(directory: Path) -> None:
     from safetensors import safe_open
     from safetensors.torch import load_file, save_file
 
-    file = directory / "adapter_model.safetensors"
+    file = directory / WEIGHTS
     with safe_open(file, "pt") as opened:
         names = opened.keys()
     needless = [name for name in names if {"modules_to_save", "original_module"} & {*name.split(".")}]
     if needless:
         kept = {name: tensor for name, tensor in load_file(file).items() if name not in needless}
         save_file(kept, file, metadata={"format": "pt"})
+
+
+def _write_all_tables(tuned: Any, directory: Path) -> None:
+    """Where one table of embeddings has a LoRA, PEFT leaves out the other, which has grown, too."""
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    file = directory / WEIGHTS
+    with safe_open(file, "pt") as opened:
+        written = set(opened.keys())
+    tables = [tuned.get_input_embeddings(), tuned.get_output_embeddings()]
+    modules = tuned.get_base_model().named_modules()
+    found = [(f"{PREFIX}{name}", module.weight) for name, module in modules if module in tables]
+    held = {id(weight) for name, weight in found if written & {f"{name}.weight", f"{name}.base_layer.weight"}}
+    if lost := {f"{name}.weight": weight for name, weight in found if id(weight) not in held}:
+        tensors = {name: weight.detach().cpu().contiguous() for name, weight in lost.items()}
+        save_file({**load_file(file), **tensors}, file, metadata={"format": "pt"})
 
 
 def _sort_module_names(config: Path) -> None:

@@ -7,14 +7,21 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors import SafetensorError
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from ascendtune.core.errors import MachineError
 from ascendtune.core.rundir import RunDir
+from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.infer.engine import Weights
+from ascendtune.infer.transformers import TransformersModel
+from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.checkpoint.checkpointer import require_space_for_run
 from ascendtune.train.export import export_model
+from ascendtune.train.tuner.frozen_adapters import TRAINED
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -54,3 +61,24 @@ def test_fault_of_the_disk_that_safetensors_words_is_named(tmp_path: Path, said:
         export_model(Model(8, 8), tokenizer, tmp_path / "model", "", new_tokens=False)
     assert caught.value.code == code and caught.value.where == str(tmp_path / "model")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("tie", [False, True])
+@pytest.mark.parametrize("target", [["embed_tokens"], ["lm_head"], ["embed_tokens", "lm_head"], ["q_proj"]], ids=str)
+def test_embeddings_of_new_tokens_are_exported_whatever_has_a_lora(
+    target: list[str], tie: bool, tiny_model: Path, tmp_path: Path
+) -> None:
+    """PEFT leaves out the other table where one has a LoRA."""
+    shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    base = LlamaForCausalLM(LlamaConfig(vocab_size=512, tie_word_embeddings=tie, **shape))
+    base.save_pretrained(tmp_path / "base")
+    tokenizer = Tokenizer.load(tiny_model, ["<new>"])
+    model = LlamaForCausalLM.from_pretrained(tmp_path / "base")
+    model.resize_token_embeddings(513, mean_resizing=False)
+    config = LoraConfig(task_type="CAUSAL_LM", target_modules=target, init_lora_weights=False)
+    tuned = get_peft_model(model, config, adapter_name=TRAINED).eval()
+    export_model(tuned, tokenizer, tmp_path / "adapter", "", new_tokens=True)
+    loaded = TransformersModel.load(Weights(tmp_path / "base", tmp_path / "adapter"), find_device(), vocabulary=513)
+    ids = torch.tensor([[3, 512, 7]])
+    with torch.inference_mode():
+        assert torch.equal(loaded.model.cpu()(ids).logits, tuned(ids).logits)
