@@ -196,9 +196,11 @@ def _check_base(path: Path, shapes: Mapping[str, tuple[int, ...]], base: Path, *
         if place is None or len(pair) < 2:
             continue
         made_for = (pair["B"][0], pair["A"][1])
-        if held[place] not in (made_for, made_for[::-1]):
+        # A head that has grown is in the adapter, whole, and takes the place of the base's.
+        present = shapes.get(f"{PREFIX}{module}.base_layer.weight", held[place])
+        if present not in (made_for, made_for[::-1]):
             raise RecipeError(
-                f"the adapter does not fit this model: {module} is {list(held[place])} in the base, "
+                f"the adapter does not fit this model: {module} is {list(present)} in the base, "
                 f"but the adapter was made for {list(made_for)}",
                 code="adapter-base-mismatch",
                 remedy="give the base model that the adapter was trained on",

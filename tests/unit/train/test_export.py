@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from ascendtune.core.errors import MachineError
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.hub.adapter_files import check_adapter
 from ascendtune.infer.engine import Weights
 from ascendtune.infer.transformers import TransformersModel
 from ascendtune.machine.torch_backend.find import find_device
@@ -78,6 +79,7 @@ def test_embeddings_of_new_tokens_are_exported_whatever_has_a_lora(
     config = LoraConfig(task_type="CAUSAL_LM", target_modules=target, init_lora_weights=False)
     tuned = get_peft_model(model, config, adapter_name=TRAINED).eval()
     export_model(tuned, tokenizer, tmp_path / "adapter", "", new_tokens=True)
+    check_adapter(tmp_path / "adapter", tmp_path / "base")
     loaded = TransformersModel.load(Weights(tmp_path / "base", tmp_path / "adapter"), find_device(), vocabulary=513)
     ids = torch.tensor([[3, 512, 7]])
     with torch.inference_mode():
