@@ -159,13 +159,13 @@ def adapter(tmp_path: Path, recipe: Callable[..., Recipe]) -> Callable[..., Path
     """An adapter of ours with B, or the rotations, away from zero."""
     from ascendtune.train.tuner.peft_names import write_for_peft
 
-    def make(directory: Path, method: dict[str, Any]) -> Path:
+    def make(directory: Path, method: dict[str, Any], *, size: float = 0.02) -> Path:
         torch.manual_seed(0)
         tuned = apply_tuner(load(directory), recipe(method=method).method)
         with torch.no_grad():
             for name, parameter in tuned.named_parameters():
                 if ".lora_B." in name or ".oft_R." in name:
-                    parameter.normal_(std=0.02)
+                    parameter.normal_(std=size)
         path = tmp_path / "adapter"
         with warnings.catch_warnings(action="ignore"):
             tuned.save_pretrained(path, save_embedding_layers=False)
@@ -420,10 +420,11 @@ def test_merge_gives_layers_that_share_weights_their_own(
     """Each layer has an adapter of its own on the one weight."""
     directory = variant(tiny_config(name))
     target = ["feed_forward.down_proj"]
-    path = adapter(directory, lora(target) if tuner == "lora" else {"tuner": "oft", "oft": {"target": target}})
+    method = lora(target) if tuner == "lora" else {"tuner": "oft", "oft": {"target": target}}
+    # A usual one changes the tiny zamba by 2e-6 only, which is ten times what rounding does.
+    path = adapter(directory, method, size=10.0 if (name, tuner) == ("zamba", "lora") else 0.02)
     merged = merge([str(path)], tmp_path / "merged")
     assert merged.verification is not None
-    # The adapter changes the tiny zamba by 2e-6 only.
     assert 100 * merged.verification.difference < merged.verification.effect
     torch.testing.assert_close(
         logits(load(tmp_path / "merged")), logits(with_adapter(directory, path)), rtol=1e-5, atol=1e-5

@@ -123,7 +123,8 @@ def test_a_norm_of_many_operators_is_named_first(train: Any, monkeypatch: pytest
         return forward(self, hidden_states)
 
     monkeypatch.setattr(Qwen2RMSNorm, "forward", slow)
-    _, advice = seen(train(**FOUR_STEPS).run)
+    # With several micro-batches it may be said first that the host takes longer to call so many operators.
+    _, advice = seen(train(**{**FOUR_STEPS, "batch": {"per_device": 4, "accumulate": 1}}).run)
     assert advice[0].code == "unfused-norm"
     assert "46 operators" in advice[0].what
 
