@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +19,7 @@ from ascendtune.cli.complain import warn
 from ascendtune.cli.options import AsJson
 from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.core.errors import AscendtuneError, InputError
-from ascendtune.core.procfs import stat_of
+from ascendtune.core.procfs import is_alive
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.terminal_text import wrapped
 from ascendtune.core.units import format_bytes, format_duration
@@ -275,13 +274,12 @@ def state_of(record: dict[str, Any]) -> str:
     if state != "running" or not attempts:
         return state
     newest = attempts[-1]
-    pid = whole(newest.get("pid"))
-    is_here = newest.get("host", socket.gethostname()) == socket.gethostname()
-    if not is_here or pid is None:
+    pid, start_ticks = whole(newest.get("pid")), newest.get("start_ticks")
+    boot, namespace, host = (newest.get(key) for key in ("boot_id", "pid_namespace", "host"))
+    if pid is None or type(start_ticks) is not int or not (isinstance(boot, str) and isinstance(namespace, str)):
         return state
-    stat = stat_of(pid)
-    # Another process may have the pid by now: after a restart of the machine, and in most containers.
-    return state if stat and newest.get("start_ticks") in (None, stat.start_ticks) else "died"
+    lives = is_alive(pid, start_ticks, boot=boot, namespace=namespace, host=str(host))
+    return "died" if lives is False else state
 
 
 def number(value: Any) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -59,6 +60,23 @@ def stat_of(pid: int) -> Stat | None:
         session=int(fields[3]),
         start_ticks=int(fields[19]),
     )
+
+
+def is_alive(pid: int, start_ticks: int, *, boot: str, namespace: str, host: str) -> bool | None:
+    """Whether a process that was recorded still runs; None where its pid means nothing here: another machine, another
+    container.
+
+    Args:
+        boot: `boot_id` where it runs. It identifies the machine, too: a host's name may change while it runs.
+        namespace: its `pid_namespace`.
+        host: the name of its machine, which decides where this machine has been started again since, or is another.
+    """
+    if boot != boot_id():
+        return None if host != socket.gethostname() else False
+    if namespace != pid_namespace():
+        return None
+    stat = stat_of(pid)
+    return stat is not None and stat.start_ticks == start_ticks
 
 
 def stats() -> Iterator[Stat]:

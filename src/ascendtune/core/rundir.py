@@ -305,7 +305,12 @@ class RunDir:
         record = self.read()
         number = len(record["attempts"]) + 1
         this = procfs.stat_of(os.getpid())
-        process = {"pid": os.getpid(), "start_ticks": this.start_ticks if this else None}
+        process = {
+            "pid": os.getpid(),
+            "start_ticks": this.start_ticks if this else None,
+            "boot_id": procfs.boot_id(),
+            "pid_namespace": procfs.pid_namespace(),
+        }
         record["attempts"].append({"attempt": number, "started": time.time(), **process, **facts})
         write_json(self.run_json, {**record, "state": "running", "exit_cause": None})
         return number

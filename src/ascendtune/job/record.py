@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -105,14 +104,7 @@ def state_of(job: Job) -> State:
 
 def is_alive(job: Job) -> bool | None:
     """Whether the job's process runs; None when its pids mean nothing here: another machine, another container."""
-    if job.host != socket.gethostname():
-        return None
-    if job.boot_id != procfs.boot_id():
-        return False
-    if job.pid_namespace != procfs.pid_namespace():
-        return None
-    stat = procfs.stat_of(job.pid)
-    return stat is not None and stat.start_ticks == job.start_ticks
+    return procfs.is_alive(job.pid, job.start_ticks, boot=job.boot_id, namespace=job.pid_namespace, host=job.host)
 
 
 def attempt_of(job: Job, record: dict[str, Any]) -> dict[str, Any] | None:

@@ -17,10 +17,10 @@ from pathlib import Path
 from types import FrameType
 
 from ascendtune.core.log import say_in_handler
-from ascendtune.core.procfs import stat_of
+from ascendtune.core.procfs import boot_id, pid_namespace, stat_of
 
 # Fixed, so that a new beat always covers the old one completely. The name of a host has 64 characters at most.
-_BEAT_BYTES = 256
+_BEAT_BYTES = 512
 
 
 class Phases:
@@ -47,6 +47,8 @@ class Phases:
             "pid": os.getpid(),
             "start_ticks": stat.start_ticks if stat else None,
             "host": socket.gethostname(),
+            "boot_id": boot_id(),
+            "pid_namespace": pid_namespace(),
         }
         self._seconds: dict[str, float] = {}
         self.make_range: Callable[[str], AbstractContextManager[object]] | None = None

@@ -185,6 +185,6 @@ def test_another_users_process_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_job_of_another_machine_is_stopped_there(tmp_path: Path) -> None:
-    job = replace(_noted_job(os.getpid(), tmp_path), host="elsewhere")
+    job = replace(_noted_job(os.getpid(), tmp_path), host="elsewhere", boot_id="of another machine")
     with pytest.raises(InputError, match="runs on elsewhere"):
         _stop(job)

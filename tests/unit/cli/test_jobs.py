@@ -73,7 +73,7 @@ def test_user_without_a_home_directory_is_told_what_to_set(called: Called, monke
 def test_list_shows_what_runs_and_with_all_the_rest(called: Called, tmp_path: Path) -> None:
     running, elsewhere, lost = (
         _job(tmp_path, "a"),
-        _job(tmp_path, "b", host="far", hosts=("far", "near")),
+        _job(tmp_path, "b", host="far", boot_id="of another machine", hosts=("far", "near")),
         _job(tmp_path, "c", start_ticks=1),
     )
     registry.close(_job(tmp_path, "d"), 1)
@@ -270,6 +270,7 @@ def _beat(run: RunDir, silent_seconds: float, phase: str = "forward") -> None:
     run.heartbeats.mkdir(exist_ok=True)
     beat = {"phase": phase, "step": 7, "monotonic": time.monotonic() - silent_seconds, "attempt": 1}
     place = {"pid": os.getpid(), "start_ticks": me.start_ticks, "host": socket.gethostname()}
+    place |= {"boot_id": procfs.boot_id(), "pid_namespace": procfs.pid_namespace()}
     (run.heartbeats / "rank_0.json").write_text(json.dumps({**beat, **place}))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.cli.runs import find_runs, list_runs
+from ascendtune.cli.runs import find_runs, list_runs, state_of
 from ascendtune.core.errors import InputError
 from ascendtune.core.rundir import RunDir
 from bad_files import BAD_FILES
@@ -41,7 +41,7 @@ def runs(tmp_path: Path) -> Path:
     gone = subprocess.Popen(["true"])
     gone.wait()
     dead = RunDir(tmp_path / "runs" / "b")
-    dead.update(attempts=[{"attempt": 1, "started": time.time() - 100, "pid": gone.pid}])
+    dead.update(attempts=[{**dead.read()["attempts"][-1], "started": time.time() - 100, "pid": gone.pid}])
     return tmp_path / "runs"
 
 
@@ -58,7 +58,8 @@ def test_list_is_a_table_for_people_and_json_for_programs(ascendtune: Any, runs:
 def test_a_killed_run_that_its_parent_has_not_waited_for_is_died(ascendtune: Any, runs: Path) -> None:
     with subprocess.Popen(["true"]) as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        RunDir(runs / "b").update(attempts=[{"attempt": 1, "started": time.time() - 100, "pid": child.pid}])
+        newest = RunDir(runs / "b").read()["attempts"][-1]
+        RunDir(runs / "b").update(attempts=[{**newest, "pid": child.pid}])
         assert "b     died" in ascendtune("runs", "list").stdout
 
 
@@ -69,6 +70,13 @@ def test_a_killed_run_whose_pid_another_process_has_is_died(ascendtune: Any, run
     newest = run.read()["attempts"][-1]
     run.update(attempts=[{**newest, "start_ticks": newest["start_ticks"] - 1}])
     assert "b     died" in ascendtune("runs", "list").stdout
+
+
+def test_a_killed_run_is_died_after_its_host_got_another_name(runs: Path) -> None:
+    dead, alive = RunDir(runs / "b").read(), RunDir(runs / "a")
+    alive.begin_attempt({"host": "earlier"})
+    dead["attempts"][-1]["host"] = "earlier"
+    assert (state_of(dead), state_of(alive.read())) == ("died", "running")
 
 
 def test_list_without_runs_says_so(ascendtune: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -77,8 +78,18 @@ def test_another_process_with_the_same_pid_is_not_the_job() -> None:
 
 def test_a_pid_of_another_machine_or_container_means_nothing_here() -> None:
     job = _registered()
-    for elsewhere in (replace(job, host="elsewhere"), replace(job, pid_namespace="pid:[1]")):
+    of_another_machine = replace(job, host="elsewhere", boot_id="of another machine")
+    for elsewhere in (of_another_machine, replace(job, pid_namespace="pid:[1]")):
         assert is_alive(elsewhere) is None and state_of(elsewhere) == "unknown"
+
+
+def test_job_is_known_after_its_host_got_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = _registered()
+    monkeypatch.setattr(socket, "gethostname", lambda: "renamed")
+    assert state_of(registry.reread(job)) == "running"
+    assert state_of(replace(job, start_ticks=job.start_ticks - 1)) == "lost"
+    registry.close(job, 0)
+    assert state_of(registry.reread(job)) == "ended"
 
 
 def test_a_worker_without_a_watcher_tells_its_end_in_the_run_directory(tmp_path: Path, state: Path) -> None:
@@ -181,7 +192,7 @@ def test_old_jobs_that_are_over_are_forgotten_and_damaged_files_ignored(state: P
     ended, running, elsewhere = _registered("ended"), _registered("running"), _registered("elsewhere")
     registry.close(ended, 0)
     registry.directory_of(ended.id).mkdir()
-    _noted(replace(elsewhere, host="elsewhere"), state)
+    _noted(replace(elsewhere, host="elsewhere", boot_id="of another machine"), state)
     (state / "damaged.json").write_text("{")
     (state / "older.json").write_text('{"pid": 1, "hosts": []}')
     month_ago = time.time() - MONTH_SECONDS
@@ -190,7 +201,10 @@ def test_old_jobs_that_are_over_are_forgotten_and_damaged_files_ignored(state: P
     new = _registered("new")
     assert {job.id for job in registry.jobs()} == {running.id, elsewhere.id, new.id}
     assert len(list(state.iterdir())) == 3
-    _noted(replace(elsewhere, host="elsewhere", started=time.time() - 4 * MONTH_SECONDS), state)
+    _noted(
+        replace(elsewhere, host="elsewhere", boot_id="of another machine", started=time.time() - 4 * MONTH_SECONDS),
+        state,
+    )
     os.utime(state / f"{elsewhere.id}.json", (month_ago, month_ago))
     _registered("newer")
     assert elsewhere.id not in {job.id for job in registry.jobs()}

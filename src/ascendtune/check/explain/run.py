@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 from ascendtune.check.explain.language import say
 from ascendtune.core.errors import CheckFailed, Stopped
 from ascendtune.core.rundir import RunDir, exit_cause
-from ascendtune.job.record import Job, state_of
+from ascendtune.job.record import Job, is_alive, state_of
 from ascendtune.job.registry import jobs
 
 Cause = dict[str, Any]
@@ -39,7 +38,7 @@ def newest_attempt(run: RunDir) -> Newest:
     """
     record, job = run.read(), _newest_job(run)
     state = state_of(job) if job is not None else "unknown"
-    is_here = job is not None and job.hosts == (socket.gethostname(),)
+    is_here = job is not None and job.is_local and is_alive(job) is not None
     if state == "running":
         return Newest(tuple(_logs(run, job)), is_running=True, is_here=is_here)
     if record["state"] == "finished":

@@ -16,7 +16,7 @@ from typing import Any
 
 from ascendtune.core.errors import MachineError
 from ascendtune.core.files import read_record
-from ascendtune.core.procfs import Stat, stat_of
+from ascendtune.core.procfs import Stat, boot_id, is_alive, pid_namespace, stat_of
 from ascendtune.core.rundir import RunDir
 
 STARTUP = "startup"
@@ -39,6 +39,8 @@ class Beat:
     start_ticks: int
     """When the process started; a pid that was taken over by another process has another."""
     host: str
+    boot_id: str
+    pid_namespace: str
 
     @property
     def place(self) -> str:
@@ -49,8 +51,8 @@ class Beat:
 
     def process(self) -> Stat | None:
         """The process, where it runs on this machine and still lives."""
-        stat = stat_of(self.pid) if self.host == socket.gethostname() else None
-        return stat if stat and stat.start_ticks == self.start_ticks else None
+        is_here = is_alive(self.pid, self.start_ticks, boot=self.boot_id, namespace=self.pid_namespace, host=self.host)
+        return stat_of(self.pid) if is_here else None
 
 
 def newest_beats(run_dir: Path, among: Iterable[int] | None = None) -> list[Beat]:
@@ -90,6 +92,8 @@ def beats_of(run_dir: Path, workers: Mapping[int, Stat], among: Iterable[int] | 
             pid=stat.pid,
             start_ticks=stat.start_ticks,
             host=socket.gethostname(),
+            boot_id=boot_id(),
+            pid_namespace=pid_namespace(),
         )
         for rank, stat in silent.items()
     ]
@@ -109,5 +113,7 @@ def _read(path: Path, rank: str) -> Beat | None:
             pid=int(it["pid"]),
             start_ticks=int(it["start_ticks"]),
             host=str(it["host"]),
+            boot_id=str(it["boot_id"]),
+            pid_namespace=str(it["pid_namespace"]),
         )
     return None

@@ -11,7 +11,18 @@ MAKE = Frame("/x/src/ascendtune/train/batch.py", 70, "make")
 
 
 def stack(rank: int, phase: str, frame: Frame | None, *, silent: float = 123, stopped: bool = False) -> Stack:
-    beat = Beat(rank, phase, 12, 1000.0, attempt=1, pid=100 + rank, start_ticks=5, host="here")
+    beat = Beat(
+        rank,
+        phase,
+        12,
+        1000.0,
+        attempt=1,
+        pid=100 + rank,
+        start_ticks=5,
+        host="here",
+        boot_id="boot",
+        pid_namespace="pid",
+    )
     frames, source = ((frame,), "faulthandler") if frame else ((), "no stack: it does not answer")
     return Stack(beat, silent, frames, source, stopped, Path(f"rank_{rank}.txt"))
 
@@ -45,7 +56,7 @@ def test_a_stopped_rank_is_odd_and_needs_no_stack() -> None:
 
 
 def test_ranks_of_other_machines_are_named_with_their_host() -> None:
-    far = Beat(2, "start", 0, 5.0, attempt=1, pid=7, start_ticks=5, host="there")
+    far = Beat(2, "start", 0, 5.0, attempt=1, pid=7, start_ticks=5, host="there", boot_id="boot", pid_namespace="pid")
     said = verdict(stack(0, "backward", REDUCE), stack(1, "backward", REDUCE), elsewhere=(far,))
     assert said.odd == (2,) and "rank 2 on there: start, before the first step" in said.lines()
 

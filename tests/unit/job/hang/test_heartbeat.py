@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.core.procfs import stat_of
+from ascendtune.core.procfs import boot_id, pid_namespace, stat_of
 from ascendtune.job.hang.heartbeat import STARTUP, beats_of, newest_beats
 from ascendtune.train.supervision import Phases
 
@@ -28,6 +28,7 @@ def _write(run: Path, rank: int, **changes: Any) -> None:
     whole = {
         "phase": "data", "step": 3, "monotonic": 5.0, "attempt": 1,
         "pid": stat.pid, "start_ticks": stat.start_ticks, "host": socket.gethostname(),
+            "boot_id": boot_id(), "pid_namespace": pid_namespace(),
     }  # fmt: skip
     (run / "heartbeat" / f"rank_{rank}.json").write_text(json.dumps({**whole, **changes}))
 
@@ -73,7 +74,7 @@ def test_a_process_without_a_sign_of_life_has_been_starting_since_it_began(run: 
     # What an earlier attempt left, by ranks that are gone.
     _write(run, 0, pid=1)
     _write(run, 1, pid=1)
-    _write(run, 2, host="elsewhere")
+    _write(run, 2, host="elsewhere", boot_id="of another machine")
     (beat,) = beats_of(run, {0: this})
     assert (beat.rank, beat.phase, beat.place) == (0, STARTUP, "startup, before the first step")
     assert beat.process() is not None and abs(beat.monotonic - began) < 0.1
@@ -94,8 +95,23 @@ def test_damaged_and_foreign_files_are_ignored(run: Path) -> None:
 
 def test_a_pid_that_another_process_has_now_is_not_the_rank(run: Path) -> None:
     _write(run, 0, start_ticks=1)
-    _write(run, 1, host="elsewhere")
+    _write(run, 1, host="elsewhere", boot_id="of another machine")
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
         _write(run, 2, pid=ended.pid)
     assert [beat.process() for beat in newest_beats(run)] == [None, None, None]
+
+
+def test_ranks_are_recognised_after_their_host_got_another_name(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(run, 0)
+    monkeypatch.setattr(socket, "gethostname", lambda: "renamed")
+    this = stat_of(os.getpid())
+    assert this is not None
+    (beat,) = beats_of(run, {0: this})
+    assert (beat.phase, beat.step) == ("data", 3) and beat.process() == this
+
+
+def test_the_same_pid_in_another_container_is_not_the_rank(run: Path) -> None:
+    _write(run, 0, pid_namespace="pid:[1]")
+    (beat,) = newest_beats(run)
+    assert beat.process() is None

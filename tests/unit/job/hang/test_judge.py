@@ -14,7 +14,18 @@ LIMITS = Limits()
 
 
 def beat(rank: int = 0, phase: str = "forward", step: int = 9, at: float = 1000.0) -> Beat:
-    return Beat(rank, phase, step, at, attempt=1, pid=100 + rank, start_ticks=5, host="here")
+    return Beat(
+        rank,
+        phase,
+        step,
+        at,
+        attempt=1,
+        pid=100 + rank,
+        start_ticks=5,
+        host="here",
+        boot_id="boot",
+        pid_namespace="pid",
+    )
 
 
 def trained(judge: Judge, *, steps: int = 20, seconds: float = 1.0, ranks: Sequence[int] = (0, 1)) -> float:

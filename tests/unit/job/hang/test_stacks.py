@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from ascendtune.core.errors import MachineError
-from ascendtune.core.procfs import catches, stat_of
+from ascendtune.core.procfs import boot_id, catches, pid_namespace, stat_of
 from ascendtune.core.rundir import FORCED_STACKS_SIGNAL, STACKS_SIGNAL, RunDir
 from ascendtune.job.hang import flight_recorder, stacks
 from ascendtune.job.hang.heartbeat import beats_of, newest_beats
@@ -65,6 +65,7 @@ def worker(run: RunDir, request: pytest.FixtureRequest) -> Iterator[int]:
         beat = {
             "phase": "data", "step": 3, "monotonic": time.monotonic(), "attempt": 1,
             "pid": process.pid, "start_ticks": started.start_ticks, "host": socket.gethostname(),
+            "boot_id": boot_id(), "pid_namespace": pid_namespace(),
         }  # fmt: skip
         (run.heartbeats / "rank_0.json").write_text(json.dumps(beat))
         yield process.pid

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.core.procfs import stat_of
+from ascendtune.core.procfs import boot_id, pid_namespace, stat_of
 from ascendtune.core.rundir import RunDir
 from ascendtune.job.hang import watcher as module
 from ascendtune.job.hang.watcher import Watcher, Ways, has_hung
@@ -42,6 +42,7 @@ class Scene:
         beat = {
             "phase": phase, "step": step, "monotonic": self.now, "attempt": 1,
             "pid": stat.pid, "start_ticks": stat.start_ticks, "host": socket.gethostname(),
+            "boot_id": boot_id(), "pid_namespace": pid_namespace(),
         }  # fmt: skip
         (self.run.heartbeats / "rank_0.json").write_text(json.dumps(beat))
 
