@@ -69,6 +69,7 @@ def _gpu(nvml: Any, index: int, handle: Any, told: Callable[..., Any]) -> Accele
         "cuda",
         phy_id=index,
         logical_id=index,
+        uuid=_text(told(nvml.nvmlDeviceGetUUID, handle)),
         name=_text(told(nvml.nvmlDeviceGetName, handle)),
         bus_id=_text(bus.busId) if bus else None,
         utilization_ratio=load.gpu / 100 if load else None,

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from ascendtune.core.errors import MachineError
 from ascendtune.core.units import count_of, format_bytes
-from ascendtune.machine.inventory import Accelerator, DeviceProcess
+from ascendtune.machine.inventory import Accelerator, DeviceProcess, visible_among
 from ascendtune.machine.language import say
+from ascendtune.machine.vendor.base import Vendor
 from ascendtune.machine.vendor.find import ACCELERATORS, vendor_of
 
 # Idle 910B cards show 2.6 to 4.2 GB of 32 or 64 GB (transcripts of drivers 23.0 to 26.1): the driver's own share. In a
@@ -24,11 +25,11 @@ def pick_free(devices: Sequence[Accelerator], count: int, env: Mapping[str, str]
         MachineError: there are not as many; the message names the processes on the others.
     """
     kinds = [vendor.kind for vendor in ACCELERATORS if any(device.kind == vendor.kind for device in devices)]
-    ours = [device for device in devices if device.kind in kinds[:1] and _is_visible(device, env)]
-    if not ours:
+    if not kinds:
         raise MachineError(
             say("no accelerator is visible"), code="no-accelerator", remedy=say("look at `ascendtune devices`")
         )
+    ours = _visible([device for device in devices if device.kind == kinds[0]], vendor_of(kinds[0]), env)
     looked_at = [(device, why_not_free(device)) for device in ours]
     free = [device for device, reason in looked_at if reason is None]
     if len(free) < count:
@@ -43,9 +44,23 @@ def _rank(device: Accelerator) -> tuple[int, float, int]:
     return 20 * used // total, device.utilization_ratio or 0, device.logical_id or 0
 
 
-def _is_visible(device: Accelerator, env: Mapping[str, str]) -> bool:
-    named = env.get(vendor_of(device.kind).visible_variable)
-    return named is None or str(device.logical_id) in named.split(",")
+def _visible(devices: Sequence[Accelerator], vendor: Vendor, env: Mapping[str, str]) -> Sequence[Accelerator]:
+    """Those of one kind that the kind's visibility variable leaves.
+
+    Raises:
+        MachineError: it leaves none.
+    """
+    value = env.get(vendor.visible_variable)
+    if value is None:
+        return devices
+    found = visible_among(devices, vendor, value)
+    if not found:
+        raise MachineError(
+            say("{name}={value} leaves no {noun}", name=vendor.visible_variable, value=value, noun=vendor.noun),
+            code="no-accelerator",
+            remedy=say("unset {name}, or name in it what `ascendtune devices` lists", name=vendor.visible_variable),
+        )
+    return found
 
 
 def why_not_free(device: Accelerator) -> str | None:

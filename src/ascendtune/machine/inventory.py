@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from ascendtune.machine.vendor.base import Vendor
 from ascendtune.machine.vendor.find import vendor_of
 
 _ALARM_IS_NORMAL = ("310B",)
@@ -52,11 +54,17 @@ class Accelerator:
     """False where the tool's list of processes was cut off; not part of the JSON."""
     logical_id: int | None = field(default=None, compare=False)
     """What the kind's visibility variable takes; not part of the JSON."""
+    uuid: str | None = field(default=None, compare=False)
+    """The vendor's unique name, where the variable takes that, too: GPU-8f1a…; not part of the JSON."""
 
     def as_json(self) -> dict[str, Any]:
         content = asdict(self)
-        del content["logical_id"], content["processes_known"]
+        del content["logical_id"], content["processes_known"], content["uuid"]
         return {**content, "processes": list(content["processes"])}
+
+    def is_named(self, name: str) -> bool:
+        """Whether `name`, a name in the kind's visibility variable, may mean it; the beginning of a uuid does."""
+        return name == str(self.logical_id) or (self.uuid is not None and bool(name) and self.uuid.startswith(name))
 
     @property
     def alarm_is_normal(self) -> bool:
@@ -72,6 +80,20 @@ class Accelerator:
     def label(self) -> str:
         """How messages call it: "NPU 4", "NPU 4 chip 1", "GPU 0"."""
         return vendor_of(self.kind).label(self)
+
+
+def visible_among(devices: Sequence[Accelerator], vendor: Vendor, value: str) -> list[Accelerator]:
+    """Those of the machine's `devices`, all of one vendor, that a process sees whose visibility variable is `value`."""
+    found: list[Accelerator] = []
+    # One that the vendor's tool does not list, or without an id, still has its number.
+    count = max(len(devices), *(1 + (device.logical_id or 0) for device in devices))
+    for name in vendor.visible([str(number) for number in range(count)], value):
+        meant = [device for device in devices if device.is_named(name)]
+        if len(meant) == 1:
+            found += meant
+        elif not name.isdecimal():
+            break  # as the runtime does at a unique name that means no device, or several
+    return found
 
 
 @dataclass(frozen=True)

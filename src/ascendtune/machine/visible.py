@@ -52,22 +52,10 @@ def visible_devices(env: Mapping[str, str] | None = None, dev: Path = Path("/dev
 def attached(vendor: Vendor, env: Mapping[str, str] | None = None, dev: Path = Path("/dev")) -> tuple[str, ...]:
     """The accelerators of `vendor` that are here and visible, whether or not the installed torch can use them."""
     env = os.environ if env is None else env
-    return _limited(vendor.device_ids(dev), env.get(vendor.visible_variable))
+    ids, value = vendor.device_ids(dev), env.get(vendor.visible_variable)
+    return ids if value is None or not ids else vendor.visible(ids, value)
 
 
 def cpu_count() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0))
-
-
-def _limited(ids: tuple[str, ...], variable: str | None) -> tuple[str, ...]:
-    """What both runtimes make of the variable: reading stops at the first name that does not exist."""
-    if variable is None or not ids:
-        return ids
-    kept: list[str] = []
-    for name in variable.split(","):
-        is_unique_name = name.startswith(("GPU-", "MIG-"))
-        if (name not in ids and not is_unique_name) or name in kept:
-            break
-        kept.append(name)
-    return tuple(kept)

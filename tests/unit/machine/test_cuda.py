@@ -45,6 +45,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Any:
         nvmlSystemGetDriverVersion=lambda: b"580.65.06",
         nvmlDeviceGetCount=lambda: 2,
         nvmlDeviceGetHandleByIndex=handle,
+        nvmlDeviceGetUUID=lambda handle: "GPU-8f1a",
         nvmlDeviceGetName=lambda handle: "NVIDIA H100 80GB HBM3",
         nvmlDeviceGetPciInfo=lambda handle: SimpleNamespace(busId=b"00000000:3B:00.0"),
         nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=93),
@@ -62,6 +63,7 @@ def test_gpu_facts_come_from_nvml(nvml: Any) -> None:
     (gpu,), driver, troubles = gpus()
     assert driver == "580.65.06" and [trouble.code for trouble in troubles] == ["gpu_lost"]
     told = gpu.as_json()
+    assert (gpu.uuid, gpu.is_named("GPU-8"), gpu.is_named("GPU-9")) == ("GPU-8f1a", True, False)
     processes = told.pop("processes")
     assert {name: value for name, value in told.items() if value is not None} == {
         "kind": "cuda",

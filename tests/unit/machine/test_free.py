@@ -73,6 +73,30 @@ def test_only_what_this_shell_may_use() -> None:
     assert caught.value.code == "no-accelerator"
 
 
+def _gpu(index: int, **more: Any) -> Accelerator:
+    memory = {"memory_used_bytes": 0, "memory_total_bytes": 80 * GIB}
+    return Accelerator("cuda", phy_id=index, logical_id=index, uuid=f"GPU-{index}f1a-77", **{**memory, **more})
+
+
+@pytest.mark.parametrize(
+    ("value", "free"),
+    [("GPU-1f1a-77", [1]), ("GPU-2f,GPU-0f", [0, 2]), ("1, 2", [1, 2]), ("2,x,0", [2]), ("GPU-2,GPU-9,GPU-0", [2])],
+)
+def test_gpus_may_be_named_by_their_unique_names(value: str, free: list[int]) -> None:
+    gpus = [_gpu(0), _gpu(1), _gpu(2)]
+    assert _picked(gpus, len(free), CUDA_VISIBLE_DEVICES=value) == free
+    with pytest.raises(MachineError) as caught:
+        _picked(gpus, len(free) + 1, CUDA_VISIBLE_DEVICES=value)
+    assert caught.value.code == "too-few-devices"
+
+
+@pytest.mark.parametrize("value", ["", "-1", "GPU-9", "GPU-", "MIG-1f1a", "1,1"])
+def test_variable_that_leaves_no_gpu_is_named(value: str) -> None:
+    with pytest.raises(MachineError) as caught:
+        _picked([_gpu(0), _gpu(1)], 1, CUDA_VISIBLE_DEVICES=value)
+    assert caught.value.code == "no-accelerator" and f"CUDA_VISIBLE_DEVICES={value}" in caught.value.what
+
+
 def test_npus_are_picked_before_gpus() -> None:
     gpu = Accelerator("cuda", phy_id=0, logical_id=0, memory_used_bytes=0, memory_total_bytes=80 * GIB)
     assert [device.kind for device in pick_free([gpu, _npu(0)], 1, {})] == ["npu"]

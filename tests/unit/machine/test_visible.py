@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import random
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -51,7 +53,29 @@ def test_devices_can_be_hidden(dev: Path, variable: str) -> None:
 
 def test_gpus_may_have_unique_names(dev: Path) -> None:
     _add(dev, "nvidia0", "nvidia1")
-    assert visible_devices({"CUDA_VISIBLE_DEVICES": "GPU-8f1a,1"}, dev) == Visible("cuda", ("GPU-8f1a", "1"))
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": "GPU-8f1a,GPU-0c"}, dev) == Visible("cuda", ("GPU-8f1a", "GPU-0c"))
+    # torch, as CUDA, stops at a name of the other kind.
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": "GPU-8f1a,1"}, dev) == Visible("cuda", ("GPU-8f1a",))
+
+
+@pytest.mark.parametrize("value", ["3,1", "0,2,1", "0,0", "10", "-0"])
+def test_npus_are_visible_as_long_as_their_ids_ascend(dev: Path, value: str) -> None:
+    _add(dev, "davinci0", "davinci1", "davinci2", "davinci3")
+    kept = {"3,1": ("3",), "0,2,1": ("0", "2"), "0,0": ("0",)}.get(value, ())
+    assert attached(vendor_of("npu"), {"ASCEND_RT_VISIBLE_DEVICES": value}, dev) == kept
+
+
+def test_gpus_are_visible_as_torch_reads_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = pytest.importorskip("torch").cuda
+    drawn, vendor, ids = random.Random(7), vendor_of("cuda"), ["0", "1", "2", "3"]
+    names = ["0", "1", "2", "3", "4", " 1", "2 ", "+3", "-1", "", "x", "2x", "01", "GPU-a", "GPU-b", " GPU-a", "MIG-a"]
+    for _ in range(2000):
+        value = ",".join(drawn.choices(names, k=drawn.randint(1, 4)))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+        read = cuda._parse_visible_devices()
+        # An ordinal that does not exist ends the list, too: torch.cuda._device_count_nvml.
+        seen = tuple(map(str, takewhile(lambda each: isinstance(each, str) or each < len(ids), read)))
+        assert vendor.visible(ids, value) == seen, value
 
 
 def test_unusable_devices_are_noted(dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:

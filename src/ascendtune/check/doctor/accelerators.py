@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
@@ -13,6 +13,8 @@ from ascendtune.check.doctor.permissions import join_vendor_group
 from ascendtune.check.doctor.requirements import advice_for
 from ascendtune.check.finding import Finding, failure, ok, warning
 from ascendtune.core.units import count_of
+from ascendtune.machine.inventory import Accelerator
+from ascendtune.machine.vendor.find import vendor_of
 
 ACCELERATORS = "accelerators"
 
@@ -163,7 +165,7 @@ def _look_at_visible_devices(outside: Outside) -> Iterator[Finding]:
     if npus and _NPU in env:
         found += _npu(env[_NPU], npus)
     if gpus and _CUDA in env:
-        found += _cuda(env[_CUDA], gpus)
+        found += _cuda(env[_CUDA], outside.gpus[0])
     if npus:
         found += _confused(outside)
     yield from found
@@ -179,7 +181,7 @@ def _npu(value: str, count: int) -> Iterator[Finding]:
     names = value.split(",")
     problem = _problem(names, count, ascending=True)
     if problem:
-        kept = _kept(names, count)
+        kept = vendor_of("npu").visible([str(number) for number in range(count)], value)
         yield Finding(
             VISIBLE_DEVICES,
             "failure" if not kept else "warning",
@@ -195,9 +197,10 @@ def _npu(value: str, count: int) -> Iterator[Finding]:
         )
 
 
-def _cuda(value: str, count: int) -> Iterator[Finding]:
-    names = value.split(",")
-    if any(name.startswith(("GPU-", "MIG-")) for name in names):
+def _cuda(value: str, gpus: Sequence[Accelerator]) -> Iterator[Finding]:
+    names, count = value.split(","), len(gpus)
+    if value.startswith(("GPU-", "MIG-")):
+        yield from _unique_names(names, gpus)
         return
     if problem := _problem([name.strip() for name in names], count, ascending=False):
         yield warning(
@@ -205,6 +208,25 @@ def _cuda(value: str, count: int) -> Iterator[Finding]:
             f"{_CUDA}={value!r}: {problem}",
             expected=say("ids 0 to {value}", value=count - 1),
             remedy=say("export {cuda}={names}", cuda=_CUDA, names=_repaired(names, count)),
+        )
+
+
+def _unique_names(names: list[str], gpus: Sequence[Accelerator]) -> Iterator[Finding]:
+    """Names of parts of a GPU (MIG-…) are not known here."""
+    known = [gpu.uuid for gpu in gpus if gpu.uuid]
+    unique = [name for name in names if not name.startswith("MIG-")]
+    absent = [name for name in unique if sum(each.startswith(name) for each in known) != 1]
+    if absent and len(known) == len(gpus):
+        yield warning(
+            VISIBLE_DEVICES,
+            say(
+                "{cuda}={value!r}: {name!r} is not the name of one GPU; a process sees those before it",
+                cuda=_CUDA,
+                value=",".join(names),
+                name=absent[0],
+            ),
+            expected=say("names that `nvidia-smi -L` prints"),
+            remedy=say("export {cuda}={names}", cuda=_CUDA, names=",".join(known)),
         )
 
 
@@ -225,16 +247,6 @@ def _problem(names: list[str], count: int, *, ascending: bool) -> str | None:
     if ascending and ids != sorted(ids):
         return say("the ids must be ascending")
     return None
-
-
-def _kept(names: list[str], count: int) -> list[str]:
-    """The entries that the runtime uses: those before the first invalid one."""
-    kept: list[str] = []
-    for name in names:
-        if not name.isdecimal() or int(name) >= count or (kept and int(name) <= int(kept[-1])):
-            break
-        kept.append(name)
-    return kept
 
 
 def _repaired(names: list[str], count: int) -> str:

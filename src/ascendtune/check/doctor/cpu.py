@@ -11,7 +11,7 @@ from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.machine.host import numa_nodes
-from ascendtune.machine.inventory import Accelerator
+from ascendtune.machine.inventory import Accelerator, visible_among
 from ascendtune.machine.npu.topology import cores_of
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import Kind
@@ -83,11 +83,10 @@ def _look_at_numa(outside: Outside) -> Iterator[Finding]:
 
 
 def _chosen(outside: Outside, kind: Kind, devices: Sequence[Accelerator]) -> Sequence[Accelerator]:
-    """Those that the kind's variable names; all where it is not set, or not by plain numbers."""
-    names = outside.env.get(vendor_of(kind).visible_variable, "").split(",")
-    if not all(name.isdecimal() and int(name) < len(devices) for name in names):
-        return devices
-    return [devices[int(name)] for name in names]
+    """Those that the kind's variable leaves; all where it is not set, or leaves none."""
+    vendor = vendor_of(kind)
+    value = outside.env.get(vendor.visible_variable)
+    return devices if value is None else visible_among(devices, vendor, value) or devices
 
 
 def _far(outside: Outside, far: list[str], homes: dict[str, int], near: set[int]) -> Finding:

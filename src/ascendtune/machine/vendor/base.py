@@ -122,6 +122,14 @@ class Vendor(ABC):
         """The devices in this machine, by the names that `visible_variable` takes; `dev` is where device files are."""
 
     @abstractmethod
+    def visible(self, ids: Sequence[str], value: str) -> tuple[str, ...]:
+        """Those of the devices `ids` that the runtime shows a process, by their names in the visibility variable.
+
+        Args:
+            value: of `visible_variable`.
+        """
+
+    @abstractmethod
     def why_unused(self) -> str | None:
         """Why the installed torch cannot compute on these devices; None where it can."""
 

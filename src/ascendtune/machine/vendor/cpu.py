@@ -22,6 +22,9 @@ class CpuVendor(Vendor):
     def device_ids(self, dev: Path) -> tuple[str, ...]:
         return ()
 
+    def visible(self, ids: Sequence[str], value: str) -> tuple[str, ...]:
+        return tuple(ids)
+
     def why_unused(self) -> str | None:
         return None
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -62,6 +63,20 @@ class CudaVendor(Vendor):
         finally:
             pynvml.nvmlShutdown()
 
+    def visible(self, ids: Sequence[str], value: str) -> tuple[str, ...]:
+        """Unique names (GPU-…, MIG-…) are kept as they are: whether they exist is not known here."""
+        # As the CUDA runtime does, and torch after it (torch/cuda/__init__.py, _parse_visible_devices).
+        prefix = next((each for each in ("GPU-", "MIG-") if value.startswith(each)), None)
+        names = value.split(",")
+        if prefix is not None:
+            kept = list(takewhile(lambda name: name.startswith(prefix), names))
+        else:
+            numbers = (re.match(r"\+?([0-9]+)", name.strip()) for name in names)
+            kept = [str(int(number[1])) for number in takewhile(bool, numbers) if number]
+        if len(set(kept)) < len(kept):
+            return ()
+        return tuple(kept) if prefix is not None else tuple(takewhile(ids.__contains__, kept))
+
     def why_unused(self) -> str | None:
         spec = find_spec("torch")
         is_built_for_cuda = spec and spec.origin and cuda_of_torch(Path(spec.origin).parent)
@@ -71,15 +86,17 @@ class CudaVendor(Vendor):
         from ascendtune.machine.cuda import gpus
         from ascendtune.machine.npu.topology import cores_of
 
-        found: dict[str, set[int]] = {}
-        for gpu in gpus()[0]:
+        there = gpus()[0]
+        found: list[set[int]] = []
+        for each in ids:
+            meant = [gpu for gpu in there if gpu.is_named(each)]
             # NVIDIA writes the domain with eight digits, the kernel with four.
-            place = (gpu.bus_id or "").lower()[-12:]
+            place = (meant[0].bus_id or "").lower()[-12:] if len(meant) == 1 else "unknown"
             try:
-                found[str(gpu.phy_id)] = cores_of((root / "sys/bus/pci/devices" / place / "local_cpulist").read_text())
+                found.append(cores_of((root / "sys/bus/pci/devices" / place / "local_cpulist").read_text()))
             except OSError:
-                found[str(gpu.phy_id)] = set()
-        return [found.get(each, set()) for each in ids]
+                found.append(set())
+        return found
 
     def link_peak(self, ids: Sequence[str]) -> Peak:
         return Peak(None, "no published speed of the links between these GPUs is known here")

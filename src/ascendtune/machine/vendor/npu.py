@@ -78,6 +78,15 @@ class NpuVendor(Vendor):
         # Logical ids count from 0 whatever the numbers of the device files are (containers map a part of them).
         return ids_of_files(dev, r"davinci\d+")
 
+    def visible(self, ids: Sequence[str], value: str) -> tuple[str, ...]:
+        # The runtime stops reading at the first name that does not exist or does not ascend, without a message.
+        kept: list[str] = []
+        for name in value.split(","):
+            if name not in ids or (kept and int(name) <= int(kept[-1])):
+                break
+            kept.append(name)
+        return tuple(kept)
+
     def why_unused(self) -> str | None:
         return None if find_spec("torch_npu") else "torch_npu is not installed (pip install 'ascendtune[npu]')"
 

@@ -385,6 +385,25 @@ def test_privileges_beside_a_gpu(lay: Lay, held: str, status: str) -> None:
     assert found.status == status and "PTRACE" not in found.measured
 
 
+@pytest.mark.parametrize(
+    ("value", "status", "remedy"),
+    [
+        ("GPU-0a1b", "ok", None),
+        ("GPU-1,GPU-0", "ok", None),
+        ("GPU-7,GPU-0", "warning", "export CUDA_VISIBLE_DEVICES=GPU-0a1b,GPU-1c2d"),
+        ("GPU-", "warning", "export CUDA_VISIBLE_DEVICES=GPU-0a1b,GPU-1c2d"),
+        ("MIG-5f", "ok", None),
+    ],
+)
+def test_unique_names_of_gpus_are_looked_up(lay: Lay, value: str, status: str, remedy: str | None) -> None:
+    node = Node(chips=(), driver_files=False, shared_nodes=(), npu_smi="absent", packages={"torch": "2.6.0"})
+    outside = lay(node, CUDA_VISIBLE_DEVICES=value)
+    gpus = tuple(Accelerator("cuda", logical_id=n, uuid=uuid) for n, uuid in enumerate(("GPU-0a1b", "GPU-1c2d")))
+    outside.ask_gpus = lambda: (gpus, "580.65.06", ())
+    (found,) = _answers(outside, "visible_devices")
+    assert (found.status, found.remedy) == (status, remedy)
+
+
 def _with_gpu(lay: Lay, driver: str, cuda: str) -> Outside:
     outside = lay(Node(chips=(), driver_files=False, shared_nodes=(), npu_smi="absent", packages={"torch": "2.6.0"}))
     gpu = Accelerator("cuda", phy_id=0, name="NVIDIA H100", memory_used_bytes=GIB, memory_total_bytes=80 * GIB)
