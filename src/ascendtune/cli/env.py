@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.complain import notice, suggest_next
+from ascendtune.cli.complain import notice, suggest_next, warn
 from ascendtune.cli.confirm import agreed
 from ascendtune.cli.options import AsJson, Yes
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
@@ -114,10 +114,10 @@ def mirrors(
             raise InputError(
                 f"--only {unknown[0]!r} is not a tool", code="invalid-option-value", remedy=f"one of {', '.join(TOOLS)}"
             )
-        _use(changes_for(name, os.environ, tools=tools, github_proxy=github_proxy), yes=yes)
+        _use(changes_for(name, os.environ, tools=tools, github_proxy=github_proxy), name, tools, yes=yes)
 
 
-def _use(changes: list[FileChange], *, yes: bool) -> None:
+def _use(changes: list[FileChange], name: str, tools: tuple[str, ...], *, yes: bool) -> None:
     import difflib
 
     from ascendtune.core.mask import without_secrets
@@ -125,6 +125,7 @@ def _use(changes: list[FileChange], *, yes: bool) -> None:
 
     if not changes:
         print("nothing to change")
+        _warn_of_bypasses(name, tools)
         return
     for each in changes:
         before, after = ((text or "").splitlines() for text in (each.before, each.after))
@@ -133,8 +134,16 @@ def _use(changes: list[FileChange], *, yes: bool) -> None:
     if agreed("Write these files?", yes=yes):
         for each in user_files.apply(changes):
             print(f"wrote {each.path}")
+        _warn_of_bypasses(name, tools)
         notice("`ascendtune env mirrors undo` puts the earlier files back")
         suggest_next('eval "$(ascendtune env export)"')
+
+
+def _warn_of_bypasses(name: str, tools: tuple[str, ...]) -> None:
+    from ascendtune.machine.environment.mirrors import bypasses
+
+    for what, remedy in bypasses(name, os.environ, tools):
+        warn(f"{what}\n     do: {remedy}")
 
 
 def _compare(*, as_json: bool) -> None:

@@ -65,6 +65,15 @@ def test_password_in_a_configuration_file_is_not_shown(home: Path, capsys: pytes
     assert "hunter2" not in "".join(capsys.readouterr())
 
 
+def test_use_warns_of_what_passes_the_mirror_by(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / ".config/pip").mkdir(parents=True)
+    (home / ".config/pip/pip.conf").write_text("[install]\nindex-url = https://me:hunter2@corp/simple\n")
+    for _ in ("changed", "nothing to change"):
+        assert main("mirrors", "use", "aliyun", "--only", "pip", "--yes") == 0
+        warned = capsys.readouterr().err
+        assert "[install]" in warned and "do: remove index-url from [install]" in warned and "hunter2" not in warned
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [

@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,43 @@ def settings(env: Mapping[str, str]) -> list[Setting]:
         else Setting("huggingface", noted or "https://huggingface.co", "ascendtune env export" if noted else None),
         Setting("github", github or _GITHUB, str(_git_file(env)) if github else None),
     ]  # fmt: skip
+
+
+def bypasses(name: str, env: Mapping[str, str], tools: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What makes a tool use another address than the mirror whose changes were written: (what, remedy).
+
+    Raises:
+        MachineError: a configuration file cannot be read.
+    """
+    mirror = MIRRORS[name]
+    for tool, variable, wanted in (
+        ("pip", "PIP_INDEX_URL", mirror.pip),
+        ("huggingface", "HF_ENDPOINT", mirror.huggingface),
+    ):
+        if tool in tools and (given := env.get(variable)) and given.rstrip("/") != (wanted or "").rstrip("/"):
+            yield (
+                f"{tool} uses {without_secrets(given)}: {variable} is set, and wins over the file",
+                f"unset {variable}",
+            )
+    if "pip" in tools and env.get("PIP_CONFIG_FILE") == os.devnull:
+        yield f"pip reads no configuration file: PIP_CONFIG_FILE={os.devnull}", "unset PIP_CONFIG_FILE"
+    elif "pip" in tools:
+        path = _pip_file(env)
+        for section, options in _pip_settings(read_user_file(path) or "", path).items():
+            if section != "global" and (index := options.get("index-url")) and index != mirror.pip:
+                what = f"`pip {section}` uses {without_secrets(index)}: [{section}] of {path} wins over [global]"
+                yield what, f"remove index-url from [{section}] in {path}"
+    if "conda" in tools:
+        path, site = _conda_file(env), mirror.conda or _CONDA_DEFAULTS
+        others = [each for each in _conda_channels(_conda_settings(path)) if not each.startswith(f"{site}/")]
+        if not mirror.conda:
+            others = [each for each in others if "://" in each and each != _CONDA_DEFAULTS]
+        if others:
+            named = without_secrets(", ".join(others))
+            yield (
+                f"conda also searches {named}: {path} names them",
+                "replace there by defaults or conda-forge those whose packages the mirror has",
+            )
 
 
 def changes_for(

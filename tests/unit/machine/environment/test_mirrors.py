@@ -12,7 +12,7 @@ import yaml
 
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.machine.environment import user_files
-from ascendtune.machine.environment.mirrors import MIRRORS, changes_for, proxied, settings, shell_variables
+from ascendtune.machine.environment.mirrors import MIRRORS, bypasses, changes_for, proxied, settings, shell_variables
 
 _TUNA = MIRRORS["tuna"]
 
@@ -262,3 +262,39 @@ def test_damaged_record_of_a_step_is_an_error(env: dict[str, str], tmp_path: Pat
     with pytest.raises(AscendtuneError) as caught:
         user_files.undo()
     assert caught.value.code == "record-damaged"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        (".config/pip/pip.conf", "[install]\nindex-url = https://a:b@inner/simple\n", ["`pip install` uses https://"]),
+        (".config/pip/pip.conf", "[download]\nindex_url = https://d/\n[install]\nuser = 1\n", ["`pip download`"]),
+        (".config/pip/pip.conf", "[global]\nindex-url = https://old/simple\n", []),
+        (".condarc", "channels: [https://a/main]\n", ["conda also searches https://a/main"]),
+        (".condarc", "channels: [nvidia, conda-forge, defaults]\n", ["conda also searches nvidia:"]),
+        (".condarc", "channels: [conda-forge, defaults]\n", []),
+    ],
+)
+def test_what_passes_a_mirror_by_is_named(env: dict[str, str], file: str, content: str, said: list[str]) -> None:
+    path = Path(env["HOME"]) / file
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    user_files.apply(changes_for("tuna", env))
+    found = list(bypasses("tuna", env, ("pip", "conda", "huggingface")))
+    assert len(found) == len(said) and all(each in what for each, (what, _) in zip(said, found, strict=True)), found
+    assert all("a:b" not in what and str(path) in what for what, _ in found)
+    assert list(bypasses("tuna", env, ("huggingface",))) == []
+
+
+def test_variables_and_leftovers_that_pass_a_mirror_by_are_named(env: dict[str, str]) -> None:
+    user_files.apply(changes_for("tuna", env))
+    set_to_it = {**env, "PIP_INDEX_URL": f"{_TUNA.pip}/", "HF_ENDPOINT": "https://hf-mirror.com"}
+    assert list(bypasses("tuna", set_to_it, ("pip", "huggingface"))) == []
+    found = list(bypasses("official", set_to_it, ("pip", "huggingface")))
+    assert [remedy for _, remedy in found] == ["unset PIP_INDEX_URL", "unset HF_ENDPOINT"]
+    no_file = {**env, "PIP_CONFIG_FILE": os.devnull}
+    assert [remedy for _, remedy in bypasses("tuna", no_file, ("pip",))] == ["unset PIP_CONFIG_FILE"]
+    (Path(env["HOME"]) / ".condarc").write_text("channels: [nvidia, defaults]\n")
+    assert list(bypasses("official", env, ("conda",))) == []
+    (Path(env["HOME"]) / ".condarc").write_text(f"channels: ['{_TUNA.conda}/pkgs/main']\n")
+    assert len(list(bypasses("official", env, ("conda",)))) == 1
