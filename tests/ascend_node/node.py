@@ -142,7 +142,9 @@ class Node:
         address = f"10.20.0.{10 + index}" if chip.address == "auto" else chip.address
         route = "Routing table:\nDestination Gateway Genmask Flags Metric Ref Use Iface\n"
         told = {
-            "-ip": f"ipaddr:{address}\nnetmask:255.255.255.0\n" if address else "ip not configured\n",
+            "-ip": f"ipaddr:{address}\nnetmask:255.255.255.0\n"
+            if address
+            else "Get ipconf failed, because no ip was preset there!\n",
             "-route": route + (f"default {chip.gateway} 0.0.0.0 UG 0 0 0 eth{index}\n" if chip.gateway else ""),
             "-net_health": f"net health status: {chip.network_health}\n",
             "-link_stat": _link_history(index, chip.link_downs),

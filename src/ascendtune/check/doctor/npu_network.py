@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Lock
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
+from ascendtune.core.process import Finished
 from ascendtune.machine.npu.hccn import (
     LinkHistory,
     UdpSource,
+    has_routes,
+    is_busy,
+    is_unset,
     read_address,
     read_gateway,
     read_health,
@@ -27,6 +33,8 @@ NPU_NETWORK = "npu_network"
 
 _PLACES = ("/usr/local/Ascend/driver/tools/hccn_tool", "/usr/bin/hccn_tool")
 _AT_ONCE = 8
+_BUSY_PAUSES = (0.1, 0.3, 1.0)
+"""Seconds before a question is repeated to which the tool said that it is busy: it serves one call at a time."""
 _MANY_DOWNS = 3
 """A link goes down once or twice while a card starts, and all links do when a switch restarts."""
 
@@ -38,7 +46,10 @@ class Port:
     device: int
     link: str | None
     address: str | None
+    has_no_address: bool
+    """The tool says so; without this, an address that is None is unknown."""
     gateway: str | None
+    has_no_gateway: bool
     health: str | None
     tls: bool | None
     udp: UdpSource
@@ -59,31 +70,48 @@ def _look(outside: Outside) -> Iterator[Finding]:
     devices = [int(node.name[7:]) for node in outside.npu_nodes]
     # The first device alone: a tool that hangs, or that this user may not run, is called once.
     first = outside.run([tool, "-i", str(devices[0]), "-link", "-g"])
-    if first.timed_out or first.exit_code in (126, 127):
+    said = f"{first.error}\n{first.output}"
+    if first.timed_out or first.exit_code in (126, 127) or "permission denied" in said:
         yield unknown(
             NPU_NETWORK,
-            say("hccn_tool does not answer: {error}", error=first.error.strip()[:200]),
+            say("hccn_tool does not answer: {error}", error=" ".join(said.split())[:200]),
             remedy=say("run it as root on the host"),
         )
         return
+    alone = Lock()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        ports = list(pool.map(lambda device: _ask(outside, tool, device), devices))
+        ports = list(pool.map(lambda device: _ask(outside, tool, device, alone), devices))
     yield from _judge(ports)
 
 
-def _ask(outside: Outside, tool: str, device: int) -> Port:
-    def answer(question: str) -> str:
-        return outside.run([tool, "-i", str(device), question, "-g"]).output
+def _ask(outside: Outside, tool: str, device: int, alone: Lock) -> Port:
+    """`alone`: held while a question is repeated, so that repetitions don't keep the tool busy for each other."""
 
+    def asked(question: str) -> Finished:
+        return outside.run([tool, "-i", str(device), question, "-g"])
+
+    def answer(question: str) -> Finished:
+        if not is_busy((done := asked(question)).output + done.error):
+            return done
+        with alone:
+            for pause in _BUSY_PAUSES:
+                time.sleep(pause)
+                if not is_busy((done := asked(question)).output + done.error):
+                    break
+        return done
+
+    address, route = answer("-ip"), answer("-route")
     return Port(
-        device,
-        read_link(answer("-link")),
-        read_address(answer("-ip")).address,
-        read_gateway(answer("-route")),
-        read_health(answer("-net_health")),
-        read_tls(answer("-tls")).enabled,
-        read_udp_source(answer("-udp")),
-        read_link_history(answer("-link_stat")),
+        device=device,
+        link=read_link(answer("-link").output),
+        address=read_address(address.output).address,
+        has_no_address=is_unset(address.output + address.error),
+        gateway=read_gateway(route.output),
+        has_no_gateway=has_routes(route.output) and read_gateway(route.output) is None,
+        health=read_health(answer("-net_health").output),
+        tls=read_tls(answer("-tls").output).enabled,
+        udp=read_udp_source(answer("-udp").output),
+        history=read_link_history(answer("-link_stat").output),
     )
 
 
@@ -164,7 +192,7 @@ def _unstable_links(ports: Sequence[Port]) -> Iterator[Finding]:
 
 
 def _addresses(ports: Sequence[Port]) -> Iterator[Finding]:
-    if without := [port for port in ports if port.address is None and port.link == "UP"]:
+    if without := [port for port in ports if port.has_no_address and port.link == "UP"]:
         yield warning(
             NPU_NETWORK,
             say("NPU {npus} has no network address", npus=_ids(without)),
@@ -183,8 +211,8 @@ def _addresses(ports: Sequence[Port]) -> Iterator[Finding]:
             expected=say("one address for each NPU"),
             remedy=_set_address(next(port for port in reversed(ports) if port.address in twice)),
         )
-    lost = [port for port in ports if port.address and port.gateway is None]
-    if lost and len(lost) < len(ports):
+    lost = [port for port in ports if port.address and port.has_no_gateway]
+    if lost and any(port.gateway for port in ports):
         yield warning(
             NPU_NETWORK,
             say("NPU {npus} has no gateway, other NPUs have one", npus=_ids(lost)),
@@ -226,6 +254,12 @@ def _unreported(ports: Sequence[Port]) -> Iterator[Finding]:
             NPU_NETWORK,
             say("hccn_tool does not report the link of NPU {npus}", npus=_ids(silent)),
             remedy=say("run `hccn_tool -i {npu} -link -g` by hand", npu=silent[0].device),
+        )
+    if silent := [port for port in ports if port.link and port.address is None and not port.has_no_address]:
+        yield unknown(
+            NPU_NETWORK,
+            say("hccn_tool does not report the address of NPU {npus}", npus=_ids(silent)),
+            remedy=say("run `hccn_tool -i {npu} -ip -g` by hand", npu=silent[0].device),
         )
 
 

@@ -2,6 +2,7 @@
 
 Forms are those of transcripts of the 910, 910B and 950 (manual and public logs); the 950 asks by port and has bus ports
 (UB) instead of RoCE. What an answer does not say is None; a question that the chip does not know gives None throughout.
+A last line without its end was cut off: "link status: U" and "ipaddr:10.10.0.1" may be the beginnings of other values.
 """
 
 from __future__ import annotations
@@ -61,12 +62,28 @@ def read_address(text: str) -> Address:
 
 def read_gateway(text: str) -> str | None:
     """The default route of `-route`: the NPU's gateway."""
-    route = re.search(r"^\s*default\s+(\S+)\s", text, re.MULTILINE)
+    route = re.search(r"^\s*default\s+(\S+)\s", _whole_lines(text), re.MULTILINE)
     return _address(route[1]) if route else None
+
+
+def is_unset(text: str) -> bool:
+    """Whether an answer to `-ip` or `-gateway` says that none was set; another error says nothing about it."""
+    return re.search(r"\bno (?:ip|gateway) was preset", text) is not None
+
+
+def has_routes(text: str) -> bool:
+    """Whether an answer to `-route` holds the whole table, with a default route or without."""
+    return text.endswith("\n") and re.search(r"^Destination\s", text, re.MULTILINE) is not None
+
+
+def is_busy(text: str) -> bool:
+    """Whether the tool gave no answer because another process, or another call of ours, is using it."""
+    return re.search(r"hccn_tool is busy|Get lock failed", text) is not None
 
 
 def read_tls(text: str) -> Tls:
     """`-tls`: all cards of a job must agree, or HCCL cannot connect them (EI0014)."""
+    text = _whole_lines(text)
     switch = re.search(r"tls switch\[([01])\]", text)
     days = re.search(r"alarm time threshold\[([0-9]+)\]", text)
     return Tls(switch[1] == "1" if switch else None, natural(days[1]) if days else None)
@@ -77,6 +94,7 @@ def read_udp_source(text: str) -> UdpSource:
 
     Source: https://www.hiascend.com/document/detail/zh/HDK/latest/A3/A3HCCN/hccntool_107.html and _108, _133.
     """
+    text = _whole_lines(text)
     mode = re.search(r"\bstatus\s*:\s*(auto|custom|code)\b(\(\w+\))?", text, re.IGNORECASE)
     port = re.search(r"\budp[_ ]port\s*:\s*([0-9]{1,5})\b", text, re.IGNORECASE)
     return UdpSource(mode[1].lower() + (mode[2] or "") if mode else None, natural(port[1]) if port else None)
@@ -84,6 +102,7 @@ def read_udp_source(text: str) -> UdpSource:
 
 def read_link_history(text: str) -> LinkHistory:
     """`-link_stat`: lines with a device in front, or the 950's table."""
+    text = _whole_lines(text)
     records = re.findall(r"([A-Z][a-z]{2} [A-Z][a-z]{2}\s+[0-9]+ [0-9:]{8} [0-9]{4})\s+LINK (UP|DOWN)\b", text)
     if not records:
         rows = re.findall(r"\|\s*LINK_(UP|DOWN)\s*\|\s*([^|]*?)\s*\|", text)
@@ -94,8 +113,13 @@ def read_link_history(text: str) -> LinkHistory:
 
 def _after(text: str, name: str) -> str | None:
     """The value of the first line that begins with `name`, a device number in front of it or not."""
-    line = re.search(rf"^\s*(?:\[dev(?:id|ice) [0-9]+\]\s*)?{name}\s*:[^\S\n]*(\S[^\n]*?)\s*$", text, re.MULTILINE)
+    pattern = rf"^\s*(?:\[dev(?:id|ice) [0-9]+\]\s*)?{name}\s*:[^\S\n]*(\S[^\n]*?)\s*$"
+    line = re.search(pattern, _whole_lines(text), re.MULTILINE)
     return word(line[1]) if line else None
+
+
+def _whole_lines(text: str) -> str:
+    return text[: text.rfind("\n") + 1]
 
 
 def _address(text: str | None) -> str | None:

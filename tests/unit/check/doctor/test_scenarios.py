@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +14,13 @@ import pytest
 
 from ascend_node.node import Cann, Chip, Node
 from ascend_node.scenarios import HEALTHY, SCENARIOS
-from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
+from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS, npu_network
 from ascendtune.check.doctor.check import examine, verdict
 from ascendtune.check.doctor.outside import Interface, Outside
 from ascendtune.check.doctor.requirements import known_combinations
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_text
+from ascendtune.core.process import Finished
 from ascendtune.machine.inventory import Accelerator
 
 Lay = Callable[..., Outside]
@@ -563,6 +565,52 @@ def test_port_that_hccn_tool_does_not_report_is_not_called_up(lay: Lay) -> None:
     outside = lay(replace(HEALTHY, chips=(Chip(link=None, address=None, network_health=""), *HEALTHY.chips[1:])))
     (found,) = _answers(outside, "npu_network")
     assert found.status == "unknown" and found.measured.endswith("the link of NPU 0")
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "status", "said"),
+    [
+        ("-ip", "ipaddr:10.20.0.1", "unknown", "does not report the address of NPU 3"),
+        ("-ip", "Cmd execute failed!\n", "unknown", "does not report the address of NPU 3"),
+        ("-ip", "Get ip failed, because no ip was preset there!\n", "warning", "NPU 3 has no network address"),
+        ("-route", "The cmd line execute timeout!\n", "ok", "8 ports: link up, address set"),
+        ("-route", "Routing table:\nDestination Gateway\n10.0.0.0 *\n", "warning", "NPU 3 has no gateway"),
+        ("-route", "Routing table:\nDestination Gateway\n10.0.0", "ok", "8 ports: link up, address set"),
+        ("-link", "link status: D", "unknown", "does not report the link of NPU 3"),
+        ("-net_health", "net health status: Suc", "ok", "8 ports: link up"),
+    ],
+)
+def test_answers_of_hccn_tool_that_are_cut_or_fail_accuse_no_port(
+    lay: Lay, question: str, answer: str, status: str, said: str
+) -> None:
+    outside = lay(HEALTHY)
+    (outside.root / f"answers/hccn_tool/-i_3_{question}_-g").write_text(answer)
+    (found,) = _answers(outside, "npu_network")
+    assert found.status == status and said in found.measured
+
+
+def test_hccn_tool_that_is_busy_is_asked_again(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(npu_network, "_BUSY_PAUSES", (0.0, 0.0, 0.0))
+    outside, asked = lay(HEALTHY), Counter[str]()
+    run = outside.run
+
+    def sometimes_busy(argv: Sequence[str], timeout_seconds: float | None = None) -> Finished:
+        asked[" ".join(argv[1:])] += 1
+        if asked[" ".join(argv[1:])] % 3:
+            return Finished(tuple(argv), 1, "hccn_tool is busy, please try again.\n", "")
+        return run(argv, timeout_seconds)
+
+    monkeypatch.setattr(outside, "run", sometimes_busy)
+    (found,) = _answers(outside, "npu_network")
+    assert found.status == "ok" and "TLS the same" in found.measured
+
+
+def test_hccn_tool_that_this_user_may_not_ask_is_named(lay: Lay) -> None:
+    outside = lay(HEALTHY)
+    for answer in (outside.root / "answers/hccn_tool").iterdir():
+        answer.write_text("permission denied: pls check this cmd run permission.\n")
+    (found,) = _answers(outside, "npu_network")
+    assert found.status == "unknown" and "permission denied" in found.measured and "as root" in (found.remedy or "")
 
 
 def test_tls_that_no_port_reports_is_not_called_the_same(lay: Lay) -> None:

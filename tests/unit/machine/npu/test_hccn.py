@@ -3,6 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from ascendtune.machine.npu import hccn
 from ascendtune.machine.npu.hccn import Address, LinkHistory, Tls, UdpSource
 
@@ -61,6 +63,37 @@ def test_recorded_hccn_captures_are_read(shared: Path) -> None:
 
 def test_udp_source_port_of_roce_is_read() -> None:
     assert hccn.read_udp_source("status:auto\nudp_port:4791\n") == UdpSource("auto", 4791)
-    assert hccn.read_udp_source("status: custom, udp port: 5000") == UdpSource("custom", 5000)
-    assert hccn.read_udp_source("status:code(nslb_dp)") == UdpSource("code(nslb_dp)", None)
+    assert hccn.read_udp_source("status: custom, udp port: 5000\n") == UdpSource("custom", 5000)
+    assert hccn.read_udp_source("status:code(nslb_dp)\n") == UdpSource("code(nslb_dp)", None)
     assert hccn.read_udp_source("hccn_tool is busy, please try again") == UdpSource(None, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "link status: DOWN\n",
+        "link status : PARTIAL LINK\nport 4 : UP\nport 5 : DOWN\n",
+        "net health status: Success\n",
+        "ipaddr:10.10.0.15\nnetmask:255.255.0.0\n",
+        "Destination     Gateway         Genmask\ndefault         29.1.0.1        0.0.0.0         UG\n",
+        "dev_id:0, tls switch[1](0:disable, 1:enable), tls alarm time threshold[60]days\n",
+        "status:code(nslb_dp)\nudp_port:4791\n",
+        "[devid 0]link up count       : 21\n[devid 0]link down count     : 12\n[devid 0]link change records :\n"
+        "[devid 0]    Sun Oct  5 10:13:51 2025    LINK UP\n[devid 0]    Sun Oct  5 10:13:50 2025    LINK DOWN\n",
+    ],
+)
+def test_answers_that_are_cut_off_say_nothing_else_than_whole_ones(text: str) -> None:
+    def facts(part: str) -> list[object]:
+        ip, tls, udp, links = (
+            hccn.read_address(part), hccn.read_tls(part), hccn.read_udp_source(part), hccn.read_link_history(part)
+        )  # fmt: skip
+        single = [hccn.read_link(part), hccn.read_health(part), hccn.read_gateway(part), links.up_count]
+        return [*single, ip.address, ip.netmask, tls.enabled, tls.alarm_days, udp.mode, udp.port, links.down_count]
+
+    whole, records = facts(text), hccn.read_link_history(text).records
+    assert any(fact is not None for fact in whole)
+    for end in range(len(text)):
+        cut = facts(text[:end])
+        assert all(fact in (None, of_whole) for fact, of_whole in zip(cut, whole, strict=True)), text[:end]
+        found = hccn.read_link_history(text[:end]).records
+        assert found == records[: len(found)], text[:end]
