@@ -50,11 +50,10 @@ def _silent_seconds(job: Job) -> float | None:
 
 
 def _print(shown: list[Job]) -> None:
-    import time
-
     from ascendtune.cli.job_display import devices_in_words, moment, state_in_words
     from ascendtune.cli.terminal import table
     from ascendtune.core.units import format_duration
+    from ascendtune.job.record import seconds_of
 
     rows = []
     for job in shown:
@@ -66,7 +65,7 @@ def _print(shown: list[Job]) -> None:
                 devices_in_words(job),
                 ",".join(job.hosts),
                 moment(job.started),
-                format_duration((job.ended or time.time()) - job.started),
+                format_duration(seconds_of(job)),
                 "-" if step is None else f"{step:,}",
             ]
         )

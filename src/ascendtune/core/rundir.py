@@ -311,7 +311,8 @@ class RunDir:
             "boot_id": procfs.boot_id(),
             "pid_namespace": procfs.pid_namespace(),
         }
-        record["attempts"].append({"attempt": number, "started": time.time(), **process, **facts})
+        began = {"started": time.time(), "monotonic": time.monotonic()}
+        record["attempts"].append({"attempt": number, **began, **process, **facts})
         write_json(self.run_json, {**record, "state": "running", "exit_cause": None})
         return number
 

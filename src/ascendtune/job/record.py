@@ -53,6 +53,10 @@ class Job:
     """Rank 0 has a log, too."""
     ended: float | None = None
     exit_code: int | None = None
+    started_monotonic: float | None = None
+    """Seconds since boot: what lasts is measured so, as the clock may be set meanwhile."""
+    seconds: float | None = None
+    """How long it took; None while it runs, and where no process was left to note it."""
     started_from: str | None = None
     """The host of the command that started it here; None where that is `host`."""
 
@@ -107,20 +111,39 @@ def is_alive(job: Job) -> bool | None:
     return procfs.is_alive(job.pid, job.start_ticks, boot=job.boot_id, namespace=job.pid_namespace, host=job.host)
 
 
+def seconds_of(job: Job) -> float | None:
+    """How long the job has run by now, or ran; None where it was lost, or only a clock tells that was set back."""
+    state = state_of(job)
+    if job.seconds is not None or state == "lost":
+        return job.seconds
+    if state == "running" and job.started_monotonic is not None:
+        return time.monotonic() - job.started_monotonic
+    seconds = (job.ended or time.time()) - job.started
+    return seconds if seconds >= 0 else None
+
+
 def attempt_of(job: Job, record: dict[str, Any]) -> dict[str, Any] | None:
     """The job's last attempt; None where it came to none.
 
     Args:
         record: run.json, which lists other jobs' attempts at the run, too.
     """
-    until = job.ended or time.time()
     attempts = [each for each in record.get("attempts") or [] if _is_of(each.get("started"), float)]
-    mine = [each for each in attempts if job.started <= each["started"] <= until]
+    mine = [each for each in attempts if _is_during(job, each)]
     if not job.watched:
         # A clock may be set meanwhile, and a container gives the same pid again: the start of the process decides.
         mine = [each for each in mine if "start_ticks" not in each and each.get("pid") == job.pid]
         mine += [each for each in attempts if (each.get("pid"), each.get("start_ticks")) == (job.pid, job.start_ticks)]
     return mine[-1] if mine else None
+
+
+def _is_during(job: Job, attempt: dict[str, Any]) -> bool:
+    """Whether an attempt was begun between the start and the end of the job."""
+    began, since = attempt.get("monotonic"), job.started_monotonic
+    if attempt.get("boot_id") == job.boot_id and isinstance(began, int | float) and since is not None:
+        # Of the same host: no clock that was set meanwhile can hide it.
+        return since <= began <= (float("inf") if job.seconds is None else since + job.seconds)
+    return bool(job.started <= attempt["started"] <= (job.ended or time.time()))
 
 
 def _is_of(value: object, kind: Any) -> bool:

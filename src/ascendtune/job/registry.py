@@ -97,6 +97,7 @@ def register(
         watched=watched,
         log_sizes={path.name: path.stat().st_size for path in spec.logs.glob("*.log")},
         started=time.time(),
+        started_monotonic=time.monotonic(),
         is_foreign=spec.is_foreign,
         started_from=started_from,
     )
@@ -111,7 +112,13 @@ def note_devices(job: Job, kind: str, nproc: int) -> None:
 
 def close(job: Job, exit_code: int) -> None:
     """Record how the job ended. Warns where it cannot: the exit code stays the same."""
-    _change(replace(reread(job), ended=time.time(), exit_code=exit_code), "that it has ended, and will call it lost")
+    job, seconds = reread(job), None
+    if job.started_monotonic is not None and job.boot_id == procfs.boot_id():
+        seconds = time.monotonic() - job.started_monotonic
+    _change(
+        replace(job, ended=time.time(), seconds=seconds, exit_code=exit_code),
+        "that it has ended, and will call it lost",
+    )
 
 
 def _change(job: Job, what: str) -> None:

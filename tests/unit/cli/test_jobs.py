@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import time
@@ -262,6 +263,24 @@ def test_a_run_of_another_form_hides_no_job(called: Called, tmp_path: Path) -> N
         (tmp_path / "fine" / "run.json").write_text(json.dumps({"state": "failed", "exit_cause": "x", **record}))
         code, out, _ = called("list", "--all")
         assert code == 0 and job.id in out
+
+
+def test_times_of_jobs_do_not_follow_a_clock_that_was_set(
+    called: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = time.time() + 7 * 24 * 3600
+    with monkeypatch.context() as clock:
+        clock.setattr(time, "time", lambda: ahead)
+        _job(tmp_path, "a")
+        ended, by_file = _job(tmp_path, "b"), _job(tmp_path, "c", seconds=None)
+        RunDir(tmp_path / "b").begin_attempt({})
+        RunDir(tmp_path / "b").metrics.write_text('{"step": 5}\n')
+    registry.close(ended, 0)
+    registry._path(by_file.id).write_text(json.dumps({**by_file.as_json(), "ended": time.time(), "exit_code": 0}))
+    listed = called("list", "--all")[1]
+    assert re.search(r"\s-\d", listed) is None, "no time is negative"
+    columns = {line.split()[0][0]: line.split() for line in listed.splitlines()[1:]}
+    assert columns["b"][-1] == "5" and columns["c"][-2:] == ["-", "-"]
 
 
 def _beat(run: RunDir, silent_seconds: float, phase: str = "forward") -> None:
