@@ -110,10 +110,13 @@ def command_of(pid: int) -> str:
     """The command line on one line, words joined by spaces; the name in brackets where there is none."""
     with suppress(OSError):
         words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace")
-        # Other users choose the words of their commands; control characters would reach the terminal.
-        shown = " ".join("".join(each if each.isprintable() else " " for each in words).split())
-        return shown or f"[{(_PROC / str(pid) / 'comm').read_text().strip()}]"
+        return _shown(words) or f"[{_shown((_PROC / str(pid) / 'comm').read_bytes().decode(errors='replace'))}]"
     return "-"
+
+
+def _shown(words: str) -> str:
+    """Without control characters, which would reach the terminal: other users choose the words of their commands."""
+    return " ".join("".join(each if each.isprintable() else " " for each in words).split())
 
 
 def memory_of(pid: int) -> int | None:
@@ -147,7 +150,7 @@ def open_files(pid: int) -> frozenset[str]:
 def is_service(pid: int) -> bool:
     """Whether systemd keeps the process as a service of the machine: its parent is not gone, it never had another."""
     with suppress(OSError):
-        return "/system.slice/" in (_PROC / str(pid) / "cgroup").read_text()
+        return "/system.slice/" in (_PROC / str(pid) / "cgroup").read_text(errors="replace")
     return False
 
 

@@ -4,6 +4,9 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
+
+import pytest
 
 from ascendtune.core import procfs
 
@@ -38,3 +41,15 @@ def test_a_name_may_look_like_the_fields_behind_it() -> None:
 
 def test_this_machine_and_its_pids_have_names() -> None:
     assert len(procfs.boot_id()) == 36 and procfs.pid_namespace().startswith("pid:[")
+
+
+def test_names_of_processes_that_are_no_text_are_shown_without_control_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(procfs, "_PROC", tmp_path)
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "cmdline").write_bytes(b"")
+    (tmp_path / "7" / "comm").write_bytes(b"\xd1\xb5\xc1\xb7 \x1b[2Jx\n")
+    (tmp_path / "7" / "cgroup").write_bytes(b"0::/system.slice/\xd1\xb5.service\n")
+    shown = procfs.command_of(7)
+    assert shown.isprintable() and shown.endswith("[2Jx]") and procfs.is_service(7)
