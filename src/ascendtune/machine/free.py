@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ascendtune.core.errors import MachineError
-from ascendtune.core.units import count_of, format_bytes
+from ascendtune.core.units import format_bytes
 from ascendtune.machine.inventory import Accelerator, DeviceProcess, visible_among
 from ascendtune.machine.language import say
 from ascendtune.machine.vendor.base import Vendor
@@ -92,9 +92,12 @@ def _holder(process: DeviceProcess) -> str:
 
 def _too_few(count: int, free: int, looked_at: Sequence[tuple[Accelerator, str | None]]) -> MachineError:
     held = [f"{device.label}: {reason}" for device, reason in looked_at if reason]
+    one = count == 1
     asked = say(
-        "{devices} requested, {free} of {total} free",
-        devices=count_of(count, "free device"),
+        "1 free device requested, {free} of {total} free"
+        if one
+        else "{count} free devices requested, {free} of {total} free",
+        count=count,
         free=free,
         total=len(looked_at),
     )

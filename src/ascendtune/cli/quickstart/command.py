@@ -62,7 +62,7 @@ def quickstart(
     print(f"{base}: {format_count(model.parameters)} random weights, tokenizer")
     print(f"{directory / TRAINING_FILE}: {count_of(len(skill.training), 'row')}")
     print(f"{directory / QUESTIONS_FILE}: {len(skill.questions)} words that are in no row")
-    print(f"{recipe}:\n\n{textwrap.indent(recipe.read_text(), '    ')}")
+    print(f"{recipe}:\n\n{textwrap.indent(recipe.read_text('utf-8'), '    ')}")
 
     _headline("Before training")
     before = _ask(base, skill.questions)

@@ -98,7 +98,7 @@ def collect(run_dir: Path, beats: Sequence[Beat]) -> tuple[Path, list[Stack]]:
             file=directory / f"rank_{beat.rank}.txt",
         )
         with translated_disk_errors(stack.file, "writing a stack"):
-            stack.file.write_text(f"{_heading(stack, stat)}\n\n{text}")
+            stack.file.write_text(f"{_heading(stack, stat)}\n\n{text}", "utf-8", errors="replace")
         stacks.append(stack)
     flight_recorder.fetch([each for each in recordings if each], directory)
     return directory, stacks
