@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -102,4 +103,9 @@ def _size(path: Path) -> int:
 
 def _text(line: bytes) -> str:
     # Of a progress bar that overwrites itself the last state is kept, as on a terminal.
-    return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+    shown = line.rstrip(b"\r").rpartition(b"\r")[2]
+    try:
+        return shown.decode()
+    except UnicodeDecodeError:
+        # What the processes of a job print is in the encoding of the locale: GB18030 on some Chinese hosts.
+        return shown.decode(locale.getpreferredencoding(False), errors="replace")

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ascendtune.core.tail import Tail
 
 
@@ -27,3 +29,12 @@ def test_a_file_that_comes_later_or_is_cut_is_read_from_its_beginning(tmp_path: 
     assert tail.lines() == ["a long first line"]
     path.write_text("short\n")
     assert tail.lines() == ["short"]
+
+
+def test_lines_in_the_encoding_of_the_locale_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log"
+    path.write_bytes("步 1\n".encode() + "损失 × 1.0\n".encode("gb18030") + b"\xff\n")
+    monkeypatch.setattr("locale.getpreferredencoding", lambda do_setlocale=True: "GB18030")
+    assert Tail(path, 0).lines() == ["步 1", "损失 × 1.0", "\ufffd"]
+    monkeypatch.setattr("locale.getpreferredencoding", lambda do_setlocale=True: "UTF-8")
+    assert Tail(path, 0).lines()[::2] == ["步 1", "\ufffd"]
