@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ascendtune.machine.inventory import DeviceProcess
-from ascendtune.machine.npu.number import bytes_of, decimal, integer, natural, ratio, word
+from ascendtune.machine.npu.number import bytes_of, decimal, integer, natural, ratio, whole_lines, word
 
 Fact = int | float | str | None
 
@@ -37,7 +37,8 @@ def read_facts(text: str) -> list[Chip]:
     """The blocks of an answer, each with the card it belongs to.
 
     A block ends with an empty line or where a key comes again. The chip's number stands before its values (`-t common`)
-    or behind them (`-t usages`, `-t ecc`); a block that holds only the card's number and counts is left out.
+    or behind them (`-t usages`, `-t ecc`); a block that holds only the card's number and counts is left out. So is a
+    last line without its end: it was cut off, and "Error Code : 80E0" may be the beginning of another code.
     """
     chips: list[Chip] = []
     npu_id: int | None = None
@@ -53,13 +54,13 @@ def read_processes(text: str) -> list[DeviceProcess]:
     """`-t proc-mem`: every process, where the table of `npu-smi info` stops at eight a chip (npu-smi's source)."""
     return [
         DeviceProcess(int(found["pid"]), None, word(found["name"]), bytes_of(found["memory"], found["unit"]))
-        for found in _PROCESS.finditer(text)
+        for found in _PROCESS.finditer(whole_lines(text))
     ]
 
 
 def _blocks(text: str) -> Iterator[dict[str, Fact]]:
     block: dict[str, Fact] = {}
-    for line in text.splitlines():
+    for line in whole_lines(text).splitlines():
         pair = None if "|" in line or _PROCESS.search(line) else _PAIR.fullmatch(line)
         if pair is None:
             if not line.strip() and block:

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from ascendtune.machine.npu.number import natural, word
+from ascendtune.machine.npu.number import natural, whole_lines, word
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def read_address(text: str) -> Address:
 
 def read_gateway(text: str) -> str | None:
     """The default route of `-route`: the NPU's gateway."""
-    route = re.search(r"^\s*default\s+(\S+)\s", _whole_lines(text), re.MULTILINE)
+    route = re.search(r"^\s*default\s+(\S+)\s", whole_lines(text), re.MULTILINE)
     return _address(route[1]) if route else None
 
 
@@ -83,7 +83,7 @@ def is_busy(text: str) -> bool:
 
 def read_tls(text: str) -> Tls:
     """`-tls`: all cards of a job must agree, or HCCL cannot connect them (EI0014)."""
-    text = _whole_lines(text)
+    text = whole_lines(text)
     switch = re.search(r"tls switch\[([01])\]", text)
     days = re.search(r"alarm time threshold\[([0-9]+)\]", text)
     return Tls(switch[1] == "1" if switch else None, natural(days[1]) if days else None)
@@ -94,7 +94,7 @@ def read_udp_source(text: str) -> UdpSource:
 
     Source: https://www.hiascend.com/document/detail/zh/HDK/latest/A3/A3HCCN/hccntool_107.html and _108, _133.
     """
-    text = _whole_lines(text)
+    text = whole_lines(text)
     mode = re.search(r"\bstatus\s*:\s*(auto|custom|code)\b(\(\w+\))?", text, re.IGNORECASE)
     port = re.search(r"\budp[_ ]port\s*:\s*([0-9]{1,5})\b", text, re.IGNORECASE)
     return UdpSource(mode[1].lower() + (mode[2] or "") if mode else None, natural(port[1]) if port else None)
@@ -102,7 +102,7 @@ def read_udp_source(text: str) -> UdpSource:
 
 def read_link_history(text: str) -> LinkHistory:
     """`-link_stat`: lines with a device in front, or the 950's table."""
-    text = _whole_lines(text)
+    text = whole_lines(text)
     records = re.findall(r"([A-Z][a-z]{2} [A-Z][a-z]{2}\s+[0-9]+ [0-9:]{8} [0-9]{4})\s+LINK (UP|DOWN)\b", text)
     if not records:
         rows = re.findall(r"\|\s*LINK_(UP|DOWN)\s*\|\s*([^|]*?)\s*\|", text)
@@ -114,12 +114,8 @@ def read_link_history(text: str) -> LinkHistory:
 def _after(text: str, name: str) -> str | None:
     """The value of the first line that begins with `name`, a device number in front of it or not."""
     pattern = rf"^\s*(?:\[dev(?:id|ice) [0-9]+\]\s*)?{name}\s*:[^\S\n]*(\S[^\n]*?)\s*$"
-    line = re.search(pattern, _whole_lines(text), re.MULTILINE)
+    line = re.search(pattern, whole_lines(text), re.MULTILINE)
     return word(line[1]) if line else None
-
-
-def _whole_lines(text: str) -> str:
-    return text[: text.rfind("\n") + 1]
 
 
 def _address(text: str | None) -> str | None:

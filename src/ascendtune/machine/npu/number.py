@@ -1,4 +1,4 @@
-"""Parsers for numbers as the vendor writes them. Other text is None: NA, -, noise."""
+"""Parsers for lines, words and numbers as the vendor writes them. Other text is None: NA, -, noise."""
 
 from __future__ import annotations
 
@@ -49,3 +49,8 @@ def word(text: str | None) -> str | None:
     if text is None or text.strip() in ("", "-", "NA", "N/A") or "\ufffd" in text:
         return None
     return text.strip()
+
+
+def whole_lines(text: str) -> str:
+    """Without a last line that has no end: the tool or its connection ended in the middle of it."""
+    return text[: text.rfind("\n") + 1]

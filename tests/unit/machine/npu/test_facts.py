@@ -109,3 +109,13 @@ def test_recorded_answers_of_a_950_are_read(shared: Path) -> None:
     before = read_facts((shared / "fixtures" / "ascend" / "faultdiag_npu_info_before.txt").read_text())
     usages = [chip for chip in before if "hbm_capacity_bytes" in chip.facts]
     assert [(chip.npu_id, chip.chip_id, chip.facts["hbm_capacity_bytes"]) for chip in usages] == [(0, 0, 31129 << 20)]
+
+
+@pytest.mark.parametrize("name", ["health_910", "health_950", "usages_910b1", "ecc_910", "proc-mem_950"])
+def test_answers_that_are_cut_off_give_no_value_that_the_whole_lacks(transcript: Text, name: str) -> None:
+    text = transcript(name)
+    facts, processes = [chip.facts for chip in read_facts(text)], read_processes(text)
+    for end in range(len(text)):
+        for chip in read_facts(text[:end]):
+            assert any(chip.facts.items() <= whole.items() for whole in facts), text[:end][-80:]
+        assert set(read_processes(text[:end])) <= set(processes)
