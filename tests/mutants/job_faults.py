@@ -9,11 +9,18 @@ _JOB, _HANG, _COMM = "tests/unit/job", "tests/unit/job/hang", "tests/unit/check/
 JOB_FAULTS = [
     # Whose process is it
     Fault(
-        "job/record.py",
-        "return stat is not None and stat.start_ticks == job.start_ticks",
+        "core/procfs.py",
+        "return stat is not None and stat.start_ticks == start_ticks",
         "return stat is not None",
         "a process that got the pid of a job that is over is taken for it, and stopped",
         f"{_JOB}/test_registry.py::test_another_process_with_the_same_pid_is_not_the_job",
+    ),
+    Fault(
+        "core/procfs.py",
+        "if boot != boot_id():",
+        "if boot != boot_id() or host != socket.gethostname():",
+        "a job whose host gets another name is unknown from then on, and cannot be stopped",
+        f"{_JOB}/test_registry.py::test_job_is_known_after_its_host_got_another_name",
     ),
     Fault(
         "job/members.py",
