@@ -30,7 +30,7 @@ from ascendtune.train.model import (
     set_single_score,
 )
 from ascendtune.train.objective.head import HeadForm
-from ascendtune.train.precision import Precision, choose_precision
+from ascendtune.train.precision import Precision, choose_precision, promote_layer_norms
 from ascendtune.train.strategy.base import RootModule, Strategy
 from ascendtune.train.tuner.quantised_linear import quantisable_linears, quantising
 
@@ -73,6 +73,7 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
         model.to(device.torch_device)
     # After the tuner: it copies modules, and the copies must be of the model's own modules.
     kernels = install_kernels(model, recipe.kernel, device, precision, fill)
+    promote_layer_norms(model)
     model_checks.warn_of_untrained_parts(model, recipe, config, attention, is_main=strategy.is_main)
     recompute_activations(model, recipe.memory)
     root = RootModule(model)

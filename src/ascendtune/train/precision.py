@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.machine.torch_backend.device import Device
@@ -81,6 +82,31 @@ def choose_precision(recipe: Recipe, device: Device) -> Precision:
             remedy="set model.dtype: auto, or precision: bf16",
         )
     return Precision(compute, weights, reason, device.torch_device.type)
+
+
+class PromotingLayerNorm(nn.LayerNorm):
+    """Layer normalisation of inputs that are wider than its weights, as CUDA and NPU do it under autocast: in fp32.
+
+    On CPU torch refuses them. They meet where a table that is trained whole in fp32 feeds frozen bf16 blocks, and where
+    FSDP gathers the weights of a block in bf16 while the residual stream is fp32.
+    """
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(..., features), of the type of `hidden`, (..., features), on CPU."""
+        weight, bias = (_widened(each, hidden.dtype) for each in (self.weight, self.bias))
+        return nn.functional.layer_norm(hidden, self.normalized_shape, weight, bias, self.eps)
+
+
+def _widened(vector: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """`vector`, any shape, in the wider one of its own type and `dtype`."""
+    return None if vector is None else vector.to(torch.promote_types(vector.dtype, dtype))
+
+
+def promote_layer_norms(model: nn.Module) -> None:
+    """Make the plain layer normalisations in `model` take inputs that are wider than their weights."""
+    for module in model.modules():
+        if type(module) is nn.LayerNorm:
+            module.__class__ = PromotingLayerNorm
 
 
 def export_dtype(recipe: Recipe, config: Any) -> torch.dtype:

@@ -150,6 +150,24 @@ def test_bf16_with_frozen_bf16_weights_follows_one_device(train: Train, train_on
     assert together.losses()[-1] < together.losses()[0] - 0.1
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"parallel": FSDP}, {"method": {"tuner": "lora", "lora": {"modules_to_save": "all-embeddings"}}}],
+    ids=["gathered", "frozen"],
+)
+def test_layer_norms_in_bf16_take_an_fp32_stream(
+    train: Train, train_on_ranks: Train, variant: Callable[..., Path], changes: dict[str, Any]
+) -> None:
+    """On CPU torch's layer normalisation refuses inputs that are wider than its weights."""
+    from transformers import GPT2Config
+
+    model = variant(GPT2Config(vocab_size=512, n_embd=32, n_layer=2, n_head=4, n_positions=128))
+    bf16: dict[str, Any] = {"model": {"path": str(model)}, "optim": SHORT, "batch": {"per_device": 4}}
+    found = train_on_ranks(1, **bf16, precision="bf16", **changes)
+    expected = train(**bf16, method=changes.get("method", {}))
+    assert found.losses() == pytest.approx(expected.losses(), rel=5e-3)
+
+
 def go_on(trained: Trained, start: Callable[[], Trained]) -> None:
     """End the run anew from the checkpoint of step 2, and hold what was recorded against what it was."""
     run = trained.run

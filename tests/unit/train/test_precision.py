@@ -4,7 +4,7 @@ import torch
 from ascendtune.core.errors import MachineError
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.precision import choose_precision
+from ascendtune.train.precision import choose_precision, promote_layer_norms
 
 
 def device(*, bf16: bool, fp16: bool, emulates: bool = False) -> CpuDevice:
@@ -61,3 +61,18 @@ def test_only_fp16_scales_its_loss():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
     with choose_precision(recipe("fp32"), chip).autocast():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+
+def test_layer_norms_widen_their_weights_to_wider_inputs_and_never_narrow_them():
+    torch.manual_seed(0)
+    norm, wide = torch.nn.LayerNorm(8), torch.randn(3, 8)
+    torch.nn.init.normal_(norm.weight)
+    model = torch.nn.Sequential(norm)
+    promote_layer_norms(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        of_narrow_inputs = model(wide.bfloat16())
+        assert of_narrow_inputs.dtype == torch.bfloat16
+        model.bfloat16()
+        found = model(wide)
+    weight, bias = norm.weight.float(), norm.bias.float()
+    torch.testing.assert_close(found, torch.nn.functional.layer_norm(wide, (8,), weight, bias), rtol=0, atol=0)

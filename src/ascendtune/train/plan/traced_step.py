@@ -41,7 +41,7 @@ from ascendtune.train.plan.planned_device import PlannedDevice
 from ascendtune.train.plan.repeated_layers import Repeats, find_repeats, kinds_of
 from ascendtune.train.plan.request import Document
 from ascendtune.train.plan.setting import Setting
-from ascendtune.train.precision import DTYPES, Precision, export_dtype
+from ascendtune.train.precision import DTYPES, Precision, export_dtype, promote_layer_norms
 from ascendtune.train.strategy.base import MakeOptimizer, RootModule, Strategy
 from ascendtune.train.strategy.fsdp import FsdpStrategy
 from ascendtune.train.tuner.freeze import decoder_blocks
@@ -131,6 +131,7 @@ class _Steps:
             blocks.extend(kept)
             for each in {id(each): each for each in (config, config.get_text_config(), model.config)}.values():
                 each.num_hidden_layers = self._count
+        promote_layer_norms(model)
         recompute_activations(model, setting.recipe.memory)
         return model
 
