@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ascendtune.check.align.curve import Curve, Floats, no_records
+from ascendtune.check.align.depth import depth_of_config, depth_of_names
 from ascendtune.check.align.dump import Dump, find_dump
 from ascendtune.check.align.msprobe import find_msprobe
 from ascendtune.core.document import read_document
@@ -59,7 +60,7 @@ class Side:
         recipe: leaves of recipe.yaml by dotted key; None for a foreign log.
         run: run.json; empty for a foreign log.
         precision: the type matrices were multiplied in; None where the record does not say.
-        layers: depth of the model; None where config.json is not at hand.
+        layers: depth of the model; None where neither its weights' names nor config.json are at hand.
         dump: tensors of some steps; None where nothing was dumped.
         start_weights: hashes of the weights before the first step, as in start_weights.json; empty where not recorded.
     """
@@ -200,7 +201,7 @@ def _read_run(run: RunDir) -> Side:
         return _foreign(run.path, "TensorBoard", run.read_metrics(), _OURS, rounded=False)
     precision = _object(_object(record.get("resolved")).get("precision")).get("compute")
     recipe = leaves_of(read_document(run.recipe).values)
-    dump = find_dump(run.dumps)
+    dump, weights = find_dump(run.dumps), _start_weights(run)
     curve = _metrics(run.metrics) if run.metrics.is_file() or dump is None else Curve.empty()
     return Side(
         name=run.path.name,
@@ -211,9 +212,10 @@ def _read_run(run: RunDir) -> Side:
         recipe=recipe,
         run=record,
         precision=precision if isinstance(precision, str) else None,
-        layers=_layers(record.get("model_directory")),
+        # The recipe may have added blocks to those that config.json has.
+        layers=depth_of_names(_object(weights.get("parameters"))) or depth_of_config(record.get("model_directory")),
         dump=dump,
-        start_weights=_start_weights(run),
+        start_weights=weights,
     )
 
 
@@ -227,7 +229,17 @@ def _read_recorded(path: Path) -> Side:
     facts = read_json_object(path / _RECORDED)
     precision = _computed_in(dump) if dump is not None else None
     weights = _start_weights(RunDir(path))
-    return Side(path.name, path, "recorded", curve, run=facts, precision=precision, dump=dump, start_weights=weights)
+    return Side(
+        name=path.name,
+        path=path,
+        kind="recorded",
+        curve=curve,
+        run=facts,
+        precision=precision,
+        layers=depth_of_names(_object(weights.get("parameters"))),
+        dump=dump,
+        start_weights=weights,
+    )
 
 
 def _computed_in(dump: Dump) -> str | None:
@@ -275,15 +287,6 @@ def _floats(column: Any) -> Floats:
             part[bits[chunk.offset : chunk.offset + len(chunk)] == 0] = np.nan
         parts.append(part)
     return np.concatenate(parts) if parts else np.empty(0)
-
-
-def _layers(model_directory: Any) -> int | None:
-    config = Path(str(model_directory)) / "config.json"
-    if not config.is_file():
-        return None
-    content = read_json_object(config)
-    found = content.get("num_hidden_layers") or _object(content.get("text_config")).get("num_hidden_layers")
-    return found if isinstance(found, int) and found > 0 else None
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -81,6 +81,43 @@ def test_row_whose_step_is_not_a_whole_number_is_left_out(tmp_path: Path, step: 
     assert read_side(tmp_path / "a.csv").curve.losses.tolist() == [2.5]
 
 
+def names_of(prefix: str, blocks: int) -> dict[str, str]:
+    return {f"{prefix}.{block}.mlp.experts.{expert}.weight": "0" for block in range(blocks) for expert in range(9)}
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (names_of("model.layers", 4), 4),
+        ({"wte.weight": "0", **names_of("transformer.h", 3)}, 3),
+        ({**names_of("encoder.block", 2), **names_of("decoder.block", 5)}, 5),
+        ({name.removeprefix("."): each for name, each in names_of("", 2).items()} | {"0.weight": "0"}, 2),
+        ({"weight": "0"}, None),
+    ],
+    ids=["llama", "gpt2", "encoder and decoder", "sequential", "no list"],
+)
+def test_depth_of_a_recorded_training_is_that_of_its_weights(
+    tmp_path: Path, names: dict[str, str], expected: int | None
+) -> None:
+    (tmp_path / "recorded.json").write_text("{}")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n')
+    (tmp_path / "start_weights.json").write_text(json.dumps({"parameters": names}))
+    assert read_side(tmp_path).layers == expected
+
+
+@pytest.mark.parametrize(
+    "content", [{"num_hidden_layers": 6}, {"n_layer": 6}, {"text_config": {"num_hidden_layers": 6}, "n_layer": True}]
+)
+def test_depth_of_a_run_without_names_of_weights_is_that_of_its_config(tmp_path: Path, content: dict[str, Any]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    (tmp_path / "run.json").write_text(
+        json.dumps({"state": "finished", "attempts": [], "model_directory": str(tmp_path)})
+    )
+    (tmp_path / "recipe.yaml").write_text("name: x\n")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n')
+    assert read_side(tmp_path).layers == 6
+
+
 STRANGE: dict[str, dict[str, Any]] = {
     "precision": {"resolved": {"precision": ["bf16"]}},
     "ranks": {"attempts": [{"world_size": "x"}]},

@@ -1,0 +1,36 @@
+"""How many blocks a model has, from what a training wrote: none of it needs the model's own files."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.foreign_json import read_json_object
+
+_NUMBERED = re.compile(r"(.*?)(?:^|\.)(0|[1-9][0-9]{0,5})\.")
+"""The part of a name up to its first number: a list within a block (experts) has a second one."""
+_CONFIG_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+
+
+def depth_of_names(parameters: Iterable[str]) -> int | None:
+    """The length of the longest list of modules that is not inside another one; None where no name has a number."""
+    members: dict[str, set[str]] = defaultdict(set)
+    for name in parameters:
+        if found := _NUMBERED.match(name):
+            members[found[1]].add(found[2])
+    return max(map(len, members.values()), default=None)
+
+
+def depth_of_config(model_directory: Any) -> int | None:
+    """As its config.json says; None where the model is not on this machine."""
+    config = Path(str(model_directory)) / "config.json"
+    if not config.is_file():
+        return None
+    content = read_json_object(config)
+    text = content.get("text_config")
+    sections = (content, text if isinstance(text, dict) else {})
+    found = (section.get(key) for section in sections for key in _CONFIG_KEYS)
+    return next((each for each in found if type(each) is int and each > 0), None)
