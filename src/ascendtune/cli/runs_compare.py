@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,7 +42,8 @@ def compare(
     if len(runs) < 2:
         raise InputError("one run cannot be compared", code="too-few-runs", remedy="give two or more run directories")
     compared = _compare([RunDir.open(run_named(path)) for path in runs])
-    print(json.dumps(compared, indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(compared)))
+    # JSON has no NaN.
+    print(json.dumps(_without_nan(compared), indent=2, ensure_ascii=False) if as_json else "\n".join(_lines(compared)))
 
 
 def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
@@ -60,6 +62,7 @@ def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
         "first_different_batch": _first_different_batch(metrics),
         "loss_kinds": None if recipes is None else [kind_of_loss(recipe) for recipe in recipes],
         "loss": _curves(metrics, "loss"),
+        "steps_without_number": [_steps_without_number(each) for each in metrics],
         **{
             name: _curves(metrics, name)
             for name in _REWARDS
@@ -81,9 +84,30 @@ def _of_steps(records: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
 
 
 def _curves(metrics: list[dict[int, dict[str, Any]]], name: str) -> dict[int, list[float | None]]:
-    """Step -> the value in each run; None if the run did not record the step, or recorded no number."""
+    """Step -> the value in each run; NaN where it was not finite, None if the run did not record it."""
     steps = sorted({step for each in metrics for step in each})
-    return {step: [each.get(step, {}).get(name) for each in metrics] for step in steps}
+    return {step: [_value(each.get(step, {}), name) for each in metrics] for step in steps}
+
+
+def _value(record: dict[str, Any], name: str) -> float | None:
+    # A record has null in place of NaN and infinities.
+    if name not in record:
+        return None
+    value = record[name]
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
+
+
+def _steps_without_number(metrics: dict[int, dict[str, Any]]) -> list[int]:
+    """Those whose loss was NaN or infinite."""
+    return sorted(step for step, record in metrics.items() if math.isnan(_value(record, "loss") or 0.0))
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _first_different_batch(metrics: list[dict[int, dict[str, Any]]]) -> int | None:
@@ -124,6 +148,7 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
 def _lines(compared: dict[str, Any]) -> list[str]:
     from ascendtune.cli.runs import plain
     from ascendtune.cli.terminal import table
+    from ascendtune.core.units import count_of
 
     names = _short_names(compared["runs"])
     lines = []
@@ -141,6 +166,11 @@ def _lines(compared: dict[str, Any]) -> list[str]:
         named = "; ".join(f"{name} {kind}" for name, kind in zip(names, kinds, strict=True))
         lines += [f"the losses are of different kinds and not comparable: {named}", ""]
     lines.append(_table_of(compared["loss"], "step", names))
+    lines += [
+        f"{name}: the loss of {count_of(len(steps), 'step')} is not a number, first at step {steps[0]}"
+        for name, steps in zip(names, compared["steps_without_number"], strict=True)
+        if steps
+    ]
     for name in (*_REWARDS, "evaluation_loss"):
         if name in compared:
             lines += ["", _table_of(compared[name], name.replace("_", " "), names)]
@@ -157,7 +187,7 @@ def _batches(compared: dict[str, Any]) -> str:
 
 
 def _table_of(curves: dict[int, list[float | None]], title: str, names: list[str]) -> str:
-    """The steps recorded by all runs, or else all steps; below them the last value of each run and its step."""
+    """The steps recorded by all runs, or else all steps; below them the last record of each run and its step."""
     from ascendtune.cli.terminal import table
 
     steps = [(step, values) for step, values in curves.items() if None not in values] or list(curves.items())
@@ -176,7 +206,7 @@ def _last(curves: dict[int, list[float | None]], index: int) -> tuple[int | None
 
 
 def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.6f}"
+    return "-" if value is None else "NaN" if math.isnan(value) else f"{value:.6f}"
 
 
 def _short_names(paths: list[str]) -> list[str]:

@@ -160,6 +160,22 @@ def test_compare_says_what_differs(ascendtune: Any, runs: Path) -> None:
     assert compared["recipe"] == {"name": ["a", "b"], "optim.learning_rate": [0.0001, 0.0002]}
 
 
+def test_compare_shows_steps_whose_loss_is_not_a_number(ascendtune: Any, runs: Path) -> None:
+    for name, losses in (("a", [2.0, 1.5, 1.0]), ("b", [2.0, None, None])):
+        lines = [json.dumps({"step": step, "loss": loss}) for step, loss in enumerate(losses, 1)]
+        (runs / name / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    shown = ascendtune("runs", "compare", "runs/a", "runs/b").stdout
+    lines = [line.split() for line in shown.splitlines()]
+    assert (
+        ["2", "1.500000", "NaN"] in lines
+        and ["3", "1.000000", "NaN"] in lines
+        and ["last"] not in [line[:1] for line in lines]
+    )
+    assert "2 steps is not a number, first at step 2" in shown
+    compared = json.loads(ascendtune("runs", "compare", "runs/a", "runs/b", "--json").stdout)
+    assert compared["loss"]["2"] == [1.5, None] and compared["steps_without_number"] == [[], [2, 3]]
+
+
 def test_compare_shows_rewards_that_both_have(ascendtune: Any, runs: Path) -> None:
     for name, rewards in (("a", {"accuracy": 0.5, "margin": 0.1}), ("b", {"accuracy": 0.75})):
         records = [{"step": step, "loss": 0.6, **rewards} for step in (1, 2)]
