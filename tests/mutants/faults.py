@@ -674,7 +674,7 @@ FAULTS = [
         _GOES_ON,
     ),
     Fault(
-        "train/setup.py",
+        "train/resume.py",
         "run.cut_back(counters.step, counters.evaluated_step)",
         "pass",
         "steps stand twice in metrics.jsonl after a resume",
@@ -968,7 +968,7 @@ FAULTS = [
         "tests/unit/core/test_rundir.py",
     ),
     Fault(
-        "train/setup.py",
+        "train/resume.py",
         "run.cut_back(counters.step, counters.evaluated_step)",
         "run.cut_back(counters.evaluated_step, counters.step)",
         "steps between the last evaluation and the checkpoint are missing in metrics.jsonl",

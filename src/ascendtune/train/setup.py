@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
 import os
-import platform
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from ascendtune import __version__
-from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.files import write_json
-from ascendtune.core.foreign_json import read_json_object
-from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
-from ascendtune.core.units import count_of, format_count
 from ascendtune.data.plan import BatchPlan
 from ascendtune.data.prepare import Prepared
 from ascendtune.data.store import TokenDataset
@@ -32,19 +24,13 @@ from ascendtune.train import model_checks
 from ascendtune.train.adamw import AdamWUpdate
 from ascendtune.train.batch import Batches
 from ascendtune.train.checkpoint.checkpointer import Checkpointer, require_space_for_run
-from ascendtune.train.counters import Counters
-from ascendtune.train.dump.names import plain_name
 from ascendtune.train.dump.start_weights import hashes_of_weights
 from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.flops import TokenFlops
 from ascendtune.train.kernel.adamw import choose_adamw
-from ascendtune.train.kernel.install import KernelChoice
 from ascendtune.train.loop import Loop
-from ascendtune.train.model import (
-    trainable_share,
-)
 from ascendtune.train.model_flops import model_flops
-from ascendtune.train.model_setup import ModelSetup, check_head, isolates, may_isolate, set_up_model
+from ascendtune.train.model_setup import check_head, isolates, may_isolate, set_up_model
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.objective.preference import PreferenceObjective
@@ -56,6 +42,8 @@ from ascendtune.train.recorder import Recorder
 from ascendtune.train.reference import add_reference, attention_of_reference, reference_key, reference_model
 from ascendtune.train.report.callback import Callback, MetricsWriter
 from ascendtune.train.report.progress import ProgressDisplay
+from ascendtune.train.resolved import resolved_choices, say_choices, versions
+from ascendtune.train.resume import checkpoint_to_load, require_same_base, resume
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.supervision import Phases, StopRequest
 
@@ -105,13 +93,11 @@ def set_up(
     require_profiled_steps(recipe.profile, schedule.total_steps, strategy)
     adamw = choose_adamw(recipe, strategy, precision)
     kernels = {**setup.kernels, "adamw": adamw}
-    resolved = {
-        **_resolved(recipe, strategy, setup, kernels, batches, schedule),
-        "loss": _name_of_loss(recipe, head_form),
-        "weights_hash": start_weights["hash"],
-    }
+    resolved = resolved_choices(
+        recipe, strategy, setup, kernels, batches, schedule, head_form=head_form, weights_hash=start_weights["hash"]
+    )
     if strategy.is_main:
-        _say(resolved, kernels, recipe, strategy)
+        say_choices(resolved, kernels, recipe, strategy)
     checkpoint_every = recipe.checkpoint.every_steps or max(20, schedule.total_steps // 10)
     dtype = export_dtype(recipe, setup.config)
     if recipe.profile.only:
@@ -138,14 +124,14 @@ def set_up(
 
     checkpointer = Checkpointer(run, strategy, strategy.content(model, optimizer), keep=recipe.checkpoint.keep)
     held.enter_context(stop.listening("a checkpoint"))
-    source = _checkpoint_to_load(run, record)
+    source = checkpoint_to_load(run, record)
     if source is not None:
-        _require_same_base(RunDir(source.parent.parent), recipe, model, start_weights["parameters"], resolved)
-    counters = _resume(run, source, recipe, strategy, checkpointer, schedule.total_steps)
+        require_same_base(RunDir(source.parent.parent), recipe, model, start_weights["parameters"], resolved)
+    counters = resume(run, source, recipe, strategy, checkpointer, schedule.total_steps)
     if strategy.is_main:
         write_json(run.start_weights, start_weights)
         global_batch = batches.plan.global_batch
-        run.update(global_batch=global_batch, resolved=resolved, versions=_versions(device))
+        run.update(global_batch=global_batch, resolved=resolved, versions=versions(device))
     scaler = in_loop.scaler(device)
     if scaler is not None and counters.scaler:
         scaler.load_state_dict(counters.scaler)
@@ -214,37 +200,6 @@ def _flops_per_token(
     return counted.per_token(batches.dataset.rows_by_length(), padding_ratio=padding_ratio)
 
 
-def _resolved(
-    recipe: Recipe, strategy: Strategy, setup: ModelSetup, kernels: dict[str, KernelChoice], batches: Batches,
-    schedule: Schedule,
-) -> dict[str, Any]:  # fmt: skip
-    """What `auto` came to, and the size of the training, for run.json."""
-    device, precision, attention, plan = strategy.device, setup.precision, setup.attention, batches.plan
-    trainable, parameters = trainable_share(setup.root.model)
-    return {
-        "device": {
-            "kind": device.kind,
-            "name": device.name,
-            "world_size": strategy.world_size,
-            "settings": device.settings(),
-        },
-        "precision": {"compute": precision.compute, "weights": precision.weights, "reason": precision.reason},
-        "attention": {"name": attention.name, "reason": attention.reason},
-        "kernel": {part: choice.description for part, choice in kernels.items()},
-        "strategy": {"name": strategy.name, "reason": strategy.reason},
-        "learning_rate": recipe.learning_rate,
-        "total_steps": schedule.total_steps,
-        "steps_per_epoch": plan.steps_per_epoch,
-        "global_batch": plan.global_batch,
-        "per_device": recipe.batch.micro_batch,
-        "parameters": parameters,
-        "trainable": trainable,
-        "packing": recipe.capacity(padding_free=batches.padding_free) is not None,
-        "padding_free": batches.padding_free,
-        "padding_ratio": 0.0 if batches.padding_free else plan.padding_ratio(recipe.batch.micro_batch),
-    }
-
-
 def _step_dumps(run: RunDir, recipe: Recipe, strategy: Strategy, model: Any, head_form: HeadForm | None) -> StepDumps:
     head = model.get_output_embeddings() if head_form is not None else None
     return StepDumps(run.dumps, recipe.align, strategy, model, left_out=[] if head is None else [head])
@@ -275,99 +230,6 @@ def _step_profile(
     return StepProfile(run.profile, recipe.profile, strategy, model, optimizer, phases, facts)
 
 
-def _checkpoint_to_load(run: RunDir, record: dict[str, Any]) -> Path | None:
-    named, steps = record.get("resume_from"), run.checkpoint_steps()
-    newest = run.checkpoint(steps[-1]) if steps else None
-    # Of another run until there is one of its own: a restart before that must not begin anew.
-    return Path(named) if named and (newest is None or _is_own(run, Path(named))) else newest
-
-
-def _is_own(run: RunDir, checkpoint: Path) -> bool:
-    return checkpoint.resolve().parent == run.checkpoints.resolve()
-
-
-def _require_same_base(
-    owner: RunDir, recipe: Recipe, model: Any, hashes: dict[str, str], resolved: dict[str, Any]
-) -> None:
-    """Raise where a checkpoint of `owner` would be put into another model than the one that it was trained in.
-
-    Checkpoints hold what trains: frozen weights, and those before the first step, with which some losses compare, are
-    read from the model's files every time.
-
-    Args:
-        hashes: of the weights before the first step, by plain name.
-        resolved: what `auto` came to: in other types, and under other operators, equal weights have other hashes.
-    """
-    try:
-        before, then = read_json_object(owner.start_weights)["parameters"], owner.read()["resolved"]
-        is_comparable = all(then[key] == resolved[key] for key in ("precision", "kernel"))
-    except (AscendtuneError, OSError, KeyError):
-        return
-    compares = recipe.method.needs_reference or recipe.method.sft.loss == "asft"
-    drawn = set(tables_of(model)) if recipe.model.new_tokens else set()
-    fixed = {
-        plain_name(name)
-        for name, each in model.named_parameters()
-        if each not in drawn
-        and not any(part.startswith(("lora_", "oft_")) for part in name.split("."))
-        and (not each.requires_grad or (compares and recipe.method.adapter is None))
-    }
-    changed = sorted(name for name in fixed & hashes.keys() & before.keys() if hashes[name] != before[name])
-    if is_comparable and changed:
-        raise RecipeError(
-            f"the model is not the one that the checkpoint was trained in: {count_of(len(changed), 'weight')} "
-            f"{'has' if len(changed) == 1 else 'have'} changed, the first is {changed[0]}",
-            code="base-model-changed",
-            remedy="restore the files of the model; or start over: checkpoint.resume=never",
-            where=recipe.model.path,
-        )
-
-
-def _resume(
-    run: RunDir, source: Path | None, recipe: Recipe, strategy: Strategy, checkpointer: Checkpointer, total_steps: int
-) -> Counters:
-    """Load the checkpoint that this start goes on from, if any, and remove later records and checkpoints.
-
-    Raises:
-        RecipeError: it is of another run, and of the last step or a later one.
-    """
-    is_foreign = source is not None and not _is_own(run, source)
-    counters = Counters.of(checkpointer.load(source)) if source is not None else Counters()
-    if is_foreign and counters.step >= total_steps:
-        raise RecipeError(
-            f"checkpoint.resume: the checkpoint is of step {counters.step:,}, and this run ends after step "
-            f"{total_steps:,}: no step is left to train",
-            code="nothing-to-train",
-            remedy="raise optim.max_steps or optim.epochs; to train its weights from step 1 on: model.path=RUN/model, "
-            "for an adapter method.lora.start_from=[RUN]",
-            where=source,
-        )
-    best = counters.best_step if recipe.checkpoint.best else None
-    # A start from an older checkpoint, or of another run, may be without the best one.
-    if best is not None and (best > counters.step or not run.checkpoint(best).exists()):
-        if strategy.is_main:
-            warn(f"the checkpoint of step {best}, the best so far, is gone: the best is looked for from here on")
-        counters.best_step = counters.best_loss = None
-    strategy.barrier()
-    if strategy.is_main:
-        run.remove_unfinished()
-        run.cut_back(counters.step, counters.evaluated_step)
-        run.remove_checkpoints_after(counters.step)
-        run.update(resume_from=str(source) if is_foreign else None)
-    strategy.barrier()
-    return counters
-
-
-def _versions(device: Device) -> dict[str, str | None]:
-    libraries = ("torch", "transformers", "peft", "tokenizers")
-    return {
-        "ascendtune": __version__,
-        "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in libraries},
-        **device.versions(),
-    }
-
-
 def _callbacks(run: RunDir, recipe: Recipe) -> list[Callback]:
     callbacks: list[Callback] = [MetricsWriter(run), ProgressDisplay(run)]
     if recipe.track.tensorboard:
@@ -379,38 +241,3 @@ def _callbacks(run: RunDir, recipe: Recipe) -> list[Callback]:
 
         callbacks.extend(LiveSending(run, each) for each in destinations_of(recipe))
     return callbacks
-
-
-def _name_of_loss(recipe: Recipe, form: HeadForm | None) -> str:
-    how = "through the model's own logits"
-    if form is not None:
-        changes = f", logits times {form.scale:g}" if form.scale != 1 else ""
-        changes += f", capped at {form.cap:g}" if form.cap is not None else ""
-        how = f"head fused with the loss, in chunks{changes}"
-    match recipe.method.stage:
-        case "preference":
-            return f"{recipe.method.preference.loss}, {how}"
-        case "reward":
-            return "pairwise, on the score of the last token"
-        case "sft":
-            return f"{recipe.method.sft.loss}, {how}"
-        case _:
-            return how
-
-
-def _say(resolved: dict[str, Any], kernels: dict[str, KernelChoice], recipe: Recipe, strategy: Strategy) -> None:
-    device, trainable, parameters = resolved["device"], resolved["trainable"], resolved["parameters"]
-    operators = ", ".join(each.operator for each in kernels.values() if each.operator) or "of the model"
-    say(
-        f"{device['name']} ({device['kind']} × {strategy.world_size}), {resolved['precision']['compute']}, "
-        f"attention {resolved['attention']['name']}, kernels {operators}; "
-        f"{format_count(trainable)} of {format_count(parameters)} parameters train ({trainable / parameters:.2%})"
-    )
-    if strategy.world_size > 1:
-        say(f"{strategy.name}: {strategy.reason}")
-    of_this_start = recipe.batch.micro_batch * recipe.batch.accumulate * strategy.world_size
-    if resolved["global_batch"] != of_this_start:
-        say(
-            f"the global batch stays {resolved['global_batch']} sequences, as the run began, "
-            f"though this start would make it {of_this_start}"
-        )

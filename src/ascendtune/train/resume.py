@@ -1,0 +1,101 @@
+"""Which checkpoint a start goes on from, whether it may, and what the run directory has behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ascendtune.core.errors import AscendtuneError, RecipeError
+from ascendtune.core.foreign_json import read_json_object
+from ascendtune.core.log import warn
+from ascendtune.core.rundir import RunDir
+from ascendtune.core.units import count_of
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.checkpoint.checkpointer import Checkpointer
+from ascendtune.train.counters import Counters
+from ascendtune.train.dump.names import plain_name
+from ascendtune.train.optimizer import tables_of
+from ascendtune.train.strategy.base import Strategy
+
+
+def checkpoint_to_load(run: RunDir, record: dict[str, Any]) -> Path | None:
+    named, steps = record.get("resume_from"), run.checkpoint_steps()
+    newest = run.checkpoint(steps[-1]) if steps else None
+    # Of another run until there is one of its own: a restart before that must not begin anew.
+    return Path(named) if named and (newest is None or _is_own(run, Path(named))) else newest
+
+
+def _is_own(run: RunDir, checkpoint: Path) -> bool:
+    return checkpoint.resolve().parent == run.checkpoints.resolve()
+
+
+def require_same_base(
+    owner: RunDir, recipe: Recipe, model: Any, hashes: dict[str, str], resolved: dict[str, Any]
+) -> None:
+    """Raise where a checkpoint of `owner` would be put into another model than the one that it was trained in.
+
+    Checkpoints hold what trains: frozen weights, and those before the first step, with which some losses compare, are
+    read from the model's files every time.
+
+    Args:
+        hashes: of the weights before the first step, by plain name.
+        resolved: what `auto` came to: in other types, and under other operators, equal weights have other hashes.
+    """
+    try:
+        before, then = read_json_object(owner.start_weights)["parameters"], owner.read()["resolved"]
+        is_comparable = all(then[key] == resolved[key] for key in ("precision", "kernel"))
+    except (AscendtuneError, OSError, KeyError):
+        return
+    compares = recipe.method.needs_reference or recipe.method.sft.loss == "asft"
+    drawn = set(tables_of(model)) if recipe.model.new_tokens else set()
+    fixed = {
+        plain_name(name)
+        for name, each in model.named_parameters()
+        if each not in drawn
+        and not any(part.startswith(("lora_", "oft_")) for part in name.split("."))
+        and (not each.requires_grad or (compares and recipe.method.adapter is None))
+    }
+    changed = sorted(name for name in fixed & hashes.keys() & before.keys() if hashes[name] != before[name])
+    if is_comparable and changed:
+        raise RecipeError(
+            f"the model is not the one that the checkpoint was trained in: {count_of(len(changed), 'weight')} "
+            f"{'has' if len(changed) == 1 else 'have'} changed, the first is {changed[0]}",
+            code="base-model-changed",
+            remedy="restore the files of the model; or start over: checkpoint.resume=never",
+            where=recipe.model.path,
+        )
+
+
+def resume(
+    run: RunDir, source: Path | None, recipe: Recipe, strategy: Strategy, checkpointer: Checkpointer, total_steps: int
+) -> Counters:
+    """Load the checkpoint that this start goes on from, if any, and remove later records and checkpoints.
+
+    Raises:
+        RecipeError: it is of another run, and of the last step or a later one.
+    """
+    is_foreign = source is not None and not _is_own(run, source)
+    counters = Counters.of(checkpointer.load(source)) if source is not None else Counters()
+    if is_foreign and counters.step >= total_steps:
+        raise RecipeError(
+            f"checkpoint.resume: the checkpoint is of step {counters.step:,}, and this run ends after step "
+            f"{total_steps:,}: no step is left to train",
+            code="nothing-to-train",
+            remedy="raise optim.max_steps or optim.epochs; to train its weights from step 1 on: model.path=RUN/model, "
+            "for an adapter method.lora.start_from=[RUN]",
+            where=source,
+        )
+    best = counters.best_step if recipe.checkpoint.best else None
+    # A start from an older checkpoint, or of another run, may be without the best one.
+    if best is not None and (best > counters.step or not run.checkpoint(best).exists()):
+        if strategy.is_main:
+            warn(f"the checkpoint of step {best}, the best so far, is gone: the best is looked for from here on")
+        counters.best_step = counters.best_loss = None
+    strategy.barrier()
+    if strategy.is_main:
+        run.remove_unfinished()
+        run.cut_back(counters.step, counters.evaluated_step)
+        run.remove_checkpoints_after(counters.step)
+        run.update(resume_from=str(source) if is_foreign else None)
+    strategy.barrier()
+    return counters
