@@ -46,13 +46,13 @@ def unit_of(tensor: Tensor) -> float:
     return _UNITS.get(tensor.dtype, 2.0**-8) if is_float(tensor) else 0.0
 
 
-def limits(pairs: Pairs, *, operations_before: int = 0, reduction: int = 1, unit: float = 0.0) -> Floats:
+def limits(pairs: Pairs, *, operations_before: int = 0, reduction: int = 1, unit: float | Floats = 0.0) -> Floats:
     """Limits of relative differences in the order of execution.
 
     Args:
         operations_before: operations that lead to the first of `pairs`.
         reduction: the longest sum before, in terms.
-        unit: the coarsest before.
+        unit: the coarsest before; or of each of `pairs` that of what it was computed with, (pairs,).
 
     Returns:
         (pairs,) float64; 0 for whole numbers.
@@ -60,7 +60,7 @@ def limits(pairs: Pairs, *, operations_before: int = 0, reduction: int = 1, unit
     units = np.array([max(unit_of(one), unit_of(other)) for one, other in pairs], dtype=np.float64)
     longest = np.array([max(one.shape, default=1) for one, _ in pairs], dtype=np.float64)
     position = operations_before + 1 + np.arange(len(pairs))
-    coarsest = np.maximum(np.maximum.accumulate(units), unit) if len(units) else units
+    coarsest = np.maximum.accumulate(np.maximum(units, unit)) if len(units) else units
     terms = np.maximum(np.maximum.accumulate(longest), reduction) if len(units) else longest
     sigma = np.sqrt(2 * position * (coarsest**2 + UNIT_FP32**2 * terms / 2))
     return np.asarray(np.where(units > 0, CERTAIN * sigma, 0.0))

@@ -6,8 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ascendtune.check.align.curve import Floats
 from ascendtune.check.align.dump import Key, RankDump, Tensor, read_values
@@ -126,7 +128,7 @@ def rows_of(step: int, rank: int, reference: RankDump, candidate: RankDump, *, w
             most = np.array([_storage_limit(*pair) for pair in pairs])
         elif phase == "forward":
             # After the first step the weights have learnt from gradients of the coarsest dtype.
-            most = growth * limits(pairs, unit=unit if step > 1 else 0.0)
+            most = growth * limits(pairs, unit=unit if step > 1 else np.where(_is_of_trained(found, groups), unit, 0.0))
         elif phase in ("loss", "backward"):
             most = growth * limits(pairs, operations_before=operations, unit=unit)
         else:
@@ -158,6 +160,23 @@ def _gradients_of_one_side(reference: RankDump, candidate: RankDump) -> dict[Key
                 none = Tensor(tensor.order, "", tensor.shape, "", 0.0, 0.0, 0.0, 0.0, 0, 0, "", zero)
                 found[key] = (tensor, none) if side is reference else (none, tensor)
     return found
+
+
+def _is_of_trained(
+    found: Mapping[Key, tuple[Tensor, Tensor]], groups: Mapping[tuple[str, int | None], Mapping[Key, Any]]
+) -> NDArray[np.bool_]:
+    """(found,) whether a tensor is the output of a module with trained weights of its own, other than an embedding.
+
+    FSDP and DeepSpeed gather them in the type of the matrix products, though the output may be of a finer one.
+    """
+    trained = {key.name.rpartition(".")[0] for key in groups.get(("parameter_before", None), ())}
+    return np.array(
+        [
+            key.slot.startswith("output") and key.name in trained and one.kind not in _EMBEDDINGS
+            for key, (one, _) in found.items()
+        ],
+        dtype=bool,
+    )
 
 
 def _forgive_order(apart: Floats, pairs: Pairs, most: Floats, usual: int) -> None:
