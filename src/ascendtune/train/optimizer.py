@@ -160,7 +160,7 @@ def parameter_groups(
     trainable = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
     groups = []
     for factor in sorted({1.0, plus_ratio}):
-        members = [each for each in trainable if factor == (plus_ratio if ".lora_B." in each[0] else 1.0)]
+        members = [each for each in trainable if factor == (plus_ratio if _is_b(each[0]) else 1.0)]
         matrices, others = (
             [each for name, each in members if (each.ndim >= 2 and not _is_bias(name)) is kind]
             for kind in (True, False)
@@ -170,6 +170,11 @@ def parameter_groups(
             {"params": others, "weight_decay": 0.0, "learning_rate_factor": factor},
         ]
     return [group for group in groups if group["params"]]
+
+
+def _is_b(name: str) -> bool:
+    """Whether it is the B matrix of an adapter, or its bias: of a linear layer or of an embedding."""
+    return not {"lora_B", "lora_embedding_B"}.isdisjoint(name.split("."))
 
 
 def _is_bias(name: str) -> bool:

@@ -77,6 +77,16 @@ def test_biases_and_norms_do_not_decay():
     assert [len(group["params"]) for group in parameter_groups(named, 0.1)] == [2, 2]
 
 
+def test_lora_plus_ratio_is_of_b_matrices_of_embeddings_too():
+    named = [(f"wte.lora_embedding_{part}.default", torch.nn.Parameter(torch.zeros(2, 2))) for part in "AB"]
+    factors = {
+        id(each): group["learning_rate_factor"]
+        for group in parameter_groups(named, 0.0, 8.0)
+        for each in group["params"]
+    }
+    assert [factors[id(parameter)] for _, parameter in named] == [1.0, 8.0]
+
+
 def test_blocks_are_not_experts():
     block = torch.nn.Module()
     block.experts = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(8))
