@@ -31,6 +31,7 @@ from ascendtune.train.deferred_weights import nothing_deferred
 from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.strategy.base import COMFORTABLE, GroupStrategy, RootModule, node_rank
+from ascendtune.train.strategy.expert_use import ExpertUse
 from ascendtune.train.tuner.freeze import decoder_blocks
 from ascendtune.train.tuner.targets import listed_experts
 
@@ -41,6 +42,10 @@ class FsdpStrategy(GroupStrategy):
     name = "fsdp"
     divides_weights = True
     is_sharded = True
+    _expert_use: ExpertUse | None = None
+    """Of trained experts in a list."""
+    _is_last_batch = True
+    """Whether the next backward pass is the last one of its step."""
     reduces_once = False
     """Whether the gradients of a step's micro-batches are added whole on each rank, and reduced after the last one."""
 
@@ -83,6 +88,7 @@ class FsdpStrategy(GroupStrategy):
         fully_shard(root, reshard_after_forward=False, **options)
         if any(each.requires_grad for expert in experts for each in expert.parameters()):
             _give_zeros_to_unused(root)
+            self._expert_use = ExpertUse(experts, self.all_reduce)
         root.register_forward_hook(_reshard_after_inference)
         if self.device.runs_asynchronously:
             # A host that is late gathers the next block while the device computes this one. In the backward pass torch
@@ -94,6 +100,7 @@ class FsdpStrategy(GroupStrategy):
     @contextmanager
     def no_sync(self, module: nn.Module) -> Iterator[None]:
         assert isinstance(module, FSDPModule)
+        self._is_last_batch = False
         if self.reduces_once:
             module.set_requires_gradient_sync(False)
             yield
@@ -105,6 +112,12 @@ class FsdpStrategy(GroupStrategy):
             module.set_requires_all_reduce(True)
         else:
             yield
+        self._is_last_batch = True
+
+    def backward(self, module: nn.Module, loss: torch.Tensor) -> None:
+        super().backward(module, loss)
+        if self._is_last_batch and self._expert_use is not None:
+            self._expert_use.drop_unused(self.device.torch_device)
 
     def grad_norm(self, module: nn.Module, parameters: list[nn.Parameter]) -> torch.Tensor:
         norm = super().grad_norm(module, parameters)
