@@ -1,4 +1,4 @@
-"""How many blocks a model has, from what a training wrote: none of it needs the model's own files."""
+"""How many blocks a model has: from the names of its weights, which a training wrote, or from its config.json."""
 
 from __future__ import annotations
 
@@ -26,11 +26,15 @@ def depth_of_names(parameters: Iterable[str]) -> int | None:
 
 def depth_of_config(model_directory: Any) -> int | None:
     """As its config.json says; None where the model is not on this machine."""
+    found = (section.get(key) for section in sections_of_config(model_directory) for key in _CONFIG_KEYS)
+    return next((each for each in found if type(each) is int and each > 0), None)
+
+
+def sections_of_config(model_directory: Any) -> tuple[dict[str, Any], ...]:
+    """config.json of a model, and of its decoder if that has a section; empty where it is not on this machine."""
     config = Path(str(model_directory)) / "config.json"
     if not config.is_file():
-        return None
+        return ()
     content = read_json_object(config)
     text = content.get("text_config")
-    sections = (content, text if isinstance(text, dict) else {})
-    found = (section.get(key) for section in sections for key in _CONFIG_KEYS)
-    return next((each for each in found if type(each) is int and each > 0), None)
+    return (content, text) if isinstance(text, dict) else (content,)

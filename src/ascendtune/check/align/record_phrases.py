@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +28,11 @@ def kinds_of_records(pair: Pair, reference: Side, candidate: Side) -> tuple[str,
     is_assumed = len(said) > 1 and all(len(side.curve.readings) > 1 for side in (reference, candidate))
     assumed = say("neither log says so: if one holds means and the other losses of single steps, they differ")
     return (*said, assumed) if is_assumed else said
+
+
+def names_of_sides(sides: Sequence[Side]) -> str:
+    """The sides and what kind of record they are."""
+    return say(" and ").join(f"{side.name} ({side.kind})" for side in sides)
 
 
 def steps_of_record(pair: Pair, step: int) -> str:

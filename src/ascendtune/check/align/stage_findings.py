@@ -11,6 +11,7 @@ from ascendtune.check.align.noise import Noise
 from ascendtune.check.align.pair import Pair
 from ascendtune.check.align.record_phrases import (
     kinds_of_records,
+    names_of_sides,
     records_alone,
     records_without_numbers,
     steps_of_record,
@@ -18,48 +19,11 @@ from ascendtune.check.align.record_phrases import (
 from ascendtune.check.align.side import Side
 from ascendtune.check.finding import Finding, ok, unknown
 
-# Keys that decide where things go and how they are computed, not what is computed.
-_FREE = (
-    *("name", "run_dir", "track.", "checkpoint.", "eval.", "memory.", "parallel.", "kernel", "align.", "on_nan"),
-    *("on_hang", "deterministic", "batch.", "precision", "model.attention", "model.path", "data.processes"),
-)
-# Decided by hashes where both sides have them: the same files may lie elsewhere.
-_DATA = ("data.train", "data.eval")
 _SHOWN = 5
 VERL_LIMIT = 0.02
 """Mean relative difference of losses that verl accepts between NPU and GPU."""
 ASCEND_LIMIT = 0.05
 """The same in the acceptance rule of the Ascend community (verl-ascend-recipe, issue 74)."""
-
-
-def question(reference: Side, candidate: Side) -> Finding:
-    """1: were both asked for the same?"""
-    if reference.recipe is None or candidate.recipe is None:
-        lacking = [side for side in (reference, candidate) if side.recipe is None]
-        return unknown("question", say("{names} recorded no recipe that can be compared", names=_names(lacking)))
-    keys = sorted(reference.recipe.keys() | candidate.recipe.keys())
-    different = [
-        key
-        for key in keys
-        if reference.recipe.get(key) != candidate.recipe.get(key) and not key.startswith((*_FREE, *_DATA))
-    ]
-    batches = [side.run.get("global_batch") for side in (reference, candidate)]
-    lines = [
-        say("{key}: {one} and {other}", key=key, one=reference.recipe.get(key), other=candidate.recipe.get(key))
-        for key in different
-    ]
-    if None not in batches and batches[0] != batches[1]:
-        batch = say("global batch: {one} and {other} sequences a step", one=batches[0], other=batches[1])
-        lines.insert(0, batch)
-    if not lines:
-        return ok("question", say("the recipes ask for the same"))
-    return Finding(
-        "question",
-        "failure",
-        say("the recipes differ in keys that decide the result ({count}): {first}", count=len(lines), first=lines[0]),
-        remedy=say("train the candidate with the reference's recipe.yaml"),
-        evidence=tuple(lines[:_SHOWN]),
-    )
 
 
 def data(reference: Side, candidate: Side) -> Finding:
@@ -93,7 +57,7 @@ def data(reference: Side, candidate: Side) -> Finding:
         remedy = _recording(lacking)
         if remedy is None and not all(side.is_foreign for side in lacking):
             remedy = say("train with align.batch_hash: true on both sides")
-        return unknown("data", say("{names} recorded no batches", names=_names(lacking)), remedy=remedy)
+        return unknown("data", say("{names} recorded no batches", names=names_of_sides(lacking)), remedy=remedy)
     return unknown("data", say("no step has the batches of both sides"))
 
 
@@ -141,7 +105,7 @@ def start(reference: Side, candidate: Side) -> Finding:
             remedy=say("give both the same adapters in start_from"),
         )
     if lacking := [side for side in (reference, candidate) if not _hashes(side) and not side.run.get("weights_hash")]:
-        said = say("{names} recorded no weights", names=_names(lacking))
+        said = say("{names} recorded no weights", names=names_of_sides(lacking))
         return unknown("start", said, remedy=_recording(lacking))
     return unknown(
         "start", say("the files of weights have other names, sizes or times, and their content was not recorded")
@@ -163,7 +127,7 @@ def _hashes(side: Side) -> dict[str, str]:
 def forward(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
     """4: does the same model give the same loss before any update?"""
     if lacking := _without_loss(reference, candidate):
-        said = say("{names} recorded no loss", names=_names(lacking))
+        said = say("{names} recorded no loss", names=names_of_sides(lacking))
         return unknown("forward", said, remedy=_recording(lacking))
     if not len(pair.steps) or pair.steps[0] != 1:
         return unknown(
@@ -198,7 +162,7 @@ def backward(reference: Side, candidate: Side, noise: Noise) -> Finding:
     sides = reference, candidate
     norms = [float(each.curve.grad_norms[0]) if 1 in each.curve.steps[:1] else np.nan for each in sides]
     if lacking := [side for side, norm in zip(sides, norms, strict=True) if not np.isfinite(norm)]:
-        said = say("{names} recorded no gradient norm of step 1", names=_names(lacking))
+        said = say("{names} recorded no gradient norm of step 1", names=names_of_sides(lacking))
         return unknown("backward", said, remedy=_recording(lacking))
     difference = abs(norms[1] - norms[0]) / max(abs(norms[0]), 1e-12)
     said = say(
@@ -252,7 +216,7 @@ def update(
     if not len(early):
         lacking = [side for side in (reference, candidate) if not np.isin((2, 3), side.curve.steps).any()]
         if lacking:
-            return unknown("update", say("{names} recorded no loss of steps 2 and 3", names=_names(lacking)))
+            return unknown("update", say("{names} recorded no loss of steps 2 and 3", names=names_of_sides(lacking)))
         return unknown("update", say("steps 2 and 3 were not recorded by both sides"))
     return ok("update", say("the losses right after the first updates agree"))
 
@@ -260,7 +224,7 @@ def update(
 def later(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
     """7: do the curves stay together?"""
     if lacking := _without_loss(reference, candidate):
-        return unknown("later", say("{names} recorded no loss", names=_names(lacking)))
+        return unknown("later", say("{names} recorded no loss", names=names_of_sides(lacking)))
     relative = pair.relative
     if not pair.is_certain and not len(pair.steps):
         return unknown(
@@ -370,7 +334,7 @@ def ranks(reference: Side, candidate: Side, exceeding: int | None) -> Finding:
             )
     sizes = [side.world_size for side in (reference, candidate)]
     if lacking := [side for side in (reference, candidate) if side.world_size is None]:
-        said = say("{names} recorded no number of ranks", names=_names(lacking))
+        said = say("{names} recorded no number of ranks", names=names_of_sides(lacking))
         return unknown("ranks", said, remedy=_recording(lacking))
     if sizes[0] == sizes[1]:
         return ok("ranks", say("both with 1 rank" if sizes[0] == 1 else "both with {count} ranks", count=sizes[0]))
@@ -382,11 +346,6 @@ def ranks(reference: Side, candidate: Side, exceeding: int | None) -> Finding:
         say("{one} and {other} ranks", **both),
         remedy=say("train the candidate with as many ranks: it tells reduction from computation"),
     )
-
-
-def _names(sides: Sequence[Side]) -> str:
-    """The sides and what kind of record they are."""
-    return say(" and ").join(f"{side.name} ({side.kind})" for side in sides)
 
 
 def _recording(sides: Sequence[Side]) -> str | None:

@@ -15,6 +15,7 @@ from ascendtune.check.align import stage_findings
 from ascendtune.check.align.noise import Noise
 from ascendtune.check.align.pair import Pair, paired
 from ascendtune.check.align.parting import DumpComparison, Place, compare_dumps
+from ascendtune.check.align.question import question
 from ascendtune.check.align.record_phrases import kinds_of_records
 from ascendtune.check.align.side import Side
 from ascendtune.check.align.tensor_findings import refined
@@ -86,7 +87,7 @@ def compare(reference: Side, candidate: Side, noise: Noise, dumps: DumpCompariso
     if place is not None and exceeding is not None and exceeding <= place.step and place.follows_from_weights:
         dumps, place = _as_consequence(dumps, place), None
     from_records: tuple[Finding, ...] = (
-        stage_findings.question(reference, candidate),
+        question(reference, candidate),
         stage_findings.data(reference, candidate),
         stage_findings.start(reference, candidate),
         stage_findings.forward(reference, candidate, pair, noise, exceeding),
@@ -115,7 +116,7 @@ def require_repetitions(reference: Side, repeats: Sequence[Side]) -> None:
         NoVerdict: the recipe or the data of a repetition differ from the reference's.
     """
     for repeat in repeats:
-        for stage in (stage_findings.question, stage_findings.data):
+        for stage in (question, stage_findings.data):
             if (found := stage(reference, repeat)).status == "failure":
                 raise NoVerdict(
                     f"this run does not repeat the reference: {found.measured}",

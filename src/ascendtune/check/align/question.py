@@ -1,0 +1,114 @@
+"""Stage 1 of a comparison: were both trainings asked for the same, and do they draw the same random numbers?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ascendtune.check.align.depth import sections_of_config
+from ascendtune.check.align.language import say
+from ascendtune.check.align.record_phrases import names_of_sides
+from ascendtune.check.align.side import Side
+from ascendtune.check.finding import Finding, ok, unknown
+
+# Keys that decide where things go and how they are computed, not what is computed.
+_FREE = (
+    *("name", "run_dir", "track.", "checkpoint.", "eval.", "memory.", "parallel.", "kernel", "align.", "on_nan"),
+    *("on_hang", "deterministic", "batch.", "precision", "model.attention", "model.path", "data.processes"),
+)
+# Decided by hashes where both sides have them: the same files may lie elsewhere.
+_DATA = ("data.train", "data.eval")
+_SHOWN = 5
+_DRAWN = {
+    "method.lora.dropout": ("method.tuner", "lora"),
+    "method.oft.module_dropout": ("method.tuner", "oft"),
+    "method.sft.neftune_alpha": ("method.stage", "sft"),
+}
+"""Keys that draw random numbers in every step, with the key and value without which they have no effect."""
+_UNUSED_DROPOUTS = ("classifier", "summary")
+"""Of config.json: of heads that no stage trains."""
+
+
+def question(reference: Side, candidate: Side) -> Finding:
+    """1: were both asked for the same?"""
+    if reference.recipe is None or candidate.recipe is None:
+        lacking = [side for side in (reference, candidate) if side.recipe is None]
+        return unknown(
+            "question", say("{names} recorded no recipe that can be compared", names=names_of_sides(lacking))
+        )
+    keys = sorted(reference.recipe.keys() | candidate.recipe.keys())
+    different = [
+        key
+        for key in keys
+        if reference.recipe.get(key) != candidate.recipe.get(key) and not key.startswith((*_FREE, *_DATA))
+    ]
+    batches = [side.run.get("global_batch") for side in (reference, candidate)]
+    lines = [
+        say("{key}: {one} and {other}", key=key, one=reference.recipe.get(key), other=candidate.recipe.get(key))
+        for key in different
+    ]
+    if None not in batches and batches[0] != batches[1]:
+        batch = say("global batch: {one} and {other} sequences a step", one=batches[0], other=batches[1])
+        lines.insert(0, batch)
+    if not lines:
+        return _same_question(reference, candidate)
+    return Finding(
+        "question",
+        "failure",
+        say("the recipes differ in keys that decide the result ({count}): {first}", count=len(lines), first=lines[0]),
+        remedy=say("train the candidate with the reference's recipe.yaml"),
+        evidence=tuple(lines[:_SHOWN]),
+    )
+
+
+def _same_question(reference: Side, candidate: Side) -> Finding:
+    """Where the recipes ask for the same, random numbers may still make two correct trainings differ."""
+    drawn, unlike = _drawn(reference), _unlike_draws(reference, candidate)
+    if not drawn or not unlike:
+        return ok("question", say("the recipes ask for the same"))
+    return Finding(
+        "question",
+        "failure",
+        say("both draw random numbers in every step ({keys}), and other ones: {why}", keys=drawn[0], why=unlike[0]),
+        remedy=say("train both sides without them: set {keys} to 0", keys=", ".join(drawn)),
+        evidence=(*drawn[1:], *unlike[1:]),
+    )
+
+
+def _drawn(side: Side) -> list[str]:
+    """The keys of the recipe, and of the model's config.json where it is at hand, that draw random numbers."""
+    recipe = side.recipe or {}
+    keys = [
+        key
+        for key, (condition, value) in _DRAWN.items()
+        if recipe.get(condition) == value and _is_positive(recipe.get(key))
+    ]
+    for section in sections_of_config(side.run.get("model_directory")):
+        keys += [
+            f"{key} (config.json)"
+            for key, value in section.items()
+            if ("dropout" in key or "pdrop" in key) and not key.startswith(_UNUSED_DROPOUTS) and _is_positive(value)
+        ]
+    return list(dict.fromkeys(keys))
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _unlike_draws(reference: Side, candidate: Side) -> list[str]:
+    """Why the generators of the sides give other numbers; empty where no reason is known."""
+    resolved = [found if isinstance(found := side.run.get("resolved"), dict) else {} for side in (reference, candidate)]
+    devices = [found if isinstance(found := each.get("device"), dict) else {} for each in resolved]
+    # Every host's generator gives the same; on accelerators the chip decides in which order numbers are drawn.
+    chips = [each.get("kind") if each.get("kind") == "cpu" else each.get("name") for each in devices]
+    facts = (
+        ("devices: {one} and {other}", chips),
+        ("ranks: {one} and {other}", [reference.world_size, candidate.world_size]),
+        ("sequences of a micro-batch: {one} and {other}", [each.get("per_device") for each in resolved]),
+        ("rows without padding: {one} and {other}", [each.get("padding_free") for each in resolved]),
+    )
+    return [
+        say(said, one=one, other=other)
+        for said, (one, other) in facts
+        if one is not None and other is not None and one != other
+    ]
