@@ -55,6 +55,7 @@ class Noise:
     Attributes:
         loss: of the loss of one step whose weights are the same.
         grad_norm: of the gradient norm of the same step.
+        updated: of the loss of a step after an update; `loss` for None.
         basis: where the limits come from.
         measured: steps in ascending order, and the largest difference of repeated runs up to each.
     """
@@ -63,10 +64,13 @@ class Noise:
     grad_norm: float
     basis: Sentence
     measured: tuple[NDArray[np.int64], Floats] | None = None
+    updated: float | None = None
 
     def band(self, steps: NDArray[np.int64]) -> Floats:
         """(records,) float64: the limit of the difference of losses at each of `steps`."""
-        expected = np.asarray(self.loss * (1 + _GROWTH * (steps - 1)), dtype=np.float64)
+        of_updated = self.loss if self.updated is None else self.updated
+        of_step = np.where(steps > 1, of_updated, self.loss)
+        expected = np.asarray(of_step * (1 + _GROWTH * (steps - 1)), dtype=np.float64)
         if self.measured is None:
             return expected
         steps_measured, largest = self.measured
@@ -83,10 +87,16 @@ def expected_noise(reference: Side, candidate: Side) -> Noise:
     known_layers = [side.layers for side in (reference, candidate) if side.layers]
     layers = max(known_layers, default=_LAYERS)
     tokens = _first_number([reference.curve, candidate.curve])
-    sigma = unit * math.sqrt(4 * layers)
     share, groups = _error_of_loss((reference, candidate), tokens)
-    loss = _CERTAIN * sigma * share + sigma**2 + _SUM_ROUNDINGS * 2.0**-24
-    loss += reference.curve.resolution + candidate.curve.resolution
+    written = _SUM_ROUNDINGS * 2.0**-24 + reference.curve.resolution + candidate.curve.resolution
+
+    def limit(unit: float) -> float:
+        sigma = unit * math.sqrt(4 * layers)
+        return _CERTAIN * sigma * share + sigma**2 + written
+
+    # Muon orthogonalises updates in bf16, whatever the products are computed in.
+    has_muon = uses_muon(reference) or uses_muon(candidate)
+    updated = limit(max(unit, 2.0 ** -_BITS["bf16"])) if has_muon else None
     coarsest = max(precisions, key=lambda each: 2.0 ** -_BITS.get(each, 8))
     is_known = all(side.precision for side in (reference, candidate))
     basis = Sentence(
@@ -98,7 +108,13 @@ def expected_noise(reference: Side, candidate: Side) -> Noise:
     )
     if groups is not None:
         basis = Sentence("expected", "{basis}, {groups} pairs or answers", {"basis": basis, "groups": groups})
-    return Noise(loss, _CERTAIN * sigma, basis)
+    return Noise(limit(unit), _CERTAIN * unit * math.sqrt(4 * layers), basis, updated=updated)
+
+
+def uses_muon(side: Side) -> bool:
+    """Whether its optimizer orthogonalises the updates of matrices."""
+    name = (side.recipe or {}).get("optim.optimizer") or side.run.get("optimizer")
+    return "muon" in str(name).lower()
 
 
 def _error_of_loss(sides: Sequence[Side], tokens: float) -> tuple[float, int | None]:
@@ -142,7 +158,7 @@ def measured_noise(reference: Side, repeats: Sequence[Side], expected: Noise) ->
     basis = Sentence(
         "measured", "one repeated run" if len(repeats) == 1 else "{count} repeated runs", {"count": len(repeats)}
     )
-    return Noise(expected.loss, expected.grad_norm, basis, measured)
+    return replace(expected, basis=basis, measured=measured)
 
 
 def _first_number(curves: Sequence[Curve]) -> float:

@@ -118,8 +118,11 @@ class DumpComparison:
     compared: int = 0
 
 
-def compare_dumps(reference: Dump, candidate: Dump) -> DumpComparison:
+def compare_dumps(reference: Dump, candidate: Dump, *, has_muon: bool = False) -> DumpComparison:
     """Compare the steps and ranks that both have, up to the first step that parts.
+
+    Args:
+        has_muon: a side's optimizer orthogonalises the updates of matrices, which are not compared then.
 
     Raises:
         DataError, RecipeError, MachineError: a file cannot be read.
@@ -128,7 +131,7 @@ def compare_dumps(reference: Dump, candidate: Dump) -> DumpComparison:
     so_far = DumpComparison(obstacle=Sentence("steps", "no step was dumped on both sides") if not steps else None)
     weights = _LastWeights()
     for number, step in enumerate(steps, 1):
-        found = _compare_step(step, reference, candidate, weights)
+        found = _compare_step(step, reference, candidate, weights, has_muon=has_muon)
         so_far = replace(
             found,
             steps=tuple(steps[:number]),
@@ -187,7 +190,9 @@ def _digests(side: Mapping[int, RankDump], phase: str) -> dict[tuple[int, str], 
     }
 
 
-def _compare_step(step: int, reference: Dump, candidate: Dump, weights: _LastWeights) -> DumpComparison:
+def _compare_step(
+    step: int, reference: Dump, candidate: Dump, weights: _LastWeights, *, has_muon: bool
+) -> DumpComparison:
     sides = [
         {rank: side.read(path) for rank, path in sorted(side.files[step].items())} for side in (reference, candidate)
     ]
@@ -197,7 +202,10 @@ def _compare_step(step: int, reference: Dump, candidate: Dump, weights: _LastWei
     if obstacle:
         # Gradients and parameters are those of the whole batch on every rank.
         ranks = ranks[:1]
-    rows = {rank: rows_of(step, rank, one[rank], other[rank], with_modules=not obstacle) for rank in ranks}
+    rows = {
+        rank: rows_of(step, rank, one[rank], other[rank], with_modules=not obstacle, has_muon=has_muon)
+        for rank in ranks
+    }
     every = [row for of_rank in rows.values() for row in of_rank]
     apart = [_apart(step, side) for side in sides]
     has_gap = not weights.covers_all_before(step)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ascendtune.check.align import stage_findings
-from ascendtune.check.align.noise import Noise
+from ascendtune.check.align.noise import Noise, uses_muon
 from ascendtune.check.align.pair import Pair, paired
 from ascendtune.check.align.parting import DumpComparison, Place, compare_dumps
 from ascendtune.check.align.question import question
@@ -70,9 +70,11 @@ def compare(reference: Side, candidate: Side, noise: Noise, dumps: DumpCompariso
     """
     _require_same_kind(reference, candidate)
     pair = paired(reference.curve, candidate.curve)
-    has_both = reference.dump is not None and candidate.dump is not None
     if dumps is None:
-        dumps = compare_dumps(reference.dump, candidate.dump) if has_both else DumpComparison()  # type: ignore[arg-type]
+        dumps = DumpComparison()
+        if reference.dump is not None and candidate.dump is not None:
+            has_muon = uses_muon(reference) or uses_muon(candidate)
+            dumps = compare_dumps(reference.dump, candidate.dump, has_muon=has_muon)
     if not dumps.compared and not (np.isfinite(pair.reference) | np.isfinite(pair.candidate)).any():
         raise NoVerdict(
             "no step that both sides recorded has a loss",

@@ -28,6 +28,8 @@ _GROWTH = 0.5
 """Share of the limit that every further step adds, as for losses: weights have parted by rounding before."""
 _WELL_CONDITIONED = 0.1
 """An element's update is compared where the noise of its gradient changes it by at most this share."""
+_UNIT_OF_MUON = 2.0**-8
+"""u of the bf16 in which Muon orthogonalises updates, whatever the products are computed in."""
 _REPLICA_OPERATIONS = 64
 """Operations that ranks may round differently before their replicas differ by more; the bits should be equal."""
 _EMBEDDINGS = ("Embedding", "Gemma3TextScaledWordEmbedding", "VocabParallelEmbedding")
@@ -92,13 +94,17 @@ class Row:
         return self.difference / self.limit if self.limit else math.inf
 
 
-def rows_of(step: int, rank: int, reference: RankDump, candidate: RankDump, *, with_modules: bool) -> list[Row]:
+def rows_of(
+    step: int, rank: int, reference: RankDump, candidate: RankDump, *, with_modules: bool, has_muon: bool = False
+) -> list[Row]:
     """Rows of all tensors that both sides have, in the order of execution of the reference.
 
     On rank 0 also the gradients that one side alone has.
 
     Args:
         with_modules: also outputs of modules and their gradients, which are those of a rank's own rows.
+        has_muon: leave out updates of matrices. Muon orthogonalises in bf16, with five steps of an iteration that
+            enlarges what is small: a gradient of low rank whose rounding differs by a thousandth gives another update.
     """
     groups: dict[tuple[str, int | None], dict[Key, tuple[Tensor, Tensor]]] = {}
     for key, tensor in reference.tensors.items():
@@ -116,6 +122,11 @@ def rows_of(step: int, rank: int, reference: RankDump, candidate: RankDump, *, w
     operations = max(map(len, forward.values()), default=len(reference.tensors))
     drift = CERTAIN * _drift(groups) if step > 1 else 0.0
     rows: list[Row] = []
+    if has_muon:
+        if step > 1:
+            unit = max(unit, _UNIT_OF_MUON)
+        if updates := groups.get(("parameter_after", None)):
+            groups["parameter_after", None] = {key: pair for key, pair in updates.items() if len(pair[0].shape) != 2}
     for (phase, _), found in groups.items():
         pairs = [*found.values()]
         of_gradients = growth * limits(pairs, operations_before=2 * operations, reduction=tokens, unit=unit)
