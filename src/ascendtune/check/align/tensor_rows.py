@@ -316,10 +316,11 @@ def _updates(
         # The finer dtype: parameters that one side keeps in a coarser one are a difference to be named.
         unit = min(map(unit_of, pair))
         with np.errstate(invalid="ignore", divide="ignore"):
-            slope, smaller = (np.minimum(*map(np.abs, each)) for each in (slopes, update))
+            slope = np.minimum(*map(np.abs, slopes))
             noise = noise_of_gradient / slope
             if step > 1:
-                noise *= np.maximum(usual(slope) / smaller, 1.0)
+                # Of the larger update: one side alone may not have moved the parameter at all.
+                noise *= np.maximum(usual(slope) / np.maximum(*map(np.abs, update)), 1.0)
             known = np.isfinite(update[0]) & np.isfinite(update[1]) & (noise <= _WELL_CONDITIONED)
         if not known.any():
             continue
