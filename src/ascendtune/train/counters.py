@@ -68,11 +68,13 @@ class StepMetrics:
     tokens: int = 0
     last_batch: list[PackedSequence] = field(default_factory=list)
     grad_norm: torch.Tensor | None = None
+    overflows: list[torch.Tensor] = field(default_factory=list)
+    """() bool of each step with a scaled loss: whether its gradients overflowed, so that the device skips it."""
     learning_rate: float = 0.0
     step: int = 0
     """The step after which they are recorded."""
     skipped_steps: int = 0
-    """Of the run up to that step."""
+    """Of the run up to that step, once read with those that the device skipped."""
     is_read: bool = False
     """Whether the numbers below are those of all steps that were added."""
     loss: float = math.nan
@@ -80,6 +82,8 @@ class StepMetrics:
     extras: dict[str, float] = field(default_factory=dict)
     """Means over the units of the other values of the objective, whose `to_metrics` decides what is recorded."""
     norm: float = math.nan
+    overflowed: int = 0
+    """How many of `overflows`."""
     stop_signal: int = 0
     """A signal that reached any rank, agreed by all of them."""
     _sent: Callable[[], torch.Tensor] | None = None
@@ -114,16 +118,17 @@ class StepMetrics:
             return
         norm = self.grad_norm if self.grad_norm is not None else torch.tensor(math.nan)
         totals = [torch.stack([each[name] for each in self.sums]).sum() for name in self._names()]
-        # Gradients are equal on all ranks after their collective, so every rank sends its share of one norm.
-        sums = strategy.sum_on_device([*totals, norm / strategy.world_size, *stop_flags(signal_number)])
+        overflowed = torch.stack(self.overflows).sum() / strategy.world_size if self.overflows else 0.0
+        # Gradients are equal on all ranks after their collective: every rank sends its share of what is known of them.
+        sums = strategy.sum_on_device([*totals, norm / strategy.world_size, overflowed, *stop_flags(signal_number)])
         self._sent = strategy.device.copy_to_host(sums)
 
     def read(self) -> None:
         """Wait for what was sent."""
         assert self._sent is not None
-        *found, norm_sum, interrupts, terms = self._sent().tolist()
+        *found, norm_sum, overflowed, interrupts, terms = self._sent().tolist()
         means = {name: total / self.units for name, total in zip(self._names(), found, strict=True)}
-        self.loss, self.norm = means.pop("loss", math.nan), norm_sum
+        self.loss, self.norm, self.overflowed = means.pop("loss", math.nan), norm_sum, round(overflowed)
         self.extras = means
         self.stop_signal = agreed_signal((interrupts, terms))
         self.is_read = True

@@ -196,6 +196,8 @@ class Loop:
         norm = self.strategy.grad_norm(self.module, self._parameters)
         metrics = self.recorder.metrics
         metrics.grad_norm, metrics.learning_rate = norm, rate
+        if self._skips_overflows():
+            metrics.overflows.append(~norm.isfinite())
         if self._checks_in_step() and not self._is_finite():
             self.counters.skipped_steps += 1
             metrics.leave_out_last()

@@ -75,6 +75,8 @@ class Recorder:
         metrics, self._sent = self._sent, None
         if metrics is not None:
             self.read(metrics)
+            self.counters.skipped_steps += metrics.overflowed
+            metrics.skipped_steps += metrics.overflowed
         return metrics
 
     def send_signals(self) -> None:

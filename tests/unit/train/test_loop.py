@@ -123,6 +123,7 @@ def test_a_gradient_scaler_skips_gradients_that_overflow_and_no_loss_that_is_not
     weight.register_hook(lambda gradient: gradient * math.inf if loop.phases.step == 2 else gradient)
     loop.run()
     assert [each["grad_norm"] is None for each in told.steps] == [False, True, False, False, False, False]
+    assert [each["skipped_steps"] for each in told.steps] == [0, 1, 1, 1, 1, 1]
     for on_nan in ("stop", "dump"):
         loop, told = make_loops(on_nan=on_nan)
         loop.scaler = torch.amp.GradScaler("cpu")
@@ -131,6 +132,16 @@ def test_a_gradient_scaler_skips_gradients_that_overflow_and_no_loss_that_is_not
         with pytest.raises(CheckFailed) as wrong:
             loop.run()
         assert wrong.value.code == "loss-not-finite" and told.steps == []
+
+
+def test_overflows_between_two_records_are_counted(make_loop: MakeLoop) -> None:
+    loop, told = make_loop(track={"every_steps": 2})
+    loop.scaler = torch.amp.GradScaler("cpu")
+    weight = loop.objective.model.weight
+    weight.register_hook(lambda gradient: gradient * math.inf if loop.phases.step in (1, 3, 4) else gradient)
+    loop.run()
+    assert [(each["step"], each["skipped_steps"]) for each in told.steps][:2] == [(2, 1), (4, 3)]
+    assert told.steps[-1]["skipped_steps"] == loop.counters.skipped_steps == 3
 
 
 def test_a_skipped_step_is_counted_and_changes_no_weight(make_loop: MakeLoop) -> None:
