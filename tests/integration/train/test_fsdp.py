@@ -150,6 +150,27 @@ def test_bf16_with_frozen_bf16_weights_follows_one_device(train: Train, train_on
     assert together.losses()[-1] < together.losses()[0] - 0.1
 
 
+def test_bf16_rounds_no_more_than_on_one_device(
+    train: Train, train_on_ranks: Train, variant: Callable[..., Path]
+) -> None:
+    """Norms are not rounded to bf16: autocast does not, and an error of their weights is the same for all tokens."""
+    from transformers import LlamaConfig
+
+    def spread(model: Any) -> None:
+        for weight in model.parameters():
+            if weight.ndim == 1:
+                torch.nn.init.normal_(weight, 1.0, 0.1)
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = variant(LlamaConfig(vocab_size=512, **sizes), spread)
+    changes: dict[str, Any] = {"model": {"path": str(model)}, "optim": SHORT, "precision": "bf16"}
+    recomputed: dict[str, Any] = {"memory": {"gradient_checkpointing": True}}
+    found = train_on_ranks(1, parallel=FSDP, **recomputed, **changes)
+    expected = train(**changes)
+    assert found.losses() == pytest.approx(expected.losses(), rel=1e-6)
+    assert found.curve("grad_norm") == pytest.approx(expected.curve("grad_norm"), rel=1e-6)
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"parallel": FSDP}, {"method": {"tuner": "lora", "lora": {"modules_to_save": "all-embeddings"}}}],

@@ -3,7 +3,8 @@
 Each decoder block is a group of its own: its weights are gathered when it is computed, forward and backward, and let go
 after that. What lies outside the blocks (final norm, head, tied embeddings) belongs to the root module: it is
 gathered as long as the objective runs, so the loss may use the head's weight as if nothing were divided. Embeddings
-that are not tied are a group of their own: they are not used after the look-up of tokens.
+that are not tied are a group of their own: they are not used after the look-up of tokens. So are the norms of a block
+where the block is gathered in a narrower type than they are held in: autocast does not round them either.
 
 With several copies of the model (HSDP) only the ranks of one copy divide it; gradients are summed within a copy, then
 over copies.
@@ -71,14 +72,16 @@ class FsdpStrategy(GroupStrategy):
         section = self.recipe.parallel
         experts = listed_experts(root.model)
         reduced = None if section.reduce_dtype == "fp32" else DTYPES[section.reduce_dtype]
-        blocks = blocks_of(root)
+        blocks, policy = blocks_of(root), _policy(precision, reduced)
+        vectors = {block: _wide_vectors(block, policy, experts) for block in blocks}
         for block in blocks:
             fill(block)
             _unify_dtypes(block, ())
-            policy = _policy(precision, reduced)
+            if vectors[block]:
+                fully_shard(vectors[block], reshard_after_forward=False, mp_policy=_held(reduced), **options)
             fully_shard(block, reshard_after_forward=section.fsdp.reshard, mp_policy=policy, **options)
         # Not in the compute type: embeddings are looked up in the type that they are held in, as without FSDP.
-        options["mp_policy"] = MixedPrecisionPolicy(reduce_dtype=reduced)
+        options["mp_policy"] = _held(reduced)
         for embeddings in _separate_embeddings(root, blocks):
             fill(embeddings)
             # Their gradient does not depend on their weights.
@@ -91,11 +94,13 @@ class FsdpStrategy(GroupStrategy):
             self._expert_use = ExpertUse(experts, self.all_reduce)
         root.register_forward_hook(_reshard_after_inference)
         if self.device.runs_asynchronously:
-            # A host that is late gathers the next block while the device computes this one. In the backward pass torch
-            # does so by itself.
+            # A host that is late gathers the next block while the device computes this one, and its vectors, which
+            # would wait for the block after it otherwise. In the backward pass torch does so by itself.
             for block, following in pairwise(blocks):
-                assert isinstance(block, FSDPModule) and isinstance(following, FSDPModule)
-                block.set_modules_to_forward_prefetch([following])
+                assert isinstance(block, FSDPModule)
+                # Any module of a group stands for it.
+                groups: list[Any] = [following, *vectors[following][:1]]
+                block.set_modules_to_forward_prefetch(groups)
 
     @contextmanager
     def no_sync(self, module: nn.Module) -> Iterator[None]:
@@ -262,6 +267,30 @@ def _policy(precision: Precision, reduced: torch.dtype | None) -> MixedPrecision
     return MixedPrecisionPolicy(
         param_dtype=DTYPES[precision.compute], reduce_dtype=reduced or torch.float32, cast_forward_inputs=False
     )
+
+
+def _held(reduced: torch.dtype | None) -> MixedPrecisionPolicy:
+    """Gathered in the type that it is held in."""
+    return MixedPrecisionPolicy(reduce_dtype=reduced)
+
+
+def _wide_vectors(block: nn.Module, policy: MixedPrecisionPolicy, experts: Sequence[nn.Module]) -> list[nn.Module]:
+    """The modules of vectors alone, such as norms, that `policy` would round, and autocast does not.
+
+    A rounded factor of a norm is the same for all tokens, so that its error does not average out in gradients. Those of
+    experts in a list stay: a step may leave them out, and a group waits for all of its modules.
+    """
+    left_out = {each for expert in experts for each in expert.modules()}
+    found = []
+    for name, module in block.named_modules():
+        parameters = list(module.parameters())
+        is_leaf = bool(parameters) and not any(True for _ in module.children())
+        # PEFT keeps the original of a module that is trained whole, and never calls it.
+        if is_leaf and module not in left_out and "original_module" not in name.split("."):
+            is_wide = policy.param_dtype is not None and all(each.dtype == torch.float32 for each in parameters)
+            if is_wide and all(each.ndim < 2 for each in parameters):
+                found.append(module)
+    return found
 
 
 def _unify_dtypes(group: nn.Module, without: Iterable[nn.Module]) -> None:
