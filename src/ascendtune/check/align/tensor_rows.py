@@ -178,7 +178,7 @@ def _is_of_trained(
 ) -> NDArray[np.bool_]:
     """(found,) whether a tensor is the output of a module with trained weights of its own, other than an embedding.
 
-    FSDP and DeepSpeed gather them in the type of the matrix products, though the output may be of a finer one.
+    DeepSpeed, and FSDP in other loops, compute with them in the type of the products, though the output may be finer.
     """
     trained = {key.name.rpartition(".")[0] for key in groups.get(("parameter_before", None), ())}
     return np.array(

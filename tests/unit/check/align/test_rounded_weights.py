@@ -1,4 +1,4 @@
-"""Weights that one side rounds to the type of its matrix products before it multiplies with them, as FSDP does."""
+"""Weights that one side rounds to the type of its matrix products, as DeepSpeed and FSDP do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _dump(*, products: str, factor: float, kind: str = "RMSNorm") -> RankDump:
     [
         ("bfloat16", "RMSNorm", []),
         ("float32", "RMSNorm", ["norm", "rotary", "q_proj"]),
-        # FSDP looks tokens up in the type that the table is held in.
+        # Tokens are looked up in the type that the table is held in.
         ("bfloat16", "Embedding", ["norm", "rotary"]),
     ],
 )
