@@ -294,6 +294,9 @@ def require_space_for_run(
     final = sum(each.numel() for each in exported) * export_dtype.itemsize
     at_once = _checkpoints_at_once(recipe.checkpoint, checkpoints)
     needed = at_once * checkpoint + final - _size_of_files(run.checkpoints)
+    if at_once:
+        # As each of them is written; a resumed run removes older ones only when its first one is complete.
+        needed = max(needed, checkpoint) + _SLACK_BYTES
     written = f"{count_of(at_once, 'checkpoint')} of {format_bytes(checkpoint)} at once and " if at_once else ""
     can_keep_fewer = _checkpoints_at_once(recipe.checkpoint, checkpoints, keep=1) < at_once
     require_free_space(
