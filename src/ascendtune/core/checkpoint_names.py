@@ -1,10 +1,10 @@
-"""Names of checkpoints: `run@120`, `run@best`, `run@last`."""
+"""Names of checkpoints: `run@120`, `run@best`, `run@last`; and the one that an attempt goes on from."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ascendtune.core.errors import InputError
 
@@ -51,6 +51,22 @@ def named_weights(run: RunDir, which: str) -> Path:
     if step not in steps:
         raise _missing(run, which, step, known)
     return run.checkpoint(step)
+
+
+def checkpoint_to_load(run: RunDir, record: dict[str, Any]) -> Path | None:
+    """The checkpoint that the next attempt in `run` goes on from; None where it begins with step 1.
+
+    Args:
+        record: run.json.
+    """
+    named, steps = record.get("resume_from"), run.checkpoint_steps()
+    newest = run.checkpoint(steps[-1]) if steps else None
+    # Of another run until there is one of its own: a restart before that must not begin anew.
+    return Path(named) if named and (newest is None or is_checkpoint_of(run, Path(named))) else newest
+
+
+def is_checkpoint_of(run: RunDir, checkpoint: Path) -> bool:
+    return checkpoint.resolve().parent == run.checkpoints.resolve()
 
 
 def weight_names(run: RunDir) -> list[str]:

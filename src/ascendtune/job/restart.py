@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ascendtune.core.checkpoint_names import checkpoint_to_load, is_checkpoint_of
 from ascendtune.core.log import say, warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of
@@ -44,20 +45,29 @@ def _last_of(spec: JobSpec, attempt: Callable[[StopSignals], JobResult], asked: 
         ends_here = asked.first is not None or (spec.on_hang == "stop" and has_hung(spec.run_dir))
         if not left or not result.is_failure or ends_here:
             break
-        step = _newest_step(spec)
-        failure = (result.recorded, step)
+        failure = (result.recorded, _newest_step(spec))
         if result.recorded is not None and failure == previous:
             warn("the same failure came again without a checkpoint in between: no further restart")
             break
         previous = failure
         what = f" ({result.error.what})" if result.error else ""
-        say(
-            f"the attempt failed{what}; resuming from {f'step {step}' if step else 'the beginning'}, "
-            f"{count_of(left - 1, 'restart')} left"
-        )
+        say(f"the attempt failed{what}; {_next_start(spec)}, {count_of(left - 1, 'restart')} left")
     return result
 
 
 def _newest_step(spec: JobSpec) -> int:
     steps = RunDir(spec.run_dir).checkpoint_steps() if record_of(spec.run_dir) else []
     return steps[-1] if steps else 0
+
+
+def _next_start(spec: JobSpec) -> str:
+    """Where the next attempt goes on, as its workers will find it."""
+    record = record_of(spec.run_dir)
+    if record is None:
+        return "the command is started again"
+    run = RunDir(spec.run_dir)
+    source = checkpoint_to_load(run, record)
+    if source is None:
+        return "resuming from the beginning"
+    is_own = is_checkpoint_of(run, source)
+    return f"resuming from {source.resolve().name.replace('step_', 'step ') if is_own else source}"

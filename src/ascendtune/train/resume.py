@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ascendtune.core.checkpoint_names import is_checkpoint_of
 from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.foreign_json import read_json_object
 from ascendtune.core.log import warn
@@ -16,17 +17,7 @@ from ascendtune.train.counters import Counters
 from ascendtune.train.dump.names import plain_name
 from ascendtune.train.optimizer import tables_of
 from ascendtune.train.strategy.base import Strategy
-
-
-def checkpoint_to_load(run: RunDir, record: dict[str, Any]) -> Path | None:
-    named, steps = record.get("resume_from"), run.checkpoint_steps()
-    newest = run.checkpoint(steps[-1]) if steps else None
-    # Of another run until there is one of its own: a restart before that must not begin anew.
-    return Path(named) if named and (newest is None or _is_own(run, Path(named))) else newest
-
-
-def _is_own(run: RunDir, checkpoint: Path) -> bool:
-    return checkpoint.resolve().parent == run.checkpoints.resolve()
+from ascendtune.train.tuner.quantised_linear import Nf4Linear
 
 
 def require_same_base(
@@ -54,7 +45,7 @@ def require_same_base(
         if each not in drawn
         and not any(part.startswith(("lora_", "oft_")) for part in name.split("."))
         and (not each.requires_grad or (compares and recipe.method.adapter is None))
-    }
+    } | {plain_name(f"{name}.weight") for name, each in model.named_modules() if isinstance(each, Nf4Linear)}
     changed = sorted(name for name in fixed & hashes.keys() & before.keys() if hashes[name] != before[name])
     if is_comparable and changed:
         raise RecipeError(
@@ -74,7 +65,7 @@ def resume(
     Raises:
         RecipeError: it is of another run, and of the last step or a later one.
     """
-    is_foreign = source is not None and not _is_own(run, source)
+    is_foreign = source is not None and not is_checkpoint_of(run, source)
     counters = Counters.of(checkpointer.load(source)) if source is not None else Counters()
     if is_foreign and counters.step >= total_steps:
         raise RecipeError(

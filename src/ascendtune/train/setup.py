@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ascendtune.core.checkpoint_names import checkpoint_to_load
 from ascendtune.core.files import write_json
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.plan import BatchPlan
@@ -43,7 +44,7 @@ from ascendtune.train.reference import add_reference, attention_of_reference, re
 from ascendtune.train.report.callback import Callback, MetricsWriter
 from ascendtune.train.report.progress import ProgressDisplay
 from ascendtune.train.resolved import resolved_choices, say_choices, versions
-from ascendtune.train.resume import checkpoint_to_load, require_same_base, resume
+from ascendtune.train.resume import require_same_base, resume
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.supervision import Phases, StopRequest
 

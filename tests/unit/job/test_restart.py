@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ascendtune.core.rundir import RunDir
 from ascendtune.job import registry
 from ascendtune.job.restart import run_to_the_end
 from ascendtune.job.result import JobResult
@@ -55,3 +56,36 @@ def test_a_failure_that_repeats_without_a_checkpoint_is_not_tried_a_third_time(s
     one, other = JobResult(1, recorded=("exception", "loss-not-finite", None, 6)), JobResult(1, recorded=("oom",))
     assert _run(spec, [one, one, JobResult(0)]) == (1, 1)
     assert _run(spec, [one, other, JobResult(0)]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("resume_from", "own_steps", "said"),
+    [
+        (None, [], "from the beginning"),
+        (None, [20, 40], "from step 40"),
+        ("other/checkpoints/step_30", [], "from other/checkpoints/step_30"),
+        ("other/checkpoints/step_30", [40], "from step 40"),
+        # The attempt failed before it had read the checkpoint that it was given, and later ones are there still.
+        ("run/checkpoints/step_20", [20, 40], "from step 20"),
+    ],
+)
+def test_restart_names_the_checkpoint_that_the_worker_reads(
+    spec: JobSpec, caplog: pytest.LogCaptureFixture, resume_from: str | None, own_steps: list[int], said: str
+) -> None:
+    place = spec.run_dir.parent
+    run = RunDir(spec.run_dir)
+    run.create("", {}, {"resume_from": resume_from and str(place / resume_from)})
+    for step in own_steps:
+        run.checkpoint(step).mkdir()
+    caplog.set_level("INFO")
+    _run(spec, [JobResult(1), JobResult(0)])
+    assert f"resuming {said}, 1 restart left" in caplog.text.replace(f"{place}/", "")
+
+
+def test_restart_of_a_program_that_keeps_no_run_does_not_say_where_it_begins(
+    spec: JobSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    _run(spec, [JobResult(1), JobResult(0)])
+    assert "1 restart left" in caplog.text
+    assert "resuming" not in caplog.text
