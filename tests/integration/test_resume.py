@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from ascendtune.core.errors import AscendtuneError, InputError, RecipeError
 from ascendtune.core.locks import file_lock
 from ascendtune.core.rundir import RunDir
+from ascendtune.recipe.changes import Consent
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import worker
 from ascendtune.train.checkpoint.tensor_files import fill, stored_tensors
@@ -398,7 +399,7 @@ def interrupted(
 
 def _prepare(*overrides: str, **options: Any) -> tuple[RunDir, str]:
     """The run that a start would train in, and what the user is told about it."""
-    start = prepare_run(*Recipe.load_with_origins("recipe.yaml", overrides), **options)
+    start = prepare_run(*Recipe.load_with_origins("recipe.yaml", overrides), consent=Consent(**options))
     assert start.run is not None
     return start.run, " ".join(start.messages)
 

@@ -30,6 +30,7 @@ from ascendtune.cli.terminal import width
 if TYPE_CHECKING:
     from ascendtune.cli.node_choice import ChosenNodes
     from ascendtune.job.spec import JobSpec
+    from ascendtune.recipe.changes import Consent
     from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.prepare import PreparedRun
 
@@ -80,6 +81,7 @@ def train(
     from ascendtune.core.ownership import restrict_umask
     from ascendtune.job.registry import require_writable_registry
     from ascendtune.job.spec import JobSpec
+    from ascendtune.recipe.changes import Consent
     from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.prepare import prepare_run
 
@@ -87,6 +89,7 @@ def train(
     restrict_umask()
     require_one_starter(os.environ)
     loaded, origins = Recipe.load_with_origins(recipe, [*(overrides or []), *_overrides_of(dump_steps)])
+    consent = Consent(allow_change or (), trust_checkpoint)
     chosen_nodes = choose_nodes(
         nodes, min_nodes=min_nodes, max_restarts=max_restarts, devices=devices, device_ids=device_ids, env=os.environ
     )
@@ -98,7 +101,7 @@ def train(
     if loaded.batch.per_device == "auto" and is_alone and not prepare:
         from ascendtune.train.plan.before_training import with_batch_size
 
-        loaded = with_batch_size(loaded, allow_change or [], trust_checkpoint, devices=chosen.count)
+        loaded = with_batch_size(loaded, consent, devices=chosen.count)
         notice(f"batch.per_device: auto is {loaded.batch.micro_batch}")
 
     def job_spec(run: Path, start_id: str | None) -> JobSpec:
@@ -108,7 +111,7 @@ def train(
         )
 
     if dry_run:
-        _show_dry_run(loaded, allow_change or [], trust_checkpoint, chosen_nodes, job_spec)
+        _show_dry_run(loaded, consent, chosen_nodes, job_spec)
         return
     if not prepare:
         require_writable_registry()
@@ -117,8 +120,7 @@ def train(
         ready = prepare_run(
             loaded,
             origins,
-            allow_change=allow_change or [],
-            trust_checkpoint=trust_checkpoint,
+            consent=consent,
             only_data=prepare or chosen_nodes.is_led,
             progress=progress.show,
         )
@@ -179,8 +181,7 @@ def _warn_before(recipe: Recipe, notes: Iterable[str], max_restarts: int) -> Non
 
 def _show_dry_run(
     recipe: Recipe,
-    allow_change: list[str],
-    trust_checkpoint: bool,
+    consent: Consent,
     nodes: ChosenNodes,
     job_spec: Callable[[Path, str | None], JobSpec],
 ) -> None:
@@ -188,7 +189,7 @@ def _show_dry_run(
     from ascendtune.cli.job_start import show_command
     from ascendtune.train.run_choice import planned_run
 
-    planned = planned_run(recipe, allow_change, trust_checkpoint)
+    planned = planned_run(recipe, consent)
     for message in planned.messages:
         print(f"# {message}")
     if not planned.run.run_json.is_file():

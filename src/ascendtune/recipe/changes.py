@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ascendtune.core.errors import InputError, RecipeError
@@ -56,22 +57,46 @@ _FREE_TO_CHANGE = (
     "align.",
     "profile.",
 )
+_START_OVER = "start over: checkpoint.resume=never"
 
 
-def require_known(allow_change: Sequence[str], recipe: Recipe) -> None:
-    """Raise where `--allow-change` names no key."""
+@dataclass(frozen=True)
+class Consent:
+    """What the user accepts of the run, or of the checkpoint, that a start goes on from."""
+
+    allow_change: Sequence[str] = ()
+    """Dotted keys, or `data`, that may differ from the run."""
+    trust_checkpoint: bool = False
+    """Load a checkpoint of another run, or one that other users may have written."""
+    in_python: bool = False
+    """Given as arguments of `fit`; else as options of `ascendtune train`."""
+
+    def changing(self, *keys: str) -> str:
+        """How to accept `keys`, too."""
+        if self.in_python:
+            return f"allow_change={[*self.allow_change, *keys]}"
+        return " ".join(f"--allow-change {key}" for key in keys)
+
+    @property
+    def trusting(self) -> str:
+        """How to trust the checkpoint."""
+        return "trust_checkpoint=True" if self.in_python else "--trust-checkpoint"
+
+
+def require_known(consent: Consent, recipe: Recipe) -> None:
+    """Raise where a key that may change is none."""
     leaves = [key.split(".") for key in leaves_of(recipe.model_dump(mode="json"))]
     known = {".".join(parts[:length]) for parts in leaves for length in range(1, len(parts) + 1)}
-    for key in allow_change:
+    for key in consent.allow_change:
         if key not in known:
             raise RecipeError(
-                f"--allow-change {key}: no such recipe key",
+                f"{replace(consent, allow_change=()).changing(key)}: no such recipe key",
                 code="unknown-recipe-key",
                 remedy=did_you_mean(key, known, "`ascendtune recipe schema` lists the keys"),
             )
 
 
-def require_same_recipe(run: RunDir, recipe: Recipe, allow_change: Sequence[str]) -> None:
+def require_same_recipe(run: RunDir, recipe: Recipe, consent: Consent) -> None:
     """Raise where `recipe` differs from that of the run in what changes the training."""
     before = leaves_of(Recipe.load(run.recipe).model_dump(mode="json"))
     after = leaves_of(recipe.model_dump(mode="json"))
@@ -80,26 +105,25 @@ def require_same_recipe(run: RunDir, recipe: Recipe, allow_change: Sequence[str]
             f"{fixed[0]} cannot change within a run ({_word(before.get(fixed[0]))} -> {_word(after.get(fixed[0]))}): "
             "its checkpoints hold other weights",
             code="recipe-changed",
-            remedy="undo the change; or start over: checkpoint.resume=never",
+            remedy=f"undo the change; or {_START_OVER}",
             where=run.recipe,
         )
     changed = [
         key
         for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and not _may_change(key, allow_change)
+        if before.get(key) != after.get(key) and not _may_change(key, consent.allow_change)
     ]
     if changed:
-        keys = " ".join(f"--allow-change {key}" for key in changed)
         differences = [line for key in changed for line in _differences(key, before.get(key), after.get(key))]
         raise RecipeError(
             "this run was trained with another recipe: " + "; ".join(differences),
             code="recipe-changed",
-            remedy=f"undo the change; or accept it: {keys}; or start over: checkpoint.resume=never",
+            remedy=f"undo the change; or accept it: {consent.changing(*changed)}; or {_START_OVER}",
             where=run.recipe,
         )
 
 
-def require_same_data(run: RunDir, record: dict[str, Any], fingerprint: str, allow_change: Sequence[str]) -> None:
+def require_same_data(run: RunDir, record: dict[str, Any], fingerprint: str, consent: Consent) -> None:
     """Raise where the tokens are not those that the run was trained on.
 
     Args:
@@ -107,12 +131,12 @@ def require_same_data(run: RunDir, record: dict[str, Any], fingerprint: str, all
     """
     before = record.get("data_hash")
     # A permitted change of a key of the data section permits other tokens.
-    if before != fingerprint and not any(each.partition(".")[0] == "data" for each in allow_change):
+    if before != fingerprint and not any(each.partition(".")[0] == "data" for each in consent.allow_change):
         raise InputError(
             f"the data is not what this run was trained on ({before} -> {fingerprint}): its files, template or "
             "tokenizer have changed",
             code="data-changed",
-            remedy="restore the data; or accept it: --allow-change data; or start over: checkpoint.resume=never",
+            remedy=f"restore the data; or accept it: {consent.changing('data')}; or {_START_OVER}",
             where=run.path,
         )
 

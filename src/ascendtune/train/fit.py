@@ -17,6 +17,7 @@ from ascendtune.core.foreign_json import first_line
 from ascendtune.core.ownership import restricted_umask
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.spec import DatasetSpec
+from ascendtune.recipe.changes import Consent
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.report.callback import Callback
 from ascendtune.train.report.notebook import Picture
@@ -97,7 +98,7 @@ def fit(
         specs = [DatasetSpec(path=str(_written(rows)))]
         recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": specs})})
     with restricted_umask():
-        ready = prepare_run(recipe, {}, allow_change=allow_change, trust_checkpoint=trust_checkpoint)
+        ready = prepare_run(recipe, {}, consent=Consent(allow_change, trust_checkpoint, in_python=True))
         assert ready.run is not None and ready.claim is not None
         with ready.claim:
             from ascendtune.train.attempt import train

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from ascendtune.core.files import expanded, require_writable
 from ascendtune.core.locks import file_lock
 from ascendtune.core.ownership import require_own
 from ascendtune.core.rundir import RunDir
-from ascendtune.recipe.changes import kind_of_loss, leaves_of, require_same_recipe
+from ascendtune.recipe.changes import Consent, kind_of_loss, leaves_of, require_same_recipe
 from ascendtune.recipe.recipe import Recipe
 
 _RESUME = "checkpoint.resume"
@@ -37,7 +36,7 @@ class Choice:
     """run.json of the run to go on in, read after this start has claimed it."""
 
 
-def choose_run(recipe: Recipe, allow_change: Sequence[str], trust_checkpoint: bool) -> tuple[Choice, Claim]:
+def choose_run(recipe: Recipe, consent: Consent) -> tuple[Choice, Claim]:
     """Find the run that this start goes on in, or a free name for a new one, and claim it.
 
     Two starts at once never choose the same: a start chooses while it has claimed the newest run of the name, and
@@ -55,7 +54,7 @@ def choose_run(recipe: Recipe, allow_change: Sequence[str], trust_checkpoint: bo
             claim = held.enter_context(_claim(newest))
             if _newest_of_series(wanted).path != newest.path:
                 continue  # another start has made the next one since
-            choice = _choose(recipe, newest, allow_change, trust_checkpoint)
+            choice = _choose(recipe, newest, consent)
             # Of a run that has finished nothing else removes what a kill after its end has left.
             newest.remove_unfinished()
             chosen = claim if choice.run.path == newest.path else held.enter_context(_claim(choice.run))
@@ -67,19 +66,19 @@ def choose_run(recipe: Recipe, allow_change: Sequence[str], trust_checkpoint: bo
             return choice, chosen
 
 
-def planned_run(recipe: Recipe, allow_change: Sequence[str], trust_checkpoint: bool) -> Choice:
+def planned_run(recipe: Recipe, consent: Consent) -> Choice:
     """The choice that `choose_run` would make now; nothing is claimed or written.
 
     Raises:
         RecipeError: as `choose_run`.
     """
-    return _choose(recipe, _newest_of_series(recipe.run_directory()), allow_change, trust_checkpoint)
+    return _choose(recipe, _newest_of_series(recipe.run_directory()), consent)
 
 
-def _choose(recipe: Recipe, newest: RunDir, allow_change: Sequence[str], trust_checkpoint: bool) -> Choice:
+def _choose(recipe: Recipe, newest: RunDir, consent: Consent) -> Choice:
     wanted, resume = recipe.run_directory(), recipe.checkpoint.resume
     if resume not in ("auto", "never"):
-        return _from_path(recipe, checkpoint_to_resume(recipe), newest, allow_change, trust_checkpoint)
+        return _from_path(recipe, checkpoint_to_resume(recipe), newest, consent)
     if not newest.run_json.is_file():
         is_run = RunDir(wanted).run_json.is_file()
         taken = f"{wanted} exists" + ("" if is_run else " and is not a run")
@@ -97,9 +96,9 @@ def _choose(recipe: Recipe, newest: RunDir, allow_change: Sequence[str], trust_c
                 newest, None, None, [f"starting over in {newest}: its last attempt ended before the first step"]
             )
     else:
-        require_same_recipe(newest, recipe, allow_change)
+        require_same_recipe(newest, recipe, consent)
         checkpoint = newest.checkpoint(steps[-1])
-        _require_own(newest.checkpoints, checkpoint, trust_checkpoint)
+        _require_own(newest.checkpoints, checkpoint, consent)
         return Choice(
             newest,
             checkpoint,
@@ -164,21 +163,19 @@ def _checkpoint_remedy(missing: Path) -> str:
     return f"this run has: {', '.join(f'{run.path.name}@{step}' for step in steps)}"
 
 
-def _from_path(
-    recipe: Recipe, checkpoint: Path, newest: RunDir, allow_change: Sequence[str], trust_checkpoint: bool
-) -> Choice:
+def _from_path(recipe: Recipe, checkpoint: Path, newest: RunDir, consent: Consent) -> Choice:
     require_checkpoint(checkpoint)
     wanted, owner = recipe.run_directory(), RunDir(checkpoint.resolve().parent.parent)
     own = next((path for path in _runs_of_series(wanted).values() if path.resolve() == owner.path), None)
     if own is not None and owner.run_json.is_file():
-        require_same_recipe(owner, recipe, allow_change)
-        _require_own(owner.checkpoints, checkpoint, trust_checkpoint)
+        require_same_recipe(owner, recipe, consent)
+        _require_own(owner.checkpoints, checkpoint, consent)
         return Choice(RunDir(own), checkpoint, None, [f"resuming {own} from {checkpoint}: as asked"], owner.read())
-    if not trust_checkpoint:
+    if not consent.trust_checkpoint:
         raise RecipeError(
             f"{_RESUME}: this checkpoint belongs to another run, whose owner may have changed it",
             code="checkpoint-of-another-run",
-            remedy="if you trust its author, add --trust-checkpoint",
+            remedy=f"if you trust its author, add {consent.trusting}",
             where=checkpoint,
         )
     if owner.recipe.is_file():
@@ -203,9 +200,9 @@ def _require_same_loss(owner: RunDir, recipe: Recipe, checkpoint: Path) -> None:
         )
 
 
-def _require_own(checkpoints: Path, checkpoint: Path, trust_checkpoint: bool) -> None:
-    if not trust_checkpoint:
-        require_own(checkpoints, checkpoint, remedy="add --trust-checkpoint")
+def _require_own(checkpoints: Path, checkpoint: Path, consent: Consent) -> None:
+    if not consent.trust_checkpoint:
+        require_own(checkpoints, checkpoint, remedy=f"add {consent.trusting}")
 
 
 def _series(wanted: Path) -> dict[int, Path]:

@@ -1,4 +1,4 @@
-"""Rows that `fit` is given: each is a dict that JSON can hold, and an error names the row."""
+"""Rows that `fit` is given: each is a dict that JSON can hold, and an error names the row. What its errors advise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ascendtune.core.errors import AscendtuneError, DataError
+from ascendtune.core.errors import AscendtuneError, DataError, RecipeError
+from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.fit import fit
 
@@ -59,3 +60,30 @@ def test_empty_cell_of_a_data_frame_is_an_empty_column(tmp_path: Path, monkeypat
         {"instruction": "a", "input": None, "output": "b", "score": None},
         {"instruction": "c", "input": "d", "output": "e", "score": 2.0},
     ]
+
+
+def test_errors_of_a_resumed_run_name_arguments_of_fit(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "hello"}\n')
+    recipe = {
+        "run_dir": str(tmp_path / "run"),
+        "model": {"path": str(tiny_model)},
+        "data": {"train": str(rows)},
+        "method": {"stage": "pretrain"},
+    }
+    run = RunDir(tmp_path / "run")
+    run.create(Recipe.check(recipe).to_yaml(), {}, {})
+    checkpoint = run.checkpoint(1)
+    checkpoint.mkdir()
+    with pytest.raises(RecipeError) as caught:
+        fit({**recipe, "seed": 5})
+    assert caught.value.code == "recipe-changed" and "allow_change=['seed']" in caught.value.remedy
+    for name in ("state.json", "digests.json"):
+        (checkpoint / name).write_text("{}")
+    with pytest.raises(RecipeError) as caught:
+        fit({**recipe, "run_dir": str(tmp_path / "other"), "checkpoint": {"resume": str(checkpoint)}})
+    assert caught.value.code == "checkpoint-of-another-run" and "trust_checkpoint=True" in caught.value.remedy
+    assert "--" not in caught.value.remedy

@@ -8,6 +8,7 @@ import pytest
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.rundir import RunDir
+from ascendtune.recipe.changes import Consent
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.run_choice import planned_run, require_checkpoint
 
@@ -75,9 +76,9 @@ def test_checkpoint_of_a_run_with_another_loss_is_refused(tuner: str, remedy: st
     run.checkpoint(3).mkdir()
     for name in ("state.json", "digests.json"):
         (run.checkpoint(3) / name).touch()
-    assert planned_run(recipe(stage="sft"), [], True).foreign == run.checkpoint(3)
+    assert planned_run(recipe(stage="sft"), Consent(trust_checkpoint=True)).foreign == run.checkpoint(3)
     with pytest.raises(RecipeError) as caught:
-        planned_run(recipe(stage="preference"), [], True)
+        planned_run(recipe(stage="preference"), Consent(trust_checkpoint=True))
     assert caught.value.code == "recipe-changed" and "(sft -> preference, sigmoid)" in caught.value.what
     assert remedy.format(run=run.path) in caught.value.remedy
 
@@ -95,15 +96,15 @@ def test_a_run_that_its_user_named_with_a_number_is_another_run(tmp_path: Path) 
         return run
 
     stopped, other = make("sft", "sft", "stopped"), make("sft-2", "sft-2", "finished")
-    assert planned_run(recipe, [], False).resumed == stopped.checkpoint(3)
+    assert planned_run(recipe, Consent()).resumed == stopped.checkpoint(3)
     section = recipe.checkpoint.model_copy(update={"resume": str(other.checkpoint(3))})
     for name in ("state.json", "digests.json"):
         (other.checkpoint(3) / name).touch()
     with pytest.raises(RecipeError) as caught:
-        planned_run(recipe.model_copy(update={"checkpoint": section}), [], False)
+        planned_run(recipe.model_copy(update={"checkpoint": section}), Consent())
     assert caught.value.code == "checkpoint-of-another-run"
     # A start made this one, when the first had finished, and beside the other.
     stopped.update(state="finished")
-    assert planned_run(recipe, [], False).run.path == tmp_path / "sft-3"
+    assert planned_run(recipe, Consent()).run.path == tmp_path / "sft-3"
     third = make("sft-3", "sft", "stopped")
-    assert planned_run(recipe, [], False).resumed == third.checkpoint(3)
+    assert planned_run(recipe, Consent()).resumed == third.checkpoint(3)

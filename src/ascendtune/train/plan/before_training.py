@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from ascendtune.core.units import format_bytes
 from ascendtune.data.prepare import Prepared
 from ascendtune.hub.model_config import text_config
 from ascendtune.machine.visible import visible_devices
+from ascendtune.recipe.changes import Consent
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.ask import ask, target_here
 from ascendtune.train.plan.changes import Change, changed
@@ -32,7 +32,7 @@ _KEPT_HIDDEN, _KEPT_INNER = 20, 6
 its feed-forward layer: in bf16 with fused operators (8B on an H200: 0.9 times that)."""
 
 
-def with_batch_size(recipe: Recipe, allow_change: Sequence[str], trust_checkpoint: bool, *, devices: int) -> Recipe:
+def with_batch_size(recipe: Recipe, consent: Consent, *, devices: int) -> Recipe:
     """The recipe with a number for `batch.per_device: auto`: of the run that is resumed, else the largest that fits.
 
     Full rows are assumed, so that the choice depends on recipe and device only.
@@ -46,7 +46,7 @@ def with_batch_size(recipe: Recipe, allow_change: Sequence[str], trust_checkpoin
     """
     if recipe.batch.per_device != "auto":
         return recipe
-    choice = planned_run(recipe, allow_change, trust_checkpoint)
+    choice = planned_run(recipe, consent)
     if choice.resumed is not None and choice.run.recipe.is_file():
         kept = Recipe.load(choice.run.recipe).batch.micro_batch
         return changed(recipe, Change({"batch.per_device": kept}, 0, ""))
