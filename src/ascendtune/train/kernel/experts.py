@@ -6,7 +6,7 @@ Shazeer et al. 2017, arXiv 1701.06538, eq. 1, with the gated MLP of `swiglu` as 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import torch
@@ -92,15 +92,19 @@ def find_experts(model: nn.Module, device: torch.device) -> list[FusableModule]:
     """Every module of `model` that computes this form on `device`."""
     known: dict[Hashable, bool] = {}
     found: list[FusableModule] = []
-    for module in model.modules():
-        if (transposed := _is_transposed(module)) is None:
-            continue
-        experts = FusableExperts(module, transposed=transposed)
+    for experts in stacked_experts(model):
         if experts.key not in known:
             known[experts.key] = _is_of_this_form(experts, device)
         if known[experts.key]:
             found.append(experts)
     return found
+
+
+def stacked_experts(model: nn.Module) -> Iterator[FusableExperts]:
+    """Every module of `model` whose parameters look like this form; what it computes is not looked at."""
+    for module in model.modules():
+        if (transposed := _is_transposed(module)) is not None:
+            yield FusableExperts(module, transposed=transposed)
 
 
 def multiply_by_group(rows: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,8 @@ from torch.utils._pytree import tree_leaves
 # Operators that hold something of the size of their input until they return (ATen/native/ReduceOps.cpp of torch 2.13).
 _COPYING = {torch.ops.aten.logsumexp.default}
 
+_GROUPED_PRODUCT = torch.ops.aten._grouped_mm.default
+
 Bytes = Counter[str]
 """Category -> bytes."""
 _ENTER = torch.ops.profiler._record_function_enter_new.default
@@ -61,7 +63,10 @@ class LiveBytes(TorchDispatchMode):
         """Of each open range of torch's profiler, whether FSDP gathers weights in it."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        outcome = function(*args, **(kwargs or {}))
+        if function is _GROUPED_PRODUCT:
+            outcome = _grouped_product(*args, **(kwargs or {}))
+        else:
+            outcome = function(*args, **(kwargs or {}))
         if function is _ENTER:
             self._gathers.append(args[0].startswith(_GATHERING))
         elif function is _EXIT and self._gathers:
@@ -131,3 +136,17 @@ class LiveBytes(TorchDispatchMode):
         if total > self._highest[self._moment] or self._moment not in self.peaks:
             self._highest[self._moment] = total
             self.peaks[self._moment] = self._now + Counter({self._category: within_operator})
+
+
+def _grouped_product(
+    one: torch.Tensor, other: torch.Tensor, offs: torch.Tensor | None = None, *_: Any, **__: Any
+) -> torch.Tensor:
+    """A result of torch's `_grouped_mm`, whose own form without content is for bf16 only (torch 2.13).
+
+    (rows, in) × (groups, in, out) is (rows, out); (out, rows) × (rows, in), with groups of rows, (groups, out, in).
+    """
+    if one.ndim == other.ndim == 2:
+        assert offs is not None
+        return one.new_empty((len(offs), len(one), other.shape[1]))
+    groups = one.shape[:1] if one.ndim == other.ndim else ()
+    return one.new_empty((*groups, one.shape[-2], other.shape[-1]))

@@ -8,6 +8,7 @@ What is kept for the backward pass is as the operators' documentation has it:
     RMSNorm     its input, the weight and one fp32 number per row (npu_rms_norm's rstd, Liger's RSTD)
     SwiGLU      gate and up, side by side for npu_swiglu; Liger's writes their gradients into their memory
     rotary      Liger's rotates copies of query and key, and keeps none
+    experts     rows and weights of a grouped product, these in the type of autocast, and the rows of each expert
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from torch import nn
 
 from ascendtune.recipe.sections import KernelSection
+from ascendtune.train.kernel.experts import stacked_experts
 from ascendtune.train.kernel.fusable import Kernel
 from ascendtune.train.kernel.rms_norm import find_rms_norms
 from ascendtune.train.kernel.rotary import find_rotary
@@ -30,8 +32,8 @@ _ACTIVATIONS = ("SiLU", "SiLUActivation")
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, numbers: int) -> torch.Tensor:
-        """(tokens, heads, head_dim) each; returns the same shape as `query`."""
-        output = torch.empty_like(query)
+        """(tokens, heads, head_dim) each; returns the heads of `query`, of the size of those of `value`."""
+        output = value.new_empty((*query.shape[:2], value.shape[-1]))
         ctx.save_for_backward(query, key, value, output, query.new_empty((*query.shape[:2], numbers)).float())
         return output
 
@@ -48,10 +50,10 @@ def modelled_attention(numbers: int) -> Any:
     def attention(
         module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _mask: Any, **_: Any
     ) -> tuple[torch.Tensor, None]:
-        batch, heads, tokens, size = query.shape
-        flat = (each.transpose(1, 2).reshape(batch * tokens, -1, size).contiguous() for each in (query, key, value))
+        batch, heads, tokens = query.shape[:3]
+        flat = (each.transpose(1, 2).flatten(0, 1).contiguous() for each in (query, key, value))
         output: torch.Tensor = _Attention.apply(*flat, numbers)  # type: ignore[no-untyped-call]
-        return output.reshape(batch, tokens, heads, size), None
+        return output.reshape(batch, tokens, heads, -1), None
 
     return attention
 
@@ -101,6 +103,20 @@ class _Rotary(torch.autograd.Function):
         return tuple(each.transpose(1, 2).contiguous().transpose(1, 2) for each in gradients)
 
 
+class _GroupedProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        rows = rows.contiguous()
+        ctx.save_for_backward(rows, weight, counts)
+        return rows.new_empty((len(rows), weight.shape[-1]))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+        rows, weight, _ = ctx.saved_tensors
+        of_rows, of_weight, _ = ctx.needs_input_grad
+        return torch.empty_like(rows) if of_rows else None, torch.empty_like(weight) if of_weight else None, None
+
+
 def _rms_norm(hidden: torch.Tensor, weight: torch.Tensor, _epsilon: float) -> Any:
     return _RmsNorm.apply(hidden, weight)  # type: ignore[no-untyped-call]
 
@@ -117,9 +133,13 @@ def _liger_rope(query: torch.Tensor, key: torch.Tensor, *_: torch.Tensor) -> Any
     return _Rotary.apply(query, key)  # type: ignore[no-untyped-call]
 
 
+def _grouped_product(rows: torch.Tensor, weight: torch.Tensor, counts: torch.Tensor) -> Any:
+    return _GroupedProduct.apply(rows, weight, counts)  # type: ignore[no-untyped-call]
+
+
 @dataclass(frozen=True)
 class _Modelled:
-    """What stands for a device's operators; None where the model's own forward is traced."""
+    """What stands for a device's operators; None where the model's own forward is traced. All have the experts'."""
 
     rms_norm: Kernel
     swiglu: Kernel
@@ -148,6 +168,8 @@ def install_modelled_kernels(model: nn.Module, choice: Literal["auto", "off"] | 
     if allowed.rotary and modelled.rotary is not None:
         for attention in find_rotary(model, torch.device("cpu")):
             attention.replace_forward(modelled.rotary)
+    for experts in stacked_experts(model) if allowed.experts else ():
+        experts.replace_forward(_grouped_product)
     for module in model.modules() if allowed.swiglu else ():
         parts = dict(module.named_children())
         gated = "down_proj" in parts and ("gate_up_proj" in parts or {"gate_proj", "up_proj"} <= parts.keys())

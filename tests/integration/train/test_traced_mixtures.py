@@ -1,0 +1,60 @@
+"""Steps of mixtures of experts and of latent attention are traced, and their work is counted, whatever is trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascendtune.machine.torch_backend.cpu import CpuDevice
+from ascendtune.machine.torch_backend.device import Device
+from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.plan.planned_device import PlannedDevice
+from ascendtune.train.plan.request import Document, Target
+from ascendtune.train.plan.setting import Setting
+from ascendtune.train.plan.traced_step import trace_step
+
+_EXPERTS, _HIDDEN, _INNER, _LAYERS = 4, 32, 16, 2
+_MIXTURE = {
+    "model_type": "qwen3_moe", "vocab_size": 64, "hidden_size": _HIDDEN, "intermediate_size": 48, "num_experts": 4,
+    "moe_intermediate_size": _INNER, "num_experts_per_tok": 2, "num_hidden_layers": _LAYERS, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "tie_word_embeddings": False, "pad_token_id": 0,
+}  # fmt: skip
+_LATENT = {
+    "model_type": "deepseek_v3", "vocab_size": 64, "hidden_size": _HIDDEN, "intermediate_size": 48,
+    "moe_intermediate_size": _INNER, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2,
+    "num_hidden_layers": _LAYERS, "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 16,
+    "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12, "first_k_dense_replace": 1,
+    "tie_word_embeddings": False, "pad_token_id": 0,
+}  # fmt: skip
+_NPU = PlannedDevice(Target("npu", "card", 1 << 40, 1))
+
+
+def _setting(config: dict[str, Any], directory: Path, device: Device, **keys: Any) -> Setting:
+    (directory / "config.json").write_text(json.dumps(config))
+    recipe = Recipe.check(
+        {"model": {"path": str(directory)}, "data": {"train": "x.jsonl"}, "precision": "bf16", **keys}
+    )
+    return Setting.of(recipe, directory, device, ranks=1, vocabulary=0, pad_id=0)
+
+
+@pytest.mark.parametrize("device", [CpuDevice(), _NPU], ids=["cpu", "npu"])
+def test_experts_are_traced_where_they_train(device: Device, tmp_path: Path) -> None:
+    documents = (Document(20, 10),)
+    found = trace_step(_setting(_MIXTURE, tmp_path, device), documents)
+    assert found.how == "2 of 2 layers traced" and found.trainable == found.parameters
+    gradients = found.moments["backward begins"]
+    experts = _LAYERS * _EXPERTS * 3 * _HIDDEN * _INNER
+    if device is _NPU:
+        # The fused operators keep the experts' weights in the type of autocast.
+        own = trace_step(_setting(_MIXTURE, tmp_path, device, kernel={"experts": False}), documents)
+        assert gradients["activations"] >= 2 * experts
+        assert gradients["activations"] != own.moments["backward begins"]["activations"]
+    assert found.moments["update"]["gradients"] == 4 * found.parameters
+
+
+def test_values_smaller_than_keys_are_traced_on_an_accelerator(tmp_path: Path) -> None:
+    found = trace_step(_setting(_LATENT, tmp_path, _NPU), (Document(20, 10),))
+    assert found.how == "2 of 2 layers traced"
