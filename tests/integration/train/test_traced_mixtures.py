@@ -11,6 +11,7 @@ import pytest
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.plan.count_work import count_work
 from ascendtune.train.plan.planned_device import PlannedDevice
 from ascendtune.train.plan.request import Document, Target
 from ascendtune.train.plan.setting import Setting
@@ -38,6 +39,17 @@ def _setting(config: dict[str, Any], directory: Path, device: Device, **keys: An
         {"model": {"path": str(directory)}, "data": {"train": "x.jsonl"}, "precision": "bf16", **keys}
     )
     return Setting.of(recipe, directory, device, ranks=1, vocabulary=0, pad_id=0)
+
+
+@pytest.mark.parametrize("device", [CpuDevice(), _NPU], ids=["cpu", "npu"])
+def test_adapters_beside_experts_are_traced_and_counted(device: Device, tmp_path: Path) -> None:
+    setting = _setting(_MIXTURE, tmp_path, device, method={"tuner": "lora", "lora": {"rank": 2}})
+    found = trace_step(setting, (Document(20, 10),))
+    # Query and output are 32 × 32, key and value 32 × 16; the experts have none.
+    adapters = _LAYERS * 2 * (2 * (32 + 32) + 2 * (32 + 16))
+    assert (found.trainable, found.how) == (adapters, "2 of 2 layers traced")
+    assert found.resting["adapters"] == 4 * adapters and found.resting["optimizer"] >= 2 * 4 * adapters
+    assert count_work(setting).checkpoint_bytes == 3 * 4 * adapters
 
 
 @pytest.mark.parametrize("device", [CpuDevice(), _NPU], ids=["cpu", "npu"])

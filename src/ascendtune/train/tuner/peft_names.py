@@ -107,8 +107,16 @@ def unreadable_modules(tuned: Any) -> list[str]:
         return []
     tensors = get_peft_model_state_dict(tuned, adapter_name=TRAINED, save_embedding_layers=False)
     kinds = {layer_pattern(name): name for name in sorted(tensors, reverse=True) if ".lora_" in name}
-    _, lost = _as_peft_reads(tuned, {name: tensors[name] for name in kinds.values()})
+    with torch.device("cpu"):
+        _, lost = _as_peft_reads(tuned, {name: _with_content(tensors[name]) for name in kinds.values()})
     return sorted({name.removeprefix(_PREFIX).partition(".lora_")[0] for name in lost})
+
+
+def _with_content(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` itself; for one of the meta device, as of a run that is planned, numbers of its shape on the host."""
+    if not tensor.is_meta:
+        return tensor
+    return torch.arange(tensor.numel(), dtype=torch.float32, device="cpu").view(tensor.shape)
 
 
 def _write_tensors(tuned: Any, directory: Path) -> None:
