@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 # Operators that hold something of the size of their input until they return (ATen/native/ReduceOps.cpp of torch 2.13).
 _COPYING = {torch.ops.aten.logsumexp.default}
 
+_READING = torch.ops.aten._local_scalar_dense.default
 _GROUPED_PRODUCT = torch.ops.aten._grouped_mm.default
 
 Bytes = Counter[str]
@@ -61,10 +62,14 @@ class LiveBytes(TorchDispatchMode):
         self._highest: Counter[str] = Counter()
         self._gathers: list[bool] = []
         """Of each open range of torch's profiler, whether FSDP gathers weights in it."""
+        self._number: float | None = None
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        outcome: Any
         if function is _GROUPED_PRODUCT:
             outcome = _grouped_product(*args, **(kwargs or {}))
+        elif function is _READING and self._number is not None:
+            outcome = self._number
         else:
             outcome = function(*args, **(kwargs or {}))
         if function is _ENTER:
@@ -97,6 +102,17 @@ class LiveBytes(TorchDispatchMode):
         category = category or ("communication" if any(self._gathers) else self._category)
         self._live[key] = weakref.ref(storage, lambda _: self._drop(key)), category, 0
         self._resize(key, storage.nbytes())
+
+    @contextmanager
+    def reading_as(self, number: float) -> Iterator[None]:
+        """Context in which code that reads a tensor on the host is given `number`: right where nothing depends on it
+        but content.
+        """
+        self._number = number
+        try:
+            yield
+        finally:
+            self._number = None
 
     def now(self) -> Bytes:
         """What is live."""

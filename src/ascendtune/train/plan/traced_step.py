@@ -247,7 +247,9 @@ class _Steps:
         norm = strategy.grad_norm(module, trained)
         if (limit := self._setting.recipe.optim.max_grad_norm) is not None:
             strategy.clip(trained, limit, norm)
-        optimizer.step()
+        # Adafactor reads norms and the number of the step.
+        with self._live.reading_as(1.0):
+            optimizer.step()
         optimizer.zero_grad()
 
     @contextmanager

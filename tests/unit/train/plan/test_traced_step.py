@@ -83,6 +83,22 @@ def test_sgd_has_no_moments(model: Path) -> None:
 
 
 @pytest.mark.long
+def test_adafactor_holds_a_row_and_a_column_of_each_matrix(model: Path) -> None:
+    traced = _trace(model, optim={"optimizer": "adafactor"})
+    matrices = [(512, 64)] * 2 + 9 * ([(64, 64), (64, 32)] * 2 + [(64, 176)] * 3)
+    vectors = 64 * (2 * 9 + 1)
+    # And the number of the step of each.
+    steps = len(matrices) + 2 * 9 + 1
+    assert traced.resting["optimizer"] == 4 * (sum(map(sum, matrices)) + vectors + steps)
+
+
+@pytest.mark.long
+def test_noise_on_embeddings_is_traced(model: Path, usual: StepMemory) -> None:
+    traced = _trace(model, method={"sft": {"neftune_alpha": 5.0}})
+    assert traced.how == usual.how and traced.moments["forward"].total() > usual.moments["forward"].total()
+
+
+@pytest.mark.long
 def test_adapters_alone_have_gradients_and_moments(model: Path) -> None:
     traced = _trace(model, method={"tuner": "lora", "lora": {"rank": 4}})
     pairs = [(64, 64), (64, 32), (64, 32), (64, 64), (64, 176), (64, 176), (176, 64)]
