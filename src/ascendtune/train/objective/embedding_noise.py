@@ -31,6 +31,6 @@ class EmbeddingNoise:
         ends = self.document_ends
         lengths = [tokens] if ends is None else [end - begin for begin, end in pairwise(ends)]
         repeats = torch.tensor(lengths)
-        scales = (self._alpha / (repeats * hidden).sqrt()).repeat_interleave(repeats)[:, None]
+        scales = (self._alpha / (repeats * hidden).sqrt()).repeat_interleave(repeats, output_size=sum(lengths))[:, None]
         noise = torch.empty_like(embedded).uniform_(-1, 1)
         return embedded + noise * scales.to(noise)
