@@ -25,6 +25,7 @@ from ascendtune.train import model_checks
 from ascendtune.train.adamw import AdamWUpdate
 from ascendtune.train.batch import Batches
 from ascendtune.train.checkpoint.checkpointer import Checkpointer, require_space_for_run
+from ascendtune.train.checkpoint.count import most_checkpoints, steps_between
 from ascendtune.train.dump.start_weights import hashes_of_weights
 from ascendtune.train.dump.step_dumps import StepDumps
 from ascendtune.train.flops import TokenFlops
@@ -99,12 +100,15 @@ def set_up(
     )
     if strategy.is_main:
         say_choices(resolved, kernels, recipe, strategy)
-    checkpoint_every = recipe.checkpoint.every_steps or max(20, schedule.total_steps // 10)
+    checkpoint_every = steps_between(recipe.checkpoint, schedule.total_steps)
     dtype = export_dtype(recipe, setup.config)
     if recipe.profile.only:
         held_out, checkpoint_every = None, schedule.total_steps
     else:
-        require_space_for_run(run, recipe, model, dtype, checkpoints=(schedule.total_steps - 1) // checkpoint_every)
+        planned = most_checkpoints(
+            recipe, total_steps=schedule.total_steps, steps_per_epoch=batches.plan.steps_per_epoch
+        )
+        require_space_for_run(run, recipe, setup.tuned, dtype, checkpoints=planned)
 
     module, optimizer = strategy.prepare(
         root, precision, lambda: _make_optimizer(recipe, device, model, precision, adamw.update)

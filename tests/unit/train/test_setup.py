@@ -80,6 +80,20 @@ def test_disk_without_space_for_the_run_is_told_before_the_first_step(
     assert caught.value.code == "disk-space-missing"
 
 
+def test_space_is_asked_for_checkpoints_of_evaluations(
+    start: MakeLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Enough for the model, not for a checkpoint with what is kept free beside it.
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1, 1, 12 << 20))
+    rarely = {"every_steps": 1000, "keep": 1}
+    evaluates = {"eval_rows": 2, "packing": False, "max_length": 64}
+    rows = str(tmp_path / "rows.jsonl")
+    start(data={"train": rows, **evaluates}, checkpoint={**rarely, "resume": "never"})
+    with pytest.raises(MachineError) as caught:
+        start(data={"train": rows, **evaluates}, checkpoint={**rarely, "best": True, "resume": "never"})
+    assert caught.value.code == "disk-space-missing"
+
+
 LORA = {"method": {"tuner": "lora", "lora": {"rank": 4, "dropout": 0.5}}}
 
 

@@ -33,6 +33,7 @@ from ascendtune.core.units import count_of, format_bytes
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.recipe.sections import CheckpointSection
 from ascendtune.train.checkpoint.content import CheckpointContent, damaged_checkpoint
+from ascendtune.train.export import exported_parameters
 from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.strategy.base import Strategy
 
@@ -277,19 +278,19 @@ def restore_random_state(content: dict[str, torch.Tensor], strategy: Strategy) -
 
 
 def require_space_for_run(
-    run: RunDir, recipe: Recipe, model: nn.Module, export_dtype: torch.dtype, checkpoints: int
+    run: RunDir, recipe: Recipe, tuned: nn.Module, export_dtype: torch.dtype, checkpoints: int
 ) -> None:
     """Compare the free space with the most that checkpoints and the final model take at once.
 
     Args:
+        tuned: what is exported, a model or a PeftModel.
         checkpoints: how many will be written until the end.
 
     Raises:
         MachineError: not enough.
     """
-    parameters = list(model.parameters())
-    trained = [each for each in parameters if each.requires_grad]
-    exported = trained if recipe.method.adapter is not None else parameters
+    trained = [each for each in tuned.parameters() if each.requires_grad]
+    exported = exported_parameters(tuned, bool(recipe.model.new_tokens))
     checkpoint = sum(each.numel() * each.element_size() for each in trained) * (1 + states_per_parameter(recipe.optim))
     final = sum(each.numel() for each in exported) * export_dtype.itemsize
     at_once = _checkpoints_at_once(recipe.checkpoint, checkpoints)

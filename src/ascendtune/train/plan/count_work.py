@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from ascendtune.recipe.deepspeed_config import Config, offloaded_parts, stage_of, zero_config
+from ascendtune.train.export import exported_parameters
 from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings
 from ascendtune.train.model_flops import model_flops
 from ascendtune.train.optimizer import states_per_parameter
@@ -32,7 +33,7 @@ def count_work(setting: Setting) -> Work:
         grow_embeddings(model, setting.vocabulary)
         weights = count_weights(model, recipe.method, setting.precision)
         lora = recipe.method.lora.model_copy(update={"init": "zero", "start_from": []})
-        apply_tuner(model, recipe.method.model_copy(update={"lora": lora}))
+        tuned = apply_tuner(model, recipe.method.model_copy(update={"lora": lora}))
     states, trained = states_per_parameter(recipe.optim), weights.trained * weights.trained_bytes
     # Read: gradient, weight, states; written: weight, states. Clipping reads gradients twice and writes them once.
     passes = 3 + 2 * states + (3 if recipe.optim.max_grad_norm is not None else 0)
@@ -42,15 +43,13 @@ def count_work(setting: Setting) -> Work:
     stage = stage_of(config)
     divided = setting.shards if setting.strategy == "fsdp" else ranks if stage >= 1 else 1
     offload = _offload(setting, model, weights, stage, offloaded_parts(config), updated=passes * trained // divided)
-    exported = trained
-    if recipe.method.adapter is None:
-        exported = weights.all * export_dtype(recipe, setting.config).itemsize
+    exported = sum(each.numel() for each in exported_parameters(tuned, bool(recipe.model.new_tokens)))
     return Work(
         flops=model_flops(model, recipe, head_is_fused=setting.head_form is not None),
         transfers=_transfers(setting, model, weights, stage) if ranks > 1 else (),
         updated_bytes=0 if offload and offload.updated else passes * trained // divided,
         checkpoint_bytes=trained * (1 + states),
-        model_bytes=exported,
+        model_bytes=exported * export_dtype(recipe, setting.config).itemsize,
         compute=setting.precision.compute,
         model_type=str(getattr(setting.config, "model_type", "")),
         offload=offload,

@@ -61,6 +61,7 @@ def steps_of_data(dataset: TokenDataset, recipe: Recipe, *, padding_free: bool, 
         steps, float(dataset.lengths.sum()) / each, float(dataset.label_counts.sum()) / each,
         dataset.rows_by_length(),
         0.0 if padding_free else plan.padding_ratio(recipe.batch.micro_batch), min(1.0, each / steps), is_measured=True,
+        per_epoch=each,
     )  # fmt: skip
 
 

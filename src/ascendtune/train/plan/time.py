@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.checkpoint.count import most_checkpoints
 from ascendtune.train.plan.device_table import Speed, known_name, speed_of
 from ascendtune.train.plan.history import Features, PastRun, past_speed, tuner_of, word
 from ascendtune.train.plan.offload import HIDING_SHARE, LINK_SHARE, offload_seconds
@@ -285,8 +286,7 @@ def _of_run(
             energy = speed.power * target.devices * seconds.expected
     kept = recipe.checkpoint.keep + (1 if recipe.checkpoint.best else 0)
     if steps.steps is not None:
-        every = recipe.checkpoint.every_steps or max(20, steps.steps // 10)
-        kept = min(kept, (steps.steps - 1) // every)
+        kept = min(kept, most_checkpoints(recipe, total_steps=steps.steps, steps_per_epoch=steps.per_epoch))
     return TimeEstimate(
         step_seconds=step, parts=parts, tokens_per_second=steps.tokens / step.expected,
         mfu=useful / step.expected / speed.flops if speed.flops else None,

@@ -81,3 +81,5 @@ class Steps:
     """Share of the steps that is in the first epoch."""
     is_measured: bool
     """Whether the data are known; else every row is full."""
+    per_epoch: int | None = None
+    """Steps of an epoch, where the data are known."""

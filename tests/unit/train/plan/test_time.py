@@ -65,10 +65,10 @@ _BLOCKS = 3 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 176 + 2 * 64)
 _ALL = 2 * 512 * 64 + _BLOCKS + 64
 
 
-def _work(directory: Path, ranks: int = 1, **keys: Any) -> Work:
+def _work(directory: Path, ranks: int = 1, vocabulary: int = 0, new_tokens: Sequence[str] = (), **keys: Any) -> Work:
     (directory / "config.json").write_text(json.dumps(_MODEL))
-    recipe = _recipe(**{"precision": "fp32", **keys, "model": {"path": str(directory)}})
-    return count_work(Setting.of(recipe, directory, CpuDevice(), ranks=ranks, vocabulary=0, pad_id=0))
+    recipe = _recipe(**{"precision": "fp32", **keys, "model": {"path": str(directory), "new_tokens": list(new_tokens)}})
+    return count_work(Setting.of(recipe, directory, CpuDevice(), ranks=ranks, vocabulary=vocabulary, pad_id=0))
 
 
 def test_step_is_computation_at_the_assumed_share_and_the_update() -> None:
@@ -90,6 +90,32 @@ def test_run_is_its_steps_with_energy_and_disk() -> None:
     # One after every 20 of 100 steps but the last: four, of which three stay.
     assert found.disk_bytes == 3 * 300 + 100
     assert _estimate(checkpoint={"every_steps": 60}).disk_bytes == 300 + 100
+
+
+@pytest.mark.parametrize(
+    ("keep", "every", "evaluates", "written"),
+    # Of 100 steps in 2 epochs: 60 and the last one; 50 and the last one; 40, 60, 80 and the last one.
+    [(9, 60, 100, 2), (9, 100, None, 2), (9, 60, 40, 4), (2, 60, 40, 3), (9, 20, 20, 5)],
+)
+def test_best_checkpoints_of_evaluations_take_space(keep: int, every: int, evaluates: int | None, written: int) -> None:
+    found = _estimate(
+        steps=replace(_STEPS, per_epoch=50),
+        data={"train": "x.jsonl", "eval_rows": 3},
+        eval={"every_steps": evaluates},
+        checkpoint={"keep": keep, "every_steps": every, "best": True},
+    )
+    assert found.disk_bytes == written * 300 + 100
+
+
+def test_adapter_takes_its_grown_tables_along(tmp_path: Path) -> None:
+    lora = {"method": {"tuner": "lora", "lora": {"rank": 4}}}
+    work, grown = (_work(tmp_path, vocabulary=each, new_tokens=["<moon>"], **lora) for each in (0, 600))
+    alone = _work(tmp_path, **lora)
+    adapters = 3 * 4 * (2 * (64 + 64) + 2 * (64 + 32) + 3 * (64 + 176))
+    assert alone.model_bytes == 4 * adapters and alone.checkpoint_bytes == 3 * 4 * adapters
+    assert work.model_bytes == 4 * (adapters + 2 * 512 * 64)
+    assert grown.model_bytes == 4 * (adapters + 2 * 600 * 64)
+    assert grown.checkpoint_bytes == alone.checkpoint_bytes
 
 
 def test_the_reference_model_answers_once_before_the_steps() -> None:
