@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
-from ascendtune.recipe.deepspeed_config import stage_of, zero_config
+from ascendtune.recipe.deepspeed_config import offloaded_parts, stage_of, zero_config
 from ascendtune.recipe.method import MethodSection
-from ascendtune.train.model import auto_class
+from ascendtune.train.model import auto_class, grow_embeddings
 from ascendtune.train.objective.logit_chunks import product_rows, softmax_rows
 from ascendtune.train.optimizer import states_per_parameter
-from ascendtune.train.plan.live_bytes import StepMemory
+from ascendtune.train.plan.live_bytes import Bytes, StepMemory
 from ascendtune.train.plan.request import Document
 from ascendtune.train.plan.setting import Setting
 from ascendtune.train.precision import DTYPES
-from ascendtune.train.strategy.choose import count_weights
+from ascendtune.train.strategy.choose import ParameterCounts, count_weights
 from ascendtune.train.tuner.nf4 import bytes_of
 from ascendtune.train.tuner.quantised_linear import quantisable_linears
 
+_REDUCE_BUCKET = 500_000_000
+"""Numbers in the buffer that gradients are summed in, unless the JSON says otherwise (DeepSpeed 0.19)."""
 _LAYER_BYTES = 34
 """Activations of a layer per token and hidden unit in 16 bits (Korthikanti et al. 2022, arXiv 2205.05198: the
 layer without parallelism, sbh (34 + 5as/h), without the part of the attention scores, which fused attention does not
@@ -32,12 +36,13 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
     Raises:
         Exception: the model class cannot be made from its config.
     """
-    recipe, ranks = setting.recipe, setting.ranks
+    recipe = setting.recipe
     with torch.device("meta"):
         model = auto_class(recipe.method.stage).from_config(
-            setting.config, trust_remote_code=recipe.model.trust_remote_code
+            copy.deepcopy(setting.config), trust_remote_code=recipe.model.trust_remote_code
         )
-    weights = count_weights(model, recipe.method, setting.precision)
+        grow_embeddings(model, setting.vocabulary)
+        weights = count_weights(model, recipe.method, setting.precision)
     text = setting.config.get_text_config()
     layers, hidden = int(text.num_hidden_layers), int(text.hidden_size)
     tokens = sum(each.tokens for each in documents)
@@ -46,43 +51,73 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
     wide = DTYPES[setting.precision.compute].itemsize / 2
     kept = 2 * hidden * tokens * layers if recipe.memory.gradient_checkpointing else 0
     whole_layers = 1 if recipe.memory.gradient_checkpointing else layers
+    # FSDP gathers weights in the type of autocast, which need not copy them, and DeepSpeed holds them in it.
+    casts = weights.computed_bytes < weights.frozen_bytes and setting.strategy in ("single", "ddp")
     linears = [each.weight.numel() for each in quantisable_linears(model, recipe.model)]
-    quantised = sum(bytes_of(each, double=recipe.model.double_quantization) for each in linears)
-    frozen = (weights.all - weights.trained - sum(linears)) * weights.frozen_bytes
-    divided = _divided(setting)
-    gathered = 2 * weights.block * weights.computed_bytes + weights.outside * weights.trained_bytes
-    holders = setting.shards if setting.strategy == "fsdp" else ranks
-    share = {part: 1 / holders if part in divided else 1.0 for part in ("weights", "gradients", "optimizer")}
-    # FSDP gathers weights in the type of autocast, which need not copy them.
-    casts = weights.computed_bytes < weights.frozen_bytes and setting.strategy != "fsdp"
-    cast = weights.all * weights.computed_bytes if casts else 0
-    offloaded = setting.strategy == "fsdp" and recipe.parallel.fsdp.offload
-    share = {part: 0.0 if offloaded else size for part, size in share.items()}
-    taken = Counter({
-        "weights": int((frozen + weights.trained * weights.trained_bytes) * share["weights"]) + quantised,
-        "gradients": int(weights.trained * weights.trained_bytes * share["gradients"]),
-        "optimizer": int(
-            weights.trained * weights.trained_bytes * states_per_parameter(recipe.optim) * share["optimizer"]
-        ),
-        "communication": int(gathered if "weights" in divided else 0),
+    dense = replace(weights, frozen=weights.frozen - sum(linears))
+    cast = (weights.all - sum(linears)) * weights.computed_bytes if casts else 0
+    labels = sum(min(each.labels, each.tokens) for each in documents)
+    taken, host = (
+        _of_deepspeed(setting, dense) if setting.strategy == "deepspeed" else (_of_torch(setting, dense), 0)
+    )
+    taken["weights"] += sum(bytes_of(each, double=recipe.model.double_quantization) for each in linears)
+    taken |= {
         "activations": int(wide * (kept + _LAYER_BYTES * hidden * tokens * whole_layers)) + cast,
-        "loss": _loss_bytes(int(text.vocab_size), hidden, DTYPES[setting.precision.compute].itemsize, recipe.method),
-    })  # fmt: skip
+        "loss": _loss_bytes(
+            int(text.vocab_size), hidden, DTYPES[setting.precision.compute].itemsize, recipe.method, labels
+        ),
+    }  # fmt: skip
     resting = Counter({name: taken[name] for name in ("weights", "optimizer")})
-    return StepMemory({"step": taken}, resting, weights.all, weights.trained, layers, "arithmetic")
+    # Adapters, and modules that are trained whole beside them, are there in addition.
+    parameters = weights.frozen + weights.trained
+    return StepMemory({"step": taken}, resting, parameters, weights.trained, layers, "arithmetic", offloaded=host)
 
 
-def _loss_bytes(vocabulary: int, hidden: int, itemsize: int, method: MethodSection) -> int:
+def _of_torch(setting: Setting, weights: ParameterCounts) -> Bytes:
+    """Weights, gradients and state on one device, or with DDP or FSDP. What offloading moves is subtracted later."""
+    divided = setting.shards if setting.strategy == "fsdp" else 1
+    gathered = 2 * weights.block * weights.computed_bytes + weights.outside * weights.trained_bytes
+    trained = weights.trained * weights.trained_bytes
+    return Counter({
+        "weights": (weights.frozen * weights.frozen_bytes + trained) // divided,
+        "gradients": trained // divided,
+        "optimizer": trained * states_per_parameter(setting.recipe.optim) // divided,
+        "communication": gathered if setting.strategy == "fsdp" else 0,
+    })  # fmt: skip
+
+
+def _of_deepspeed(setting: Setting, weights: ParameterCounts) -> tuple[Bytes, int]:
+    """Likewise with DeepSpeed; and the bytes of a rank in host memory.
+
+    The engine holds weights and gradients in the type of computation and, from stage 1 on, fp32 ones in its optimizer
+    (Rajbhandari et al. 2019, arXiv 1910.02054, section 3.1: 2, 2 and 12 bytes with Adam). The stages divide optimizer,
+    gradients and weights, one after the other. What is offloaded stays where the device shares the host's memory.
+    """
+    recipe, ranks, wide = setting.recipe, setting.ranks, weights.computed_bytes
+    config = zero_config(recipe, compute=None, ranks=None, hidden_size=setting.config.get_text_config().hidden_size)
+    stage = stage_of(config)
+    kept = 0 if stage == 0 else 4
+    held = weights.frozen + weights.trained
+    outside = 2 * weights.block + weights.outside
+    bucket = int(config["zero_optimization"].get("reduce_bucket_size", _REDUCE_BUCKET)) if stage else 0
+    taken = Counter({
+        "weights": held * wide // (ranks if stage == 3 else 1),
+        "gradients": weights.trained * wide // (ranks if stage >= 2 else 1),
+        "optimizer": weights.trained * (kept + 4 * states_per_parameter(recipe.optim)) // (ranks if stage else 1),
+        "communication": wide * (bucket + (outside if stage == 3 else 0)),
+    })  # fmt: skip
+    if setting.device.shares_host_memory:
+        return taken, 0
+    host = 0
+    moved = {"offload_optimizer": ["optimizer", *(["gradients"] if stage >= 2 else [])], "offload_param": ["weights"]}
+    for part, place in offloaded_parts(config).items():
+        for name in moved[part]:
+            host += taken[name] if place == "cpu" else 0
+            taken[name] = 0
+    return taken, host
+
+
+def _loss_bytes(vocabulary: int, hidden: int, itemsize: int, method: MethodSection, labels: int) -> int:
     """The logits of one chunk, and three times those in fp32 whose softmax is taken at once."""
     rows = product_rows(vocabulary, hidden, is_trained=method.tuner == "full")
-    return vocabulary * (itemsize * rows + 3 * 4 * softmax_rows(vocabulary))
-
-
-def _divided(setting: Setting) -> set[str]:
-    """Parts of which each rank holds its share (the stages of ZeRO: Rajbhandari et al. 2019, arXiv 1910.02054)."""
-    if setting.strategy == "fsdp":
-        return {"weights", "gradients", "optimizer"}
-    if setting.strategy != "deepspeed":
-        return set()
-    stage = stage_of(zero_config(setting.recipe, compute=None, ranks=None, hidden_size=None))
-    return set(["optimizer", "gradients", "weights"][:stage])
+    return vocabulary * (itemsize * min(rows, labels) + 3 * 4 * min(softmax_rows(vocabulary), labels))

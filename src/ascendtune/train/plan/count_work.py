@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import nn
 
@@ -28,7 +30,9 @@ def count_work(setting: Setting) -> Work:
     recipe, ranks = setting.recipe, setting.ranks
     with torch.device("meta"):
         model = auto_class(recipe.method.stage).from_config(
-            setting.config, dtype=DTYPES[setting.precision.weights], trust_remote_code=recipe.model.trust_remote_code
+            copy.deepcopy(setting.config),
+            dtype=DTYPES[setting.precision.weights],
+            trust_remote_code=recipe.model.trust_remote_code,
         )
         grow_embeddings(model, setting.vocabulary)
         weights = count_weights(model, recipe.method, setting.precision)
@@ -73,7 +77,7 @@ def _offload(
     recipe, ranks = setting.recipe, setting.ranks
     activations = recipe.memory.offload_activations
     if setting.strategy == "fsdp" and recipe.parallel.fsdp.offload:
-        frozen = (weights.all - weights.trained) * weights.frozen_bytes
+        frozen = weights.frozen * weights.frozen_bytes
         trained = weights.trained * weights.trained_bytes
         gathers = 2 if recipe.parallel.fsdp.reshard else 1
         once = reduces_once(model, recipe, setting.device, shards=setting.shards)

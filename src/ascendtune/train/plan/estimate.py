@@ -141,7 +141,8 @@ def estimate(recipe: Recipe, request: Request) -> Estimate:
     documents = measured or full_rows(recipe)
     step, spread, notes = _step_memory(setting, documents, target)
     moments, resting = step.moments, step.resting
-    host, copied = step.offloaded, _checkpoint_copy(step)
+    # DeepSpeed writes its checkpoints from where the state is.
+    host, copied = step.offloaded, 0 if setting.strategy == "deepspeed" else _checkpoint_copy(step)
     if _offloads(setting.recipe):
         host += sum(_at_rest(resting).values())
         moments = {name: each - _at_rest(each) for name, each in moments.items()}

@@ -89,9 +89,12 @@ def count_weights(model: Any, method: MethodSection, precision: Precision) -> Pa
     """The weights of `model`, which may be on the meta device, before its tuner."""
     blocks = [_size(block) for block in blocks_of(model)]
     weight = DTYPES[precision.weights].itemsize
+    trained = _trained(model, method, blocks)
     return ParameterCounts(
         all=_size(model),
-        trained=_trained(model, method, blocks),
+        trained=trained,
+        # Adapters, and the copies of modules that are trained beside them, are no part of the model.
+        frozen=_size(model) - (0 if method.adapter is not None else trained),
         outside=_size(model) - sum(blocks),
         block=max(blocks, default=0),
         frozen_bytes=weight,
@@ -123,7 +126,9 @@ class ParameterCounts:
     """Numbers of parameters, and bytes of one."""
 
     all: int
+    """Of the model without its adapters."""
     trained: int
+    frozen: int
     outside: int
     """Outside the decoder blocks: embeddings, head, final norm."""
     block: int
@@ -149,8 +154,7 @@ def memory_need(weights: ParameterCounts, *, states: int, ranks: int) -> MemoryN
         states: tensors of a parameter's size that the optimizer keeps: 2 for AdamW.
     """
     share = weights.trained / weights.all
-    frozen = (weights.all - weights.trained) * weights.frozen_bytes
-    resting = frozen + weights.trained * weights.trained_bytes * (2 + states)
+    resting = weights.frozen * weights.frozen_bytes + weights.trained * weights.trained_bytes * (2 + states)
     # Autocast keeps a copy of what it has cast until the forward pass ends.
     copies = weights.all * weights.computed_bytes if weights.computed_bytes < weights.frozen_bytes else 0
     held = share * weights.trained_bytes + (1 - share) * weights.frozen_bytes

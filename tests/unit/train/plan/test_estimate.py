@@ -140,7 +140,50 @@ def test_deepspeed_is_arithmetic_that_divides_by_stage(request_of: Any, stage: i
     found = Estimate.of(estimate.answer(request, search=False)["estimate"]).at_peak
     whole = found["weights"] * (4 if stage == 3 else 1)
     assert found["gradients"] == pytest.approx(whole / (4 if stage >= 2 else 1), rel=0.01)
-    assert found["optimizer"] == pytest.approx(2 * whole / (4 if stage >= 1 else 1), rel=0.01)
+    # From stage 1 on with a second copy of the weights, also in fp32.
+    assert found["optimizer"] == pytest.approx(3 * whole / 4 if stage >= 1 else 2 * whole, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("stage", "offloaded", "on_device", "on_host"),
+    # Bytes of a parameter on each of 4 devices: weights, gradients, optimizer state; and beside it.
+    [
+        (1, {}, (2, 2, 12 / 4), 0),
+        (2, {}, (2, 2 / 4, 12 / 4), 0),
+        (3, {}, (2 / 4, 2 / 4, 12 / 4), 0),
+        (1, {"offload_optimizer": "cpu"}, (2, 2, 0), 12 / 4),
+        (2, {"offload_optimizer": "cpu"}, (2, 0, 0), 14 / 4),
+        (3, {"offload_optimizer": "cpu", "offload_param": "cpu"}, (0, 0, 0), 16 / 4),
+        (3, {"offload_optimizer": "nvme", "nvme_path": "/disk"}, (2 / 4, 0, 0), 0),
+    ],
+)
+def test_deepspeed_in_bf16_holds_two_bytes_of_weights_and_what_it_does_not_offload(
+    request_of: Any, stage: int, offloaded: dict[str, str], on_device: tuple[float, ...], on_host: float
+) -> None:
+    section = {"strategy": "deepspeed", "deepspeed": {"stage": stage, **offloaded}}
+    request = request_of(devices=4, precision="bf16", parallel=section)
+    request = replace(request, target=replace(request.target, kind="npu", bf16=True))
+    found = Estimate.of(estimate.answer(request, search=False)["estimate"])
+    parameters = found.facts["parameters"]
+    shares = tuple(found.at_peak.get(name, 0) / parameters for name in ("weights", "gradients", "optimizer"))
+    assert shares == pytest.approx(on_device, rel=0.01)
+    assert found.host / parameters == pytest.approx(on_host, rel=0.01)
+
+
+@pytest.mark.parametrize("tuner", ["lora", "oft"])
+def test_arithmetic_counts_adapters_beside_the_model_and_new_rows_in_it(request_of: Any, tuner: str) -> None:
+    section = {"strategy": "deepspeed", "deepspeed": {"stage": 2}}
+    keys = {"precision": "bf16", "parallel": section, "devices": 4}
+    found, of_model, grown = (
+        Estimate.of(estimate.answer(replace(each, vocabulary=rows), search=False)["estimate"]).facts
+        for each, rows in (
+            (request_of(method={"tuner": tuner}, **keys), 0),
+            (request_of(**keys), 0),
+            (request_of(**keys), 600),
+        )
+    )
+    assert found["parameters"] == of_model["parameters"] + found["trainable"] and found["trainable"] > 0
+    assert grown["parameters"] > of_model["parameters"]
 
 
 def test_a_recipe_that_training_refuses_is_refused(request_of: Any, tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from ascendtune.train.strategy.choose import ParameterCounts, choose_strategy, m
 GIB = 2**30
 # Qwen2.5-7B: 7.62 billion, of which 1.09 billion embeddings and head; 28 blocks.
 QWEN_7B = ParameterCounts(
-    all=7_615_616_512, trained=7_615_616_512, outside=1_089_998_336, block=233_057_792,
+    all=7_615_616_512, trained=7_615_616_512, frozen=0, outside=1_089_998_336, block=233_057_792,
     frozen_bytes=4, trained_bytes=4, computed_bytes=2,
 )  # fmt: skip
-ADAPTER = replace(QWEN_7B, trained=40_000_000, frozen_bytes=2)
+ADAPTER = replace(QWEN_7B, trained=40_000_000, frozen=QWEN_7B.all, frozen_bytes=2)
 
 
 def chosen(weights: ParameterCounts, memory: float, ranks: int = 8) -> tuple[str, bool]:
@@ -55,3 +55,9 @@ def test_the_reason_names_what_was_compared() -> None:
         "weights, gradients and optimizer state take 127.7 GiB, more than 44.8 GiB (70% of the device's 64.0 GiB); "
         "26.1 GiB when divided among 8 devices"
     )
+
+
+def test_modules_that_are_trained_beside_adapters_take_nothing_from_the_frozen_model() -> None:
+    copied = replace(ADAPTER, trained=1_000_000_000)
+    # Frozen in 2 bytes and no copies of autocast; trained in fp32 with gradient and two moments.
+    assert memory_need(copied, states=2, ranks=8).ddp == 2 * QWEN_7B.all + 16 * 1_000_000_000
