@@ -11,10 +11,12 @@ from ascendtune.hub.download import split_hub
 if TYPE_CHECKING:
     from ascendtune.recipe.recipe import Recipe
 
-_OPTIMIZER_FACTOR = 6
-"""Bytes of a checkpoint over bytes of the bf16 weights: fp32 weights and both moments of AdamW (4 + 8 over 2)."""
-_ADAPTER_FACTOR = 0.2
-"""The same for LoRA: adapters of a few per cent of the weights, with their moments."""
+_STATES = {"sgd": 0, "adafactor": 0, "muon": 1}
+"""Tensors of a weight's size that an optimizer keeps; AdamW keeps 2."""
+_WEIGHT_FACTOR = 2
+"""Bytes of the fp32 weights of a checkpoint over bytes of the bf16 weights."""
+_ADAPTER_SHARE = 0.033
+"""Adapters' weights over those of the model: with AdamW a checkpoint of them is a fifth of the bf16 weights."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Needs:
     """Checkpoints that are on the disk at a time."""
     checkpoint_factor: float
     """Bytes of a checkpoint over bytes of the model's weights in bf16."""
+    export_factor: float
+    """Bytes of what is exported over the same."""
 
 
 def needs_of(recipe: Recipe, path: Path) -> Needs:
@@ -50,6 +54,8 @@ def needs_of(recipe: Recipe, path: Path) -> Needs:
             packages["modelscope-hub"] = key
         if text.endswith(".parquet"):
             packages["pyarrow"] = key
+    share = 1.0 if recipe.method.adapter is None else _ADAPTER_SHARE
+    weights = _WEIGHT_FACTOR * share
     return Needs(
         recipe=str(path),
         model=recipe.model.path,
@@ -57,6 +63,7 @@ def needs_of(recipe: Recipe, path: Path) -> Needs:
         run_dir=recipe.run_directory(),
         packages=packages,
         precision=recipe.precision,
-        checkpoints=recipe.checkpoint.keep + 1,
-        checkpoint_factor=_ADAPTER_FACTOR if recipe.method.adapter is not None else _OPTIMIZER_FACTOR,
+        checkpoints=recipe.checkpoint.keep + recipe.checkpoint.best + 1,
+        checkpoint_factor=weights * (1 + _STATES.get(recipe.optim.optimizer, 2)),
+        export_factor=1.0 if recipe.method.adapter is None else weights,
     )

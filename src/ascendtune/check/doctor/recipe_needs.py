@@ -101,7 +101,7 @@ def _run_directory(outside: Outside, needs: Needs) -> Iterator[Finding]:
     weights = _weights_bytes(needs.model)
     if weights is None:
         return
-    wanted = int(weights * (needs.checkpoints * needs.checkpoint_factor + 1))
+    wanted = int(weights * (needs.checkpoints * needs.checkpoint_factor + needs.export_factor))
     free, _ = outside.space(there)
     if free < wanted:
         yield warning(

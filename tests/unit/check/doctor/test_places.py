@@ -156,7 +156,7 @@ def test_tracker_is_asked_only_after_a_login(lay: Lay) -> None:
 
 
 def _needs(**change: object) -> Needs:
-    needs = Needs("r.yaml", "org/model", (), Path("runs/x"), {"torch": "train"}, "auto", 3, 6)
+    needs = Needs("r.yaml", "org/model", (), Path("runs/x"), {"torch": "train"}, "auto", 3, 6, 1)
     return replace(needs, **change)
 
 
@@ -203,3 +203,28 @@ def test_needs_are_read_from_a_recipe(tmp_path: Path) -> None:
     needs = needs_of(Recipe.load(recipe), recipe)
     assert needs.run_dir == Path("runs/one") and needs.precision == "bf16" and needs.checkpoints == 3
     assert {"peft", "deepspeed", "modelscope-hub", "torch", "tensorboard"} <= needs.packages.keys()
+
+
+@pytest.mark.parametrize(
+    ("keys", "wanted"),
+    # Of weights of 10 GiB in bf16: checkpoints of 20 GiB and as much for each state; 10 GiB at the end.
+    [
+        ({}, 3 * 60 + 10),
+        ({"optim": {"optimizer": "sgd"}}, 3 * 20 + 10),
+        ({"optim": {"optimizer": "muon"}}, 3 * 40 + 10),
+        ({"data": {"train": "d", "eval_rows": 2}, "checkpoint": {"keep": 1, "best": True}}, 3 * 60 + 10),
+        # Adapters alone are exported.
+        ({"method": {"tuner": "lora"}}, 3 * 2 + 0.7),
+    ],
+)
+def test_room_is_that_of_the_optimizer_and_of_what_is_exported(
+    lay: Lay, tmp_path: Path, keys: dict[str, object], wanted: float
+) -> None:
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(10 * GIB)
+    recipe = Recipe.check({"model": {"path": str(tmp_path)}, "data": {"train": str(tmp_path)}, **keys})
+    for factor, count in ((0.95, 1), (1.05, 0)):
+        outside = lay(HEALTHY)
+        outside.space = lambda path, free=int(wanted * factor * GIB): (free, 1000 * GIB)
+        outside.needs = replace(needs_of(recipe, tmp_path), packages={})
+        assert len([each for each in _found(outside, "recipe") if each.status == "warning"]) == count
