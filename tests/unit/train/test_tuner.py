@@ -11,7 +11,7 @@ from peft import OFTConfig
 from peft.tuners.oft.layer import Linear
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.recipe.method import OftSection
+from ascendtune.recipe.method import LoraSection, OftSection
 from ascendtune.train.optimizer import parameter_groups
 from ascendtune.train.strategy.base import RootModule
 from ascendtune.train.strategy.deepspeed import _require_same_modules
@@ -133,6 +133,12 @@ def test_stacked_experts_are_found_beside_their_router(width):
     assert mixture.count == 4
     assert mixture.parameters == ("layers.0.mlp.experts.gate_up_proj", "layers.0.mlp.experts.down_proj")
     assert mixture.routers == ("layers.0.mlp.gate", "layers.0.mlp.shared_gate")
+
+
+def test_dora_counts_a_length_for_each_output() -> None:
+    model = Model(up=torch.nn.Linear(32, 8), down=torch.nn.Linear(8, 32))
+    plain, dora = (adapter_size(model, LoraSection(rank=2, dora=each)) for each in (False, True))
+    assert plain == 2 * 2 * (32 + 8) and dora == plain + 8 + 32
 
 
 def test_rotations_of_stacked_experts_are_counted_until_they_are_refused() -> None:

@@ -109,10 +109,14 @@ def _is_linear(kind: type) -> bool:
 def adapter_size(model: Any, section: LoraSection | OftSection) -> int:
     """Numbers in the adapters of `model`, which may be on the meta device."""
     targets = choose_targets(model, section, ask=False)
-    weights = [model.get_submodule(name).weight for name in targets.modules]
+    modules: list[Any] = [model.get_submodule(name) for name in targets.modules]
+    weights = [module.weight for module in modules]
     shapes = [each.shape for each in [*weights, *map(model.get_parameter, targets.parameters)]]
     if isinstance(section, LoraSection):
-        return sum(section.rank * math.prod(shape[:-2]) * sum(shape[-2:]) for shape in shapes)
+        # DoRA trains the length of each output's weights, too. Other modules have these in columns.
+        lengths: list[int] = [module.weight.shape[0 if isinstance(module, nn.Linear) else 1] for module in modules]
+        matrices: int = sum(section.rank * math.prod(shape[:-2]) * sum(shape[-2:]) for shape in shapes)
+        return matrices + (sum(lengths) if section.dora else 0)
     total = 0
     # Stacks of experts have three dimensions; they are refused when the adapters are made.
     for *_, inputs in shapes:
