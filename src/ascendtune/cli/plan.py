@@ -204,6 +204,8 @@ def _verdict(answer: Answer, target: Target) -> str:
 
 def _layout(answer: Answer) -> str:
     """Layout of the rows of a micro-batch: packed, padded, or neither."""
+    if answer.recipe.has_rows_alone:
+        return "not packed, nothing to pad"
     if not answer.estimate.facts["padding_free"]:
         return "padded"
     return "packed" if answer.recipe.may_pack else "not packed, without padding"

@@ -239,6 +239,11 @@ class Recipe(Section):
         pads = bool(self.align.dump_steps) if self.align.pad == "auto" else self.align.pad
         return self.data.packing is False and pads
 
+    @property
+    def has_rows_alone(self) -> bool:
+        """Whether each micro-batch is one document, which has nothing to pad and nothing to be kept apart from."""
+        return self.data.packing is False and self.batch.micro_batch == 1 and self.method.task != "pairs"
+
     def capacity(self, *, padding_free: bool) -> int | None:
         """Tokens of a packed sequence; None if rows are not packed.
 

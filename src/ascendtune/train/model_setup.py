@@ -126,9 +126,7 @@ def check_head(model: Any, recipe: Recipe, strategy: Strategy, precision: Precis
 
 def isolates(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision, attention: AttentionChoice) -> bool:
     """Whether documents go through the model without padding; shown on this device, with this model, where they do."""
-    has_one_document = recipe.batch.micro_batch == 1 and recipe.method.task != "pairs"
-    # One document has nothing to pad.
-    if recipe.pads_always or (recipe.data.packing is False and has_one_document):
+    if recipe.pads_always or recipe.has_rows_alone:
         return False
     if not may_isolate(recipe, attention, is_main=strategy.is_main):
         return False

@@ -85,7 +85,7 @@ class Setting:
         name = "single" if section.strategy == "ddp" and ranks == 1 else section.strategy
         return cls(
             recipe, directory, device, ranks, shards, config, precision, attention, head_form, name, reason,
-            attention.verdict.packed and not recipe.pads_always, vocabulary, pad_id,
+            attention.verdict.packed and not recipe.pads_always and not recipe.has_rows_alone, vocabulary, pad_id,
         )  # fmt: skip
 
 

@@ -15,6 +15,8 @@ from ascendtune.train.plan import estimate, traced_step
 from ascendtune.train.plan.request import Document, Estimate, Request, Target
 
 _GIB = 2**30
+_ZERO = {"strategy": "deepspeed", "deepspeed": {"stage": 2}}
+"""Estimated at once, by arithmetic."""
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +82,20 @@ def test_rows_are_padded_where_dumps_want_them_padded(
     rows = {"documents": (Document(30, 3), Document(30, 3)), "padded_documents": (Document(40, 3), Document(4, 3))}
     found = estimate.answer(replace(request, **rows), search=False)["estimate"]["facts"]
     assert (found["padding_free"], found["tokens"]) == (padding_free, 60 if padding_free else 80)
+
+
+@pytest.mark.parametrize(
+    ("keys", "alone"),
+    [
+        ({"batch": {"per_device": 1}}, True),
+        ({"batch": {"per_device": 2}}, False),
+        ({"batch": {"per_device": 1}, "method": {"stage": "preference"}}, False),
+    ],
+    ids=["one row", "two rows", "one pair"],
+)
+def test_one_row_is_taken_as_training_takes_it(shallow_request_of: Any, keys: dict[str, Any], *, alone: bool) -> None:
+    request = shallow_request_of(**keys, data={"train": "x.jsonl", "packing": False}, parallel=_ZERO)
+    assert estimate.answer(request, search=False)["estimate"]["facts"]["padding_free"] is not alone
 
 
 @pytest.mark.long
