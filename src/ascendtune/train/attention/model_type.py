@@ -69,6 +69,10 @@ def picks_keys(values: Mapping[str, Any]) -> bool:
     return any(_PICKED.search(key) and value for key, value in values.items())
 
 
+ROWS_NEED_PADDING = "rows-need-padding"
+"""The code of the error for a model that takes single rows only."""
+
+
 def require_rows_alone(recipe: Recipe, why: str) -> None:
     """Raise where the recipe pads rows.
 
@@ -86,6 +90,6 @@ def require_rows_alone(recipe: Recipe, why: str) -> None:
     if recipe.batch.micro_batch > 1:
         raise RecipeError(
             sentence,
-            code="rows-need-padding",
+            code=ROWS_NEED_PADDING,
             remedy="set batch.per_device: 1, and raise batch.accumulate to keep the number of rows per step",
         )

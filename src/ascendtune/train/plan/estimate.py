@@ -19,10 +19,11 @@ from typing import Any
 import torch
 
 import ascendtune
-from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.errors import AscendtuneError, RecipeError
 from ascendtune.core.foreign_json import first_line
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.attention.model_type import ROWS_NEED_PADDING
 from ascendtune.train.plan.arithmetic import compute_step
 from ascendtune.train.plan.changes import Change, changed, changes
 from ascendtune.train.plan.count_work import count_work
@@ -84,7 +85,12 @@ def largest_batch(recipe: Recipe, request: Request) -> tuple[Recipe, Estimate]:
     size, best, found = 1, *with_batch(1)
     while found.fits(request.target.memory_bytes) is True and 2 * size <= _LARGEST_BATCH:
         size *= 2
-        candidate, larger = with_batch(size)
+        try:
+            candidate, larger = with_batch(size)
+        except RecipeError as error:
+            if error.code != ROWS_NEED_PADDING:
+                raise
+            break
         if larger.fits(request.target.memory_bytes) is not True:
             break
         best, found = candidate, larger

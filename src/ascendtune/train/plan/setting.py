@@ -13,9 +13,11 @@ from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.attention.choice import AttentionChoice, choose_attention
+from ascendtune.train.attention.model_type import require_rows_alone
 from ascendtune.train.attention.small_copy import small_configs
 from ascendtune.train.model import auto_class, read_config, set_single_score
 from ascendtune.train.model_checks import fusible_head
+from ascendtune.train.model_setup import may_isolate
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.plan.modelled_kernels import modelled_attention
 from ascendtune.train.precision import DTYPES, Precision, choose_precision
@@ -77,6 +79,9 @@ class Setting:
         stage, model = recipe.method.stage, recipe.model.model_dump_json()
         precision = choose_precision(recipe, device)
         config, attention, head_form = _of_model(model, stage, directory, device.attention, precision, pad_id)
+        if not attention.verdict.padded:
+            require_rows_alone(recipe, str(attention.verdict.why_padded))
+        pads = recipe.pads_always or recipe.has_rows_alone
         section, reason = recipe.parallel, "as asked"
         if section.strategy == "auto":
             section, reason = resolve_auto(recipe, device, directory, ranks=ranks, nodes=nodes)
@@ -85,7 +90,7 @@ class Setting:
         name = "single" if section.strategy == "ddp" and ranks == 1 else section.strategy
         return cls(
             recipe, directory, device, ranks, shards, config, precision, attention, head_form, name, reason,
-            attention.verdict.packed and not recipe.pads_always and not recipe.has_rows_alone, vocabulary, pad_id,
+            not pads and may_isolate(recipe, attention, is_main=False), vocabulary, pad_id,
         )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.plan import estimate, traced_step
+from ascendtune.train.attention.choice import AttentionChoice, Verdict
+from ascendtune.train.plan import estimate, setting, traced_step
 from ascendtune.train.plan.request import Document, Estimate, Request, Target
 
 _GIB = 2**30
@@ -96,6 +98,42 @@ def test_rows_are_padded_where_dumps_want_them_padded(
 def test_one_row_is_taken_as_training_takes_it(shallow_request_of: Any, keys: dict[str, Any], *, alone: bool) -> None:
     request = shallow_request_of(**keys, data={"train": "x.jsonl", "packing": False}, parallel=_ZERO)
     assert estimate.answer(request, search=False)["estimate"]["facts"]["padding_free"] is not alone
+
+
+@pytest.fixture
+def verdict_is(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """What is found of the model's attention."""
+
+    def give(**fields: bool) -> None:
+        choice = AttentionChoice("sdpa", "", Verdict("sdpa", why_padded="of the test", **fields))
+        monkeypatch.setattr(setting, "choose_attention", lambda *_: choice)
+        setting._of_model.cache_clear()
+
+    yield give
+    setting._of_model.cache_clear()
+
+
+def test_packing_that_training_refuses_is_refused(shallow_request_of: Any, verdict_is: Callable[..., None]) -> None:
+    verdict_is(packed=False)
+    for packing in (True, "auto"):
+        request = shallow_request_of(data={"train": "x.jsonl", "packing": packing}, parallel=_ZERO)
+        if packing == "auto":
+            assert estimate.answer(request, search=False)["estimate"]["facts"]["padding_free"] is False
+            continue
+        with pytest.raises(RecipeError) as caught:
+            estimate.answer(request, search=False)
+        assert caught.value.code == "packing-unsupported"
+
+
+def test_rows_that_cannot_be_padded_are_refused_and_auto_takes_one(
+    shallow_request_of: Any, verdict_is: Callable[..., None]
+) -> None:
+    verdict_is(packed=False, padded=False)
+    with pytest.raises(RecipeError) as caught:
+        estimate.answer(shallow_request_of(batch={"per_device": 2}, parallel=_ZERO), search=False)
+    assert caught.value.code == "rows-need-padding"
+    request = shallow_request_of(memory=64 * _GIB, batch={"per_device": "auto"}, parallel=_ZERO)
+    assert estimate.answer(request, search=False)["per_device"] == 1
 
 
 @pytest.mark.long
