@@ -52,7 +52,8 @@ def count_work(setting: Setting) -> Work:
         flops=model_flops(model, recipe, head_is_fused=setting.head_form is not None),
         transfers=_transfers(setting, model, weights, stage) if ranks > 1 else (),
         updated_bytes=0 if offload and offload.updated else passes * trained // divided,
-        checkpoint_bytes=trained * (1 + states),
+        # DeepSpeed keeps the weights in the type of computation, too.
+        checkpoint_bytes=trained * (1 + states) + (weights.trained * weights.computed_bytes if config else 0),
         model_bytes=exported * export_dtype(recipe, setting.config).itemsize,
         compute=setting.precision.compute,
         model_type=str(getattr(setting.config, "model_type", "")),

@@ -107,6 +107,13 @@ def test_best_checkpoints_of_evaluations_take_space(keep: int, every: int, evalu
     assert found.disk_bytes == written * 300 + 100
 
 
+def test_checkpoint_of_deepspeed_has_the_weights_of_the_engine_too(tmp_path: Path) -> None:
+    zero = {"strategy": "deepspeed", "deepspeed": {"stage": 2}}
+    assert _work(tmp_path, ranks=2, parallel=zero).checkpoint_bytes == (4 + 12) * _ALL
+    assert _work(tmp_path, ranks=2, parallel=zero, precision="bf16").checkpoint_bytes == (2 + 12) * _ALL
+    assert _work(tmp_path, ranks=2, parallel={"strategy": "fsdp"}).checkpoint_bytes == 12 * _ALL
+
+
 def test_adapter_takes_its_grown_tables_along(tmp_path: Path) -> None:
     lora = {"method": {"tuner": "lora", "lora": {"rank": 4}}}
     work, grown = (_work(tmp_path, vocabulary=each, new_tokens=["<moon>"], **lora) for each in (0, 600))
