@@ -57,9 +57,7 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
     dense = replace(weights, frozen=weights.frozen - sum(linears))
     cast = (weights.all - sum(linears)) * weights.computed_bytes if casts else 0
     labels = sum(min(each.labels, each.tokens) for each in documents)
-    taken, host = (
-        _of_deepspeed(setting, dense) if setting.strategy == "deepspeed" else (_of_torch(setting, dense), 0)
-    )
+    taken, host = _of_deepspeed(setting, dense) if setting.strategy == "deepspeed" else (_of_torch(setting, dense), 0)
     taken["weights"] += sum(bytes_of(each, double=recipe.model.double_quantization) for each in linears)
     taken |= {
         "activations": int(wide * (kept + _LAYER_BYTES * hidden * tokens * whole_layers)) + cast,
