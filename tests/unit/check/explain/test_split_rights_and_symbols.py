@@ -117,6 +117,7 @@ def test_symbol_without_its_library_is_explained(explained: Explained) -> None:
         (120, "GSP task exception", "xid-gsp"),
         (140, "moon", "xid-unrecovered-ecc"),
         (145, "RLW_MOON Fatal", "xid-nvlink-five"),
+        (150, "MSE_MOON Nonfatal", "xid-nvlink-five-nonfatal"),
         (777, "moon: 48", "xid-other"),
     ],
 )
@@ -125,6 +126,14 @@ def test_xid_is_told_by_its_own_number(explained: Explained, number: int, words:
 
     assert entry_of(explanation) == entry
     assert entry == "xid-other" or "0000:77:00" in explanation.headline()
+
+
+def test_error_that_a_link_corrected_is_no_failure(explained: Explained) -> None:
+    corrected = _XID.format(number=121, words="C2C Link corrected error")
+
+    assert [event.hit.entry.id for event in explained(corrected).verdict.notices] == ["xid-chip-to-chip"]
+    assert explained(corrected).is_healthy
+    assert entry_of(explained(corrected + _XID.format(number=48, words="DBE"))) == "xid-double-bit-error"
 
 
 @pytest.mark.parametrize(
