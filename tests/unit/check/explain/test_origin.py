@@ -80,6 +80,36 @@ def test_misspelt_names_are_told_from_names_of_other_releases(explained: Explain
     assert entry_of(explained(log)) == entry
 
 
+_PARTIAL = (
+    "ImportError: cannot import name 'ebb' from partially initialized module '{}' "
+    "(most likely due to a circular import) ({})"
+)
+
+
+@pytest.mark.parametrize("folder", ["/home/me/", "/home/me/my code/", "C:\\Users\\me\\"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ImportError: cannot import name 'ebb' from '{}' ({})",
+        "ImportError: cannot import name 'AutoModel' from '{}' ({})",
+        "ImportError: cannot import name 'PartialState' from '{}' ({})",
+        _PARTIAL,
+    ],
+)
+@pytest.mark.parametrize("package", ["transformers", "accelerate", "torch", "datasets"])
+def test_file_with_the_name_of_a_package_is_named(explained: Explained, folder: str, error: str, package: str) -> None:
+    file = f"{folder}{package}.py"
+
+    headline = explained(_import(error.format(package, file), f"{folder}rise.py", file)).headline()
+
+    assert headline.startswith((f"{package} is your file {file}", f"your file {file} has the name of"))
+
+
+@pytest.mark.parametrize("file", [f"{_SITE}/torch/__init__.py", f"{_SITE}/torch.py", "/home/me/rise.py"])
+def test_other_circles_of_imports_accuse_no_file(explained: Explained, file: str) -> None:
+    assert entry_of(explained(_import(_PARTIAL.format("torch", file), "/home/me/rise.py"))) == "circular-import"
+
+
 def test_the_right_spelling_is_in_the_headline(explained: Explained) -> None:
     assert "the name there is AutoTokenizer" in explained(_import(_NO_NAME, "/home/me/rise.py")).headline()
 
