@@ -55,7 +55,7 @@ def explain(
 
     For a run directory, the newest attempt is read; if it ran on this machine, lines `now` give the state of the
     package, port or variable that a remedy names. Exit code 0: no failure, or the run was stopped on request; 1: a
-    failure, with or without a known cause; 4: the logs are empty.
+    failure, with or without a known cause; 4: the logs are empty. With --question: 0, or 4.
     """
     import os
     import sys
@@ -63,6 +63,7 @@ def explain(
     from ascendtune.check.explain.explain import as_json as explanation_as_json
     from ascendtune.check.explain.explain import explain as explain_logs
     from ascendtune.check.explain.report import as_text, opinion_as_text
+    from ascendtune.cli.complain import warn
     from ascendtune.cli.terminal import paint, width
     from ascendtune.core import language
     from ascendtune.core.errors import InputError, NoVerdict
@@ -77,6 +78,10 @@ def explain(
     with language.using(chosen):
         names = [run_named(each) for each in logs]
         explanation = explain_logs(names, is_here=here)
+        if question and explanation.is_empty:
+            # As with --ask, which sends nothing then.
+            warn(explanation.headline())
+            return NoVerdict.exit_code
         if question:
             print(_question(explanation, names).text)
             return 0

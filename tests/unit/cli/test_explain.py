@@ -49,3 +49,17 @@ def test_unknown_language_is_refused(log: str) -> None:
         explain([log], lang="de")
 
     assert caught.value.code == "invalid-value"
+
+
+def test_question_is_printed_without_a_verdict(log: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain([log], question=True) == 0
+    assert "NPU out of memory" in capsys.readouterr().out
+
+
+def test_no_question_is_asked_about_an_empty_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = tmp_path / "job.log"
+    empty.touch()
+
+    assert explain([str(empty)], question=True) == explain([str(empty)], ask="http://127.0.0.1:9/v1") == 4
+    assert explain([str(empty)], question=True) == 4
+    assert "You diagnose" not in capsys.readouterr().out
