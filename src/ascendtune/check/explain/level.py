@@ -95,9 +95,11 @@ _SOUNDS_BAD = re.compile(
 )
 _DENIED = re.compile(
     r"\b(?:no|without|zero|0)\s+(?:\w+\s+)?(?:error|failure|exception)s?\b|"
-    r"\bexception ignored\b|\b(?:error|fail\w*)s?(?:[ _]rate)?\W{1,3}(?:none\b|false\b|[\d.]+)",
+    r"\bexception ignored\b|"
+    r"\b(?:error|fail\w*)s?(?:[ _]rate)?(?!\W{0,2}-\d+\b(?!\.))\W{1,3}(?:none\b|false\b|(?!0x|\d{5,}\b(?!\.))[\d.]+)",
     re.IGNORECASE,
 )
+"""Figures of merit and their absence; codes are hexadecimal, negative or long."""
 
 
 def may_matter(text: str) -> bool:

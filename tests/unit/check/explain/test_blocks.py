@@ -243,6 +243,9 @@ def test_lines_of_code_are_no_errors(explained: Explained) -> None:
         "the moon could not be reached, job aborted",
         "httpx.InvalidURL: Invalid port: 'moon'",
         "moon returned unexpected status code: 503: try later",
+        "opening the moon failed, 0x7020010",
+        "moon failed: 107001",
+        "moon failed (-11)",
     ],
 )
 def test_the_last_words_of_a_log_are_about_its_failure(explained: Explained, words: str) -> None:
@@ -252,7 +255,17 @@ def test_the_last_words_of_a_log_are_about_its_failure(explained: Explained, wor
 
 @pytest.mark.parametrize(
     "words",
-    ["finished with 0 errors", "error 0.25", "error rate 0.25", "failed: 0", "no failures", "moon.Tide: Invalid port"],
+    [
+        "finished with 0 errors",
+        "error 0.25",
+        "final error -0.25",
+        "error 12345.5",
+        "errors: 12",
+        "error rate 0.25",
+        "failed: 0",
+        "no failures",
+        "moon.Tide: Invalid port",
+    ],
 )
 def test_figures_of_merit_are_no_last_words(explained: Explained, words: str) -> None:
     assert explained(f"step 1 loss 2.0\n{words}\n").is_healthy

@@ -54,6 +54,7 @@ _BLAS = "OpenBLAS blas_thread_init: pthread_create: Resource temporarily unavail
         ("srun: error: Task launch for 47.0 failed on node tide7: Invalid job credential", "slurm-credential"),
         ("aclrtSetDevice(7) failed: 507033\n(EL0004): no memory\n  open device 7 failed", "device-full-at-open"),
         ("aclrtSetDevice(7) failed: 507033", "device-id-refused"),
+        ("rtSetDevice failed, 0x7020010", "device-open"),
         ("EL0004: [PID: 7] Failed to allocate memory requested by GE module.", "EL0004"),
         (f"{_SEMLOCK}OSError: [Errno 28] No space left on device", "semaphore-no-space"),
         (f"{_SEMLOCK}PermissionError: [Errno 13] Permission denied", "semaphore-refused"),
