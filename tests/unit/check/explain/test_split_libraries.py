@@ -156,6 +156,30 @@ def test_status_of_cmake_about_cudnn_is_no_failure(explained: Explained) -> None
     assert explained("-- Could NOT find CUDNN (missing: CUDNN_LIBRARY_PATH)\n-- Moon found\nstep 1\n").is_healthy
 
 
+@pytest.mark.parametrize(
+    ("said", "entry"),
+    [
+        ("requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: {}", "wandb-key-refused"),
+        ("requests.exceptions.HTTPError: 403 Client Error: Forbidden for url: {}", "wandb-denied"),
+        ("requests.exceptions.HTTPError: 404 Client Error: Not Found for url: {}", "wandb-not-found"),
+        (
+            "wandb.errors.CommError: 404 Client Error: Not Found for url: https://moon.example/graphql",
+            "wandb-not-found",
+        ),
+        ("wandb.errors.CommError: Error 403: Forbidden", "wandb-denied"),
+        ("wandb: 403 encountered (permission denied), retrying request", "wandb-denied"),
+        ("wandb: ERROR Error while calling W&B API: moon (<Response [404]>)", "wandb-not-found"),
+        ('wandb.errors.CommError: returned error 404: {{"errors":[{{"message":"no moon"}}]}}', "wandb-not-found"),
+        ("wandb: ERROR Error while calling W&B API: entity moon not found (<Response [404]>)", "wandb-entity-unknown"),
+    ],
+)
+def test_answers_of_wandb_are_told_by_their_number(explained: Explained, said: str, entry: str) -> None:
+    explanation = explained(said.format("https://api.wandb.ai/graphql") + "\n")
+
+    assert entry_of(explanation) == entry
+    assert explanation.headline().startswith("Weights & Biases")
+
+
 def test_entity_that_wandb_refuses_is_named(explained: Explained) -> None:
     log = "wandb: ERROR Launch exception: Permission denied to access moon/tides/7\n"
 
