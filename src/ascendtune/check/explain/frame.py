@@ -13,6 +13,8 @@ _PANEL_FRAME = re.compile(r"\s*│ (?P<file>[^\s│'\"=]+\.pyx?):(?P<line>\d+) i
 _NOT_OURS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "<string>", "<__array_function__")
 _PROGRAM = re.compile(r"/s?bin/[^/.]+$")
 """A script that pip generates for a command of a package."""
+_OF_DRIVE = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\{2,}[^\n]*")
+_ESCAPED = re.compile(r"\\{2,}")
 COMPILED = (".pyx", ".pxi")
 """Sources of compiled modules, which an installation does not have."""
 
@@ -20,10 +22,15 @@ COMPILED = (".pyx", ".pxi")
 def frame_of(text: str) -> tuple[str, int, str] | None:
     """(file, line, function) of a line that names a frame; line 0 where the line stands beside the code below it."""
     if match := _FRAME.match(text) or _NOTEBOOK_FRAME.match(text) or _PANEL_FRAME.match(text):
-        return match["file"], int(match["line"]), (match["function"] or "").strip()
+        return without_escapes(match["file"]), int(match["line"]), (match["function"] or "").strip()
     if match := _LINKED_FRAME.match(text):
         return match["file"], 0, match["function"]
     return None
+
+
+def without_escapes(text: str) -> str:
+    """`text` with the path of a drive as one types it: Python and JSON write each backslash of it twice."""
+    return _OF_DRIVE.sub(lambda path: _ESCAPED.sub(r"\\", path[0]), text)
 
 
 def posix(file: str) -> str:

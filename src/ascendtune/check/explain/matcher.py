@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ascendtune.check.explain import level
 from ascendtune.check.explain.api_change import ApiChange
+from ascendtune.check.explain.frame import without_escapes
 from ascendtune.check.explain.knowledge import KnownFailure
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.line import without_colours
@@ -189,7 +190,7 @@ def _names(entry: KnownFailure, text: str, match: re.Match[str] | ApiChange | No
     for each in matches:
         for name, value in each.groupdict().items():
             if value:
-                names.setdefault(name, value)
+                names.setdefault(name, without_escapes(value))
     return names
 
 

@@ -432,3 +432,22 @@ def test_line_that_was_copied_from_a_screen_of_k9s_is_read(explained: Explained)
     )
 
     assert entry_of(explained(log)) == "hami-chip-not-in-config"
+
+
+@pytest.mark.parametrize("backslash", ["\\", "\\\\", "\\\\\\\\"])
+def test_paths_of_windows_are_told_as_one_types_them(explained: Explained, backslash: str) -> None:
+    """Some loggers write each backslash twice, as Python itself does in the path of an OSError."""
+    log = (
+        'Traceback (most recent call last):\n  File "C:|me|train.py", line 12, in step\n    moon(batch)\n'
+        '  File "C:|venv|Lib|site-packages|moon|rise.py", line 7, in rise\n    open(tide)\n'
+        "PermissionError: [WinError 5] Access is denied: 'C:|data|tide.bin'\n"
+    )
+
+    explanation = explained(log.replace("|", backslash))
+
+    first = explanation.verdict.first
+    assert first is not None and first.trace is not None
+    assert first.trace.place is not None and first.trace.place[0] == "C:\\me\\train.py"
+    assert first.trace.package == "moon"
+    assert "C:\\data\\tide.bin" in explanation.headline()
+    assert 'icacls "C:\\data\\tide.bin"' in explanation.remedies()[0]
