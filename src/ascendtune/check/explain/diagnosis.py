@@ -8,7 +8,7 @@ from typing import Literal
 
 from ascendtune.check.explain.event import CODE, Event
 from ascendtune.check.explain.facts import Facts, satisfied
-from ascendtune.check.explain.missing import Missing, find_missing
+from ascendtune.check.explain.missing import Missing, find_missing, in_the_same_call
 from ascendtune.check.explain.scan import Scan
 
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
@@ -93,7 +93,9 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
         first, missing = told, None
         rank, host = _guilty(first, scans)
     if missing is not None:
-        rank, host = missing.ranks[0], None
+        rank, host = missing.first_rank, None
+        if first.trace is not None and not first.trace.type:
+            first = next(event for event in fatal if event.hit.entry.waits)
     # One reading of a line is enough: the first cause's for its own, the best for every other.
     readings = {(event.source, event.number): event for event in reversed(fatal)}
     echoes = tuple(event for place, event in reversed(readings.items()) if place != (first.source, first.number))
@@ -354,6 +356,9 @@ def _rival(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Event | N
 def _missing(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Missing | None:
     """Whom the others waited for, where nothing better than their waiting is known."""
     waits = [event for event in fatal if event.hit.entry.waits]
+    cut_off = in_the_same_call(fatal, waits)
+    if any(event is first for event in cut_off):
+        return find_missing([*waits, *cut_off], scans)
     if not waits or (first.weight == 0 and first.is_known) or (first.is_raised and not first.hit.entry.waits):
         return None
     return find_missing(waits, scans)

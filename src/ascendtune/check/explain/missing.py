@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ascendtune.check.explain import line as lines_of
@@ -24,6 +24,8 @@ _MOST_RANKS = 1 << 16
 _WORK = re.compile(r"\bSeqNum=(?P<number>\d+), OpType=(?P<operation>\w+)")
 _ENDED = re.compile(r"SIGTERM|SignalException|Traceback \(most|closing signal")
 _LONGEST_LINE = 160
+_MOST_LAST_LINES = 8
+"""Missing ranks whose last lines are looked for; of an interleaved log each of them takes a reading of its end."""
 _PHASES = (
     (
         "preparing data",
@@ -55,6 +57,8 @@ _REMEDIES = {
 }
 _WAITED = ": {count} other ranks waited until the time-out"
 _WAITED_ONE = ": 1 other rank waited until the time-out"
+_LOST = ": {count} other ranks lost the connection to it"
+_LOST_ONE = ": 1 other rank lost the connection to it"
 _LOOK_FOR_BRANCHES = (
     "look for code that only some ranks run: a branch on the rank, an `if` on local data, uneven batches"
 )
@@ -62,6 +66,11 @@ _SAME_COLLECTIVES = "make every rank call the same collectives in the same order
 _LOOK_FOR_PROCESS = "check on its host that rank {rank} was started and still runs: `ps -ef | grep train`"
 _COMPARE_NODES = "compare --nnodes, --nproc_per_node, --node_rank, MASTER_ADDR and MASTER_PORT on all nodes"
 _DUMP_STACKS = "while it hangs, run `py-spy dump --pid PID` on the process of rank {rank}"
+_LOOK_FOR_END = (
+    "how did its process end? on its host: `dmesg -T | tail -50` (killed for memory, a crash, a lost card), and its "
+    "exit code in the launcher's log"
+)
+_LOOK_FOR_NETWORK = "the process of rank {rank} still runs: the network broke: `ascendtune doctor network`"
 _READ_LOG = "read the log of rank {rank} from its last line up"
 
 
@@ -74,11 +83,18 @@ class Missing:
     """Ranks that reported the time-out."""
     world_size: int | None = None
     """As the logs say; None where they do not."""
+    first_rank: int = 0
+    """The missing rank whose last line is shown: the first one that did something other than training, else the
+    first."""
     last_line: str = ""
-    """The last line of the first missing rank; empty when its log has none."""
+    """Its last line; empty when its log has none."""
     where: str = ""
     """File (and line number where the rank has a file of its own) of the last line."""
     phase: str | None = None
+    phase_of_all: bool = True
+    """The other missing ranks were doing the same."""
+    is_lost: bool = False
+    """The others did not wait until a time-out: their connection broke."""
     behind: str = ""
     """For ranks that reported the time-out as well, in another collective: which one."""
 
@@ -90,24 +106,39 @@ class Missing:
             else say("ranks {ranks}", ranks=listed(self.ranks)),
             "count": len(self.waiting),
             "phase": say(self.phase or ""),
+            "one": say("rank {rank}", rank=self.first_rank),
             "behind": self.behind,
         }
-        waited = say(_WAITED_ONE if len(self.waiting) == 1 else _WAITED, **names)
+        one, many = (_LOST_ONE, _LOST) if self.is_lost else (_WAITED_ONE, _WAITED)
+        waited = say(one if len(self.waiting) == 1 else many, **names)
         if self.behind:
             return say("{ranks} called another collective than the others ({behind})", **names) + waited
+        return say(self._sentence(), **names) + waited
+
+    def _sentence(self) -> str:
         if not self.last_line:
-            return say("{ranks} did not join and wrote no line", **names) + waited
-        return say("{ranks} did not join while {phase}" if self.phase else "{ranks} did not join", **names) + waited
+            silent = "{ranks} ended, or lost the network, and wrote no line"
+            return silent if self.is_lost else "{ranks} did not join and wrote no line"
+        if not self.phase:
+            return "{ranks} ended, or lost the network" if self.is_lost else "{ranks} did not join"
+        if not self.phase_of_all:
+            several = "{ranks} ended, or lost the network ({one} while {phase})"
+            return several if self.is_lost else "{ranks} did not join ({one} while {phase})"
+        alike = "{ranks} ended, or lost the network, while {phase}"
+        return alike if self.is_lost else "{ranks} did not join while {phase}"
 
     @property
     def remedies(self) -> tuple[str, ...]:
         if self.behind:
             return (say(_LOOK_FOR_BRANCHES), say(_SAME_COLLECTIVES))
+        if self.is_lost:
+            rank = self.first_rank
+            return (say(_LOOK_FOR_END), say(_READ_LOG, rank=rank), say(_LOOK_FOR_NETWORK, rank=rank))
         if not self.last_line:
             return (say(_LOOK_FOR_PROCESS, rank=self.ranks[0]), say(_COMPARE_NODES))
         if first := _REMEDIES.get(self.phase or ""):
             return (say(first), say(_WAIT_LONGER))
-        return (say(_DUMP_STACKS, rank=self.ranks[0]), say(_READ_LOG, rank=self.ranks[0]))
+        return (say(_DUMP_STACKS, rank=self.first_rank), say(_READ_LOG, rank=self.first_rank))
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "what": self.what}
@@ -133,10 +164,20 @@ def find_missing(waits: Sequence[Event], scans: Sequence[Scan]) -> Missing | Non
     if not waiting:
         return None
     if absent and (named or 2 * len(absent) <= len(everyone)):
-        source, number, last = _last_line(absent[0], scans)
-        where = f"{source}:{number}" if number else source
-        return Missing(tuple(absent), waiting, size, last[:_LONGEST_LINE], where if last else "", phase_of(last))
+        is_lost = not any(map(_tells_a_time_out, waits))
+        return _told_by_last_lines(Missing(tuple(absent), waiting, size, is_lost=is_lost), scans)
     return _in_another_collective(said, size)
+
+
+def in_the_same_call(events: Sequence[Event], waits: Sequence[Event]) -> list[Event]:
+    """Tracebacks that the log's end cut off, of ranks that were in the call of one of those that waited."""
+    calls = [event.trace.frames for event in waits if event.trace is not None and event.trace.frames]
+    cut_off = [event for event in events if event.trace is not None and event.trace.frames and not event.trace.type]
+    return [
+        event
+        for event in cut_off
+        if event.trace is not None and any(call[: len(event.trace.frames)] == event.trace.frames for call in calls)
+    ]
 
 
 def world_size(scans: Sequence[Scan]) -> int | None:
@@ -158,6 +199,30 @@ def phase_of(text: str) -> str | None:
 def _named(waits: Sequence[Event]) -> list[int]:
     lists = [_LIST.findall(event.hit.names.get("missing", "")) for event in waits]
     return sorted({int(rank) for ranks in lists for rank in ranks})
+
+
+def _tells_a_time_out(event: Event) -> bool:
+    """Whether a rank waited as long as it may; its connection broke otherwise."""
+    return event.hit.entry.waits and (event.hit.entry.kind != "consequence" or "timed out" in event.text.lower())
+
+
+def _told_by_last_lines(missing: Missing, scans: Sequence[Scan]) -> Missing:
+    """With what the missing ranks were doing, as far as their last lines tell."""
+    lines = {rank: _last_line(rank, scans) for rank in missing.ranks[:_MOST_LAST_LINES]}
+    phases = {rank: phase_of(line) for rank, (_, _, line) in lines.items()}
+    # A rank in the usual loop may only have been ended before it could complain.
+    telling = (rank for rank, phase in phases.items() if phase in _REMEDIES)
+    rank = next(telling, missing.ranks[0])
+    source, number, line = lines[rank]
+    where = f"{source}:{number}" if number else source
+    return replace(
+        missing,
+        first_rank=rank,
+        last_line=line[:_LONGEST_LINE],
+        where=where if line else "",
+        phase=phases[rank],
+        phase_of_all=len(set(phases.values())) == 1,
+    )
 
 
 def _connected(scans: Sequence[Scan]) -> set[int]:
@@ -211,7 +276,8 @@ def _in_another_collective(said: dict[int, str], size: int | None) -> Missing | 
     behind = say(
         "{operation}, the others {others}", operation=f"{operation} {number}", others=f"{most_operation} {most_number}"
     )
-    return Missing(tuple(sorted(ranks)), tuple(sorted(set(works) - set(ranks))), size, behind=behind)
+    others = tuple(sorted(set(works) - set(ranks)))
+    return Missing(tuple(sorted(ranks)), others, size, min(ranks), behind=behind)
 
 
 def listed(ranks: Sequence[int]) -> str:

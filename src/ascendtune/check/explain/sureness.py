@@ -23,6 +23,8 @@ def sureness_of(found: Diagnosis) -> str:
     first = found.first
     if found.rival is not None:
         return say("these two: no clock in the logs says which was first")
+    if found.missing is not None and found.missing.is_lost:
+        return say("likely: the ranks that report no lost connection are those that the others lost")
     if found.missing is not None:
         return say("likely: the ranks without a time-out are those that the others waited for")
     if first is None:

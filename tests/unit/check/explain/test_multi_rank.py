@@ -128,3 +128,46 @@ def test_a_rank_that_others_waited_for_and_that_said_why_is_the_cause(explained:
     assert explanation.verdict.rank == 2
     assert explanation.verdict.missing is None
     assert "tide_level" in explanation.headline()
+
+
+_LOST = (
+    '[rank{rank}]: Traceback (most recent call last):\n[rank{rank}]:   File "/data/train.py", line 88, in main\n'
+    "[rank{rank}]:     dist.all_reduce(loss)\n[rank{rank}]: torch.distributed.DistBackendError: NCCL error in: "
+    "/moon/ProcessGroupNCCL.cpp:3384, remote process exited or there was a network error, NCCL version 2.21.5\n"
+)
+
+
+def test_rank_that_the_others_lost_is_named(explained: Callable[..., Explanation]) -> None:
+    steps = "".join(f"[rank{rank}]: step 3 loss 1.0\n" for rank in range(4))
+    last = "[rank2]: Loading checkpoint shards:  33%|###3      | 1/3 [01:12<02:24, 72.1s/it]\n"
+
+    explanation = explained(steps + last + "".join(_LOST.format(rank=rank) for rank in (0, 1, 3)))
+
+    assert explanation.verdict.rank == 2
+    assert explanation.headline() == (
+        "rank 2 ended, or lost the network, while loading the model: 3 other ranks lost the connection to it"
+    )
+    assert "time-out" not in explanation.sureness
+
+
+def test_rank_whose_traceback_is_cut_off_in_the_call_of_the_others_waited_too(
+    explained: Callable[..., Explanation],
+) -> None:
+    steps = [f"[rank{rank}]: step 3 loss 1.0\n" for rank in range(6)]
+    whole = [_LOST.format(rank=rank) for rank in (0, 1, 2, 4)]
+    begun = "".join(_LOST.format(rank=3).splitlines(keepends=True)[:3])
+
+    assert explained("".join([*steps, *whole, begun])).verdict.rank == 5
+    elsewhere = begun.replace("train.py", "data.py")
+    assert explained("".join([*steps, *whole, elsewhere])).verdict.rank == 3
+
+
+def test_phase_of_a_missing_rank_is_not_told_of_the_others(explained: Callable[..., Explanation]) -> None:
+    steps = [f"[rank{rank}]: step 3 loss 1.0\n" for rank in range(6)]
+    waits = [_TIME_OUT.format(rank=rank, number=31, operation="ALLREDUCE") + "\n" for rank in (0, 1, 2, 3)]
+    saving = "[rank5]: Saving model checkpoint to saves/checkpoint-500\n"
+
+    explanation = explained("".join([*steps, saving, *waits]))
+
+    assert explanation.verdict.rank == 5
+    assert explanation.headline().startswith("ranks 4-5 did not join (rank 5 while saving a checkpoint)")
