@@ -92,7 +92,10 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
         # A rank that did not join has said why.
         first, missing = told, None
         rank, host = _guilty(first, scans)
-    if missing is not None:
+    if missing is None and first.hit.entry.waits and len({rank for event in fatal for rank in event.said_by}) > 1:
+        # Several waited: none of them failed first.
+        rank, host = None, None
+    elif missing is not None:
         rank, host = missing.first_rank, None
         if first.trace is not None and not first.trace.type:
             first = next(event for event in fatal if event.hit.entry.waits)

@@ -24,6 +24,9 @@ _MOST_RANKS = 1 << 16
 _WORK = re.compile(r"\bSeqNum=(?P<number>\d+), OpType=(?P<operation>\w+)")
 _ENDED = re.compile(r"SIGTERM|SignalException|Traceback \(most|closing signal")
 _LONGEST_LINE = 160
+_SILENT = "silent"
+_FEW = 7
+"""For so many ranks with lines one without any is believed to have written none."""
 _MOST_LAST_LINES = 8
 """Missing ranks whose last lines are looked for; of an interleaved log each of them takes a reading of its end."""
 _PHASES = (
@@ -84,15 +87,15 @@ class Missing:
     world_size: int | None = None
     """As the logs say; None where they do not."""
     first_rank: int = 0
-    """The missing rank whose last line is shown: the first one that did something other than training, else the
-    first."""
+    """The missing rank that is told of: the first one that wrote nothing or did something other than training, else
+    the first."""
     last_line: str = ""
     """Its last line; empty when its log has none."""
     where: str = ""
     """File (and line number where the rank has a file of its own) of the last line."""
     phase: str | None = None
-    phase_of_all: bool = True
-    """The other missing ranks were doing the same."""
+    are_alike: bool = True
+    """The other missing ranks were doing the same, or wrote nothing either."""
     is_lost: bool = False
     """The others did not wait until a time-out: their connection broke."""
     behind: str = ""
@@ -116,12 +119,15 @@ class Missing:
         return say(self._sentence(), **names) + waited
 
     def _sentence(self) -> str:
+        if not self.last_line and not self.are_alike:
+            several = "{ranks} ended, or lost the network ({one} wrote no line)"
+            return several if self.is_lost else "{ranks} did not join ({one} wrote no line)"
         if not self.last_line:
             silent = "{ranks} ended, or lost the network, and wrote no line"
             return silent if self.is_lost else "{ranks} did not join and wrote no line"
         if not self.phase:
             return "{ranks} ended, or lost the network" if self.is_lost else "{ranks} did not join"
-        if not self.phase_of_all:
+        if not self.are_alike:
             several = "{ranks} ended, or lost the network ({one} while {phase})"
             return several if self.is_lost else "{ranks} did not join ({one} while {phase})"
         alike = "{ranks} ended, or lost the network, while {phase}"
@@ -135,7 +141,7 @@ class Missing:
             rank = self.first_rank
             return (say(_LOOK_FOR_END), say(_READ_LOG, rank=rank), say(_LOOK_FOR_NETWORK, rank=rank))
         if not self.last_line:
-            return (say(_LOOK_FOR_PROCESS, rank=self.ranks[0]), say(_COMPARE_NODES))
+            return (say(_LOOK_FOR_PROCESS, rank=self.first_rank), say(_COMPARE_NODES))
         if first := _REMEDIES.get(self.phase or ""):
             return (say(first), say(_WAIT_LONGER))
         return (say(_DUMP_STACKS, rank=self.first_rank), say(_READ_LOG, rank=self.first_rank))
@@ -148,8 +154,8 @@ def find_missing(waits: Sequence[Event], scans: Sequence[Scan]) -> Missing | Non
     """The ranks that the time-outs `waits` lack, or None when the logs do not tell.
 
     Ranks that a message names as absent come first, then ranks of the job that report no time-out, then ranks that
-    report it in an earlier or another collective. Half of the ranks at most can be missing: time-outs of a few ranks
-    among many say only that the others were ended first.
+    report it in an earlier or another collective, then numbers between those of the job that no line is of. Half of the
+    ranks at most can be missing: time-outs of a few ranks among many say only that the others were ended first.
     """
     said = {rank: text for event in reversed(waits) for rank, text in event.said_by.items()}
     named = _named(waits)
@@ -163,10 +169,12 @@ def find_missing(waits: Sequence[Event], scans: Sequence[Scan]) -> Missing | Non
     waiting = tuple(sorted(set(said) - set(absent)))
     if not waiting:
         return None
-    if absent and (named or 2 * len(absent) <= len(everyone)):
-        is_lost = not any(map(_tells_a_time_out, waits))
-        return _told_by_last_lines(Missing(tuple(absent), waiting, size, is_lost=is_lost), scans)
-    return _in_another_collective(said, size)
+    if not (named or 0 < 2 * len(absent) <= len(everyone)):
+        another, absent = _in_another_collective(said, size), [] if absent else _gaps(everyone)
+        if another is not None or not absent:
+            return another
+    is_lost = not any(map(_tells_a_time_out, waits))
+    return _told_by_last_lines(Missing(tuple(absent), waiting, size, is_lost=is_lost), scans)
 
 
 def in_the_same_call(events: Sequence[Event], waits: Sequence[Event]) -> list[Event]:
@@ -209,9 +217,9 @@ def _tells_a_time_out(event: Event) -> bool:
 def _told_by_last_lines(missing: Missing, scans: Sequence[Scan]) -> Missing:
     """With what the missing ranks were doing, as far as their last lines tell."""
     lines = {rank: _last_line(rank, scans) for rank in missing.ranks[:_MOST_LAST_LINES]}
-    phases = {rank: phase_of(line) for rank, (_, _, line) in lines.items()}
+    phases = {rank: phase_of(line) if line else _SILENT for rank, (_, _, line) in lines.items()}
     # A rank in the usual loop may only have been ended before it could complain.
-    telling = (rank for rank, phase in phases.items() if phase in _REMEDIES)
+    telling = (rank for rank, phase in phases.items() if phase == _SILENT or phase in _REMEDIES)
     rank = next(telling, missing.ranks[0])
     source, number, line = lines[rank]
     where = f"{source}:{number}" if number else source
@@ -220,8 +228,8 @@ def _told_by_last_lines(missing: Missing, scans: Sequence[Scan]) -> Missing:
         first_rank=rank,
         last_line=line[:_LONGEST_LINE],
         where=where if line else "",
-        phase=phases[rank],
-        phase_of_all=len(set(phases.values())) == 1,
+        phase=phases[rank] if line else None,
+        are_alike=len(set(phases.values())) == 1,
     )
 
 
@@ -229,6 +237,12 @@ def _connected(scans: Sequence[Scan]) -> set[int]:
     """The ranks that came to HCCL's root, by its list; empty where the logs have none."""
     lists = [found["ranks"] for scan in scans for text in (scan.head, scan.tail) for found in _CONNECTED.finditer(text)]
     return {int(rank) for ranks in lists for rank in _LIST.findall(ranks) if int(rank) < _MOST_RANKS}
+
+
+def _gaps(seen: set[int]) -> list[int]:
+    """The few ranks between those seen that wrote nothing; of many, or in an excerpt, the lines may lie elsewhere."""
+    gaps = sorted(set(range(min(seen, default=0), max(seen, default=0))) - seen)
+    return gaps if len(gaps) <= len(seen) // _FEW else []
 
 
 def _ranks_seen(scans: Sequence[Scan]) -> set[int]:

@@ -63,7 +63,8 @@ def test_rank_in_another_collective_is_named(explained: Callable[..., Explanatio
 def test_all_ranks_in_one_time_out_accuse_no_rank(explained: Callable[..., Explanation]) -> None:
     lines = [_TIME_OUT.format(rank=rank, number=31, operation="ALLREDUCE") for rank in range(4)]
 
-    assert explained("\n".join(lines)).verdict.missing is None
+    verdict = explained("\n".join(lines)).verdict
+    assert verdict.missing is None and verdict.rank is None
 
 
 def test_few_time_outs_among_many_ranks_accuse_no_rank(explained: Callable[..., Explanation]) -> None:
@@ -171,3 +172,15 @@ def test_phase_of_a_missing_rank_is_not_told_of_the_others(explained: Callable[.
 
     assert explanation.verdict.rank == 5
     assert explanation.headline().startswith("ranks 4-5 did not join (rank 5 while saving a checkpoint)")
+
+
+@pytest.mark.parametrize(("ranks", "missing"), [({*range(16)} - {5}, (5,)), ({*range(4)} - {2}, None), ({0, 9}, None)])
+def test_rank_without_any_line_is_missing_where_the_others_are_many(
+    explained: Callable[..., Explanation], ranks: set[int], missing: tuple[int, ...] | None
+) -> None:
+    lines = [_TIME_OUT.format(rank=rank, number=31, operation="ALLREDUCE") for rank in sorted(ranks)]
+
+    found = explained("\n".join(lines)).verdict.missing
+
+    assert (found.ranks if found else None) == missing
+    assert found is None or found.last_line == ""
