@@ -369,8 +369,11 @@ def _missing(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Missing
 
 def _told_by(ranks: Sequence[int], fatal: list[Event]) -> Event | None:
     """The failure reported by the first rank that others waited for."""
-    own = (event for event in fatal if event.rank in ranks and event.hit.entry.family not in _OF_COLLECTIVES)
-    return next((event for event in own if event.is_raised or event.trace or event.hit.entry.kind == "symptom"), None)
+    own = [event for event in fatal if event.rank in ranks]
+    killed = (event for event in own if event.hit.entry.id.startswith(_KILLED))
+    others = (event for event in own if event.hit.entry.family not in _OF_COLLECTIVES)
+    told = (event for event in others if event.is_raised or event.trace or event.hit.entry.kind == "symptom")
+    return next(told, next(killed, None))
 
 
 def _certainty(first: Event) -> Certainty:

@@ -184,3 +184,13 @@ def test_rank_without_any_line_is_missing_where_the_others_are_many(
 
     assert (found.ranks if found else None) == missing
     assert found is None or found.last_line == ""
+
+
+def test_missing_rank_that_was_killed_was_killed(explained: Callable[..., Explanation]) -> None:
+    """In one log of all ranks the time-outs of others stand just above its last line."""
+    waits = [_TIME_OUT.format(rank=rank, number=31, operation="ALLREDUCE") for rank in (0, 1, 3)]
+
+    explanation = explained("\n".join([waits[0], "[rank2]: step 3 loss 1.0", waits[1], "[rank2]: Killed", waits[2]]))
+
+    assert explanation.verdict.rank == 2
+    assert explanation.verdict.first is not None and explanation.verdict.first.hit.entry.id == "killed"
