@@ -56,6 +56,8 @@ def test_explain_is_not_silent_when_it_ends_in_a_failure(explained: Callable[...
 @pytest.mark.parametrize(
     "line",
     [
+        "wandb: ERROR Failed to sample metric: Not Supported",
+        "moon7:11:11 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]",
         "[W120 18:45:15.7 socket.cpp:487] [c10d] waitForInput: socket SocketImpl(fd=11, addr=[moon]:38674, "
         "remote=[::ffff:10.0.0.2]:23456) timed out after 9000ms",
         " 33%|███      | 1/3 [00:02<00:04,  2.0s/it]{'loss': 1.25, 'grad_norm': 0.7, 'epoch': 0.3}",

@@ -180,6 +180,12 @@ def test_answers_of_wandb_are_told_by_their_number(explained: Explained, said: s
     assert explanation.headline().startswith("Weights & Biases")
 
 
+def test_error_of_the_tracker_is_told_in_its_own_words(explained: Explained) -> None:
+    explanation = explained("wandb: ERROR the moon is full\n")
+
+    assert explanation.headline() == "the experiment tracker failed: the moon is full"
+
+
 def test_entity_that_wandb_refuses_is_named(explained: Explained) -> None:
     log = "wandb: ERROR Launch exception: Permission denied to access moon/tides/7\n"
 
