@@ -8,7 +8,7 @@ from typing import Literal
 
 from ascendtune.check.explain.event import CODE, Event
 from ascendtune.check.explain.facts import Facts, satisfied
-from ascendtune.check.explain.missing import Missing, find_missing, in_the_same_call
+from ascendtune.check.explain.missing import Missing, find_missing, in_the_same_call, is_one_of_several, waits_among
 from ascendtune.check.explain.scan import Scan
 
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
@@ -92,13 +92,12 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
         # A rank that did not join has said why.
         first, missing = told, None
         rank, host = _guilty(first, scans)
-    if missing is None and first.hit.entry.waits and len({rank for event in fatal for rank in event.said_by}) > 1:
-        # Several waited: none of them failed first.
+    if missing is None and rank == first.rank and is_one_of_several(first, fatal):
         rank, host = None, None
-    elif missing is not None:
+    if missing is not None:
         rank, host = missing.first_rank, None
         if first.trace is not None and not first.trace.type:
-            first = next(event for event in fatal if event.hit.entry.waits)
+            first = waits_among(fatal)[0]
     # One reading of a line is enough: the first cause's for its own, the best for every other.
     readings = {(event.source, event.number): event for event in reversed(fatal)}
     echoes = tuple(event for place, event in reversed(readings.items()) if place != (first.source, first.number))
@@ -358,7 +357,7 @@ def _rival(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Event | N
 
 def _missing(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Missing | None:
     """Whom the others waited for, where nothing better than their waiting is known."""
-    waits = [event for event in fatal if event.hit.entry.waits]
+    waits = waits_among(fatal)
     cut_off = in_the_same_call(fatal, waits)
     if any(event is first for event in cut_off):
         return find_missing([*waits, *cut_off], scans)

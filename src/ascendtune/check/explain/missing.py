@@ -150,6 +150,21 @@ class Missing:
         return {**asdict(self), "what": self.what}
 
 
+def waits_among(events: Sequence[Event]) -> list[Event]:
+    """What ranks that waited for others reported.
+
+    A lost connection counts where no rank waited until a time-out: else it was lost to those that gave up, and the one
+    that they had waited for loses it, too.
+    """
+    waits = [event for event in events if event.hit.entry.waits]
+    return [event for event in waits if _tells_a_time_out(event)] or waits
+
+
+def is_one_of_several(wait: Event, events: Sequence[Event]) -> bool:
+    """Whether `wait` was reported by one of several ranks that waited: none of them failed first."""
+    return wait.hit.entry.waits and len({rank for event in waits_among(events) for rank in event.said_by}) > 1
+
+
 def find_missing(waits: Sequence[Event], scans: Sequence[Scan]) -> Missing | None:
     """The ranks that the time-outs `waits` lack, or None when the logs do not tell.
 

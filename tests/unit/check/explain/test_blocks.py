@@ -302,3 +302,24 @@ def test_directory_of_more_than_the_logs_of_a_training_is_refused_without_readin
     with pytest.raises(InputError) as caught:
         logs_in(tmp_path)
     assert caught.value.code == "directory-too-large"
+
+
+@pytest.mark.parametrize(
+    ("said", "entry"),
+    [
+        ("nvcc fatal   : Unsupported gpu architecture 'compute_90a'", "nvcc-architecture"),
+        ("/x/moon.cu:3:10: fatal error: cublas_v2.h: No such file or directory", "cuda-header-missing"),
+        ("c++: fatal error: Killed signal terminated program cc1plus", "compiler-killed"),
+        ("moon", "deepspeed-build"),
+    ],
+)
+def test_what_the_compiler_said_goes_before_that_an_operator_was_not_built(
+    explained: Explained, said: str, entry: str
+) -> None:
+    failed = f"RuntimeError: Error building extension 'fused_adam': [1/2] nvcc -c moon.cu\n{said}\n"
+
+    first = _first(
+        explained(f'Traceback (most recent call last):\n  File "/x/t.py", line 8, in go\n    go()\n{failed}')
+    )
+
+    assert first.hit.entry.id == entry

@@ -194,3 +194,12 @@ def test_missing_rank_that_was_killed_was_killed(explained: Callable[..., Explan
 
     assert explanation.verdict.rank == 2
     assert explanation.verdict.first is not None and explanation.verdict.first.hit.entry.id == "killed"
+
+
+def test_rank_that_lost_those_that_gave_up_is_the_one_they_waited_for(explained: Callable[..., Explanation]) -> None:
+    waits = [_TIME_OUT.format(rank=rank, number=31, operation="ALLREDUCE") + "\n" for rank in (0, 1, 3)]
+    saving = "[rank2]: Saving model checkpoint to saves/checkpoint-500\n"
+
+    explanation = explained("".join([saving, *waits, _LOST.format(rank=2)]))
+
+    assert explanation.headline().startswith("rank 2 did not join while saving a checkpoint: 3 other ranks waited")
