@@ -139,8 +139,8 @@ def _places(explanation: Explanation, first: Event, short: int) -> Iterator[_Blo
     if missing is not None:
         if missing.last_line:
             yield _Block("where", missing.where, _KEPT)
-            line = _short(missing.last_line, short)
-            last = say("last line of rank {rank}: {line}", rank=missing.first_rank, line=line)
+            said = _short(missing.last_line, short)
+            last = say("last line of rank {rank}: {line}", rank=missing.first_rank, line=said)
             yield _Block("seen", last, _KEPT)
         yield _Block("waited", f"{first.where}: {_short(first.quote, short)}", _MORE)
         return
