@@ -8,115 +8,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascendtune.core.errors import RecipeError
+from ascendtune.recipe.other_command_names import (
+    ALWAYS,
+    CHOICES,
+    COUNTS,
+    DATA,
+    DEFAULTS,
+    EVALUATION,
+    KEYS,
+    LISTS,
+    LOSSES,
+    MODEL,
+    OPTIMIZERS,
+    PREFERENCES,
+    READERS,
+    SAID,
+    SCHEDULERS,
+    SECTIONS,
+    STAGES,
+    STEPS,
+    SWITCHES,
+    TRL_RATES,
+    TYPES,
+    ZERO,
+)
 from ascendtune.recipe.other_names import key_here
-
-_MODEL = ("model", "model_name_or_path", "base_model", "model_id_or_path")
-_DATA = ("dataset", "dataset_name", "datasets", "data", "train_file", "data_path", "dataset_mixer",
-         "pretraining_dataset")  # fmt: skip
-_EVALUATION = ("val_dataset", "test_datasets", "val_file")
-_PREFERENCES = frozenset(("dpo", "kto", "orpo", "simpo", "ipo"))
-_STAGES = {"pt": "pretrain", "sft": "sft", "rm": "reward", **dict.fromkeys(_PREFERENCES, "preference")}
-_LOSSES = ("sigmoid", "hinge", "ipo")
-# Values of `path` in axolotl that say how the files in `data_files` are read.
-_READERS = frozenset(("json", "csv", "parquet", "arrow", "text"))
-
-# Names that other_names has not, or with another meaning.
-_KEYS = {
-    **dict.fromkeys(("rl_beta", "dpo_beta", "orpo_alpha"), "method.preference.beta"),
-    **dict.fromkeys(("dpo_label_smoothing", "label_smoothing"), "method.preference.label_smoothing"),
-    **dict.fromkeys(("desirable_weight", "kto_desirable_weight"), "method.preference.desirable_weight"),
-    **dict.fromkeys(("undesirable_weight", "kto_undesirable_weight"), "method.preference.undesirable_weight"),
-    **dict.fromkeys(("rpo_alpha", "cpo_alpha"), "method.preference.sft_weight"),
-    **dict.fromkeys(("loraplus_lr_ratio", "lorap_lr_ratio"), "method.lora.plus_ratio"),
-    **dict.fromkeys(("target_modules", "lora_target_modules"), "method.lora.target"),
-    **dict.fromkeys(("modules_to_save", "lora_modules_to_save"), "method.lora.modules_to_save"),
-    "peft_use_dora": "method.lora.dora",
-    "peft_use_rslora": "method.lora.rslora",
-    "noisy_embedding_alpha": "method.sft.neftune_alpha",
-    "packing": "data.packing",
-    "split_dataset_ratio": "data.eval_fraction",
-    "cosine_min_lr_ratio": "optim.min_learning_rate_ratio",
-    "lr_warmup_fraction": "optim.warmup_ratio",
-    "optim": "optim.optimizer",
-    "seed": "seed",
-    # What deepspeed, resume_from_checkpoint, … name in LLaMA-Factory is another thing.
-    "deepspeed": "",
-    "resume_from_checkpoint": "",
-    "auto_resume_from_checkpoints": "",
-    "template": "",
-    "chat_template": "",
-    "report_to": "",
-    "model_type": "",
-}
-_COUNTS = frozenset((
-    "data.max_length", "data.eval_rows", "batch.per_device", "batch.accumulate", "optim.max_steps",
-    "method.lora.rank", "checkpoint.every_steps", "checkpoint.keep", "eval.every_steps", "track.every_steps",
-))  # fmt: skip
-_SWITCHES = frozenset((
-    "data.packing", "memory.gradient_checkpointing", "method.lora.dora", "method.lora.rslora", "checkpoint.best",
-))  # fmt: skip
-_LISTS = frozenset(("method.lora.target", "method.lora.modules_to_save"))
-_SCHEDULERS = {"constant_with_warmup": "constant", **{name: name for name in ("linear", "cosine", "constant")}}
-_OPTIMIZERS = {
-    **dict.fromkeys(("adamw", "adamw_torch", "adamw_torch_fused", "adamw_torch_npu_fused", "adamw_hf"), "adamw"),
-    **{name: name for name in ("adafactor", "muon", "sgd")},
-}
-_TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-# Switches that choose one of several values.
-_CHOICES = {
-    "train_on_inputs": {"data.loss_on": "all"},
-    "assistant_only_loss": {"data.loss_on": "assistant"},
-    "use_dynamic_finetuning": {"method.sft.loss": "dft"},
-    "enable_dft_loss": {"method.sft.loss": "dft"},
-    "use_eaft": {"method.sft.loss": "eaft"},
-}
-# ms-swift's names of its own DeepSpeed configurations.
-_ZERO = {
-    f"zero{stage}{offloads}": {
-        "parallel.strategy": "deepspeed",
-        "parallel.deepspeed.stage": stage,
-        **({"parallel.deepspeed.offload_optimizer": "cpu"} if offloads else {}),
-        **({"parallel.deepspeed.offload_param": "cpu"} if offloads and stage == 3 else {}),
-    }
-    for stage in (1, 2, 3)
-    for offloads in ("", "_offload")
-}
-
-# What a configuration gets without naming it, where `init` writes something else.
-_ALWAYS: dict[str, Any] = {
-    "data.eval_fraction": 0, "batch.per_device": 1, "batch.accumulate": 1, "optim.warmup_ratio": 0,
-}  # fmt: skip
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "axolotl": {"data.max_length": 512, "optim.epochs": 1, "optim.scheduler": "cosine", "optim.warmup_ratio": 0.03},
-    "TRL": {
-        "data.max_length": 1024, "batch.per_device": 8, "optim.epochs": 3, "optim.scheduler": "linear",
-        "method.lora.rank": 16, "method.lora.alpha": 32, "method.lora.dropout": 0.05,
-    },
-    "ms-swift": {
-        "optim.epochs": 3, "optim.scheduler": "cosine", "optim.weight_decay": 0.1, "optim.beta2": 0.95,
-        "method.lora.rank": 8, "method.lora.alpha": 32, "method.lora.dropout": 0.05,
-    },
-}  # fmt: skip
-_TRL_RATES = {"preference": "1e-6", "reward": "1e-4"}
-_SECTIONS = ("run_dir", "data", "method", "optim", "batch", "precision", "memory", "parallel", "checkpoint", "eval",
-             "track", "seed")  # fmt: skip
-# The first counts only where the second is `steps`.
-_STEPS = {"save_steps": "save_strategy", "eval_steps": "eval_strategy"}
-# What the commands say in other places, or what has no effect on what is trained.
-_SAID = frozenset((
-    *_MODEL, *_DATA, *_EVALUATION, "adapter", "train_type", "tuner_type", "sft_type", "use_peft", "rl", "rlhf_type",
-    "stage", "reward_model", "output_dir", "bf16", "fp16", "torch_dtype", "dtype", "system", "lora_target_linear",
-    "tool", "do_train", "do_eval", "strict", "debug", "tokenizer_type", "is_llama_derived_model",
-    "is_mistral_derived_model", "is_qwen_derived_model", "is_falcon_derived_model", "flash_attention",
-    "sdp_attention", "xformers_attention", "attn_impl", "attn_implementation", "use_flash_attention_2",
-    "use_flash_attn", "tf32", "dataset_prepared_path", "dataset_processes", "dataset_num_proc",
-    "preprocessing_num_workers", "load_from_cache_file", "eval_sample_packing", "pad_to_sequence_len",
-    "remove_unused_columns", "save_safetensors", "save_only_model", "overwrite_output_dir", "ddp_timeout",
-    "ddp_find_unused_parameters", "gradient_checkpointing_kwargs", "per_device_eval_batch_size", "eval_batch_size",
-    "run_name", "logging_dir", "logging_first_step", "log_level", "local_rank", "model_type", "use_hf",
-    "lora_task_type", "padding_free", "fsdp_version", "dataset_config", "dataset_train_split", "save_strategy",
-    "eval_strategy",
-))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -161,14 +77,14 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
     decided = ("auto", "tokenizer_default")
     given = {name: value for name, value in given.items() if value not in decided and (value or _is_number(value))}
     loss = _loss_of(given)
-    stage = _STAGES.get(loss or "") or _implied_stage(given) or stage
+    stage = STAGES.get(loss or "") or _implied_stage(given) or stage
     is_adapted = _is_adapted(given, tool)
-    data = next((given[name] for name in _DATA if name in given), None)
+    data = next((given[name] for name in DATA if name in given), None)
     sets = _data_sets(data)
     if len(sets) == 1:
         own = {"subset": given.get("dataset_config"), "split": given.get("dataset_train_split")}
         sets = [{key: value for key, value in own.items() if value not in (None, "train")} | sets[0]]
-    model = next((given[name] for name in _MODEL if isinstance(given.get(name), str)), given.get("model_type", "MODEL"))
+    model = next((given[name] for name in MODEL if isinstance(given.get(name), str)), given.get("model_type", "MODEL"))
     words = ["ascendtune", "init", "--model", str(model)]
     for each in sets or [{"path": "DATA"}]:
         words += ["--data", each["path"]]
@@ -184,12 +100,12 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
         asked |= {f"data.train.{number}.{key}": value for key, value in each.items() if key != "path"}
         if "system" in given:
             asked[f"data.train.{number}.system"] = given["system"]
-    if loss in _PREFERENCES - {"dpo"}:
+    if loss in PREFERENCES - {"dpo"}:
         asked["method.preference.loss"] = loss
     _settle(asked, tool, stage, is_adapted=is_adapted)
     if isinstance(directory := given.get("output_dir"), str):
         asked["run_dir"] = directory
-    changes = [f"{key}={asked[key]}" for key in sorted(asked, key=lambda key: _SECTIONS.index(key.partition(".")[0]))]
+    changes = [f"{key}={asked[key]}" for key in sorted(asked, key=lambda key: SECTIONS.index(key.partition(".")[0]))]
     return Commands(shlex.join(words), shlex.join(["ascendtune", "train", "recipe.yaml", *changes]), tuple(left_out))
 
 
@@ -214,7 +130,7 @@ def _loss_of(values: Mapping[str, Any]) -> str | None:
     """
     for name in ("rl", "rlhf_type"):
         if (loss := values.get(name)) is not None:
-            if str(loss) not in _STAGES:
+            if str(loss) not in STAGES:
                 raise RecipeError(
                     f"{name}: {loss} is not supported in this version",
                     code="not-in-this-version",
@@ -231,7 +147,7 @@ def _implied_stage(values: Mapping[str, Any]) -> str | None:
     if "reward_model" in values and "base_model" in values:
         return "reward"
     losses = values.get("loss_type", "")
-    is_preference = "beta" in values or (isinstance(losses, str) and losses in _LOSSES)
+    is_preference = "beta" in values or (isinstance(losses, str) and losses in LOSSES)
     return "preference" if is_preference else None
 
 
@@ -272,7 +188,7 @@ def _of_ms_swift(text: str) -> dict[str, Any]:
 def _of_mapping(values: dict[str, Any]) -> list[dict[str, Any]]:
     """A data set of axolotl or TRL."""
     path, files = values["path"], values.get("data_files")
-    if path in _READERS and files:
+    if path in READERS and files:
         return [{"path": str(file)} for file in (files if isinstance(files, list) else [files])]
     split = values.get("split", values.get("train_on_split"))
     own = {
@@ -292,7 +208,7 @@ def _left_out_of_data(data: Any) -> list[str]:
         for key in ("split", "shards", "data_files", "data_dir", "columns")
         if isinstance(each, dict) and each.get(key)
         if not (key == "split" and str(each[key]).isidentifier())
-        if not (key == "data_files" and each.get("path") in _READERS)
+        if not (key == "data_files" and each.get("path") in READERS)
     ]
 
 
@@ -302,9 +218,9 @@ def _asked(values: Mapping[str, Any], stage: str | None) -> tuple[dict[str, Any]
     left_out = []
     for name, value in values.items():
         if (
-            name in _SAID
+            name in SAID
             or name.startswith("dataloader_")
-            or (name in _STEPS and values.get(_STEPS[name], "steps") != "steps")
+            or (name in STEPS and values.get(STEPS[name], "steps") != "steps")
         ):
             continue
         found = _translated(name, value, stage)
@@ -314,7 +230,7 @@ def _asked(values: Mapping[str, Any], stage: str | None) -> tuple[dict[str, Any]
             left_out.append(name)
     if (precision := _precision(values)) is not None:
         asked["precision"] = precision
-    if evaluation := next((_data_sets(values[name]) for name in _EVALUATION if name in values), None):
+    if evaluation := next((_data_sets(values[name]) for name in EVALUATION if name in values), None):
         asked["data.eval"] = evaluation[0]["path"] if len(evaluation) == 1 else _listed([e["path"] for e in evaluation])
     batch, micro = values.get("batch_size", 0), values.get("micro_batch_size", 0)
     if _is_count(batch) and _is_count(micro):
@@ -333,14 +249,14 @@ def _translated(name: str, value: Any, stage: str | None) -> dict[str, Any] | No
     """Keys and values here; None where there are none."""
     if name == "deepspeed" and isinstance(value, str):
         of_file = {"parallel.strategy": "deepspeed", "parallel.deepspeed.config": value}
-        return _ZERO.get(value) or (of_file if value.endswith(".json") else None)
+        return ZERO.get(value) or (of_file if value.endswith(".json") else None)
     if name in ("fsdp", "fsdp_config"):
         return _of_fsdp(value)
     if name == "loss_type":
         return _of_loss_type(value, stage)
-    if name in _CHOICES:
-        return _CHOICES[name] if value else None
-    key = _KEYS[name] if name in _KEYS else key_here(name)
+    if name in CHOICES:
+        return CHOICES[name] if value else None
+    key = KEYS[name] if name in KEYS else key_here(name)
     if not key or "," in key:
         return None
     if key == "data.eval_fraction" and _is_count(value):
@@ -356,20 +272,20 @@ def _translated(name: str, value: Any, stage: str | None) -> dict[str, Any] | No
 
 def _value(key: str, value: Any) -> Any:
     """The value of a key here, as it is written on the command line; None where it cannot be one."""
-    if key in _SWITCHES:
+    if key in SWITCHES:
         return "true" if value else "false"
-    if key in _LISTS:
+    if key in LISTS:
         names = value if isinstance(value, list) else [value]
         if names in (["all-linear"], ["all"]):
             return "all-linear"
         return _listed(names) if all(isinstance(each, str) and each.isidentifier() for each in names) else None
     if key == "optim.scheduler":
-        return _SCHEDULERS.get(str(value))
+        return SCHEDULERS.get(str(value))
     if key == "optim.optimizer":
-        return _OPTIMIZERS.get(str(value))
-    if key in _COUNTS and not _is_count(value):
+        return OPTIMIZERS.get(str(value))
+    if key in COUNTS and not _is_count(value):
         return None
-    return value if _is_number(value) and key.partition(".")[0] in _SECTIONS else None
+    return value if _is_number(value) and key.partition(".")[0] in SECTIONS else None
 
 
 def _of_loss_type(value: Any, stage: str | None) -> dict[str, Any] | None:
@@ -378,7 +294,7 @@ def _of_loss_type(value: Any, stage: str | None) -> dict[str, Any] | None:
         return {}
     if names == ["dft"] and stage != "preference":
         return {"method.sft.loss": "dft"}
-    return {"method.preference.loss": names[0]} if len(names) == 1 and names[0] in _LOSSES else None
+    return {"method.preference.loss": names[0]} if len(names) == 1 and names[0] in LOSSES else None
 
 
 def _of_fsdp(value: Any) -> dict[str, Any]:
@@ -396,7 +312,7 @@ def _precision(values: Mapping[str, Any]) -> str | None:
     for name in ("bf16", "fp16"):
         if values.get(name) is True:
             return name
-    return _TYPES.get(str(values.get("torch_dtype"))) if "dataset" in values else None
+    return TYPES.get(str(values.get("torch_dtype"))) if "dataset" in values else None
 
 
 def _settle(asked: dict[str, Any], tool: str | None, stage: str | None, *, is_adapted: bool) -> None:
@@ -415,11 +331,11 @@ def _settle(asked: dict[str, Any], tool: str | None, stage: str | None, *, is_ad
         asked.pop("eval.every_steps", None)
     if tool is None:
         return
-    defaults = _ALWAYS | _DEFAULTS[tool]
+    defaults = ALWAYS | DEFAULTS[tool]
     if stage in (None, "sft"):
         defaults["data.packing"] = "false"
     if tool == "TRL":
-        defaults["optim.learning_rate"] = _TRL_RATES.get(stage or "", "2e-5")
+        defaults["optim.learning_rate"] = TRL_RATES.get(stage or "", "2e-5")
     if tool == "ms-swift":
         defaults["optim.learning_rate"] = "1e-4" if is_adapted else "1e-5"
         # Of a training on one device.
