@@ -14,6 +14,8 @@ from typing import Any
 
 from ascendtune.core.document import Document, read_document
 from ascendtune.core.errors import MachineError, RecipeError, together
+from ascendtune.core.suggest import did_you_mean
+from ascendtune.recipe.deepspeed_keys import KNOWN, PASSED_ON, REPLACED, REQUIRED, UNSUPPORTED, is_comment
 from ascendtune.recipe.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS, offload_fault
 from ascendtune.recipe.recipe import Recipe
 
@@ -22,18 +24,6 @@ _IMPOSSIBLE = "invalid-value"
 Config = dict[str, Any]
 OFFLOADED = ("offload_optimizer", "offload_param")
 
-# Sections that would replace a part of ascendtune, and the recipe keys for it.
-_OURS = {
-    "scheduler": "optim.scheduler, optim.warmup_ratio and optim.min_learning_rate_ratio",
-    "amp": "precision",
-    "torch_autocast": "precision",
-    "curriculum_learning": "the order of rows, which the seed decides",
-    "data_efficiency": "the order of rows, which the seed decides",
-    "autotuning": "batch.per_device and parallel.deepspeed",
-    "elasticity": "batch.per_device and batch.accumulate",
-    "compression_training": "precision",
-    "tensor_parallel": "nothing: tensor parallelism is not supported in this version",
-}
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd"}
 
 
@@ -54,8 +44,9 @@ def zero_config(recipe: Recipe, *, compute: str | None, ranks: int | None, hidde
     else:
         document = read_document(Path(section.config), "DeepSpeed JSON")
         _Comparison(document, recipe, compute, ranks).complain()
-        config = document.values
-    config.pop("optimizer", None)
+        # DeepSpeed refuses some sections also where they are off, and stumbles over "auto" and null.
+        passed = {key: value for key, value in document.values.items() if key in PASSED_ON}
+        config = {key: value for key, value in passed.items() if value not in (None, AUTO)}
     for name in ("bf16", "fp16"):
         asked = config.get(name, {})
         options = {key: value for key, value in asked.items() if key != "auto_cast" and value != AUTO}
@@ -63,11 +54,10 @@ def zero_config(recipe: Recipe, *, compute: str | None, ranks: int | None, hidde
     # Skip, rather than apply, a step whose gradients are not numbers; DeepSpeed does so by itself in the other types.
     config["bf16"]["check_grad_overflow"] = True
     _fill_buckets(config.setdefault("zero_optimization", {}), hidden_size)
-    config.pop("train_batch_size", None)
     return {
+        **config,
         # DeepSpeed's own messages and timers are not printed.
         "steps_per_print": 2**40,
-        **config,
         "train_micro_batch_size_per_gpu": recipe.batch.micro_batch,
         # The loop says which micro-batch is the last; loss and gradients are divided by tokens, not by batches.
         "gradient_accumulation_steps": 1,
@@ -137,9 +127,17 @@ class _Comparison:
     def complain(self) -> None:
         recipe, optim, batch = self._recipe, self._recipe.optim, self._recipe.batch
         self._require_form()
-        for section, part in _OURS.items():
+        for section, part in REPLACED.items():
             if self._is_on(section):
                 self._contradiction(section, f"replaces {part}")
+        for section, feature in UNSUPPORTED.items():
+            if self._is_on(section):
+                what = f"'{section}': {feature} with DeepSpeed is not supported in this version"
+                self._complain(section, what, "remove it", "not-in-this-version")
+        for key, (value, reason) in REQUIRED.items():
+            if (found := self._find(key)) not in (None, AUTO, value):
+                what = f"'{key}' is {json.dumps(found)}, which would change what is trained: {reason}"
+                self._complain(key, what, f"remove it, or write {json.dumps(value)}", "conflicting-keys")
         self._same("train_micro_batch_size_per_gpu", batch.micro_batch, "batch.per_device")
         self._same("gradient_accumulation_steps", batch.accumulate, "batch.accumulate")
         if self._ranks is not None:
@@ -156,6 +154,7 @@ class _Comparison:
         self._same("optimizer.params.lr", recipe.learning_rate, "optim.learning_rate")
         self._same("optimizer.params.weight_decay", optim.weight_decay, "optim.weight_decay")
         self._same("optimizer.params.eps", optim.epsilon, "optim.epsilon")
+        self._same("optimizer.params.max_grad_norm", optim.max_grad_norm or 0.0, "optim.max_grad_norm")
         self._same("optimizer.params.betas", [optim.beta1, optim.beta2], "optim.beta1 and optim.beta2")
         self._require_possible_stage()
         if self._complaints:
@@ -165,6 +164,10 @@ class _Comparison:
         for key in ("zero_optimization", "bf16", "fp16"):
             if not isinstance(self._document.values.get(key, {}), dict):
                 self._complain(key, f"'{key}' is not an object", "write its keys between { and }", _IMPOSSIBLE)
+        for section, known in KNOWN.items():
+            self._require_known(section, known)
+        if "bfloat16" in self._document.values:
+            self._complain("bfloat16", "'bfloat16' is an older name for bf16", 'write "bf16"', _IMPOSSIBLE)
         if self._find("zero_optimization.stage") not in (None, 0, 1, 2, 3):
             self._complain("zero_optimization.stage", "there is no such ZeRO stage", "write 0, 1, 2 or 3", _IMPOSSIBLE)
         for part, old in zip(OFFLOADED, ("cpu_offload", "cpu_offload_params"), strict=True):
@@ -180,6 +183,27 @@ class _Comparison:
         if self._complaints:
             raise together(self._complaints)
 
+    def _require_known(self, section: str, known: frozenset[str]) -> None:
+        """Args:
+        section: "" for the whole file.
+        """
+        found = self._find(section) if section else self._document.values
+        if found in (None, AUTO):
+            return
+        if not isinstance(found, dict):
+            self._complain(section, f"'{section}' is not an object", "write its keys between { and }", _IMPOSSIBLE)
+            return
+        for key in found:
+            if key not in known and not is_comment(key):
+                name = f"{section}.{key}" if section else key
+                where = f"'{section}' of a DeepSpeed JSON" if section else "a DeepSpeed JSON"
+                self._complain(
+                    name,
+                    f"unknown key '{key}' in {where}",
+                    did_you_mean(key, sorted(known), otherwise="remove it: it would have no effect"),
+                    "unknown-deepspeed-key",
+                )
+
     def _require_possible_stage(self) -> None:
         keys = "zero_optimization"
         stage = self._find(f"{keys}.stage") or 0
@@ -194,9 +218,11 @@ class _Comparison:
                 self._complain(f"{keys}.{part}", what, remedy, "recipe-key-missing")
 
     def _is_on(self, section: str) -> bool:
-        """Whether the JSON has the section, and does not switch it off."""
+        """Whether the JSON has the section, and does not switch it off; 1 is the size of what is not divided."""
         found = self._document.values.get(section)
-        return bool(found) and not (isinstance(found, dict) and found.get("enabled") is False)
+        if isinstance(found, dict):
+            return bool(found) and found.get("enabled") not in (False, AUTO) and found.get("autotp_size") not in (0, 1)
+        return found is True or (bool(found) and found not in (1, AUTO))
 
     def _same(self, key: str, expected: Any, name: str) -> None:
         found = self._find(key)
@@ -204,7 +230,7 @@ class _Comparison:
             self._contradiction(key, f"is {json.dumps(found)}, {name} {json.dumps(expected)}")
 
     def _contradiction(self, key: str, what: str) -> None:
-        agree = "remove it" if key in _OURS else 'make them agree, or write "auto": then the recipe\'s value counts'
+        agree = "remove it" if key in REPLACED else 'make them agree, or write "auto": then the recipe\'s value counts'
         self._complain(key, f"the DeepSpeed JSON contradicts the recipe: '{key}' {what}", agree, "conflicting-keys")
 
     def _complain(self, key: str, what: str, remedy: str, code: str) -> None:

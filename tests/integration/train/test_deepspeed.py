@@ -23,12 +23,14 @@ from tests.integration.train.test_reference import RowsInOrder, pad
 from ascendtune.check.align.noise import expected_noise
 from ascendtune.check.align.side import read_side
 from ascendtune.check.align.stages import compare
-from ascendtune.core.errors import CheckFailed, MachineError
+from ascendtune.core.errors import CheckFailed, MachineError, RecipeError
 from ascendtune.machine.torch_backend.find import find_device
+from ascendtune.recipe.deepspeed_config import zero_config
+from ascendtune.recipe.deepspeed_keys import KNOWN
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.setup import set_up
-from ascendtune.train.strategy.deepspeed import DeepSpeedStrategy
+from ascendtune.train.strategy.deepspeed import DeepSpeedStrategy, require_accepted
 from ascendtune.train.supervision import Phases
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 # Where it can be imported, accelerate and transformers import it too, in every process and with other results: these
 # tests have a process of their own, to which `make test` shows DeepSpeed.
 pytest.importorskip("deepspeed", reason="DeepSpeed is shown to a process of its own (make deepspeed-tests)")
+from deepspeed.runtime.config import DeepSpeedConfig
 
 LORA: dict[str, Any] = {"method": {"tuner": "lora"}}
 DORA: dict[str, Any] = {"method": {"tuner": "lora", "lora": {"dora": True}}}
@@ -151,6 +154,53 @@ def test_own_deepspeed_json_gives_the_curve_of_one_device(train: Train, train_on
     path = tmp_path / "ds_z3_config.json"
     path.write_text(json.dumps(config))
     assert_same(train_on_ranks(1, optim=SHORT, parallel=deepspeed(config=str(path))), train(optim=SHORT))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"zero_optimization": {"stage": 2, "overlap_com": True}},
+        {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pinmemory": True}}},
+        {"zero_optimization": {"stage": 3, "mics_shard_size": 2}},
+        {"fp16": {"loss_scales": 128}},
+        {"communication_data_type": "f32"},
+        {"checkpoint": 7},
+    ],
+    ids=str,
+)
+def test_what_deepspeed_refuses_is_an_error_of_the_recipe(
+    recipe: Callable[..., Recipe], tmp_path: Path, config: dict[str, Any]
+) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(config))
+    passed = zero_config(recipe(parallel=deepspeed(config=str(path))), compute=None, ranks=None, hidden_size=None)
+    with pytest.raises(RecipeError) as raised:
+        require_accepted(passed, path)
+    assert raised.value.code == "deepspeed-config-refused" and raised.value.where == str(path)
+
+
+def test_keys_of_a_json_that_are_known_are_those_that_deepspeed_reads() -> None:
+    """A key of a new version of DeepSpeed must be decided on here."""
+    read: set[str] = set()
+
+    class Reading(dict[str, Any]):
+        def get(self, key: str, default: Any = None) -> Any:
+            read.add(key)
+            return super().get(key, default)
+
+        def __contains__(self, key: object) -> bool:
+            read.add(str(key))
+            return super().__contains__(key)
+
+        def keys(self) -> Any:
+            return self
+
+        def __copy__(self) -> Reading:
+            return self
+
+    DeepSpeedConfig(Reading(train_micro_batch_size_per_gpu=1, train_batch_size=1))
+    assert "tensorboard" in read and "nebula" in read
+    assert sorted(read - KNOWN[""]) == []
 
 
 @pytest.mark.parametrize("stage", [pytest.param(0, marks=pytest.mark.soak), 2, 3])

@@ -83,9 +83,76 @@ def test_values_that_agree_are_fine(tmp_path: Path) -> None:
     assert stage_of(from_json(tmp_path, agreeing)) == 0
 
 
-@pytest.mark.parametrize("section", ["amp", "autotuning", "elasticity", "curriculum_learning", "torch_autocast"])
-def test_section_that_is_switched_off_is_fine(tmp_path: Path, section: str) -> None:
-    assert from_json(tmp_path, {"zero_optimization": {"stage": 2}, section: {"enabled": False}})
+@pytest.mark.parametrize(
+    "off",
+    [
+        *({name: {"enabled": False}} for name in ("amp", "autotuning", "elasticity", "curriculum_learning")),
+        {"torch_autocast": {"enabled": "auto"}},
+        {"sparse_gradients": False},
+        {"compression_training": {}},
+        {"tensor_parallel": {"autotp_size": 1}},
+        {"sequence_parallel_size": 1},
+        {"scheduler": None},
+        {"optimizer": None},
+        {"wall_clock_breakdown": "auto"},
+        {"_comment": "ours"},
+        {"//": "ours"},
+    ],
+    ids=str,
+)
+def test_what_is_switched_off_is_not_passed_on(tmp_path: Path, off: dict[str, Any]) -> None:
+    """DeepSpeed refuses `amp` and others also where they are off."""
+    zero = {"zero_optimization": {"stage": 2}}
+    assert from_json(tmp_path, {**zero, **off}) == from_json(tmp_path, zero)
+
+
+@pytest.mark.parametrize(
+    ("key", "place", "remedy"),
+    [
+        ("gradient_cliping", '{"gradient_cliping": 0.5}', "gradient_clipping"),
+        ("typ", '{"optimizer": {"typ": "Lamb"}}', "type"),
+        ("learning_rate", '{"optimizer": {"params": {"learning_rate": 3}}}', "remove it"),
+        ("zero_optimisation", '{"zero_optimisation": {"stage": 3}}', "zero_optimization"),
+    ],
+)
+def test_unknown_key_is_found(tmp_path: Path, key: str, place: str, remedy: str) -> None:
+    with pytest.raises(RecipeError) as raised:
+        from_json(tmp_path, f"{{\n\n{place[1:]}")
+    assert raised.value.code == "unknown-deepspeed-key" and f"'{key}'" in raised.value.what
+    assert remedy in raised.value.remedy and raised.value.where == f"{tmp_path / 'ds.json'}:3"
+
+
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        ({"gradient_allreduce_op": "sum"}, "conflicting-keys"),
+        ({"managed_gradient_accumulation": False}, "conflicting-keys"),
+        ({"zero_optimization": {"stage": 2, "compute_grad_norm": False}}, "conflicting-keys"),
+        ({"optimizer": {"type": "Adam", "params": {"adam_w_mode": False}}}, "conflicting-keys"),
+        ({"optimizer": {"type": "AdamW", "params": {"amsgrad": True}}}, "conflicting-keys"),
+        ({"optimizer": {"params": {"momentum": 0.9}}}, "conflicting-keys"),
+        ({"optimizer": {"params": {"max_grad_norm": 0.3}}}, "conflicting-keys"),
+        ({"quantize_training": {"enabled": True}}, "conflicting-keys"),
+        ({"sparse_gradients": True}, "not-in-this-version"),
+        ({"progressive_layer_drop": {"enabled": True}}, "not-in-this-version"),
+        ({"tensor_parallel": {"autotp_size": 4}}, "not-in-this-version"),
+        ({"sequence_parallel_size": 2}, "not-in-this-version"),
+        ({"bfloat16": {"enabled": True}}, "invalid-value"),
+        ({"optimizer": "AdamW"}, "invalid-value"),
+        ({"optimizer": {"params": [1]}}, "invalid-value"),
+    ],
+    ids=str,
+)
+def test_what_would_change_the_training_is_refused(tmp_path: Path, config: dict[str, Any], code: str) -> None:
+    with pytest.raises(RecipeError) as raised:
+        from_json(tmp_path, config)
+    assert raised.value.code == code
+
+
+@pytest.mark.parametrize("steps", [0, 5, "auto", None, 1e999], ids=str)
+def test_deepspeed_prints_no_steps(tmp_path: Path, steps: Any) -> None:
+    """It would divide by the number."""
+    assert from_json(tmp_path, {"steps_per_print": steps})["steps_per_print"] == 2**40
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ The engine does the backward pass and the step; loop, divisor, schedule and opti
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import pickle
@@ -27,6 +28,7 @@ from ascendtune.core.files import ask_disk
 from ascendtune.core.ownership import require_own
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.deepspeed_config import (
+    Config,
     parts_on_disk,
     require_deepspeed,
     silence_deepspeed,
@@ -64,6 +66,8 @@ class DeepSpeedStrategy(GroupStrategy):
         self._deepspeed = _import()
         super().__init__(device, recipe, reason)
         config = zero_config(recipe, compute=None, ranks=None, hidden_size=None)
+        if (file := recipe.parallel.deepspeed.config) is not None:
+            require_accepted(config, Path(file))
         self._stage = stage_of(config)
         self._swaps = bool(parts_on_disk(config))
         self._held = ExitStack()
@@ -246,6 +250,30 @@ def _import() -> Any:
     # Lets ranks on one CPU host add through shared memory; compiling it takes minutes, and Gloo adds as well.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
+
+
+def require_accepted(config: Config, file: Path) -> None:
+    """Raise RecipeError where DeepSpeed refuses what a user's JSON passes on, such as a misspelt key of a section.
+
+    Args:
+        file: the JSON, for the message.
+    """
+    from deepspeed.runtime.config import DeepSpeedConfig, DeepSpeedConfigError
+    from pydantic import ValidationError
+
+    try:
+        DeepSpeedConfig(copy.deepcopy(config))
+    except (DeepSpeedConfigError, ValueError, TypeError, AttributeError, AssertionError) as error:
+        reasons = [str(error)]
+        if isinstance(error, ValidationError):
+            # Its title is a class, such as DeepSpeedZeroConfig.
+            reasons = [f"{'.'.join(map(str, each['loc']))} ({error.title}): {each['msg']}" for each in error.errors()]
+        raise RecipeError(
+            f"DeepSpeed refuses this: {'; '.join(reasons)}",
+            code="deepspeed-config-refused",
+            remedy="correct or remove it",
+            where=file,
+        ) from error
 
 
 def _require_same_modules(root: RootModule, *, stage: int, ranks: int) -> None:

@@ -1,0 +1,78 @@
+"""Keys of DeepSpeed's JSON (0.19), by what becomes of them. DeepSpeed ignores a top-level key that it does not know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+REPLACED = {
+    "scheduler": "optim.scheduler, optim.warmup_ratio and optim.min_learning_rate_ratio",
+    "amp": "precision",
+    "torch_autocast": "precision",
+    "curriculum_learning": "the order of rows, which the seed decides",
+    "data_efficiency": "the order of rows, which the seed decides",
+    "autotuning": "batch.per_device and parallel.deepspeed",
+    "elasticity": "batch.per_device and batch.accumulate",
+    "compression_training": "precision",
+    "quantize_training": "precision",
+    "nebula": "checkpoint.every_steps and checkpoint.keep",
+}
+"""Sections that would replace a part of ascendtune -> the recipe keys for it."""
+
+UNSUPPORTED = {
+    "tensor_parallel": "tensor parallelism",
+    "expert_parallel": "expert parallelism",
+    "sequence_parallel_size": "sequence parallelism",
+    "hybrid_engine": "generating while training",
+    "progressive_layer_drop": "dropping layers",
+    "eigenvalue": "quantised training",
+    "sparse_attention": "sparse attention",
+    "sparse_gradients": "sending gradients sparsely",
+    "graph_harvesting": "graph harvesting",
+}
+"""Sections and keys -> what they switch on. DeepSpeed has removed some, and refuses them also where they are off."""
+
+REQUIRED: dict[str, tuple[Any, str]] = {
+    "gradient_allreduce_op": ("mean", "the loss is divided for a mean over the devices"),
+    "managed_gradient_accumulation": (True, "the loop says which micro-batch is the last"),
+    "zero_optimization.compute_grad_norm": (True, "each step records the norm of its gradients"),
+    "optimizer.params.adam_w_mode": (True, "weights decay as in AdamW"),
+    "optimizer.params.bias_correction": (True, "AdamW corrects its means of the first steps"),
+    "optimizer.params.amsgrad": (False, "there is no AMSGrad"),
+    "optimizer.params.momentum": (0, "sgd has no momentum"),
+    "optimizer.params.dampening": (0, "sgd has no momentum"),
+    "optimizer.params.nesterov": (False, "sgd has no momentum"),
+}
+"""Key -> the only value that trains as the recipe says, and why. All others would change the result in silence."""
+
+PASSED_ON = frozenset((
+    "activation_checkpointing", "aio", "bf16", "checkpoint", "comet", "comms_logger", "communication_data_type",
+    "compile", "csv_monitor", "data_types", "datastates_ckpt", "dataloader_drop_last", "disable_allgather",
+    "disable_python_gc", "dump_state", "flops_profiler", "fp16", "gradient_predivide_factor", "log_level",
+    "memory_breakdown", "pipeline", "prescale_gradients", "seq_parallel_communication_data_type", "tensorboard",
+    "timers", "use_data_before_expert_parallelism", "vocabulary_size", "wall_clock_breakdown", "wandb",
+    "weight_quantization", "zero_optimization",
+))  # fmt: skip
+"""Top-level keys that DeepSpeed reads and that change nothing of the recipe."""
+
+_OWN = frozenset((
+    "bfloat16", "gradient_accumulation_steps", "gradient_allreduce_op", "gradient_clipping",
+    "managed_gradient_accumulation", "optimizer", "steps_per_print", "train_batch_size",
+    "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
+))  # fmt: skip
+# How an optimizer computes, not what.
+_WAYS = frozenset(("torch_adam", "fused", "foreach", "fp32_optimizer_states"))
+
+KNOWN = {
+    "": frozenset((*REPLACED, *UNSUPPORTED, *PASSED_ON, *_OWN)),
+    "optimizer": frozenset(("type", "params", "legacy_fusion")),
+    "optimizer.params": frozenset((
+        "lr", "betas", "eps", "weight_decay", "max_grad_norm", *_WAYS,
+        *(key.rpartition(".")[2] for key in REQUIRED if key.startswith("optimizer.params.")),
+    )),
+}  # fmt: skip
+"""Section -> its keys, where DeepSpeed does not look for unknown ones, or never sees it ("optimizer")."""
+
+
+def is_comment(key: str) -> bool:
+    """Whether a key only holds a remark: JSON has no comments."""
+    return key.startswith(("_", "/", "#")) or key.lower() in ("comment", "comments")
