@@ -45,7 +45,14 @@ NEEDS_WHOLE_MATRICES = {
 }
 """Optimizers that do not work on shards of a matrix, with the reason."""
 
-_LESS = "adafactor keeps less than adamw in memory, method.tuner: lora least"
+BITSANDBYTES_OPTIMIZERS = (
+    *("adamw_8bit", "adamw_bnb_8bit", "paged_adamw", "paged_adamw_8bit", "paged_adamw_32bit"),
+    *("lion_8bit", "lion_32bit", "paged_lion_8bit", "paged_lion_32bit", "rmsprop_bnb", "rmsprop_bnb_8bit"),
+    *("rmsprop_bnb_32bit", "ademamix", "ademamix_8bit", "paged_ademamix_8bit", "paged_ademamix_32bit"),
+)
+"""Names in transformers of optimizers that bitsandbytes computes."""
+
+_LESS = "optimizer: adafactor needs less memory than adamw, and method.tuner: lora needs the least"
 # Optimizers of other tools, and how these name AdamW.
 _OTHER_OPTIMIZERS = {
     "adam_mini": f"Adam-mini is not supported in this version: {_LESS}",
@@ -54,7 +61,7 @@ _OTHER_OPTIMIZERS = {
     "galore": f"GaLore is not supported in this version: {_LESS}",
     "lion": "Lion is not supported in this version: use auto",
     **dict.fromkeys(
-        ("adamw_8bit", "adamw_bnb_8bit", "paged_adamw", "paged_adamw_8bit", "paged_adamw_32bit"),
+        BITSANDBYTES_OPTIMIZERS,
         f"optimizers of bitsandbytes are not supported in this version: {_LESS}",
     ),
     **dict.fromkeys(("adamw_hf", "adamw_torch", "adamw_torch_fused", "adamw_torch_npu_fused"), "use auto"),

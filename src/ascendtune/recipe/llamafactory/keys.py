@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ascendtune.recipe.sections import BITSANDBYTES_OPTIMIZERS
+
 Kind = (
     Literal["text", "whole number", "number", "numbers", "truth", "names", "text or truth", "text or mapping"]
     | tuple[str, ...]
@@ -37,6 +39,15 @@ OTHER_VALUES = {
     ("pref_loss", "dpo"): "use sigmoid, which is DPO's own loss",
 }
 """Value of a key that LLaMA-Factory had once, or that is written by mistake -> what to do."""
+
+UNSUPPORTED_VALUES = {
+    ("optim", name): (
+        f"optim: {name}: optimizers of bitsandbytes are not supported in this version",
+        "write adamw_torch; adafactor needs less memory, and finetuning_type: lora needs the least",
+    )
+    for name in BITSANDBYTES_OPTIMIZERS
+}
+"""Value that LLaMA-Factory has and this version has not -> what it is, and what to do."""
 
 TRANSLATED: dict[str, Key] = {
     # What is trained.

@@ -13,7 +13,15 @@ from ascendtune.core.errors import RecipeError, together
 from ascendtune.core.files import expanded
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.recipe.llamafactory.ignored_keys import IGNORED_KEYS
-from ascendtune.recipe.llamafactory.keys import ALIASES, NOT_OFFERED, OTHER_VALUES, TRANSLATED, Key, Kind
+from ascendtune.recipe.llamafactory.keys import (
+    ALIASES,
+    NOT_OFFERED,
+    OTHER_VALUES,
+    TRANSLATED,
+    UNSUPPORTED_VALUES,
+    Key,
+    Kind,
+)
 from ascendtune.recipe.llamafactory.unsupported import REFUSED, Refused
 
 
@@ -171,6 +179,9 @@ class LlamaFactoryRecipe:
         taken = _of_kind(kind, value)
         if taken is not None:
             self._values[key] = taken
+            return
+        if unsupported := UNSUPPORTED_VALUES.get((key, str(value))):
+            self.complain(key, *unsupported, code="not-in-this-version")
             return
         if isinstance(kind, tuple) and (found := OTHER_VALUES.get((key, str(value)))):
             remedy = found
