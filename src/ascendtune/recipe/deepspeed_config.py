@@ -53,7 +53,12 @@ def zero_config(recipe: Recipe, *, compute: str | None, ranks: int | None, hidde
         config[name] = {**options, "enabled": compute == name}
     # Skip, rather than apply, a step whose gradients are not numbers; DeepSpeed does so by itself in the other types.
     config["bf16"]["check_grad_overflow"] = True
-    _fill_buckets(config.setdefault("zero_optimization", {}), hidden_size)
+    zero = config.setdefault("zero_optimization", {})
+    _fill_buckets(zero, hidden_size)
+    if "round_robin_gradients" in zero:
+        # Only a matter of speed. With it DeepSpeed 0.19 orders weights anew in its buffers, and reads those of another
+        # parameter where it is asked for one: the model that is exported would be a mixture.
+        zero["round_robin_gradients"] = False
     return {
         **config,
         # DeepSpeed's own messages and timers are not printed.

@@ -156,6 +156,14 @@ def test_own_deepspeed_json_gives_the_curve_of_one_device(train: Train, train_on
     assert_same(train_on_ranks(1, optim=SHORT, parallel=deepspeed(config=str(path))), train(optim=SHORT))
 
 
+def test_order_of_gradients_does_not_mix_the_weights(train: Train, train_on_ranks: Train, tmp_path: Path) -> None:
+    """LLaMA-Factory's own files of stage 2 have the key."""
+    path = tmp_path / "ds_z2_config.json"
+    path.write_text(json.dumps({"zero_optimization": {"stage": 2, "round_robin_gradients": True}}))
+    own = {"batch": {"per_device": 2}, "parallel": deepspeed(config=str(path))}
+    assert_same(train_on_ranks(2, optim=SHORT, **own), train(optim=SHORT))
+
+
 @pytest.mark.parametrize(
     "config",
     [

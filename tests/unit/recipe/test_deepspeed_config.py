@@ -71,6 +71,11 @@ def test_auto_is_filled_from_the_recipe(tmp_path: Path) -> None:
     assert config["gradient_accumulation_steps"] == 1 and config["gradient_clipping"] == 1.0
 
 
+def test_weights_keep_their_order(tmp_path: Path) -> None:
+    zero = {"stage": 2, "round_robin_gradients": True}
+    assert from_json(tmp_path, {"zero_optimization": zero})["zero_optimization"]["round_robin_gradients"] is False
+
+
 def test_values_that_agree_are_fine(tmp_path: Path) -> None:
     agreeing = {
         "train_batch_size": 16,

@@ -91,6 +91,7 @@ def whole_tensors_of(model: nn.Module) -> WholeTensors:
             "with `ascendtune align`",
         )
     if is_engine(model):
+        _require_order(model)
         return EngineTensors(model)
     if any(_is_linked(each) for each in model.parameters()):
         raise InputError(
@@ -99,6 +100,17 @@ def whole_tensors_of(model: nn.Module) -> WholeTensors:
             remedy="give the engine that deepspeed.initialize returned: record(engine)",
         )
     return WholeTensors()
+
+
+def _require_order(engine: Any) -> None:
+    """Raise InputError where DeepSpeed (0.19) reads other weights than it is asked for: on several ranks."""
+    orders = getattr(getattr(engine, "optimizer", None), "round_robin_bit16_indices", ())
+    if any(list(order) != sorted(order) for order in orders):
+        raise InputError(
+            "DeepSpeed orders weights anew with round_robin_gradients, and cannot read one by its name",
+            code="model-not-recordable",
+            remedy='record with "round_robin_gradients": false, which trains the same',
+        )
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:

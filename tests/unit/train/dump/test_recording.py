@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from ascendtune.check.align.stages import compare
 from ascendtune.core.errors import InputError
 from ascendtune.train.dump.recording import Recording
 from ascendtune.train.dump.request import RecordRequest
+from ascendtune.train.dump.whole_tensors import whole_tensors_of
 
 
 class Net(nn.Module):
@@ -256,6 +259,15 @@ def test_model_of_flat_buffers_is_refused(tmp_path: Path, module: str, name: str
     with pytest.raises(InputError) as caught, ascendtune.align.record(wrapper, directory=tmp_path):
         pass
     assert caught.value.code == "model-not-recordable"
+
+
+@pytest.mark.parametrize(("orders", "fine"), [([[0, 1, 2], [0]], True), ([[0, 2, 1]], False), ([], True)])
+def test_engine_that_reads_other_weights_is_refused(orders: list[list[int]], fine: bool) -> None:
+    """DeepSpeed's `round_robin_gradients` on several ranks."""
+    engine = type("DeepSpeedEngine", (Net,), {"__module__": "deepspeed.runtime.engine"})()
+    engine.optimizer = SimpleNamespace(round_robin_bit16_indices=orders)
+    with nullcontext() if fine else pytest.raises(InputError):
+        whole_tensors_of(engine)
 
 
 def test_model_inside_an_engine_is_refused(tmp_path: Path) -> None:
