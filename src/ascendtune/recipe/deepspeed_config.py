@@ -16,6 +16,7 @@ from ascendtune.core.document import Document, read_document
 from ascendtune.core.errors import MachineError, RecipeError, together
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.recipe.deepspeed_keys import KNOWN, PASSED_ON, REPLACED, REQUIRED, UNSUPPORTED, is_comment
+from ascendtune.recipe.other_names import key_here
 from ascendtune.recipe.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS, offload_fault
 from ascendtune.recipe.recipe import Recipe
 
@@ -202,12 +203,10 @@ class _Comparison:
             if key not in known and not is_comment(key):
                 name = f"{section}.{key}" if section else key
                 where = f"'{section}' of a DeepSpeed JSON" if section else "a DeepSpeed JSON"
-                self._complain(
-                    name,
-                    f"unknown key '{key}' in {where}",
-                    did_you_mean(key, sorted(known), otherwise="remove it: it would have no effect"),
-                    "unknown-deepspeed-key",
-                )
+                remedy = did_you_mean(key, sorted(known), otherwise="remove it: it would have no effect")
+                if here := key_here(key):
+                    remedy = f"remove it: it would have no effect; the recipe's key is {here}"
+                self._complain(name, f"unknown key '{key}' in {where}", remedy, "unknown-deepspeed-key")
 
     def _require_possible_stage(self) -> None:
         keys = "zero_optimization"

@@ -59,11 +59,13 @@ _OWN = frozenset((
     "managed_gradient_accumulation", "optimizer", "steps_per_print", "train_batch_size",
     "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
 ))  # fmt: skip
+# No keys of DeepSpeed, but of files that LLaMA-Factory, accelerate and Ray hand out.
+_HARMLESS = frozenset(("comms_config", "monitor_config", "zero3_init_flag", "local_rank"))
 # How an optimizer computes, not what.
 _WAYS = frozenset(("torch_adam", "fused", "foreach", "fp32_optimizer_states"))
 
 KNOWN = {
-    "": frozenset((*REPLACED, *UNSUPPORTED, *PASSED_ON, *_OWN)),
+    "": frozenset((*REPLACED, *UNSUPPORTED, *PASSED_ON, *_OWN, *_HARMLESS)),
     "optimizer": frozenset(("type", "params", "legacy_fusion")),
     "optimizer.params": frozenset((
         "lr", "betas", "eps", "weight_decay", "max_grad_norm", *_WAYS,

@@ -181,10 +181,29 @@ def test_what_deepspeed_refuses_is_an_error_of_the_recipe(
 ) -> None:
     path = tmp_path / "ds.json"
     path.write_text(json.dumps(config))
-    passed = zero_config(recipe(parallel=deepspeed(config=str(path))), compute=None, ranks=None, hidden_size=None)
+    asked = recipe(parallel=deepspeed(config=str(path)))
+    passed = zero_config(asked, compute=None, ranks=None, hidden_size=None)
     with pytest.raises(RecipeError) as raised:
-        require_accepted(passed, path)
+        require_accepted(passed, asked)
     assert raised.value.code == "deepspeed-config-refused" and raised.value.where == str(path)
+
+
+def test_what_deepspeed_cannot_is_an_error_of_the_recipe(
+    recipe: Callable[..., Recipe], on_ranks: Callable[..., None], tmp_path: Path
+) -> None:
+    """It finds some faults only where it makes its engine."""
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"zero_optimization": {"stage": 2}, "gradient_predivide_factor": 2.0}))
+    asked = recipe(optim={"max_steps": 1}, parallel=deepspeed(config=str(path)))
+    on_ranks(1, partial(_train_with_what_deepspeed_cannot, asked))
+
+
+def _train_with_what_deepspeed_cannot(asked: Recipe) -> None:
+    start = prepare_run(asked, {})
+    assert start.run is not None
+    with closing(DeepSpeedStrategy(find_device(), asked)) as strategy, pytest.raises(RecipeError) as raised:
+        set_up(start.run, start.run.read(), asked, strategy, start.prepared, Phases(None), ExitStack())
+    assert raised.value.code == "deepspeed-config-refused"
 
 
 def test_keys_of_a_json_that_are_known_are_those_that_deepspeed_reads() -> None:

@@ -102,6 +102,7 @@ def test_values_that_agree_are_fine(tmp_path: Path) -> None:
         {"wall_clock_breakdown": "auto"},
         {"_comment": "ours"},
         {"//": "ours"},
+        {"comms_config": {"verbose": False}, "monitor_config": {"enabled": True}},
     ],
     ids=str,
 )
@@ -117,6 +118,7 @@ def test_what_is_switched_off_is_not_passed_on(tmp_path: Path, off: dict[str, An
         ("gradient_cliping", '{"gradient_cliping": 0.5}', "gradient_clipping"),
         ("typ", '{"optimizer": {"typ": "Lamb"}}', "type"),
         ("learning_rate", '{"optimizer": {"params": {"learning_rate": 3}}}', "remove it"),
+        ("gradient_checkpointing", '{"gradient_checkpointing": true}', "memory.gradient_checkpointing"),
         ("zero_optimisation", '{"zero_optimisation": {"stage": 3}}', "zero_optimization"),
     ],
 )

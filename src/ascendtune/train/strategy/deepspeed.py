@@ -66,8 +66,7 @@ class DeepSpeedStrategy(GroupStrategy):
         self._deepspeed = _import()
         super().__init__(device, recipe, reason)
         config = zero_config(recipe, compute=None, ranks=None, hidden_size=None)
-        if (file := recipe.parallel.deepspeed.config) is not None:
-            require_accepted(config, Path(file))
+        require_accepted(config, recipe)
         self._stage = stage_of(config)
         self._swaps = bool(parts_on_disk(config))
         self._held = ExitStack()
@@ -93,9 +92,10 @@ class DeepSpeedStrategy(GroupStrategy):
             self._held.enter_context(swap_directories(config))
         # torchrun sets it; DeepSpeed does not start without it.
         os.environ.setdefault("LOCAL_RANK", "0")
-        engine, *_ = self._deepspeed.initialize(
-            model=root, optimizer=make_optimizer(), config=config, dist_init_required=False
-        )
+        with _refusals(self.recipe):
+            engine, *_ = self._deepspeed.initialize(
+                model=root, optimizer=make_optimizer(), config=config, dist_init_required=False
+            )
         self._tensors = EngineTensors(engine)
         if self._stage == 3:
             # The loss multiplies with the head's weight itself, without calling the head.
@@ -252,18 +252,27 @@ def _import() -> Any:
     return deepspeed
 
 
-def require_accepted(config: Config, file: Path) -> None:
-    """Raise RecipeError where DeepSpeed refuses what a user's JSON passes on, such as a misspelt key of a section.
+def require_accepted(config: Config, recipe: Recipe) -> None:
+    """Raise RecipeError where DeepSpeed refuses what a user's JSON passes on, such as a misspelt key of a section."""
+    from deepspeed.runtime.config import DeepSpeedConfig
 
-    Args:
-        file: the JSON, for the message.
-    """
-    from deepspeed.runtime.config import DeepSpeedConfig, DeepSpeedConfigError
+    with _refusals(recipe):
+        DeepSpeedConfig(copy.deepcopy(config))
+
+
+@contextmanager
+def _refusals(recipe: Recipe) -> Iterator[None]:
+    """Context in which what DeepSpeed raises about a user's JSON becomes a RecipeError."""
+    from deepspeed.runtime.config import DeepSpeedConfigError
     from pydantic import ValidationError
 
     try:
-        DeepSpeedConfig(copy.deepcopy(config))
+        yield
     except (DeepSpeedConfigError, ValueError, TypeError, AttributeError, AssertionError) as error:
+        file = recipe.parallel.deepspeed.config
+        # Of the recipe's own keys it is a fault here.
+        if file is None:
+            raise
         reasons = [str(error)]
         if isinstance(error, ValidationError):
             # Its title is a class, such as DeepSpeedZeroConfig.
