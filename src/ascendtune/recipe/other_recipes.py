@@ -1,4 +1,4 @@
-"""Files that are given in place of a recipe: configurations of axolotl, TRL and ms-swift, data, models, programs.
+"""Files that are given in place of a recipe: configurations of other tools, data, models, programs.
 
 Each is answered with the commands that train the same here.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 from ascendtune.core.document import Document
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.other_commands import commands_here, tool_of
+from ascendtune.recipe.other_sections import refuse_sections
 
 _TOOLS = ("llamafactory-cli", "swift", "axolotl", "trl")
 # A command in a shell script that starts a process for each device.
@@ -91,3 +92,4 @@ def refuse_other_recipe(document: Document) -> None:
             remedy=str(commands_here(document.values, tool)),
             where=document.source,
         )
+    refuse_sections(document.values, document.source)
