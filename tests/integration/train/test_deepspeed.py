@@ -108,10 +108,29 @@ def test_a_checkpoint_is_read_by_deepspeed_on_as_many_ranks_only(train_on_ranks:
     for other, code in (
         (deepspeed(stage=1), "checkpoint-ranks-differ"),
         ({}, "checkpoint-form-differs"),
+        (deepspeed(stage=3), "checkpoint-form-differs"),
+        (deepspeed(stage=0), "checkpoint-form-differs"),
     ):
         with pytest.raises(AssertionError):
             train_on_ranks(1, **changes, parallel=other)
         assert run.read()["exit_cause"]["code"] == code
+
+
+def test_a_checkpoint_of_other_groups_is_refused(train_on_ranks: Train, tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    changes: dict[str, Any] = {
+        "optim": {"max_steps": 2},
+        "checkpoint": {"every_steps": 1, "resume": "auto"},
+        "parallel": deepspeed(config=str(path)),
+    }
+    path.write_text(json.dumps({"zero_optimization": {"stage": 3}}))
+    run = train_on_ranks(1, **changes).run
+    shutil.rmtree(run.model)
+    run.update(state="running")
+    path.write_text(json.dumps({"zero_optimization": {"stage": 3, "sub_group_size": 1000}}))
+    with pytest.raises(AssertionError):
+        train_on_ranks(1, **changes)
+    assert run.read()["exit_cause"]["code"] == "checkpoint-form-differs"
 
 
 @pytest.mark.soak

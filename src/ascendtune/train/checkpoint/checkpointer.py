@@ -44,7 +44,9 @@ _DIGESTS = "digests.json"
 
 _READERS = {
     "tensors": "parallel.strategy=ddp or fsdp",
-    "zero": "parallel.strategy=deepspeed, nothing on nvme",
+    "zero-0": "parallel.strategy=deepspeed, ZeRO stage 0",
+    "zero": "parallel.strategy=deepspeed, ZeRO stage 1 or 2",
+    "zero-3": "parallel.strategy=deepspeed, ZeRO stage 3, nothing on nvme",
     "zero-disk": "parallel.strategy=deepspeed, and the same on nvme",
 }
 """The recipe that reads each form of checkpoint."""

@@ -42,7 +42,7 @@ _NICENESS = 5
 class CheckpointContent(ABC):
     """Weights and optimizer state of a run, in one of the forms that checkpoints have."""
 
-    form: ClassVar[str]
+    form: str
     """For state.json: only the same form can be read."""
     on_any_ranks: ClassVar[bool]
     """Whether another number of ranks can read it."""

@@ -23,7 +23,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ascendtune.core.directories import cache_directory
-from ascendtune.core.errors import MachineError, RecipeError
+from ascendtune.core.errors import InputError, MachineError, RecipeError
 from ascendtune.core.files import ask_disk
 from ascendtune.core.ownership import require_own
 from ascendtune.machine.torch_backend.device import Device
@@ -147,10 +147,12 @@ class DeepSpeedStrategy(GroupStrategy):
 class EngineState(CheckpointContent):
     """What the engine writes and reads by itself."""
 
-    form = "zero"
     on_any_ranks = False
 
     def __init__(self, engine: Any, size_bytes: int, barrier: Callable[[], None]) -> None:
+        # Stages 1 and 2 write the same files; each of the others its own, and DeepSpeed fails without them.
+        stage = int(engine.zero_optimization_stage())
+        self.form = "zero" if stage in (1, 2) else f"zero-{stage}"
         self._engine = engine
         self._size_bytes = size_bytes
         self._barrier = barrier
@@ -184,6 +186,13 @@ class EngineState(CheckpointContent):
         except pickle.UnpicklingError as error:
             # torch's own message advises to load it as code.
             raise damaged_checkpoint(directory, "DeepSpeed's files hold more than tensors and plain values") from error
+        except (ValueError, AssertionError) as error:
+            raise InputError(
+                f"DeepSpeed cannot read this checkpoint with the present configuration: {error}",
+                code="checkpoint-form-differs",
+                remedy="resume with the DeepSpeed JSON that wrote it; or start over: checkpoint.resume=never",
+                where=directory,
+            ) from error
 
 
 @contextmanager
