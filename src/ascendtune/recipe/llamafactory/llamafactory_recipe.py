@@ -124,6 +124,8 @@ class LlamaFactoryRecipe:
         self.complaints: list[RecipeError] = []
         for written, value in document.values.items():
             key = dialect.aliases.get(written, written)
+            if written != key:
+                self._require_one_name(written, key)
             if (value is None or value == "") and key in dialect.keys:
                 continue
             if key in dialect.translated:
@@ -133,6 +135,14 @@ class LlamaFactoryRecipe:
             elif key not in dialect.ignored:
                 remedy = did_you_mean(key, dialect.keys, "docs/compat.md lists the keys that are known", cutoff=0.75)
                 self.complain(key, f"{dialect.name} has no key '{key}'", remedy, code="unknown-recipe-key")
+
+    def _require_one_name(self, old: str, new: str) -> None:
+        """Complain where a file has a key under both its names; the command line may say another value in either."""
+        values, places = self._document.values, self._document.places
+        starts = {str(places.get((name,), "")).rpartition(":")[0] for name in (old, new)}
+        if new in values and values[old] != values[new] and len(starts) == 1:
+            what = f"{old} and {new} are names of one key, and their values differ"
+            self.complain(old, what, f"remove {old}, the older name", code="conflicting-keys")
 
     def __getitem__(self, key: str) -> Any:
         """The value, or LLaMA-Factory's default; names as a list, or None."""
@@ -155,10 +165,11 @@ class LlamaFactoryRecipe:
     def ignored_keys(self) -> dict[str, list[str]]:
         """Reason -> the keys that are set to something other than their default and have no effect for that reason."""
         found: dict[str, list[str]] = {}
-        for key, value in self._document.values.items():
+        for written, value in self._document.values.items():
+            key = self._dialect.aliases.get(written, written)
             default, why = self._dialect.ignored.get(key, (value, ""))
             if value is not None and value != default:
-                found.setdefault(why, []).append(key)
+                found.setdefault(why, []).append(written)
         return found
 
     def put_copies(self, native: NativeRecipe) -> None:

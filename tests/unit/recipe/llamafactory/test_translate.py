@@ -278,6 +278,7 @@ def _refusals(path: Path) -> list[RecipeError]:
         ({"lr_scheduler_type": "cosine_with_min_lr"}, "needs min_lr or min_lr_rate", "{min_lr_rate: 0.1}"),
         ({"lr_scheduler_kwargs": {"num_cycles": 2}}, "lr_scheduler_kwargs with lr_scheduler_type: linear", "remove"),
         ({"bf16": True, "fp16": True}, "contradict", "keep one"),
+        ({"dpo_beta": 0.1, "pref_beta": 0.3}, "names of one key", "remove dpo_beta"),
         ({"val_size": 0.1, "eval_dataset": "rows"}, "contradict", "keep one"),
         ({"val_size": 1.5}, "val_size: 1.5", "a number of rows"),
         ({"eval_strategy": "steps"}, "needs evaluation data", "data.eval"),
@@ -363,6 +364,7 @@ def test_key_without_effect_is_noted_with_its_reason(write: Write) -> None:
     ("theirs", "said"),
     [
         ({"overwrite_output_dir": True}, "is resumed"),
+        ({"per_gpu_eval_batch_size": 4}, "per_gpu_eval_batch_size"),
         ({"pref_loss": "ipo", "stage": "dpo", "dataset": "pairs"}, "train sigmoid in its place"),
         ({"packing": True}, "do not attend to each other"),
         ({"stage": "pt", "dataset": "text"}, "do not attend to each other"),
