@@ -202,16 +202,23 @@ def reduces_once(module: nn.Module, recipe: Recipe, device: Device, *, shards: i
 
 
 def blocks_of(root: nn.Module) -> list[nn.Module]:
-    """The repeated decoder blocks of the model in `root`, in order, none inside another.
+    """The repeated decoder blocks of the model in `root`, in order, none inside another, each with weights of its own.
 
     Their classes are those that transformers must not split over devices; where a model does not name any, the members
-    of its longest list of modules.
+    of its longest list of modules. BERT names its embeddings, too, whose table is tied to the head: a weight that is
+    used elsewhere as well cannot be gathered for one block.
     """
     classes = {name for module in root.modules() for name in getattr(module, "_no_split_modules", None) or ()}
     found = [module for module in root.modules() if type(module).__name__ in classes]
     found = found or list(decoder_blocks(root)[1])
     inside = {below for block in found for below in block.modules() if below is not block}
-    return [block for block in found if block not in inside and any(True for _ in block.parameters())]
+    blocks = [block for block in found if block not in inside]
+    in_blocks = {module for block in blocks for module in block.modules()}
+    outside = {
+        each for module in root.modules() if module not in in_blocks for each in module.parameters(recurse=False)
+    }
+    uses = Counter([*outside, *(each for block in blocks for each in block.parameters())])
+    return [block for block in blocks if {uses[each] for each in block.parameters()} == {1}]
 
 
 def _give_zeros_to_unused(root: Any) -> None:

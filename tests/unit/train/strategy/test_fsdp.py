@@ -11,7 +11,7 @@ from ascendtune.core.errors import RecipeError
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.recipe.parallel import FsdpSection
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.strategy.fsdp import reduces_once, require_copies_on_nodes
+from ascendtune.train.strategy.fsdp import blocks_of, reduces_once, require_copies_on_nodes
 
 
 def recipe(**keys: Any) -> Recipe:
@@ -107,3 +107,42 @@ def test_whole_gradients_wait_where_they_fit(memory: int, keys: dict[str, Any], 
 def test_on_cpu_gradients_do_not_wait_unless_asked() -> None:
     asked = recipe(batch={"accumulate": 2})
     assert not reduces_once(nn.Linear(2, 2), asked, CpuDevice(), shards=2)
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+
+class Table(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(8, 4)
+        self.places = nn.Embedding(8, 4)
+
+
+class NamesItsTable(nn.Module):
+    """As BERT's classes, which name their embeddings among the modules that are not split."""
+
+    _no_split_modules = ("Table", "Layer")
+
+    def __init__(self, *, is_tied: bool) -> None:
+        super().__init__()
+        self.table = Table()
+        self.layers = nn.ModuleList([Layer(), Layer()])
+        self.head = nn.Linear(4, 8, bias=False)
+        if is_tied:
+            self.head.weight = self.table.words.weight
+
+
+def test_module_whose_weight_is_tied_to_another_is_not_a_block() -> None:
+    tied, untied = NamesItsTable(is_tied=True), NamesItsTable(is_tied=False)
+    assert blocks_of(tied) == list(tied.layers)
+    assert blocks_of(untied) == [untied.table, *untied.layers]
+
+
+def test_layers_that_share_their_weights_are_not_blocks() -> None:
+    model = NamesItsTable(is_tied=True)
+    model.layers[1].inner = model.layers[0].inner
+    assert blocks_of(model) == []
