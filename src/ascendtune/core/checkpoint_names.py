@@ -108,7 +108,7 @@ def _missing(run: RunDir, which: str, step: int | None, known: list[int]) -> Inp
 def _best_step(run: RunDir) -> int | None:
     losses = {
         record["step"]: record["loss"]
-        for record in run.read_evaluations()
+        for record in run.comparable_evaluations()
         if isinstance(record.get("step"), int) and isinstance(record.get("loss"), int | float)
     }
     finite = {step: loss for step, loss in losses.items() if math.isfinite(loss)}

@@ -358,6 +358,11 @@ class RunDir:
     def read_evaluations(self) -> Iterator[dict[str, Any]]:
         return read_json_lines(self.evaluations)
 
+    def comparable_evaluations(self) -> list[dict[str, Any]]:
+        """Those on the rows that the newest one is of: a resumed run may have other evaluation data."""
+        found = list(self.read_evaluations())
+        return [each for each in found if each.get("data_hash") == found[-1].get("data_hash")]
+
     def cut_back(self, step: int, evaluated_step: int) -> None:
         """Drop records after `step`, so that no step is recorded twice after a resume.
 

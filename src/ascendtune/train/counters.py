@@ -32,6 +32,8 @@ class Counters:
     """Evaluations since the last improvement."""
     evaluated_step: int = 0
     """The step of the last evaluation."""
+    evaluated_on: str = ""
+    """Hash of the rows that the evaluations are of; losses on other rows are not compared with them."""
     scaler: dict[str, Any] = field(default_factory=dict)
     """State of the fp16 gradient scaler."""
 
@@ -50,6 +52,11 @@ class Counters:
             self.worse_evaluations += 1
         self.evaluated_step = self.step
         return is_best
+
+    def forget_evaluations(self) -> None:
+        """Look for the best evaluation, and for improvements, from here on."""
+        self.best_step = self.best_loss = self.improved_loss = None
+        self.worse_evaluations = 0
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> Counters:

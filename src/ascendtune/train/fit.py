@@ -105,7 +105,7 @@ def fit(
 
             train(ready.run, ready.run.read(), callbacks)
     last = list(ready.run.read_metrics())[-1]
-    evaluations = [record["loss"] for record in ready.run.read_evaluations() if record["loss"] is not None]
+    evaluations = [record["loss"] for record in ready.run.comparable_evaluations() if record["loss"] is not None]
     return FitResult(
         run=ready.run,
         steps=last["step"],

@@ -140,6 +140,7 @@ class Recorder:
             "loss": _finite(loss),
             **_all_finite(extras),
             "labelled_tokens": labelled,
+            "data_hash": self.counters.evaluated_on,
             "seconds": seconds,
         }
         for callback in self.callbacks:

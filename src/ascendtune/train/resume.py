@@ -58,9 +58,13 @@ def require_same_base(
 
 
 def resume(
-    run: RunDir, source: Path | None, recipe: Recipe, strategy: Strategy, checkpointer: Checkpointer, total_steps: int
-) -> Counters:
+    run: RunDir, source: Path | None, recipe: Recipe, strategy: Strategy, checkpointer: Checkpointer,
+    total_steps: int, evaluated_on: str,
+) -> Counters:  # fmt: skip
     """Load the checkpoint that this start goes on from, if any, and remove later records and checkpoints.
+
+    Args:
+        evaluated_on: see `Counters.evaluated_on`.
 
     Raises:
         RecipeError: it is of another run, and of the last step or a later one.
@@ -76,6 +80,11 @@ def resume(
             "for an adapter method.lora.start_from=[RUN]",
             where=source,
         )
+    if evaluated_on != counters.evaluated_on and counters.evaluated_step:
+        if strategy.is_main and evaluated_on:
+            warn("the evaluation data has changed: its losses are not compared with those before")
+        counters.forget_evaluations()
+    counters.evaluated_on = evaluated_on
     best = counters.best_step if recipe.checkpoint.best else None
     # A start from an older checkpoint, or of another run, may be without the best one.
     if best is not None and (best > counters.step or not run.checkpoint(best).exists()):

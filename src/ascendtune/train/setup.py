@@ -132,7 +132,8 @@ def set_up(
     source = checkpoint_to_load(run, record)
     if source is not None:
         require_same_base(RunDir(source.parent.parent), recipe, model, start_weights["parameters"], resolved)
-    counters = resume(run, source, recipe, strategy, checkpointer, schedule.total_steps)
+    evaluated_on = held_out.dataset.content_hash() if held_out is not None else ""
+    counters = resume(run, source, recipe, strategy, checkpointer, schedule.total_steps, evaluated_on)
     if strategy.is_main:
         write_json(run.start_weights, start_weights)
         global_batch = batches.plan.global_batch

@@ -52,6 +52,16 @@ def test_a_checkpoint_is_found(which: str, step: int, run: RunDir) -> None:
     assert named_checkpoint(run, which) == run.checkpoint(step)
 
 
+def test_best_is_that_of_the_newest_evaluation_data(run: RunDir) -> None:
+    with run.evaluations.open("a") as file:
+        file.writelines(json.dumps({"step": step, "loss": 5.0 - step, "data_hash": "b"}) + "\n" for step in (4, 12))
+        file.write(json.dumps({"step": 8, "loss": 3.0, "data_hash": "b"}) + "\n")
+    assert named_checkpoint(run, "best") == run.checkpoint(12)
+    with run.evaluations.open("a") as file:
+        file.write(json.dumps({"step": 4, "loss": 9.0, "data_hash": "c"}) + "\n")
+    assert named_checkpoint(run, "best") == run.checkpoint(4)
+
+
 def test_a_missing_step_lists_the_others(run: RunDir) -> None:
     with pytest.raises(InputError) as caught:
         named_checkpoint(run, "5")

@@ -54,6 +54,21 @@ def test_token_dataset_returns_the_rows_that_were_written(
         assert labels.tolist() == [token if learnt else IGNORED for token, learnt in row]
 
 
+def test_content_hash_is_of_the_rows_and_not_of_their_shards(tmp_path: Path) -> None:
+    rows = [[(1, True), (2, True)], [(3, False)], [(4, True), (5, False), (6, True)]]
+
+    def hash_of(*shards: Rows) -> str:
+        directory = tmp_path / str(len(list(tmp_path.iterdir())))
+        directory.mkdir()
+        for number, shard in enumerate(shards):
+            write(directory / f"{number:05d}.arrow", shard, batch=2)
+        return TokenDataset.open(directory).content_hash()
+
+    assert hash_of(rows) == hash_of(rows[:1], rows[1:]) == hash_of(rows[:1], rows[1:2], rows[2:])
+    others = [rows[:2], rows[::-1], [*rows[:2], [(4, True), (5, True), (6, True)]], [[*rows[0], *rows[1]], rows[2]]]
+    assert len({hash_of(rows), *map(hash_of, others)}) == 5
+
+
 def test_groups_have_one_value_each(tmp_path: Path) -> None:
     for number, values in enumerate(([0.5, 0.5, 1, 1], [2, 2])):
         with ShardWriter(tmp_path / f"{number:05d}.arrow", group_size=2) as writer:

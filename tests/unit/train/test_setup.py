@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,11 @@ def start(tiny_model: Path, tmp_path: Path) -> Iterator[MakeLoop]:
     with torch.random.fork_rng(devices=[]), ExitStack() as held:
 
         def make(
-            rank: int = 0, resume_from: Path | None = None, record: dict[str, Any] | None = None, **changes: Any
+            rank: int = 0,
+            resume_from: Path | None = None,
+            record: dict[str, Any] | None = None,
+            allow_change: Sequence[str] = (),
+            **changes: Any,
         ) -> Loop:
             values = {
                 "run_dir": str(tmp_path / "run"),
@@ -60,7 +64,7 @@ def start(tiny_model: Path, tmp_path: Path) -> Iterator[MakeLoop]:
                 "checkpoint": {"every_steps": 1, "keep": 9, "best": False},
             }
             recipe = Recipe.check({**values, **changes})
-            ready = prepare_run(recipe, {})
+            ready = prepare_run(recipe, {}, allow_change=allow_change)
             assert ready.run is not None and ready.claim is not None
             ready.claim.release()
             record = record or ready.run.read() | ({"resume_from": str(resume_from)} if resume_from else {})
@@ -152,6 +156,39 @@ def test_a_checkpoint_of_another_run_without_a_step_left_is_refused(start: MakeL
     with pytest.raises(RecipeError) as caught:
         start(optim={"max_steps": 2}, **other)
     assert caught.value.code == "nothing-to-train" and "ends after step 2" in caught.value.what
+
+
+@pytest.mark.parametrize("is_of_another_run", [False, True])
+def test_losses_on_other_evaluation_rows_are_not_compared(
+    start: MakeLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    is_of_another_run: bool,
+) -> None:  # fmt: skip
+    """Rows that are harder than those before: no step would be the best any more, and the run would stop."""
+    losses = iter([1.0, 2.0, 9.0, 8.0, 8.5])
+    monkeypatch.setattr("ascendtune.train.loop.evaluate", lambda *_: (next(losses), {}))
+    rows, held_out = tmp_path / "rows.jsonl", tmp_path / "held_out.jsonl"
+    held_out.write_text(rows.read_text().splitlines()[0])
+    changes: dict[str, Any] = {
+        "data": {"train": str(rows), "eval": str(held_out), "packing": False, "max_length": 64},
+        "eval": {"every_steps": 1, "early_stop": {"patience": 2}},
+        "optim": {"max_steps": 5},
+        "checkpoint": {"every_steps": 1, "keep": 9, "best": True},
+    }
+    first = start(**changes, align={"stop_after": 2})
+    first.run()
+    first.checkpointer.wait()
+    again = start(**changes)
+    assert (again.counters.step, again.counters.best_loss, again.counters.worse_evaluations) == (2, 1.0, 1)
+    assert "evaluation data" not in caplog.text
+
+    held_out.write_text(rows.read_text().splitlines()[0].replace("Paris", "Rome"))
+    where: dict[str, Any] = {"allow_change": ["data"]}
+    if is_of_another_run:
+        where = {"run_dir": str(tmp_path / "other"), "resume_from": first.run_directory.checkpoint(2)}
+    again = start(**changes, **where)
+    assert "the evaluation data has changed" in caplog.text
+    assert again.run() == "all steps done"
+    assert (again.counters.best_step, again.counters.best_loss) == (4, 8.0)
 
 
 def test_a_restart_before_the_first_checkpoint_begins_at_that_of_the_other_run_again(

@@ -19,7 +19,7 @@ def summary_lines(run: RunDir) -> list[tuple[str, str]]:
     records, facts = list(run.read_metrics()), run.read()
     if not records:
         return [("steps", "none"), *_places(run)]
-    return [*_training(records, facts, list(run.read_evaluations())), *_places(run), *_next(run)]
+    return [*_training(records, facts, run.comparable_evaluations()), *_places(run), *_next(run)]
 
 
 def _training(

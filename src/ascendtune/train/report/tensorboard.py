@@ -17,7 +17,9 @@ from ascendtune.core.log import warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.report.callback import Callback, RunFacts
 
-_NO_CURVES = {"attempt", "step", "epoch", "tokens", "labelled_tokens", "tokens_seen", "batch_hash", "seconds"}
+_NO_CURVES = {
+    *("attempt", "step", "epoch", "tokens", "labelled_tokens", "tokens_seen", "batch_hash", "data_hash", "seconds"),
+}
 """Of a record; whatever else it holds is drawn, so that each stage's own numbers are."""
 
 
