@@ -124,13 +124,15 @@ def listed_experts(tiny_model: Path, tmp_path: Path) -> dict[str, Any]:
     return {"path": str(directory), "trust_remote_code": True, "init": "random"}
 
 
+@pytest.mark.parametrize("sync_each_batch", [True, False])
 def test_ranks_may_use_different_experts_of_a_list(
-    train: Train, train_on_ranks: Train, listed_experts: dict[str, Any]
+    train: Train, train_on_ranks: Train, listed_experts: dict[str, Any], sync_each_batch: bool
 ) -> None:
-    # With a gradient of zeros AdamW would move and decay an expert that no token goes to; on one device it has none.
-    optim = {**SHORT, "learning_rate": 0.01, "weight_decay": 1.0}
+    """An expert that no token goes to stays as it is: weight decay and momentum would show."""
+    optim = {**SHORT, "max_steps": 6, "learning_rate": 0.01, "weight_decay": 0.5}
     changes: dict[str, Any] = {"model": listed_experts, "optim": optim}
-    together = train_on_ranks(2, batch={"per_device": 1, "accumulate": 2}, parallel=FSDP, **changes)
+    parallel = {**FSDP, "fsdp": {"sync_each_batch": sync_each_batch}}
+    together = train_on_ranks(2, batch={"per_device": 1, "accumulate": 2}, parallel=parallel, **changes)
     assert_same(together, train(batch={"per_device": 4}, **changes))
 
 

@@ -1,44 +1,44 @@
-"""Which experts of a list the ranks have used in a step: the others have no gradient, as on one device.
-
-FSDP gives weights that a rank has not used a gradient of zeros. With zeros AdamW would decay such a weight, and go on
-with its moments; without a gradient it leaves it as it is.
-"""
+"""Which experts of a list the ranks have used in a step: the others have no gradient, as on one device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 
-class ExpertUse:
-    """Notes calls of experts by forward hooks, from one update to the next.
+class ExpertUses:
+    """Which experts that are modules in a list a step uses: FSDP gives the others gradients of zeros.
+
+    With these the optimizer would let their weights decay, and go on by the momentum of earlier steps. On one device
+    they have no gradient, and stay as they are.
 
     Args:
-        experts: modules, in the order that all ranks have.
-        all_reduce: sums a tensor of the device over ranks, in place.
+        experts: inside of what `fully_shard` has divided.
     """
 
-    def __init__(self, experts: Sequence[nn.Module], all_reduce: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        self._experts = experts
-        self._all_reduce = all_reduce
-        self._used: set[int] = set()
-        for number, expert in enumerate(experts):
-            expert.register_forward_pre_hook(partial(self._note, number))
+    def __init__(self, experts: Iterable[nn.Module]) -> None:
+        self.called = set[nn.Module]()
+        """By this rank, with gradients, since zeros were forgotten last."""
+        self.trained = {each: expert for expert in experts for each in expert.parameters() if each.requires_grad}
+        for expert in dict.fromkeys(self.trained.values()):
+            expert.register_forward_pre_hook(self._note)
 
-    def _note(self, number: int, _expert: nn.Module, _inputs: Any) -> None:
+    def _note(self, expert: nn.Module, _: Any) -> None:
         if torch.is_grad_enabled():
-            self._used.add(number)
+            self.called.add(expert)
 
-    def drop_unused(self, device: torch.device) -> None:
-        """Remove the gradients of experts that no rank has used. Every rank must call it, after its last backward."""
-        flags = torch.zeros(len(self._experts), device=device)
-        flags[sorted(self._used)] = 1.0
-        self._used.clear()
-        for expert, uses in zip(self._experts, self._all_reduce(flags).tolist(), strict=True):
-            if not uses:
-                for parameter in expert.parameters():
-                    parameter.grad = None
+    def forget_zeros(self, sum_over_ranks: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Leave weights of experts that no rank has used without a gradient. Every rank must call it, once a step."""
+        gradients = [each.grad.to_local() for each in self.trained if isinstance(each.grad, DTensor)]
+        # Sums of absolute values: squares of small numbers would be 0. On one device, too, they are 0 where only tokens
+        # without a label go. And a model may use a weight of an expert that it does not call.
+        uses = torch.stack(torch._foreach_norm(gradients, 1, torch.float32))
+        uses += torch.tensor([float(expert in self.called) for expert in self.trained.values()]).to(uses)
+        for parameter, use in zip(self.trained, sum_over_ranks(uses).tolist(), strict=True):
+            if use == 0:
+                parameter.grad = None
+        self.called.clear()

@@ -23,6 +23,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.machine.peers import require_own_peers
@@ -31,8 +32,8 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.deferred_weights import nothing_deferred
 from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.precision import DTYPES, Precision
-from ascendtune.train.strategy.base import COMFORTABLE, GroupStrategy, RootModule, node_rank
-from ascendtune.train.strategy.expert_use import ExpertUse
+from ascendtune.train.strategy.base import COMFORTABLE, GroupStrategy, MakeOptimizer, RootModule, node_rank
+from ascendtune.train.strategy.expert_use import ExpertUses
 from ascendtune.train.tuner.freeze import decoder_blocks
 from ascendtune.train.tuner.targets import listed_experts
 
@@ -43,12 +44,10 @@ class FsdpStrategy(GroupStrategy):
     name = "fsdp"
     divides_weights = True
     is_sharded = True
-    _expert_use: ExpertUse | None = None
-    """Of trained experts in a list."""
-    _is_last_batch = True
-    """Whether the next backward pass is the last one of its step."""
     reduces_once = False
     """Whether the gradients of a step's micro-batches are added whole on each rank, and reduced after the last one."""
+    _is_last_batch = True
+    """Whether the next backward pass is the last one of its step."""
 
     def __init__(self, device: Device, recipe: Recipe, reason: str = "as asked") -> None:
         super().__init__(device, recipe, reason)
@@ -89,9 +88,9 @@ class FsdpStrategy(GroupStrategy):
         fill(root)
         _unify_dtypes(root, blocks)
         fully_shard(root, reshard_after_forward=False, **options)
-        if any(each.requires_grad for expert in experts for each in expert.parameters()):
+        self._uses = ExpertUses(experts)
+        if self._uses.trained:
             _give_zeros_to_unused(root)
-            self._expert_use = ExpertUse(experts, self.all_reduce)
         root.register_forward_hook(_reshard_after_inference)
         if self.device.runs_asynchronously:
             # A host that is late gathers the next block while the device computes this one, and its vectors, which
@@ -119,10 +118,17 @@ class FsdpStrategy(GroupStrategy):
             yield
         self._is_last_batch = True
 
+    def prepare(
+        self, root: RootModule, precision: Precision, make_optimizer: MakeOptimizer
+    ) -> tuple[nn.Module, Optimizer]:
+        # The model has been tried since it was divided.
+        self._uses.called.clear()
+        return super().prepare(root, precision, make_optimizer)
+
     def backward(self, module: nn.Module, loss: torch.Tensor) -> None:
-        super().backward(module, loss)
-        if self._is_last_batch and self._expert_use is not None:
-            self._expert_use.drop_unused(self.device.torch_device)
+        loss.backward()
+        if self._uses.trained and self._is_last_batch:
+            self._uses.forget_zeros(self.all_reduce)
 
     def grad_norm(self, module: nn.Module, parameters: list[nn.Parameter]) -> torch.Tensor:
         norm = super().grad_norm(module, parameters)
