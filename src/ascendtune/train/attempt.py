@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ascendtune.core import log
-from ascendtune.core.errors import AscendtuneError, CheckFailed, MachineError, Stopped, disk_fault
+from ascendtune.core.errors import AscendtuneError, CheckFailed, DataError, MachineError, Stopped, disk_fault
 from ascendtune.core.locks import file_lock
 from ascendtune.core.rundir import OUT_OF_MEMORY, RunDir, State, exit_cause_of_worker
 from ascendtune.data.prepare import Prepared, cached_tokens, open_prepared
@@ -159,12 +159,28 @@ def _set_deterministic(recipe: Recipe, held: ExitStack) -> None:
 
 
 def _open_data(recipe: Recipe, data_hash: str, model_directory: Path, phases: Phases) -> Prepared:
+    """The tokens that the run was started with.
+
+    Raises:
+        DataError: they are not in the cache of this host, and what is made here is something else.
+    """
     entry = cached_tokens(data_hash)
     try:
         return open_prepared(entry)
     except MachineError:
         # Another node, or an emptied cache: the lock in the cache lets one rank build and the others find it.
-        return prepare_data(recipe, model_directory, lambda *_: phases.pulse())
+        made = prepare_data(recipe, model_directory, lambda *_: phases.pulse())
+    if made.fingerprint != data_hash:
+        # Ranks would train on different rows, each with the divisors of its own.
+        raise DataError(
+            f"the data on this host is not what the run was started with (hashes: {made.fingerprint[:12]} here, "
+            f"{data_hash[:12]} in run.json): its files, template or tokenizer are others, or ascendtune, tokenizers or "
+            "jinja2 have other versions",
+            code="data-differs-between-nodes",
+            remedy="give every node the same files, the same model and the same packages; on one node run the same "
+            "command again",
+        )
+    return made
 
 
 def _finish(loop: Loop, chat_template: str, reason: str) -> None:

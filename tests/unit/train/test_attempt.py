@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from ascendtune.core.errors import MachineError, RecipeError
+from ascendtune.core.errors import DataError, MachineError, RecipeError
 from ascendtune.core.rundir import RunDir
 from ascendtune.train import attempt
 from ascendtune.train.plan.scoreboard import note_peak
+from ascendtune.train.supervision import Phases
 
 
 @pytest.mark.parametrize(
@@ -70,3 +71,21 @@ def test_the_measured_peak_is_noted_beside_the_expected_one(tmp_path: Path, plan
     device: Any = SimpleNamespace(memory_peak_bytes=lambda: 7)
     note_peak(run, plan, device)
     assert run.read()["plan"] == expected
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_host_without_the_tokens_makes_those_of_the_run_or_refuses(
+    is_same: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Another host may have another file under the same name: its ranks would train on other rows, unnoticed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    of_run, of_host = "a" * 32, ("a" if is_same else "b") * 32
+    made = SimpleNamespace(fingerprint=of_host)
+    monkeypatch.setattr(attempt, "prepare_data", lambda *_: made)
+    recipe: Any = None
+    if is_same:
+        assert attempt._open_data(recipe, of_run, tmp_path, Phases(None)) is made
+        return
+    with pytest.raises(DataError) as caught:
+        attempt._open_data(recipe, of_run, tmp_path, Phases(None))
+    assert caught.value.code == "data-differs-between-nodes"
