@@ -24,6 +24,7 @@ from ascendtune.train.prepare import prepare_run
 from ascendtune.train.setup import set_up
 from ascendtune.train.strategy.fsdp import FsdpStrategy, _give_zeros_to_unused, blocks_of
 from ascendtune.train.supervision import Phases
+from families.measure import write_model
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train, Trained
@@ -136,9 +137,24 @@ def test_ranks_may_use_different_experts_of_a_list(
     assert_same(together, train(batch={"per_device": 4}, **changes))
 
 
+def test_ranks_whose_tokens_all_go_past_the_experts_train_along(
+    train: Train, train_on_ranks: Train, tiny_model: Path, tmp_path: Path
+) -> None:
+    """LongCat's router chooses between experts in one tensor and none: a short row may use none."""
+    rows = tmp_path / "short.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": word, "completion": "tips"}) + "\n" for word in ("a", "atom") * 4))
+    changes: dict[str, Any] = {
+        "model": {"path": str(write_model("longcat_flash", tmp_path / "longcat", tiny_model))},
+        "data": {"train": str(rows), "packing": False},
+        "optim": {**SHORT, "max_steps": 2, "optimizer": "sgd"},
+    }
+    together = train_on_ranks(4, batch={"per_device": 1}, parallel=FSDP, **changes)
+    assert_same(together, train(batch={"per_device": 4}, **changes))
+
+
 def test_a_torch_that_cannot_sum_different_experts_is_refused() -> None:
     with pytest.raises(RecipeError) as caught:
-        _give_zeros_to_unused(object())  # As before torch 2.13: without the method.
+        _give_zeros_to_unused(object(), is_needed=True)  # As before torch 2.13: without the method.
     assert caught.value.code == "experts-not-divisible"
 
 

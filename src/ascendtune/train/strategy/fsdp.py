@@ -35,7 +35,7 @@ from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.strategy.base import COMFORTABLE, GroupStrategy, MakeOptimizer, RootModule, node_rank
 from ascendtune.train.strategy.expert_use import ExpertUses
 from ascendtune.train.tuner.freeze import decoder_blocks
-from ascendtune.train.tuner.targets import listed_experts
+from ascendtune.train.tuner.targets import find_mixtures, listed_experts
 
 
 class FsdpStrategy(GroupStrategy):
@@ -69,7 +69,7 @@ class FsdpStrategy(GroupStrategy):
             "offload_policy": self._offload_policy(),
         }
         section = self.recipe.parallel
-        experts = listed_experts(root.model)
+        experts, has_mixture = listed_experts(root.model), bool(find_mixtures(root.model))
         reduced = None if section.reduce_dtype == "fp32" else DTYPES[section.reduce_dtype]
         blocks, policy = blocks_of(root), _policy(precision, reduced)
         vectors = {block: _wide_vectors(block, policy, experts) for block in blocks}
@@ -89,8 +89,8 @@ class FsdpStrategy(GroupStrategy):
         _unify_dtypes(root, blocks)
         fully_shard(root, reshard_after_forward=False, **options)
         self._uses = ExpertUses(experts)
-        if self._uses.trained:
-            _give_zeros_to_unused(root)
+        if has_mixture:
+            _give_zeros_to_unused(root, is_needed=bool(self._uses.trained))
         root.register_forward_hook(_reshard_after_inference)
         if self.device.runs_asynchronously:
             # A host that is late gathers the next block while the device computes this one, and its vectors, which
@@ -227,25 +227,28 @@ def blocks_of(root: nn.Module) -> list[nn.Module]:
     return [block for block in blocks if {uses[each] for each in block.parameters()} == {1}]
 
 
-def _give_zeros_to_unused(root: Any) -> None:
-    """Let trained weights that this rank has not used have a gradient of zeros, as experts in one tensor have.
+def _give_zeros_to_unused(root: Any, *, is_needed: bool) -> None:
+    """Let trained weights of a mixture that this rank has not used have a gradient of zeros.
 
-    Without it a rank on which no token goes to an expert would sum tensors of other sizes than the others.
+    Without it ranks would sum tensors of different sizes, where one of them uses no expert of a list, or sends all
+    tokens past the experts in one tensor (LongCat's router may).
 
     Args:
         root: divided by `fully_shard`.
+        is_needed: ranks use different weights in most steps.
 
     Raises:
-        RecipeError: torch cannot.
+        RecipeError: torch cannot, and it is needed.
     """
-    if not hasattr(root, "set_reduce_scatter_unused_params"):
+    if hasattr(root, "set_reduce_scatter_unused_params"):
+        root.set_reduce_scatter_unused_params(True)
+    elif is_needed:
         raise RecipeError(
             "the experts of this model are modules in a list, and ranks may use different ones: fsdp of torch "
             f"{torch.__version__} cannot sum their gradients",
             code="experts-not-divisible",
             remedy="use parallel.strategy: ddp, or torch 2.13",
         )
-    root.set_reduce_scatter_unused_params(True)
 
 
 def _reshard_after_inference(root: nn.Module, _arguments: Any, _outcome: Any) -> None:
