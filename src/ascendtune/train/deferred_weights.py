@@ -102,7 +102,7 @@ def deferred_model(
     with _without_memory():
         model = kind.from_config(config, dtype=dtype, attn_implementation=implementation)
     model.tie_weights()
-    if model.get_input_embeddings().weight.shape[0] < vocabulary or _converts(model):
+    if model.get_input_embeddings().weight.shape[0] < vocabulary or _converts(model) or _empties_padding(model):
         return None
     headers = read_weight_headers(directory)
     stored = all_tensors(headers)
@@ -154,6 +154,17 @@ def _converts(model: Any) -> bool:
     from transformers.core_model_loading import WeightConverter
 
     return any(isinstance(each, WeightConverter) for each in get_model_conversion_mapping(model))
+
+
+def _empties_padding(model: Any) -> bool:
+    """Whether the class sets the padding token's embedding to 0 whenever weights are loaded, as Youtu's does."""
+    table = nn.Embedding(2, 1, padding_idx=0)
+    nn.init.ones_(table.weight)
+    # As `from_pretrained` marks what it has read; classes should leave that alone.
+    table.weight._is_hf_initialized = True  # type: ignore[attr-defined]
+    with torch.no_grad():
+        model._init_weights(table)
+    return not bool(table.weight.all())
 
 
 def _read_generation_config(model: Any, directory: Path) -> None:

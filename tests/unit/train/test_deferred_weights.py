@@ -81,6 +81,24 @@ def test_filled_model_is_the_one_that_transformers_loads(directory: Path, dtype:
     assert torch.equal(model.eval()(ids).logits, expected(ids).logits)
 
 
+@pytest.mark.parametrize(("kind", "is_deferred"), [("youtu", False), ("llama", True)])
+def test_class_that_empties_the_padding_row_when_it_loads_is_loaded_whole(
+    kind: str, is_deferred: bool, tmp_path: Path
+) -> None:
+    """On one device transformers reads the weights: with other ones in that row FSDP would train another model."""
+    ranks = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 4}
+    sizes = SIZES | (ranks if kind == "youtu" else {})
+    config = AutoConfig.for_model(kind, vocab_size=64, num_key_value_heads=2, pad_token_id=0, **sizes)
+    directory = saved(tmp_path / "model", config)
+    for file in directory.glob("*.safetensors"):
+        tensors = load_file(file)
+        if (table := tensors.get("model.embed_tokens.weight")) is not None:
+            table[0] = 1
+            save_file(tensors, file, metadata={"format": "pt"})
+    row = AutoModelForCausalLM.from_pretrained(directory).get_input_embeddings().weight[0]
+    assert bool(row.any()) == (find(directory) is not None) == is_deferred
+
+
 @pytest.fixture
 def fsdp() -> Iterator[FsdpStrategy]:
     recipe: Any = SimpleNamespace(parallel=ParallelSection(), batch=BatchSection(accumulate=1))
