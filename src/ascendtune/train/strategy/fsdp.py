@@ -83,8 +83,9 @@ class FsdpStrategy(GroupStrategy):
         options["mp_policy"] = _held(reduced)
         for embeddings in _separate_embeddings(root, blocks):
             fill(embeddings)
-            # Their gradient does not depend on their weights.
-            fully_shard(embeddings, reshard_after_forward=True, **options).set_unshard_in_backward(False)
+            divided = fully_shard(embeddings, reshard_after_forward=True, **options)
+            # The gradient of a table does not depend on its content; that of a norm in the same module (Inkling) does.
+            divided.set_unshard_in_backward(len(list(embeddings.parameters())) > 1)
         fill(root)
         _unify_dtypes(root, blocks)
         fully_shard(root, reshard_after_forward=False, **options)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from copy import deepcopy
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.recipe.parallel import FsdpSection
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.strategy.fsdp import blocks_of, reduces_once, require_copies_on_nodes
+from ascendtune.train.precision import Precision
+from ascendtune.train.strategy.base import RootModule
+from ascendtune.train.strategy.fsdp import FsdpStrategy, blocks_of, reduces_once, require_copies_on_nodes
 
 
 def recipe(**keys: Any) -> Recipe:
@@ -114,6 +119,9 @@ class Layer(nn.Module):
         super().__init__()
         self.inner = nn.Linear(4, 4)
 
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return self.inner(states).tanh()
+
 
 class Table(nn.Module):
     def __init__(self) -> None:
@@ -146,3 +154,42 @@ def test_layers_that_share_their_weights_are_not_blocks() -> None:
     model = NamesItsTable(is_tied=True)
     model.layers[1].inner = model.layers[0].inner
     assert blocks_of(model) == []
+
+
+class NormedTable(nn.Embedding):
+    """As Inkling's: an embedding with a norm in it, whose gradient needs its weight."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 4)
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return self.norm(super().forward(input)).square()
+
+
+class NormsItsTable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = NormedTable()
+        self.layers = nn.ModuleList([Layer()])
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.table
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.layers[0](self.table(ids)).square().sum()
+
+
+def test_embedding_with_a_norm_has_its_gradients() -> None:
+    """Without the gathered weight of the norm torch reads freed memory in the backward pass, and the process dies."""
+    torch.manual_seed(0)
+    alone = NormsItsTable()
+    divided = deepcopy(alone)
+    ids = torch.tensor([[1, 3, 3]])
+    alone(ids).backward()
+    with closing(FsdpStrategy(CpuDevice(), recipe())) as strategy:
+        root = RootModule(divided)
+        strategy.shard(root, Precision("fp32", "fp32", "as asked", "cpu"))
+        root(divided, ids).backward()
+        for one, other in zip(alone.parameters(), divided.parameters(), strict=True):
+            torch.testing.assert_close(strategy.full_gradient(other), one.grad)
