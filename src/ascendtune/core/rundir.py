@@ -388,11 +388,17 @@ class RunDir:
                 self.remove_checkpoint(later)
 
     def remove_checkpoint(self, step: int) -> None:
-        """Rename it first: a checkpoint under its name is always complete, also for a reader or after a kill."""
+        shutil.rmtree(self.set_checkpoint_aside(step), ignore_errors=True)
+
+    def set_checkpoint_aside(self, step: int) -> Path:
+        """Take its name from a checkpoint that is to be deleted; returns the directory.
+
+        A checkpoint under its name is always complete, also for a reader or after a kill.
+        """
         doomed = self.checkpoints / f".step_{step}.removing"
         shutil.rmtree(doomed, ignore_errors=True)
         self.checkpoint(step).rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        return doomed
 
     def remove_unfinished(self) -> None:
         """Delete incomplete files and directories of a killed process. Only for the holder of `lock`."""

@@ -195,10 +195,12 @@ class Checkpointer:
         digests = {name: made.get(name) or digest_of_file(directory / name) for name in _files_of(directory)}
         write_json(directory / _DIGESTS, digests)
         final = self._run.checkpoint(step)
-        if final.exists():
-            self._run.remove_checkpoint(step)
+        # An older one of this step may be the only checkpoint: it is deleted when the new one has its name.
+        older = self._run.set_checkpoint_aside(step) if final.exists() else None
         directory.rename(final)
         sync_directory(self._run.checkpoints)
+        if older is not None:
+            shutil.rmtree(older, ignore_errors=True)
         self._complete_step = step
         on_complete(step)
         self._prune(protected)

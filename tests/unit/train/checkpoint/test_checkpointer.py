@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,14 @@ import torch
 
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.files import digest_of_file
+from ascendtune.core.rundir import RunDir
 from ascendtune.machine.torch_backend.find import find_device
-from ascendtune.train.checkpoint.checkpointer import packed_random_state, read_random_state, restore_random_state
+from ascendtune.train.checkpoint.checkpointer import (
+    Checkpointer,
+    packed_random_state,
+    read_random_state,
+    restore_random_state,
+)
 from ascendtune.train.checkpoint.content import NamedTensors, _of_all_ranks, _Report
 from ascendtune.train.strategy.base import Strategy
 
@@ -134,3 +141,29 @@ def test_failure_of_another_rank_is_raised_on_this_one(
     assert getattr(caught.value, "errno", None) == number
     other.clear()
     assert _of_all_ranks(_Report(["a"], {"x": "1"}), group) == {"x": "1", "y": "2"}
+
+
+def test_older_checkpoint_of_a_step_is_deleted_when_the_new_one_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop before an evaluation saves the step, and so does the evaluation after the resume. A kill that came while
+    many gigabytes were deleted would leave no checkpoint."""
+    run, any_strategy = RunDir(tmp_path), Strategy(find_device())
+    content: Any = None
+    run.checkpoint(3).mkdir(parents=True)
+    (run.checkpoint(3) / "old").touch()
+    written = run.checkpoints / ".step_3.writing"
+    written.mkdir()
+    (written / "new").touch()
+    present = list[list[str]]()
+    delete = shutil.rmtree
+
+    def note(path: Path, **options: Any) -> None:
+        if path.exists():
+            present.append([each.name for each in run.checkpoint(3).glob("*")])
+        delete(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", note)
+    Checkpointer(run, any_strategy, content, keep=1)._finish(3, written, {"new": "digest"}, None, lambda step: None)
+    assert [sorted(names) for names in present] == [["digests.json", "new"]]
+    assert [each.name for each in run.checkpoints.iterdir()] == ["step_3"]
