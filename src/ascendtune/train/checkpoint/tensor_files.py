@@ -85,7 +85,7 @@ class Staging:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._layout: list[Any] = []
+        self._layout: list[Any] | None = None
         self._head = b""
         self._buffer = torch.empty(0, dtype=torch.uint8)
         self._views: list[torch.Tensor] = []

@@ -61,6 +61,19 @@ def test_every_type_and_shape_is_read_as_it_was_written(tmp_path: Path) -> None:
             )
 
 
+def test_rank_that_writes_no_tensor_leaves_a_file_that_can_be_read(tmp_path: Path) -> None:
+    """A second copy of a model writes nothing (HSDP), nor does a rank where there are fewer tensors than ranks."""
+    values = torch.arange(6.0).view(2, 3)
+    for rank in range(3):
+        staging = Staging(find_device())
+        staging.copy(parts_of_rank({"weight": values}, rank, 3))
+        staging.write(file_of_rank(tmp_path, rank))
+    (tmp_path / "state.json").write_text(json.dumps({"ranks": 3}))
+    found = torch.zeros(2, 3)
+    fill({"weight": found}, stored_tensors(tmp_path))
+    assert torch.equal(found, values)
+
+
 def test_memory_is_used_again_and_holds_the_newest_values(tmp_path: Path) -> None:
     staging, tensor = Staging(find_device()), torch.zeros(4, 4)
     staging.copy({"a": part_of(tensor)})
