@@ -8,14 +8,13 @@ import os
 import re
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from ascendtune.core import procfs
-from ascendtune.core.errors import AscendtuneError, InputError, MachineError, Stopped, translated_disk_errors
+from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
 from ascendtune.core.files import (
     open_regular,
     parsed_record,
@@ -27,23 +26,11 @@ from ascendtune.core.files import (
 )
 
 State = Literal["created", "running", "finished", "failed", "stopped"]
-CauseKind = Literal[
-    "exception", "oom", "stop", "hang", "exit", "signal", "launcher", "disk", "lost_host", "lost_starter"
-]
-"""Why an attempt did not finish.
-
-A worker records `exception`, `oom` (device memory) or `stop`. The process that started the workers records `hang`;
-`exit` or `signal` when a process ended without recording a cause; `launcher` when torchrun itself failed; `disk` when
-the logs could not be written; `lost_host` when a host stopped answering. `lost_starter`: nothing was recorded, readers
-infer it.
-"""
 SCHEMA_VERSION = 1
 STACKS_SIGNAL = signal.SIGUSR1
 """Asks a worker for its Python stacks. Unused by torch, torchrun, DeepSpeed and torch_npu, as is the next."""
 FORCED_STACKS_SIGNAL = signal.SIGUSR2
 """Asks a worker that has not answered to STACKS_SIGNAL."""
-OUT_OF_MEMORY = "out-of-memory"
-"""The error code of a device whose memory is exhausted."""
 _TAIL_BYTES = 64 * 1024
 # As `checkpoint` writes it; other digits than ASCII's and leading zeros would name another directory.
 _CHECKPOINT = re.compile(r"step_(0|[1-9][0-9]{0,17})")
@@ -55,50 +42,6 @@ _KINDS = {"exit_cause": dict, "resolved": dict, "versions": dict, "plan": dict, 
 def hash_of_recipe(recipe_yaml: str) -> str:
     """The hash of recipe.yaml in run.json: 16 hexadecimal digits."""
     return hashlib.sha256(recipe_yaml.encode()).hexdigest()[:16]
-
-
-def exit_cause(
-    kind: CauseKind,
-    error: AscendtuneError,
-    *,
-    rank: int | None = None,
-    host: str | None = None,
-    signal_name: str | None = None,
-    exception: str | None = None,
-) -> dict[str, Any]:
-    """`exit_cause` of run.json: fields to decide on, and the sentence and remedy to show.
-
-    Args:
-        rank, host: where it happened; None where that is not known.
-        signal_name: of the signal that ended the process, such as SIGKILL.
-        exception: class and message of an exception that other software raised and that has no code of its own.
-    """
-    return {
-        "kind": kind,
-        "code": error.code,
-        "what": error.what,
-        "remedy": error.remedy,
-        "exit_code": error.exit_code,
-        "rank": rank,
-        "host": host,
-        "signal": signal_name,
-        "exception": exception,
-    }
-
-
-def exit_cause_of_worker(error: BaseException, rank: int) -> dict[str, Any]:
-    """`exit_cause` for the exception that ended a worker on this host."""
-    exception = None
-    if not isinstance(error, AscendtuneError):
-        exception = f"{type(error).__name__}: {error}"
-        remedy = "look at the rank's log; ASCENDTUNE_DEBUG=1 shows more"
-        error = AscendtuneError(exception, code="unexpected-exception", remedy=remedy)
-    kind: CauseKind = "exception"
-    if isinstance(error, Stopped):
-        kind = "stop"
-    elif error.code == OUT_OF_MEMORY:
-        kind = "oom"
-    return exit_cause(kind, error, rank=rank, host=socket.gethostname(), exception=exception)
 
 
 class RunDir:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, CheckFailed, InputError, MachineError, NoVerdict, disk_fault
+from ascendtune.core.exit_cause import CauseKind, exit_cause
 from ascendtune.core.files import ask_disk
-from ascendtune.core.rundir import CauseKind, RunDir, State, exit_cause
+from ascendtune.core.rundir import RunDir, State
 
 _CLASSES: dict[int, type[AscendtuneError]] = {2: InputError, 3: MachineError, 4: NoVerdict}
 _ROOT_CAUSE = re.compile(r"rank\s*: (\d+) \(local_rank.*?exitcode\s*: (-?\d+)", re.DOTALL)

@@ -17,8 +17,9 @@ import torch
 
 from ascendtune.core import log
 from ascendtune.core.errors import AscendtuneError, CheckFailed, DataError, MachineError, Stopped, disk_fault
+from ascendtune.core.exit_cause import OUT_OF_MEMORY, exit_cause_of_worker
 from ascendtune.core.locks import file_lock
-from ascendtune.core.rundir import OUT_OF_MEMORY, RunDir, State, exit_cause_of_worker
+from ascendtune.core.rundir import RunDir, State
 from ascendtune.data.prepare import Prepared, cached_tokens, open_prepared
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import find_device

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import CheckFailed, MachineError
-from ascendtune.core.rundir import CauseKind, RunDir, exit_cause, exit_cause_of_worker
+from ascendtune.core.exit_cause import CauseKind, exit_cause, exit_cause_of_worker
+from ascendtune.core.rundir import RunDir
 from ascendtune.job.result import Ending, as_of_a_shell, job_result
 
 

@@ -36,7 +36,8 @@ from ascendtune.check.explain.state_dict import names_in
 from ascendtune.check.explain.sureness import sureness_of
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_json as findings_as_json
-from ascendtune.core.rundir import CauseKind, RunDir
+from ascendtune.core.exit_cause import CauseKind
+from ascendtune.core.rundir import RunDir
 
 if TYPE_CHECKING:
     from ascendtune.check.explain.opinion import Opinion

@@ -10,7 +10,8 @@ from typing import Any
 
 from ascendtune.check.explain.language import say
 from ascendtune.core.errors import CheckFailed, Stopped
-from ascendtune.core.rundir import RunDir, exit_cause
+from ascendtune.core.exit_cause import exit_cause
+from ascendtune.core.rundir import RunDir
 from ascendtune.job.record import Job, is_alive, state_of
 from ascendtune.job.registry import jobs
 

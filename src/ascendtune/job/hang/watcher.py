@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, CheckFailed
+from ascendtune.core.exit_cause import exit_cause
 from ascendtune.core.locks import file_lock
 from ascendtune.core.log import say, warn
 from ascendtune.core.procfs import Stat
-from ascendtune.core.rundir import RunDir, exit_cause
+from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_duration
 from ascendtune.job.hang import flight_recorder
 from ascendtune.job.hang.hang_report import HangReport

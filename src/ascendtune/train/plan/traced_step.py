@@ -17,11 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import OffloadPolicy
 from torch.distributed.tensor import DTensor
 
 from ascendtune.data.collate import Batch
@@ -41,8 +38,9 @@ from ascendtune.train.plan.planned_device import PlannedDevice
 from ascendtune.train.plan.repeated_layers import Repeats, find_repeats, kinds_of
 from ascendtune.train.plan.request import Document
 from ascendtune.train.plan.setting import Setting
-from ascendtune.train.precision import DTYPES, Precision, export_dtype, promote_layer_norms
-from ascendtune.train.strategy.base import MakeOptimizer, RootModule, Strategy
+from ascendtune.train.plan.traced_strategies import STRATEGIES, fake_group, gradient_of
+from ascendtune.train.precision import DTYPES, export_dtype, promote_layer_norms
+from ascendtune.train.strategy.base import RootModule, Strategy
 from ascendtune.train.strategy.fsdp import FsdpStrategy
 from ascendtune.train.tuner.freeze import decoder_blocks
 from ascendtune.train.tuner.quantised_linear import become_quantised, quantisable_linears
@@ -61,7 +59,7 @@ def trace_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
         Exception: the model class does something that needs the content of tensors.
     """
     batch = _batch(setting, documents)
-    with _fake_group(setting.ranks if setting.strategy == "fsdp" else None):
+    with fake_group(setting.ranks if setting.strategy == "fsdp" else None):
         whole = _Steps(setting)
         repeats = find_repeats(kinds_of(list(decoder_blocks(whole.model)[1]), setting.config))
         parameters, trainable = whole.parameters, whole.trainable
@@ -175,7 +173,7 @@ class _Steps:
         setting, live = self._setting, self._live
         recipe, device, precision = setting.recipe, setting.device, setting.precision
         live.enter("sharding", "weights")
-        strategy: Strategy = _STRATEGIES[setting.strategy](setting)
+        strategy: Strategy = STRATEGIES[setting.strategy](setting)
         root = RootModule(self.model)
         strategy.shard(root, precision, self._count_weights)
         objective = make_objective(
@@ -194,7 +192,7 @@ class _Steps:
         live.enter(FIRST_UPDATE, "gradients")
         for weight in trained:
             if weight.grad is None:
-                weight.grad = _gradient(strategy, weight)
+                weight.grad = gradient_of(strategy, weight)
         self._update(strategy, module, optimizer, trained)
         waiting = []
         if recipe.batch.accumulate > 1:
@@ -204,7 +202,7 @@ class _Steps:
                 waiting = [torch.empty(weight.shape, dtype=torch.float32, device=weight.device) for weight in trained]
             else:
                 for weight in trained:
-                    weight.grad = _gradient(strategy, weight)
+                    weight.grad = gradient_of(strategy, weight)
         with self._watched(trained):
             batch = _on_device(host, setting, self._fake)
             live.enter(FORWARD, "activations")
@@ -290,67 +288,6 @@ class _Steps:
         finally:
             for each in handles:
                 each.remove()
-
-
-class _Single(Strategy):
-    def __init__(self, setting: Setting) -> None:
-        super().__init__(setting.device)
-
-
-class _Ddp(_Single):
-    """Gradients end in buckets that stay, as in `DdpStrategy`."""
-
-    def prepare(
-        self, root: RootModule, precision: Precision, make_optimizer: MakeOptimizer
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
-        self.buckets: dict[torch.Tensor, torch.Tensor] = {
-            weight: torch.empty_like(weight) for weight in root.parameters() if weight.requires_grad
-        }
-        for weight in self.buckets:
-            weight.register_post_accumulate_grad_hook(self._into_bucket)
-        return root, make_optimizer()
-
-    def _into_bucket(self, weight: torch.Tensor) -> None:
-        assert weight.grad is not None
-        if weight.grad is not (bucket := self.buckets[weight]):
-            weight.grad = bucket.copy_(weight.grad)
-
-
-def _gradient(strategy: Strategy, weight: nn.Parameter) -> torch.Tensor:
-    return strategy.buckets[weight] if isinstance(strategy, _Ddp) else torch.empty_like(weight)
-
-
-class _Fsdp(FsdpStrategy):
-    def __init__(self, setting: Setting) -> None:
-        Strategy.__init__(self, setting.device)
-        self.recipe, self.world_size, self.shards = setting.recipe, setting.ranks, setting.shards
-
-    def _mesh(self) -> DeviceMesh:
-        # It reads the numbers of its ranks.
-        with unset_fake_temporarily():
-            return super()._mesh()
-
-    def _offload_policy(self) -> OffloadPolicy:
-        # What offloading keeps in host memory is told apart afterwards: here all memory is the CPU's.
-        return OffloadPolicy()
-
-
-_STRATEGIES: dict[str, Any] = {"single": _Single, "ddp": _Ddp, "fsdp": _Fsdp}
-
-
-@contextmanager
-def _fake_group(ranks: int | None) -> Iterator[None]:
-    """A process group of `ranks` whose collectives move nothing; none for None."""
-    if ranks is None:
-        yield
-        return
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
 
 
 def _batch(setting: Setting, documents: Sequence[Document]) -> Batch:

@@ -17,7 +17,8 @@ from ascendtune.check.explain.explain import Explanation, as_json, explain
 from ascendtune.check.explain.report import as_text
 from ascendtune.check.explain.source import BLOCK_BYTES
 from ascendtune.core.errors import CheckFailed, InputError
-from ascendtune.core.rundir import CauseKind, RunDir, exit_cause
+from ascendtune.core.exit_cause import CauseKind, exit_cause
+from ascendtune.core.rundir import RunDir
 from ascendtune.job.record import Job
 from ascendtune.job.registry import close, register
 from ascendtune.job.spec import JobSpec

@@ -15,7 +15,7 @@ from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.objective.head import HeadForm
-from ascendtune.train.plan import traced_step
+from ascendtune.train.plan import traced_strategies
 from ascendtune.train.plan.live_bytes import StepMemory
 from ascendtune.train.plan.planned_device import PlannedDevice
 from ascendtune.train.plan.request import Document, Target
@@ -137,7 +137,7 @@ def test_ddp_keeps_buckets_of_all_gradients(model: Path, usual: StepMemory) -> N
 @pytest.mark.long
 def test_fsdp_divides_weights_and_moments(divided: StepMemory, usual: StepMemory) -> None:
     assert divided.resting.total() == pytest.approx(usual.resting.total() / 4, rel=0.05)
-    assert not traced_step.dist.is_initialized(), "the group of fake ranks is gone afterwards"
+    assert not traced_strategies.dist.is_initialized(), "the group of fake ranks is gone afterwards"
 
 
 @pytest.mark.long

@@ -1,0 +1,65 @@
+"""How an attempt ended, as run.json has it: fields to decide on, sentences to show."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, Literal
+
+from ascendtune.core.errors import AscendtuneError, Stopped
+
+CauseKind = Literal[
+    "exception", "oom", "stop", "hang", "exit", "signal", "launcher", "disk", "lost_host", "lost_starter"
+]
+"""Why an attempt did not finish.
+
+A worker records `exception`, `oom` (device memory) or `stop`. The process that started the workers records `hang`;
+`exit` or `signal` when a process ended without recording a cause; `launcher` when torchrun itself failed; `disk` when
+the logs could not be written; `lost_host` when a host stopped answering. `lost_starter`: nothing was recorded, readers
+infer it.
+"""
+OUT_OF_MEMORY = "out-of-memory"
+"""The error code of a device whose memory is exhausted."""
+
+
+def exit_cause(
+    kind: CauseKind,
+    error: AscendtuneError,
+    *,
+    rank: int | None = None,
+    host: str | None = None,
+    signal_name: str | None = None,
+    exception: str | None = None,
+) -> dict[str, Any]:
+    """`exit_cause` of run.json: fields to decide on, and the sentence and remedy to show.
+
+    Args:
+        rank, host: where it happened; None where that is not known.
+        signal_name: of the signal that ended the process, such as SIGKILL.
+        exception: class and message of an exception that other software raised and that has no code of its own.
+    """
+    return {
+        "kind": kind,
+        "code": error.code,
+        "what": error.what,
+        "remedy": error.remedy,
+        "exit_code": error.exit_code,
+        "rank": rank,
+        "host": host,
+        "signal": signal_name,
+        "exception": exception,
+    }
+
+
+def exit_cause_of_worker(error: BaseException, rank: int) -> dict[str, Any]:
+    """`exit_cause` for the exception that ended a worker on this host."""
+    exception = None
+    if not isinstance(error, AscendtuneError):
+        exception = f"{type(error).__name__}: {error}"
+        remedy = "look at the rank's log; ASCENDTUNE_DEBUG=1 shows more"
+        error = AscendtuneError(exception, code="unexpected-exception", remedy=remedy)
+    kind: CauseKind = "exception"
+    if isinstance(error, Stopped):
+        kind = "stop"
+    elif error.code == OUT_OF_MEMORY:
+        kind = "oom"
+    return exit_cause(kind, error, rank=rank, host=socket.gethostname(), exception=exception)
