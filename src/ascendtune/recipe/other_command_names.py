@@ -64,6 +64,11 @@ CHOICES = {
     "enable_dft_loss": {"method.sft.loss": "dft"},
     "use_eaft": {"method.sft.loss": "eaft"},
 }
+# Of a base that is held in four bits.
+QUANTISATION = frozenset((
+    "load_in_4bit", "quant_method", "quant_bits", "use_bnb_nested_quant", "bnb_4bit_quant_type",
+    "bnb_4bit_use_double_quant", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage",
+))  # fmt: skip
 # ms-swift's names of its own DeepSpeed configurations.
 ZERO = {
     f"zero{stage}{offloads}": {
@@ -92,8 +97,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 TRL_RATES = {"preference": "1e-6", "reward": "1e-4"}
-SECTIONS = ("run_dir", "data", "method", "optim", "batch", "precision", "memory", "parallel", "checkpoint", "eval",
-             "track", "seed")  # fmt: skip
+SECTIONS = ("run_dir", "model", "data", "method", "optim", "batch", "precision", "memory", "parallel", "checkpoint",
+            "eval", "track", "seed")  # fmt: skip
 # The first counts only where the second is `steps`.
 STEPS = {"save_steps": "save_strategy", "eval_steps": "eval_strategy"}
 # What the commands say in other places, or what has no effect on what is trained.

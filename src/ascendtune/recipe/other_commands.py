@@ -21,6 +21,7 @@ from ascendtune.recipe.other_command_names import (
     MODEL,
     OPTIMIZERS,
     PREFERENCES,
+    QUANTISATION,
     READERS,
     SAID,
     SCHEDULERS,
@@ -93,6 +94,12 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
     if is_adapted:
         words += ["--tuner", "lora"]
     asked, left_out = _asked(given, stage)
+    if is_adapted and _is_quantised(given) and asked.get("parallel.strategy") != "deepspeed":
+        asked["model.quantization"] = "nf4"
+        # TRL's own default is off, that of the others on.
+        if given.get("use_bnb_nested_quant", given.get("bnb_4bit_use_double_quant", tool != "TRL")):
+            asked["model.double_quantization"] = "true"
+        left_out = [name for name in left_out if name not in QUANTISATION]
     left_out += _left_out_of_data(data)
     if tool == "TRL" and given.get("eval_strategy", "no") != "no":
         left_out.append("eval_strategy")
@@ -157,6 +164,14 @@ def _is_adapted(values: Mapping[str, Any], tool: str | None) -> bool:
         # Its Megatron has the other default.
         return "micro_batch_size" not in values
     return bool({"lora", "qlora"} & {str(kind) for kind in kinds}) or values.get("use_peft") is True
+
+
+def _is_quantised(values: Mapping[str, Any]) -> bool:
+    """Whether the base is held in four bits of the type that there is here."""
+    asked = values.get("load_in_4bit") is True or (
+        values.get("quant_method") == "bnb" and str(values.get("quant_bits")) == "4"
+    )
+    return asked and values.get("bnb_4bit_quant_type", "nf4") == "nf4"
 
 
 def _data_sets(data: Any) -> list[dict[str, Any]]:

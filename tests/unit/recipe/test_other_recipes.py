@@ -84,7 +84,10 @@ def _is_valid(directory: Path, init: str, changes: list[str]) -> bool:
         "model": {"path": "m"},
         "data": {"train": [{"path": path} for path in "abc"], "eval_fraction": 0.02},
         "optim": {"warmup_ratio": 0.03, "epochs": 3},
-        "method": {"stage": "preference" if "--stage preference" in init else "sft"},
+        "method": {
+            "stage": "preference" if "--stage preference" in init else "sft",
+            "tuner": "lora" if "--tuner lora" in init else "full",
+        },
     }
     native.write_text(yaml.safe_dump(values))
     return bool(Recipe.load(native, changes))
@@ -116,7 +119,16 @@ _SWIFT = {"model": "m", "dataset": "d"}
         (_AXOLOTL | {"micro_batch_size": 2, "batch_size": 8}, "batch.per_device=2 batch.accumulate=4", "left"),
         (_AXOLOTL | {"batch_size": 8, "micro_batch_size": 2}, "batch.per_device=2 batch.accumulate=4", "left"),
         (_AXOLOTL | {"sample_packing": True, "train_on_inputs": True}, "data.packing=true data.loss_on=all", "left"),
-        (_AXOLOTL | {"adapter": "qlora", "load_in_4bit": True, "strict": False}, "left out: load_in_4bit", "strict"),
+        (_AXOLOTL | {"adapter": "qlora", "load_in_4bit": True, "strict": False},
+         "model.quantization=nf4 model.double_quantization=true", "left out"),
+        (_TRL | {"use_peft": True, "load_in_4bit": True}, "model.quantization=nf4", "double"),
+        (_TRL | {"use_peft": True, "load_in_4bit": True, "use_bnb_nested_quant": True}, "double_quantization", "left"),
+        (_TRL | {"use_peft": True, "load_in_4bit": True, "bnb_4bit_quant_type": "fp4"},
+         "left out: load_in_4bit, bnb_4bit_quant_type", "quantization"),
+        (_TRL | {"load_in_4bit": True}, "left out: load_in_4bit", "quantization"),
+        (_SWIFT | {"quant_method": "bnb", "quant_bits": 4}, "model.quantization=nf4 model.double", "left"),
+        (_SWIFT | {"quant_method": "hqq", "quant_bits": 4}, "left out: quant_method, quant_bits", "quantization"),
+        (_SWIFT | {"quant_method": "bnb", "quant_bits": 4, "deepspeed": "zero2"}, "quant_method", "quantization"),
         (_AXOLOTL | {"adapter": "lora", "lora_target_modules": ["a", "b"]}, "'method.lora.target=[a,b]'", "left"),
         (_AXOLOTL | {"lora_r": 8}, "recipe.yaml", "lora"),
         (_AXOLOTL | {"datasets": [{"path": "json", "data_files": ["a.json", "b.json"]}]}, "--data a.json --data b.json",
