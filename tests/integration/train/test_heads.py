@@ -176,6 +176,16 @@ def test_a_head_of_several_layers_takes_the_models_own_logits() -> None:
     assert found(AutoModelForCausalLM.from_config(BertConfig(**SHAPE, is_decoder=True)).eval()) is None
 
 
+def test_a_head_of_several_layers_takes_the_models_own_logits_in_bf16_too() -> None:
+    from transformers import AutoModelForCausalLM, RemBertConfig
+
+    # Its decoder ends in bf16, and the first layer of its head has weights in fp32.
+    config = RemBertConfig(**SHAPE, is_decoder=True, input_embedding_size=16, output_embedding_size=16)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert found(model) is None
+
+
 def test_hidden_states_scaled_on_their_way_to_the_head_take_the_models_own_logits() -> None:
     model = llama()
     head = model.lm_head

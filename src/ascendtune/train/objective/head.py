@@ -111,8 +111,10 @@ def _form_in_this_mode(model: Any, inputs: dict[str, Any], decoder_output: Any, 
     """
     generator, device = torch.Generator().manual_seed(0), inputs["input_ids"].device
     states = decoder_output.last_hidden_state
-    # Eighths are exact in every type.
-    hidden = (torch.randint(-8, 9, states.shape, generator=generator) / 8).to(states)
+    # Eighths are exact in every type. In that of the weights: without autocast, what lies between decoder and head
+    # (RemBERT's transformation) takes no other.
+    dtype = model.get_input_embeddings().weight.dtype
+    hidden = (torch.randint(-8, 9, states.shape, generator=generator) / 8).to(device, dtype)
     size = torch.tensor(_DECADES)[:, None] * (0.3 + 0.7 * torch.rand(shape, generator=generator))
     sign = torch.randint(0, 2, shape, generator=generator) * 2 - 1
     output = (size * sign).to(device).requires_grad_()
