@@ -75,8 +75,8 @@ class StepMetrics:
     tokens: int = 0
     last_batch: list[PackedSequence] = field(default_factory=list)
     grad_norm: torch.Tensor | None = None
-    overflows: list[torch.Tensor] = field(default_factory=list)
-    """() bool of each step with a scaled loss: whether its gradients overflowed, so that the device skips it."""
+    in_range: list[torch.Tensor] = field(default_factory=list)
+    """() bool of each step with a scaled loss: whether its gradients are numbers; otherwise the device skips it."""
     learning_rate: float = 0.0
     step: int = 0
     """The step after which they are recorded."""
@@ -90,7 +90,7 @@ class StepMetrics:
     """Means over the units of the other values of the objective, whose `to_metrics` decides what is recorded."""
     norm: float = math.nan
     overflowed: int = 0
-    """How many of `overflows`."""
+    """How many steps were not `in_range`."""
     stop_signal: int = 0
     """A signal that reached any rank, agreed by all of them."""
     _sent: Callable[[], torch.Tensor] | None = None
@@ -125,9 +125,11 @@ class StepMetrics:
             return
         norm = self.grad_norm if self.grad_norm is not None else torch.tensor(math.nan)
         totals = [torch.stack([each[name] for each in self.sums]).sum() for name in self._names()]
-        overflowed = torch.stack(self.overflows).sum() / strategy.world_size if self.overflows else 0.0
+        overflowed = len(self.in_range) - torch.stack(self.in_range).sum() if self.in_range else 0.0
         # Gradients are equal on all ranks after their collective: every rank sends its share of what is known of them.
-        sums = strategy.sum_on_device([*totals, norm / strategy.world_size, overflowed, *stop_flags(signal_number)])
+        sums = strategy.sum_on_device(
+            [*totals, norm / strategy.world_size, overflowed / strategy.world_size, *stop_flags(signal_number)]
+        )
         self._sent = strategy.device.copy_to_host(sums)
 
     def read(self) -> None:

@@ -197,7 +197,7 @@ class Loop:
         metrics = self.recorder.metrics
         metrics.grad_norm, metrics.learning_rate = norm, rate
         if self._skips_overflows():
-            metrics.overflows.append(~norm.isfinite())
+            metrics.in_range.append(norm.isfinite())
         if self._checks_in_step() and not self._is_finite():
             self.counters.skipped_steps += 1
             metrics.leave_out_last()
