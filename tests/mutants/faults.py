@@ -974,4 +974,40 @@ FAULTS = [
         "steps between the last evaluation and the checkpoint are missing in metrics.jsonl",
         "tests/integration/test_resume.py",
     ),
+    # A base of four bits.
+    Fault(
+        "train/tuner/nf4.py",
+        "levels[0::2] * 16 + levels[1::2]",
+        "levels[1::2] * 16 + levels[0::2]",
+        "two neighbouring weights change places",
+        "tests/unit/train/test_nf4.py",
+    ),
+    Fault(
+        "train/tuner/nf4.py",
+        "levels += scaled > (lower + upper) / 2",
+        "levels += scaled > upper",
+        "weights are rounded down to a level, not to the nearest",
+        "tests/unit/train/test_nf4.py",
+    ),
+    Fault(
+        "train/tuner/lora_linear.py",
+        "return dequantise(Nf4(weight, scales, outer, shape), dtype)",
+        "return dequantise(Nf4(weight, scales, outer, shape), torch.bfloat16).to(dtype)",
+        "quantised weights are rounded to bf16 whatever is computed in",
+        "tests/integration/train/test_quantised.py::test_trains_what_is_trained_over_the_weights_that_the_bytes_stand_for",
+    ),
+    Fault(
+        "train/deferred_weights.py",
+        "weight.clone() if self._stay_whole else weight",
+        "weight",
+        "weights stay mapped from files that may be replaced",
+        "tests/integration/train/test_quantised.py::test_nothing_stays_mapped_from_the_files",
+    ),
+    Fault(
+        "train/offloaded_activations.py",
+        "return tensor if tensor.untyped_storage()._cdata in weights else (pack(tensor),)",
+        "return (pack(tensor),)",
+        "every weight goes to the host and back in each pass",
+        "tests/unit/train/test_offloaded_activations.py",
+    ),
 ]  # fmt: skip
