@@ -94,6 +94,22 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return inner if isinstance(inner, dict) and inner else config
 
 
+def lengths_that_change_rope(parameters: Mapping[str, Any] | None) -> list[int]:
+    """Lengths beyond which rotary embeddings take other frequencies: LongRoPE's (Phi-3), one for each kind of layers.
+
+    The longest row of a forward pass decides for all rows in it.
+
+    Args:
+        parameters: `rope_parameters` of a config.
+    """
+    found = parameters or {}
+    return [
+        each["original_max_position_embeddings"]
+        for each in (found, *found.values())
+        if isinstance(each, Mapping) and each.get("rope_type") == "longrope"
+    ]
+
+
 def require_rows_for_tokens(config_path: Path, needed: int, new_tokens: int) -> None:
     """Raise if the tokenizer has ids without embeddings in the model.
 

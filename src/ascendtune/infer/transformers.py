@@ -15,6 +15,7 @@ from ascendtune.core.foreign_json import first_line
 from ascendtune.core.log import warn
 from ascendtune.hub.adapter_files import PREFIX, WEIGHTS, require_all_adapter_weights
 from ascendtune.hub.loaded_weights import require_all_weights, without_own_implementations
+from ascendtune.hub.model_config import lengths_that_change_rope
 from ascendtune.hub.safetensors_header import read_safetensors_header
 from ascendtune.infer.engine import Weights
 from ascendtune.machine.torch_backend.device import Device
@@ -123,12 +124,7 @@ class TransformersModel:
 
         With LongRoPE (Phi-3) they change at a length, and the longest of a batch decides for all.
         """
-        found = getattr(self.model.config.get_text_config(), "rope_parameters", None) or {}
-        changes = [
-            each["original_max_position_embeddings"]
-            for each in (found, *found.values())
-            if isinstance(each, dict) and each.get("rope_type") == "longrope"
-        ]
+        changes = lengths_that_change_rope(getattr(self.model.config.get_text_config(), "rope_parameters", None))
         return all(min(lengths) > change or max(lengths) + room <= change for change in changes)
 
     def _padded(self, prompts: Sequence[list[int]], pad_id: int) -> dict[str, torch.Tensor]:

@@ -12,6 +12,7 @@ from ascendtune.core.errors import CheckFailed, RecipeError
 from ascendtune.core.log import warn
 from ascendtune.core.units import count_of
 from ascendtune.hub.adapter_files import adapted_module
+from ascendtune.hub.model_config import lengths_that_change_rope
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.attention.choice import AttentionChoice
 from ascendtune.train.attention.proof import layer_pattern
@@ -106,6 +107,18 @@ def require_one_score(model: Any, device: torch.device, vocabulary: int) -> None
             "this model does not compute its score from the last token alone",
             code="score-not-of-last-token",
             remedy="choose a model whose …ForSequenceClassification class applies `score` to the last token",
+        )
+
+
+def warn_of_shared_frequencies(recipe: Recipe, config: Any) -> None:
+    """Say that rows which share a forward pass do not train as they would alone, where LongRoPE makes it so."""
+    is_alone = recipe.data.packing is False and recipe.batch.micro_batch == 1 and recipe.method.task != "pairs"
+    changes = lengths_that_change_rope(getattr(config.get_text_config(), "rope_parameters", None))
+    if changes and recipe.data.max_length > min(changes) and not is_alone:
+        warn(
+            f"LongRoPE: a row of more than {min(changes):,} tokens changes the frequencies of all rows in its "
+            f"micro-batch. For rows that train as they would alone: data.max_length: {min(changes)}, or data.packing: "
+            "false with batch.per_device: 1"
         )
 
 

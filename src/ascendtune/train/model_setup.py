@@ -75,6 +75,8 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
     kernels = install_kernels(model, recipe.kernel, device, precision, fill)
     promote_layer_norms(model)
     model_checks.warn_of_untrained_parts(model, recipe, config, attention, is_main=strategy.is_main)
+    if strategy.is_main:
+        model_checks.warn_of_shared_frequencies(recipe, config)
     recompute_activations(model, recipe.memory)
     root = RootModule(model)
     strategy.shard(root, precision, fill)

@@ -85,3 +85,25 @@ def test_a_failed_proof_pads_rows_that_are_not_packed_and_stops_others(
     for packing in ("auto", True):
         with pytest.raises(CheckFailed):
             isolated(packing)
+
+
+@pytest.mark.parametrize(
+    ("kind", "length", "keys", "said"),
+    [
+        ("longrope", 8192, {}, True),
+        ("longrope", 4096, {}, False),
+        ("default", 8192, {}, False),
+        ("longrope", 8192, {"batch": {"per_device": 1}, "packing": False}, False),
+        ("longrope", 8192, {"batch": {"per_device": 1}, "packing": False, "method": {"stage": "reward"}}, True),
+    ],
+)
+def test_rows_that_change_each_others_frequencies_are_told(
+    kind: str, length: int, keys: dict[str, Any], said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = dict(keys)
+    data = {"train": "x.jsonl", "max_length": length, "packing": keys.pop("packing", "auto")}
+    recipe = Recipe.check({"model": {"path": "m"}, "data": data, **keys})
+    rope = {"rope_type": kind, "original_max_position_embeddings": 4096}
+    text = SimpleNamespace(rope_parameters=rope)
+    model_checks.warn_of_shared_frequencies(recipe, SimpleNamespace(get_text_config=lambda: text))
+    assert ("LongRoPE" in caplog.text) == said
