@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ascendtune.core.errors import CheckFailed, RecipeError
+from ascendtune.core.foreign_json import first_line
 from ascendtune.core.log import say, warn
 from ascendtune.data.prepare import Prepared
 from ascendtune.data.tokenizer import Tokenizer
@@ -118,12 +119,34 @@ def _choose_attention(recipe: Recipe, config: Any, strategy: Strategy) -> Attent
 
 
 def check_head(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision) -> HeadForm | None:
+    """How the model's head makes logits, None where it may not be fused; the first time that the whole model computes.
+
+    Raises:
+        RecipeError: it makes scores or logits that cannot be trained, or cannot compute in this precision.
+    """
+    try:
+        with precision.autocast():
+            return _form_of_head(model, recipe, strategy)
+    except (RuntimeError, TypeError, ValueError) as error:
+        if precision.compute == "fp32":
+            raise
+        try:
+            _form_of_head(model, recipe, strategy)
+        except Exception:  # noqa: BLE001  # then it is not the precision
+            raise error from None
+        raise RecipeError(
+            f"{type(model).__name__}'s own code does not compute in {precision.compute}: {first_line(error)}",
+            code="model-without-mixed-precision",
+            remedy="set precision: fp32",
+        ) from error
+
+
+def _form_of_head(model: Any, recipe: Recipe, strategy: Strategy) -> HeadForm | None:
     device, vocabulary = strategy.device.torch_device, model.get_input_embeddings().weight.shape[0]
-    with precision.autocast():
-        if recipe.method.stage == "reward":
-            model_checks.require_one_score(model, device, vocabulary)
-            return None
-        return model_checks.fusible_head(model, device, vocabulary)
+    if recipe.method.stage == "reward":
+        model_checks.require_one_score(model, device, vocabulary)
+        return None
+    return model_checks.fusible_head(model, device, vocabulary)
 
 
 def isolates(model: Any, recipe: Recipe, strategy: Strategy, precision: Precision, attention: AttentionChoice) -> bool:

@@ -13,7 +13,7 @@ from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_checks
 from ascendtune.train.attention.choice import AttentionChoice, Verdict
-from ascendtune.train.model_setup import isolates
+from ascendtune.train.model_setup import check_head, isolates
 from ascendtune.train.precision import choose_precision
 
 _PAIRS, _SINGLES = {"stage": "preference"}, {"stage": "preference", "preference": {"loss": "kto"}}
@@ -107,3 +107,21 @@ def test_rows_that_change_each_others_frequencies_are_told(
     text = SimpleNamespace(rope_parameters=rope)
     model_checks.warn_of_shared_frequencies(recipe, SimpleNamespace(get_text_config=lambda: text))
     assert ("LongRoPE" in caplog.text) == said
+
+
+@pytest.mark.parametrize("fails", [torch.bfloat16, torch.float32])
+def test_a_model_that_cannot_compute_in_bf16_is_told_from_one_that_cannot_compute(
+    fails: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def head(*_: Any) -> None:
+        # Both fail in bf16; one of them in fp32, too.
+        if torch.is_autocast_enabled("cpu") or fails == torch.float32:
+            raise RuntimeError("source and destination dtypes match\nat XMOD")
+
+    monkeypatch.setattr(model_checks, "fusible_head", head)
+    recipe = Recipe.check({"model": {"path": "m"}, "data": {"train": "x.jsonl"}, "precision": "bf16"})
+    strategy: Any = SimpleNamespace(device=CpuDevice())
+    with pytest.raises(RecipeError if fails == torch.bfloat16 else RuntimeError) as caught:
+        check_head(Model(), recipe, strategy, choose_precision(recipe, CpuDevice()))
+    if isinstance(caught.value, RecipeError):
+        assert caught.value.code == "model-without-mixed-precision" and "XMOD" not in caught.value.what
