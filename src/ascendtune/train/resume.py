@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,24 @@ def require_same_base(
             code="base-model-changed",
             remedy="restore the files of the model; or start over: checkpoint.resume=never",
             where=recipe.model.path,
+        )
+
+
+def require_same_packing(recipe: Recipe, before: Mapping[str, Any], resolved: Mapping[str, Any], source: Path) -> None:
+    """Raise where `data.packing: auto` comes to something else than when the run began: its steps have other rows.
+
+    Args:
+        before: what `auto` came to then; empty where that is not known.
+        source: the checkpoint.
+    """
+    if recipe.data.packing == "auto" and before.get("packing", resolved["packing"]) != resolved["packing"]:
+        then, now = ("true", "false") if before["packing"] else ("false", "true")
+        raise RecipeError(
+            f"data.packing: auto is {now} on this device, and was {then} when this run began, so that the steps that "
+            "are left have other rows",
+            code="packing-changed",
+            remedy=f"give data.packing={then} --allow-change data.packing; or go on where the run began",
+            where=source,
         )
 
 

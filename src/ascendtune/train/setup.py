@@ -45,7 +45,7 @@ from ascendtune.train.reference import add_reference, attention_of_reference, re
 from ascendtune.train.report.callback import Callback, MetricsWriter
 from ascendtune.train.report.progress import ProgressDisplay
 from ascendtune.train.resolved import resolved_choices, say_choices, versions
-from ascendtune.train.resume import require_same_base, resume
+from ascendtune.train.resume import require_same_base, require_same_packing, resume
 from ascendtune.train.strategy.base import Strategy
 from ascendtune.train.supervision import Phases, StopRequest
 
@@ -132,6 +132,7 @@ def set_up(
     source = checkpoint_to_load(run, record)
     if source is not None:
         require_same_base(RunDir(source.parent.parent), recipe, model, start_weights["parameters"], resolved)
+        require_same_packing(recipe, record.get("resolved", {}), resolved, source)
     evaluated_on = held_out.dataset.content_hash() if held_out is not None else ""
     counters = resume(run, source, recipe, strategy, checkpointer, schedule.total_steps, evaluated_on)
     if strategy.is_main:

@@ -140,6 +140,25 @@ def test_a_start_goes_on_from_the_newest_checkpoint_with_its_counters(start: Mak
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize(("packing", "raises"), [("auto", True), (False, False)])
+def test_a_device_that_packs_otherwise_than_the_run_began_is_refused(
+    start: MakeLoop, tmp_path: Path, packing: str | bool, raises: bool
+) -> None:
+    data = {"train": str(tmp_path / "rows.jsonl"), "packing": packing, "max_length": 64}
+    first = start(optim={"max_steps": 3}, data=data)
+    first.run()
+    first.checkpointer.wait()
+    record = first.run_directory.read()
+    start(record=record, optim={"max_steps": 3}, data=data)
+    changed = {**record, "resolved": {**record["resolved"], "packing": not record["resolved"]["packing"]}}
+    if not raises:
+        start(record=changed, optim={"max_steps": 3}, data=data)
+        return
+    with pytest.raises(RecipeError) as refused:
+        start(record=changed, optim={"max_steps": 3}, data=data)
+    assert refused.value.code == "packing-changed" and "data.packing=false" in refused.value.remedy
+
+
 def test_a_start_from_an_older_checkpoint_removes_the_later_ones(start: MakeLoop) -> None:
     first = start(optim={"max_steps": 3})
     first.run()
