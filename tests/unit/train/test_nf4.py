@@ -114,6 +114,19 @@ def test_a_layer_computes_with_the_weight_that_its_bytes_stand_for(double: bool)
     assert not linear.state_dict().keys() - {"bias"}
 
 
+@pytest.mark.parametrize("input_trains", [False, True])
+def test_a_bias_that_trains_gets_its_gradient(input_trains: bool) -> None:
+    """PEFT's `bias: all` trains it beside an adapter."""
+    linear, plain = (nn.Linear(96, 40) for _ in range(2))
+    plain.load_state_dict(linear.state_dict())
+    become_quantised(linear, SECTION, torch.device("cpu"))
+    x = torch.linspace(-1, 1, 960).view(2, 5, 96).requires_grad_(input_trains)
+    for each in (linear, plain):
+        each(x).sum().backward()
+    assert linear.bias.grad is not None and torch.equal(linear.bias.grad, plain.bias.grad)
+    assert (x.grad is not None) == input_trains
+
+
 def test_autocast_computes_in_its_own_type() -> None:
     linear = nn.Linear(64, 32).requires_grad_(False)
     become_quantised(linear, SECTION, torch.device("cpu"))

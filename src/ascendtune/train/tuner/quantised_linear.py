@@ -50,7 +50,7 @@ class Nf4Linear(nn.Linear):
 
 
 class _Product(torch.autograd.Function):
-    """x (..., inputs) times a quantised matrix (outputs, inputs), plus a frozen bias (outputs,)."""
+    """x (..., inputs) times a quantised matrix (outputs, inputs), plus a bias (outputs,), which some adapters train."""
 
     @staticmethod
     def forward(
@@ -68,8 +68,13 @@ class _Product(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         packed, scales, outer = ctx.saved_tensors
-        of_x = gradient @ dequantise(Nf4(packed, scales, outer, ctx.shape), gradient.dtype)
-        return of_x, None, None, None, None, None
+        needs_x, needs_bias, *_ = ctx.needs_input_grad
+        of_x = of_bias = None
+        if needs_x:
+            of_x = gradient @ dequantise(Nf4(packed, scales, outer, ctx.shape), gradient.dtype)
+        if needs_bias:
+            of_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0)
+        return of_x, of_bias, None, None, None, None
 
 
 def quantisable_linears(model: Any, section: ModelSection) -> list[nn.Linear]:
