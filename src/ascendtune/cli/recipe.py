@@ -149,7 +149,7 @@ def _require_files(recipe: Recipe) -> None:
         require_unquantised(path, "comparing with")
     if all(find_local(adapter, "model") for adapter in recipe.method.start_from):
         base = find_local(recipe.model.path, "model") if recipe.model.init == "pretrained" else None
-        find_adapters(recipe.method, base)
+        find_adapters(recipe.method, base, quantised=recipe.model.quantization is not None)
     if recipe.checkpoint.resume not in ("auto", "never"):
         require_checkpoint(checkpoint_to_resume(recipe))
     if recipe.parallel.strategy == "deepspeed":

@@ -34,18 +34,22 @@ class Adapter:
         return cls(Path(facts["path"]), facts["digest"])
 
 
-def find_adapters(section: MethodSection, base: Path | None = None) -> list[Adapter]:
+def find_adapters(section: MethodSection, base: Path | None = None, *, quantised: bool = False) -> list[Adapter]:
     """The adapters of `start_from` of method.lora or method.oft, in order.
 
     Args:
         base: directory of the model that is trained; None where it is not on this machine.
+        quantised: the recipe has model.quantization.
 
     Raises:
-        InputError: one is missing, is not of the recipe's tuner in safetensors, does not fit `base`, or cannot be added
-            to the others.
+        InputError: one is missing, is not of the recipe's tuner in safetensors, does not fit `base` or a quantised
+            base, or cannot be added to the others.
     """
     key, names = f"method.{section.tuner}.start_from", section.start_from
     found = [_find(key, name, section, base) for name in names]
+    if quantised:
+        for adapter in found:
+            _require_fit_for_quantised(key, adapter.path / CONFIG)
     if len(found) > 1:
         for name, adapter in zip(names, found, strict=True):
             config = read_adapter_config(adapter.path / CONFIG)
@@ -106,6 +110,19 @@ def _require_same_constraint(oft: OftSection, config: dict[str, Any], path: Path
             "blocks turn",
             code="adapter-form-mismatch",
             remedy=f"set method.oft.coft: {str(was).lower()}",
+            where=path,
+        )
+
+
+def _require_fit_for_quantised(key: str, path: Path) -> None:
+    """Raise where the adapter in `path` scales the weights of the base, which a quantised base does not have."""
+    if read_adapter_config(path).get("use_dora"):
+        raise RecipeError(
+            f"{key} with model.quantization: the adapter is DoRA, which scales the weights as they are in the files, "
+            "and quantised ones have other norms",
+            code="adapter-form-mismatch",
+            remedy="remove model.quantization; or merge it into the base model (`ascendtune merge`), and train the "
+            "merged model",
             where=path,
         )
 

@@ -79,7 +79,11 @@ def prepare_run(
     require_trainable_type(recipe, model_directory)
     if reference is not None:
         require_unquantised(reference, "comparing with")
-    adapters = find_adapters(recipe.method, model_directory if recipe.model.init == "pretrained" else None)
+    adapters = find_adapters(
+        recipe.method,
+        model_directory if recipe.model.init == "pretrained" else None,
+        quantised=recipe.model.quantization is not None,
+    )
     require_writable_place(cache_directory(), "XDG_CACHE_HOME")
     if only_data:
         return PreparedRun(None, prepare_data(recipe, model_directory, progress), model_directory)

@@ -26,9 +26,10 @@ def adapter(tmp_path):
     return make
 
 
-def found(*paths, tuner="lora", **keys):
+def found(*paths, tuner="lora", quantised=False, **keys):
     return find_adapters(
-        MethodSection(tuner=tuner, **{"oft" if tuner == "oft" else "lora": {"start_from": paths, **keys}})
+        MethodSection(tuner=tuner, **{"oft" if tuner == "oft" else "lora": {"start_from": paths, **keys}}),
+        quantised=quantised,
     )
 
 
@@ -50,6 +51,15 @@ def test_adapters_that_cannot_be_added_are_refused(adapter, config):
     with pytest.raises(RecipeError) as refused:
         found(odd, plain)
     assert refused.value.code == "adapters-not-combinable" and "ascendtune merge" in refused.value.remedy
+
+
+def test_dora_is_no_start_over_a_quantised_base(adapter):
+    """As `method.lora.dora` is none."""
+    odd, plain = adapter("odd", use_dora=True), adapter("plain")
+    assert len(found(plain, quantised=True)) == 1
+    with pytest.raises(RecipeError) as refused:
+        found(odd, quantised=True)
+    assert refused.value.code == "adapter-form-mismatch" and "model.quantization" in refused.value.remedy
 
 
 def test_the_last_of_several_may_hold_whole_modules(adapter):
