@@ -33,7 +33,7 @@ from ascendtune.train.model import (
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.precision import Precision, choose_precision, promote_layer_norms
 from ascendtune.train.strategy.base import RootModule, Strategy
-from ascendtune.train.tuner.quantised_linear import quantisable_linears, quantising
+from ascendtune.train.tuner.quantised_linear import quantisable_linears, quantising, require_no_parameter_adapted
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
         model.to(device.torch_device)
     torch.manual_seed(recipe.seed)
     tuned = apply_tuner(model, recipe.method, [Adapter.of(each).path for each in record.get("adapters", [])])
+    require_no_parameter_adapted(tuned, linears)
     if linears and not strategy.divides_weights:
         # After the tuner, which makes adapters for plain linear layers.
         fill(model)

@@ -187,6 +187,13 @@ def test_nothing_stays_mapped_from_the_files(make_loop: Callable[..., Loop], den
     assert loop.objective.model
 
 
+def test_an_adapter_of_a_quantised_parameter_is_refused(train: Train) -> None:
+    method = {"tuner": "lora", "lora": {"target": ["q_proj.weight"]}}
+    with pytest.raises(RecipeError) as refused:
+        train(model=nf4(), method=method)
+    assert refused.value.code == "quantised-parameter-adapted" and "q_proj" in refused.value.remedy
+
+
 def test_matrices_of_gpt2_are_refused(train: Train, variant: Callable[..., Path]) -> None:
     from transformers import GPT2Config
 

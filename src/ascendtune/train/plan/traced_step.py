@@ -43,7 +43,7 @@ from ascendtune.train.precision import DTYPES, export_dtype, promote_layer_norms
 from ascendtune.train.strategy.base import RootModule, Strategy
 from ascendtune.train.strategy.fsdp import FsdpStrategy
 from ascendtune.train.tuner.freeze import decoder_blocks
-from ascendtune.train.tuner.quantised_linear import become_quantised, quantisable_linears
+from ascendtune.train.tuner.quantised_linear import become_quantised, quantisable_linears, require_no_parameter_adapted
 
 FIRST_UPDATE, FORWARD, LOSS = "first update", "forward", "loss"
 BACKWARD, UPDATE, EXPORT = "backward", "update", "export"
@@ -119,7 +119,8 @@ class _Steps:
         linears = quantisable_linears(model, section)
         # PiSSA decomposes the weights: it decides content, not sizes.
         lora = method.lora.model_copy(update={"init": "zero", "start_from": []})
-        apply_tuner(model, method.model_copy(update={"lora": lora}))
+        tuned = apply_tuner(model, method.model_copy(update={"lora": lora}))
+        require_no_parameter_adapted(tuned, linears)
         for linear in linears:
             become_quantised(linear, section, torch.device("meta"))
         if self._repeats is not None:

@@ -104,6 +104,26 @@ def quantisable_linears(model: Any, section: ModelSection) -> list[nn.Linear]:
     return found
 
 
+def require_no_parameter_adapted(tuned: Any, linears: Iterable[nn.Linear]) -> None:
+    """Raise where an adapter of `tuned` is one of a parameter of `linears`: it is put into a weight that is not there.
+
+    Raises:
+        RecipeError: naming the first.
+    """
+    quantised = set(linears)
+    for name, module in tuned.named_modules():
+        parameter = getattr(module, "parameter_name", None)
+        if parameter is not None and getattr(module, "base_layer", None) in quantised:
+            module_name = name.removeprefix("base_model.model.")
+            raise RecipeError(
+                f"model.quantization: {module_name}.{parameter} is adapted as a parameter, by a change of the weight "
+                "itself, and this weight is quantised",
+                code="quantised-parameter-adapted",
+                remedy=f"name the module in method.lora.target: {module_name.rpartition('.')[2]}; an adapter of "
+                "method.lora.start_from goes on only without model.quantization",
+            )
+
+
 def quantising(
     linears: Iterable[nn.Linear], section: ModelSection, fill: Callable[[nn.Module], None], device: torch.device
 ) -> Callable[[nn.Module], None]:
