@@ -101,6 +101,7 @@ def deferred_model(
     config.name_or_path = str(directory)
     with _without_memory():
         model = kind.from_config(config, dtype=dtype, attn_implementation=implementation)
+    _compute_buffers(model)
     model.tie_weights()
     if model.get_input_embeddings().weight.shape[0] < vocabulary or _converts(model) or _empties_padding(model):
         return None
@@ -146,6 +147,16 @@ def _without_memory() -> Iterator[None]:
         yield
     finally:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def _compute_buffers(model: Any) -> None:
+    """Compute the buffers of `model` again, whose weights are on the meta device, as `from_pretrained` does.
+
+    They were made while torch's default type was that of the weights, which GPT-J's positions in bf16 do not survive.
+    """
+    for module in model.modules():
+        module._is_hf_initialized = False
+    model.initialize_weights()
 
 
 def _converts(model: Any) -> bool:

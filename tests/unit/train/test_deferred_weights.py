@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.distributed.tensor import DTensor
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, LlamaConfig, MixtralConfig
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, GPTJConfig, LlamaConfig, MixtralConfig
 
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.method import MethodSection
@@ -79,6 +79,20 @@ def test_filled_model_is_the_one_that_transformers_loads(directory: Path, dtype:
     assert model.config.to_dict() == expected.config.to_dict() and model.name_or_path == expected.name_or_path
     ids = torch.tensor([[3, 9, 27]])
     assert torch.equal(model.eval()(ids).logits, expected(ids).logits)
+
+
+def test_buffers_in_bf16_are_those_that_transformers_computes(tmp_path: Path) -> None:
+    """GPT-J divides whole numbers for its positions, which gives numbers of torch's default type."""
+    directory = saved(tmp_path, GPTJConfig(vocab_size=64, n_positions=64, n_embd=16, n_layer=1, n_head=2, rotary_dim=8))
+    config = AutoConfig.from_pretrained(directory)
+    found = deferred_model(
+        AutoModelForCausalLM, directory, config, dtype=torch.bfloat16, implementation="eager", vocabulary=64
+    )
+    assert found is not None
+    expected = dict(AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).named_buffers())
+    assert expected
+    for name, ours in found[0].named_buffers():
+        assert ours.dtype == expected[name].dtype and torch.equal(ours, expected[name]), name
 
 
 @pytest.mark.parametrize(("kind", "is_deferred"), [("youtu", False), ("llama", True)])
