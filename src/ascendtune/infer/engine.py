@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ascendtune.machine.torch_backend.device import Device
 
 _NO_CHARACTER = "\ufffd"
-"""What tokenizers write for bytes that are none, or not one yet."""
+"""What tokenizers write for bytes that are no character, or only a part of one."""
 
 
 def load(
@@ -91,7 +91,7 @@ class Engine:
             progress: called with (answered, total) after every batch.
 
         Raises:
-            InputError: a conversation is no list of messages, the template rejects it, or it is longer than the
+            InputError: a conversation is not a list of messages, the template rejects it, or it is longer than the
                 model's context.
         """
         offered = tools or [None] * len(conversations)
@@ -178,7 +178,7 @@ class Engine:
         return self._stop_text in self.tokenizer.decode(ids[-tail:])
 
     def _without_end(self, text: str) -> str:
-        """What of `text` can be shown: nothing that is or may become the textual end of a turn."""
+        """The part of `text` that can be shown: it stops before what is, or may become, the textual end of a turn."""
         end = self._stop_text
         if end is None or end in text:
             return text.partition(end)[0] if end else text

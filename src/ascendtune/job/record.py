@@ -56,7 +56,7 @@ class Job:
     started_monotonic: float | None = None
     """Seconds since boot: what lasts is measured so, as the clock may be set meanwhile."""
     seconds: float | None = None
-    """How long it took; None while it runs, and where no process was left to note it."""
+    """From start to end; None while it runs, and where no process was left to note the end."""
     started_from: str | None = None
     """The host of the command that started it here; None where that is `host`."""
 

@@ -129,7 +129,7 @@ def check_head(model: Any, recipe: Recipe, strategy: Strategy, precision: Precis
         with precision.autocast():
             return _form_of_head(model, recipe, strategy)
     except (RuntimeError, TypeError, ValueError) as error:
-        if precision.compute == "fp32":
+        if precision.compute == "fp32" or isinstance(error, torch.OutOfMemoryError):
             raise
         try:
             _form_of_head(model, recipe, strategy)

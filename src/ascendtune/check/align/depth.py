@@ -1,4 +1,4 @@
-"""How many blocks a model has: from the names of its weights, which a training wrote, or from its config.json."""
+"""The number of blocks of a model, from the recorded names of its weights or from its config.json."""
 
 from __future__ import annotations
 

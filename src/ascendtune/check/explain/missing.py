@@ -151,7 +151,7 @@ class Missing:
 
 
 def waits_among(events: Sequence[Event]) -> list[Event]:
-    """What ranks that waited for others reported.
+    """The reports of ranks that waited for others.
 
     A lost connection counts where no rank waited until a time-out: else it was lost to those that gave up, and the one
     that they had waited for loses it, too.

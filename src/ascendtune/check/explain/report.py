@@ -66,7 +66,7 @@ def as_text(explanation: Explanation, *, columns: int | None, paint: Paint, ever
 
 
 def opinion_as_text(opinion: Opinion, *, columns: int | None, paint: Paint) -> str:
-    """What a language model says, with a warning that it is not checked.
+    """The opinion of a language model, with the warning that it has not been checked.
 
     Args:
         columns: width of the terminal, None where there is none.
