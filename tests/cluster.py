@@ -1,4 +1,4 @@
-"""Two machines on this one: network namespaces on a bridge, each with a host name and an sshd of its own."""
+"""Two machines on this one: network namespaces on a bridge, each with a host name, a boot and an sshd of its own."""
 
 from __future__ import annotations
 
@@ -128,7 +128,11 @@ def two_machines(path: Path, variables: Mapping[str, Mapping[str, str]] | None =
             given = {"XDG_STATE_HOME": str(path / f"{host}-state"), **(variables or {}).get(host, {})}
             option = f" -o SetEnv='{' '.join(f'{name}={value}' for name, value in given.items())}'"
             addresses = f"-o ListenAddress={net}.{number} -o ListenAddress=[{net6}:{number}]"
-            command = f"hostname {host} && {mount}exec {_SSHD} -D -e -f {path}/sshd_config {addresses}{option}"
+            # A boot of its own, as by that machines are told apart.
+            boot = path / f"{host}-boot"
+            random = "/proc/sys/kernel/random"
+            named = f"hostname {host} && cat {random}/uuid > {boot} && mount --bind {boot} {random}/boot_id"
+            command = f"{named} && {mount}exec {_SSHD} -D -e -f {path}/sshd_config {addresses}{option}"
             cluster.boots[host] = ["ip", "netns", "exec", namespace, "unshare", "--uts", "sh", "-c", command]
             cluster.boot(host)
         yield cluster
