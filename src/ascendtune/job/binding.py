@@ -10,6 +10,7 @@ from ascendtune.job.rank import CORES
 from ascendtune.job.spec import JobSpec
 from ascendtune.machine.host import numa_nodes
 from ascendtune.machine.vendor.find import vendor_of
+from ascendtune.machine.visible import attached
 
 _OTHER_BINDER = "CPU_AFFINITY_CONF"
 """torch_npu's own variable, which binds single threads: the user's choice where it is set."""
@@ -33,12 +34,13 @@ def binding(
         return {}
     allowed = os.sched_getaffinity(0)
     # Cores to which the user has bound the command are kept.
-    parts = [_written(cores & allowed) for cores in (near or vendor.near_cores)(_ids(spec, user))]
+    parts = [_written(cores & allowed) for cores in (near or vendor.near_cores)(_ids(spec, user, root / "dev"))]
     return {CORES: ";".join(parts)} if any(parts) else {}
 
 
-def _ids(spec: JobSpec, user: Mapping[str, str]) -> list[str]:
-    named = spec.device_ids or tuple(filter(None, user.get(vendor_of(spec.kind).visible_variable, "").split(",")))
+def _ids(spec: JobSpec, user: Mapping[str, str], dev: Path) -> list[str]:
+    """The devices of the ranks; those that the runtime shows them, as it may leave out some that the user names."""
+    named = spec.device_ids or attached(vendor_of(spec.kind), user, dev)
     return list(named[: spec.nproc]) or [str(number) for number in range(spec.nproc)]
 
 

@@ -20,6 +20,9 @@ def two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         directory = tmp_path / f"sys/devices/system/node/node{node}"
         directory.mkdir(parents=True)
         (directory / "cpulist").write_text(f"{cores}\n")
+    (tmp_path / "dev").mkdir()
+    for number in range(8):
+        (tmp_path / f"dev/davinci{number}").touch()
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)) - {5})
     return tmp_path
 
@@ -37,6 +40,18 @@ def test_each_rank_gets_the_allowed_cores_near_its_device(two_nodes: Path) -> No
     assert binding(_spec(device_ids=("1", "3")), {}, near=_near, root=two_nodes) == {CORES: "4,6-7;4,6-7"}
     visible = {"ASCEND_RT_VISIBLE_DEVICES": "3,4"}
     assert binding(_spec(), visible, near=_near, root=two_nodes) == {CORES: "4,6-7;0-3"}
+
+
+@pytest.mark.parametrize(("value", "ids"), [("3, 4,5", ["3"]), ("0,9,1", ["0"]), ("5,2", ["5"]), ("2,4,6", ["2", "4"])])
+def test_cores_are_those_near_the_devices_that_the_runtime_shows(two_nodes: Path, value: str, ids: list[str]) -> None:
+    asked: list[list[str]] = []
+
+    def near(names: Sequence[str]) -> list[set[int]]:
+        asked.append(list(names))
+        return _near(names)
+
+    binding(_spec(), {"ASCEND_RT_VISIBLE_DEVICES": value}, near=near, root=two_nodes)
+    assert asked == [ids]
 
 
 def test_nothing_is_bound_on_cpu_one_numa_node_or_with_user_binding(two_nodes: Path, tmp_path: Path) -> None:
