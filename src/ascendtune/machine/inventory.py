@@ -93,7 +93,8 @@ def visible_among(devices: Sequence[Accelerator], vendor: Vendor, value: str) ->
             found += meant
         elif not name.isdecimal():
             break  # as the runtime does at a unique name that means no device, or several
-    return found
+    # Two unique names of one device leave none.
+    return found if len({id(device) for device in found}) == len(found) else []
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,6 +12,9 @@ from ascendtune.machine.vendor.base import Vendor
 from ascendtune.machine.vendor.find import ACCELERATORS, CPU, vendor_of
 
 Kind = Literal["cpu", "cuda", "npu"]
+
+_NOTHING = ("", "-1", "NoDevFiles")
+"""Values by which users, and Slurm, hide all devices."""
 
 
 @dataclass(frozen=True)
@@ -41,19 +44,35 @@ def visible_devices(env: Mapping[str, str] | None = None, dev: Path = Path("/dev
     """
     notes = []
     for vendor in ACCELERATORS:
-        if ids := attached(vendor, env, dev):
-            why_unused = vendor.why_unused()
-            if why_unused is None:
-                return Visible(vendor.kind, ids)
-            notes.append(f"{len(ids)} {vendor.noun} here are not used: {why_unused}")
+        ids = attached(vendor, env, dev)
+        left_out = _left_out(vendor, ids, env, dev)
+        if not ids:
+            notes += [left_out] if left_out else []
+            continue
+        why_unused = vendor.why_unused()
+        if why_unused is None:
+            return Visible(vendor.kind, ids, left_out)
+        notes.append(f"{len(ids)} {vendor.noun} here are not used: {why_unused}")
     return Visible(CPU.kind, ("0",), notes[0] if notes else None)
+
+
+def _left_out(vendor: Vendor, ids: Sequence[str], env: Mapping[str, str] | None, dev: Path) -> str | None:
+    """That the visibility variable names more devices than the runtime shows; None where it does not."""
+    value = (os.environ if env is None else env).get(vendor.visible_variable)
+    if value is None or value.strip() in _NOTHING or len(ids) == len(value.split(",")) or not vendor.device_ids(dev):
+        return None
+    shown = f"only {vendor.noun} {', '.join(ids)}" if ids else f"no {vendor.noun}"
+    return (
+        f"{vendor.visible_variable}={value} leaves {shown}, as the runtime reads it; "
+        "`ascendtune doctor visible_devices` says why"
+    )
 
 
 def attached(vendor: Vendor, env: Mapping[str, str] | None = None, dev: Path = Path("/dev")) -> tuple[str, ...]:
     """The accelerators of `vendor` that are here and visible, whether or not the installed torch can use them."""
     env = os.environ if env is None else env
     ids, value = vendor.device_ids(dev), env.get(vendor.visible_variable)
-    return ids if value is None or not ids else vendor.visible(ids, value)
+    return ids if value is None or not ids else vendor.existing(vendor.visible(ids, value))
 
 
 def cpu_count() -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ascendtune.machine.inventory import Accelerator, visible_among
 from ascendtune.machine.vendor import cuda, npu
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import Visible, attached, visible_devices
@@ -19,6 +20,12 @@ def dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(npu, "find_spec", lambda name: object())
     monkeypatch.setattr(cuda, "cuda_of_torch", lambda directory: "12.8")
     return tmp_path
+
+
+def _gpus(monkeypatch: pytest.MonkeyPatch, *uuids: str) -> tuple[Accelerator, ...]:
+    found = tuple(Accelerator("cuda", logical_id=index, uuid=uuid) for index, uuid in enumerate(uuids))
+    monkeypatch.setattr("ascendtune.machine.cuda.gpus", lambda: (found, None, ()))
+    return found
 
 
 def _add(dev: Path, *names: str) -> None:
@@ -42,20 +49,50 @@ def test_ids_are_logical_whatever_the_numbers_of_the_files(dev: Path) -> None:
 )
 def test_reading_stops_at_the_first_name_that_does_not_exist(dev: Path, variable: str, ids: tuple[str, ...]) -> None:
     _add(dev, "davinci0", "davinci1", "davinci2", "davinci3")
-    assert visible_devices({"ASCEND_RT_VISIBLE_DEVICES": variable}, dev) == Visible("npu", ids)
+    found = visible_devices({"ASCEND_RT_VISIBLE_DEVICES": variable}, dev)
+    assert (found.kind, found.ids) == ("npu", ids)
+    # All but the first name devices that the runtime leaves out, without a message.
+    assert (found.note is None) == (variable == "1,3")
+
+
+@pytest.mark.parametrize("value", ["9", "x", "0,0", "GPU-0123"])
+def test_a_variable_that_leaves_no_device_is_noted(dev: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    _gpus(monkeypatch, "GPU-8f1a")
+    _add(dev, "nvidia0")
+    found = visible_devices({"CUDA_VISIBLE_DEVICES": value}, dev)
+    assert found.kind == "cpu" and found.note and f"CUDA_VISIBLE_DEVICES={value} leaves no GPU" in found.note
+    # Without a GPU it is left over, and hides none.
+    (dev / "nvidia0").unlink()
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": value}, dev).note is None
 
 
 @pytest.mark.parametrize("variable", ["", "-1"])
 def test_devices_can_be_hidden(dev: Path, variable: str) -> None:
     _add(dev, "nvidia0", "nvidia1")
-    assert visible_devices({"CUDA_VISIBLE_DEVICES": variable}, dev).kind == "cpu"
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": variable}, dev) == Visible("cpu", ("0",))
 
 
 def test_gpus_may_have_unique_names(dev: Path) -> None:
     _add(dev, "nvidia0", "nvidia1")
     assert visible_devices({"CUDA_VISIBLE_DEVICES": "GPU-8f1a,GPU-0c"}, dev) == Visible("cuda", ("GPU-8f1a", "GPU-0c"))
     # torch, as CUDA, stops at a name of the other kind.
-    assert visible_devices({"CUDA_VISIBLE_DEVICES": "GPU-8f1a,1"}, dev) == Visible("cuda", ("GPU-8f1a",))
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": "GPU-8f1a,1"}, dev).ids == ("GPU-8f1a",)
+
+
+def test_unique_names_are_those_of_gpus_that_are_here(dev: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _add(dev, "nvidia0", "nvidia1", "nvidia2")
+    cuda, drawn = pytest.importorskip("torch").cuda, random.Random(11)
+    uuids = ["GPU-8f1a-01", "GPU-8f1b-02", "GPU-0c33-03"]
+    gpus = _gpus(monkeypatch, *uuids)
+    names = [*uuids, "GPU-8f1a", "GPU-8f1", "GPU-0", "GPU-", "GPU-8f1a-01x", "GPU-9", "GPU-0c33-03 "]
+    for _ in range(1000):
+        value = ",".join(drawn.choices(names, k=drawn.randint(1, 4)))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+        ordinals = cuda._transform_uuid_to_ordinals(cuda._parse_visible_devices(), uuids)
+        kept = attached(vendor_of("cuda"), {"CUDA_VISIBLE_DEVICES": value}, dev)
+        assert kept == tuple(value.split(",")[: len(ordinals)]), value
+        among = visible_among(gpus, vendor_of("cuda"), value)
+        assert [device.logical_id for device in among] == ordinals, value
 
 
 @pytest.mark.parametrize("value", ["3,1", "0,2,1", "0,0", "10", "-0"])

@@ -129,6 +129,10 @@ class Vendor(ABC):
             value: of `visible_variable`.
         """
 
+    def existing(self, names: Sequence[str]) -> tuple[str, ...]:
+        """`names`, as `visible` gave them, up to the first unique name that no device here has."""
+        return tuple(names)
+
     @abstractmethod
     def why_unused(self) -> str | None:
         """Why the installed torch cannot compute on these devices; None where it can."""

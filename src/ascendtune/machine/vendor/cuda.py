@@ -64,7 +64,7 @@ class CudaVendor(Vendor):
             pynvml.nvmlShutdown()
 
     def visible(self, ids: Sequence[str], value: str) -> tuple[str, ...]:
-        """Unique names (GPU-…, MIG-…) are kept as they are: whether they exist is not known here."""
+        """Unique names (GPU-…, MIG-…) are kept as they are: `existing` looks for them."""
         # As the CUDA runtime does, and torch after it (torch/cuda/__init__.py, _parse_visible_devices).
         prefix = next((each for each in ("GPU-", "MIG-") if value.startswith(each)), None)
         names = value.split(",")
@@ -76,6 +76,19 @@ class CudaVendor(Vendor):
         if len(set(kept)) < len(kept):
             return ()
         return tuple(kept) if prefix is not None else tuple(takewhile(ids.__contains__, kept))
+
+    def existing(self, names: Sequence[str]) -> tuple[str, ...]:
+        """As torch (torch/cuda/__init__.py, _transform_uuid_to_ordinals); NVML does not list MIG-… among the GPUs."""
+        from ascendtune.machine.cuda import gpus
+
+        if not any(name.startswith("GPU-") for name in names):
+            return tuple(names)
+        there = gpus()[0]
+        if not there or any(gpu.uuid is None for gpu in there):
+            return tuple(names)
+        meant = [[gpu.uuid for gpu in there if gpu.is_named(name)] for name in names]
+        found = [gpus_of_name[0] for gpus_of_name in takewhile(lambda each: len(each) == 1, meant)]
+        return tuple(names[: len(found)]) if len(set(found)) == len(found) else ()
 
     def why_unused(self) -> str | None:
         spec = find_spec("torch")
