@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ascendtune.check.doctor.check import Check
-from ascendtune.check.doctor.language import say
+from ascendtune.check.doctor.language import counted, say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.doctor.permissions import join_vendor_group
 from ascendtune.check.doctor.requirements import advice_for
 from ascendtune.check.finding import Finding, failure, ok, warning
-from ascendtune.core.units import count_of
 from ascendtune.machine.inventory import Accelerator
 from ascendtune.machine.vendor.find import vendor_of
 
@@ -28,7 +27,7 @@ def _look_at_accelerators(outside: Outside) -> Iterator[Finding]:
             ACCELERATORS,
             say(
                 "{count} found, but torch_npu is not installed: training would run on the CPU",
-                count=count_of(npus, "NPU"),
+                count=counted(npus, "NPU"),
             ),
             expected=say("torch_npu of the same version as torch"),
             remedy=advice_for(outside).text,
@@ -36,14 +35,14 @@ def _look_at_accelerators(outside: Outside) -> Iterator[Finding]:
     elif npus:
         yield ok(
             ACCELERATORS,
-            say("{count}, torch_npu {value}", count=count_of(npus, "NPU"), value=outside.package("torch-npu")),
+            say("{count}, torch_npu {value}", count=counted(npus, "NPU"), value=outside.package("torch-npu")),
         )
     if outside.gpus_on_bus and not gpus and not npus:
         yield warning(
             ACCELERATORS,
             say(
                 "{count} on the PCI bus, but the driver shows no GPU",
-                count=count_of(outside.gpus_on_bus, "NVIDIA device"),
+                count=counted(outside.gpus_on_bus, "NVIDIA device"),
             ),
             remedy=say(
                 "check `nvidia-smi` and the kernel log; install the driver, in a container start it with --gpus all"
@@ -55,7 +54,7 @@ def _look_at_accelerators(outside: Outside) -> Iterator[Finding]:
             ACCELERATORS,
             say(
                 "{count}, driver {value}",
-                count=count_of(gpus, "GPU"),
+                count=counted(gpus, "GPU"),
                 value=outside.gpus[1] or say("of unknown version"),
             ),
         )
@@ -69,7 +68,7 @@ def _without_driver(outside: Outside) -> Finding:
         ACCELERATORS,
         say(
             "{count} on the PCI bus, but no /dev/davinci*: the driver is not loaded",
-            count=count_of(outside.npus_on_bus, "NPU"),
+            count=counted(outside.npus_on_bus, "NPU"),
         ),
         expected=say("one /dev/davinciN for each chip"),
         remedy=inside if outside.in_container else say("install the driver (Ascend HDK) of this card and restart"),

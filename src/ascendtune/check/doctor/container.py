@@ -82,7 +82,8 @@ def _capabilities(outside: Outside) -> int | None:
 
 def _privileges(held: int | None, *, has_npus: bool) -> Iterator[Finding]:
     if held is not None and held & _ALL_CAPABILITIES == _ALL_CAPABILITIES:
-        devices = "--device=/dev/davinciN for each card, and the three shared files" if has_npus else "--gpus"
+        each_card = say("--device=/dev/davinciN for each card, and the three shared files")
+        devices = each_card if has_npus else "--gpus"
         yield warning(
             CONTAINER,
             say("the container runs with --privileged, which training does not need"),

@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
-from ascendtune.check.doctor.language import say
+from ascendtune.check.doctor.language import counted, say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, unknown, warning
-from ascendtune.core.units import count_of, format_bytes
+from ascendtune.core.units import format_bytes
 from ascendtune.machine.free import IDLE_RATIO
 from ascendtune.machine.inventory import Accelerator, Trouble
 from ascendtune.machine.npu.facts import read_facts
@@ -45,13 +45,13 @@ def _look_at_npu_smi(outside: Outside) -> Iterator[Finding]:
                 say(
                     "npu-smi {value} lists {count}, as /dev does",
                     value=info.npu_smi_version or "",
-                    count=count_of(chips, "chip"),
+                    count=counted(chips, "chip"),
                 ),
             )
     else:
         yield warning(
             NPU_SMI,
-            say("npu-smi lists {count}, /dev has {nodes} of davinciN", count=count_of(chips, "chip"), nodes=nodes),
+            say("npu-smi lists {count}, /dev has {nodes} of davinciN", count=counted(chips, "chip"), nodes=nodes),
             expected=say("the same number"),
             remedy=say(
                 "in a container: map the cards that npu-smi shows; on the host: check the kernel log "
@@ -218,7 +218,7 @@ def _without_npu_smi(outside: Outside) -> Finding:
         else say("npu-smi lists no cards, but {count} processes have a card open", count=len(holders)),
         expected=say("no process before training starts"),
         remedy=say("if they are left over from your jobs: kill {names}", names=" ".join(map(str, list(holders)[:8]))),
-        evidence=tuple(f"pid {pid} ({name}) has {nodes} open" for pid, (name, nodes) in list(holders.items())[:16]),
+        evidence=tuple(_opened(holders)),
     )
 
 
@@ -231,6 +231,13 @@ def _holders(outside: Outside) -> dict[int, tuple[str, str]]:
             name = outside.text(f"/proc/{process.name}/comm").strip() or "a process"
             found[int(process.name)] = (name, ", ".join(sorted(nodes)))
     return found
+
+
+def _opened(holders: dict[int, tuple[str, str]]) -> list[str]:
+    return [
+        say("pid {pid} ({name}) has {nodes} open", pid=pid, name=name, nodes=nodes)
+        for pid, (name, nodes) in list(holders.items())[:16]
+    ]
 
 
 def _open_files(process: Path) -> Iterator[str]:
@@ -285,7 +292,7 @@ def _silent(devices: list[Accelerator], outside: Outside) -> Finding:
         )
         for each in devices
     ]
-    lines += [f"pid {pid} ({name}) has {nodes} open" for pid, (name, nodes) in list(_holders(outside).items())[:16]]
+    lines += _opened(_holders(outside))
     place = (
         say("on the host, outside this container") if outside.in_container else say("as root, and in every container")
     )

@@ -82,7 +82,7 @@ def _look_at_combinations(outside: Outside) -> Iterator[Finding]:
     versions = {name: outside.package(name) for each in known_combinations() for name in each.when}
     broken = [each for each in known_combinations() if each.applies(versions)]
     for each in broken:
-        pair = " with ".join(f"{name} {versions[name]}" for name in each.when)
+        pair = say(" with ").join(f"{name} {versions[name]}" for name in each.when)
         yield warning(
             COMBINATIONS,
             f"{pair}: {say(each.breaks)}",

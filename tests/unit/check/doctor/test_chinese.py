@@ -13,6 +13,7 @@ import pytest
 from ascend_node.node import Cann, Node
 from ascend_node.scenarios import HEALTHY
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS, bundle, container, disk
+from ascendtune.check.doctor import language as doctor_language
 from ascendtune.check.doctor.check import examine, get_check, verdict
 from ascendtune.check.doctor.install_plan import make_install_plan
 from ascendtune.check.doctor.language import say
@@ -41,7 +42,7 @@ def _said() -> Iterator[str]:
 
 def test_every_sentence_of_the_doctor_has_a_translation_with_the_same_names() -> None:
     said = {*_said(), *disk._ELSEWHERE, *disk._ELSEWHERE.values(), *(each.breaks for each in known_combinations())}
-    said |= {*bundle._KINDS.values()}
+    said |= {*bundle._KINDS.values(), *(each for pair in doctor_language._COUNTED.values() for each in pair)}
     said |= {get_check(code).what for code in (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS)}
     said |= {why for _, why in (*container._MOUNTS.values(), container._TOOL)}
 
@@ -75,3 +76,26 @@ def test_findings_are_chinese_and_keep_commands(lay: Callable[..., Outside]) -> 
     assert text.startswith("本机可以训练，设备：7/8 NPU (910B4)，不含 NPU 7；但 NPU 7 报告 Alarm，故障码 80E01801")
     assert "export ASCEND_RT_VISIBLE_DEVICES=0,1,2,3,4,5,6" in text and "HCCL_IF_IP=10.9.9.9 不是本机的地址" in text
     assert not re.search(r"^\w*(?:expected|do|seen): ", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("machine", ["card-missing", "driver-not-loaded", "no-torch-npu", "healthy-910b4"])
+def test_numbers_of_things_are_counted_in_chinese(lay: Callable[..., Outside], machine: str) -> None:
+    outside = lay(machine)
+    with language.using("zh"):
+        examination = examine(outside)
+        said = [verdict(examination, outside)]
+    said += [each.measured for each in examination.findings if each.code in ("npu_smi", "accelerators")]
+    assert [each for each in said if re.search(r"[0-9] (?:NPUs|GPUs|chips?|NVIDIA)\b", each)] == []
+    assert any(re.search(r"[0-9] 个(?:芯片| NPU)", each) for each in said)
+
+
+def test_options_of_a_container_are_chinese(lay: Callable[..., Outside]) -> None:
+    with language.using("zh"):
+        found = examine(lay("container-privileged")).findings
+    assert any("每张卡一个 --device=/dev/davinciN" in (each.expected or "") for each in found)
+
+
+def test_open_device_files_are_chinese(lay: Callable[..., Outside]) -> None:
+    with language.using("zh"):
+        found = examine(lay("opened-without-npu-smi")).findings
+    assert any("打开了 davinci0" in line for each in found for line in each.evidence)
