@@ -672,3 +672,30 @@ def test_findings_that_follow_from_another_are_one_line(lay: Lay) -> None:
     text = as_text("", findings, columns=100, paint=lambda text, _: text)
     assert "therefore not known either: health, device_memory, numa" in text
     assert text.count("see the finding") == 0
+
+
+@pytest.mark.parametrize(("device_nodes", "listed"), [(None, 5), (None, 1), (0, 5)])
+def test_health_of_chips_that_a_cut_table_lacks_is_unknown(
+    lay: Lay, tmp_path: Path, device_nodes: int | None, listed: int
+) -> None:
+    outside = lay(replace(HEALTHY, device_nodes=device_nodes))
+    table = tmp_path / "machine/answers/npu-smi/info"
+    lines = table.read_text().splitlines(keepends=True)
+    first_lines = [number for number, line in enumerate(lines) if " 910B4 " in line]
+    table.write_text("".join(lines[: first_lines[listed]]))
+
+    (found,) = _answers(outside, "health")
+
+    assert (found.status, found.because) == ("unknown", "npu_smi")
+    assert f"the {listed} chips" in found.measured
+
+
+def test_health_is_known_where_only_the_list_of_processes_is_cut(lay: Lay, tmp_path: Path) -> None:
+    outside = lay(HEALTHY)
+    table = tmp_path / "machine/answers/npu-smi/info"
+    text = table.read_text()
+    table.write_text(text[: text.rindex("No running processes found in NPU 6")])
+
+    (found,) = _answers(outside, "health")
+
+    assert (found.status, found.measured) == ("ok", "all 8 chips report OK")
