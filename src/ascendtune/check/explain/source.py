@@ -20,6 +20,10 @@ _TO_NEWLINES = bytes.maketrans(b"\r", b"\n")
 
 _WRAPPED = b'{"log":"'
 
+_SIMPLIFIED = "gb2312"
+"""GBK's characters of two bytes above 127, nearly all that are written. The others' second byte may be a letter: a
+stray byte in a line of another encoding would take the letter after it."""
+
 _SAMPLE = 1 << 12
 _CONTROL = bytes({*range(32), 127} - {*b"\b\t\n\v\f\r\x1b"})
 _LEAST_TEXT = 0.98
@@ -75,11 +79,11 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
                     continue
                 end = end or len(data)
                 if block:
-                    yield _unwrapped(block)
+                    yield _in_utf8(_unwrapped(block))
                 block, rest = data[:end], data[end:]
             if block.endswith(b"\n"):
                 block, rest = block + rest, b""
-            yield from map(_unwrapped, filter(None, (block, rest)))
+            yield from (_in_utf8(_unwrapped(each)) for each in (block, rest) if each)
     except PermissionError:
         raise
     except OSError as error:
@@ -105,6 +109,24 @@ def _log_of(line: bytes) -> bytes:
         return line
     # A progress bar is in the same object as what was written behind it.
     return said.rstrip("\r\n").rpartition("\r")[2].replace("\n", " ").encode(errors="replace")
+
+
+def _in_utf8(block: bytes) -> bytes:
+    """The block with its lines in GBK as UTF-8: on hosts with a GBK locale programs print both."""
+    if block.isascii() or _is_in(block, "utf-8"):
+        return block
+    return b"\n".join(
+        line.decode(_SIMPLIFIED).encode() if not _is_in(line, "utf-8") and _is_in(line, _SIMPLIFIED) else line
+        for line in block.split(b"\n")
+    )
+
+
+def _is_in(text: bytes, encoding: str) -> bool:
+    try:
+        text.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def lines_before(name: str, end: int) -> int:

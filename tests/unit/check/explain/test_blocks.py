@@ -13,7 +13,7 @@ import pytest
 from ascendtune.check.explain import source
 from ascendtune.check.explain.cann_reason import shortened
 from ascendtune.check.explain.event import Event
-from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.explain import Explanation, explain
 from ascendtune.check.explain.source import logs_in
 from ascendtune.core.errors import InputError
 
@@ -323,3 +323,30 @@ def test_what_the_compiler_said_goes_before_that_an_operator_was_not_built(
     )
 
     assert first.hit.entry.id == entry
+
+
+@pytest.mark.parametrize("padding", [0, source.BLOCK_BYTES - 40])
+def test_lines_in_gbk_are_read_beside_those_in_utf_8(tmp_path: Path, padding: int) -> None:
+    log = tmp_path / "job.log"
+    lines = [b"x" * 99] * (padding // 100) + [
+        "读取数据：第 3 步".encode("gbk"),
+        "训练 │ step 3".encode(),
+        "RuntimeError: 月亮不是圆的，请检查".encode("gbk"),
+    ]
+    log.write_bytes(b"\n".join(lines) + b"\n")
+
+    first = _first(explain([str(log)]))
+
+    assert first.text.endswith("RuntimeError: 月亮不是圆的，请检查")
+    read = b"".join(source.blocks(str(log))).decode()
+    assert "读取数据：第 3 步\n训练 │ step 3\n" in read and len(read.splitlines()) == len(lines)
+
+
+# Latin-1, and UTF-8 that was cut: as GBK they would have letters of the line in them.
+@pytest.mark.parametrize(
+    "word", [b"caf\xe9s", b"na\xefve", b"\x81s", *("错误".encode()[:size] for size in range(1, 6))]
+)
+def test_stray_bytes_take_no_letter_from_a_line(tmp_path: Path, word: bytes) -> None:
+    log = tmp_path / "job.log"
+    log.write_bytes(line := b"OSError: " + word + b" moon\n")
+    assert b"".join(source.blocks(str(log))) == line
