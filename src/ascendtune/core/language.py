@@ -36,7 +36,8 @@ def choose(option: str | None, environment: Mapping[str, str], encoding: str | N
 
     Args:
         option: the value of `--lang`; None if it is absent.
-        environment: LC_ALL, LC_MESSAGES and LANG are read, the first that is set decides.
+        environment: of LC_ALL, LC_MESSAGES and LANG the first that is set decides; unless it is C, LANGUAGE, a list,
+            has the first word, as in gettext.
         encoding: of the stream that is printed to; a Chinese locale counts only if it can write Chinese.
 
     Raises:
@@ -47,8 +48,11 @@ def choose(option: str | None, environment: Mapping[str, str], encoding: str | N
         if asked is None:
             raise InputError(f"--lang {option} is not valid", code="invalid-value", remedy="choose en or zh")
         return asked
-    locale = next(filter(None, map(environment.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
-    return "zh" if locale.startswith("zh") and _can_write_chinese(encoding) else "en"
+    locale = next(filter(None, map(environment.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "C")
+    is_c = locale.partition(".")[0] in ("C", "POSIX")
+    names = [locale] if is_c else [*environment.get("LANGUAGE", "").split(":"), locale]
+    known = next((each[:2] for each in names if each.startswith(LANGUAGES)), "en")
+    return "zh" if known == "zh" and _can_write_chinese(encoding) else "en"
 
 
 @contextmanager
