@@ -16,6 +16,7 @@ from typing import IO, Any, NoReturn
 
 from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.procfs import stats
+from ascendtune.core.terminal_text import decoded
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,7 @@ def run(argv: Sequence[str], *, timeout_seconds: float = 30, env: Mapping[str, s
     """
     pipe = subprocess.PIPE
     try:
-        process = subprocess.Popen(
-            list(argv), stdout=pipe, stderr=pipe, env=env, text=True, errors="replace", start_new_session=True
-        )
+        process = subprocess.Popen(list(argv), stdout=pipe, stderr=pipe, env=env, start_new_session=True)
     except FileNotFoundError:
         return Finished(tuple(argv), 127, "", f"{argv[0]}: not found")
     except PermissionError:
@@ -89,14 +88,14 @@ def run(argv: Sequence[str], *, timeout_seconds: float = 30, env: Mapping[str, s
     try:
         output, error_output = process.communicate(timeout=timeout_seconds)
     except subprocess.TimeoutExpired as expired:
-        output = expired.stdout.decode(errors="replace") if isinstance(expired.stdout, bytes) else expired.stdout or ""
-        return Finished(tuple(argv), 124, output, f"no answer within {timeout_seconds} s", timed_out=True)
+        before = decoded(expired.stdout or b"")
+        return Finished(tuple(argv), 124, before, f"no answer within {timeout_seconds} s", timed_out=True)
     finally:
         _end(process)
-    return Finished(tuple(argv), process.returncode, output, error_output)
+    return Finished(tuple(argv), process.returncode, decoded(output), decoded(error_output))
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     # Not poll(): until the leader is waited for, its process id names this group and no other.
     if process.returncode is None:
         # Beyond the group: `timeout` in a script starts the program in a group of its own, in the same session.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import locale
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import BinaryIO
 
 from ascendtune.core.errors import MachineError
 from ascendtune.core.files import open_regular
+from ascendtune.core.terminal_text import decoded
 
 _BLOCK_BYTES = 64 * 1024
 
@@ -104,8 +104,4 @@ def _size(path: Path) -> int:
 def _text(line: bytes) -> str:
     # Of a progress bar that overwrites itself the last state is kept, as on a terminal.
     shown = line.rstrip(b"\r").rpartition(b"\r")[2]
-    try:
-        return shown.decode()
-    except UnicodeDecodeError:
-        # What the processes of a job print is in the encoding of the locale: GB18030 on some Chinese hosts.
-        return shown.decode(locale.getpreferredencoding(False), errors="replace")
+    return decoded(shown)

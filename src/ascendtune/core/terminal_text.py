@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import io
 import json
+import locale
 import os
 import re
 import sys
@@ -35,6 +36,18 @@ _SEQUENCE = re.compile(
 # Random: only this process can write a sequence that passes.
 _OURS = f"\x1b{os.urandom(16).hex()}"
 _PROGRESS_BAR = re.compile(r"\n*(?:\x1b\[A)+|\r")
+
+
+def decoded(printed: bytes) -> str:
+    """What a program printed, as text whose lines end with a newline.
+
+    Tools such as git print UTF-8 whatever the locale; others print in its encoding, GB18030 on some Chinese hosts.
+    """
+    try:
+        text = printed.decode()
+    except UnicodeDecodeError:
+        text = printed.decode(locale.getpreferredencoding(False), errors="replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def safe(text: str) -> str:

@@ -21,6 +21,13 @@ def test_bytes_that_are_no_text_are_no_error() -> None:
     assert run(["sh", "-c", r"printf 'a\377b'"]).output == "a\ufffdb"
 
 
+def test_output_is_utf_8_or_in_the_encoding_of_the_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("locale.getpreferredencoding", lambda do_setlocale=True: "GB18030")
+    # 分支, first as git prints it in every locale.
+    done = run(["sh", "-c", r"printf '\345\210\206\346\224\257\r\n'; printf '\267\326\326\247' >&2"])
+    assert (done.output, done.error) == ("分支\n", "分支")
+
+
 def test_programs_that_cannot_run(tmp_path: Path) -> None:
     assert run([str(tmp_path / "none")]).exit_code == 127
     (tmp_path / "forbidden").touch(0o644)
