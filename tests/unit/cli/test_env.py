@@ -16,6 +16,8 @@ from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import failure
 from ascendtune.cli import main as command_line
 from ascendtune.machine.environment import mirrors
+from ascendtune.machine.environment.conda_files import all_settings
+from ascendtune.machine.environment.pip_files import indexes
 from hub_server import Hub, serving
 
 
@@ -33,6 +35,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name.lower()).mkdir()
     for name in ("PIP_INDEX_URL", "HF_ENDPOINT", "XDG_CONFIG_HOME", "PIP_CONFIG_FILE", "GIT_CONFIG_GLOBAL", "CONDARC"):
         monkeypatch.delenv(name, raising=False)
+    # Not what this machine is configured to use.
+    for name in ("VIRTUAL_ENV", "CONDA_EXE", "CONDA_PREFIX"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(mirrors, "indexes", lambda env, root: indexes({**env, "VIRTUAL_ENV": str(tmp_path)}, tmp_path))
+    monkeypatch.setattr(mirrors, "all_settings", lambda env, root: all_settings(env, tmp_path))
     # Without it torch's place in /tmp counts, where somebody may have compiled something.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     monkeypatch.chdir(tmp_path)

@@ -7,7 +7,6 @@ fetches; pushes keep going to github.com itself, so that no password reaches a p
 
 from __future__ import annotations
 
-import configparser
 import json
 import os
 import re
@@ -16,26 +15,31 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
-
-import yaml
 
 from ascendtune.core.directories import state_directory
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.files import parsed_record, read_record
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.process import run
-from ascendtune.machine.environment.user_files import FileChange, read_user_file
+from ascendtune.machine.environment.conda_files import (
+    CONDA_DEFAULTS,
+    all_settings,
+    conda_channels,
+    conda_file,
+    conda_settings,
+    listed,
+    merged,
+    with_channels,
+)
+from ascendtune.machine.environment.pip_files import indexes, pip_file, with_index
+from ascendtune.machine.environment.user_files import FileChange, config_home, home, read_user_file
 
 TOOLS = ("pip", "conda", "huggingface", "github")
 _GITHUB = "https://github.com/"
-_CONDA_DEFAULTS = "https://repo.anaconda.com/pkgs"
-_INDEX = re.compile(r"^([ \t]*)index[-_]url[ \t]*[=:].*$", re.MULTILINE | re.IGNORECASE)
 _ONLY_GITHUB = r"^https://github\.com/$"
 _NOTHING_TO_UNSET = 5
 """Exit code of `git config --unset-all`."""
-_SECTION = re.compile(r"^\[(.+?)\]", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -79,32 +83,43 @@ class Setting:
     source: str | None
 
 
-def settings(env: Mapping[str, str]) -> list[Setting]:
+def settings(env: Mapping[str, str], root: Path = Path("/")) -> list[Setting]:
     """What each tool is configured to use now; a variable of the environment wins over a file, as in the tools.
+
+    Args:
+        root: where the files of the machine are, such as /etc/pip.conf.
 
     Raises:
         MachineError: a configuration file cannot be read.
     """
-    pip, conda = _pip_file(env), _conda_file(env)
-    sections = _pip_settings(read_user_file(pip) or "", pip)
+    found = indexes(env, root)
     # pip's section of a command wins over [global].
-    index = sections.get("install", {}).get("index-url") or sections.get("global", {}).get("index-url")
-    channels = _conda_channels(_conda_settings(conda))
+    index = next((each for each in reversed(found) if each.section == "install"), None) or next(
+        (each for each in reversed(found) if each.section == "global"), None
+    )
+    files = all_settings(env, root)
+    channels = conda_channels(merged(files))
     noted = shell_variables().get("HF_ENDPOINT")
     github = _git_proxy(env)
     return [
         Setting("pip", env["PIP_INDEX_URL"], "PIP_INDEX_URL") if env.get("PIP_INDEX_URL")
-        else Setting("pip", index or "https://pypi.org/simple", str(pip) if index else None),
-        Setting("conda", ", ".join(channels), str(conda)) if channels != [_CONDA_DEFAULTS]
-        else Setting("conda", _CONDA_DEFAULTS, None),
+        else Setting("pip", index.address, str(index.path)) if index
+        else Setting("pip", "https://pypi.org/simple", None),
+        Setting("conda", ", ".join(channels), ", ".join(map(str, files))) if channels != [CONDA_DEFAULTS]
+        else Setting("conda", CONDA_DEFAULTS, None),
         Setting("huggingface", env["HF_ENDPOINT"], "HF_ENDPOINT") if env.get("HF_ENDPOINT")
         else Setting("huggingface", noted or "https://huggingface.co", "ascendtune env export" if noted else None),
         Setting("github", github or _GITHUB, str(_git_file(env)) if github else None),
     ]  # fmt: skip
 
 
-def bypasses(name: str, env: Mapping[str, str], tools: Sequence[str]) -> Iterator[tuple[str, str]]:
+def bypasses(
+    name: str, env: Mapping[str, str], tools: Sequence[str], root: Path = Path("/")
+) -> Iterator[tuple[str, str]]:
     """What makes a tool use another address than the mirror whose changes were written: (what, remedy).
+
+    Args:
+        root: as in `settings`.
 
     Raises:
         MachineError: a configuration file cannot be read.
@@ -122,20 +137,42 @@ def bypasses(name: str, env: Mapping[str, str], tools: Sequence[str]) -> Iterato
     if "pip" in tools and env.get("PIP_CONFIG_FILE") == os.devnull:
         yield f"pip reads no configuration file: PIP_CONFIG_FILE={os.devnull}", "unset PIP_CONFIG_FILE"
     elif "pip" in tools:
-        path = _pip_file(env)
-        for section, options in _pip_settings(read_user_file(path) or "", path).items():
-            if section != "global" and (index := options.get("index-url")) and index != mirror.pip:
-                what = f"`pip {section}` uses {without_secrets(index)}: [{section}] of {path} wins over [global]"
-                yield what, f"remove index-url from [{section}] in {path}"
+        yield from _other_indexes(mirror.pip, env, root)
     if "conda" in tools:
-        path, site = _conda_file(env), mirror.conda or _CONDA_DEFAULTS
-        others = [each for each in _conda_channels(_conda_settings(path)) if not each.startswith(f"{site}/")]
-        if not mirror.conda:
-            others = [each for each in others if "://" in each and each != _CONDA_DEFAULTS]
-        if others:
-            named = without_secrets(", ".join(others))
+        yield from _other_channels(mirror.conda, env, root)
+
+
+def _other_indexes(index: str | None, env: Mapping[str, str], root: Path) -> Iterator[tuple[str, str]]:
+    found, ours = indexes(env, root), pip_file(env)
+    for each in found:
+        if each.section != "global" and each.address != index:
+            used = without_secrets(each.address)
+            what = f"`pip {each.section}` uses {used}: [{each.section}] of {each.path} wins over [global]"
+            yield what, f"remove index-url from [{each.section}] in {each.path}"
+    of_all = [each for each in found if each.section == "global"]
+    if of_all and (last := of_all[-1]).path != ours and last.address != index:
+        wins = f", and wins over {ours}" if index else ""
+        what = f"pip uses {without_secrets(last.address)}: {last.path} sets it{wins}"
+        yield what, f"remove index-url from [global] in {last.path}"
+
+
+def _other_channels(site: str | None, env: Mapping[str, str], root: Path) -> Iterator[tuple[str, str]]:
+    files = all_settings(env, root)
+    together = merged(files)
+    uses_defaults = not together["channels"] or "defaults" in together["channels"]
+    for path, settings in files.items():
+        named, defaults = (listed(settings, key) for key in ("channels", "default_channels"))
+        if defaults and uses_defaults and "defaults" not in named:
+            named.append("defaults")
+        if not named:
+            continue
+        # By the addresses that all files together give to names.
+        own = {"channels": named, "default_channels": defaults, "custom_channels": together["custom_channels"]}
+        others = [each for each in conda_channels(own) if not each.startswith(f"{site or CONDA_DEFAULTS}/")]
+        if others := [each for each in others if each != CONDA_DEFAULTS and (site or "://" in each)]:
+            shown = without_secrets(", ".join(others))
             yield (
-                f"conda also searches {named}: {path} names them",
+                f"conda also searches {shown}: {path} names them",
                 "replace there by defaults or conda-forge those whose packages the mirror has",
             )
 
@@ -155,13 +192,13 @@ def changes_for(
     """
     mirror, found = MIRRORS[name], []
     if "pip" in tools:
-        path = _pip_file(env)
+        path = pip_file(env)
         text = read_user_file(path)
-        found.append(FileChange(path, text, _with_index(text, mirror.pip, path)))
+        found.append(FileChange(path, text, with_index(text, mirror.pip, path)))
     if "conda" in tools:
-        path = _conda_file(env)
+        path = conda_file(env)
         text = read_user_file(path)
-        found.append(FileChange(path, text, _with_channels(text, _conda_settings(path), mirror.conda)))
+        found.append(FileChange(path, text, with_channels(text, conda_settings(path), mirror.conda)))
     if "huggingface" in tools:
         path = _noted_file()
         noted = {key: value for key, value in shell_variables().items() if key != "HF_ENDPOINT"}
@@ -190,149 +227,9 @@ def _noted_file() -> Path:
     return state_directory() / "mirrors.json"
 
 
-def _home(env: Mapping[str, str]) -> Path:
-    home = env.get("HOME", "")
-    if not home.startswith("/"):
-        raise MachineError("HOME is not set", code="path-missing", remedy="export HOME=<your home directory>")
-    return Path(home)
-
-
-def _config_home(env: Mapping[str, str]) -> Path:
-    given = env.get("XDG_CONFIG_HOME", "")
-    return Path(given) if given.startswith("/") else _home(env) / ".config"
-
-
-def _pip_file(env: Mapping[str, str]) -> Path:
-    """The user's file that pip reads: PIP_CONFIG_FILE, the old place where a file is there, or the new one."""
-    given = env.get("PIP_CONFIG_FILE", "")
-    if given and given != os.devnull:
-        return Path(given)
-    old = _home(env) / ".pip/pip.conf"
-    new = _config_home(env) / "pip/pip.conf"
-    return old if old.exists() and not new.exists() else new
-
-
-def _pip_settings(text: str, path: Path) -> dict[str, dict[str, str]]:
-    """Section -> option -> value, read as pip reads its file."""
-    parser = configparser.RawConfigParser()
-    try:
-        parser.read_string(text)
-    except configparser.Error as error:
-        raise MachineError(
-            f"pip cannot read its configuration: {error.message.splitlines()[0]}",
-            code="invalid-ini",
-            remedy="correct or remove it",
-            where=path,
-        ) from error
-    return {
-        section: {name.replace("_", "-"): value for name, value in parser.items(section)}
-        for section in parser.sections()
-    }
-
-
-def _of_global(text: str) -> tuple[int, int] | None:
-    """Where the lines of [global] begin and end."""
-    sections = list(_SECTION.finditer(text))
-    for number, section in enumerate(sections):
-        if section[1].strip() == "global":
-            end = sections[number + 1].start() if number + 1 < len(sections) else len(text)
-            return section.end(), end
-    return None
-
-
-def _with_index(text: str | None, index: str | None, path: Path) -> str | None:
-    """pip.conf with another index-url in [global]; everything else stays as it is, comments too.
-
-    Raises:
-        MachineError: pip cannot read the file, or would read the changed file in another way.
-    """
-    wanted = _pip_settings(text or "", path)
-    if index is not None:
-        wanted.setdefault("global", {})["index-url"] = index
-    else:
-        wanted.get("global", {}).pop("index-url", None)
-    after = _with_index_line(text, index)
-    if _pip_settings(after or "", path) != wanted:
-        raise MachineError(
-            "this file sets index-url in a form that ascendtune cannot change",
-            code="invalid-ini",
-            remedy=f"write it by hand, on one line below [global]: index-url = {index or '…'}",
-            where=path,
-        )
-    return after
-
-
-def _with_index_line(text: str | None, index: str | None) -> str | None:
-    place = _of_global(text or "")
-    found = _INDEX.search(text or "", *place) if place else None
-    line = f"index-url = {index}" if index else ""
-    if text is not None and found:
-        end = found.end() if index else found.end() + text.startswith("\n", found.end())
-        return text[: found.start()] + (found[1] + line if index else "") + text[end:]
-    if index is None:
-        return text
-    if text is None:
-        return f"[global]\n{line}\n"
-    if place:
-        # A line that is indented more than the option above it would continue that option's value.
-        following = re.compile(r"\n([ \t]*)[^\s#;\[]").search(text, *place)
-        return f"{text[: place[0]]}\n{following[1] if following else ''}{line}{text[place[0] :]}"
-    gap = "\n" if text and not text.endswith("\n") else ""
-    return f"{text}{gap}[global]\n{line}\n"
-
-
-def _conda_file(env: Mapping[str, str]) -> Path:
-    given = env.get("CONDARC", "")
-    return Path(given) if given else _home(env) / ".condarc"
-
-
-def _conda_settings(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(read_user_file(path) or "")
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise MachineError("not valid YAML", code="invalid-yaml", remedy="correct or remove it", where=path) from error
-    if content is not None and not isinstance(content, dict):
-        raise MachineError(
-            "conda needs a mapping here, with keys such as channels",
-            code="not-a-mapping",
-            remedy="correct or remove it",
-            where=path,
-        )
-    return content or {}
-
-
-def _conda_channels(settings: Mapping[str, Any]) -> list[str]:
-    """The addresses of the channels that conda searches; `default_channels` stands for `defaults` alone."""
-    named, defaults, custom = (settings.get(key) for key in ("channels", "default_channels", "custom_channels"))
-    found: list[str] = []
-    for channel in map(str, named if isinstance(named, list) and named else ["defaults"]):
-        if channel == "defaults":
-            found += map(str, defaults) if isinstance(defaults, list) and defaults else [_CONDA_DEFAULTS]
-        elif "://" in channel or not (isinstance(custom, dict) and channel in custom):
-            found.append(channel)
-        else:
-            found.append(f"{str(custom[channel]).rstrip('/')}/{channel}")
-    return found
-
-
-def _with_channels(text: str | None, now: dict[str, Any], site: str | None) -> str | None:
-    """.condarc with the channels of a site; the keys that name no site stay."""
-    kept = {key: value for key, value in now.items() if key not in ("default_channels", "custom_channels")}
-    others = now.get("custom_channels")
-    custom = {key: value for key, value in others.items() if key != "conda-forge"} if isinstance(others, dict) else {}
-    if site is None and "default_channels" not in now and not isinstance(others, dict):
-        return text
-    if site is not None:
-        kept["default_channels"] = [f"{site}/pkgs/main", f"{site}/pkgs/r"]
-        custom["conda-forge"] = f"{site}/cloud"
-    if custom:
-        kept["custom_channels"] = custom
-    return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True) if kept else ""
-
-
 def _git_file(env: Mapping[str, str]) -> Path:
     given = env.get("GIT_CONFIG_GLOBAL", "")
-    plain, other = _home(env) / ".gitconfig", _config_home(env) / "git/config"
+    plain, other = home(env) / ".gitconfig", config_home(env) / "git/config"
     return Path(given) if given else other if other.exists() and not plain.exists() else plain
 
 

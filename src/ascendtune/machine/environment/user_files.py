@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +52,28 @@ def read_user_file(path: Path) -> str | None:
             where=path,
         )
     return content.decode(errors="surrogateescape")
+
+
+def read_if_readable(path: Path) -> str | None:
+    """As `read_user_file`; None also where this user may not read it, as tools skip such a file of the machine."""
+    try:
+        return read_user_file(path)
+    except MachineError as error:
+        if error.code in ("permission-denied", "not-a-regular-file"):
+            return None
+        raise
+
+
+def home(env: Mapping[str, str]) -> Path:
+    home = env.get("HOME", "")
+    if not home.startswith("/"):
+        raise MachineError("HOME is not set", code="path-missing", remedy="export HOME=<your home directory>")
+    return Path(home)
+
+
+def config_home(env: Mapping[str, str]) -> Path:
+    given = env.get("XDG_CONFIG_HOME", "")
+    return Path(given) if given.startswith("/") else home(env) / ".config"
 
 
 def apply(changes: Sequence[FileChange]) -> list[FileChange]:

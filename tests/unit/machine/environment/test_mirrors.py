@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 from ascendtune.core.errors import AscendtuneError
-from ascendtune.machine.environment import user_files
+from ascendtune.machine.environment import mirrors, user_files
+from ascendtune.machine.environment.conda_files import all_settings
 from ascendtune.machine.environment.mirrors import MIRRORS, bypasses, changes_for, proxied, settings, shell_variables
+from ascendtune.machine.environment.pip_files import indexes
 
 _TUNA = MIRRORS["tuna"]
 
@@ -20,7 +22,10 @@ _TUNA = MIRRORS["tuna"]
 @pytest.fixture
 def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return {"HOME": str(tmp_path / "home")}
+    # Not the files of this machine and of its Python environment.
+    monkeypatch.setattr(mirrors, "indexes", lambda env, root: indexes(env, tmp_path))
+    monkeypatch.setattr(mirrors, "all_settings", lambda env, root: all_settings(env, tmp_path))
+    return {"HOME": str(tmp_path / "home"), "VIRTUAL_ENV": str(tmp_path / "venv")}
 
 
 def _files(env: dict[str, str]) -> dict[str, bytes]:
@@ -298,3 +303,80 @@ def test_variables_and_leftovers_that_pass_a_mirror_by_are_named(env: dict[str, 
     assert list(bypasses("official", env, ("conda",))) == []
     (Path(env["HOME"]) / ".condarc").write_text(f"channels: ['{_TUNA.conda}/pkgs/main']\n")
     assert len(list(bypasses("official", env, ("conda",)))) == 1
+
+
+_PIP = "[global]\nindex-url = https://other/simple\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "variables", "wins"),
+    [
+        ("etc/pip.conf", {}, False),
+        ("etc/xdg/pip/pip.conf", {}, False),
+        ("site/pip/pip.conf", {"XDG_CONFIG_DIRS": "/site"}, False),
+        ("home/.pip/pip.conf", {}, None),
+        ("venv/pip.conf", {}, True),
+        ("conda/pip.conf", {"VIRTUAL_ENV": "", "CONDA_PREFIX": "{}/conda"}, True),
+    ],
+)
+def test_other_files_of_pip_are_read_in_its_order(
+    env: dict[str, str], tmp_path: Path, file: str, variables: dict[str, str], wins: bool | None
+) -> None:
+    env |= {name: value.format(tmp_path) for name, value in variables.items()}
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(_PIP)
+    (pip,) = (each for each in settings(env) if each.tool == "pip")
+    assert (pip.address, pip.source) == ("https://other/simple", str(tmp_path / file))
+
+    user_files.apply(changes_for("tuna", env, tools=("pip",)))
+
+    assert _addresses(env)["pip"] == ("https://other/simple" if wins else _TUNA.pip)
+    found = list(bypasses("tuna", env, ("pip",)))
+    assert [str(tmp_path / file) in what and "wins over" in what for what, _ in found] == [True] * bool(wins)
+    user_files.apply(changes_for("official", env, tools=("pip",)))
+    found = list(bypasses("official", env, ("pip",)))
+    # The old place of the user's own file is the one that is changed.
+    assert [remedy for _, remedy in found] == (
+        [] if wins is None else [f"remove index-url from [global] in {tmp_path / file}"]
+    )
+
+
+def test_no_file_of_the_user_counts_beside_pip_config_file(env: dict[str, str], tmp_path: Path) -> None:
+    user_files.apply(changes_for("tuna", env, tools=("pip",)))
+    (tmp_path / "own.conf").write_text("[global]\ntimeout = 9\n")
+    assert _addresses({**env, "PIP_CONFIG_FILE": str(tmp_path / "own.conf")})["pip"] == "https://pypi.org/simple"
+    assert _addresses({**env, "PIP_CONFIG_FILE": os.devnull})["pip"] == "https://pypi.org/simple"
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "etc/conda/.condarc",
+        "etc/conda/condarc.d/10.yml",
+        "opt/conda/condarc",
+        "home/.config/conda/.condarc",
+        "home/.conda/condarc",
+        "prefix/.condarc",
+    ],
+)
+def test_other_files_of_conda_add_channels(env: dict[str, str], tmp_path: Path, file: str) -> None:
+    env |= {"CONDA_EXE": str(tmp_path / "opt/conda/bin/conda"), "CONDA_PREFIX": str(tmp_path / "prefix")}
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text("channels: [nvidia, defaults]\ndefault_channels: ['https://inner/main']\n")
+
+    user_files.apply(changes_for("tuna", env, tools=("conda",)))
+
+    shown = _addresses(env)["conda"].split(", ")
+    assert set(shown) == {"nvidia", f"{_TUNA.conda}/pkgs/main", f"{_TUNA.conda}/pkgs/r", "https://inner/main"}
+    ((what, _),) = bypasses("tuna", env, ("conda",))
+    assert f"nvidia, https://inner/main: {tmp_path / file}" in what
+
+
+def test_conda_asks_first_what_the_last_file_names(env: dict[str, str], tmp_path: Path) -> None:
+    for file, content in (
+        ("etc/conda/.condarc", "channels: [a, b]\ncustom_channels: {a: 'https://old', c: 'https://c'}\n"),
+        ("home/.condarc", "channels: [b, c]\ncustom_channels: {a: 'https://new'}\n"),
+    ):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(content)
+    assert _addresses(env)["conda"] == "b, https://c/c, https://new/a"
