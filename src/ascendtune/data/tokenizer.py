@@ -24,6 +24,9 @@ _MOST_TEMPLATE_BYTES = 4 << 20
 _LONGEST_TEMPLATE_NAME = 200
 """Bytes; what a file system takes is longer than that, but its file gets a suffix, and another while it is written."""
 _LARGEST_ID = 100_000_000
+_OTHER_TOKENS = ("auto_map", "split_special_tokens")
+"""Keys of tokenizer_config.json that take the place of tokenizer.json: a class in a file of Python that is not saved,
+and special tokens that are spelled like other text."""
 _TOKEN_FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -179,9 +182,13 @@ class Tokenizer:
                     shutil.copyfile(self.directory / name, target / name)
         write_atomically(target / "tokenizer.json", self.backend.to_str(pretty=True))
         config = {**self.config, **self.named_tokens}
-        config.pop("chat_template", None)
-        if "tokenizer_class" not in config or _marks_spaces(self.backend):
-            config["tokenizer_class"] = "PreTrainedTokenizerFast"
+        for key in ("chat_template", *_OTHER_TOKENS):
+            config.pop(key, None)
+        # Classes of one model (LlamaTokenizer, GPT2Tokenizer) make their own pipeline of the vocabulary since
+        # transformers 5: other tokens than those of tokenizer.json, with which the model was trained.
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+        # In transformers 4 this class gives token_type_ids too, which most models refuse.
+        config.setdefault("model_input_names", ["input_ids", "attention_mask"])
         if "added_tokens_decoder" in config:
             config["added_tokens_decoder"] = _added_tokens_as_json(self.backend)
         templates = {**self.chat_templates, **({"default": chat_template} if chat_template else {})}
@@ -276,16 +283,6 @@ def _tokens_by_id(path: Path) -> list[str]:
         if type(number) is not int or not 0 <= number <= _LARGEST_ID:
             raise bad_field(path, text, number, "a token id")
     return sorted(ids, key=lambda text: ids[text])
-
-
-def _marks_spaces(backend: tokenizers.Tokenizer) -> bool:
-    """Whether it writes "▁" for a space, as SentencePiece does.
-
-    The classes for it (LlamaTokenizer, T5Tokenizer) make their own pipeline of the vocabulary since transformers 5,
-    with other tokens behind special ones and spaces than the file's, with which the model was trained.
-    """
-    parts = (backend.normalizer, backend.pre_tokenizer)
-    return any("▁" in each.__getstate__().decode() for each in parts if each is not None)
 
 
 def _added_tokens_as_json(backend: tokenizers.Tokenizer) -> dict[str, dict[str, Any]]:

@@ -45,18 +45,31 @@ def test_transformers_tokenises_the_same_before_and_after_saving(
         assert [original.encode(text, add_special_tokens=False) for text in TEXTS] == [ours.encode(t) for t in TEXTS]
 
 
-@pytest.mark.parametrize("kind", ["metaspace", "prepending"])
-def test_a_class_that_makes_its_own_pipeline_is_not_saved(
-    kind: str, make_model: Callable[..., Path], tmp_path: Path
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("metaspace", {"tokenizer_class": "LlamaTokenizer", "legacy": False}),
+        ("prepending", {"tokenizer_class": "LlamaTokenizer", "legacy": False}),
+        # Without the NFC of tokenizer.json; Granite 4, OLMo 3 and SmolLM name this class beside another pipeline.
+        ("byte_level", {"tokenizer_class": "GPT2Tokenizer"}),
+        ("byte_level", {"split_special_tokens": True}),
+        ("byte_level", {"auto_map": {"AutoTokenizer": ["own.Slow", "own.Fast"]}, "tokenizer_class": "Own"}),
+    ],
+)
+@pytest.mark.parametrize("model_type", ["llama", None])
+def test_transformers_takes_the_pipeline_of_the_saved_tokenizer_json(
+    kind: str, config: dict[str, object], model_type: str | None, make_model: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """LlamaTokenizer in transformers 5 takes the vocabulary alone from tokenizer.json."""
+    """Whatever class the base names: some take the vocabulary alone, since transformers 5.
+
+    `model_type` is None for an adapter, which has no config.json.
+    """
     from transformers import AutoTokenizer
 
-    directory = make_model(kind, tokenizer_class="LlamaTokenizer", legacy=False)
-    (directory / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    ours = Tokenizer.load(directory)
+    ours = Tokenizer.load(make_model(kind, **config))
     ours.save(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    if model_type is not None:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     assert [theirs.encode(text, add_special_tokens=False) for text in TEXTS] == [ours.encode(text) for text in TEXTS]
 
