@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -117,11 +119,15 @@ def _checked_header(names: list[str], path: Path, line: int) -> list[str]:
     return names
 
 
+_OLD_MAC_LINE_END = re.compile(r"\r(?!\n)")
+
+
 def rows_of_text(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow]:
-    """One row per line; blank lines are skipped."""
+    """One row per line, whether lines end with LF, CRLF or CR; blank lines are skipped."""
     source = Source(path)
-    for number, line in read_lines(path, encoding):
-        if not line.isspace():
+    lines = chain.from_iterable(_OLD_MAC_LINE_END.split(line) for _, line in read_lines(path, encoding))
+    for number, line in enumerate(lines, 1):
+        if line.strip():
             yield RawRow({"text": line.rstrip("\r\n")}, source, number)
 
 

@@ -111,6 +111,14 @@ def test_text_has_one_row_a_line(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("content", [b"a\r\rb\r c", b"a\r\n\nb\r c\n", b"a\n\rb\r\n c\r\n"])
+def test_every_kind_of_line_end_ends_a_row_of_text(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "rows.txt"
+    path.write_bytes(content)
+    rows = [(row.values["text"], row.place) for row in _read(path)]
+    assert rows == [("a", f"{path}:1"), ("b", f"{path}:3"), (" c", f"{path}:4")]
+
+
 def test_parquet_rows_are_numbered(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     path.write_bytes(_CONTENTS["rows.parquet"])
