@@ -21,13 +21,13 @@ def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
     instruction, given, answer = row.get("instruction"), row.get("input"), row.get("output")
     if answer is None:
         return BadRow("no answer", "output is missing or null")
-    for name, value in (("instruction", instruction or ""), ("input", given or ""), ("output", answer)):
-        if not is_text(value):
+    for name, value in (("instruction", instruction), ("input", given), ("output", answer)):
+        if value is not None and not is_text(value):
             return not_text(name, value)
     messages = system_message(row.get("system"))
     if isinstance(messages, BadRow):
         return messages
-    if history := row.get("history"):
+    if (history := row.get("history")) not in (None, "", []):
         turns = _turns_of(listed(history))
         if isinstance(turns, BadRow):
             return turns

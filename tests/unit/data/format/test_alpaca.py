@@ -42,9 +42,14 @@ def test_system_and_history_come_first() -> None:
         ({"instruction": "", "input": None, "output": "a"}, "no question", "turn 1 (user) is empty"),
         ({"instruction": "q", "output": 42}, "not text", "output is a number"),
         ({"instruction": ["q"], "output": "a"}, "not text", "instruction is a list"),
+        # What Python takes for false is not an absent text.
+        ({"instruction": 0, "input": "q", "output": "a"}, "not text", "instruction is a number"),
+        ({"instruction": "q", "input": False, "output": "a"}, "not text", "input is true or false"),
+        ({"instruction": "q", "input": [], "output": "a"}, "not text", "input is a list"),
         ({"instruction": "q", "output": "\ud800"}, "not text", "output is half a surrogate pair"),
         ({"instruction": "q", "output": "a", "system": 1}, "not text", "system is a number"),
         ({"instruction": "q", "output": "a", "history": [["x"]]}, "unreadable history", None),
+        ({"instruction": "q", "output": "a", "history": 0}, "unreadable history", None),
         ({"instruction": "q", "output": "a", "history": "x"}, "unreadable history", None),
     ],
 )
