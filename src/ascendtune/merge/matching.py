@@ -88,9 +88,10 @@ class Draft:
             bias = self.base.find(f"{low_rank.module}.bias")
             if bias is None:
                 raise InputError(
-                    f"the adapter adds to the bias of {low_rank.module}, which has none in the base",
-                    code="adapter-base-mismatch",
-                    remedy="with --onto, give the base that the adapter was trained on",
+                    f"lora_bias: the adapter gives {low_rank.module} a bias, and its layer in the base has none",
+                    code="adapter-not-mergeable",
+                    remedy="use the adapter beside its base (PEFT does not merge it either), or train with "
+                    "lora_bias: false",
                     where=adapter.directory,
                 )
             self._require_addable(self._get(bias))

@@ -125,6 +125,15 @@ def test_biases_of_several_adapters_are_rounded_once(
     _require_equal(tmp_path / "merged", {name: tensor.bfloat16() for name, tensor in exact.items()})
 
 
+def test_a_bias_for_a_layer_without_one_is_not_blamed_on_the_base(
+    make_base: Any, make_adapter: Any, tmp_path: Path
+) -> None:
+    adapter = make_adapter(make_base(), target_modules=["o_proj"], lora_bias=True)
+    with pytest.raises(InputError) as caught:
+        merge([str(adapter)], tmp_path / "merged")
+    assert caught.value.code == "adapter-not-mergeable" and not (tmp_path / "merged").exists()
+
+
 @pytest.mark.parametrize(
     "options",
     [
