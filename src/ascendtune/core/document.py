@@ -19,6 +19,7 @@ from ascendtune.core.errors import RecipeError, read_fault
 from ascendtune.core.files import is_endless
 from ascendtune.core.mask import holds_secret, is_name_of_secret
 from ascendtune.core.suggest import closest
+from ascendtune.core.yaml_faults import fault_of_text, syntax_fault, tag_as_written
 
 Path_ = tuple[str | int, ...]
 
@@ -28,10 +29,8 @@ _RECIPE = "recipe"
 _MOST_BYTES = 256 * 1024
 _MOST_VALUES = 10_000
 _DEEPEST = 32
-# JSON can escape all of them, and YAML these and more; a name or a path with one of them is a mistake or an attack.
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _MERGE = "tag:yaml.org,2002:merge"
-_SURROGATES = re.compile(r"[\ud800-\udfff]")
+_LEADING_ZERO = re.compile(r"[-+]?0[0-7]+")
 
 
 @dataclass
@@ -83,7 +82,7 @@ class _Loader(yaml.SafeLoader):
             raise _too_much(where)
         if (tag := getattr(event, "tag", None)) not in (None, "!"):
             raise RecipeError(
-                f"the YAML tag '{_short(tag)}' is not supported",
+                f"the YAML tag '{_short(tag_as_written(tag))}' is not supported",
                 code="yaml-tag",
                 remedy="remove it; to make a value text, put it in quotes",
                 where=where,
@@ -159,8 +158,9 @@ def read_document(path: Path, what: str = _RECIPE) -> Document:
             where=path,
         ) from None
     except UnicodeDecodeError as error:
+        line = len(error.object[: error.start + 1].splitlines())
         raise RecipeError(
-            f"not UTF-8 text (byte {error.start})", code="not-utf8", remedy=f"save the {what} as UTF-8", where=path
+            "not UTF-8 text", code="not-utf8", remedy=f"save the {what} as UTF-8", where=f"{path}:{line}"
         ) from error
     except OSError as error:
         fault = RecipeError(
@@ -173,29 +173,10 @@ def read_document(path: Path, what: str = _RECIPE) -> Document:
 
 def parse_document(text: str, source: str, what: str = _RECIPE) -> Document:
     """`read_document` for text; `source` is the place used in messages."""
-    language = "JSON" if source.endswith(".json") else "YAML"
     try:
-        values = _values_of(text, source, what)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{source}:{mark.line + 1}" if mark else source
-        raise RecipeError(
-            f"not valid {language}: {error.problem or error.context}",
-            code="invalid-yaml",
-            remedy="indent with spaces, not with tabs"
-            if "'\\t'" in (error.problem or "")
-            else "check indentation, colons and quotes at this line",
-            where=where,
-        ) from error
+        return _values_of(text, source, what)
     except yaml.YAMLError as error:
-        said = " ".join(str(error).split())
-        raise RecipeError(
-            f"not valid {language}: {said}",
-            code="invalid-yaml",
-            remedy="check the file for stray characters",
-            where=source,
-        ) from error
-    return values
+        raise syntax_fault(error, text, source) from error
 
 
 def _values_of(text: str, source: str, what: str) -> Document:
@@ -233,21 +214,11 @@ class _PlainValues:
         RecipeError: a key that is not text or is given twice, a value that is not what it looks like, an alias that
             stands for itself or for too much.
         """
-        where = self._where(node)
-        self._document.places.setdefault(path, where)
-        self._count += 1
-        if self._count > _MOST_VALUES or len(self._around) > _DEEPEST:
-            raise _too_much(where)
-        if any(node is each for each in self._around):
-            raise RecipeError(
-                "an alias refers to a value that contains it",
-                code="yaml-alias-recursive",
-                remedy="remove this alias",
-                where=where,
-            )
+        self._document.places.setdefault(path, self._where(node))
+        self._add(1, node)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
-        self._around.append(node)
+        self._enter(node)
         if isinstance(node, yaml.MappingNode):
             made: Any = self._mapping(node, path)
         else:
@@ -255,49 +226,90 @@ class _PlainValues:
         self._around.pop()
         return made
 
+    def _add(self, values: int, node: yaml.Node) -> None:
+        self._count += values
+        if self._count > _MOST_VALUES or len(self._around) > _DEEPEST:
+            raise _too_much(self._where(node))
+
+    def _enter(self, node: yaml.Node) -> None:
+        if any(node is each for each in self._around):
+            raise RecipeError(
+                "an alias refers to a value that contains it",
+                code="yaml-alias-recursive",
+                remedy="remove this alias",
+                where=self._where(node),
+            )
+        self._around.append(node)
+
     def _mapping(self, node: yaml.MappingNode, path: Path_) -> dict[str, Any]:
-        own = [(key, value) for key, value in node.value if key.tag != _MERGE]
         result: dict[str, Any] = {}
-        for key, value in node.value:
-            if key.tag == _MERGE:
-                for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-                    result = self._merged(each, path) | result
-        seen = set[str]()
-        for key_node, value_node in own:
-            where = self._where(key_node)
-            key = self._scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
-            if not isinstance(key, str):
-                is_scalar = isinstance(key_node, yaml.ScalarNode)
-                found = (
-                    f"the key '{_short(key_node.value)}' is not text" if is_scalar else "a key is a list or a mapping"
-                )
-                remedy = "put the key in quotes" if is_scalar else "write the name of one key"
-                raise RecipeError(found, code="key-not-text", remedy=remedy, where=where)
-            if key in seen:
-                raise RecipeError(
-                    f"the key '{_short(key)}' is given twice",
-                    code="duplicate-key",
-                    remedy="remove one of them",
-                    where=where,
-                )
-            seen.add(key)
-            self._document.places[(*path, key)] = where
+        for key, (key_node, value_node) in self._pairs(node).items():
+            self._document.places[(*path, key)] = self._where(key_node)
             result[key] = self.of(value_node, (*path, key))
         return result
 
-    def _merged(self, node: yaml.Node, path: Path_) -> dict[str, Any]:
-        """The values that `<<: *name` adds to a mapping's own keys."""
-        values = self.of(node, path)
-        if not isinstance(values, dict):
+    def _pairs(self, node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+        """The keys of a mapping and those that `<<: *name` adds; its own win, then those that were merged first."""
+        own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == _MERGE:
+                several = value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
+                for each in several:
+                    for key, pair in self._merged_pairs(each).items():
+                        merged.setdefault(key, pair)
+                continue
+            key = self._key(key_node)
+            if key in own:
+                raise RecipeError(
+                    f"the key '{_short(key)}' is given twice, first in line {own[key][0].start_mark.line + 1}",
+                    code="duplicate-key",
+                    remedy="remove one of them",
+                    where=self._where(key_node),
+                )
+            own[key] = key_node, value_node
+        return merged | own
+
+    def _merged_pairs(self, node: yaml.Node) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+        if not isinstance(node, yaml.MappingNode):
             raise RecipeError(
                 "the value that << merges is not a mapping",
                 code="yaml-merge-not-a-mapping",
                 remedy="name a mapping",
                 where=self._where(node),
             )
-        return values
+        self._enter(node)
+        pairs = self._pairs(node)
+        self._around.pop()
+        self._add(1 + len(pairs), node)
+        return pairs
+
+    def _key(self, node: yaml.Node) -> str:
+        key = self._scalar(node) if isinstance(node, yaml.ScalarNode) else None
+        if not isinstance(key, str):
+            is_scalar = isinstance(node, yaml.ScalarNode)
+            found = f"the key '{_short(node.value)}' is not text" if is_scalar else "a key is a list or a mapping"
+            remedy = "put the key in quotes" if is_scalar else "write the name of one key"
+            raise RecipeError(found, code="key-not-text", remedy=remedy, where=self._where(node))
+        if isinstance(node, yaml.ScalarNode) and node.style is None and key != key.strip():
+            odd = key[0] if key[0].isspace() else key[-1]
+            raise RecipeError(
+                f"the character U+{ord(odd):04X} stands beside the key '{_short(key.strip())}': it looks like a space, "
+                "but YAML reads it as a letter",
+                code="key-beside-odd-space",
+                remedy="delete it, and indent with ordinary spaces",
+                where=self._where(node),
+            )
+        return key
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
+        if node.style is None and _LEADING_ZERO.fullmatch(node.value):
+            raise RecipeError(
+                f"'{_short(node.value)}' begins with 0: some programs read it as octal, others as decimal",
+                code="number-ambiguous",
+                remedy="remove the zero, or put it in quotes if it is text",
+                where=self._where(node),
+            )
         try:
             value = self._loader.construct_object(node)
         except (ValueError, OverflowError) as error:
@@ -307,7 +319,7 @@ class _PlainValues:
                 remedy="write a smaller number, or put it in quotes if it is text",
                 where=self._where(node),
             ) from error
-        if isinstance(value, str) and (fault := _fault_of_text(value)):
+        if isinstance(value, str) and (fault := fault_of_text(value)):
             raise RecipeError(
                 f"the text contains {fault}", code="unsafe-text", remedy="remove it", where=self._where(node)
             )
@@ -315,14 +327,6 @@ class _PlainValues:
 
     def _where(self, node: yaml.Node) -> str:
         return f"{self._document.source}:{node.start_mark.line + 1}"
-
-
-def _fault_of_text(text: str) -> str | None:
-    if found := _CONTROL_CHARACTERS.search(text):
-        return f"the control character U+{ord(found.group()):04X}"
-    if found := _SURROGATES.search(text):
-        return f"half a surrogate pair (U+{ord(found.group()):04X}), which is not a character"
-    return None
 
 
 def _short(text: str) -> str:

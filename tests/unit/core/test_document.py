@@ -27,11 +27,16 @@ HOSTILE = {
         "more than 10,000 values",
     ),
     "anchor in itself": ("a: &a [*a]\n", "an alias refers to a value that contains it"),
+    "merge bomb of nothing": (
+        "a: &a {}\n"
+        + "".join(f"{new}: &{new}\n  <<: [{', '.join(['*' + old] * 20)}]\n" for old, new in pairwise("abcdefgh")),
+        "more than 10,000 values",
+    ),
     "merge of itself": ("a: &a\n  <<: *a\n", "an alias refers to a value that contains it"),
     "many keys": ("".join(f"k{number}: 1\n" for number in range(15_000)), "more than 10,000 values"),
     "deep flow": ("a: " + "[" * 20_000, "levels"),
     "deep block": ("".join(f"{' ' * depth}a:\n" for depth in range(300)), "levels"),
-    "tag": ("a: !!int abc\n", "tag 'tag:yaml.org,2002:int'"),
+    "tag": ("a: !!int abc\n", "tag '!!int'"),
     "tag of Python": ("a: !!python/object/apply:os.system [id]\n", "YAML tag"),
     "digits": (f"a: {'9' * 5000}\n", "looks like a number"),
     "half a surrogate pair": ('a: "\\ud800"\n', "half a surrogate pair"),
@@ -100,6 +105,48 @@ def test_plain_scalar_has_the_same_type_in_file_and_override(text: str, value: o
     document = Document({}, "r.yaml")
     apply_overrides(document, [f"a={text}"])
     assert document.values["a"] == value
+
+
+def test_places_are_those_of_the_values_that_win() -> None:
+    text = "a: &a\n  s: {x: 1, gone: 2}\nb: &b\n  s: {x: 5}\n  y: 2\nc:\n  <<: [*a, *b]\nd:\n  <<: *a\n  s: {z: 3}\n"
+    document = parse_document(text, "r.yaml")
+    assert document.values["c"] == {"s": {"x": 1, "gone": 2}, "y": 2}
+    assert document.values["d"] == {"s": {"z": 3}}
+    assert document.places["c", "s"] == document.places["c", "s", "x"] == "r.yaml:2"
+    assert document.places["c", "y"] == "r.yaml:5"
+    assert {path for path in document.places if path[:1] == ("d",)} == {("d",), ("d", "s"), ("d", "s", "z")}
+
+
+FAULTS = {
+    "form feed": (b"a: 1\n\x0cb: 2\n", "invalid-yaml", 2, "U+000C"),
+    "UTF-16 without a mark": ("a: 1\n".encode("utf-16-be"), "invalid-yaml", 1, "UTF-8"),
+    "GB18030": ("a: 1\r\n# \u5b66\u4e60\u7387\r\n".encode("gb18030"), "not-utf8", 2, "UTF-8"),
+    "full-width colon of a section": ("a\uff1a\n  b: 1\n".encode(), "invalid-yaml", 2, "full-width colon"),
+    "full-width colon of a value": ("a: 1\nb\uff1a2\n".encode(), "invalid-yaml", 3, "full-width colon"),
+    "full-width space": ("a:\n\u3000b: 1\n".encode(), "key-beside-odd-space", 2, "U+3000"),
+    "no-break space": ("a:\n \u00a0b: 1\n".encode(), "key-beside-odd-space", 2, "U+00A0"),
+    "tab after the value": (b"a: 1\nb: 1\t\n", "invalid-yaml", 2, "replace the tabs"),
+    "second document": (b"a: 1\n---\nb: 2\n", "invalid-yaml", 2, "a second document"),
+    "key given twice": (b"a: 1\nb: 2\na: 3\n", "duplicate-key", 3, "first in line 1"),
+    "leading zero": (b"a: 1\nb: 010\n", "number-ambiguous", 2, "octal"),
+}
+
+
+@pytest.mark.parametrize(("content", "code", "line", "said"), FAULTS.values(), ids=FAULTS)
+def test_a_slip_of_the_pen_is_named_with_its_line(
+    content: bytes, code: str, line: int, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "r.yaml"
+    file.write_bytes(content)
+    with pytest.raises(RecipeError) as caught:
+        read_document(file)
+    assert (caught.value.code, caught.value.where) == (code, f"{file}:{line}")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["0", "00x", "'010'", "0.10", "0x10", "089"])
+def test_a_zero_that_misleads_nobody_is_read(text: str) -> None:
+    assert parse_document(f"a: {text}\n", "r.yaml").values
 
 
 @pytest.mark.parametrize(
