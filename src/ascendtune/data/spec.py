@@ -84,13 +84,17 @@ class DatasetSpec(Section):
     """A system message for rows that have none."""
 
 
-Datasets = Annotated[list[DatasetSpec], BeforeValidator(_one_or_many)]
+_List = list[DatasetSpec | str]
+_FilledList = Annotated[_List, Field(min_length=1)]
+_Checked = list[DatasetSpec]
+Datasets = Annotated[_Checked, BeforeValidator(_one_or_many, DatasetSpec | str | _List)]
+TrainDatasets = Annotated[_Checked, Field(min_length=1), BeforeValidator(_one_or_many, DatasetSpec | str | _FilledList)]
 
 
 class DataSection(Section):
     """The data sets, and how they become tokens."""
 
-    train: Datasets = Field(min_length=1)
+    train: TrainDatasets
     """One or several data sets; they are mixed by their weights."""
     eval: Datasets = []
     """Data sets for the evaluation loss."""

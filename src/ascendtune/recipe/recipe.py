@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, WithJsonSchema, model_validator
 
 from ascendtune.core.config import Contradiction, Section, origins_of, to_yaml, validate
 from ascendtune.core.document import Document, read_document, require_no_secrets
@@ -41,6 +41,7 @@ from ascendtune.recipe.todo import require_decided
 from ascendtune.recipe.unsupported import UNSUPPORTED_KEYS, first_refusal
 
 _LONGEST_NAME = 200
+_NAME = r"[\w][\w.-]*"
 
 
 def _off_of_yaml(value: Any) -> Any:
@@ -49,7 +50,7 @@ def _off_of_yaml(value: Any) -> Any:
 
 
 def _a_plain_name(value: str) -> str:
-    if not re.fullmatch(r"[\w][\w.-]*", value):
+    if not re.fullmatch(_NAME, value):
         raise Contradiction(
             f"'{value}' is not a name for a directory",
             code="invalid-value",
@@ -89,7 +90,12 @@ class Recipe(Section):
 
     unsupported_keys: ClassVar[Mapping[str, str]] = {**REMEDIES, **UNSUPPORTED_KEYS}
 
-    name: Annotated[str, AfterValidator(_a_plain_name)] = "run"
+    name: Annotated[
+        str,
+        AfterValidator(_a_plain_name),
+        # An editor's \w is ASCII only; it must not refuse Chinese names.
+        WithJsonSchema({"type": "string", "pattern": r"^[^\s/\\.-][^\s/\\]*$", "maxLength": _LONGEST_NAME}),
+    ] = "run"
     """Name of the run and of its directory."""
     run_dir: Annotated[str, AfterValidator(_with_known_placeholders)] = "runs/{name}"
     """Where the run directory is created; `{name}` is replaced, and a name that exists gets a number."""
