@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, Va
 from ascendtune.core.document import Document, Path_
 from ascendtune.core.errors import RecipeError, together
 from ascendtune.core.suggest import closest, did_you_mean
+from ascendtune.core.yaml_faults import FULL_WIDTH_COLON
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -21,6 +22,11 @@ MOST = 1_000_000_000
 """The upper bound of a count that has no other: larger values are typing errors and would overflow."""
 
 _UNKNOWN_KEY = "unknown-recipe-key"
+
+# Looking for similar keys takes half a millisecond each, and nobody reads more.
+_MOST_COMPLAINTS = 40
+
+_BOOLEAN_WORDS = "YAML reads yes, no, on and off as true and false"
 
 
 class Section(BaseModel):
@@ -37,7 +43,7 @@ class Section(BaseModel):
         if isinstance(value, bool) and info.field_name is not None:
             kinds = _kinds_in(cls.model_fields[info.field_name].annotation)
             if bool not in kinds and (int in kinds or float in kinds):
-                raise ValueError("give a number; YAML reads yes, no, on and off as true and false")
+                raise ValueError("give a number")
         return value
 
 
@@ -51,8 +57,12 @@ def validate(model: type[Model], document: Document) -> Model:
         return model.model_validate(document.values)
     except ValidationError as error:
         items = _without_other_kinds(error.errors(include_url=False))
-        complaints = [_complaint(model, document, item) for item in items]
+    items.sort(key=lambda item: line_of(document.place(_existing_path(document.values, item["loc"]))))
+    complaints = [_complaint(model, document, item) for item in items[:_MOST_COMPLAINTS]]
     complaints = sorted(_one_for_each_list(_one_for_each_value(complaints)), key=lambda item: line_of(item.where))
+    if (unshown := len(items) - _MOST_COMPLAINTS) > 0:
+        what = f"{unshown:,} further errors are not shown"
+        complaints.append(_Complaint(document.source, what, "correct these first", "further-errors"))
     raise together(
         [RecipeError(item.what, code=item.code, remedy=item.remedy, where=item.where) for item in complaints]
     ) from None
@@ -216,25 +226,39 @@ _KINDS = {"bool": "true or false", "int": "a whole number", "float": "a number",
 
 
 def _expectation(item: Mapping[str, Any]) -> str:
+    given = item.get("input")
     message = str(item["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+    kind, _, fault = str(item["type"]).partition("_")
     if item["type"] == "literal_error":
         expected = re.findall(r"'([^']*)'", item["ctx"]["expected"])
-        return f"{did_you_mean(str(item.get('input')), expected)} choose one of: {', '.join(expected)}".lstrip()
-    if item["type"] == "list_type":
-        given = item.get("input")
+        message = f"{did_you_mean(str(given), expected)} choose one of: {', '.join(expected)}".lstrip()
+    elif item["type"] == "list_type":
         return "write a list" + (f": [{given}]" if isinstance(given, str | int | float) else "")
-    kind, _, fault = str(item["type"]).partition("_")
-    if kind in _KINDS and fault in ("type", "parsing", "from_float"):
-        return f"write {_KINDS[kind]}"
-    if item["type"] == "model_type":
-        return "it is a section: write its keys below it, or leave it out"
-    return f"it {message}" if message.startswith("should") else message
+    elif kind in _KINDS and fault in ("type", "parsing", "from_float"):
+        message = f"write {_KINDS[kind]}"
+        if kind == "string" and type(given) in (int, float):
+            # The shell removes the outer quotes.
+            message += f""", in quotes: "{_short(given)}" (on the command line: '"{_short(given)}"')"""
+    elif item["type"] == "model_type":
+        return _remedy_for_section(given)
+    elif message.startswith("should"):
+        message = f"it {message}"
+    return f"{message}; {_BOOLEAN_WORDS}" if isinstance(given, bool) else message
+
+
+def _remedy_for_section(given: Any) -> str:
+    # `epochs:3` is a text: a colon ends a key only where a space follows.
+    if isinstance(given, str) and (found := re.match(r"([\w.-]+) *([:：])", given)):
+        return FULL_WIDTH_COLON if found[2] == "：" else f"write a space after the colon: '{found[1]}: …'"
+    return "it is a section: write its keys below it, or leave it out"
 
 
 def _short(value: Any) -> str:
     # Python refuses to write integers of more than 4,300 digits.
     is_endless = type(value) is int and value.bit_length() > 1000
-    text = "a number of too many digits" if is_endless else value if isinstance(value, str) else repr(value)
+    words = {True: "true", False: "false", None: "null"}
+    as_in_yaml = words[value] if value is None or isinstance(value, bool) else repr(value)
+    text = "a number of too many digits" if is_endless else value if isinstance(value, str) else as_in_yaml
     return text if len(text) <= 60 else text[:57] + "..."
 
 

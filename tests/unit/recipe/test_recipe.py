@@ -1,7 +1,10 @@
+import time
 from pathlib import Path
 
+import jsonschema
 import pytest
 
+from ascendtune.core.document import read_document
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.recipe import Recipe
 
@@ -247,7 +250,11 @@ def test_a_value_of_several_kinds_is_complained_of_once(path):
         ("optim.learning_rate=fast", "write a number"),
         ("kernel={rms: 1}", "valid keys: rms_norm, rotary, swiglu, experts, adamw"),
         ("kernel=foo", "choose one of: auto, off; or it is a section: write its keys below it, or leave it out"),
-        ("name=3", "write text"),
+        ("name=3", """write text, in quotes: "3" (on the command line: '"3"')"""),
+        ("name=no", "write text; YAML reads yes, no, on and off as true and false"),
+        ("on_nan=off", "choose one of: stop, dump, skip; YAML reads yes, no, on and off as true and false"),
+        ("optim='epochs:3'", "write a space after the colon: 'epochs: …'"),
+        ("optim='epochs：3'", "write ':' and a space, not the full-width colon '：'"),
     ],
 )
 def test_remedy_names_the_expected_value(path, word, remedy):
@@ -262,6 +269,50 @@ def test_complaints_follow_the_lines(path):
         Recipe.load(path)
     lines = [int(error.where.rpartition(":")[2]) for error in (raised.value, *raised.value.further)]
     assert lines == [1, 2, 6, 7]
+
+
+def test_of_very_many_errors_the_first_are_shown(path):
+    path.write_text("".join(f"k{number}: 1\n" for number in range(3000)) + TEXT)
+    began = time.process_time()
+    with pytest.raises(RecipeError) as raised:
+        Recipe.load(path)
+    assert time.process_time() - began < 3
+    assert raised.value.where == f"{path}:1"
+    [last] = raised.value.further
+    assert (last.code, last.where) == ("further-errors", str(path))
+    assert len(str(raised.value)) < 2000
+
+
+def _schema_accepts(recipe: object) -> bool:
+    return jsonschema.Draft202012Validator(Recipe.model_json_schema()).is_valid(recipe)
+
+
+@pytest.mark.parametrize("train", ["d.json", {"path": "d.json"}, [{"path": "d.json"}], ["a.json", {"path": "b.json"}]])
+def test_the_schema_knows_the_short_forms_of_data_sets(train):
+    recipe = {"model": {"path": "m"}, "data": {"train": train, "eval": train}}
+    Recipe.check(recipe)
+    assert _schema_accepts(recipe)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"name": name} for name in ("a/b", "", "two words", "../x", "n" * 201)),
+        *({"data": {"train": train}} for train in ([], [{"pth": "x"}], 3, {"path": "x", "weight": 0}, [["x"]])),
+    ],
+)
+def test_the_schema_refuses_what_the_recipe_refuses(wrong):
+    recipe = {"model": {"path": "m"}, "data": {"train": "d.json"}} | wrong
+    with pytest.raises(RecipeError):
+        Recipe.check(recipe)
+    assert not _schema_accepts(recipe)
+
+
+@pytest.mark.parametrize(
+    "file", sorted((Path(__file__).parents[3] / "recipes").glob("*.yaml")), ids=lambda file: file.stem
+)
+def test_the_schema_accepts_the_examples(file):
+    assert _schema_accepts(read_document(file).values)
 
 
 _TOKEN = "hf_" + "aB3" * 11
