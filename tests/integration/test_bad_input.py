@@ -440,7 +440,7 @@ def test_a_disk_too_small_for_what_the_run_will_write(bench: Workshop, disk: Cal
     ended = bench.run("train", "r.yaml", f"run_dir={run}", "checkpoint.every_steps=1")
     assert ended.code == 3, ended.err
     _is_one_message_of_a_worker(ended.err)
-    assert "this run will write" in ended.err and "lower checkpoint.keep" in ended.err and str(run) in ended.err
+    assert "this run needs" in ended.err and "lower checkpoint.keep" in ended.err and str(run) in ended.err
     assert run.read()["state"] == "failed" and not run.has_metrics()
 
 

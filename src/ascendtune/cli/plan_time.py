@@ -65,7 +65,7 @@ def time_lines(found: TimeEstimate) -> list[str]:
         )
     if found.energy_joules is not None:
         lines.append(f"energy: at most {found.energy_joules / 3.6e6:.3g} kWh, the limit of the devices without hosts")
-    lines.append(f"disk: {format_bytes(found.disk_bytes)} for checkpoints and model")
+    lines.append(f"disk: up to {format_bytes(found.disk_bytes)} for checkpoints and model")
     return lines
 
 

@@ -199,6 +199,11 @@ class CheckpointSection(Section):
     """`auto`: from the newest complete checkpoint of this run, if any; `never`; a checkpoint's path or name: `run@120`,
     `run@best`, `run@last`."""
 
+    @property
+    def at_once(self) -> int:
+        """The most checkpoints that are there at a time: while one is written, all that are kept still stand."""
+        return self.keep + self.best + 1
+
 
 TrackerName = Literal["wandb", "swanlab", "mlflow", "trackio"]
 PROJECT_NAME = r"^[\w.-]{1,100}$"

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 
 from ascendtune.core.directories import require_free_space
@@ -20,7 +21,7 @@ from ascendtune.core.units import format_bytes
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.adapter_files import CONFIG, PREFIX, WEIGHTS, read_adapter_config
 from ascendtune.recipe.deepspeed_config import silence_deepspeed
-from ascendtune.train.tuner.frozen_adapters import TRAINED, write_sum
+from ascendtune.train.tuner.frozen_adapters import TRAINED, bytes_of_sum, frozen_adapters, write_sum
 from ascendtune.train.tuner.peft_names import write_for_peft
 
 
@@ -38,7 +39,7 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
     temporary = directory.with_name(f".{directory.name}.writing")
     with translated_disk_errors(directory, "writing the model"), removed_on_failure(temporary):
         shutil.rmtree(temporary, ignore_errors=True)
-        _require_space(exported_parameters(tuned, new_tokens), directory.parent)
+        _require_space(exported_bytes(tuned, new_tokens), directory.parent)
         # PEFT would find out by asking the hub for the base model's vocabulary.
         adapted = hasattr(tuned, "peft_config")
         options = {"save_embedding_layers": new_tokens, "selected_adapters": [TRAINED]} if adapted else {}
@@ -85,6 +86,23 @@ def exported_parameters(tuned: Any, new_tokens: bool) -> list[Any]:
     return list(dict.fromkeys([*(each for each in tuned.parameters() if each.requires_grad), *brought]))
 
 
+def exported_bytes(tuned: Any, new_tokens: bool, dtype: torch.dtype | None = None) -> int:
+    """What `export_model` writes of `tuned`, about.
+
+    Args:
+        dtype: in which the weights will be exported; None where they have it already.
+    """
+    parameters = exported_parameters(tuned, new_tokens)
+    added = 0
+    if hasattr(tuned, "peft_config") and frozen_adapters(tuned):
+        # They leave as one adapter, whose rank is that of all together.
+        alone = {id(each) for name, each in tuned.named_parameters() if ".lora_" in name}
+        parameters = [each for each in parameters if id(each) not in alone]
+        added = bytes_of_sum(tuned)
+    written: int = sum(each.numel() * (dtype.itemsize if dtype else each.element_size()) for each in parameters)
+    return added + written
+
+
 def _write_tables_once(directory: Path) -> None:
     """A grown table that is trained whole is written by PEFT under three names, of which one is read again."""
     from safetensors import safe_open
@@ -126,7 +144,6 @@ def _sort_module_names(config: Path) -> None:
     config.write_text(json.dumps(content, indent=2, sort_keys=True), encoding="utf-8")
 
 
-def _require_space(parameters: list[Any], place: Path) -> None:
-    needed = sum(each.numel() * each.element_size() for each in parameters)
+def _require_space(needed: int, place: Path) -> None:
     remedy = "free space and give the same command again: it goes on from the last checkpoint"
     require_free_space(place, needed, f"the model needs {format_bytes(needed)}", remedy=remedy)

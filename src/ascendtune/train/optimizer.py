@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, assert_never
 
 import torch
@@ -134,7 +134,7 @@ def tables_of(model: nn.Module) -> list[nn.Parameter]:
 
 
 def states_per_parameter(section: OptimSection) -> int:
-    """Tensors of a parameter's size that the optimizer keeps.
+    """Tensors of a parameter's size that the optimizer keeps, about; `state_numbers` has it of each parameter.
 
     Adafactor keeps one row and one column for each matrix; they count as 0. Muon keeps one for each matrix; the second
     one of embeddings and head is left out.
@@ -148,6 +148,23 @@ def states_per_parameter(section: OptimSection) -> int:
             return 0
         case _:
             assert_never(section.optimizer)
+
+
+def state_numbers(section: OptimSection, shape: Sequence[int], *, is_table: bool) -> int:
+    """Numbers in the optimizer's state of a parameter of `shape`; the count of steps is left out.
+
+    Args:
+        is_table: it is one of `tables_of`.
+    """
+    size = math.prod(shape)
+    match section.optimizer:
+        case "muon":
+            return size if len(shape) == 2 and not is_table else 2 * size
+        case "adafactor":
+            # Means over the last dimension and over the one before it.
+            return size // shape[-1] + size // shape[-2] if len(shape) > 1 else size
+        case _:
+            return states_per_parameter(section) * size
 
 
 def parameter_groups(

@@ -24,10 +24,12 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_checks
 from ascendtune.train.adamw import AdamWUpdate
 from ascendtune.train.batch import Batches
-from ascendtune.train.checkpoint.checkpointer import Checkpointer, require_space_for_run
+from ascendtune.train.checkpoint.checkpointer import Checkpointer, require_space_for_run, step_of
 from ascendtune.train.checkpoint.count import most_checkpoints, steps_between
+from ascendtune.train.checkpoint.size import checkpoint_bytes
 from ascendtune.train.dump.start_weights import hashes_of_weights
 from ascendtune.train.dump.step_dumps import StepDumps
+from ascendtune.train.export import exported_bytes
 from ascendtune.train.flops import TokenFlops
 from ascendtune.train.kernel.adamw import choose_adamw
 from ascendtune.train.loop import Loop
@@ -38,7 +40,7 @@ from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.objective.preference import PreferenceObjective
 from ascendtune.train.offloaded_activations import activation_store
 from ascendtune.train.optimizer import Schedule, make_optimizer, tables_of
-from ascendtune.train.precision import Precision, export_dtype
+from ascendtune.train.precision import DTYPES, Precision, export_dtype
 from ascendtune.train.profile.step_profile import StepProfile, require_profiled_steps
 from ascendtune.train.recorder import Recorder
 from ascendtune.train.reference import add_reference, attention_of_reference, reference_key, reference_model
@@ -101,14 +103,19 @@ def set_up(
     if strategy.is_main:
         say_choices(resolved, kernels, recipe, strategy)
     checkpoint_every = steps_between(recipe.checkpoint, schedule.total_steps)
-    dtype = export_dtype(recipe, setup.config)
+    dtype, source = export_dtype(recipe, setup.config), checkpoint_to_load(run, record)
     if recipe.profile.only:
         held_out, checkpoint_every = None, schedule.total_steps
     else:
-        planned = most_checkpoints(
-            recipe, total_steps=schedule.total_steps, steps_per_epoch=batches.plan.steps_per_epoch
+        done = 0 if source is None else step_of(source)
+        written = most_checkpoints(
+            recipe, total_steps=schedule.total_steps, steps_per_epoch=batches.plan.steps_per_epoch, done=done
         )
-        require_space_for_run(run, recipe, setup.tuned, dtype, checkpoints=planned)
+        require_space_for_run(
+            run, recipe.checkpoint,
+            checkpoint=checkpoint_bytes(recipe, setup.tuned, computed_bytes=DTYPES[precision.compute].itemsize),
+            model=exported_bytes(setup.tuned, bool(recipe.model.new_tokens), dtype), written=written, done=done,
+        )  # fmt: skip
 
     module, optimizer = strategy.prepare(
         root, precision, lambda: _make_optimizer(recipe, device, model, precision, adamw.update)
@@ -129,7 +136,6 @@ def set_up(
 
     checkpointer = Checkpointer(run, strategy, strategy.content(model, optimizer), keep=recipe.checkpoint.keep)
     held.enter_context(stop.listening("a checkpoint"))
-    source = checkpoint_to_load(run, record)
     if source is not None:
         require_same_base(RunDir(source.parent.parent), recipe, model, start_weights["parameters"], resolved)
         require_same_packing(recipe, record.get("resolved", {}), resolved, source)

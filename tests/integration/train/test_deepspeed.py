@@ -28,6 +28,7 @@ from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.deepspeed_config import zero_config
 from ascendtune.recipe.deepspeed_keys import KNOWN
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.checkpoint.size import zero_bytes
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.setup import set_up
 from ascendtune.train.strategy.deepspeed import DeepSpeedStrategy, require_accepted
@@ -73,6 +74,32 @@ def test_two_ranks_are_one(train: Train, train_on_ranks: Train, section: Any, ch
     assert found.dumps.steps == (1, 2) and {"start", "backward", "update"} <= found.dumps.agreeing
     gradients = [row for row in found.dumps.rows if row.key.phase == "gradient"]
     assert len(gradients) == len(alone.weights())
+
+
+@pytest.mark.parametrize(
+    ("stage", "precision", "optimizer", "each"),
+    [
+        (2, "bf16", "adamw", 14),
+        pytest.param(1, "bf16", "sgd", 6, marks=pytest.mark.soak),
+        pytest.param(2, "fp32", "adamw", 16, marks=pytest.mark.soak),
+        pytest.param(3, "bf16", "adamw", 12, marks=pytest.mark.soak),
+        pytest.param(0, "fp32", "adamw", 12, marks=pytest.mark.soak),
+    ],
+)
+def test_bytes_of_a_checkpoint_are_those_that_the_engine_writes(
+    train_on_ranks: Train, stage: int, precision: str, optimizer: str, each: int
+) -> None:
+    run = train_on_ranks(
+        2, precision=precision, optim={**SHORT, "optimizer": optimizer}, parallel=deepspeed(stage=stage),
+        checkpoint={"every_steps": 1, "keep": 1},
+    )  # fmt: skip
+    parameters = sum(weight.numel() for weight in run.weights().values())
+    recipe = Recipe.load(run.run.recipe)
+    assert zero_bytes(recipe.optim, stage, 2 if precision == "bf16" else 4) == each
+    [step] = run.run.checkpoint_steps()
+    written = sum(file.stat().st_size for file in run.run.checkpoint(step).rglob("*") if file.is_file())
+    # Beside the numbers there are names, shapes, and a program of DeepSpeed's.
+    assert 0 < written - each * parameters < parameters
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -19,9 +19,11 @@ from ascendtune.hub.adapter_files import check_adapter
 from ascendtune.infer.engine import Weights
 from ascendtune.infer.transformers import TransformersModel
 from ascendtune.machine.torch_backend.find import find_device
-from ascendtune.recipe.recipe import Recipe
+from ascendtune.recipe.method import MethodSection
+from ascendtune.recipe.sections import CheckpointSection
 from ascendtune.train.checkpoint.checkpointer import require_space_for_run
-from ascendtune.train.export import export_model
+from ascendtune.train.export import export_model, exported_bytes
+from ascendtune.train.model import apply_tuner
 from ascendtune.train.tuner.frozen_adapters import TRAINED
 
 Usage = namedtuple("Usage", "total used free")
@@ -35,11 +37,9 @@ def test_remedy_for_a_full_disk_names_keep_only_where_it_helps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: int, keep: int, said: str, lower: bool
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1, 1, 0))
-    values = {"model": {"path": "m"}, "data": {"train": "d"}, "checkpoint": {"keep": keep}}
+    section = CheckpointSection(keep=keep)
     with pytest.raises(MachineError) as caught:
-        require_space_for_run(
-            RunDir(tmp_path), Recipe.model_validate(values), nn.Linear(8, 8), torch.float32, checkpoints
-        )
+        require_space_for_run(RunDir(tmp_path), section, checkpoint=9, model=3, written=checkpoints)
     assert said in caught.value.what and ("lower checkpoint.keep" in caught.value.remedy) is lower
 
 
@@ -84,3 +84,21 @@ def test_embeddings_of_new_tokens_are_exported_whatever_has_a_lora(
     ids = torch.tensor([[3, 512, 7]])
     with torch.inference_mode():
         assert torch.equal(loaded.model.cpu()(ids).logits, tuned(ids).logits)
+
+
+@pytest.mark.parametrize("target", [["q_proj", "down_proj"], ["all-linear"]], ids=str)
+@pytest.mark.parametrize("init", ["zero", "pissa"])
+def test_bytes_of_an_adapter_are_those_that_are_written(
+    init: str, target: list[str], tiny_model: Path, tmp_path: Path
+) -> None:
+    """Of PiSSA the file has twice the rank: the adapter and what takes its start away."""
+    shape = {"hidden_size": 64, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=512, **shape))
+    method = MethodSection.model_validate({"tuner": "lora", "lora": {"rank": 6, "init": init, "target": target}})
+    tuned = apply_tuner(model, method)
+    expected = exported_bytes(tuned, False, torch.float32)
+    assert expected == exported_bytes(tuned, False)
+    export_model(tuned, Tokenizer.load(tiny_model), tmp_path / "model", "", new_tokens=False)
+    with safe_open(tmp_path / "model" / "adapter_model.safetensors", "pt") as opened:
+        written = sum(opened.get_tensor(name).nbytes for name in opened.keys())  # noqa: SIM118  # no dictionary
+    assert written == expected

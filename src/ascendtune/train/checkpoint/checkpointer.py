@@ -23,18 +23,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from ascendtune.core.directories import require_free_space
-from ascendtune.core.errors import InputError, MachineError, disk_fault, translated_disk_errors
+from ascendtune.core.errors import AscendtuneError, InputError, MachineError, disk_fault, translated_disk_errors
 from ascendtune.core.files import digest_of_file, read_record, removed_on_failure, sync_directory, write_json
+from ascendtune.core.foreign_json import read_json_object
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of, format_bytes
-from ascendtune.recipe.recipe import Recipe
 from ascendtune.recipe.sections import CheckpointSection
 from ascendtune.train.checkpoint.content import CheckpointContent, damaged_checkpoint
-from ascendtune.train.export import exported_parameters
-from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.strategy.base import Strategy
 
 State = dict[str, Any]
@@ -281,40 +278,45 @@ def restore_random_state(content: dict[str, torch.Tensor], strategy: Strategy) -
         strategy.device.set_random_state(content["device"])
 
 
+def step_of(checkpoint: Path) -> int:
+    """The step of a checkpoint; 0 where it is damaged, which loading it says."""
+    try:
+        step = read_json_object(checkpoint / "state.json").get("step")
+    except (AscendtuneError, OSError):
+        return 0
+    return step if isinstance(step, int) else 0
+
+
 def require_space_for_run(
-    run: RunDir, recipe: Recipe, tuned: nn.Module, export_dtype: torch.dtype, checkpoints: int
+    run: RunDir, section: CheckpointSection, *, checkpoint: int, model: int, written: int, done: int = 0
 ) -> None:
     """Compare the free space with the most that checkpoints and the final model take at once.
 
     Args:
-        tuned: what is exported, a model or a PeftModel.
-        checkpoints: how many will be written until the end.
+        checkpoint: bytes of one.
+        model: bytes of the final model.
+        written: how many checkpoints will be written until the end.
+        done: the step that a resumed run goes on from.
 
     Raises:
         MachineError: not enough.
     """
-    trained = [each for each in tuned.parameters() if each.requires_grad]
-    exported = exported_parameters(tuned, bool(recipe.model.new_tokens))
-    checkpoint = sum(each.numel() * each.element_size() for each in trained) * (1 + states_per_parameter(recipe.optim))
-    final = sum(each.numel() for each in exported) * export_dtype.itemsize
-    at_once = _checkpoints_at_once(recipe.checkpoint, checkpoints)
-    needed = at_once * checkpoint + final - _size_of_files(run.checkpoints)
-    if at_once:
+    standing = [each for each in run.checkpoint_steps() if each <= done]
+    at_once = min(section.at_once, len(standing) + written)
+    needed = model
+    if written:
+        needed += at_once * checkpoint - _size_of_files(run.checkpoints)
         # As each of them is written; a resumed run removes older ones only when its first one is complete.
         needed = max(needed, checkpoint) + _SLACK_BYTES
-    written = f"{count_of(at_once, 'checkpoint')} of {format_bytes(checkpoint)} at once and " if at_once else ""
-    can_keep_fewer = _checkpoints_at_once(recipe.checkpoint, checkpoints, keep=1) < at_once
+    there = f", of which {len(standing)} {'is' if len(standing) == 1 else 'are'} there" if standing else ""
+    parts = f"{count_of(at_once, 'checkpoint')} of {format_bytes(checkpoint)} at once{there}, and " if written else ""
+    can_keep_fewer = written and section.model_copy(update={"keep": 1}).at_once < at_once
     require_free_space(
         run.path,
         needed,
-        f"this run will write {format_bytes(at_once * checkpoint + final)} ({written}a model of {format_bytes(final)})",
+        f"this run needs {format_bytes(needed)} ({parts}a model of {format_bytes(model)})",
         remedy=f"free space, {'lower checkpoint.keep, ' if can_keep_fewer else ''}or put run_dir on another disk",
     )
-
-
-def _checkpoints_at_once(section: CheckpointSection, planned: int, keep: int | None = None) -> int:
-    # While one is written, all that are kept still stand.
-    return min((keep or section.keep) + section.best + 1, planned)
 
 
 def _size_of_files(directory: Path) -> int:

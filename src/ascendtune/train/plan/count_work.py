@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from ascendtune.recipe.deepspeed_config import Config, offloaded_parts, stage_of, zero_config
-from ascendtune.train.export import exported_parameters
+from ascendtune.train.checkpoint.size import checkpoint_bytes
+from ascendtune.train.export import exported_bytes
 from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings
 from ascendtune.train.model_flops import model_flops
 from ascendtune.train.optimizer import states_per_parameter
@@ -47,14 +48,12 @@ def count_work(setting: Setting) -> Work:
     stage = stage_of(config)
     divided = setting.shards if setting.strategy == "fsdp" else ranks if stage >= 1 else 1
     offload = _offload(setting, model, weights, stage, offloaded_parts(config), updated=passes * trained // divided)
-    exported = sum(each.numel() for each in exported_parameters(tuned, bool(recipe.model.new_tokens)))
     return Work(
         flops=model_flops(model, recipe, head_is_fused=setting.head_form is not None),
         transfers=_transfers(setting, model, weights, stage) if ranks > 1 else (),
         updated_bytes=0 if offload and offload.updated else passes * trained // divided,
-        # DeepSpeed keeps the weights in the type of computation, too.
-        checkpoint_bytes=trained * (1 + states) + (weights.trained * weights.computed_bytes if config else 0),
-        model_bytes=exported * export_dtype(recipe, setting.config).itemsize,
+        checkpoint_bytes=checkpoint_bytes(recipe, tuned, computed_bytes=weights.computed_bytes),
+        model_bytes=exported_bytes(tuned, bool(recipe.model.new_tokens), export_dtype(recipe, setting.config)),
         compute=setting.precision.compute,
         model_type=str(getattr(setting.config, "model_type", "")),
         offload=offload,

@@ -70,7 +70,7 @@ class TimeEstimate:
     energy_joules: float | None
     """At the limit of the boards, hosts not counted."""
     disk_bytes: int
-    """Of the checkpoints that are kept, and the exported model."""
+    """The most that checkpoints and the exported model take at once, which a run asks for before its first step."""
     basis: str
     """What the speed is from."""
     notes: tuple[str, ...] = field(default=())
@@ -284,12 +284,13 @@ def _of_run(
             seconds = seconds.plus(step.expected * share * steps.steps * steps.first_epoch)
         if speed.power is not None:
             energy = speed.power * target.devices * seconds.expected
-    kept = recipe.checkpoint.keep + (1 if recipe.checkpoint.best else 0)
+    at_once = recipe.checkpoint.at_once
     if steps.steps is not None:
-        kept = min(kept, most_checkpoints(recipe, total_steps=steps.steps, steps_per_epoch=steps.per_epoch))
+        written = most_checkpoints(recipe, total_steps=steps.steps, steps_per_epoch=steps.per_epoch)
+        at_once = min(at_once, written)
     return TimeEstimate(
         step_seconds=step, parts=parts, tokens_per_second=steps.tokens / step.expected,
         mfu=useful / step.expected / speed.flops if speed.flops else None,
         steps=steps.steps, tokens=None if steps.steps is None else steps.steps * steps.tokens, seconds=seconds,
-        energy_joules=energy, disk_bytes=kept * work.checkpoint_bytes + work.model_bytes, basis=basis, notes=notes,
+        energy_joules=energy, disk_bytes=at_once * work.checkpoint_bytes + work.model_bytes, basis=basis, notes=notes,
     )  # fmt: skip

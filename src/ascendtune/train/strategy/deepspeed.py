@@ -38,6 +38,7 @@ from ascendtune.recipe.deepspeed_config import (
 from ascendtune.recipe.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.checkpoint.content import CheckpointContent, damaged_checkpoint, write_files
+from ascendtune.train.checkpoint.size import zero_bytes
 from ascendtune.train.dump.whole_tensors import EngineTensors
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import GroupStrategy, MakeOptimizer, RootModule
@@ -134,8 +135,11 @@ class DeepSpeedStrategy(GroupStrategy):
     def content(self, model: nn.Module, optimizer: Optimizer) -> CheckpointContent:
         assert isinstance(optimizer, EngineOptimizer)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        # A divided weight is empty and remembers its size. Each is kept as it is, in fp32, and with two moments.
-        size = sum(getattr(each, "ds_numel", each.numel()) * (each.element_size() + 12) for each in trained)
+        # A divided weight is empty and remembers its size.
+        size = sum(
+            getattr(each, "ds_numel", each.numel()) * zero_bytes(self.recipe.optim, self._stage, each.element_size())
+            for each in trained
+        )
         kind = SwappedState if self._swaps else EngineState
         return kind(optimizer.engine, size, self.barrier)
 

@@ -68,6 +68,17 @@ def write_sum(tuned: Any, directory: Path) -> None:
     config.save_pretrained(directory)
 
 
+def bytes_of_sum(tuned: Any) -> int:
+    """What `write_sum` makes of the adapters of `tuned`: of each layer A (rank, in) and B (out, rank), fp32, with the
+    largest rank that all adapters of a layer have together.
+    """
+    layers = [module for module in tuned.modules() if len(getattr(module, "lora_A", ()))]
+    pairs = [(list(layer.lora_A.values()), list(layer.lora_B.values())) for layer in layers]
+    rank: int = max(sum(a.weight.shape[0] for a in of_layer) for of_layer, _ in pairs)
+    width: int = sum(a[0].weight.shape[1] + b[0].weight.shape[0] for a, b in pairs)
+    return 4 * rank * width
+
+
 def sum_pairs(pairs: list[Pair], rank: int) -> Pair:
     """A (rank, in) and B (out, rank), fp32, with B·A = Σ Bᵢ·Aᵢ over `pairs`; the sum has at most that rank.
 

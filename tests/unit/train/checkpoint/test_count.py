@@ -26,3 +26,6 @@ def test_count_is_that_of_the_loop_in_which_each_evaluation_is_the_best() -> Non
         evaluated = {each for each in range(1, total + 1) if each % (evaluates or per_epoch) == 0} | {total}
         written = saved | (evaluated if best else set())
         assert most_checkpoints(recipe, total_steps=total, steps_per_epoch=per_epoch) == len(written)
+        done = draw.randint(0, total)
+        left = sum(each > done for each in written)
+        assert most_checkpoints(recipe, total_steps=total, steps_per_epoch=per_epoch, done=done) == left

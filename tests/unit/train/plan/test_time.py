@@ -87,15 +87,15 @@ def test_run_is_its_steps_with_energy_and_disk() -> None:
     assert found.seconds is not None
     assert found.seconds.expected == pytest.approx(100 * found.step_seconds.expected)
     assert found.energy_joules == pytest.approx(100 * found.seconds.expected)
-    # One after every 20 of 100 steps but the last: four, of which three stay.
-    assert found.disk_bytes == 3 * 300 + 100
+    # One after every 20 of 100 steps but the last: four, and while the last one is written three still stand.
+    assert found.disk_bytes == 4 * 300 + 100
     assert _estimate(checkpoint={"every_steps": 60}).disk_bytes == 300 + 100
 
 
 @pytest.mark.parametrize(
     ("keep", "every", "evaluates", "written"),
     # Of 100 steps in 2 epochs: 60 and the last one; 50 and the last one; 40, 60, 80 and the last one.
-    [(9, 60, 100, 2), (9, 100, None, 2), (9, 60, 40, 4), (2, 60, 40, 3), (9, 20, 20, 5)],
+    [(9, 60, 100, 2), (9, 100, None, 2), (9, 60, 40, 4), (2, 60, 40, 4), (9, 20, 20, 5)],
 )
 def test_best_checkpoints_of_evaluations_take_space(keep: int, every: int, evaluates: int | None, written: int) -> None:
     found = _estimate(
