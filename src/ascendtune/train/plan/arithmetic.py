@@ -11,7 +11,7 @@ import torch
 
 from ascendtune.recipe.deepspeed_config import offloaded_parts, stage_of, zero_config
 from ascendtune.recipe.method import MethodSection
-from ascendtune.train.model import auto_class, grow_embeddings
+from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings, trainable_share
 from ascendtune.train.objective.logit_chunks import product_rows, softmax_rows
 from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.plan.live_bytes import Bytes, StepMemory
@@ -22,6 +22,8 @@ from ascendtune.train.strategy.choose import ParameterCounts, count_weights
 from ascendtune.train.tuner.nf4 import bytes_of
 from ascendtune.train.tuner.quantised_linear import quantisable_linears
 
+ARITHMETIC = "arithmetic"
+"""How the memory of a step was found."""
 _REDUCE_BUCKET = 500_000_000
 """Numbers in the buffer that gradients are summed in, unless the JSON says otherwise (DeepSpeed 0.19)."""
 _LAYER_BYTES = 34
@@ -43,6 +45,11 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
         )
         grow_embeddings(model, setting.vocabulary)
         weights = count_weights(model, recipe.method, setting.precision)
+        linears = [each.weight.numel() for each in quantisable_linears(model, recipe.model)]
+        if setting.adapters:
+            # Their size is that of the files.
+            tuned = apply_tuner(model, recipe.method, setting.adapters)
+            weights = replace(weights, trained=trainable_share(tuned)[0])
     text = setting.config.get_text_config()
     layers, hidden = int(text.num_hidden_layers), int(text.hidden_size)
     tokens = sum(each.tokens for each in documents)
@@ -53,7 +60,6 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
     whole_layers = 1 if recipe.memory.gradient_checkpointing else layers
     # FSDP gathers weights in the type of autocast, which need not copy them, and DeepSpeed holds them in it.
     casts = weights.computed_bytes < weights.frozen_bytes and setting.strategy in ("single", "ddp")
-    linears = [each.weight.numel() for each in quantisable_linears(model, recipe.model)]
     dense = replace(weights, frozen=weights.frozen - sum(linears))
     cast = (weights.all - sum(linears)) * weights.computed_bytes if casts else 0
     labels = sum(min(each.labels, each.tokens) for each in documents)
@@ -68,7 +74,7 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
     resting = Counter({name: taken[name] for name in ("weights", "optimizer")})
     # Adapters, and modules that are trained whole beside them, are there in addition.
     parameters = weights.frozen + weights.trained
-    return StepMemory({"step": taken}, resting, parameters, weights.trained, layers, "arithmetic", offloaded=host)
+    return StepMemory({"step": taken}, resting, parameters, weights.trained, layers, ARITHMETIC, offloaded=host)
 
 
 def _of_torch(setting: Setting, weights: ParameterCounts) -> Bytes:

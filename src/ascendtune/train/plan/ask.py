@@ -20,6 +20,7 @@ from ascendtune.hub.download import fetch_model, find_local
 from ascendtune.machine.snapshot import take_snapshot
 from ascendtune.machine.visible import Visible
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.adapters import find_adapters
 from ascendtune.train.plan.changes import Change, changed
 from ascendtune.train.plan.request import Estimate, Request, Target
 from ascendtune.train.plan.work import Steps, Work
@@ -52,7 +53,7 @@ def ask(recipe: Recipe, target: Target, *, dataset: TokenDataset | None = None, 
 
     Raises:
         InputError: training would refuse the recipe.
-        MachineError: the model's config cannot be fetched.
+        MachineError: the model's config, or an adapter that training starts from, cannot be fetched.
         NoVerdict: the estimator failed.
     """
     # Imported here: numpy takes a quarter of a second, for which a model that need not be estimated does not wait.
@@ -69,9 +70,11 @@ def ask(recipe: Recipe, target: Target, *, dataset: TokenDataset | None = None, 
         documents, padded = (
             largest_micro_batch(dataset, recipe, padding_free=each, ranks=target.devices) for each in (True, False)
         )
+    adapters = find_adapters(recipe.method, quantised=section.quantization is not None)
     request = Request(
-        recipe.model_dump(mode="json"), str(directory.resolve()), target, documents, padded, vocabulary, pad
-    )
+        recipe.model_dump(mode="json"), str(directory.resolve()), target, documents, padded, vocabulary, pad,
+        tuple(str(each.path) for each in adapters),
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "request.json"
         file.write_text(request.to_json())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -10,7 +11,7 @@ from torch import nn
 from ascendtune.recipe.deepspeed_config import Config, offloaded_parts, stage_of, zero_config
 from ascendtune.train.checkpoint.size import checkpoint_bytes
 from ascendtune.train.export import exported_bytes
-from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings
+from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings, trainable_share
 from ascendtune.train.model_flops import model_flops
 from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.plan.offload import Offload
@@ -20,12 +21,14 @@ from ascendtune.train.precision import DTYPES, export_dtype
 from ascendtune.train.strategy.choose import ParameterCounts, count_weights
 from ascendtune.train.strategy.fsdp import blocks_of, reduces_once
 from ascendtune.train.strategy.gradient_buckets import BUCKET_BYTES
+from ascendtune.train.tuner.quantised_linear import quantisable_linears, require_no_parameter_adapted
 
 
 def count_work(setting: Setting) -> Work:
     """Of one rank of `setting`.
 
     Raises:
+        RecipeError: the adapters do not fit the model.
         Exception: the model class cannot be made from its config.
     """
     recipe, ranks = setting.recipe, setting.ranks
@@ -37,8 +40,12 @@ def count_work(setting: Setting) -> Work:
         )
         grow_embeddings(model, setting.vocabulary)
         weights = count_weights(model, recipe.method, setting.precision)
-        lora = recipe.method.lora.model_copy(update={"init": "zero", "start_from": []})
-        tuned = apply_tuner(model, recipe.method.model_copy(update={"lora": lora}))
+        linears = quantisable_linears(model, recipe.model)
+        tuned = apply_tuner(model, recipe.method, setting.adapters)
+        require_no_parameter_adapted(tuned, linears)
+    if recipe.method.adapter is not None:
+        # Those that training starts from have the size of their files.
+        weights = replace(weights, trained=trainable_share(tuned)[0])
     states, trained = states_per_parameter(recipe.optim), weights.trained * weights.trained_bytes
     # Read: gradient, weight, states; written: weight, states. Clipping reads gradients twice and writes them once.
     passes = 3 + 2 * states + (3 if recipe.optim.max_grad_norm is not None else 0)

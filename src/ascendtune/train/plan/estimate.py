@@ -24,7 +24,7 @@ from ascendtune.core.foreign_json import first_line
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.attention.model_type import ROWS_NEED_PADDING
-from ascendtune.train.plan.arithmetic import compute_step
+from ascendtune.train.plan.arithmetic import ARITHMETIC, compute_step
 from ascendtune.train.plan.changes import Change, changed, changes
 from ascendtune.train.plan.count_work import count_work
 from ascendtune.train.plan.live_bytes import Bytes, StepMemory
@@ -123,6 +123,9 @@ def _fitting(recipe: Recipe, request: Request) -> list[dict[str, Any]]:
             if rough.moments["step"].total() * _ARITHMETIC_SPREAD[0] > limit:
                 continue
             estimated = estimate(other, replace(request, documents=None, padded_documents=None))
+            if estimated.facts["how"] == ARITHMETIC:
+                # No adapters were made so far: some are refused.
+                _work(other, request)
         except AscendtuneError:
             continue
         if estimated.fits(limit):
@@ -135,7 +138,7 @@ def _setting(recipe: Recipe, request: Request) -> Setting:
     return Setting.of(
         recipe, Path(request.model_directory), PlannedDevice(request.target),
         ranks=request.target.devices, vocabulary=request.vocabulary, pad_id=request.pad_id,
-        nodes=request.target.nodes,
+        nodes=request.target.nodes, adapters=[Path(each) for each in request.adapters],
     )  # fmt: skip
 
 

@@ -51,6 +51,8 @@ class Request:
     """Of the largest micro-batch where the model does not keep documents apart."""
     vocabulary: int
     pad_id: int
+    adapters: tuple[str, ...] = ()
+    """Directories of those that training starts from."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -64,7 +66,7 @@ class Request:
         )
         return cls(
             values["recipe"], values["model_directory"], Target(**values["target"]), documents, padded,
-            values["vocabulary"], values["pad_id"],
+            values["vocabulary"], values["pad_id"], tuple(values["adapters"]),
         )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -47,6 +48,8 @@ class Setting:
     """The rows of a micro-batch follow each other; else they are padded."""
     vocabulary: int
     pad_id: int
+    adapters: tuple[Path, ...] = ()
+    """Directories of those that training starts from."""
 
     def implementation(self) -> str:
         """What to give transformers as `attn_implementation`: of an accelerator, a model of it."""
@@ -70,6 +73,7 @@ class Setting:
         vocabulary: int,
         pad_id: int,
         nodes: int = 1,
+        adapters: Sequence[Path] = (),
     ) -> Setting:
         """Resolve every `auto`.
 
@@ -91,6 +95,7 @@ class Setting:
         return cls(
             recipe, directory, device, ranks, shards, config, precision, attention, head_form, name, reason,
             not pads and may_isolate(recipe, attention, is_main=False), vocabulary, pad_id,
+            tuple(adapters),
         )  # fmt: skip
 
 

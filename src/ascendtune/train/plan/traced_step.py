@@ -117,9 +117,7 @@ class _Steps:
         grow_embeddings(model, setting.vocabulary)
         model.train()
         linears = quantisable_linears(model, section)
-        # PiSSA decomposes the weights: it decides content, not sizes.
-        lora = method.lora.model_copy(update={"init": "zero", "start_from": []})
-        tuned = apply_tuner(model, method.model_copy(update={"lora": lora}))
+        tuned = apply_tuner(model, method, setting.adapters)
         require_no_parameter_adapted(tuned, linears)
         for linear in linears:
             become_quantised(linear, section, torch.device("meta"))

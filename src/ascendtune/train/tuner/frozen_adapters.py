@@ -34,9 +34,14 @@ def frozen_adapters(tuned: Any) -> list[str]:
 
 
 def keep_frozen_adapters(tuned: Any) -> None:
-    """Keep a copy of the frozen adapters on the host: a strategy may divide their weights among ranks."""
+    """Keep a copy of the frozen adapters on the host: a strategy may divide their weights among ranks.
+
+    Nothing is kept where they are on the meta device: such a model is planned, and never exported.
+    """
     from peft import get_peft_model_state_dict
 
+    if any(each.is_meta for each in tuned.parameters()):
+        return
     tuned.frozen_pairs = [
         _pairs(tuned, get_peft_model_state_dict(tuned, adapter_name=name, save_embedding_layers=False), name)
         for name in frozen_adapters(tuned)
@@ -136,6 +141,8 @@ def init_pissa(tuned: Any) -> None:
                 code="lora-rank-too-large",
                 remedy=f"set method.lora.rank to {min(weight.shape)} or less, or use init: zero",
             )
+        if weight.is_meta:
+            continue
         a, b = principal_part(weight.detach(), rank, layer.scaling[TRAINED])
         for adapter, sign in ((TRAINED, 1), (_START, -1)):
             layer.lora_A[adapter].weight.data.copy_(a)
