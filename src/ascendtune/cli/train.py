@@ -136,7 +136,10 @@ def train(
             # Imported here: a wrong recipe need not wait for it.
             from ascendtune.train.plan.before_training import require_fit
 
-            plan = require_fit(loaded, ready.model_directory, ready.prepared, devices=chosen.count)
+            plan = require_fit(
+                loaded, ready.model_directory, ready.prepared, devices=chosen.count,
+                global_batch=ready.run.read().get("global_batch"),
+            )  # fmt: skip
             ready.run.update(plan=plan)
         run = chosen_nodes.agree_on(ready.run, loaded.run_directory().parent, ready.prepared.fingerprint)
         # The worker rejects a run directory that another start has claimed since.

@@ -131,6 +131,15 @@ class BatchPlan:
         """All sequences of the first epoch."""
         return self._epoch(0)
 
+    def micro_batch_starts(self, per_device: int, end: int) -> NDArray[np.int64]:
+        """(micro-batches,) int64: with which sequence before `end` each micro-batch of an epoch begins.
+
+        A run that goes on with other devices keeps its global batch, which may then end within a micro-batch.
+        """
+        within = np.arange(0, self.global_batch, per_device)
+        starts = (np.arange(0, end, self.global_batch)[:, None] + within).reshape(-1)
+        return starts[starts < end]
+
     def groups(self, sequences: list[PackedSequence]) -> int:
         """Groups in `sequences`: the divisor of a loss per pair or per answer."""
         return sum(map(len, sequences))
@@ -148,7 +157,7 @@ class BatchPlan:
         longest = self.first_epoch.sums(self._row_lengths.reshape(-1, self._group_size).max(axis=1))
         if not len(longest):
             return 0.0
-        starts = np.arange(0, len(longest), per_device)
+        starts = self.micro_batch_starts(per_device, len(longest))
         # Rows of a micro-batch times the longest of them; the last one may have fewer.
         rows = np.diff(starts, append=len(longest)) * self._group_size
         positions = int((np.maximum.reduceat(longest, starts) * rows).sum())

@@ -65,6 +65,13 @@ def test_padding_is_counted_where_there_is_some():
     assert padded.padding_ratio(per_device=1) == 0
 
 
+def test_padding_is_that_of_the_micro_batches_where_the_global_batch_ends_within_one():
+    lengths = np.array([9, 1, 1, 9, 1, 1, 9], np.int32)
+    resumed = BatchPlan(lengths, lengths, capacity=None, global_batch=3, seed=None)
+    # Of two sequences on one device: (9, 1) (1), (9, 1) (1), (9).
+    assert resumed.padding_ratio(per_device=2) == pytest.approx(1 - 31 / (18 + 1 + 18 + 1 + 9))
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=30),
     st.integers(1, 5),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import tempfile
@@ -44,11 +45,19 @@ class Answer:
     """With a number for `batch.per_device: auto`."""
 
 
-def ask(recipe: Recipe, target: Target, *, dataset: TokenDataset | None = None, search: bool = True) -> Answer:
+def ask(
+    recipe: Recipe,
+    target: Target,
+    *,
+    dataset: TokenDataset | None = None,
+    search: bool = True,
+    global_batch: int | None = None,
+) -> Answer:
     """The estimate for `recipe` on `target`.
 
     Args:
         dataset: the tokens, where they are known.
+        global_batch: of the run that is resumed, which keeps it on any number of devices.
         search: look for changes that fit, where it does not.
 
     Raises:
@@ -59,6 +68,10 @@ def ask(recipe: Recipe, target: Target, *, dataset: TokenDataset | None = None, 
     # Imported here: numpy takes a quarter of a second, for which a model that need not be estimated does not wait.
     from ascendtune.train.plan.rows import full_rows, largest_micro_batch, steps_of_data, steps_of_full_rows
 
+    if global_batch is not None and recipe.parallel.deepspeed.config is None:
+        # A DeepSpeed JSON may name the recipe's own number, which nothing is computed with.
+        micro_batches = math.ceil(global_batch / (recipe.batch.micro_batch * target.devices))
+        recipe = changed(recipe, Change({"batch.accumulate": micro_batches}, 0, ""))
     section = recipe.model
     directory = find_local(section.path, "model") or fetch_model(section.path, section.revision, weights_needed=False)
     vocabulary = pad = 0
@@ -68,7 +81,8 @@ def ask(recipe: Recipe, target: Target, *, dataset: TokenDataset | None = None, 
     documents = padded = None
     if dataset is not None and recipe.batch.per_device != "auto":
         documents, padded = (
-            largest_micro_batch(dataset, recipe, padding_free=each, ranks=target.devices) for each in (True, False)
+            largest_micro_batch(dataset, recipe, padding_free=each, ranks=target.devices, global_batch=global_batch)
+            for each in (True, False)
         )
     adapters = find_adapters(recipe.method, quantised=section.quantization is not None)
     request = Request(
@@ -98,7 +112,10 @@ def ask(recipe: Recipe, target: Target, *, dataset: TokenDataset | None = None, 
     estimate, work = Estimate.of(content["estimate"]), content["work"]
     recipe = changed(recipe, Change({"batch.per_device": content["per_device"]}, 0, ""))
     if dataset is not None:
-        steps = steps_of_data(dataset, recipe, padding_free=bool(estimate.facts["padding_free"]), ranks=target.devices)
+        steps = steps_of_data(
+            dataset, recipe, padding_free=bool(estimate.facts["padding_free"]), ranks=target.devices,
+            global_batch=global_batch,
+        )  # fmt: skip
     else:
         steps = steps_of_full_rows(recipe, full_rows(recipe), target.devices)
     return Answer(estimate, content["changes"], Work.of(work) if work else None, steps, recipe)

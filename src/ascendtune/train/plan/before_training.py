@@ -65,11 +65,14 @@ def with_batch_size(recipe: Recipe, consent: Consent, *, devices: int) -> Recipe
     return answer.recipe
 
 
-def require_fit(recipe: Recipe, model_directory: Path, prepared: Prepared, *, devices: int) -> dict[str, Any] | None:
+def require_fit(
+    recipe: Recipe, model_directory: Path, prepared: Prepared, *, devices: int, global_batch: int | None = None
+) -> dict[str, Any] | None:
     """What is expected, for run.json; None where the model is small beside the memory, or nothing could be estimated.
 
     Args:
         devices: of this machine, on which all ranks run.
+        global_batch: of the run that is resumed.
 
     Raises:
         MachineError: the run does not fit.
@@ -85,7 +88,7 @@ def require_fit(recipe: Recipe, model_directory: Path, prepared: Prepared, *, de
 
     dataset = TokenDataset.open(prepared.train)
     try:
-        answer = ask(recipe, target, dataset=dataset)
+        answer = ask(recipe, target, dataset=dataset, global_batch=global_batch)
     except NoVerdict as error:
         warn(f"memory was not estimated: {error.what}")
         return None

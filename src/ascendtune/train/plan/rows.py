@@ -25,10 +25,14 @@ def full_rows(recipe: Recipe) -> tuple[Document, ...]:
 
 
 def largest_micro_batch(
-    dataset: TokenDataset, recipe: Recipe, *, padding_free: bool, ranks: int
+    dataset: TokenDataset, recipe: Recipe, *, padding_free: bool, ranks: int, global_batch: int | None = None
 ) -> tuple[Document, ...]:
-    """The documents of the micro-batch of the first epoch with most positions, of those the one with most labels."""
-    plan = _plan(dataset, recipe, padding_free=padding_free, ranks=ranks)
+    """The documents of the micro-batch of the first epoch with most positions, of those the one with most labels.
+
+    Args:
+        global_batch: of the run that is resumed; None: that of the recipe.
+    """
+    plan = _plan(dataset, recipe, padding_free=padding_free, ranks=ranks, global_batch=global_batch)
     steps = min(plan.steps_per_epoch, _all_steps(plan, recipe))
     # kto: an answer and its mismatched one are computed apart.
     members = 1 if recipe.method.task == "singles" else dataset.group_size
@@ -37,8 +41,7 @@ def largest_micro_batch(
     )
     epoch, per_device = plan.first_epoch, recipe.batch.micro_batch
     used = slice(min(len(epoch), steps * plan.global_batch))
-    # A global batch is a whole number of micro-batches.
-    starts = np.arange(0, used.stop, per_device)
+    starts = plan.micro_batch_starts(per_device, used.stop)
     if padding_free:
         positions = np.add.reduceat(epoch.sums(tokens.sum(axis=1))[used], starts)
     else:
@@ -46,16 +49,23 @@ def largest_micro_batch(
         positions = documents * np.maximum.reduceat(epoch.sums(tokens.max(axis=1))[used], starts)
     labelled = np.add.reduceat(epoch.sums(labels.sum(axis=1))[used], starts)
     most = np.flatnonzero(positions == positions.max())
-    begin = int(starts[most[labelled[most].argmax()]])
-    groups = [group for sequence in epoch.sequences(begin, min(begin + per_device, used.stop)) for group in sequence]
+    chosen = int(most[labelled[most].argmax()])
+    begin, end = np.append(starts, used.stop)[chosen : chosen + 2].tolist()
+    groups = [group for sequence in epoch.sequences(begin, end) for group in sequence]
     return tuple(
         Document(int(tokens[group, each]), int(labels[group, each])) for group in groups for each in range(members)
     )
 
 
-def steps_of_data(dataset: TokenDataset, recipe: Recipe, *, padding_free: bool, ranks: int) -> Steps:
-    """Of tokens on disk."""
-    plan = _plan(dataset, recipe, padding_free=padding_free, ranks=ranks)
+def steps_of_data(
+    dataset: TokenDataset, recipe: Recipe, *, padding_free: bool, ranks: int, global_batch: int | None = None
+) -> Steps:
+    """Of tokens on disk.
+
+    Args:
+        global_batch: of the run that is resumed; None: that of the recipe.
+    """
+    plan = _plan(dataset, recipe, padding_free=padding_free, ranks=ranks, global_batch=global_batch)
     each, steps = plan.steps_per_epoch, _all_steps(plan, recipe)
     return Steps(
         steps, float(dataset.lengths.sum()) / each, float(dataset.label_counts.sum()) / each,
@@ -75,11 +85,13 @@ def steps_of_full_rows(recipe: Recipe, documents: tuple[Document, ...], ranks: i
     )  # fmt: skip
 
 
-def _plan(dataset: TokenDataset, recipe: Recipe, *, padding_free: bool, ranks: int) -> BatchPlan:
+def _plan(
+    dataset: TokenDataset, recipe: Recipe, *, padding_free: bool, ranks: int, global_batch: int | None
+) -> BatchPlan:
     return BatchPlan(
         dataset.lengths, dataset.label_counts,
         capacity=recipe.capacity(padding_free=padding_free),
-        global_batch=recipe.batch.micro_batch * recipe.batch.accumulate * ranks,
+        global_batch=global_batch or recipe.batch.micro_batch * recipe.batch.accumulate * ranks,
         seed=recipe.seed, group_size=dataset.group_size,
     )  # fmt: skip
 

@@ -103,6 +103,20 @@ def test_the_expected_step_time_is_recorded(model: Path, monkeypatch: pytest.Mon
     assert found["step_seconds"] == pytest.approx(3e9 / (vendor_of("npu").planned.flops_share[1] * 1e12))
 
 
+def test_a_resumed_run_is_estimated_with_its_own_global_batch(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def fails(*_: Any, **named: Any) -> Answer:
+        given.append(named["global_batch"])
+        raise NoVerdict("it broke", code="estimate-failed", remedy="none")
+
+    _given(monkeypatch, 8, None)
+    monkeypatch.setattr(before_training, "ask", fails)
+    for size in (None, 12):
+        require_fit(_recipe(model), model, _PREPARED, devices=1, global_batch=size)
+    assert given == [None, 12]
+
+
 def test_small_models_are_not_estimated(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # 16 bytes for each of the half billion parameters of the file; adapters need 2.
     asked = _given(monkeypatch, 40, _answer(_estimate(0, 0, 0)))

@@ -11,7 +11,7 @@ import pytest
 from ascendtune.data.plan import BatchPlan, share_of_rank
 from ascendtune.data.store import TokenDataset
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.plan.rows import largest_micro_batch
+from ascendtune.train.plan.rows import largest_micro_batch, steps_of_data
 
 
 def _recipe(stage: dict[str, Any], packing: Any, **changes: Any) -> Recipe:
@@ -27,6 +27,7 @@ def _recipe(stage: dict[str, Any], packing: Any, **changes: Any) -> Recipe:
     )
 
 
+@pytest.mark.parametrize("global_batch", [12, 10], ids=["whole", "of a run with other devices"])
 @pytest.mark.parametrize("max_steps", [None, 2])
 @pytest.mark.parametrize(
     ("packing", "padding_free"), [("auto", True), ("auto", False), (False, True)], ids=["packed", "padded", "flat"]
@@ -41,15 +42,16 @@ def _recipe(stage: dict[str, Any], packing: Any, **changes: Any) -> Recipe:
     ids=["sft", "pairs", "kto"],
 )
 def test_no_micro_batch_has_more_positions_or_as_many_and_more_labels(
-    stage: dict[str, Any], size: int, members: int, packing: Any, padding_free: bool, max_steps: int | None
-) -> None:
+    stage: dict[str, Any], size: int, members: int, packing: Any, padding_free: bool, max_steps: int | None,
+    global_batch: int,
+) -> None:  # fmt: skip
     drawn = np.random.default_rng(1)
     lengths = drawn.integers(2, 41, 101 * size).astype(np.int32)
     labels = drawn.integers(1, lengths).astype(np.int32)
     dataset = cast(TokenDataset, SimpleNamespace(lengths=lengths, label_counts=labels, group_size=size))
     recipe = _recipe(stage, packing, optim={"max_steps": max_steps} if max_steps else {"epochs": 1})
     capacity = 40 if padding_free and packing else None
-    plan = BatchPlan(lengths, labels, capacity=capacity, global_batch=12, seed=recipe.seed, group_size=size)
+    plan = BatchPlan(lengths, labels, capacity=capacity, global_batch=global_batch, seed=recipe.seed, group_size=size)
 
     def measured(rows: list[int]) -> tuple[int, int]:
         positions = sum(lengths[rows]) if padding_free else len(rows) * max(lengths[rows])
@@ -62,6 +64,21 @@ def test_no_micro_batch_has_more_positions_or_as_many_and_more_labels(
         for share in share_of_rank(plan.batch(step), rank=rank, world_size=2, per_device=3)
         if share
     )
-    found = largest_micro_batch(dataset, recipe, padding_free=padding_free, ranks=2)
+    found = largest_micro_batch(
+        dataset, recipe, padding_free=padding_free, ranks=2, global_batch=None if global_batch == 12 else global_batch
+    )
     tokens = [each.tokens for each in found]
     assert (sum(tokens) if padding_free else len(tokens) * max(tokens), sum(each.labels for each in found)) == expected
+
+
+def test_a_resumed_run_has_the_steps_of_its_own_global_batch() -> None:
+    lengths = np.full(50, 9, np.int32)
+    dataset = cast(
+        TokenDataset,
+        SimpleNamespace(lengths=lengths, label_counts=lengths - 1, group_size=1, rows_by_length=lambda: {9: 50}),
+    )
+    recipe = _recipe({"stage": "sft"}, packing=False, optim={"epochs": 2})
+    # Six sequences on this device; the run began on three with eight each.
+    assert steps_of_data(dataset, recipe, padding_free=True, ranks=1).steps == 2 * 9
+    found = steps_of_data(dataset, recipe, padding_free=True, ranks=1, global_batch=24)
+    assert (found.steps, found.per_epoch, found.tokens) == (2 * 3, 3, 450 / 3)
