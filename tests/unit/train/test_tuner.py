@@ -13,8 +13,8 @@ from peft.tuners.oft.layer import Linear
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.method import LoraSection, OftSection
 from ascendtune.train.optimizer import parameter_groups
-from ascendtune.train.strategy.base import RootModule
-from ascendtune.train.strategy.deepspeed import _require_same_modules
+from ascendtune.train.precision import Precision
+from ascendtune.train.strategy.deepspeed import require_divisible
 from ascendtune.train.tuner import frozen_adapters
 from ascendtune.train.tuner.freeze import decoder_blocks
 from ascendtune.train.tuner.module_use import attributes_read
@@ -159,9 +159,9 @@ def test_experts_that_are_modules_are_found_beside_their_router():
 )
 def test_zero_refuses_experts_that_ranks_use_differently(trained, stage, ranks, is_refused):
     model = Model(router=torch.nn.Linear(32, 4), experts=torch.nn.ModuleList(mlp(8) for _ in range(4)), shared=mlp(6))
-    root = RootModule(model.requires_grad_(trained))
+    precision = Precision("fp32", "fp32", "", "cpu")
     with pytest.raises(RecipeError) if is_refused else nullcontext() as caught:
-        _require_same_modules(root, stage=stage, ranks=ranks)
+        require_divisible(model.requires_grad_(trained), precision, stage=stage, ranks=ranks)
     assert caught is None or caught.value.code == "experts-not-divisible"
 
 

@@ -22,8 +22,8 @@ from ascendtune.machine.snapshot import take_snapshot
 from ascendtune.machine.visible import Visible
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.adapters import find_adapters
-from ascendtune.train.plan.changes import Change, changed
-from ascendtune.train.plan.request import Estimate, Request, Target
+from ascendtune.train.plan.changes import Change, changed, single_sequences
+from ascendtune.train.plan.request import Document, Estimate, Request, Target
 from ascendtune.train.plan.work import Steps, Work
 
 if TYPE_CHECKING:
@@ -78,16 +78,18 @@ def ask(
     if (directory / "tokenizer.json").is_file():
         tokenizer = Tokenizer.load(directory, section.new_tokens)
         vocabulary, pad = tokenizer.vocab_size, tokenizer.pad_id
-    documents = padded = None
+    rows: list[tuple[Document, ...] | None] = [None] * 4
     if dataset is not None and recipe.batch.per_device != "auto":
-        documents, padded = (
-            largest_micro_batch(dataset, recipe, padding_free=each, ranks=target.devices, global_batch=global_batch)
-            for each in (True, False)
-        )
+        rows = [
+            largest_micro_batch(dataset, each, padding_free=free, ranks=target.devices, global_batch=global_batch)
+            for each in (recipe, changed(recipe, single_sequences(recipe)))
+            for free in (True, False)
+        ]
     adapters = find_adapters(recipe.method, quantised=section.quantization is not None)
+    documents, padded, single, padded_single = rows
     request = Request(
-        recipe.model_dump(mode="json"), str(directory.resolve()), target, documents, padded, vocabulary, pad,
-        tuple(str(each.path) for each in adapters),
+        recipe.model_dump(mode="json"), str(directory.resolve()), target, vocabulary, pad,
+        documents, padded, single, padded_single, tuple(str(each.path) for each in adapters),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "request.json"

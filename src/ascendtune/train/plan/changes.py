@@ -20,6 +20,15 @@ class Change:
 
 
 _OTHER_TRAINING = 1.0
+_ONCE = ("parallel.strategy", "parallel.deepspeed.stage", "method.tuner")
+"""Keys that one change of a combination may set."""
+
+
+def single_sequences(recipe: Recipe) -> Change:
+    """Micro-batches of one sequence."""
+    batch = recipe.batch
+    keys = {"batch.per_device": 1, "batch.accumulate": batch.accumulate * batch.micro_batch}
+    return Change(keys, 0.05, "smaller micro-batches, the same global batch")
 
 
 def single_changes(recipe: Recipe, *, ranks: int, on_host: bool) -> list[Change]:
@@ -33,10 +42,7 @@ def single_changes(recipe: Recipe, *, ranks: int, on_host: bool) -> list[Change]
         ranks: of the job.
         on_host: whether the device computes in host memory, so that offloading gains nothing.
     """
-    batch, found = recipe.batch, []
-    if batch.micro_batch > 1:
-        keys = {"batch.per_device": 1, "batch.accumulate": batch.accumulate * batch.micro_batch}
-        found.append(Change(keys, 0.05, "smaller micro-batches, the same global batch"))
+    found = [single_sequences(recipe)] if recipe.batch.micro_batch > 1 else []
     strategy = recipe.parallel.strategy
     if ranks > 1 and strategy in ("auto", "ddp") and recipe.needs_whole_weights is None:
         found.append(
@@ -53,6 +59,9 @@ def single_changes(recipe: Recipe, *, ranks: int, on_host: bool) -> list[Change]
     if not on_host and not recipe.parallel.fsdp.offload and strategy != "deepspeed":
         offloaded = {"parallel.strategy": "fsdp", "parallel.fsdp.offload": True}
         found.append(Change(offloaded, 0.7, "weights, gradients and optimizer state are kept in host memory"))
+    # What a DeepSpeed JSON says is not the recipe's to change.
+    if strategy == "deepspeed" and recipe.parallel.deepspeed.config is None:
+        found += _changes_of_zero(recipe, ranks=ranks, on_host=on_host)
     if recipe.method.tuner != "lora" and recipe.model.init == "pretrained":
         found.append(Change({"method.tuner": "lora"}, _OTHER_TRAINING, "trains adapters instead of all weights"))
     if recipe.model.quantization is None and strategy != "deepspeed" and not recipe.method.lora.dora:
@@ -68,6 +77,28 @@ def single_changes(recipe: Recipe, *, ranks: int, on_host: bool) -> list[Change]
     return found
 
 
+def _changes_of_zero(recipe: Recipe, *, ranks: int, on_host: bool) -> list[Change]:
+    """Higher stages of ZeRO, and what they may offload to host memory."""
+    section, key = recipe.parallel.deepspeed, "parallel.deepspeed."
+    stage, optimizer = key + "stage", {key + "offload_optimizer": "cpu"}
+    found = []
+    if ranks > 1 and section.stage < 2:
+        found.append(Change({stage: 2}, 0.05, "optimizer state and gradients are divided among the devices"))
+    if ranks > 1 and section.stage < 3:
+        found.append(Change({stage: 3}, 0.15, "weights, gradients and optimizer state are divided among the devices"))
+    if on_host:
+        return found
+    if section.offload_optimizer == "none":
+        why = "optimizer state and gradients are kept in host memory"
+        found.append(Change({stage: max(2, section.stage), **optimizer}, 0.5, why))
+        if ranks > 1 and section.stage < 3:
+            found.append(Change({stage: 3, **optimizer}, 0.6, f"{why}, weights are divided among the devices"))
+    if section.offload_param == "none":
+        keys = {stage: 3, **({} if section.offload_optimizer != "none" else optimizer), key + "offload_param": "cpu"}
+        found.append(Change(keys, 0.7, "weights, gradients and optimizer state are kept in host memory"))
+    return found
+
+
 def changes(recipe: Recipe, *, ranks: int, on_host: bool) -> Iterator[Change]:
     """Single changes and all their combinations, by cost."""
     single = single_changes(recipe, ranks=ranks, on_host=on_host)
@@ -76,7 +107,7 @@ def changes(recipe: Recipe, *, ranks: int, on_host: bool) -> Iterator[Change]:
         for chosen in combinations(single, size):
             keys = {key: value for each in chosen for key, value in each.keys.items()}
             # FSDP alone says nothing more beside FSDP with offloading, nor LoRA beside LoRA over four bits.
-            if any(sum(key in each.keys for each in chosen) > 1 for key in ("parallel.strategy", "method.tuner")):
+            if any(sum(key in each.keys for each in chosen) > 1 for key in _ONCE):
                 continue
             found.append(Change(keys, sum(each.cost for each in chosen), "; ".join(each.why for each in chosen)))
     yield from sorted(found, key=lambda each: each.cost)

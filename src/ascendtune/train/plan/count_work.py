@@ -19,6 +19,7 @@ from ascendtune.train.plan.setting import Setting
 from ascendtune.train.plan.work import Transfer, Work
 from ascendtune.train.precision import DTYPES, export_dtype
 from ascendtune.train.strategy.choose import ParameterCounts, count_weights
+from ascendtune.train.strategy.deepspeed import require_divisible
 from ascendtune.train.strategy.fsdp import blocks_of, reduces_once
 from ascendtune.train.strategy.gradient_buckets import BUCKET_BYTES
 from ascendtune.train.tuner.quantised_linear import quantisable_linears, require_no_parameter_adapted
@@ -28,7 +29,7 @@ def count_work(setting: Setting) -> Work:
     """Of one rank of `setting`.
 
     Raises:
-        RecipeError: the adapters do not fit the model.
+        RecipeError: training would refuse the adapters, or a stage of ZeRO.
         Exception: the model class cannot be made from its config.
     """
     recipe, ranks = setting.recipe, setting.ranks
@@ -51,7 +52,8 @@ def count_work(setting: Setting) -> Work:
     passes = 3 + 2 * states + (3 if recipe.optim.max_grad_norm is not None else 0)
     config: Config = {}
     if setting.strategy == "deepspeed":
-        config = zero_config(recipe, compute=None, ranks=None, hidden_size=None)
+        config = zero_config(recipe, compute=setting.precision.compute, ranks=ranks, hidden_size=None)
+        require_divisible(model, setting.precision, stage=stage_of(config), ranks=ranks)
     stage = stage_of(config)
     divided = setting.shards if setting.strategy == "fsdp" else ranks if stage >= 1 else 1
     offload = _offload(setting, model, weights, stage, offloaded_parts(config), updated=passes * trained // divided)

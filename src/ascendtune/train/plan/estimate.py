@@ -111,6 +111,9 @@ def _fitting(recipe: Recipe, request: Request) -> list[dict[str, Any]]:
     """The first changes that fit, none of which is another one and more."""
     limit, until = request.target.memory_bytes, time.monotonic() + _SEARCH_SECONDS
     found: list[dict[str, Any]] = []
+    # Of shorter rows it is not known how they would be packed.
+    cut = replace(request, documents=None, padded_documents=None)
+    single = replace(request, documents=request.single, padded_documents=request.padded_single)
     for change in changes(recipe, ranks=request.target.devices, on_host=request.target.is_host):
         if len(found) == _ENOUGH or time.monotonic() > until:
             break
@@ -118,11 +121,15 @@ def _fitting(recipe: Recipe, request: Request) -> list[dict[str, Any]]:
             continue
         try:
             other = changed(recipe, change)
+            of_change = single if "batch.per_device" in change.keys else request
+            if "data.max_length" in change.keys:
+                of_change = cut
             # Most are too large by far: arithmetic tells that at once.
-            rough = compute_step(_setting(other, request), full_rows(other))
+            setting = _setting(other, request)
+            rough = compute_step(setting, _documents(setting, of_change))
             if rough.moments["step"].total() * _ARITHMETIC_SPREAD[0] > limit:
                 continue
-            estimated = estimate(other, replace(request, documents=None, padded_documents=None))
+            estimated = estimate(other, of_change)
             if estimated.facts["how"] == ARITHMETIC:
                 # No adapters were made so far: some are refused.
                 _work(other, request)
@@ -132,6 +139,12 @@ def _fitting(recipe: Recipe, request: Request) -> list[dict[str, Any]]:
             sizes = {"expected": estimated.expected, "high": estimated.high}
             found.append({"keys": change.keys, "why": change.why, **sizes})
     return found
+
+
+def _documents(setting: Setting, request: Request) -> Sequence[Document]:
+    """Of the largest micro-batch; full rows where the data are not known."""
+    known = request.documents if setting.padding_free else request.padded_documents
+    return known or full_rows(setting.recipe)
 
 
 def _setting(recipe: Recipe, request: Request) -> Setting:
@@ -146,8 +159,7 @@ def estimate(recipe: Recipe, request: Request) -> Estimate:
     """Trace a step, or compute what can be computed where the model's class does not let itself be traced."""
     target = request.target
     setting = _setting(recipe, request)
-    measured = request.documents if setting.padding_free else request.padded_documents
-    documents = measured or full_rows(recipe)
+    documents = _documents(setting, request)
     step, spread, notes = _step_memory(setting, documents, target)
     moments, resting = step.moments, step.resting
     # DeepSpeed writes its checkpoints from where the state is.
@@ -176,7 +188,7 @@ def estimate(recipe: Recipe, request: Request) -> Estimate:
             "strategy": setting.strategy, "reason": setting.reason,
             "precision": setting.precision.compute, "weights": setting.precision.weights,
             "attention": setting.attention.name, "padding_free": setting.padding_free,
-            "tokens": _positions(documents, setting.padding_free), "measured_rows": measured is not None,
+            "tokens": _positions(documents, setting.padding_free), "measured_rows": request.documents is not None,
         },
         notes=tuple(notes),
     )  # fmt: skip

@@ -45,12 +45,15 @@ class Request:
     """Of `Recipe.model_dump(mode="json")`."""
     model_directory: str
     target: Target
-    documents: tuple[Document, ...] | None
-    """Of the largest micro-batch without padding; None where the data are not known: full rows."""
-    padded_documents: tuple[Document, ...] | None
-    """Of the largest micro-batch where the model does not keep documents apart."""
     vocabulary: int
     pad_id: int
+    documents: tuple[Document, ...] | None = None
+    """Of the largest micro-batch without padding; None where the data are not known: full rows."""
+    padded_documents: tuple[Document, ...] | None = None
+    """Of the largest micro-batch where the model does not keep documents apart."""
+    single: tuple[Document, ...] | None = None
+    """Like `documents`, of micro-batches of one sequence and the same global batch."""
+    padded_single: tuple[Document, ...] | None = None
     adapters: tuple[str, ...] = ()
     """Directories of those that training starts from."""
 
@@ -60,14 +63,11 @@ class Request:
     @classmethod
     def from_json(cls, text: str) -> Request:
         values = json.loads(text)
-        documents, padded = (
-            None if values[each] is None else tuple(Document(*row) for row in values[each])
-            for each in ("documents", "padded_documents")
-        )
-        return cls(
-            values["recipe"], values["model_directory"], Target(**values["target"]), documents, padded,
-            values["vocabulary"], values["pad_id"], tuple(values["adapters"]),
-        )  # fmt: skip
+        rows = {
+            each: None if values[each] is None else tuple(Document(*row) for row in values[each])
+            for each in ("documents", "padded_documents", "single", "padded_single")
+        }
+        return cls(**{**values, **rows, "target": Target(**values["target"]), "adapters": tuple(values["adapters"])})
 
 
 @dataclass(frozen=True)

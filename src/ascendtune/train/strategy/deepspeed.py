@@ -80,13 +80,7 @@ class DeepSpeedStrategy(GroupStrategy):
         config = zero_config(
             self.recipe, compute=precision.compute, ranks=self.world_size, hidden_size=_hidden_size(root)
         )
-        if self._stage == 0 and precision.compute != "fp32":
-            raise RecipeError(
-                f"precision is {precision.compute}: {STAGE_0_ROUNDS}",
-                code="zero-stage-0-precision",
-                remedy=STAGE_0_REMEDY,
-            )
-        _require_same_modules(root, stage=self._stage, ranks=self.world_size)
+        require_divisible(root.model, precision, stage=self._stage, ranks=self.world_size)
         if self._swaps:
             require_disk(config, compute=precision.compute)
             fit_buffers(config, root, ranks=self.world_size)
@@ -298,13 +292,20 @@ def _refusals(recipe: Recipe) -> Iterator[None]:
         ) from error
 
 
-def _require_same_modules(root: RootModule, *, stage: int, ranks: int) -> None:
-    """Raise where ranks may use different modules, of which DeepSpeed gathers weights, or sums gradients, one by one.
+def require_divisible(model: nn.Module, precision: Precision, *, stage: int, ranks: int) -> None:
+    """Raise where `model` cannot train with this stage.
 
     Raises:
-        RecipeError: the experts of the model are modules in a list.
+        RecipeError: the stage would round the weights; or the experts of the model are modules in a list: ranks may use
+            different ones, of which DeepSpeed gathers weights, or sums gradients, one by one.
     """
-    experts = listed_experts(root.model) if stage > 0 and ranks > 1 else []
+    if stage == 0 and precision.compute != "fp32":
+        raise RecipeError(
+            f"precision is {precision.compute}: {STAGE_0_ROUNDS}",
+            code="zero-stage-0-precision",
+            remedy=STAGE_0_REMEDY,
+        )
+    experts = listed_experts(model) if stage > 0 and ranks > 1 else []
     if any(each.requires_grad or stage == 3 for expert in experts for each in expert.parameters()):
         raise RecipeError(
             "the experts of this model are modules in a list, and ranks may use different ones: ZeRO would wait for "

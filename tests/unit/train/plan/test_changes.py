@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.changes import changed, changes
 
@@ -39,3 +41,38 @@ def test_every_change_is_a_valid_recipe() -> None:
         for each in changes(recipe, ranks=2, on_host=False):
             assert changed(recipe, each) != recipe
         assert any("model.quantization" in each.keys for each in changes(recipe, ranks=2, on_host=False))
+
+
+@pytest.mark.parametrize(
+    ("section", "ranks", "on_host", "offered"),
+    [
+        ({"stage": 0}, 4, True, [{"stage": 2}, {"stage": 3}]),
+        ({"stage": 2}, 1, True, []),
+        (
+            {"stage": 2}, 4, False,
+            [
+                {"stage": 3},
+                {"stage": 2, "offload_optimizer": "cpu"},
+                {"stage": 3, "offload_optimizer": "cpu"},
+                {"stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu"},
+            ],
+        ),
+        (
+            {"stage": 3, "offload_optimizer": "nvme", "nvme_path": "/disk"}, 4, False,
+            [{"stage": 3, "offload_param": "cpu"}],
+        ),
+        ({"stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu"}, 4, False, []),
+    ],
+)  # fmt: skip
+def test_zero_is_offered_higher_stages_and_host_memory(
+    section: dict[str, Any], ranks: int, on_host: bool, offered: list[dict[str, Any]]
+) -> None:
+    recipe = _recipe(precision="fp32", parallel={"strategy": "deepspeed", "deepspeed": section})
+    found = [
+        {key.rpartition(".")[2]: value for key, value in each.keys.items()}
+        for each in changes(recipe, ranks=ranks, on_host=on_host)
+        if all(key.startswith("parallel.deepspeed.") for key in each.keys)
+    ]
+    assert found == offered
+    for each in changes(recipe, ranks=ranks, on_host=on_host):
+        assert changed(recipe, each) != recipe

@@ -15,6 +15,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.attention.choice import AttentionChoice, Verdict
 from ascendtune.train.plan import estimate, setting, traced_step
 from ascendtune.train.plan.request import Document, Estimate, Request, Target
+from ascendtune.train.strategy import deepspeed
 
 _GIB = 2**30
 _ZERO = {"strategy": "deepspeed", "deepspeed": {"stage": 2}}
@@ -43,7 +44,7 @@ def _requests(directory: Path, layers: int) -> Any:
     def make(memory: int = _GIB, devices: int = 1, kind: str = "npu", **keys: Any) -> Request:
         values = {"model": {"path": str(directory)}, "data": {"train": [{"path": "x.jsonl"}]}, **keys}
         recipe = Recipe.check(values).model_dump(mode="json")
-        return Request(recipe, str(directory), Target(kind, kind, memory, devices), None, None, 0, 0)
+        return Request(recipe, str(directory), Target(kind, kind, memory, devices), 0, 0)
 
     return make
 
@@ -57,7 +58,10 @@ def usual(request_of: Any) -> Estimate:
 def test_a_request_survives_its_json(request_of: Any) -> None:
     request = request_of()
     assert Request.from_json(request.to_json()) == request
-    with_rows = replace(request, documents=(Document(5, 3), Document(4, 3)), padded_documents=(Document(6, 3),))
+    with_rows = replace(
+        request, documents=(Document(5, 3), Document(4, 3)), padded_documents=(Document(6, 3),),
+        single=(Document(5, 3),), padded_single=(Document(4, 2),), adapters=("a", "b"),
+    )  # fmt: skip
     assert Request.from_json(with_rows.to_json()) == with_rows
 
 
@@ -276,3 +280,36 @@ def test_auto_batch_is_one_where_nothing_fits(request_of: Any) -> None:
     found = estimate.answer(request_of(memory=1000, batch={"per_device": "auto"}), search=False)
     assert found["per_device"] == 1
     assert Estimate.of(found["estimate"]).fits(1000) is False
+
+
+def test_changes_are_estimated_with_the_rows_of_the_data(
+    shallow_request_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Full rows are 16 times as long."""
+    monkeypatch.setattr(estimate, "_ENOUGH", 1)
+    rows = (Document(512, 511),)
+
+    def request(per_device: int, accumulate: int, memory: int = _GIB) -> Request:
+        keys = {"batch": {"per_device": per_device, "accumulate": accumulate}, "parallel": {"strategy": "deepspeed"}}
+        data = {"train": "x.jsonl", "max_length": 8192, "packing": False}
+        made = shallow_request_of(memory, 4, data=data, **keys)
+        known = rows * per_device
+        return replace(made, documents=known, padded_documents=known, single=rows, padded_single=rows)
+
+    many, one = (
+        Estimate.of(estimate.answer(request(*each), search=False)["estimate"]) for each in ((2048, 1), (1, 2048))
+    )
+    offered = estimate.answer(request(2048, 1, (one.high + many.low) // 2), search=True)["changes"]
+    assert offered[0]["keys"] == {"batch.per_device": 1, "batch.accumulate": 2048}
+    assert offered[0]["expected"] == one.expected
+
+
+@pytest.mark.parametrize(("stage", "code"), [(0, "zero-stage-0-precision"), (3, "experts-not-divisible")])
+def test_what_zero_refuses_when_it_starts_is_refused(
+    shallow_request_of: Any, monkeypatch: pytest.MonkeyPatch, stage: int, code: str
+) -> None:
+    monkeypatch.setattr(deepspeed, "listed_experts", lambda model: [model])
+    request = shallow_request_of(devices=2, parallel={"strategy": "deepspeed", "deepspeed": {"stage": stage}})
+    with pytest.raises(RecipeError) as refused:
+        estimate.answer(request, search=False)
+    assert refused.value.code == code

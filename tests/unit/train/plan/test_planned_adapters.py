@@ -59,7 +59,7 @@ def test_pissa_has_a_second_adapter_on_device_and_disk(model: Path) -> None:
 def test_rank_that_pissa_cannot_have_is_refused(model: Path) -> None:
     request = Request(
         Recipe.check(_values(model, method={"tuner": "lora", "lora": {"rank": 33, "init": "pissa"}})).model_dump(),
-        str(model), Target("cpu", "cpu", 2**30, 1), None, None, 0, 0,
+        str(model), Target("cpu", "cpu", 2**30, 1), 0, 0,
     )  # fmt: skip
     with pytest.raises(RecipeError) as refused:
         estimate.answer(request, search=False)
@@ -90,7 +90,7 @@ def test_arithmetic_does_not_hide_that_a_quantised_parameter_would_be_adapted(
     monkeypatch.setattr(estimate, "trace_step", fails)
     method = {"tuner": "lora", "lora": {"target": ["q_proj.weight"]}}
     recipe = Recipe.check(_values(model, quantization="nf4", method=method)).model_dump(mode="json")
-    request = Request(recipe, str(model), Target("npu", "npu", 2**34, 1), None, None, 0, 0)
+    request = Request(recipe, str(model), Target("npu", "npu", 2**34, 1), 0, 0)
     with pytest.raises(RecipeError) as refused:
         estimate.answer(request, search=False)
     assert refused.value.code == "quantised-parameter-adapted"
