@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ascendtune.check.profile.intervals import Interval, uncovered
-from ascendtune.check.profile.kinds import KINDS, is_view, kind_in_module, kind_of_module, kind_of_operator, waits
+from ascendtune.check.profile.kinds import (
+    KINDS,
+    is_linear_node,
+    is_view,
+    kind_in_module,
+    kind_of_module,
+    kind_of_operator,
+    waits,
+)
 from ascendtune.check.profile.trace import LAUNCH, OP, RANGE, MemoryEvents, Trace
 
 _OURS = "ascendtune:"
@@ -282,6 +290,8 @@ class _Facts(NamedTuple):
 def _kind_of(own: str, name: str, module: str, strong: str, in_copy: bool) -> tuple[str, str]:
     """The kind of an operator, and the kind that it passes on to those inside it ("": none)."""
     kind = kind_in_module(module, own, name)
+    if not strong and is_linear_node(name):
+        return "other", "other"
     if strong == "clip" and kind == "copy":
         # Between backward pass and optimizer; clipping itself copies nothing.
         return kind, strong

@@ -43,6 +43,8 @@ _MODULES = (
     ("in_attention", re.compile(r"Attention")),
     ("in_mlp", re.compile(r"MLP|FeedForward|Experts|M[oO]E")),
 )
+_LINEAR_NODES = re.compile(r"^_(LinearWithAdapter|QuantisedProduct)(Backward)?$")
+"""Nodes of this project's linear layers: with an adapter, and with a weight that is quantised."""
 _VIEWS = re.compile(
     r"^aten::(view|to|_unsafe_view|reshape|transpose|permute|t|expand|expand_as|slice|select|as_strided|unsqueeze|squeeze"
     r"|narrow|split|split_with_sizes|unbind|alias|detach|detach_|lift_fresh|result_type|empty|empty_like|empty_strided"
@@ -73,6 +75,15 @@ def kind_of_operator(name: str) -> str:
     if match := re.fullmatch(r"([A-Z]\w*?)Backward\d*", plain):
         plain = re.sub(r"(?<!^)(?=[A-Z])", "_", match[1]).lower() + " " + match[1]
     return next((kind for kind, pattern in _COMPILED if pattern.search(plain)), "other")
+
+
+@lru_cache(maxsize=1 << 16)
+def is_linear_node(name: str) -> bool:
+    """Whether the operator is a linear layer's own node: what it computes beside products is no kind of its module's.
+
+    It casts, adds, and dequantises a weight by look-ups, products and copies.
+    """
+    return bool(_LINEAR_NODES.match(short_name(name)))
 
 
 @lru_cache(maxsize=1 << 16)

@@ -45,11 +45,11 @@ class Nf4Linear(nn.Linear):
         kind = input.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else input.dtype
         bias = None if self.bias is None else self.bias.to(dtype)
-        output: torch.Tensor = _Product.apply(input.to(dtype), bias, *self.nf4)  # type: ignore[no-untyped-call]
+        output: torch.Tensor = _QuantisedProduct.apply(input.to(dtype), bias, *self.nf4)  # type: ignore[no-untyped-call]
         return output
 
 
-class _Product(torch.autograd.Function):
+class _QuantisedProduct(torch.autograd.Function):
     """x (..., inputs) times a quantised matrix (outputs, inputs), plus a bias (outputs,), which some adapters train."""
 
     @staticmethod

@@ -72,6 +72,26 @@ def test_kernels_of_libraries_have_their_kinds() -> None:
     assert {name: kind_of_operator(name) for name in kinds} == kinds
 
 
+@pytest.mark.parametrize(
+    ("module", "node"), [("Qwen2MLP", "_LinearWithAdapter"), ("Qwen2Attention", "_QuantisedProduct")]
+)
+def test_dequantising_a_weight_is_no_activation_and_no_rotary_embedding(tmp_path: Path, module: str, node: str) -> None:
+    backward = f"autograd::engine::evaluate_function: {node}Backward"
+    found = split(
+        tmp_path,
+        step(1, 0, 200),
+        named(f"ascendtune:module {module}", 0, 100),
+        op(node, 10, 60),
+        op("aten::index_select", 12, 20),
+        op("aten::copy_", 34, 8),
+        op("aten::mm", 44, 16),
+        op(backward, 110, 50),
+        op("aten::copy_", 112, 8),
+        op("aten::mm", 130, 20),
+    )
+    assert microseconds(found.compute) == {"matmul": 36, "other": 44 + 30} and not found.copies
+
+
 def test_phases_and_modules_of_ours_decide_the_kind(tmp_path: Path) -> None:
     found = split(
         tmp_path,
