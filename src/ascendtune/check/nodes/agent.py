@@ -31,7 +31,7 @@ from ascendtune.check.nodes.language import say
 from ascendtune.core import language
 from ascendtune.core.process_tree import below, send
 from ascendtune.job.nodes.handshake_reply import client_address, server_address
-from ascendtune.job.nodes.message import decode, encode
+from ascendtune.job.nodes.message import BEGIN, decode, encode
 
 _FACTS_SECONDS = 2.0
 """How long facts may take after the checks are done: a driver that hangs delays only its own facts."""
@@ -42,6 +42,7 @@ def serve(received: IO[bytes], sent: IO[bytes]) -> None:
     messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(received, messages), daemon=True).start()
     outside: Outside | None = None
+    sent.write(BEGIN)
     while (message := messages.get()) is not None:
         if "clock" in message:
             answer: dict[str, Any] = {"time": time.time()}

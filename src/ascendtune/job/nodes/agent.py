@@ -42,7 +42,7 @@ from ascendtune.job.launcher import Launcher
 from ascendtune.job.nodes.handshake_reply import endpoint, look_around, place_of
 from ascendtune.job.nodes.log_queue import LogQueue
 from ascendtune.job.nodes.log_streams import LogSource, LogStreams, message_of
-from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, decode, encode, error_to_json
+from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, BEGIN, decode, encode, error_to_json
 from ascendtune.job.result import as_of_a_shell
 from ascendtune.job.spec import JobSpec, NodePlace
 from ascendtune.machine.visible import cpu_count
@@ -70,6 +70,7 @@ class Node:
 
     def run(self) -> None:
         """Answer until the part is over or the starting host is gone."""
+        self._outbox.put(None, BEGIN.decode())
         self._answer()
         self._outbox.finish(self.is_left)
 

@@ -24,6 +24,7 @@ from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, decode, enc
 _CONNECT_SECONDS = 10
 _ERROR_LINES_KEPT = 20
 _END_SECONDS = 3.0
+_EXIT_CODE_OF_SSH = 255
 _WAIT_SECONDS = 1.0
 """For a process that has closed its output to end."""
 
@@ -187,7 +188,8 @@ def why_ended(host: TargetHost, python: str, exit_code: int | None, error_lines:
         error_lines: its stderr: ssh's own messages, the login shell's and python's.
     """
     name, said = host.name, " ".join(error_lines[-3:])
-    if exit_code == 127 or "No such file or directory" in said:
+    # ssh itself ends with 255; it complains of files here, such as a key that is not there.
+    if exit_code == 127 or ("No such file or directory" in said and exit_code != _EXIT_CODE_OF_SSH):
         return MachineError(
             f"{name} has no {python}",
             code="host-without-python",

@@ -16,7 +16,7 @@ from ascendtune.core.log import warn
 from ascendtune.job.nodes.alike import require_alike, warn_of_clocks
 from ascendtune.job.nodes.cluster_spec import ClusterSpec
 from ascendtune.job.nodes.connection import Received, RemoteNode, connected
-from ascendtune.job.nodes.handshake import ANSWER_SECONDS, StopRequested, handshake, next_message
+from ascendtune.job.nodes.handshake import ANSWER_SECONDS, StopRequested, handshake, next_message, raise_if_stopped
 from ascendtune.job.nodes.message import error_of_json
 from ascendtune.job.spec import JobSpec
 from ascendtune.machine.vendor.find import vendor_of
@@ -79,7 +79,10 @@ def gather(
     """
     with _token(spec.run_dir) as token:
         hellos, troubles = handshake(nodes, inbox, silence_seconds=cluster.silence_seconds, token=token, asked=asked)
-        troubles |= {node: error for node in hellos if (error := _unanswered(token, nodes.index(node), node))}
+        deadline = time.monotonic() + _APPEARS_WITHIN_SECONDS
+        for node in hellos:
+            if error := _unanswered(token, nodes.index(node), node, deadline, asked):
+                troubles[node] = error
     ready = _allowed(cluster, nodes, hellos, troubles)
     for node, error in troubles.items():
         warn(f"continuing without {node.host.name}: {error.what}")
@@ -120,10 +123,12 @@ def _token(run_dir: Path) -> Iterator[Path]:
             path.unlink(missing_ok=True)
 
 
-def _unanswered(token: Path, number: int, node: RemoteNode) -> AscendtuneError | None:
+def _unanswered(
+    token: Path, number: int, node: RemoteNode, deadline: float, asked: StopRequested
+) -> AscendtuneError | None:
     answer = token.with_name(f"{token.name}.{number}")
-    deadline = time.monotonic() + _APPEARS_WITHIN_SECONDS
     while not answer.exists():
+        raise_if_stopped(asked)
         if time.monotonic() > deadline:
             return MachineError(
                 f"files that {node.host.name} writes into the run directory are not visible here",

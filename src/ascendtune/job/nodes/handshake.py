@@ -85,11 +85,16 @@ def next_message(inbox: queue.SimpleQueue[Received], deadline: float, asked: Sto
         Stopped: the user wants to stop.
     """
     while (now := time.monotonic()) < deadline:
-        if number := asked():
-            raise Stopped("stopped before it started", remedy="start the same command again", signal_number=number)
+        raise_if_stopped(asked)
         with suppress(queue.Empty):
             return inbox.get(timeout=min(_LOOK_EVERY_SECONDS, deadline - now))
     return None
+
+
+def raise_if_stopped(asked: StopRequested) -> None:
+    """Raise `Stopped` if the user wants to stop."""
+    if number := asked():
+        raise Stopped("stopped before it started", remedy="start the same command again", signal_number=number)
 
 
 def wait_for_reconnect(cluster: ClusterSpec, asked: StopRequested) -> None:

@@ -13,6 +13,10 @@ ALIVE_EVERY_SECONDS = 2.0
 _CLASSES: dict[int, type[AscendtuneError]] = {2: InputError, 3: MachineError}
 
 
+BEGIN = b"\n"
+"""Sent before the first message: what a login shell has printed may not end with a newline, as a window's title."""
+
+
 def encode(message: dict[str, Any]) -> bytes:
     """One line, with its newline. A newline in a text is escaped by JSON."""
     return json.dumps(message).encode() + b"\n"
@@ -22,7 +26,7 @@ def decode(line: bytes | str) -> dict[str, Any] | None:
     """None where the line is not a message: login shells and libraries print, too."""
     try:
         message = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return message if isinstance(message, dict) else None
 

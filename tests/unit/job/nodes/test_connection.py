@@ -40,6 +40,13 @@ def test_ssh_command_line_holds_no_environment_values(monkeypatch: pytest.Monkey
             255, ["Permission denied (publickey)."],
             "the connection to node1 has ended: Permission denied (publickey).", "node1",
         ),
+        # Of a key that is not here, ssh complains so.
+        (
+            255, ["no such identity: /home/me/.ssh/id: No such file or directory", "Permission denied (publickey)."],
+            "the connection to node1 has ended: no such identity: /home/me/.ssh/id: No such file or directory "
+            "Permission denied (publickey).", "node1",
+        ),
+        (1, ["fish: /opt/python: No such file or directory"], "node1 has no /opt/python", "node1"),
         (None, [], "the connection to node1 has ended", "node1"),
     ],
 )  # fmt: skip

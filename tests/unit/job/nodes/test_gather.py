@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import queue
+import signal
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from ascendtune.core.errors import AscendtuneError, InputError, MachineError
+from ascendtune.core.errors import AscendtuneError, InputError, MachineError, Stopped
 from ascendtune.job.nodes import gather
 from ascendtune.job.nodes.cluster_spec import ClusterSpec, TargetHost
 from ascendtune.job.nodes.connection import Received
 from ascendtune.job.nodes.message import error_to_json
+from ascendtune.job.spec import JobSpec
+
+
+class _Node:
+    def __init__(self, host: TargetHost) -> None:
+        self.host = host
 
 
 def node_of(name: str) -> Any:
@@ -26,6 +35,25 @@ def test_more_processes_than_a_host_has_devices_are_refused_with_their_number() 
     assert "9 devices" in refused.value.what and "--devices 8" in refused.value.remedy
     assert gather._nproc(node, {"kind": "cpu", "devices": 1}, cluster) == 9
     assert gather._nproc(node, {"kind": "npu", "devices": 8}, ClusterSpec((TargetHost("node2"),))) == 8
+
+
+def test_hosts_without_the_run_directory_are_waited_for_together_and_until_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes: list[Any] = [_Node(TargetHost(f"node{number}")) for number in range(5)]
+    monkeypatch.setattr(gather, "handshake", lambda nodes, *_, **__: ({node: {} for node in nodes}, {}))
+    monkeypatch.setattr(gather, "_APPEARS_WITHIN_SECONDS", 0.2)
+    spec = JobSpec(("x",), tmp_path / "run", 1, "cpu")
+    inbox, cluster = queue.SimpleQueue[Received](), ClusterSpec(tuple(node.host for node in nodes))
+
+    began = time.monotonic()
+    with pytest.raises(MachineError) as refused:
+        gather.gather(spec, cluster, nodes, inbox, lambda: None)
+    assert refused.value.code == "run-not-shared" and time.monotonic() - began < 0.6
+
+    monkeypatch.setattr(gather, "_APPEARS_WITHIN_SECONDS", 60)
+    with pytest.raises(Stopped):
+        gather.gather(spec, cluster, nodes, inbox, lambda: signal.SIGINT)
 
 
 def test_refusal_to_name_a_meeting_place_is_the_error_of_that_host() -> None:
