@@ -1,14 +1,16 @@
 """Ends what a launcher leaves behind when it is killed: a small process beside it, which does nothing else.
 
-    python -m ascendtune.job.guard TOKEN
+    python -m ascendtune.job.guard TOKEN [DIRECTORY]
 
 Its stdin ends when the launcher does. The kernel has then told torchrun's agent (SIGTERM), and the agent its workers.
 Processes that ignore it would run for the half minute that an agent waits, and for ever where the agent has ended.
+DIRECTORY, which holds the agent's temporary files, is removed after them.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -26,7 +28,7 @@ _KILL_SECONDS = 5.0
 _LOOK_EVERY_SECONDS = 0.2
 
 
-def main(token: str) -> None:
+def main(token: str, directory: str | None = None) -> None:
     sys.stdin.buffer.read()
     # Processes that were paused together with the launcher could not handle a signal.
     _send(token, signal.SIGCONT)
@@ -34,6 +36,8 @@ def main(token: str) -> None:
     deadline = time.monotonic() + _KILL_SECONDS
     while _send(token, signal.SIGKILL) and time.monotonic() < deadline:
         time.sleep(_LOOK_EVERY_SECONDS)
+    if directory is not None:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _wait(token: str, seconds: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import sys
 import time
@@ -30,14 +31,25 @@ class Launcher:
     Args:
         stdout, stdin: descriptors that rank 0 writes to: torchrun hands it descriptor 0 for its stderr.
         stderr: the log of torchrun itself; None: our stderr.
+        scratch: torchrun's temporary files; removed at the end.
     """
 
     def __init__(
-        self, argv: list[str], env: dict[str, str], *, stdin: int | None, stdout: int | None = None, stderr: Path | None
+        self,
+        argv: list[str],
+        env: dict[str, str],
+        *,
+        stdin: int | None,
+        stdout: int | None = None,
+        stderr: Path | None,
+        scratch: Path | None = None,
     ) -> None:
         process_tree.adopt_orphans()
         token = secrets.token_hex(8)
-        self._guard = process.Guard((sys.executable, "-m", "ascendtune.job.guard", token), env)
+        # An absolute path: the guard has a directory of its own.
+        left = (str(scratch.absolute()),) if scratch else ()
+        self._guard = process.Guard((sys.executable, "-m", "ascendtune.job.guard", token, *left), env)
+        self._scratch = scratch
         self._others = set(process_tree.below(os.getpid()))
         self._agent = process.Child(argv, {**env, TOKEN: token}, stdin=stdin, stdout=stdout, stderr=stderr)
         self._has_agent = stderr is not None
@@ -101,6 +113,8 @@ class Launcher:
                 told = True
         process_tree.send(left, signal.SIGKILL)
         process_tree.wait_all(left, LOOK_EVERY_SECONDS)
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
         self._guard.dismiss()
 
     def family(self) -> list[psutil.Process]:

@@ -122,6 +122,7 @@ def test_no_orphan_is_left_when_the_command_is_killed(run: RunDir) -> None:
     job.kill()
     job.wait(60)
     until(lambda: _gone([*pids, *agents]))
+    until(lambda: not list(run.logs.glob(".torchrun*")))
     assert (run.path / "stopped_0").read_text() == str(int(signal.SIGTERM))
 
 

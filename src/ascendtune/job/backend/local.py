@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import time
@@ -72,12 +71,12 @@ def _attempt(spec: JobSpec, place: NodePlace, argv: list[str], env: dict[str, st
     with translated_disk_errors(spec.logs, "opening a log"):
         log_size_before = log.stat().st_size if log and log.exists() else 0
         # torchrun's descriptor 2 goes to its log, so rank 0 gets ours through descriptor 0.
-        launcher = Launcher(argv, env, stdin=2 if log else None, stderr=log)
+        scratch = spec.agent_directory(place) if log else None
+        launcher = Launcher(argv, env, stdin=2 if log else None, stderr=log, scratch=scratch)
     others = OtherNodes(spec.run_dir, before) if not place.is_alone else None
     watcher = Watcher(spec.run_dir, spec.on_hang, Ways(launcher.ask, launcher.kill), launcher.workers)
     exit_code = _until_the_end(launcher, asked, others, watcher)
     watcher.close()
-    shutil.rmtree(spec.agent_directory(place), ignore_errors=True)
     return job_result(spec.run_dir, before, Ending(exit_code, log, log_size_before), asked.first)
 
 

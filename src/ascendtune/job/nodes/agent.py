@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 import queue
-import shutil
 import signal
 import sys
 import threading
@@ -121,7 +120,9 @@ class Node:
         argv, log_file = command(spec, user, place), spec.launcher_log(place)
         voices = LogStreams(self._outbox, spec.logs, [rank for rank in ranks if rank or spec.is_foreign])
         with translated_disk_errors(spec.logs, "opening a log"):
-            launcher = Launcher(argv, env, stdin=voices.err, stdout=voices.out, stderr=log_file)
+            launcher = Launcher(
+                argv, env, stdin=voices.err, stdout=voices.out, stderr=log_file, scratch=spec.agent_directory(place)
+            )
         voices.begin()
         watch = _Watch(self, launcher)
         watcher = Watcher(spec.run_dir, spec.on_hang, Ways(launcher.ask, launcher.kill), launcher.workers)
@@ -131,7 +132,6 @@ class Node:
             voices.look()
         launcher.see_out(watch.look)
         watcher.close()
-        shutil.rmtree(spec.agent_directory(place), ignore_errors=True)
         voices.finish(lambda: watch.look() or self.is_left())
         self._say(ended=exit_code, hang=watcher.cause)
         return exit_code
