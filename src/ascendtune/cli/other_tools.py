@@ -60,9 +60,11 @@ _COMMANDS = {
     "deepspeed": _LAUNCH,
     "grpo": "PPO and GRPO are not supported in this version; method.stage: preference is the nearest",
     "ppo": "PPO and GRPO are not supported in this version; method.stage: preference is the nearest",
+    "verl": "PPO and GRPO are not supported in this version; for supervised training: " + _TRAIN.format(" --stage sft"),
+    "tune": _TRAIN.format(""),
 }
 # Launchers in front of another tool's command.
-_TOOLS = ("llamafactory-cli", "lmf", "trl", "swift", "axolotl")
+_TOOLS = ("llamafactory-cli", "lmf", "trl", "swift", "axolotl", "unsloth")
 # Options that name the model, the adapter and the directory of the result.
 _MODELS = ("model_name_or_path", "model", "base_model", "model_id_or_path")
 _ADAPTERS = ("adapter_name_or_path", "adapters", "adapter", "lora_model_dir", "peft_model", "ckpt_dir")
@@ -87,11 +89,26 @@ def require_command(word: str, following: list[str], known: list[str]) -> None:
         if word in ("export", "webchat") and following and following[0].endswith((".yaml", ".yml")):
             remedy = _of_recipe(Path(following[0])) or remedy
         file = _configuration_in(following, values)
-        if word == "preprocess" and file is not None:
+        if word == "tune":
+            remedy = _of_torchtune(following, values) or remedy
+        elif word == "preprocess" and file is not None:
             remedy = shlex.join(["ascendtune", "train", str(file), "--prepare"])
         elif remedy.startswith(_TRAIN.partition("{")[0]):
             remedy = _training_with(word, remedy, following, file)
         raise InputError(f"no such command '{word}'", code="unknown-command", remedy=remedy)
+
+
+def _of_torchtune(words: list[str], values: dict[str, str]) -> str | None:
+    """The command for `tune download MODEL` and `tune run RECIPE --config FILE_OR_NAME`; None for its other commands."""
+    if words[:1] == ["download"] and len(words) > 1:
+        return shlex.join(["ascendtune", "fetch", "model", words[1]])
+    if words[:1] != ["run"] or "config" not in values:
+        return None
+    if Path(values["config"]).suffix in (".yaml", ".yml"):
+        return shlex.join(["ascendtune", "train", values["config"]])
+    # A configuration that is inside the package.
+    written = shlex.join(["tune", "cp", values["config"], "theirs.yaml"])
+    return f"{written}, then ascendtune train theirs.yaml, which answers with the commands that train the same here"
 
 
 def _configuration_in(words: list[str], values: dict[str, str]) -> Path | None:
