@@ -99,7 +99,7 @@ def require_command(word: str, following: list[str], known: list[str]) -> None:
 
 
 def _of_torchtune(words: list[str], values: dict[str, str]) -> str | None:
-    """The command for `tune download MODEL` and `tune run RECIPE --config FILE_OR_NAME`; None for its other commands."""
+    """The command for `tune download MODEL` and `tune run RECIPE --config FILE_OR_NAME`; None for others."""
     if words[:1] == ["download"] and len(words) > 1:
         return shlex.join(["ascendtune", "fetch", "model", words[1]])
     if words[:1] != ["run"] or "config" not in values:

@@ -223,8 +223,11 @@ class _Comparison:
 
     def _is_on(self, section: str) -> bool:
         """Whether the JSON has the section, and does not switch it off; 1 is the size of what is not divided."""
-        found = self._document.values.get(section)
+        found = self._find(section)
         if isinstance(found, dict):
+            if "." in section:
+                # Inside zero_optimization an empty section switches a feature on, with its defaults.
+                return True
             return bool(found) and found.get("enabled") not in (False, AUTO) and found.get("autotp_size") not in (0, 1)
         return found is True or (bool(found) and found not in (1, AUTO))
 

@@ -28,6 +28,14 @@ UNSUPPORTED = {
     "sparse_attention": "sparse attention",
     "sparse_gradients": "sending gradients sparsely",
     "graph_harvesting": "graph harvesting",
+    # It applies the larger gradients at once, and adds up the others for later steps.
+    "zero_optimization.zenflow": "ZenFlow",
+    # DeepSpeed 0.19 raises a plain Exception.
+    "zero_optimization.legacy_stage1": "ZeRO-1 as it was before DeepSpeed 0.5.9",
+    # Weights are then gathered where a large module is called; the loss takes that of the head without a call, and
+    # norms fail with a shape.
+    "zero_optimization.stage3_module_granularity_threshold": "gathering the weights of many modules at once",
+    "zero_optimization.module_granularity_threshold": "gathering the weights of many modules at once",
 }
 """Sections and keys -> what they switch on. DeepSpeed has removed some, and refuses them also where they are off."""
 

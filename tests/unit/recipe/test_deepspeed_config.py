@@ -144,6 +144,11 @@ def test_unknown_key_is_found(tmp_path: Path, key: str, place: str, remedy: str)
         ({"progressive_layer_drop": {"enabled": True}}, "not-in-this-version"),
         ({"tensor_parallel": {"autotp_size": 4}}, "not-in-this-version"),
         ({"sequence_parallel_size": 2}, "not-in-this-version"),
+        ({"zero_optimization": {"stage": 2, "legacy_stage1": True}}, "not-in-this-version"),
+        ({"zero_optimization": {"stage": 3, "stage3_module_granularity_threshold": 900}}, "not-in-this-version"),
+        ({"zero_optimization": {"stage": 3, "module_granularity_threshold": 900}}, "not-in-this-version"),
+        ({"zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}}}, "not-in-this-version"),
+        ({"zero_optimization": {"stage": 2, "zenflow": {}}}, "not-in-this-version"),
         ({"bfloat16": {"enabled": True}}, "invalid-value"),
         ({"optimizer": "AdamW"}, "invalid-value"),
         ({"optimizer": {"params": [1]}}, "invalid-value"),
@@ -154,6 +159,11 @@ def test_what_would_change_the_training_is_refused(tmp_path: Path, config: dict[
     with pytest.raises(RecipeError) as raised:
         from_json(tmp_path, config)
     assert raised.value.code == code
+
+
+def test_zero_features_that_are_off_are_accepted(tmp_path: Path) -> None:
+    off = {"legacy_stage1": False, "stage3_module_granularity_threshold": 0, "zenflow": None}
+    assert stage_of(from_json(tmp_path, {"zero_optimization": {"stage": 3, **off}})) == 3
 
 
 @pytest.mark.parametrize("steps", [0, 5, "auto", None, 1e999], ids=str)
