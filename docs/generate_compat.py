@@ -85,6 +85,37 @@ _DIFFERENCES = (
         "skips special tokens leaves them out",
     ),
     (
+        "`loraplus_lr_ratio` also speeds up norms, biases and DoRA's magnitudes, which then decay like matrices; "
+        "adapters of embeddings learn at `loraplus_lr_embedding`, 1e-6 by default, whatever `learning_rate` is",
+        "B matrices alone learn faster, those of embeddings too; norms, biases and magnitudes never decay",
+    ),
+    (
+        "`freeze_extra_modules: norm` trains every weight whose name contains `norm`, in all layers",
+        "the module of that name",
+    ),
+    (
+        "with `use_asft_loss` the gradient grows with `gradient_accumulation_steps`",
+        "a mean over the tokens of a step, whatever the number of micro-batches",
+    ),
+    (
+        "with `train_on_prompt`, and for `stage: pt`, the loss is divided by all tokens of a row, also by the first, "
+        "which nothing predicts",
+        "by the tokens that are predicted",
+    ),
+    ("`eval_loss` is a mean over batches, each of which is a mean over its tokens", "a mean over all labelled tokens"),
+    (
+        "`stage: rm` drops a tenth of what its value head reads; `dpo` and `kto` switch dropout off in the model, too",
+        "scores are computed without dropout of their own; a model's own dropout stays",
+    ),
+    (
+        "NEFTune's noise follows from the length of the longest row in a batch",
+        "from the row's own length, unless rows are padded",
+    ),
+    (
+        "`stage: pt` cuts the joined texts into blocks of `cutoff_len`, and drops the incomplete one at the end",
+        "whole texts, or pieces of long ones, share a sequence; nothing is dropped",
+    ),
+    (
         "`save_only_model` leaves checkpoints that cannot be resumed",
         "a checkpoint always resumes; final weights are in `model/`",
     ),

@@ -70,6 +70,10 @@ _OTHERS = (
 NAMES = (*SAME, *_MULTIMODAL, *_OTHERS)
 """Every template name of LLaMA-Factory that is known here."""
 
+_FIRST_TOKENS = (
+    "the loss is a mean over all tokens that are predicted; LLaMA-Factory's is a little lower, because it also counts "
+    "the first token of each row"
+)
 _INSTEAD = "remove `template`: the model's own chat template is used; or write data.template=FILE.jinja at the start"
 
 
@@ -115,6 +119,7 @@ def put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe, *, modelscope: bo
     _put_lengths(recipe, native)
     if recipe["train_on_prompt"]:
         native.put("data.loss_on", "all", recipe.place("train_on_prompt"))
+        native.note(f"train_on_prompt: {_FIRST_TOKENS}")
     native.put("data.on_bad_row", "skip", recipe.source)
 
 
@@ -207,14 +212,13 @@ def _put_lengths(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if stage == "pt":
         native.put("data.packing", bool(packs), place)
         if not packs:
+            native.note(f"packing: false: {_FIRST_TOKENS}")
             native.note("packing: false: a text longer than cutoff_len becomes several rows; LLaMA-Factory cuts it")
     elif stage == "sft":
         native.put("data.packing", bool(asked), place)
-        if asked:
-            native.put("data.on_long_row", "drop", place)
     if packs and not recipe["neat_packing"] and stage in ("pt", "sft"):
         native.note("packing: rows that share a sequence do not attend to each other; in LLaMA-Factory they do")
-    if stage != "pt" and not (asked and stage == "sft"):
+    if stage != "pt":
         native.note(
             "cutoff_len: a longer row is cut at its end, without EOS; LLaMA-Factory cuts question and answer in "
             "proportion"

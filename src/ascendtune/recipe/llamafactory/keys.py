@@ -84,7 +84,7 @@ TRANSLATED: dict[str, Key] = {
     "finetuning_type": Key(("lora", "oft", "freeze", "full"), "lora", "method.tuner"),
     "lora_rank": Key("whole number", 8, "method.lora.rank", copied=True),
     "lora_alpha": Key("number", None, "method.lora.alpha", copied=True),
-    "lora_dropout": Key("number", 0.0, "method.lora.dropout", copied=True),
+    "lora_dropout": Key("number", 0.0, "method.lora.dropout"),
     "lora_target": Key("names", "all", "method.lora.target"),
     "additional_target": Key("names", None, "method.lora.modules_to_save, method.oft.modules_to_save"),
     "adapter_name_or_path": Key("names", None, "method.lora.start_from, method.oft.start_from"),

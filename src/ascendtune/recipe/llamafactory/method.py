@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from ascendtune.recipe.llamafactory.llamafactory_recipe import LlamaFactoryRecipe, NativeRecipe, final_weights
 
+_OF_ONE_TUNER = {
+    "freeze": ("freeze_trainable_layers", "freeze_trainable_modules"),
+    "oft": ("oft_rank", "oft_block_size", "oft_target"),
+}
 _STAGES = {"pt": "pretrain", "sft": "sft", "rm": "reward", "dpo": "preference", "kto": "preference"}
 
 
@@ -16,6 +20,8 @@ def put_method(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         _put_oft(recipe, native)
     else:
         _put_lora(recipe, native)
+    _put_dropout(recipe, native)
+    _note_keys_of_other_tuners(recipe, native)
     _put_whole_modules(recipe, native, tuner)
     _put_adapters(recipe, native)
     _put_sft_loss(recipe, native)
@@ -39,6 +45,10 @@ def _put_stage(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         )
         return
     native.put("method.stage", _STAGES[stage], place)
+    if stage == "rm":
+        native.note(
+            "stage: rm: scores are computed without dropout; LLaMA-Factory has one of 0.1 before its value head"
+        )
     if stage == "kto":
         native.put("method.preference.loss", "kto", place)
         if recipe["pref_ftx"] and recipe["per_device_train_batch_size"] > 1:
@@ -87,6 +97,15 @@ def _put_sft_loss(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         )  # fmt: skip
     if recipe["neftune_noise_alpha"]:
         native.put("method.sft.neftune_alpha", recipe["neftune_noise_alpha"], recipe.place("neftune_noise_alpha"))
+        native.note(
+            "neftune_noise_alpha: the noise of a row follows from its own length; in LLaMA-Factory from that of the "
+            "longest row in its batch"
+        )
+    if "use_asft_loss" in asked and recipe["gradient_accumulation_steps"] > 1:
+        native.note(
+            "use_asft_loss: the gradient is a mean over the tokens of a step; LLaMA-Factory's is "
+            "gradient_accumulation_steps times as large, before clipping"
+        )
     if "use_eaft_loss" in asked:
         native.note("use_eaft_loss: the entropy is divided by ln 20, as in the paper; LLaMA-Factory divides by 3")
 
@@ -97,6 +116,37 @@ def _put_lora(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         native.put("method.lora.target", "all-linear" if "all" in target else target, recipe.place("lora_target"))
     if recipe["pissa_init"]:
         native.put("method.lora.init", "pissa", recipe.place("pissa_init"))
+
+    if recipe["finetuning_type"] == "lora":
+        _note_lora_optimizer(recipe, native)
+
+
+def _note_lora_optimizer(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+    names_targets = recipe.given("lora_target") and "all" not in recipe["lora_target"]
+    grows = recipe["resize_vocab"] or recipe["add_tokens"] or recipe["add_special_tokens"]
+    if recipe["loraplus_lr_ratio"] and (recipe["use_dora"] or recipe["additional_target"] or names_targets or grows):
+        native.note(
+            "loraplus_lr_ratio: B matrices alone learn faster, those of embeddings too; in LLaMA-Factory norms and "
+            "DoRA's magnitudes learn faster and decay, and an adapter of embeddings learns at loraplus_lr_embedding"
+        )
+    elif recipe["use_dora"] and recipe["weight_decay"]:
+        native.note("weight_decay with use_dora: DoRA's magnitudes do not decay; in LLaMA-Factory they do")
+
+
+def _put_dropout(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+    if not recipe["lora_dropout"]:
+        return
+    if recipe["stage"] in ("dpo", "kto"):
+        native.note_ignored("lora_dropout", f"stage {recipe['stage']} trains without dropout, as in LLaMA-Factory")
+    else:
+        native.put("method.lora.dropout", recipe["lora_dropout"], recipe.place("lora_dropout"))
+
+
+def _note_keys_of_other_tuners(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+    tuner = recipe["finetuning_type"]
+    keys = [key for owner, keys in _OF_ONE_TUNER.items() if owner != tuner for key in keys if recipe.given(key)]
+    if keys and not recipe["use_llama_pro"]:
+        native.note_ignored(", ".join(keys), f"finetuning_type is {tuner}")
 
 
 def _put_oft(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
@@ -167,6 +217,12 @@ def _put_freeze(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     modules = recipe["freeze_trainable_modules"]
     if recipe.given("freeze_trainable_modules") and "all" not in modules:
         native.put("method.freeze.modules", modules, recipe.place("freeze_trainable_modules"))
+    for name in recipe["freeze_extra_modules"] or ():
+        if name in "post_attention_layernorm":
+            native.note(
+                f"freeze_extra_modules: {name}: the module of that name alone; LLaMA-Factory also trains those whose "
+                "names contain it, such as the norms of all layers"
+            )
 
 
 def _put_outer_layers(native: NativeRecipe, count: int, place: str) -> None:

@@ -118,23 +118,32 @@ def _put_schedule(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         return
     native.put("optim.scheduler", shape, recipe.place("lr_scheduler_type"))
     _put_lowest_rate(recipe, native)
-    steps, ratio = recipe["warmup_steps"], recipe["warmup_ratio"]
-    name = "warmup_steps" if steps else "warmup_ratio"
-    if not steps and not ratio:
+    _put_warmup(recipe, native)
+
+
+def _put_warmup(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
+    """Of `warmup_steps` and `warmup_ratio` each may be a number of steps, or a share below 1."""
+    name = "warmup_steps"
+    if recipe.given("warmup_ratio"):
+        name = "warmup_ratio"
+        if recipe["warmup_steps"]:
+            native.note_ignored("warmup_steps", "warmup_ratio counts beside it, as with transformers 5; not with 4")
+    asked = recipe[name]
+    if not asked:
         return
-    if asked == "constant":
+    if recipe["lr_scheduler_type"] == "constant":
         native.note_ignored(name, "lr_scheduler_type: constant has no warm-up; constant_with_warmup has")
-    elif steps >= 1 and not float(steps).is_integer():
+    elif asked < 1:
+        native.put("optim.warmup_ratio", asked, recipe.place(name))
+    elif float(asked).is_integer():
+        native.put("optim.warmup_steps", int(asked), recipe.place(name))
+    else:
         recipe.complain(
             name,
-            f"'{name}: {steps}' is not valid",
+            f"'{name}: {asked}' is not valid",
             "give a whole number, or a share below 1",
             code="invalid-value",
         )
-    elif steps >= 1:
-        native.put("optim.warmup_steps", int(steps), recipe.place(name))
-    else:
-        native.put("optim.warmup_ratio", steps or ratio, recipe.place(name))
 
 
 def _put_lowest_rate(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
@@ -241,12 +250,14 @@ def _put_checkpoints(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 
 
 def _put_evaluation(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
-    strategy = recipe["eval_strategy"]
+    strategy, evaluates = recipe["eval_strategy"], bool(recipe["val_size"] or recipe["eval_dataset"])
+    if evaluates and recipe["stage"] in ("pt", "sft"):
+        native.note("eval_loss is a mean over all labelled tokens; LLaMA-Factory's is one over batches, each a mean")
     if strategy == "steps":
         name = "eval_steps" if recipe.given("eval_steps") else "logging_steps"
         if _require_whole_steps(recipe, name):
             native.put("eval.every_steps", int(recipe[name]), recipe.place(name))
-    elif strategy == "no" and (recipe["val_size"] or recipe["eval_dataset"]):
+    elif strategy == "no" and evaluates:
         native.note("eval_strategy is no: the evaluation loss is computed all the same, after each epoch")
 
 

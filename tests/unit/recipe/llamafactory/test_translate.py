@@ -82,7 +82,9 @@ def test_key_of_older_releases_is_known(key: str, read: Read) -> None:
         ({"add_tokens": "<a>, <b>", "add_special_tokens": "<c>"}, {"model.new_tokens": ["<a>", "<b>", "<c>"]}),
         ({"max_steps": 7}, {"optim.max_steps": 7}),
         ({"warmup_ratio": 0.1}, {"optim.warmup_ratio": 0.1}),
-        ({"warmup_steps": 20, "warmup_ratio": 0.1}, {"optim.warmup_steps": 20}),
+        ({"warmup_steps": 20}, {"optim.warmup_steps": 20}),
+        ({"warmup_steps": 20, "warmup_ratio": 0.1}, {"optim.warmup_ratio": 0.1}),
+        ({"warmup_ratio": 12}, {"optim.warmup_steps": 12}),
         ({"warmup_steps": 0.1}, {"optim.warmup_ratio": 0.1}),
         ({"lr_scheduler_type": "constant_with_warmup", "warmup_ratio": 0.1}, {"optim.scheduler": "constant"}),
         (
@@ -109,7 +111,7 @@ def test_key_of_older_releases_is_known(key: str, read: Read) -> None:
         ({"save_total_limit": -1}, {"checkpoint.keep": 10_000}),
         ({"stage": "kto", "dataset": "marked", "pref_loss": "kto"}, {"method.preference.loss": "kto"}),
         ({"optim": "adafactor"}, {"optim.optimizer": "adafactor"}),
-        ({"neat_packing": True}, {"data.packing": True, "data.max_length": 2047, "data.on_long_row": "drop"}),
+        ({"neat_packing": True}, {"data.packing": True, "data.max_length": 2047}),
         ({"train_on_prompt": True}, {"data.loss_on": "all"}),
         ({"val_size": 0.1}, {"data.eval_fraction": 0.1}),
         ({"val_size": 100}, {"data.eval_rows": 100}),
@@ -381,11 +383,52 @@ def test_key_without_effect_is_noted_with_its_reason(write: Write) -> None:
             "LLaMA-Factory's weight grows",
         ),
         ({"optim": "adafactor"}, "trains more slowly here"),
+        ({"warmup_steps": 20, "warmup_ratio": 0.0}, "warmup_steps: no effect"),
+        ({"packing": True}, "is cut at its end, without EOS"),
+        ({"loraplus_lr_ratio": 8.0, "lora_target": "q_proj,embed_tokens"}, "learns at loraplus_lr_embedding"),
+        ({"loraplus_lr_ratio": 8.0, "use_dora": True}, "DoRA's magnitudes learn faster"),
+        ({"use_dora": True, "weight_decay": 0.1}, "magnitudes do not decay"),
+        ({"use_asft_loss": True, "gradient_accumulation_steps": 4}, "times as large, before clipping"),
+        ({"neftune_noise_alpha": 5}, "longest row in its batch"),
+        ({"stage": "rm", "dataset": "pairs"}, "without dropout"),
+        ({"stage": "dpo", "dataset": "pairs", "lora_dropout": 0.1}, "lora_dropout: no effect"),
+        ({"train_on_prompt": True}, "also counts the first token"),
+        ({"stage": "pt", "dataset": "text", "packing": False}, "also counts the first token"),
+        ({"val_size": 0.1}, "one over batches"),
+        ({"finetuning_type": "freeze", "freeze_extra_modules": "norm"}, "the norms of all layers"),
+        ({"freeze_trainable_layers": 3}, "freeze_trainable_layers: no effect: finetuning_type is lora"),
+        (
+            {"oft_rank": 3, "oft_target": "q_proj", "finetuning_type": "full"},
+            "oft_rank, oft_target: no effect: finetuning_type is full",
+        ),
     ],
     ids=str,
 )  # fmt: skip
 def test_a_difference_from_llamafactory_is_noted(theirs: dict[str, Any], said: str, write: Write) -> None:
     assert any(said in note for note in Recipe.read(write(theirs)).notes)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "unsaid"),
+    [
+        ({"loraplus_lr_ratio": 8.0}, "loraplus"),
+        ({"use_dora": True}, "magnitudes"),
+        ({"use_asft_loss": True}, "before clipping"),
+        ({"finetuning_type": "freeze", "freeze_extra_modules": "embed_tokens"}, "freeze_extra_modules"),
+        ({"finetuning_type": "freeze", "freeze_trainable_layers": 3}, "no effect"),
+        ({"val_size": 0.1, "stage": "dpo", "dataset": "pairs"}, "one over batches"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_no_difference_is_noted_where_there_is_none(theirs: dict[str, Any], unsaid: str, write: Write) -> None:
+    assert not any(unsaid in note for note in Recipe.read(write(theirs)).notes)
+
+
+@pytest.mark.parametrize("stage", ["dpo", "kto"])
+def test_preferences_are_trained_without_dropout(stage: str, read: Read) -> None:
+    values = read({"stage": stage, "dataset": "marked" if stage == "kto" else "pairs", "lora_dropout": 0.1})
+    assert "dropout" not in values["method"].get("lora", {})
+    assert read({"lora_dropout": 0.1})["method"]["lora"]["dropout"] == 0.1
 
 
 @pytest.mark.parametrize("theirs", [{"finetuning_type": "freeze"}, {"adapter_name_or_path": "a"}])
