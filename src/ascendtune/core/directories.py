@@ -46,16 +46,18 @@ def require_writable_place(directory: Path, variable: str) -> None:
         raise MachineError(error.what, code=error.code, remedy=remedy, where=error.where or directory) from error
 
 
-def require_free_space(directory: Path, needed: int, what: str, *, remedy: str) -> None:
+def require_free_space(directory: Path, needed: int, what: str, *, remedy: str, free: int | None = None) -> None:
     """Raise unless the disk of `directory`, which exists, has room for `needed` bytes.
 
     Args:
         what: the beginning of the message, such as "the merged model needs 14.9 GiB".
+        free: bytes that were free when the caller looked; None: look now.
 
     Raises:
         MachineError: there is less.
     """
-    free = shutil.disk_usage(directory).free
+    if free is None:
+        free = shutil.disk_usage(directory).free
     if free < needed:
         what = f"{what}, the disk has {format_bytes(free)} left"
         raise MachineError(what, code="disk-space-missing", remedy=remedy, where=directory)

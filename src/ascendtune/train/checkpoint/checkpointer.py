@@ -176,9 +176,16 @@ class Checkpointer:
             )
 
     def _require_space(self) -> None:
-        needed = self._content.size_bytes() + _SLACK_BYTES
+        """Raise on every rank where the main rank finds too little space, before any of them writes.
+
+        A rank that looked by itself would find less: beside it others write already, or the main rank has yet to remove
+        an older checkpoint.
+        """
+        place, needed = self._run.checkpoints, self._content.size_bytes() + _SLACK_BYTES
+        of_main, *_ = self._strategy.gather(str(shutil.disk_usage(place).free))
         remedy = "free space, set checkpoint.keep lower, or put run_dir on another disk"
-        require_free_space(self._run.checkpoints, needed, f"a checkpoint needs {format_bytes(needed)}", remedy=remedy)
+        needs = f"a checkpoint needs {format_bytes(needed)}"
+        require_free_space(place, needed, needs, remedy=remedy, free=int(of_main))
 
     def _finish(
         self,

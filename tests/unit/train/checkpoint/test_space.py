@@ -46,11 +46,23 @@ def _refuses(
     return False
 
 
-def _can_save(run: RunDir, monkeypatch: pytest.MonkeyPatch, *, free: int) -> bool:
+class SecondRank(Strategy):
+    """The second of two ranks, whose first one finds `free_on_main` bytes."""
+
+    def __init__(self, free_on_main: int) -> None:
+        super().__init__(find_device())
+        self.rank, self.world_size = 1, 2
+        self._free_on_main = free_on_main
+
+    def gather(self, text: str) -> list[str]:
+        return [str(self._free_on_main), text]
+
+
+def _can_save(run: RunDir, monkeypatch: pytest.MonkeyPatch, *, free: int, strategy: Strategy | None = None) -> bool:
     optimizer = torch.optim.AdamW(MODEL.parameters())
     (MODEL(torch.ones(1, 64)).sum() * 0).backward()
     optimizer.step()
-    strategy = Strategy(find_device())
+    strategy = strategy or Strategy(find_device())
     checkpointer = Checkpointer(run, strategy, NamedTensors(MODEL, optimizer, strategy.device), keep=1)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1, 1, free))
     try:
@@ -67,6 +79,12 @@ def test_run_that_begins_can_write_the_last_of_its_checkpoints(run: RunDir, monk
     # The one that is kept is there when the second one is written.
     assert _can_save(run, monkeypatch, free=free - CHECKPOINT)
     assert free < 2 * CHECKPOINT + FINAL + (17 << 20)
+
+
+def test_ranks_agree_on_the_space_that_the_main_rank_finds(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What another rank has written by then is no reason to end; and where the main rank ends, all do so by its reason.
+    assert _can_save(run, monkeypatch, free=0, strategy=SecondRank(1 << 40))
+    assert not _can_save(run, monkeypatch, free=1 << 40, strategy=SecondRank(0))
 
 
 def test_checkpoints_of_a_larger_keep_are_no_space_for_the_next_one(
