@@ -3,8 +3,9 @@
 Each decoder block is a group of its own: its weights are gathered when it is computed, forward and backward, and let go
 after that. What lies outside the blocks (final norm, head, tied embeddings) belongs to the root module: it is
 gathered as long as the objective runs, so the loss may use the head's weight as if nothing were divided. Embeddings
-that are not tied are a group of their own: they are not used after the look-up of tokens. So are the norms of a block
-where the block is gathered in a narrower type than they are held in: autocast does not round them either.
+that are not tied are a group of their own: they are not used after the look-up of tokens. So are the norms of a block,
+and vectors that its other modules hold themselves (attention sinks, decays of a recurrence), where the block is
+gathered in a narrower type than they are held in: autocast does not round them either.
 
 With several copies of the model (HSDP) only the ranks of one copy divide it; gradients are summed within a copy, then
 over copies.
@@ -12,9 +13,11 @@ over copies.
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -73,12 +76,22 @@ class FsdpStrategy(GroupStrategy):
         reduced = None if section.reduce_dtype == "fp32" else DTYPES[section.reduce_dtype]
         blocks, policy = blocks_of(root), _policy(precision, reduced)
         vectors = {block: _wide_vectors(block, policy, experts) for block in blocks}
+        owners: dict[nn.Module, list[Any]] = {}
+        held = {"reshard_after_forward": False, "mp_policy": _held(reduced), **options}
         for block in blocks:
             fill(block)
             _unify_dtypes(block, ())
             if vectors[block]:
-                fully_shard(vectors[block], reshard_after_forward=False, mp_policy=_held(reduced), **options)
-            fully_shard(block, reshard_after_forward=section.fsdp.reshard, mp_policy=policy, **options)
+                fully_shard(vectors[block], **held)
+            wide = _owners_of_wide_vectors(block, policy, experts)
+            ignored = _ignoring({each for own in wide.values() for each in own})
+            fully_shard(block, reshard_after_forward=section.fsdp.reshard, mp_policy=policy, **ignored, **options)
+            # After the block, whose groups would leave out what is in a module that is divided already.
+            for owner, own in wide.items():
+                fully_shard(owner, **_ignoring({*owner.parameters()} - own), **held)
+            owners[block] = list(wide)
+            if wide:
+                block.register_forward_pre_hook(partial(_gather, owners[block]))
         # Not in the compute type: embeddings are looked up in the type that they are held in, as without FSDP.
         options["mp_policy"] = _held(reduced)
         for embeddings in _separate_embeddings(root, blocks):
@@ -99,7 +112,7 @@ class FsdpStrategy(GroupStrategy):
             for block, following in pairwise(blocks):
                 assert isinstance(block, FSDPModule)
                 # Any module of a group stands for it.
-                groups: list[Any] = [following, *vectors[following][:1]]
+                groups: list[Any] = [following, *vectors[following][:1], *owners[following]]
                 block.set_modules_to_forward_prefetch(groups)
 
     @contextmanager
@@ -308,6 +321,39 @@ def _wide_vectors(block: nn.Module, policy: MixedPrecisionPolicy, experts: Seque
             if is_wide and all(each.ndim < 2 for each in parameters):
                 found.append(module)
     return found
+
+
+def _owners_of_wide_vectors(
+    block: nn.Module, policy: MixedPrecisionPolicy, experts: Sequence[nn.Module]
+) -> dict[nn.Module, set[nn.Parameter]]:
+    """The modules in `block` that have modules below them and vectors of their own that `policy` would round.
+
+    What such a module does with them is its own code, which autocast leaves in fp32 (sinks of attention, decays and
+    steps of a recurrence). Its matrices go with them: autocast rounds those that are multiplied. Stacks of matrices are
+    experts, and stay. So do the vectors of the block itself.
+    """
+    if policy.param_dtype is None or "ignored_params" not in inspect.signature(fully_shard).parameters:
+        # Before torch 2.7 all parameters of a module have one type.
+        return {}
+    left_out = {block} | {each for expert in experts for each in expert.modules()}
+    found = {}
+    for module in block.modules():
+        if module not in left_out and any(True for _ in module.children()):
+            own = {each for each in module.parameters(recurse=False) if each.dtype == torch.float32}
+            if own := {each for each in own if each.ndim <= 2 or each.numel() == max(each.shape)}:
+                found[module] = own
+    return found
+
+
+def _ignoring(parameters: set[nn.Parameter]) -> dict[str, Any]:
+    """The argument of `fully_shard`; none where there is nothing to ignore, as older versions have no such argument."""
+    return {"ignored_params": parameters} if parameters else {}
+
+
+def _gather(owners: Sequence[Any], _block: nn.Module, _arguments: Any) -> None:
+    """Gather the groups of `owners` before their block computes: not all of them are called (Gemma 3n's AltUp)."""
+    for owner in owners:
+        owner.unshard()
 
 
 def _unify_dtypes(group: nn.Module, without: Iterable[nn.Module]) -> None:
