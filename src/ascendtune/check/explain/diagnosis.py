@@ -9,6 +9,7 @@ from typing import Literal
 from ascendtune.check.explain.event import CODE, Event
 from ascendtune.check.explain.facts import Facts, satisfied
 from ascendtune.check.explain.missing import Missing, find_missing, in_the_same_call, is_one_of_several, waits_among
+from ascendtune.check.explain.outlived import gives_way
 from ascendtune.check.explain.scan import Scan
 
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
@@ -78,7 +79,7 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
         fatal = [
             event for event in grave if event.weak and (_in_vain(event, lengths) or _precedes(event, fatal))
         ] or fatal
-    elif all(map(_is_of_clean_up, fatal)):
+    elif all(event.is_of_clean_up for event in fatal):
         # What was never finished cannot be closed: a warning before it may say why.
         fatal = [event for event in grave if event.weak and _precedes(event, fatal)] + fatal
     else:
@@ -213,8 +214,9 @@ def _first_cause(fatal: list[Event]) -> Event:
     candidates = [
         event
         for event in fatal
-        if not (_echoes(event, ids) or (event.says_little and id(event.trace) in overruled) or _ends(event, fatal))
-        and not (_is_of_clean_up(event) and not all(map(_is_of_clean_up, fatal)))
+        if not (_echoes(event, ids) or _ends(event, fatal) or gives_way(event, fatal))
+        and not (event.says_little and id(event.trace) in overruled)
+        and not (event.is_of_clean_up and not all(event.is_of_clean_up for event in fatal))
     ] or fatal
     first = min(candidates, key=lambda event: (event.weight, event.is_quoted and event.hit.entry.family == CODE))
     if first.is_quoted:
@@ -226,10 +228,6 @@ def _first_cause(fatal: list[Event]) -> Event:
     if first.hit.entry.general:
         return _known_below(first, candidates) or first
     return _more_specific(first, candidates) if first.hit.entry.kind == "wrapper" else first
-
-
-def _is_of_clean_up(event: Event) -> bool:
-    return event.trace is not None and event.trace.is_of_clean_up
 
 
 def _ends(event: Event, fatal: list[Event]) -> bool:

@@ -115,6 +115,10 @@ class Event:
         return self.trace is not None and bool(self.trace.frames)
 
     @property
+    def is_of_clean_up(self) -> bool:
+        return self.trace is not None and self.trace.is_of_clean_up
+
+    @property
     def is_cut_off(self) -> bool:
         """The log ends before the exception that another one, which it names, led to."""
         return self.trace is not None and not self.trace.type and self.trace.parent is not None

@@ -15,6 +15,7 @@ from ascendtune.check.explain.line import InnerPrefixes, Line
 from ascendtune.check.explain.line_times import LineTimes
 from ascendtune.check.explain.matcher import Hit, Matcher, best, rank, with_spare
 from ascendtune.check.explain.message_lines import LONGEST_TEXT, NO_SOLUTION
+from ascendtune.check.explain.outlived import mark_outlived
 from ascendtune.check.explain.own_words import unknown_exception, unknown_line
 from ascendtune.check.explain.raised import hit_of_line, hits_of, known_exception
 from ascendtune.check.explain.sieve import Sieve
@@ -113,6 +114,7 @@ class Scan:
         self._note_last_words()
         self._look_up_own_words()
         self._ledger.mark_survived(self.lines)
+        mark_outlived(self.events, self.tail, self.lines)
         return self
 
     def _end_traces(self) -> None:

@@ -136,3 +136,40 @@ def test_trouble_that_others_print_in_passing_is_no_failure(explained: Callable[
 def test_engine_that_dies_before_its_answers_is_a_failure(explained: Callable[..., Explanation]) -> None:
     died = "ERROR 07-07 07:07:07 [core_client.py:7] Engine core proc EngineCore_DP0 died unexpectedly, "
     assert not explained(f"Processed prompts:  25%|#| 1/4\n{died}shutting down client.\n").is_healthy
+
+
+_COMPLAINTS = [
+    "retrying request: 503 Server Error",
+    "bash: nvidia-smi: command not found",
+    "run.sh: line 7: npu-smi: command not found",
+    "/bin/sh: 1: nvcc: not found",
+    "run.sh: line 7: module: command not found",
+    "/sbin/ldconfig.real: Can't create temporary cache file /etc/ld.so.cache~: Permission denied",
+    "sysctl: permission denied on key 'net.core.somaxconn'",
+    "E: Could not open lock file /var/lib/dpkg/lock-frontend - open (13: Permission denied)",
+    "fatal: not a git repository (or any of the parent directories): .git",
+]
+
+
+@pytest.mark.parametrize("line", _COMPLAINTS)
+def test_complaint_that_the_job_outlived_is_no_failure(explained: Callable[..., Explanation], line: str) -> None:
+    steps = "".join(f"{{'loss': 1.{step}, 'epoch': 0.{step}}}\n" for step in range(3))
+
+    assert explained(f"{line}\n{steps}").is_healthy
+    assert not explained(f"{steps}{line}\n").is_healthy
+    assert not explained(f"{line}\nmoon\n").is_healthy
+
+
+@pytest.mark.parametrize("line", _COMPLAINTS[1:])
+def test_exception_counts_more_than_an_earlier_command_of_the_script(
+    explained: Callable[..., Explanation], line: str
+) -> None:
+    raised = f'Traceback (most recent call last):\n  File "/x/t.py", line 7, in t\n    t()\n{_FAILURE}\n'
+
+    assert explained(f"{line}\n{raised}").findings()[0].code == "npu-oom"
+
+
+def test_missing_command_that_an_exception_names_is_its_cause(explained: Callable[..., Explanation]) -> None:
+    raised = 'Traceback (most recent call last):\n  File "/x/t.py", line 7, in t\n    t()\nOSError: moon asked nvcc\n'
+
+    assert explained(f"/bin/sh: 1: nvcc: not found\n{raised}").findings()[0].code == "nvcc-not-on-path"
