@@ -13,10 +13,14 @@ from ascendtune.check.explain.language import say
 from ascendtune.check.explain.scan import Scan
 
 _WORLD = re.compile(
-    r"\b(?:world[ _]?size|WORLD_SIZE|nranks|numRanks|nRanks|rankNum|rank_size)\W{1,4}(?P<size>\d{1,5})\b(?!\.)"
+    r"(?:\b(?:dist_)?(?:world[ _]?size|WORLD_SIZE|nranks|numRanks|nRanks|rankNum|rank_size)\W{1,4}|"
+    r"\b(?:num_processes|Num processes)[=: ]{1,3}|\d/(?=\d+ clients joined))(?P<size>\d{1,5})\b(?!\.)|"
+    r"\bis connected to (?P<peers>\d{1,5}) peer ranks\b"
 )
-_RANKS_PER_NODE = re.compile(r"--nproc[_-]per[_-]node[= ](\d{1,3})\b")
-_NODES = re.compile(r"--nnodes[= ](\d{1,4})\b")
+_RANKS_PER_NODE = re.compile(
+    r"(?:\bnproc[_-]per[_-]node|\bNPROC_PER_NODE|--num_gpus|\bnum_local_procs) {0,8}[=: ] ?(\d{1,3})\b"
+)
+_NODES = re.compile(r"\b(?:nnodes|NNODES|max_nodes|num_nodes) {0,8}[=: ] ?(\d{1,4})\b")
 _LIST = re.compile(r"\d+")
 _CONNECTED = re.compile(r"\]connected rankinfo\[LINE \d+\]: ?(?P<ranks>(?:\[\d+\],?)+)")
 """HCCL's root lists the ranks that came to it."""
@@ -27,6 +31,8 @@ _LONGEST_LINE = 160
 _SILENT = "silent"
 _FEW = 7
 """For so many ranks with lines one without any is believed to have written none."""
+_RANKS_OF_A_NODE = 8
+"""Most nodes have so many devices, or a multiple: where ranks 0 to 6 wait, rank 7 is believed to be there."""
 _MOST_LAST_LINES = 8
 """Missing ranks whose last lines are looked for; of an interleaved log each of them takes a reading of its end."""
 _PHASES = (
@@ -206,7 +212,11 @@ def in_the_same_call(events: Sequence[Event], waits: Sequence[Event]) -> list[Ev
 def world_size(scans: Sequence[Scan]) -> int | None:
     """The number of ranks that the logs name; None where they name none, or contradict each other."""
     texts = [text for scan in scans for text in (scan.head, scan.tail)]
-    sizes = {int(found["size"]) for text in texts for found in _WORLD.finditer(text)} - {0}
+    sizes = {
+        int(found["size"]) if found["size"] else int(found["peers"]) + 1
+        for text in texts
+        for found in _WORLD.finditer(text)
+    } - {0}
     if not sizes:
         each = {int(found[1]) for text in texts for found in _RANKS_PER_NODE.finditer(text)}
         nodes = {int(found[1]) for text in texts for found in _NODES.finditer(text)} or {1}
@@ -255,8 +265,14 @@ def _connected(scans: Sequence[Scan]) -> set[int]:
 
 
 def _gaps(seen: set[int]) -> list[int]:
-    """The few ranks between those seen that wrote nothing; of many, or in an excerpt, the lines may lie elsewhere."""
-    gaps = sorted(set(range(min(seen, default=0), max(seen, default=0))) - seen)
+    """The few ranks among those seen that wrote nothing; of many, or in an excerpt, the lines may lie elsewhere.
+
+    Ranks begin with 0. Where none is missing before the last one seen, and this is not the last of a node, the next is.
+    """
+    count = max(seen, default=-1) + 1
+    gaps = sorted(set(range(count)) - seen)
+    if not gaps and (count + 1) % _RANKS_OF_A_NODE == 0:
+        gaps = [count]
     return gaps if len(gaps) <= len(seen) // _FEW else []
 
 

@@ -174,7 +174,21 @@ def test_phase_of_a_missing_rank_is_not_told_of_the_others(explained: Callable[.
     assert explanation.headline().startswith("ranks 4-5 did not join (rank 5 while saving a checkpoint)")
 
 
-@pytest.mark.parametrize(("ranks", "missing"), [({*range(16)} - {5}, (5,)), ({*range(4)} - {2}, None), ({0, 9}, None)])
+@pytest.mark.parametrize(
+    ("ranks", "missing"),
+    [
+        ({*range(16)} - {5}, (5,)),
+        ({*range(4)} - {2}, None),
+        ({0, 9}, None),
+        ({*range(1, 8)}, (0,)),
+        ({*range(7)}, (7,)),
+        ({*range(15)}, (15,)),
+        ({*range(8)}, None),
+        ({*range(9)}, None),
+        ({*range(8, 16)}, None),
+        ({*range(3)}, None),
+    ],
+)
 def test_rank_without_any_line_is_missing_where_the_others_are_many(
     explained: Callable[..., Explanation], ranks: set[int], missing: tuple[int, ...] | None
 ) -> None:
@@ -184,6 +198,30 @@ def test_rank_without_any_line_is_missing_where_the_others_are_many(
 
     assert (found.ranks if found else None) == missing
     assert found is None or found.last_line == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[launch.py:158:main] dist_world_size=4",
+        "[launch.py:163:main] nnodes=1, num_local_procs=4, node_rank=0",
+        "[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3",
+        "Num processes: 4",
+        "accelerate launch --num_processes 4 t.py",
+        "deepspeed --num_gpus 4 t.py",
+        "  nproc_per_node   : 4",
+        "  max_nodes        : 2\n  nproc_per_node   : 2",
+        "Timed out after 7 seconds waiting for clients. 3/4 clients joined.",
+    ],
+)
+def test_last_rank_is_missing_where_a_launcher_tells_the_number_of_ranks(
+    explained: Callable[..., Explanation], line: str
+) -> None:
+    waits = [_TIME_OUT.format(rank=rank, number=31, operation="ALLREDUCE") for rank in range(3)]
+
+    found = explained("\n".join([line, *waits])).verdict.missing
+
+    assert found is not None and found.ranks == (3,)
 
 
 def test_missing_rank_that_was_killed_was_killed(explained: Callable[..., Explanation]) -> None:
