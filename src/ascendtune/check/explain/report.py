@@ -24,6 +24,9 @@ _MOST_LINES = 12
 """Lines of the usual answer; the least important blocks are left for --all."""
 _LINES_OF_A_MESSAGE = 4
 _LABEL = 9
+_SEEN = "seen"
+"""Label of the quoted line, which is cut where nothing else can be left out."""
+_MORE_OF_IT = " […]"
 _KEPT, _NEXT, _HELPFUL, _MORE, _BESIDES, _REFERENCE, _ALL = range(7)
 _SENTENCE_END = re.compile(r"(?<=[.;!?])\s")
 _FOUNDED = "{sure}, says the language model; not checked, but the lines it quotes are in the logs"
@@ -54,9 +57,13 @@ def as_text(explanation: Explanation, *, columns: int | None, paint: Paint, ever
     bold = [paint(line, "bold") for line in wrap_words(head.text, limit)]
     shown = [(block, _wrapped(block, limit)) for block in _once(blocks) if everything or block.rank < _ALL]
     hidden = 0 if everything else sum(block.rank == _ALL for block in blocks)
-    while not everything and sum(len(lines) for _, lines in shown) + len(bold) + bool(hidden) > _MOST_LINES:
+    while not everything:
+        excess = sum(len(lines) for _, lines in shown) + len(bold) + bool(hidden) - _MOST_LINES
+        if excess <= 0:
+            break
         least = max(range(len(shown)), key=lambda index: (shown[index][0].rank, index))
         if shown[least][0].rank == _KEPT:
+            shown = [(block, _cut(lines, excess, limit) if block.label == _SEEN else lines) for block, lines in shown]
             break
         hidden += 1
         del shown[least]
@@ -91,6 +98,17 @@ def _opinion(opinion: Opinion) -> Iterator[_Block]:
 def _wrapped(block: _Block, limit: int) -> list[str]:
     label = say(block.label) if block.label else ""
     return wrap_words(block.text, limit, label + " " * (_LABEL - columns_of(label)), " " * _LABEL)
+
+
+def _cut(lines: list[str], excess: int, limit: int) -> list[str]:
+    """The first of `lines`, without the last `excess` ones; at least one."""
+    kept = lines[: max(1, len(lines) - excess)]
+    if len(kept) == len(lines):
+        return lines
+    words = kept[-1].split(" ")
+    while len(words) > 1 and columns_of(" ".join(words)) + len(_MORE_OF_IT) > limit:
+        words.pop()
+    return [*kept[:-1], " ".join(words) + _MORE_OF_IT]
 
 
 def _once(blocks: list[_Block]) -> list[_Block]:
@@ -141,12 +159,12 @@ def _places(explanation: Explanation, first: Event, short: int) -> Iterator[_Blo
             yield _Block("where", missing.where, _KEPT)
             said = _short(missing.last_line, short)
             last = say("last line of rank {rank}: {line}", rank=missing.first_rank, line=said)
-            yield _Block("seen", last, _KEPT)
+            yield _Block(_SEEN, last, _KEPT)
         yield _Block("waited", f"{first.where}: {_short(first.quote, short)}", _MORE)
         return
     yield _Block("where", first.where, _KEPT)
     is_told = " ".join(first.message.split()).rstrip(".") in explanation.headline()
-    yield _Block("seen", _short(first.quote, short), _HELPFUL if is_told else _KEPT)
+    yield _Block(_SEEN, _short(first.quote, short), _HELPFUL if is_told else _KEPT)
     if explanation.verdict.certainty == "unexplained":
         for event in explanation.telling[1:]:
             yield _Block("", f"{event.where}: {_short(event.quote, short)}", _HELPFUL)

@@ -351,7 +351,7 @@ def test_long_message_is_cut_at_the_end_of_a_sentence_or_not_at_all(explained: E
         "size mismatch for moon.layers.0.mlp.weight: copying a param with shape torch.Size([16, 4096]) from checkpoint"
     )
     message = f"{sizes}, the shape in current model is torch.Size([8, 4096]), and so on for all the {'other ' * 20}ones"
-    lines = as_text(explained(f"{_TRACEBACK}RuntimeError: {message}\n"), columns=60, paint=lambda text, _: text)
+    lines = as_text(explained(f"{_TRACEBACK}RuntimeError: {message}\n"), columns=118, paint=lambda text, _: text)
 
     assert "".join(message.split()) in "".join(lines.split())
 

@@ -1,0 +1,51 @@
+"""The usual answer has at most twelve lines, in a window of 80 columns, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ascendtune.check.explain.distributions import named_for_pip
+from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.knowledge import entries, raised_entries
+from ascendtune.check.explain.report import as_text
+
+_MOST = 12
+
+
+def _text(explanation: Explanation, columns: int, *, everything: bool = False) -> str:
+    return as_text(explanation, columns=columns, paint=lambda text, _: text, everything=everything)
+
+
+@pytest.mark.parametrize("columns", [80, 118])
+def test_quoted_line_is_cut_where_nothing_else_can_be_left_out(
+    explained: Callable[..., Explanation], columns: int
+) -> None:
+    message = " ".join(f"tide{number}" for number in range(50))
+    shapes = (
+        "copying a param with shape torch.Size([33004, 4096]) from checkpoint, the shape in current model is "
+        "torch.Size([32000, 4096])."
+    )
+    explanation = explained(f"RuntimeError: size mismatch for moon.embed_tokens.weight: {shapes} {message}\n")
+
+    assert len(_text(explanation, columns).splitlines()) <= _MOST
+    assert " […]" in _text(explanation, 60)
+    assert len(_text(explanation, 60, everything=True).splitlines()) > _MOST
+
+
+@pytest.mark.long
+def test_answer_to_the_test_of_each_entry_has_at_most_twelve_lines(explained: Callable[..., Explanation]) -> None:
+    long = {
+        entry.id: len(lines)
+        for entry in (*entries(), *raised_entries())
+        if len(lines := _text(explained(entry.test + "\n"), 80).splitlines()) > _MOST
+    }
+
+    assert long == {}
+
+
+def test_command_of_pip_names_the_distribution_and_no_list(explained: Callable[..., Explanation]) -> None:
+    for module, distribution in [("cv2", "opencv-python-headless"), ("msprobe", "mindstudio-probe")]:
+        assert f"pip install {distribution}" in explained(f"No module named '{module}'\n").remedies()[0]
+        assert named_for_pip(f"pip install {module}") == f"pip install {distribution}"
