@@ -58,13 +58,20 @@ _LISTED = re.compile(
 )
 
 
-def package_in(frames: list[tuple[str, int, str]]) -> str:
-    """The package of the innermost of `frames` (file, line, function); empty if it is not in one."""
+def package_in(frames: list[tuple[str, int, str]], passed_on: str = "") -> str:
+    """The package of the innermost of `frames` (file, line, function); empty if it is not in one.
+
+    Args:
+        passed_on: a package whose frames do not count: it only passed on what its caller gave it.
+    """
     called = [posix(file) for file, _, function in frames if function not in _OF_MODULES]
-    files = [file for file in called if _PASSING_ON not in file] or [""]
-    match = _PACKAGE.match(files[-1]) or _SOURCE_TREE.match(files[-1])
-    match = match or _RUN_FROM_CLONES.match(files[-1])
-    return match[match.re.groups] if match else _cloned(files[-1])
+    packages = (_package_of(file) for file in reversed(called) if _PASSING_ON not in file)
+    return next((package for package in packages if not passed_on or package != passed_on), "")
+
+
+def _package_of(file: str) -> str:
+    match = _PACKAGE.match(file) or _SOURCE_TREE.match(file) or _RUN_FROM_CLONES.match(file)
+    return match[match.re.groups] if match else _cloned(file)
 
 
 def _cloned(file: str) -> str:

@@ -149,6 +149,11 @@ class KnownFailure:
         return frozenset([IMPORTER, EXPRESSION, TABLE, *of_origin, *named])
 
     @property
+    def is_of_api(self) -> bool:
+        """Whether its lines are about names that releases of a package added, removed or renamed."""
+        return isinstance(self.pattern, ApiPattern)
+
+    @property
     def is_conditional(self) -> bool:
         """Whether what else the logs say decides if the entry counts."""
         return bool(self.requires or self.beside)
@@ -161,9 +166,8 @@ class KnownFailure:
     @property
     def conditions(self) -> int:
         """How many conditions it has beside the words of the line."""
-        is_of_table = isinstance(self.pattern, ApiPattern)
         of_trace = bool(self.frame) + bool(self.origin)
-        return len(self.requires) + of_trace + bool(self.beside) + self.specific + is_of_table
+        return len(self.requires) + of_trace + bool(self.beside) + self.specific + self.is_of_api
 
     @property
     def weight(self) -> int:

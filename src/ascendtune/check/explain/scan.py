@@ -251,8 +251,8 @@ class Scan:
         known = [hit for hit in hits if hit.entry.kind != "unknown"]
         unknown = next((hit for hit in hits if hit not in known), unknown_exception(trace))
         for hit in with_spare(best(known), unknown):
-            if trace.package:
-                hit.names.setdefault(IMPORTER, trace.package)
+            if importer := trace.importer_of(hit.names.get("package", "") if hit.entry.is_of_api else ""):
+                hit.names.setdefault(IMPORTER, importer)
             if expression := trace.none_expression:
                 hit.names.setdefault(EXPRESSION, expression)
             if table := trace.table:

@@ -142,6 +142,10 @@ class Trace:
         """The package of the innermost frame; empty if the frame is not in one."""
         return code_of.package_in(self.frames)
 
+    def importer_of(self, library: str) -> str:
+        """The package of the innermost frame that is not in `library`; empty if that frame is in none."""
+        return code_of.package_in(self.frames, library)
+
     @property
     def none_expression(self) -> str:
         """The expression that was None, from the line of code below the last frame; empty if it is not known."""

@@ -30,6 +30,28 @@ def test_package_of_the_innermost_frame(files: list[str], package: str) -> None:
     assert package_in([(file, 7, "step") for file in files]) == package
 
 
+@pytest.mark.parametrize(
+    ("files", "package"),
+    [
+        (["/opt/site-packages/tide/a.py", "/opt/site-packages/moon/b.py", "/opt/site-packages/moon/c.py"], "tide"),
+        (["/home/me/train.py", "/opt/site-packages/moon/b.py"], ""),
+        (["/opt/site-packages/moon/b.py"], ""),
+    ],
+)
+def test_caller_of_a_library_that_passes_arguments_on_is_outside_of_it(files: list[str], package: str) -> None:
+    assert package_in([(file, 7, "step") for file in files], "moon") == package
+
+
+def test_importer_of_an_unknown_argument_is_not_the_library_itself(explained: Callable[..., Explanation]) -> None:
+    frames = ("/opt/site-packages/trl/cli.py", "/opt/site-packages/vllm/llm.py")
+    trace = "".join(f'  File "{file}", line 7, in main\n    moon()\n' for file in frames)
+    error = "TypeError: EngineArgs.__init__() got an unexpected keyword argument 'worker_extension_cls'\n"
+
+    remedies = explained(f"Traceback (most recent call last):\n{trace}{error}").remedies()
+
+    assert "pip show vllm trl" in remedies[0] and "release of trl" in remedies[1]
+
+
 def test_the_method_that_says_that_a_module_lacks_an_attribute_is_not_who_asked() -> None:
     frames = [
         ("/opt/site-packages/moon/rise.py", 7, "forward"),
