@@ -10,7 +10,8 @@ _ERROR = re.compile(
     r"\blevel\W{1,4}(?:error|fatal|critical)\b|"
     r"\d\d:\d\d(?:[.,]\d+)?\]? (?:error|fatal) |^CMake Error\b|\berror\[E\d+\]: |"
     r"^\W*E[A-Z1-9]\d{4}: |^[a-z][\w.-]*: (?:fatal )?error: |"
-    r"^[a-z]\w+: error (?:load|read|open|pars)ing "
+    r"^[a-z]\w+: error (?:load|read|open|pars)ing |"
+    r"^\[20\d\d-[^\]]{6,24}\] (?:\[[\w.]{1,20}\] )?(?:error|fatal): "  # slurmd
 )
 _SIGNS = (
     "rror: ",

@@ -125,6 +125,7 @@ def test_reason_of_what_a_job_does_without_is_no_failure(explained: Callable[...
         "2027-07-07 07:07:07.0: W tensorflow/tide.cc:7] Could not load dynamic library 'libmoon.so.7'; dlerror: "
         "libmoon.so.7: cannot open shared object file: No such file or directory\nNum GPUs Available:  4\n",
         "2027-07-07 07:07:07.0: E external/local_xla/moon.cc:7] failed call to cuInit: UNKNOWN ERROR (303)\n",
+        '("Final validation metrics: {}")\n[ERROR] TBE Subprocess[moon] raise error[], main process disappeared!\n',
         "Processed prompts: 100%|#| 4/4\nERROR 07-07 07:07:07 [core_client.py:7] Engine core proc EngineCore_DP0 died "
         "unexpectedly, shutting down client.\n",
     ],

@@ -34,6 +34,11 @@ _REFUSED = "sbatch: error: Batch job submission failed: Requested node configura
 _PARTITION = "sbatch: error: *** Error partition 'moon' is not valid for this job\n"
 _CU_INIT = "2018-07-07 07:07:07.7: E tensorflow/moon.cc:7] failed call to cuInit: CUDA_ERROR_UNKNOWN\n"
 
+_NINJA = "subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.\n"
+_BIND = "[W socket.cpp:7] The server socket has failed to bind to [::]:{port} (errno: 98 - Address already in use).\n"
+_ACL_INIT = "RuntimeError: Initialize:build/moon.ts:7 NPU function error: aclInit, error code is 507899\n"
+_NCCL = "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \n"
+
 
 def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", function: str = "rise") -> str:
     return _TRACE.format(file=file, function=function, code=code, error=error)
@@ -106,6 +111,29 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
             'i: m\nount error: file creation failed: /x/merged/usr/bin/tide-smi: file exists\\\\n\\""": unknown\n',
             "nvidia-library-in-image",
         ),
+        (_NINJA, "child-ninja"),
+        (f"/x/moon.cpp:7:7: error: the tide is not declared\nninja: build stopped\n{_NINJA}", "compiler-error"),
+        (f"/x/moon.cpp:7:7: fatal error: Python.h: No such file or directory\n{_NINJA}", "python-header-missing"),
+        (f"{_BIND.format(port=27777)}{_raised('RuntimeError: Address already in use')}", "port-taken-above"),
+        (f"{_BIND.format(port=29500)}{_raised('OSError: [Errno 98] Address already in use')}", "port-taken-above"),
+        (_raised("RuntimeError: Address already in use"), "address-in-use"),
+        (_raised("RuntimeError: mesh size 7 does not match world size 1"), "mesh-and-world-differ"),
+        (_ACL_INIT, "507899"),
+        (f"{_ACL_INIT}EL0005: [PID: 7] 2026-07-07-07:07:07.7 The resources are busy.\n", "npu-held-by-container"),
+        (f"{_ACL_INIT}    drv devId is invalid, drv devId=0, retCode=0x7020010[FUNC:Init]\n", "npu-held-by-container"),
+        ("halGetDeviceInfo get the moon's version failed , ret:87[FUNC:Init]\n", "507899"),
+        (
+            f"{_NCCL}Last error:\n[Service thread] Error encountered progressing operation=Connect, res=3\n",
+            "nccl-last-error-connect",
+        ),
+        (_NCCL, "nccl-system"),
+        ("moon:7:7 [0] misc/tide.cc:7 NCCL WARN Net : Connection closed by remote peer\n", "nccl-remote"),
+        ("srun: fatal: Can not execute /moon/bin/python\n", "slurm-program-not-on-host"),
+        (_raised("KeyError: 'the tide 7 is too high'"), "python-exception"),
+        (_raised("KeyError: 'high tide'"), "key-missing"),
+        (_raised("OSError: (External) ACL error, the error code is : 500002."), "500002"),
+        ("ModuleNotFoundError: No module named 'setuptools'\n", "setuptools-missing"),
+        ("ModuleNotFoundError: No module named 'pkg_resources'\n", "api-removed"),
     ],
 )
 def test_a_line_or_value_of_the_log_tells_causes_apart(explained: Explained, log: str, entry: str) -> None:
@@ -124,6 +152,25 @@ def test_a_line_or_value_of_the_log_tells_causes_apart(explained: Explained, log
 )
 def test_a_tool_that_reports_and_goes_on_is_no_failure(explained: Explained, log: str) -> None:
     assert explained(log).is_healthy
+
+
+def test_port_that_a_warning_above_names_is_told(explained: Explained) -> None:
+    explanation = explained(_BIND.format(port=27777) + _raised("RuntimeError: Address already in use"))
+
+    assert explanation.headline().startswith("port 27777 is taken") and ":27777`" in explanation.remedies()[0]
+
+
+def test_first_error_of_slurmd_is_told(explained: Explained) -> None:
+    stamp = "[2027-07-07T07:07:07.777] [7.0] error: "
+    log = f"{stamp}moon: couldn't mkdir /run/moon/7: No such file or directory\n{stamp}tide: init() failed with rc=-1\n"
+
+    assert "moon: couldn't mkdir /run/moon/7" in explained(log).headline()
+
+
+def test_operator_that_cann_names_beside_an_asynchronous_failure_is_told(explained: Explained) -> None:
+    log = "RuntimeError: The Inner error is reported as above. The current working operator name is MoonTide.\n"
+
+    assert "MoonTide" in explained(log).headline()
 
 
 def test_torch_of_another_version_than_a_package_asks_for_is_told(explained: Explained) -> None:
