@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import importlib.metadata
 import importlib.util
 import os
@@ -34,6 +35,8 @@ _MOST = 3
 _LONGEST_VALUE = 80
 _PATIENCE_SECONDS = 2.0
 _SHARED_MEMORY = Path("/dev/shm")
+_IS_FULL = re.compile(r"No space left|StorageFull|[Qq]uota exceeded")
+"""Of a file that could not be written the directory above it counts."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,14 @@ class Here:
 
     Raises:
         TimeoutError: the file system does not answer.
+        PermissionError: a directory above it may not be entered by this user.
     """
     open_files: Callable[[], int]
     """The limit of this process."""
     names_in: Callable[[str], frozenset[str]] = lambda _: frozenset()
     """The names that the file of a module of this Python has, without running it; none if it is not there."""
+    has_module: Callable[[str], bool] = lambda _: True
+    """Whether an installed package of this Python has a file for one of its modules, "package.module"."""
 
 
 def on_this_machine(first: Event, remedies: tuple[str, ...], facts: Facts, here: Here) -> tuple[str, ...]:
@@ -78,15 +84,19 @@ def on_this_machine(first: Event, remedies: tuple[str, ...], facts: Facts, here:
 
 
 def this_machine() -> Here:
-    return Here(os.environ, _version_of, _is_taken, _free_bytes, _open_files, _names_in)
+    return Here(os.environ, _version_of, _is_taken, _free_bytes, _open_files, _names_in, _has_module)
 
 
 def _modules(first: Event, here: Here) -> Iterator[str]:
     if match := _MODULE.search(first.message):
-        module, python = match[1], sys.executable
-        version = here.version_of(module.partition(".")[0])
+        module, python = match[1].rstrip("."), sys.executable
+        package, _, part = module.partition(".")
+        version = here.version_of(package)
         if version is None:
-            yield say("{module} is not installed in {python}", module=module, python=python)
+            yield say("{module} is not installed in {python}", module=package, python=python)
+        elif part and not here.has_module(module):
+            name = f"{package} {version}".strip()
+            yield say("{package} of {python} has no {module}", package=name, python=python, module=module)
         else:
             name = f"{module} {version}".strip()
             yield say("{module} is installed in {python}: the job used another Python", module=name, python=python)
@@ -124,14 +134,22 @@ def _space(first: Event, remedies: str, message: Facts, here: Here) -> Iterator[
         named = [_SHARED_MEMORY]
     for path in named:
         try:
-            free = here.free_bytes(path)
+            free, above = here.free_bytes(path), path
+            while free is None and _IS_FULL.search(first.text) and above != above.parent:
+                above = above.parent
+                free = here.free_bytes(above)
         except TimeoutError:
             yield say("{path} does not answer", path=path)
-            continue
-        if free is None:
-            yield say("{path} does not exist", path=path)
+        except PermissionError:
+            yield say("{path} may not be entered by this user", path=path)
         else:
-            yield say("{path} exists, {free} are free there", path=path, free=format_bytes(free))
+            if free is None:
+                yield say("{path} does not exist", path=path)
+            elif above != path:
+                sentence = "{path} does not exist; {free} are free in {above}"
+                yield say(sentence, path=path, free=format_bytes(free), above=above)
+            else:
+                yield say("{path} exists, {free} are free there", path=path, free=format_bytes(free))
 
 
 def _variables(remedies: str, here: Here) -> Iterator[str]:
@@ -157,19 +175,36 @@ def _version_of(module: str) -> str | None:
 
 
 def _names_in(module: str) -> frozenset[str]:
-    root, *parts = module.split(".")
     with suppress(ImportError, ValueError, OSError, SyntaxError, RecursionError):
-        # Only the spec of a module within another one would run the outer one.
-        spec = importlib.util.find_spec(root)
-        if spec is None or spec.origin is None:
-            return frozenset()
-        file = Path(spec.origin)
-        if parts:
-            inner = file.parent.joinpath(*parts)
-            file = next(filter(Path.is_file, (inner.with_suffix(".py"), inner / "__init__.py")), inner)
-        if file.suffix == ".py" and file.stat().st_size <= _LARGEST_SOURCE:
+        file = _file_of(module)
+        if file is not None and file.suffix == ".py" and file.stat().st_size <= _LARGEST_SOURCE:
             return frozenset(_named(ast.parse(file.read_text(encoding="utf-8")).body))
     return frozenset()
+
+
+def _has_module(module: str) -> bool:
+    """True also where this cannot be told, as of a package without a file of its own."""
+    with suppress(ImportError, ValueError, OSError):
+        spec = importlib.util.find_spec(module.partition(".")[0])
+        if spec is None or spec.origin is None:
+            return True
+        file = Path(spec.origin).parent.joinpath(*module.split(".")[1:])
+        return file.is_dir() or any(file.parent.glob(f"{file.name}.*"))
+    return True
+
+
+def _file_of(module: str) -> Path | None:
+    """The source of a module of this Python; None if it is not there, or is not Python."""
+    root, *parts = module.split(".")
+    # Only the spec of a module within another one would run the outer one.
+    spec = importlib.util.find_spec(root)
+    if spec is None or spec.origin is None:
+        return None
+    file = Path(spec.origin)
+    if not parts:
+        return file
+    inner = file.parent.joinpath(*parts)
+    return next(filter(Path.is_file, (inner.with_suffix(".py"), inner / "__init__.py")), None)
 
 
 def _named(statements: list[ast.stmt]) -> Iterator[str]:
@@ -190,30 +225,43 @@ def _named(statements: list[ast.stmt]) -> Iterator[str]:
 
 
 def _is_taken(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return True
+    """Whether a server of this machine listens on the port, on whichever of its addresses."""
+    return any(_cannot_bind(family, port) for family in (socket.AF_INET, socket.AF_INET6))
+
+
+def _cannot_bind(family: socket.AddressFamily, port: int) -> bool:
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            probe.bind(("", port))
+    except OSError as error:
+        # Anything else (a port below 1024, no IPv6) does not say that it is taken.
+        return error.errno == errno.EADDRINUSE
     return False
 
 
 def _free_bytes(path: Path) -> int | None:
-    answers: Queue[int | None] = Queue()
+    answers: Queue[int | PermissionError | None] = Queue()
 
     def look() -> None:
         try:
             answers.put(shutil.disk_usage(path).free)
+        except PermissionError as error:
+            answers.put(error)
         except OSError:
             answers.put(None)
 
     # A path may be on a file system whose server is gone: the thread is left behind.
     Thread(target=look, daemon=True).start()
     try:
-        return answers.get(timeout=_PATIENCE_SECONDS)
+        answer = answers.get(timeout=_PATIENCE_SECONDS)
     except Empty:
         raise TimeoutError(str(path)) from None
+    if isinstance(answer, PermissionError):
+        raise answer
+    return answer
 
 
 def _open_files() -> int:

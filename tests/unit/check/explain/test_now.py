@@ -15,7 +15,7 @@ from ascendtune.check.explain.now import Here, on_this_machine, this_machine
 def _sentences(explanation: Explanation, **changed: object) -> tuple[str, ...]:
     here = Here({"HCCL_BUFFSIZE": "400", "HF_TOKEN": "hf_secret"}, {"yaml": "6.0"}.get, lambda port: port == 29500,
                 {Path("/data"): 3 << 30}.get, lambda: 1024,
-                {"moon.tides": frozenset({"moonrise"})}.__getitem__)  # fmt: skip
+                {"moon.tides": frozenset({"moonrise"})}.__getitem__, {"yaml.tides"}.__contains__)  # fmt: skip
     first = explanation.verdict.first
     assert first is not None
     remedies = (str(changed["remedy"]),) if "remedy" in changed else first.remedies
@@ -27,12 +27,17 @@ def _sentences(explanation: Explanation, **changed: object) -> tuple[str, ...]:
     [
         ("ModuleNotFoundError: No module named 'peft'", "-", "peft is not installed in"),
         ("ModuleNotFoundError: No module named 'yaml'", "-", "the job used another Python"),
+        ("ModuleNotFoundError: No module named 'peft.moon'", "-", "peft is not installed in"),
+        ("ModuleNotFoundError: No module named 'yaml.tides'", "-", "the job used another Python"),
+        ("ModuleNotFoundError: No module named 'yaml.moon'", "-", "has no yaml.moon"),
         ("ImportError: cannot import name 'moonrsie' from 'moon.tides'", "-", "has moonrise, not moonrsie"),
         ("AttributeError: module 'moon.tides' has no attribute 'moonrise'", "-", "used another Python or copy"),
         ("MASTER_PORT=29500\nOSError: [Errno 98] Address already in use", "another port", "port 29500 is taken"),
         ("MASTER_PORT=29501\nOSError: [Errno 98] Address already in use", "another port", "port 29501 is free"),
         ("OSError: [Errno 28] No space left on device: '/data'", "-", "/data exists, 3.0 GiB are free there"),
+        ("OSError: [Errno 28] No space left on device: '/data/a/b'", "-", "exist; 3.0 GiB are free in /data"),
         ("OSError: [Errno 28] No space left on device: '/none'", "-", "/none does not exist"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/a'", "-", "/data/a does not exist"),
         ("RuntimeError: x", "set HCCL_BUFFSIZE=200", "HCCL_BUFFSIZE is 400 in this shell"),
         ("RuntimeError: x", "HCCL_IF_IP=10.0.0.1", "HCCL_IF_IP is not set in this shell"),
         ("OSError: [Errno 24] Too many open files", "`ulimit -n 65536`", "the limit of open files is 1024"),
@@ -58,14 +63,63 @@ def test_only_logs_of_this_machine_are_held_against_it(tmp_path: Path) -> None:
     assert "is not installed in" in explain([str(log)], is_here=True).now()[0]
 
 
-def test_port_that_a_process_listens_on_is_taken(tmp_path: Path) -> None:
-    here = this_machine()
+def _unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.7", "0.0.0.0"])
+def test_port_that_a_process_listens_on_is_taken(address: str) -> None:
     with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
+        server.bind((address, 0))
         server.listen()
-        assert here.is_taken(server.getsockname()[1])
+        assert this_machine().is_taken(server.getsockname()[1])
+    assert not this_machine().is_taken(_unused_port())
+
+
+def test_port_that_may_not_be_used_is_not_called_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    class Denied(socket.socket):
+        bind = deny
+
+    monkeypatch.setattr(socket, "socket", Denied)
+
+    assert not this_machine().is_taken(81)
+
+
+def test_space_is_that_of_an_existing_path(tmp_path: Path) -> None:
+    here = this_machine()
+
     assert here.free_bytes(tmp_path) is not None
     assert here.free_bytes(tmp_path / "none") is None
+
+
+def test_directory_that_may_not_be_entered_is_not_called_absent(explained: Callable[..., Explanation]) -> None:
+    def denied(path: Path) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    first = explained("OSError: [Errno 28] No space left on device: '/data'\n").verdict.first
+    assert first is not None
+    here = Here({}, lambda _: None, lambda _: False, denied, lambda: 7)
+
+    assert on_this_machine(first, (), {}, here) == ("/data may not be entered by this user",)
+
+
+def test_module_of_an_installed_package_is_looked_for_without_running_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "moon_of_modules"
+    (package / "sea").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit\n")
+    (package / "tides.cpython-311-x86_64-linux-gnu.so").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    has_module = this_machine().has_module
+
+    assert has_module("moon_of_modules.tides") and has_module("moon_of_modules.sea")
+    assert not has_module("moon_of_modules.ebb")
 
 
 def test_names_of_a_module_are_read_without_running_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
