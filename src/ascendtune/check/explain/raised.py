@@ -33,6 +33,10 @@ def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
         said: the exception's type and message.
     """
     hits = _passed(matcher.hits(said), said, trace)
+    if trace.frames and trace.is_composed and any(hit.entry.kind == "notice" for hit in hits):
+        # What is harmless may be said by the line below the exception, which need not belong to its message.
+        said = trace.lines[0]
+        hits = _passed(matcher.hits(said), said, trace)
     if not any(hit.entry.kind == "notice" for hit in hits):
         of_packages = [hit for hit in _passed(_matcher().hits(said), said, trace) if _may_raise(hit, said, trace)]
         hits = sorted([*hits, *of_packages], key=rank)

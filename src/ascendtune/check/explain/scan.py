@@ -212,7 +212,7 @@ class Scan:
         if index + 1 == len(lines) or not message_lines.may_be_broken(said) or self._known(said):
             return said
         rest = self._inner.without(lines_of.read(lines[index + 1][:LONGEST_TEXT].decode(errors="replace")).said)
-        if not _GOES_ON.match(rest):
+        if not _GOES_ON.match(rest) or level.is_error(rest, rest):
             return said
         for whole in (said + rest, f"{said.rstrip()} {rest.strip()}"):
             if self._known(whole) > self._known(rest):

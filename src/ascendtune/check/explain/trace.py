@@ -110,6 +110,11 @@ class Trace:
     """The line of the model's code that the lines below it name."""
 
     @property
+    def may_go_on(self) -> bool:
+        """Whether the message may go on in the next line: it ends no sentence, and is no key, which is quoted whole."""
+        return _ENDS_SENTENCE.search(self.message) is None and not self.type.endswith("KeyError")
+
+    @property
     def is_of_clean_up(self) -> bool:
         """Whether it was raised while an object was destroyed or the process ended: an object that was never finished
         has nothing to close."""
@@ -190,7 +195,7 @@ class Trace:
         elif not self.frames:
             # With a traceback `Traces` reads the lines on which the message continues.
             self._read_on(below)
-        elif below and not _ENDS_SENTENCE.search(self.message) and _CONTINUES.match(below[0]):
+        elif below and self.may_go_on and _CONTINUES.match(below[0]):
             self._read_line(below[0])
         if _OF_PYDANTIC.search(self.message):
             self._read_fields(below)
@@ -271,7 +276,7 @@ class Trace:
         """Add the lines on which a message without a traceback continues."""
         for line in below[:LONGEST_MESSAGE]:
             said = line.strip()
-            begins = self.is_announced or (not _ENDS_SENTENCE.search(self.message) and _CONTINUES.match(line))
+            begins = self.is_announced or (self.may_go_on and _CONTINUES.match(line))
             goes_on = GOES_ON.search(self.message) or (line is below[0] and begins)
             if not goes_on or not any(map(str.isalnum, said)) or frame_of(line) or HEADER in line:
                 return
