@@ -9,7 +9,7 @@ from typing import Literal
 from ascendtune.check.explain.event import CODE, Event
 from ascendtune.check.explain.facts import Facts, satisfied
 from ascendtune.check.explain.missing import Missing, find_missing, in_the_same_call, is_one_of_several, waits_among
-from ascendtune.check.explain.outlived import gives_way
+from ascendtune.check.explain.outlived import gives_way, is_of_script
 from ascendtune.check.explain.scan import Scan
 
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
@@ -221,6 +221,9 @@ def _first_cause(fatal: list[Event]) -> Event:
     first = min(candidates, key=lambda event: (event.weight, event.is_quoted and event.hit.entry.family == CODE))
     if first.is_quoted:
         raised = next((event for event in candidates if event.hit.entry is first.hit.entry and event.is_raised), first)
+        if raised is first:
+            # What is only quoted was caught, if something else is known to have ended the job.
+            raised = next((event for event in candidates if event.is_cause and not event.says_little), first)
         # Another entry may know the raised line better: its best reading stands first.
         first = next(event for event in candidates if (event.source, event.number) == (raised.source, raised.number))
     if first.says_little:
@@ -251,7 +254,8 @@ def _ends(event: Event, fatal: list[Event]) -> bool:
 def _failed_before(event: Event, end: Event) -> bool:
     """Whether `event` is a failure that was said shortly before `end`."""
     is_near = event.source == end.source and 0 < end.number - event.last <= _NEAR_LINES
-    return is_near and (event.hit.entry.kind in ("cause", "symptom", "detail") or event.is_raised)
+    is_failure = event.hit.entry.kind in ("cause", "symptom", "detail") or event.is_raised
+    return is_near and is_failure and not is_of_script(event)
 
 
 def _is_told_after(event: Event, end: Event) -> bool:
@@ -308,10 +312,9 @@ def _has_words(event: Event) -> bool:
 def _known_below(first: Event, candidates: list[Event]) -> Event | None:
     """The cause that a more specific entry finds in the message of `first`, or in the exception that it led to."""
     for event in candidates:
-        is_cause = event.weight == 0 and event.is_known and not (event.hit.entry.general or event.is_quoted)
         same_speaker = (event.source, event.speaker) == (first.source, first.speaker)
         in_message = 0 < event.number - first.number <= _MESSAGE_LINES
-        if is_cause and same_speaker and (in_message or _led_to(first, event)):
+        if event.is_cause and same_speaker and (in_message or _led_to(first, event)):
             return event
     return None
 

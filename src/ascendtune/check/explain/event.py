@@ -110,6 +110,11 @@ class Event:
         return self.hit.entry.kind != "unknown"
 
     @property
+    def is_cause(self) -> bool:
+        """Known for what it is, in a line that does not only quote it."""
+        return self.weight == 0 and self.is_known and not (self.hit.entry.general or self.is_quoted)
+
+    @property
     def is_raised(self) -> bool:
         """An exception that ended a traceback: the log does not show that it was caught."""
         return self.trace is not None and bool(self.trace.frames)

@@ -174,3 +174,103 @@ def test_missing_command_that_an_exception_names_is_its_cause(explained: Callabl
     raised = 'Traceback (most recent call last):\n  File "/x/t.py", line 7, in t\n    t()\nOSError: moon asked nvcc\n'
 
     assert explained(f"/bin/sh: 1: nvcc: not found\n{raised}").findings()[0].code == "nvcc-not-on-path"
+
+
+_LOGGED = [
+    "error: cannot lock ref 'refs/remotes/origin/moon'",
+    "Failed to import xformers: No module named 'xformers'",
+    "Unable to init server: Could not connect: Connection refused",
+    "tide - ERROR - Authentication token does not exist, failed to access model moon/7 which may not exist or may be "
+    "private. Please login first.",
+    "Unexpected exception while the moon rose: [Errno 13] permission denied",
+    "[ERROR] 2027-07-07-07:07:07 (PID:7, Device:-1, RankID:-1) ERR99999 UNKNOWN application exception",
+]
+
+
+@pytest.mark.parametrize("line", _LOGGED)
+def test_logged_error_after_which_the_training_went_on_is_no_failure(
+    explained: Callable[..., Explanation], line: str
+) -> None:
+    losses = [f"{{'loss': 1.{step}, 'epoch': 0.{step}}}\n" for step in range(6)]
+    raised = f'Traceback (most recent call last):\n  File "/x/t.py", line 7, in t\n    t()\n{_FAILURE}\n'
+
+    assert explained(f"{line}\n{''.join(losses)}").is_healthy
+    assert not explained(f"{line}\n{losses[0]}{losses[1]}").is_healthy
+    assert not explained(f"{line}\n{losses[0] * 7}").is_healthy
+    assert explained(f"{line}\n{''.join(losses)}{raised}").findings()[0].code == "npu-oom"
+
+
+def test_losses_of_another_rank_say_nothing_of_the_one_that_failed(explained: Callable[..., Explanation]) -> None:
+    losses = "".join(f"[rank0]: {{'loss': 1.{step}}}\n" for step in range(6))
+
+    assert not explained(f"[rank1]: ERROR the moon was lost at 7 o'clock\n{losses}").is_healthy
+    assert explained(f"[rank0]: ERROR the moon was lost at 7 o'clock\n{losses}").is_healthy
+
+
+@pytest.mark.parametrize(
+    "line", ["rmdir: failed to remove '/tmp/x': Directory not empty", "perl: warning: Setting locale failed."]
+)
+def test_complaint_of_a_script_after_the_training_was_done_is_no_failure(
+    explained: Callable[..., Explanation], line: str
+) -> None:
+    assert explained(f"{{'train_runtime': 12.0, 'train_loss': 1.0}}\n{line}\n").is_healthy
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["pkill: killing pid 7 failed: Operation not permitted", "rmdir: failed to remove '/x': Directory not empty"],
+)
+@pytest.mark.parametrize("end", ["/x/run.sh: line 12: 7 Killed   python t.py", "EI0006: Getting socket times out."])
+def test_command_of_a_script_gives_way_to_what_ended_the_job(
+    explained: Callable[..., Explanation], line: str, end: str
+) -> None:
+    alone = explained(f"step 1\n{end}\n").findings()[0].code
+
+    assert explained(f"step 1\n{line}\n{end}\n").findings()[0].code == alone
+    assert explained(f"step 1\n{end}\n{line}\n").findings()[0].code == alone
+
+
+def test_harmless_line_below_an_exception_does_not_make_it_harmless(explained: Callable[..., Explanation]) -> None:
+    raised = 'Traceback (most recent call last):\n  File "/x/t.py", line 7, in t\n    t()\n{error}\n'
+    below = "will not load any checkpoints and will start from random\n"
+
+    for error in ("OSError: [Errno 28] No space left on device: '/moon'", "ValueError: the tide of 7 o'clock"):
+        alone = explained(raised.format(error=error)).findings()[0].code
+        assert explained(raised.format(error=error) + below).findings()[0].code == alone
+
+
+def test_line_below_a_key_does_not_belong_to_it(explained: Callable[..., Explanation]) -> None:
+    raised = "Traceback (most recent call last):\n  File \"/x/t.py\", line 7, in t\n    row['moon']\nKeyError: 'moon'\n"
+
+    assert "infiniband" not in explained(f"{raised}failed to read /sys/class/infiniband\n").headline()
+
+
+def test_error_below_a_warning_is_not_its_second_half(explained: Callable[..., Explanation]) -> None:
+    warning = "/x/checkpoint.py:61: UserWarning: None of the inputs have requires_grad=True. Gradients will be None\n"
+    end = "slurmstepd: error: *** JOB 812 ON n12 CANCELLED AT 2025-03-01T10:00:00 DUE TO TIME LIMIT ***\n"
+
+    assert explained(warning + end).findings()[0].code == "slurm-time-limit"
+
+
+def test_quoted_exception_gives_way_to_what_is_known_to_have_ended_the_job(
+    explained: Callable[..., Explanation],
+) -> None:
+    quoted = "Failed to import xformers: No module named 'xformers'\n"
+    raised = f'Traceback (most recent call last):\n  File "/x/t.py", line 7, in t\n    t()\n{_FAILURE}\n'
+
+    assert explained(quoted + raised).findings()[0].code == "npu-oom"
+    assert not explained(quoted).is_healthy
+
+
+def test_exception_that_the_training_outlived_until_its_end_is_no_failure(
+    explained: Callable[..., Explanation],
+) -> None:
+    raised = f'Traceback (most recent call last):\n  File "/x/t.py", line 7, in t\n    t()\n{_FAILURE}\n'
+    losses = "".join(f"{{'loss': 1.{step}, 'epoch': 0.{step}}}\n" for step in range(6))
+    end = "{'train_runtime': 12.0, 'train_loss': 1.0}\n"
+
+    assert explained(raised + losses + end).is_healthy
+    assert not explained(raised + losses).is_healthy
+    assert not explained(losses + raised + end).is_healthy
+    assert not explained(losses + end + raised).is_healthy
+    assert not explained(f"[rank1]: {raised.replace(chr(10), chr(10) + '[rank1]: ')}x\n{losses}{end}").is_healthy
