@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -43,11 +44,12 @@ def model_flops(model: nn.Module, recipe: Recipe, *, head_is_fused: bool) -> Mod
         head_is_fused: the head is applied to labelled positions only.
     """
     try:
-        return _counted(model, recipe, head_is_fused)
+        found = _counted(model, recipe, head_is_fused)
     # Classes of models have any form, and figures of speed are no reason not to train.
     except Exception as error:  # noqa: BLE001
         warn(f"the FLOPs of this model cannot be counted ({error!r}): MFU is estimated from its number of parameters")
-        return _of_parameters(model, head_is_fused)
+        found = _of_parameters(model, head_is_fused)
+    return _with_mismatched(found) if recipe.method.task == "singles" else found
 
 
 def _counted(model: nn.Module, recipe: Recipe, head_is_fused: bool) -> ModelFlops:
@@ -91,13 +93,22 @@ def _counted(model: nn.Module, recipe: Recipe, head_is_fused: bool) -> ModelFlop
     # Preference losses weigh each answer by all its tokens, and heads with adapters are recomputed chunk by chunk.
     if head is not None and head_is_fused and (recipe.method.stage == "preference" or type(head) is not nn.Linear):
         of_head += Passes(again=of_head.forward)
-    is_anchored = recipe.method.stage == "sft" and recipe.method.sft.loss == "asft"
-    if recipe.method.task == "singles" or is_anchored:
-        # A second time, without gradients: kto with the prompt of another answer, asft with the start weights.
+    if recipe.method.stage == "sft" and recipe.method.sft.loss == "asft":
+        # With the start weights, without gradients.
         body, of_head = (each + Passes(again=each.forward) for each in (body, of_head))
         attention = {window: each + Passes(again=each.forward) for window, each in attention.items()}
     kinds = tuple((window, each) for window, each in attention.items() if each.forward)
     return ModelFlops(body, of_head, kinds, head_is_fused)
+
+
+def _with_mismatched(answers: ModelFlops) -> ModelFlops:
+    """Means over kto's answers and as many mismatched ones, which only have a forward pass: no gradient needs it."""
+
+    def mean(passes: Passes) -> Passes:
+        return (passes + Passes(again=passes.forward)) * 0.5
+
+    attention = tuple((window, mean(each)) for window, each in answers.attention)
+    return replace(answers, body=mean(answers.body), head=mean(answers.head), attention=attention)
 
 
 def _of_parameters(model: nn.Module, head_is_fused: bool) -> ModelFlops:

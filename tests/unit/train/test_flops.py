@@ -184,3 +184,20 @@ def test_asft_computes_a_second_forward_pass() -> None:
     assert (found.body.forward, found.body.again) == (plain.body.forward, plain.body.forward)
     assert (found.head.forward, found.head.again) == (plain.head.forward, plain.head.forward)
     assert all(each.again == each.forward > 0 for _, each in found.attention)
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_mismatched_answers_of_kto_have_a_forward_pass_only(recomputed: bool) -> None:
+    """Each row of a step is two documents: an answer, and a mismatched one that is asked without gradients."""
+    recipe = _recipe(
+        method={"stage": "preference", "preference": {"loss": "kto"}}, memory={"gradient_checkpointing": recomputed}
+    )
+    model = _model(_DENSE, recipe)
+    with FlopCounterMode(display=False) as forward, torch.no_grad():
+        model(input_ids=torch.randint(1, 96, (_ROWS, _LENGTH)), use_cache=False)
+    both = _counted(model) + forward.get_total_flops()
+    found = model_flops(model, recipe, head_is_fused=False)
+    # _closed has _ROWS documents.
+    assert 2 * _closed(found) == both
+    useful = model_flops(model, _recipe(), head_is_fused=False)
+    assert (2 * found.body.useful, 2 * found.head.useful) == (useful.body.useful, useful.head.useful)

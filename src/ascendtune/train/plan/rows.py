@@ -77,7 +77,8 @@ def steps_of_data(
 
 def steps_of_full_rows(recipe: Recipe, documents: tuple[Document, ...], ranks: int) -> Steps:
     """Where the data are not known: every micro-batch is like `documents`."""
-    times = recipe.batch.accumulate * ranks
+    # kto: each row has a mismatched answer beside it.
+    times = recipe.batch.accumulate * ranks * (2 if recipe.method.task == "singles" else 1)
     return Steps(
         recipe.optim.max_steps, times * float(sum(each.tokens for each in documents)),
         times * float(sum(each.labels for each in documents)), histogram([each.tokens for each in documents]),

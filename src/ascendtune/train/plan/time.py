@@ -280,6 +280,9 @@ def _of_run(
             # One forward pass over the rows of the first epoch.
             flops = work.flops
             forward = flops.body.forward + sum(each.forward for _, each in flops.attention)
+            if recipe.method.task == "singles":
+                # Of the answers; the mismatched ones are as many.
+                forward *= 2
             share = forward / (flops.body.computed + sum(each.computed for _, each in flops.attention))
             seconds = seconds.plus(step.expected * share * steps.steps * steps.first_epoch)
         if speed.power is not None:

@@ -11,7 +11,7 @@ import pytest
 from ascendtune.data.plan import BatchPlan, share_of_rank
 from ascendtune.data.store import TokenDataset
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.plan.rows import largest_micro_batch, steps_of_data
+from ascendtune.train.plan.rows import full_rows, largest_micro_batch, steps_of_data, steps_of_full_rows
 
 
 def _recipe(stage: dict[str, Any], packing: Any, **changes: Any) -> Recipe:
@@ -82,3 +82,14 @@ def test_a_resumed_run_has_the_steps_of_its_own_global_batch() -> None:
     assert steps_of_data(dataset, recipe, padding_free=True, ranks=1).steps == 2 * 9
     found = steps_of_data(dataset, recipe, padding_free=True, ranks=1, global_batch=24)
     assert (found.steps, found.per_epoch, found.tokens) == (2 * 3, 3, 450 / 3)
+
+
+def test_steps_of_kto_hold_a_mismatched_answer_for_each_row_whether_the_data_are_known_or_not() -> None:
+    """A micro-batch has the answers alone; with data, tokens of a step are those of all rows of the data set."""
+    kto, sft = (
+        _recipe(stage, False, optim={"max_steps": 2})
+        for stage in ({"stage": "preference", "preference": {"loss": "kto"}}, {"stage": "sft"})
+    )
+    of_kto, of_sft = (steps_of_full_rows(each, full_rows(each), 2) for each in (kto, sft))
+    assert (of_sft.tokens, of_sft.labels) == (12 * 40, 12 * 39)
+    assert (of_kto.tokens, of_kto.labels) == (2 * of_sft.tokens, 2 * of_sft.labels)
