@@ -118,11 +118,12 @@ class DumpComparison:
     compared: int = 0
 
 
-def compare_dumps(reference: Dump, candidate: Dump, *, has_muon: bool = False) -> DumpComparison:
+def compare_dumps(reference: Dump, candidate: Dump, *, has_muon: bool = False, wider: float = 1.0) -> DumpComparison:
     """Compare the steps and ranks that both have, up to the first step that parts.
 
     Args:
         has_muon: a side's optimizer orthogonalises the updates of matrices, which are not compared then.
+        wider: factor of all limits from the second step on.
 
     Raises:
         DataError, RecipeError, MachineError: a file cannot be read.
@@ -131,7 +132,7 @@ def compare_dumps(reference: Dump, candidate: Dump, *, has_muon: bool = False) -
     so_far = DumpComparison(obstacle=Sentence("steps", "no step was dumped on both sides") if not steps else None)
     weights = _LastWeights()
     for number, step in enumerate(steps, 1):
-        found = _compare_step(step, reference, candidate, weights, has_muon=has_muon)
+        found = _compare_step(step, reference, candidate, weights, has_muon=has_muon, wider=wider if step > 1 else 1.0)
         so_far = replace(
             found,
             steps=tuple(steps[:number]),
@@ -191,7 +192,7 @@ def _digests(side: Mapping[int, RankDump], phase: str) -> dict[tuple[int, str], 
 
 
 def _compare_step(
-    step: int, reference: Dump, candidate: Dump, weights: _LastWeights, *, has_muon: bool
+    step: int, reference: Dump, candidate: Dump, weights: _LastWeights, *, has_muon: bool, wider: float
 ) -> DumpComparison:
     sides = [
         {rank: side.read(path) for rank, path in sorted(side.files[step].items())} for side in (reference, candidate)
@@ -203,7 +204,7 @@ def _compare_step(
         # Gradients and parameters are those of the whole batch on every rank.
         ranks = ranks[:1]
     rows = {
-        rank: rows_of(step, rank, one[rank], other[rank], with_modules=not obstacle, has_muon=has_muon)
+        rank: rows_of(step, rank, one[rank], other[rank], with_modules=not obstacle, has_muon=has_muon, wider=wider)
         for rank in ranks
     }
     every = [row for of_rank in rows.values() for row in of_rank]

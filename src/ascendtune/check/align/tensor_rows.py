@@ -95,7 +95,14 @@ class Row:
 
 
 def rows_of(
-    step: int, rank: int, reference: RankDump, candidate: RankDump, *, with_modules: bool, has_muon: bool = False
+    step: int,
+    rank: int,
+    reference: RankDump,
+    candidate: RankDump,
+    *,
+    with_modules: bool,
+    has_muon: bool = False,
+    wider: float = 1.0,
 ) -> list[Row]:
     """Rows of all tensors that both sides have, in the order of execution of the reference.
 
@@ -105,6 +112,7 @@ def rows_of(
         with_modules: also outputs of modules and their gradients, which are those of a rank's own rows.
         has_muon: leave out updates of matrices. Muon orthogonalises in bf16, with five steps of an iteration that
             enlarges what is small: a gradient of low rank whose rounding differs by a thousandth gives another update.
+        wider: factor of all limits but those of weights that must be equal.
     """
     groups: dict[tuple[str, int | None], dict[Key, tuple[Tensor, Tensor]]] = {}
     for key, tensor in reference.tensors.items():
@@ -113,7 +121,7 @@ def rows_of(
     # Rank 0 writes all parameters; the others none of those that are divided among ranks, on either side.
     if rank == 0 and ("gradient", None) in groups:
         groups["gradient", None] |= _gradients_of_one_side(reference, candidate)
-    growth = 1 + _GROWTH * (step - 1)
+    growth = wider * (1 + _GROWTH * (step - 1))
     forward = {batch: [*found.values()] for (phase, batch), found in groups.items() if phase == "forward"}
     modules = [pair for pairs in forward.values() for pair in pairs]
     unit = max((unit_of(each) for pair in modules for each in pair), default=0.0)

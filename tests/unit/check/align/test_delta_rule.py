@@ -1,0 +1,63 @@
+"""Layers with the delta rule amplify a difference of weights: trainings with them agree less than precision says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ascendtune.check.align.curve import Curve
+from ascendtune.check.align.dump import Key, RankDump, Tensor
+from ascendtune.check.align.noise import amplification, expected_noise
+from ascendtune.check.align.side import Side
+from ascendtune.check.align.stages import compare
+from ascendtune.check.align.tensor_rows import rows_of
+
+DELTA = ("linear_attn.A_log", "linear_attn.dt_bias")
+MAMBA = ("mamba.A_log", "mamba.dt_bias", "mamba.D")
+ATTENTION = ("self_attn.q_proj.weight",)
+
+
+def _side(losses: list[float], layer: tuple[str, ...]) -> Side:
+    columns = {"step": np.arange(1.0, 1.0 + len(losses)), "loss": np.array(losses)}
+    curve = Curve.of_columns(columns, [None] * len(losses), resolution=0.0, source="x")
+    hashes = {"parameters": {f"model.layers.0.{name}": "00" for name in layer}}
+    recipe = {"method.stage": "sft"}
+    return Side("x", Path("x"), "ascendtune", curve, recipe=recipe, precision="fp32", layers=2, start_weights=hashes)
+
+
+@pytest.mark.parametrize(
+    ("losses", "layer", "parted"),
+    [
+        ([2.0, 1.0 + 4e-6], DELTA, None),
+        ([2.0, 1.0 + 4e-6], MAMBA, "update"),
+        ([2.0, 1.0 + 4e-6], ATTENTION, "update"),
+        ([2.0, 1.0 + 4e-5], DELTA, "update"),
+        # Before the first update weights are equal.
+        ([2.0 + 8e-6, 1.0], DELTA, "forward"),
+    ],
+)
+def test_losses_after_an_update_may_differ_ten_times_as_much(
+    losses: list[float], layer: tuple[str, ...], parted: str | None
+) -> None:
+    sides = _side([2.0, 1.0], layer), _side(losses, layer)
+    found = compare(*sides, expected_noise(*sides)).parted
+    assert (found and found.code) == parted
+
+
+def test_one_side_alone_may_have_recorded_its_weights() -> None:
+    assert amplification(_side([2.0], ()), _side([2.0], DELTA)) > 1.0
+    assert amplification(_side([2.0], ATTENTION)) == 1.0
+
+
+def _dump(gradient: float) -> RankDump:
+    samples = tuple(gradient * each for each in (1.0, -1.0, 1.0, -1.0))
+    tensor = Tensor(0, "", (2, 2), "float32", -gradient, gradient, 0.0, 2 * gradient, 0, 0, "", samples)
+    return RankDump(Path("rank.jsonl"), 1, {Key("gradient", None, "a.weight", "", 0): tensor})
+
+
+@pytest.mark.parametrize(("wider", "is_parted"), [(1.0, True), (10.0, False)])
+def test_limits_of_gradients_are_wider(wider: float, is_parted: bool) -> None:
+    (row,) = rows_of(2, 0, _dump(1.0), _dump(1.000005), with_modules=True, wider=wider)
+    assert row.is_parted == is_parted
