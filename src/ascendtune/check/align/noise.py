@@ -30,6 +30,7 @@ from ascendtune.check.align.curve import Curve, Floats
 from ascendtune.check.align.language import Sentence
 from ascendtune.check.align.pair import paired
 from ascendtune.check.align.side import Side
+from ascendtune.check.align.tensor_noise import Coarser
 from ascendtune.core.errors import NoVerdict
 
 _BITS = {"bf16": 8, "fp16": 11, "fp32": 24}
@@ -97,9 +98,9 @@ def expected_noise(reference: Side, candidate: Side) -> Noise:
         sigma = unit * math.sqrt(4 * layers)
         return _CERTAIN * sigma * share + sigma**2 + written
 
-    # Muon orthogonalises updates in bf16, whatever the products are computed in.
-    has_muon = uses_muon(reference) or uses_muon(candidate)
-    updated = limit(max(unit, 2.0 ** -_BITS["bf16"]) if has_muon else unit) * amplification(reference, candidate)
+    coarse, bf16 = coarser(reference, candidate), max(unit, 2.0 ** -_BITS["bf16"])
+    of_gradients = bf16 if coarse.sends_bf16 else unit
+    updated = limit(bf16 if coarse.has_muon else of_gradients) * coarse.after_update
     coarsest = max(precisions, key=lambda each: 2.0 ** -_BITS.get(each, 8))
     is_known = all(side.precision for side in (reference, candidate))
     basis = Sentence(
@@ -111,16 +112,20 @@ def expected_noise(reference: Side, candidate: Side) -> Noise:
     )
     if groups is not None:
         basis = Sentence("expected", "{basis}, {groups} pairs or answers", {"basis": basis, "groups": groups})
-    return Noise(limit(unit), _CERTAIN * unit * math.sqrt(4 * layers), basis, updated=updated)
+    return Noise(limit(unit), _CERTAIN * of_gradients * math.sqrt(4 * layers), basis, updated=updated)
 
 
-def amplification(*sides: Side) -> float:
-    """How much wider limits are after an update than those of rounding, which has changed the weights by then.
+def coarser(*sides: Side) -> Coarser:
+    """What makes two correct trainings differ by more than their precision says, on any of `sides`.
 
     Layers with the delta rule (DeltaNet, Yang et al. 2024, arXiv:2406.06484) solve a triangular system over the tokens
     and divide keys by their length, however short these are: where weights differ by 1e-6, gradients do by 1e-4.
     """
-    return _OF_DELTA_RULE if any(map(_has_delta_rule, sides)) else 1.0
+    return Coarser(
+        has_muon=any(map(_uses_muon, sides)),
+        sends_bf16=any((side.recipe or {}).get("parallel.reduce_dtype") == "bf16" for side in sides),
+        after_update=_OF_DELTA_RULE if any(map(_has_delta_rule, sides)) else 1.0,
+    )
 
 
 def _has_delta_rule(side: Side) -> bool:
@@ -132,7 +137,7 @@ def _has_delta_rule(side: Side) -> bool:
     return any(f"{layer}D" not in names for layer in layers)
 
 
-def uses_muon(side: Side) -> bool:
+def _uses_muon(side: Side) -> bool:
     """Whether its optimizer orthogonalises the updates of matrices."""
     name = (side.recipe or {}).get("optim.optimizer") or side.run.get("optimizer")
     return "muon" in str(name).lower()

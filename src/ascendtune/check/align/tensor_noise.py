@@ -15,6 +15,7 @@ Limits are four sigma. docs/decisions/0016 has what was measured.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,6 +35,25 @@ _UNITS = {
 }
 Pairs = Sequence[tuple[Tensor, Tensor]]
 """(reference, candidate) in the order of execution."""
+
+
+@dataclass(frozen=True)
+class Coarser:
+    """What makes two correct trainings differ by more than the types of their tensors say.
+
+    Attributes:
+        has_muon: a side's optimizer orthogonalises the updates of matrices in bf16.
+        sends_bf16: ranks of a side round their gradients to bf16 before these are added.
+        after_update: factor of the limits from the second step on.
+    """
+
+    has_muon: bool = False
+    sends_bf16: bool = False
+    after_update: float = 1.0
+
+
+AS_TYPED = Coarser()
+"""Nothing does."""
 
 
 def is_float(tensor: Tensor) -> bool:

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from ascendtune.check.align.curve import Floats
 from ascendtune.check.align.dump import Key, RankDump, Tensor, read_values
 from ascendtune.check.align.tensor_noise import (
+    AS_TYPED,
     CERTAIN,
     UNIT_FP32,
+    Coarser,
     Pairs,
     differences,
     differences_in_any_order,
@@ -28,8 +30,8 @@ _GROWTH = 0.5
 """Share of the limit that every further step adds, as for losses: weights have parted by rounding before."""
 _WELL_CONDITIONED = 0.1
 """An element's update is compared where the noise of its gradient changes it by at most this share."""
-_UNIT_OF_MUON = 2.0**-8
-"""u of the bf16 in which Muon orthogonalises updates, whatever the products are computed in."""
+_UNIT_OF_BF16 = 2.0**-8
+"""u of what is rounded to bf16, whatever the products are computed in: Muon's updates, gradients that are sent."""
 _REPLICA_OPERATIONS = 64
 """Operations that ranks may round differently before their replicas differ by more; the bits should be equal."""
 _EMBEDDINGS = ("Embedding", "Gemma3TextScaledWordEmbedding", "VocabParallelEmbedding")
@@ -95,24 +97,16 @@ class Row:
 
 
 def rows_of(
-    step: int,
-    rank: int,
-    reference: RankDump,
-    candidate: RankDump,
-    *,
-    with_modules: bool,
-    has_muon: bool = False,
-    wider: float = 1.0,
+    step: int, rank: int, reference: RankDump, candidate: RankDump, coarser: Coarser = AS_TYPED, *, with_modules: bool
 ) -> list[Row]:
     """Rows of all tensors that both sides have, in the order of execution of the reference.
 
-    On rank 0 also the gradients that one side alone has.
+    On rank 0 also the gradients that one side alone has. With Muon updates of matrices are left out: it orthogonalises
+    in bf16, with five steps of an iteration that enlarges what is small, and a gradient of low rank whose rounding
+    differs by a thousandth gives another update.
 
     Args:
         with_modules: also outputs of modules and their gradients, which are those of a rank's own rows.
-        has_muon: leave out updates of matrices. Muon orthogonalises in bf16, with five steps of an iteration that
-            enlarges what is small: a gradient of low rank whose rounding differs by a thousandth gives another update.
-        wider: factor of all limits but those of weights that must be equal.
     """
     groups: dict[tuple[str, int | None], dict[Key, tuple[Tensor, Tensor]]] = {}
     for key, tensor in reference.tensors.items():
@@ -121,7 +115,7 @@ def rows_of(
     # Rank 0 writes all parameters; the others none of those that are divided among ranks, on either side.
     if rank == 0 and ("gradient", None) in groups:
         groups["gradient", None] |= _gradients_of_one_side(reference, candidate)
-    growth = wider * (1 + _GROWTH * (step - 1))
+    growth = (1 + _GROWTH * (step - 1)) * (coarser.after_update if step > 1 else 1.0)
     forward = {batch: [*found.values()] for (phase, batch), found in groups.items() if phase == "forward"}
     modules = [pair for pairs in forward.values() for pair in pairs]
     unit = max((unit_of(each) for pair in modules for each in pair), default=0.0)
@@ -130,14 +124,14 @@ def rows_of(
     operations = max(map(len, forward.values()), default=len(reference.tensors))
     drift = CERTAIN * _drift(groups) if step > 1 else 0.0
     rows: list[Row] = []
-    if has_muon:
-        if step > 1:
-            unit = max(unit, _UNIT_OF_MUON)
-        if updates := groups.get(("parameter_after", None)):
-            groups["parameter_after", None] = {key: pair for key, pair in updates.items() if len(pair[0].shape) != 2}
+    if step > 1 and (coarser.has_muon or coarser.sends_bf16):
+        unit = max(unit, _UNIT_OF_BF16)
+    if coarser.has_muon and (updates := groups.get(("parameter_after", None))):
+        groups["parameter_after", None] = {key: pair for key, pair in updates.items() if len(pair[0].shape) != 2}
     for (phase, _), found in groups.items():
         pairs = [*found.values()]
-        of_gradients = growth * limits(pairs, operations_before=2 * operations, reduction=tokens, unit=unit)
+        sent = max(unit, _UNIT_OF_BF16) if coarser.sends_bf16 else unit
+        of_gradients = growth * limits(pairs, operations_before=2 * operations, reduction=tokens, unit=sent)
         if phase == "parameter_after":
             rows += _updates(step, rank, reference, candidate, found, of_gradients)
             continue

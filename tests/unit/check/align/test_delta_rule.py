@@ -9,9 +9,10 @@ import pytest
 
 from ascendtune.check.align.curve import Curve
 from ascendtune.check.align.dump import Key, RankDump, Tensor
-from ascendtune.check.align.noise import amplification, expected_noise
+from ascendtune.check.align.noise import coarser, expected_noise
 from ascendtune.check.align.side import Side
 from ascendtune.check.align.stages import compare
+from ascendtune.check.align.tensor_noise import Coarser
 from ascendtune.check.align.tensor_rows import rows_of
 
 DELTA = ("linear_attn.A_log", "linear_attn.dt_bias")
@@ -47,8 +48,8 @@ def test_losses_after_an_update_may_differ_ten_times_as_much(
 
 
 def test_one_side_alone_may_have_recorded_its_weights() -> None:
-    assert amplification(_side([2.0], ()), _side([2.0], DELTA)) > 1.0
-    assert amplification(_side([2.0], ATTENTION)) == 1.0
+    assert coarser(_side([2.0], ()), _side([2.0], DELTA)).after_update > 1.0
+    assert coarser(_side([2.0], ATTENTION)).after_update == 1.0
 
 
 def _dump(gradient: float) -> RankDump:
@@ -57,7 +58,7 @@ def _dump(gradient: float) -> RankDump:
     return RankDump(Path("rank.jsonl"), 1, {Key("gradient", None, "a.weight", "", 0): tensor})
 
 
-@pytest.mark.parametrize(("wider", "is_parted"), [(1.0, True), (10.0, False)])
-def test_limits_of_gradients_are_wider(wider: float, is_parted: bool) -> None:
-    (row,) = rows_of(2, 0, _dump(1.0), _dump(1.000005), with_modules=True, wider=wider)
+@pytest.mark.parametrize(("step", "wider", "is_parted"), [(2, 1.0, True), (2, 10.0, False), (1, 10.0, True)])
+def test_limits_of_gradients_are_wider_after_an_update(step: int, wider: float, is_parted: bool) -> None:
+    (row,) = rows_of(step, 0, _dump(1.0), _dump(1.000005), Coarser(after_update=wider), with_modules=True)
     assert row.is_parted == is_parted
