@@ -204,11 +204,19 @@ def _sorted_names(
 
 def _is_stack(module: str, parts: dict[str, str], config: dict[str, Any], file: SafetensorsHeader) -> bool:
     """Whether A has the rows of several experts."""
-    if not config.get("target_parameters") or parts.keys() != {"lora_A", "lora_B"}:
+    targets = config.get("target_parameters") or ()
+    if not targets or parts.keys() != {"lora_A", "lora_B"}:
         return False
     a, b = (file.tensors[parts[name]].shape for name in ("lora_A", "lora_B"))
-    rank, _ = rank_and_alpha(config, module, file)
-    return len(a) == len(b) == 2 and a[0] == b[1] and a[0] != rank
+    if len(a) != 2 or len(b) != 2 or a[0] != b[1]:
+        return False
+    plain = module.replace(_WRAPPED, "")
+    # A matrix is the weight of its module. That of a stack may be, too, and then its rank tells.
+    owners = [owner for owner, _, parameter in (each.rpartition(".") for each in targets) if parameter != "weight"]
+    if any(owner and f".{plain}".endswith(f".{owner}") for owner in owners):
+        return True
+    rank, _ = rank_and_alpha(config, _name_for_patterns(plain, config), file)
+    return a[0] != rank
 
 
 def _low_rank(
@@ -222,7 +230,7 @@ def _low_rank(
             where=file.path,
         )
     a, b = (file.tensors[parts[name]].shape for name in ("lora_A", "lora_B"))
-    rank, alpha = rank_and_alpha(config, module, file)
+    rank, alpha = rank_and_alpha(config, _name_for_patterns(module, config), file)
     if len(a) != 2 or len(b) != 2 or rank < 1 or a[0] != rank or b[1] != rank:
         raise InputError(
             f"{module}: A is {list(a)} and B is {list(b)}, which are not matrices of rank {rank}",
@@ -248,6 +256,13 @@ def _low_rank(
         magnitude=parts.get("lora_magnitude_vector"),
         bias=parts.get("lora_B.bias"),
     )
+
+
+def _name_for_patterns(module: str, config: dict[str, Any]) -> str:
+    """What PEFT holds against the patterns: the name of a parameter where that is the target, as a router's weight."""
+    weight = f"{module}.weight"
+    is_parameter = any(f".{weight}".endswith(f".{target}") for target in config.get("target_parameters") or ())
+    return weight if is_parameter else module
 
 
 def rank_and_alpha(config: dict[str, Any], name: str, file: SafetensorsHeader) -> tuple[int, float]:

@@ -51,6 +51,31 @@ def test_scaling_follows_alpha_rank_and_rslora(config: dict[str, Any], scaling: 
     assert (found.module, found.scaling, found.shape) == ("layers.0.q_proj", scaling, (8, 6))
 
 
+@pytest.mark.parametrize(
+    ("pattern", "scaling"), [("gate", 3.0), ("gate.weight", 0.5), ("mlp.gate.weight", 0.5), ("q_proj", 3.0)]
+)
+def test_patterns_of_a_target_parameter_match_the_name_of_the_parameter(
+    pattern: str, scaling: float, tmp_path: Path
+) -> None:
+    """As in PEFT, which makes the router of a mixture, a target module `gate`, the target parameter `gate.weight`."""
+    tensors = {**_module("layers.0.mlp.gate"), **_module("layers.0.q_proj")}
+    config = {"target_modules": ["q_proj"], "target_parameters": ["gate.weight"], "alpha_pattern": {pattern: 2}}
+    gate, q_proj = sorted(_adapter(tmp_path, tensors, **config).low_rank, key=lambda each: each.module)
+    assert (gate.module, gate.scaling) == ("layers.0.mlp.gate", scaling)
+    assert q_proj.scaling == (0.5 if pattern == "q_proj" else 3.0)
+
+
+def test_ranks_of_patterns_do_not_make_matrices_of_experts_nor_experts_of_a_matrix(tmp_path: Path) -> None:
+    experts = {"mlp.experts.lora_A.weight": (4, 6), "mlp.experts.lora_B.weight": (8, 4)}
+    config = {
+        "target_parameters": ["gate.weight", "experts.gate_up_proj"],
+        "rank_pattern": {"gate": 2, "experts.gate_up_proj": 2},
+    }
+    found = _adapter(tmp_path, {**_module("mlp.gate"), **experts}, **config)
+    assert [each.module for each in found.low_rank] == ["mlp.gate"]
+    assert [each.module for each in found.stacks] == ["mlp.experts"]
+
+
 def test_whole_weights_and_whose_they_are(tmp_path: Path) -> None:
     tensors = {"embed.weight": (9, 2), "norm.modules_to_save.weight": (2,), "head.base_layer.weight": (9, 2)}
     adapter = _adapter(tmp_path, {**_module("q"), **tensors}, modules_to_save=["norm", "head"])
