@@ -15,7 +15,7 @@ import typer
 
 from ascendtune.cli.complain import complain
 from ascendtune.cli.options import ChatTemplate, Quiet, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
-from ascendtune.cli.run_names import complete_weights, weights_named
+from ascendtune.cli.run_names import complete_weights, model_named
 from ascendtune.core.terminal_text import terminal_width, wrapped
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def chat(
 
         log.set_up(quiet=quiet)
         with Progress(sys.stderr) as progress, progress.counting("loading the model"):
-            named = weights_named(model, trust_remote_code=trust_remote_code)
+            named = model_named(model, trust_remote_code=trust_remote_code)
             before = load(_base_of(find_weights(named), named), template=template) if base else None
             engine = load(named, template=template, trust_remote_code=trust_remote_code)
         options = _Options(max_new_tokens, temperature, top_p, seed)

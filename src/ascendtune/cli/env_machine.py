@@ -49,7 +49,7 @@ def caches(
 
     names = clean.split(",") if clean else list(NAMES)
     if unknown := [each for each in names if each not in NAMES]:
-        raise InputError(f"no cache {unknown[0]}", code="unknown-name", remedy=f"there are {', '.join(NAMES)}")
+        raise InputError(f"no cache {unknown[0]}", code="unknown-name", remedy=f"choose from: {', '.join(NAMES)}")
     found = find_entries(os.environ, Path.cwd(), names)
     chosen = [each for each in found if each.is_own and each.age_seconds >= older_than * _HOUR] if clean else []
     if as_json:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascendtune.cli.options import ChatTemplate, Quiet, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
-from ascendtune.cli.run_names import complete_weights, weights_named
+from ascendtune.cli.run_names import complete_weights, model_named
 
 if TYPE_CHECKING:
     from ascendtune.data.conversation import Message
@@ -63,7 +63,7 @@ def generate(
     prompts = _prompts(prompt, file, system)
     with Progress(sys.stderr) as progress:
         with progress.counting("loading the model"):
-            named = weights_named(model, trust_remote_code=trust_remote_code)
+            named = model_named(model, trust_remote_code=trust_remote_code)
             engine = load(named, template=template, trust_remote_code=trust_remote_code)
         answers = engine.generate(
             [each.messages for each in prompts],

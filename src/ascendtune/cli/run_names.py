@@ -108,6 +108,18 @@ def _refuse_missing_run(path: Path) -> None:
     )
 
 
+def model_named(text: str, *, trust_remote_code: bool = False) -> str:
+    """`weights_named` for commands that also take the id of a model on a hub: a misspelt run looks like one."""
+    name = weights_named(text, trust_remote_code=trust_remote_code)
+    if "/" in name or ":" in name or Path(name).exists():
+        return name
+    if found := did_you_mean(name, [run.path.name for run in _runs()]):
+        from ascendtune.cli.complain import warn
+
+        warn(f"there is no run '{name}'; {found} The name is taken for that of a model on a hub")
+    return name
+
+
 def _run_of_job(name: str) -> str | None:
     from ascendtune.core.rundir import RunDir
     from ascendtune.job.registry import jobs

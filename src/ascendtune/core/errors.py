@@ -170,12 +170,12 @@ _WRONG_PATHS = {
 
 
 @contextmanager
-def translated_disk_errors(path: str | Path, doing: str) -> Iterator[None]:
+def translated_disk_errors(path: str | Path, doing: str = "") -> Iterator[None]:
     """Turn the operating system's answer into a MachineError that names the path and the remedy.
 
     Args:
         path: the file or directory that is being written.
-        doing: the action for the message, as in "writing the checkpoint".
+        doing: the action for the message, as in "writing the checkpoint"; none where nothing has begun.
     """
     try:
         yield
@@ -202,7 +202,7 @@ def disk_fault(error: BaseException, path: str | Path, doing: str) -> MachineErr
     if error.errno not in _WRITE_FAULTS:
         return None
     code, what, remedy = _WRITE_FAULTS[error.errno]
-    return MachineError(f"{what} while {doing}", code=code, remedy=remedy, where=path)
+    return MachineError(f"{what} while {doing}" if doing else what, code=code, remedy=remedy, where=path)
 
 
 def read_fault(error: BaseException, path: str | Path) -> MachineError | None:

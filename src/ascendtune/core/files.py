@@ -160,7 +160,7 @@ def require_writable(path: Path) -> None:
     there = path.absolute()
     while not there.exists():
         there = there.parent
-    with translated_disk_errors(path, "looking for a place to write"):
+    with translated_disk_errors(path):
         if not there.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(there, os.W_OK):
@@ -174,7 +174,7 @@ def require_place_for(file: Path) -> None:
     Raises:
         MachineError: no such directory, read-only, not permitted, or a directory of that name.
     """
-    with translated_disk_errors(file, "looking for a place to write"):
+    with translated_disk_errors(file):
         if file.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
         if not file.parent.exists():

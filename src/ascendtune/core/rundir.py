@@ -24,6 +24,7 @@ from ascendtune.core.files import (
     write_atomically,
     write_json,
 )
+from ascendtune.core.suggest import run_suggestion
 
 State = Literal["created", "running", "finished", "failed", "stopped"]
 SCHEMA_VERSION = 1
@@ -137,10 +138,12 @@ class RunDir:
         """
         run = cls(path)
         if not run.run_json.is_file():
+            is_there = run.path.exists()
+            usual = "give the directory that `ascendtune train` printed; `ascendtune runs list` shows them"
             raise InputError(
-                "not a run directory: run.json is missing" if run.path.exists() else "no such run directory",
+                "not a run directory: run.json is missing" if is_there else "no such run directory",
                 code="not-a-run-directory",
-                remedy="give the directory that `ascendtune train` printed; `ascendtune runs list` shows them",
+                remedy=usual if is_there else run_suggestion(run.path, usual),
                 where=run.path,
             )
         return run

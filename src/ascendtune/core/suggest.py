@@ -44,6 +44,15 @@ def closest_path(missing: Path) -> Path | None:
     return None
 
 
+def run_suggestion(missing: Path, otherwise: str) -> str:
+    """`path_suggestion`, where a name alone may be that of a run below `runs/`."""
+    if missing.parent == Path():
+        found = closest(missing.name, [each.parent.name for each in Path("runs").glob("*/run.json")])
+        if found:
+            return f"did you mean '{Path('runs', found)}'?"
+    return path_suggestion(missing, otherwise)
+
+
 def path_suggestion(missing: Path, otherwise: str) -> str:
     """`did_you_mean` for a path."""
     found = closest_path(missing)

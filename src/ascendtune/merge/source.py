@@ -12,7 +12,7 @@ from ascendtune.core.errors import AscendtuneError, InputError
 from ascendtune.core.files import expanded
 from ascendtune.core.foreign_json import bad_field, read_json_object
 from ascendtune.core.rundir import RunDir
-from ascendtune.core.suggest import path_suggestion
+from ascendtune.core.suggest import run_suggestion
 from ascendtune.hub.adapter_files import weight_in_files
 from ascendtune.hub.download import fetch_model, fetch_weights, find_local
 from ascendtune.hub.lora_adapter import Adapter, read_adapter
@@ -150,10 +150,13 @@ def _place(text: str) -> tuple[Path, float]:
             where=path,
         )
     usual = "give a run, or a directory with adapter_config.json"
+    what = "there is no such run or adapter"
+    if path.exists():
+        what = "there is no run or adapter in this directory" if path.is_dir() else "a file is neither run nor adapter"
     raise InputError(
-        "there is no run or adapter in this directory" if path.exists() else "there is no such run or adapter",
+        what,
         code="path-missing",
-        remedy=usual if path.exists() else path_suggestion(path, usual),
+        remedy=usual if path.exists() else run_suggestion(path, usual),
         where=path,
     )
 

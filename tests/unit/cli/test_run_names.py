@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.cli.run_names import complete_run, complete_weights, plain_help, weights_named
+from ascendtune.check.align.side import read_side
+from ascendtune.check.profile.profile import read_profile
+from ascendtune.cli.run_names import complete_run, complete_weights, model_named, plain_help, weights_named
 from ascendtune.core.errors import InputError
+from ascendtune.core.rundir import RunDir
 
 
 def _run(name: bytes, state: str = "finished") -> None:
@@ -77,3 +80,23 @@ def test_path_of_a_missing_run_is_not_looked_for_on_a_hub(tmp_path: Path) -> Non
     assert refused.value.remedy == "for a model on a hub give hf:Qwen/Qwen3-8B"
     assert weights_named("hf:Qwen/Qwen3-8B") == "hf:Qwen/Qwen3-8B"
     assert weights_named("runs/alpaca-qwen") == "runs/alpaca-qwen"
+
+
+@pytest.mark.parametrize("typed", ["tri", "runs/tri", "trry"])
+def test_a_misspelt_run_is_answered_with_the_similar_one(typed: str) -> None:
+    _run(b"try")
+    for command in (RunDir.open, lambda path: read_side(Path(path)), lambda path: read_profile(Path(path))):
+        with pytest.raises(InputError) as caught:
+            command(typed)
+        assert caught.value.remedy == "did you mean 'runs/try'?"
+    with pytest.raises(InputError) as caught:
+        RunDir.open("other")
+    assert "did you mean" not in caught.value.remedy
+
+
+def test_a_name_like_that_of_a_run_may_still_be_a_model_of_a_hub(capsys: pytest.CaptureFixture[str]) -> None:
+    _run(b"gpt2-ft")
+    assert weights_named("gpt2-fd") == model_named("gpt2-fd") == "gpt2-fd"
+    assert "did you mean 'gpt2-ft'?" in capsys.readouterr().err
+    assert model_named("gpt2-ft") == "runs/gpt2-ft" and model_named("bert") == "bert"
+    assert capsys.readouterr().err == ""

@@ -21,6 +21,7 @@ from ascendtune.core.errors import DataError, InputError
 from ascendtune.core.files import open_regular, walk
 from ascendtune.core.foreign_json import parsed_json, read_json_object, read_regular_file
 from ascendtune.core.rundir import RunDir
+from ascendtune.core.suggest import run_suggestion
 from ascendtune.recipe.changes import leaves_of
 
 _OURS = {name: name for name in ("step", "loss", "grad_norm", "learning_rate", "labelled_tokens", "batch_hash")}
@@ -105,7 +106,7 @@ def read_side(path: Path) -> Side:
         raise InputError(
             "no such file or directory",
             code="path-missing",
-            remedy="give a run directory or the log of another trainer",
+            remedy=run_suggestion(path, "give a run directory or the log of another trainer"),
             where=path,
         )
     if path.is_dir():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ascendtune.core.errors import InputError
 from ascendtune.core.files import is_endless, walk
+from ascendtune.core.suggest import run_suggestion
 from ascendtune.core.units import format_bytes
 
 BLOCK_BYTES = 1 << 18
@@ -87,10 +88,11 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
     except PermissionError:
         raise
     except OSError as error:
+        usual = "give a log file, a run directory, or - for stdin"
         raise InputError(
             f"the log cannot be read: {error.strerror}",
             code="file-unreadable",
-            remedy="give a log file, a run directory, or - for stdin",
+            remedy=run_suggestion(Path(name), usual) if isinstance(error, FileNotFoundError) else usual,
             where=name,
         ) from error
 

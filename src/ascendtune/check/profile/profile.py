@@ -20,6 +20,7 @@ from ascendtune.check.profile.trace import Trace, read_trace
 from ascendtune.core.errors import InputError
 from ascendtune.core.foreign_json import is_number, read_json_object
 from ascendtune.core.rundir import RunDir
+from ascendtune.core.suggest import run_suggestion
 
 _TRACE = re.compile(r"(.*?)(\.pt)?(\.trace)?\.json(\.gz)?")
 _RANK = re.compile(r"rank[_-]?(\d{1,6})")
@@ -94,7 +95,9 @@ def read_profile(path: Path) -> list[RankProfile]:
         raise InputError(
             "no such file or directory",
             code="path-missing",
-            remedy="give a recipe, a run, a directory of traces or a trace; `ascendtune runs list` shows runs",
+            remedy=run_suggestion(
+                path, "give a recipe, a run, a directory of traces or a trace; `ascendtune runs list` shows runs"
+            ),
             where=path,
         )
     if is_of_folder(path):

@@ -65,7 +65,9 @@ def _cann(env: Mapping[str, str], root: Path, release: str | None, *, has_npus: 
         raise InputError(
             f"CANN {release} is not installed",
             code="unknown-name",
-            remedy=f"installed: {', '.join(kit.version or kit.path for kit in kits) or 'none'}",
+            remedy=f"choose from: {', '.join(kit.version or kit.path for kit in kits)}"
+            if kits
+            else "install it first: no CANN was found in /usr/local/Ascend or at ASCEND_HOME_PATH",
         )
     if not fitting:
         if has_npus:
