@@ -239,6 +239,8 @@ def _expectation(item: Mapping[str, Any]) -> str:
         if kind == "string" and type(given) in (int, float):
             # The shell removes the outer quotes.
             message += f""", in quotes: "{_short(given)}" (on the command line: '"{_short(given)}"')"""
+    elif item["type"] == "too_short":
+        return f"give at least {item['ctx']['min_length']}"
     elif item["type"] == "model_type":
         return _remedy_for_section(given)
     elif message.startswith("should"):

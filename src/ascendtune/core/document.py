@@ -340,7 +340,9 @@ def _missing_file_remedy(path: Path, what: str) -> str:
         if folder.is_dir()
         else []
     )
-    if found := closest(path.name, names):
+    found = closest(path.name, names)
+    # An equal suffix alone makes names similar.
+    if found and (len(path.stem) < 3 or closest(path.stem, [Path(found).stem])):
         return f"did you mean '{folder / found}'?"
     return "check the path" + ("; `ascendtune init` writes a recipe" if what == _RECIPE else "")
 

@@ -144,6 +144,18 @@ def test_a_slip_of_the_pen_is_named_with_its_line(
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("missing", "meant"), [("recip.yaml", "recipe.yaml"), ("recipe.yml", "recipe.yaml"), ("supplies.yaml", None)]
+)
+def test_a_missing_file_is_not_taken_for_any_other_with_its_suffix(
+    missing: str, meant: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "recipe.yaml").touch()
+    with pytest.raises(RecipeError) as caught:
+        read_document(tmp_path / missing)
+    assert (f"did you mean '{tmp_path / 'recipe.yaml'}'?" == caught.value.remedy) == (meant is not None)
+
+
 @pytest.mark.parametrize("text", ["0", "00x", "'010'", "0.10", "0x10", "089"])
 def test_a_zero_that_misleads_nobody_is_read(text: str) -> None:
     assert parse_document(f"a: {text}\n", "r.yaml").values
