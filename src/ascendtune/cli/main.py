@@ -61,7 +61,7 @@ def _run(words: list[str]) -> int:
         damaged = _damaged_bytecode(ended)
         complain(damaged) if damaged else complain_about_bug(ended)
         return _after(ended, damaged.exit_code if damaged else 1)
-    except BrokenPipeError:
+    except (BrokenPipeError, _ReaderGone):
         # The reader closed the pipe (`| head`); flushing at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
@@ -147,6 +147,10 @@ def _options(
     """
 
 
+class _ReaderGone(Exception):
+    """A BrokenPipeError, under a name for which typer does not exit with 1: that says that a check found something."""
+
+
 class _LazyGroup(TyperGroup):
     """A group that lists its commands from the table and imports only the called one.
 
@@ -176,6 +180,12 @@ class _LazyGroup(TyperGroup):
         if self._prefix in DEFAULTS and args and args[0] not in {*self.commands, *_SETTINGS["help_option_names"]}:
             args = [DEFAULTS[self._prefix], *args]
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _ReaderGone from error
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         if args and not self._prefix and not ctx.resilient_parsing and not args[0].startswith("-"):

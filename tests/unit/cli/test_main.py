@@ -350,7 +350,8 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     shell = f"{sys.executable} -m ascendtune runs list {tmp_path} --json | head -1; echo ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
     assert result.stderr == ""
-    assert result.stdout.splitlines()[-1] in ("0", "1", "141")
+    # 1 would say that a check found something wrong.
+    assert result.stdout.splitlines()[-1] in ("0", "141")
 
 
 @pytest.mark.parametrize(
