@@ -8,6 +8,7 @@ This module does not import torch, so that wrong paths are reported at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,8 +93,11 @@ class Engine:
 
         Raises:
             InputError: a conversation is not a list of messages, the template rejects it, or it is longer than the
-                model's context.
+                model's context; or an option is out of range.
         """
+        _require_in_range(max_new_tokens, temperature, top_p)
+        if batch_size < 1:
+            raise _out_of_range("batch_size", batch_size, "1 or more")
         offered = tools or [None] * len(conversations)
         prompts = [self._prompt(each, offer) for each, offer in zip(conversations, offered, strict=True)]
         answers = [""] * len(prompts)
@@ -128,6 +132,7 @@ class Engine:
         seed: int = 0,
     ) -> str:
         """`generate` for one conversation; `on_text` gets the answer piece by piece, in whole characters."""
+        _require_in_range(max_new_tokens, temperature, top_p)
         stop_ids = self.template.stop_ids
         tokens: list[int] = []
         shown = ""
@@ -188,6 +193,20 @@ class Engine:
     def _text(self, ids: Sequence[int]) -> str:
         text = self.tokenizer.decode(ids, skip_special_tokens=True)
         return text.partition(self._stop_text)[0] if self._stop_text else text
+
+
+def _require_in_range(max_new_tokens: int, temperature: float, top_p: float) -> None:
+    if max_new_tokens < 1:
+        raise _out_of_range("max_new_tokens", max_new_tokens, "1 or more")
+    # A comparison with NaN is false.
+    if not 0 <= temperature < math.inf:
+        raise _out_of_range("temperature", temperature, "0, or a number above it")
+    if not 0 < top_p <= 1:
+        raise _out_of_range("top_p", top_p, "a number above 0, at most 1")
+
+
+def _out_of_range(name: str, value: float, allowed: str) -> InputError:
+    return InputError(f"{name} is {value}", code="invalid-value", remedy=f"give {allowed}")
 
 
 def _checked(messages: Sequence[Message]) -> list[Message]:

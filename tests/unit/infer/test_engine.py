@@ -296,6 +296,26 @@ def test_what_is_no_conversation_is_refused(make_engine: Callable[..., Engine], 
         assert caught.value.code == "not-a-conversation"
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"max_new_tokens": 0}, {"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}, {"top_p": 1.5}],
+    ids=str,
+)
+def test_an_option_out_of_range_is_refused(make_engine: Callable[..., Engine], options: dict[str, Any]) -> None:
+    engine = make_engine(END_OF_TURN)
+    for ask in (lambda: engine.generate([ASKED], **options), lambda: engine.stream(ASKED, print, **options)):
+        with pytest.raises(InputError) as caught:
+            ask()
+        assert caught.value.code == "invalid-value"
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_batch_of_nothing_is_no_empty_answer(make_engine: Callable[..., Engine], size: int) -> None:
+    with pytest.raises(InputError) as caught:
+        make_engine(END_OF_TURN).generate([ASKED], 3, batch_size=size)
+    assert caught.value.code == "invalid-value"
+
+
 def test_messages_are_read_in_all_forms_of_training_data(make_engine: Callable[..., Engine]) -> None:
     engine = make_engine(END_OF_TURN)
     parts: Any = ({"role": "user", "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]},)
