@@ -139,7 +139,7 @@ def _complaint(model: type[BaseModel], document: Document, item: Mapping[str, An
         at = document.place(error.path) if error.path else where
         return _Complaint(at, error.what, error.remedy, error.code)
     value = item.get("input")
-    what = f"'{dotted}: {_short(value)}' is not valid"
+    what = f"'{dotted}: {_short(value)}' is not valid" if dotted else f"'{_short(value)}' is not a mapping of keys"
     return _Complaint(where, what, _expectation(item), "invalid-value")
 
 

@@ -57,6 +57,9 @@ class RunDir:
     def __str__(self) -> str:
         return str(self.path)
 
+    def __repr__(self) -> str:
+        return f"RunDir({str(self.path)!r})"
+
     @property
     def recipe(self) -> Path:
         return self.path / "recipe.yaml"

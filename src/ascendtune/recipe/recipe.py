@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, WithJs
 
 from ascendtune.core.config import Contradiction, Section, origins_of, to_yaml, validate
 from ascendtune.core.document import Document, read_document, require_no_secrets
-from ascendtune.core.errors import with_other_names
+from ascendtune.core.errors import RecipeError, with_other_names
 from ascendtune.core.files import expanded
 from ascendtune.core.overrides import apply_overrides
 from ascendtune.data.spec import DataSection
@@ -181,6 +181,12 @@ class Recipe(Section):
         Raises:
             RecipeError: unreadable, something else than a recipe, or a LLaMA-Factory recipe that cannot be translated.
         """
+        if isinstance(overrides, str):
+            raise RecipeError(
+                "the overrides are one text, not a list of texts",
+                code="invalid-override",
+                remedy=f"give a list: [{overrides!r}]",
+            )
         refuse_other_file(Path(path), overrides)
         document = read_document(Path(path))
         native = list(overrides)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.directories import cache_directory
-from ascendtune.core.errors import DataError
+from ascendtune.core.errors import DataError, InputError
 from ascendtune.core.files import write_atomically
 from ascendtune.core.foreign_json import first_line
 from ascendtune.core.ownership import restricted_umask
@@ -84,15 +84,24 @@ def fit(
 
     Raises:
         AscendtuneError: as the command line would report it; `exit_code` is the one it would return.
-        DataError: a row is not a dict, or holds a value that JSON does not have.
+        InputError: `recipe` is the path of one.
+        DataError: there are no rows, a row is not a dict, or holds a value that JSON does not have.
     """
+    if not isinstance(recipe, Recipe | Mapping):
+        raise InputError(
+            f"fit takes a Recipe or nested dicts, not {type(recipe).__name__}",
+            code="not-a-recipe",
+            remedy='read the file: fit(Recipe.load("recipe.yaml"))',
+        )
     # Imported here: checking a recipe takes neither Arrow nor torch.
     from ascendtune.train.prepare import prepare_run
 
     if isinstance(recipe, Mapping):
         keys = dict(recipe)
         if rows is not None:
-            keys["data"] = {"train": "rows", **keys.get("data", {})}
+            data = keys.get("data") or {}
+            # What is no section is left to the check.
+            keys["data"] = {"train": "rows", **data} if isinstance(data, Mapping) else data
         recipe = Recipe.check(keys)
     if rows is not None:
         specs = [DatasetSpec(path=str(_written(rows)))]
@@ -121,6 +130,8 @@ def _written(rows: Iterable[Mapping[str, Any]]) -> Path:
         frame: Any = rows
         rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
     content = b"".join(_json_line(row, number) for number, row in enumerate(rows, 1))
+    if not content:
+        raise DataError("rows is empty", code="no-rows", remedy="give at least one row")
     path = cache_directory() / "rows" / f"{hashlib.sha256(content).hexdigest()}.jsonl"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -272,6 +272,14 @@ def test_complaints_follow_the_lines(path):
     assert lines == [1, 2, 6, 7]
 
 
+def test_what_is_no_mapping_or_no_list_of_overrides_is_named(path):
+    with pytest.raises(RecipeError, match="'null' is not a mapping of keys"):
+        Recipe.check(None)
+    with pytest.raises(RecipeError) as caught:
+        Recipe.load(path, "optim.epochs=1")
+    assert caught.value.remedy == "give a list: ['optim.epochs=1']"
+
+
 def test_of_very_many_errors_the_first_are_shown(path):
     path.write_text("".join(f"k{number}: 1\n" for number in range(3000)) + TEXT)
     began = time.process_time()

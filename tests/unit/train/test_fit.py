@@ -49,6 +49,26 @@ def test_row_that_json_cannot_hold_is_refused_with_its_number(tmp_path: Path, ro
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("recipe", "rows", "code"),
+    [
+        ("recipe.yaml", None, "not-a-recipe"),
+        (["recipe.yaml"], None, "not-a-recipe"),
+        ({"model": {"path": "none"}}, [], "no-rows"),
+        ({"model": {"path": "none"}, "data": None}, [], "no-rows"),
+        ({"model": {"path": "none"}, "data": "rows.jsonl"}, [GOOD], "invalid-value"),
+    ],
+)
+def test_what_is_neither_recipe_nor_rows_is_refused(recipe: Any, rows: Any, code: str) -> None:
+    with pytest.raises(AscendtuneError) as caught:
+        fit(recipe, rows=rows)
+    assert caught.value.code == code
+
+
+def test_a_run_is_shown_by_its_path_in_a_notebook() -> None:
+    assert repr(RunDir("runs/a")) == "RunDir('runs/a')"
+
+
 def test_empty_cell_of_a_data_frame_is_an_empty_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pandas = pytest.importorskip("pandas")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
