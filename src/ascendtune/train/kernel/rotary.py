@@ -124,11 +124,11 @@ def rotate_by_halves(
 
 
 def _with_kernel(own: _Rotate, kernel: Kernel) -> _Rotate:
-    def apply_rotary_pos_emb(
-        q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *others: Any, **named: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        if others or named:
-            return own(q, k, cos, sin, *others, **named)
+    def apply_rotary_pos_emb(*arguments: torch.Tensor, **named: Any) -> Any:
+        # Along other dimensions, or without a key (Qwen4).
+        if named or len(arguments) != 4:
+            return own(*arguments, **named)
+        q, k, cos, sin = arguments
         width, dtype = cos.shape[-1], torch.promote_types(q.dtype, cos.dtype)
         parts = [each[..., :width].to(dtype) for each in (q, k)]
         rotated = kernel(*parts, cos.to(dtype), sin.to(dtype))
