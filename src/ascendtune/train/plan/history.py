@@ -67,9 +67,13 @@ class PastRun:
 
 
 def tuner_of(recipe: Recipe) -> str:
-    """The tuner that a speed belongs to: DoRA's norms are computed, and no FLOPs are counted for them."""
+    """The tuner that a speed belongs to.
+
+    DoRA's norms are computed, and weights of four bits are dequantised for each product: no FLOPs are counted for them.
+    """
     method = recipe.method
-    return "dora" if method.tuner == "lora" and method.lora.dora else method.tuner
+    tuner = "dora" if method.tuner == "lora" and method.lora.dora else method.tuner
+    return tuner if recipe.model.quantization is None else f"{tuner} {recipe.model.quantization}"
 
 
 def word(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import Any
 
@@ -76,8 +77,10 @@ def _measured(steps: list[dict[str, Any]], loop: Loop) -> dict[str, float] | Non
 def _features(loop: Loop, resolved: dict[str, Any]) -> Features:
     """As `time.features_of` has them before the run."""
     recipe, strategy = loop.recipe, loop.strategy
-    tokens = float(loop.batches.dataset.lengths.sum()) / loop.batches.plan.steps_per_epoch
-    micro_batches = recipe.batch.accumulate * strategy.world_size
+    plan, at_once = loop.batches.plan, recipe.batch.micro_batch * strategy.world_size
+    tokens = float(loop.batches.dataset.lengths.sum()) / plan.steps_per_epoch
+    # A resumed run keeps its global batch, whatever `batch.accumulate` is.
+    micro_batches = math.ceil(plan.global_batch / at_once) * strategy.world_size
     config: Any = loop.model.config
     return Features(
         model_type=word(str(getattr(config, "model_type", ""))),
