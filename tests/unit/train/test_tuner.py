@@ -18,7 +18,7 @@ from ascendtune.train.strategy.deepspeed import require_divisible
 from ascendtune.train.tuner import frozen_adapters
 from ascendtune.train.tuner.freeze import decoder_blocks
 from ascendtune.train.tuner.module_use import attributes_read
-from ascendtune.train.tuner.targets import adapter_size, find_mixtures, short_names
+from ascendtune.train.tuner.targets import adapter_size, find_mixtures, linear_modules, short_names
 
 
 @pytest.mark.parametrize("whole_up_to", [1024, 0])
@@ -199,3 +199,21 @@ def test_names_of_targets_are_as_short_as_they_are_unambiguous():
     every = ["layers.0.attn.q", "layers.1.attn.q", "layers.0.mlp.up", "layers.0.experts.up", "layers.0.mlp"]
     assert short_names(every[:3], every) == ["layers.0.mlp.up", "q"]
     assert short_names(every[2:3], every, parts=2) == ["mlp.up"]
+
+
+def test_a_linear_class_with_a_forward_of_its_own_is_one_also_where_the_model_has_no_content() -> None:
+    """Falcon's; plans and `parallel.strategy: auto` make models on the meta device."""
+
+    class Own(torch.nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            product = input @ self.weight.T
+            return product if self.bias is None else product + self.bias
+
+    class Twice(torch.nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(input)
+
+    with torch.device("meta"):
+        model = Model(up=Own(32, 8), down=Twice(8, 32))
+        found = linear_modules(model)
+    assert [name.rpartition(".")[2] for name in found] == ["up"]

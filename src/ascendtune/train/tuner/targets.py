@@ -93,11 +93,12 @@ def _is_linear(kind: type) -> bool:
         return True
     if not issubclass(kind, nn.Linear):
         return False
-    generator = torch.Generator().manual_seed(0)
-    weight, bias, input = (torch.randn(shape, generator=generator) for shape in ((3, 4), (3,), (2, 4)))
     try:
-        # What it draws must not move the random state that adapters start from.
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        # On the host also where a model without content is made. What is drawn must not move the random state that
+        # adapters start from.
+        with torch.device("cpu"), torch.random.fork_rng(devices=[]), torch.no_grad():
+            generator = torch.Generator().manual_seed(0)
+            weight, bias, input = (torch.randn(shape, generator=generator) for shape in ((3, 4), (3,), (2, 4)))
             small = kind(4, 3, bias=True)
             small.weight.copy_(weight)
             small.bias.copy_(bias)
