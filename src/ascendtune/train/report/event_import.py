@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import open_regular, walk, write_atomically, write_json
+from ascendtune.core.files import open_regular, removed_on_failure, sync_directory, walk, write_atomically, write_json
 from ascendtune.core.rundir import SCHEMA_VERSION, RunDir
 
 _PATTERN = "events.out.tfevents."
@@ -153,9 +154,18 @@ def write_run(found: ImportedRun, target: Path) -> RunDir:
         InputError: another run, or something else, is at `target`.
         MachineError: it cannot be written.
     """
-    run = RunDir(target)
     source = str(found.source.resolve())
-    if target.exists():
+    if not target.exists():
+        # Complete or absent: without run.json it would be called another directory by the next import.
+        unfinished = target.with_name(f".{target.name}.importing")
+        with translated_disk_errors(target, "creating the run directory"), removed_on_failure(unfinished):
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+            _write(RunDir(unfinished), found, source)
+            unfinished.rename(target)
+            sync_directory(target.parent)
+    else:
+        run = RunDir(target)
         before = run.read().get("imported") if run.run_json.is_file() else None
         if not isinstance(before, dict) or before.get("from") != source:
             raise InputError(
@@ -164,8 +174,11 @@ def write_run(found: ImportedRun, target: Path) -> RunDir:
                 remedy="give another directory with --to",
                 where=target,
             )
-    with translated_disk_errors(target, "creating the run directory"):
-        target.mkdir(parents=True, exist_ok=True)
+        _write(run, found, source)
+    return RunDir(target)
+
+
+def _write(run: RunDir, found: ImportedRun, source: str) -> None:
     for path, records in ((run.metrics, found.training), (run.evaluations, found.evaluation)):
         if records or path.exists():
             lines = (json.dumps(records[step], ensure_ascii=False) for step in sorted(records))
@@ -184,7 +197,6 @@ def write_run(found: ImportedRun, target: Path) -> RunDir:
             "created": began,
         },
     )  # fmt: skip
-    return run
 
 
 def _read_file(found: ImportedRun, name: str, stream: BinaryIO) -> None:

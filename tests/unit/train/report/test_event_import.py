@@ -14,7 +14,8 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.errors import AscendtuneError, MachineError
+from ascendtune.train.report import event_import
 from ascendtune.train.report.event_import import find_event_directories, read_events, write_run
 
 
@@ -110,6 +111,29 @@ def test_importing_again_replaces_and_another_run_is_left_alone(tmp_path: Path) 
     with pytest.raises(AscendtuneError) as caught:
         write_run(read_events(tmp_path / "other"), tmp_path / "run")
     assert caught.value.code == "path-exists"
+
+
+@pytest.mark.parametrize("error", [MachineError("full", code="disk-full", remedy="x"), KeyboardInterrupt()])
+def test_an_interrupted_import_leaves_no_run_and_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    _write(tmp_path / "log", _event(1, _simple("loss", 1.0)))
+    found, target = read_events(tmp_path / "log"), tmp_path / "runs/log"
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(event_import, "write_json", fail)
+        with pytest.raises(type(error)):
+            write_run(found, target)
+    assert list((tmp_path / "runs").iterdir()) == []
+
+    # What a killed import leaves.
+    (tmp_path / "runs/.log.importing").mkdir()
+    (tmp_path / "runs/.log.importing/metrics.jsonl").touch()
+    assert write_run(found, target).read()["state"] == "imported"
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["log"]
 
 
 def test_directory_without_events_is_told(tmp_path: Path) -> None:
