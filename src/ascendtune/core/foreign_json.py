@@ -12,6 +12,8 @@ from typing import Any, BinaryIO
 from ascendtune.core.errors import RecipeError, read_fault
 from ascendtune.core.files import NotRegular, open_regular
 
+LFS_POINTER = b"version https://git-"
+"""A file in a clone of a hub's repository begins so where Git LFS did not bring its content."""
 _MOST_BYTES = 32 << 20
 _DEEPEST = 64
 _AGAIN = "copy or download it again"
@@ -51,11 +53,18 @@ def read_regular_file(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
         most_bytes: a larger file is refused before it is read.
 
     Raises:
-        RecipeError: not a regular file, too large, or absent.
+        RecipeError: not a regular file, too large, absent, or a pointer in place of the content.
         MachineError: permission is denied, or the disk fails.
     """
     with open_foreign(path) as file:
         content = file.read(most_bytes + 1)
+    if content.startswith(LFS_POINTER):
+        raise RecipeError(
+            f"{path.name} is a Git LFS pointer, not the file's content",
+            code="git-lfs-pointer",
+            remedy="run `git lfs pull` in its directory",
+            where=path,
+        )
     if len(content) > most_bytes:
         raise RecipeError(
             f"{path.name} is larger than {most_bytes >> 20} MiB, the limit for this file",

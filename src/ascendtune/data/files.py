@@ -15,6 +15,7 @@ from typing import IO, cast
 
 from ascendtune.core.errors import DataError, read_fault
 from ascendtune.core.files import expanded, is_endless, walk
+from ascendtune.core.foreign_json import LFS_POINTER
 from ascendtune.core.log import say
 from ascendtune.core.suggest import path_suggestion
 from ascendtune.core.units import count_of
@@ -42,12 +43,22 @@ def opened(path: Path, encoding: Encoding = "auto") -> Iterator[IO[bytes]]:
     Excel and PowerShell write UTF-16.
 
     Raises:
-        DataError: it cannot be read, the gzip stream is damaged, or the text is not in its encoding.
+        DataError: it cannot be read, is a pointer of Git LFS, the gzip stream is damaged, or the text is not in its
+            encoding.
         MachineError: it may not be read, or the disk fails.
     """
     try:
         with path.open("rb") as file:
-            compressed = path.suffix.lower() == ".gz" or file.read(2) == _GZIP
+            begin = file.read(len(LFS_POINTER))
+            if begin == LFS_POINTER:
+                # As text it would be trained on.
+                raise DataError(
+                    "this is a Git LFS pointer, not the data",
+                    code="git-lfs-pointer",
+                    remedy="run `git lfs pull` in its directory",
+                    where=path,
+                )
+            compressed = path.suffix.lower() == ".gz" or begin.startswith(_GZIP)
             file.seek(0)
             # GzipFile is a binary file; its declared type differs.
             content = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if compressed else file

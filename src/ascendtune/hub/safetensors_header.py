@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.core.foreign_json import open_foreign, parsed_json, shown_value
+from ascendtune.core.foreign_json import LFS_POINTER, open_foreign, parsed_json, shown_value
 
 _LONGEST_HEADER = 100_000_000
 """The format's own limit, in bytes."""
@@ -81,7 +81,7 @@ def read_safetensors_header(path: Path) -> SafetensorsHeader:
         fits = 2 <= length <= min(file_bytes - 8, _LONGEST_HEADER)
         file.seek(8)
         text = file.read(length) if fits else b""
-    if begin.startswith(b"version https://git-"):
+    if begin.startswith(LFS_POINTER):
         raise RecipeError(
             "this is a Git LFS pointer, not the weights",
             code="git-lfs-pointer",

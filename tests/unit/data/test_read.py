@@ -119,6 +119,14 @@ def test_every_kind_of_line_end_ends_a_row_of_text(content: bytes, tmp_path: Pat
     assert rows == [("a", f"{path}:1"), ("b", f"{path}:3"), (" c", f"{path}:4")]
 
 
+@pytest.mark.parametrize("name", ["rows.txt", "rows.md", "rows.csv", "rows.jsonl", "rows.json", "rows.parquet"])
+def test_a_pointer_of_git_lfs_is_not_read_as_rows(name: str, tmp_path: Path) -> None:
+    """Text would be trained on."""
+    content = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 123456\n"
+    (tmp_path / name).write_text(content)
+    assert _refused(tmp_path / name).code == "git-lfs-pointer"
+
+
 def test_parquet_rows_are_numbered(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     path.write_bytes(_CONTENTS["rows.parquet"])

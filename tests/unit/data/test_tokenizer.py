@@ -137,6 +137,15 @@ def test_truncation_and_padding_of_the_file_are_off(make_model: Callable[..., Pa
     assert 3 < len(Tokenizer.load(directory).encode("a longer text, word after word")) < 50
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "chat_template.jinja"])
+def test_a_pointer_of_git_lfs_in_place_of_a_file_is_named(name: str, make_model: Callable[..., Path]) -> None:
+    directory = make_model()
+    (directory / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 7031645\n")
+    with pytest.raises(RecipeError) as caught:
+        Tokenizer.load(directory)
+    assert caught.value.code == "git-lfs-pointer" and caught.value.where == str(directory / name)
+
+
 @pytest.mark.parametrize("damage", ["missing", "broken", "config"])
 def test_damaged_tokenizer_file_is_named(damage: str, make_model: Callable[..., Path]) -> None:
     directory = make_model()
