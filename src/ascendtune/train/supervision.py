@@ -51,6 +51,10 @@ class Phases:
             "pid_namespace": pid_namespace(),
         }
         self._seconds: dict[str, float] = {}
+        self._innermost: str | None = None
+        """The innermost phase that is open."""
+        self._seconds_inside = 0.0
+        """Of phases that were a part of it."""
         self.make_range: Callable[[str], AbstractContextManager[object]] | None = None
         """Makes a range of the profiler's trace around each phase, in the steps that are profiled."""
         self.step = 0
@@ -63,14 +67,20 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Attribute the time inside to `name`."""
+        """Attribute the time inside to `name`, but for that of a phase inside: after it this one goes on."""
+        outer, self._innermost = self._innermost, name
+        of_outer, self._seconds_inside = self._seconds_inside, 0.0
         self.enter(name)
         start = time.perf_counter()
         try:
             with self.make_range(name) if self.make_range else nullcontext():
                 yield
         finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
+            elapsed = time.perf_counter() - start
+            self._seconds[name] = self._seconds.get(name, 0.0) + elapsed - self._seconds_inside
+            self._innermost, self._seconds_inside = outer, of_outer + elapsed
+            if outer is not None:
+                self.enter(outer)
 
     def pulse(self) -> None:
         """Write the heartbeat; for long work within one phase."""

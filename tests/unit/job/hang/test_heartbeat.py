@@ -50,6 +50,21 @@ def test_heartbeat_is_read_as_it_was_written(run: Path) -> None:
     phases.close()
 
 
+def test_a_phase_goes_on_after_a_phase_inside_it_and_is_not_charged_for_it(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter((0.0, 1.0, 11.0, 13.0))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    phases = Phases(run / "heartbeat" / "rank_0.json")
+    with phases.phase("optimizer"):
+        with phases.phase("collective"):
+            (inside,) = newest_beats(run)
+        (after,) = newest_beats(run)
+    phases.close()
+    assert (inside.phase, after.phase) == ("collective", "optimizer")
+    assert phases.take() == {"collective": 10.0, "optimizer": 3.0}
+
+
 def test_a_pulse_renews_the_sign_of_life_and_nothing_else(run: Path) -> None:
     phases = Phases(run / "heartbeat" / "rank_0.json")
     with phases.phase("evaluation"):
