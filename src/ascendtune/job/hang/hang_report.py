@@ -10,7 +10,7 @@ from typing import Any
 from ascendtune.core.units import format_duration
 from ascendtune.job.hang.heartbeat import Beat
 from ascendtune.job.hang.judge import odd_ranks
-from ascendtune.job.hang.stacks import Stack, telling, waits_for_others
+from ascendtune.job.hang.stacks import Stack, is_in_collective, may_wait_for_others, telling
 
 _A_MOMENT_SECONDS = 2.0
 
@@ -35,7 +35,9 @@ class HangReport:
         if self.moves_on:
             return ()
         known = [stack for stack in self.stacks if stack.frames]
-        waiting = [stack for stack in known if waits_for_others(stack.frames)]
+        # Where some are in a collective, one that is in its backward pass computes.
+        in_collective = [stack for stack in known if is_in_collective(stack.frames)]
+        waiting = in_collective or [stack for stack in known if may_wait_for_others(stack.frames)]
         apart = [stack.beat.rank for stack in known if stack not in waiting] if waiting else []
         stopped = [stack.beat.rank for stack in self.stacks if stack.is_stopped]
         return odd_ranks(self.beats, stopped, apart, [stack.beat.rank for stack in waiting])

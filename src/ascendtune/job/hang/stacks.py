@@ -34,7 +34,8 @@ _THREAD = re.compile(r"^(?:Current thread|Thread) (?P<name>.*)$", re.MULTILINE)
 _OF_FAULTHANDLER = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 _OF_PY_SPY = re.compile(r"^    (?P<function>.+) \((?P<file>.+):(?P<line>\d+)\)$", re.MULTILINE)
 _TELLING = ("ascendtune", "torch", "torch_npu", "transformers", "peft", "deepspeed")
-_WAITING = ("torch/distributed/", "torch/autograd/graph.py", "ascendtune/train/strategy/gradient_buckets.py")
+_COLLECTIVES = ("torch/distributed/", "ascendtune/train/strategy/gradient_buckets.py")
+_BACKWARD = "torch/autograd/graph.py"
 
 
 @dataclass(frozen=True)
@@ -232,6 +233,11 @@ def telling(frames: tuple[Frame, ...]) -> Frame | None:
     return next(of_interest, frames[0] if frames else None)
 
 
-def waits_for_others(frames: tuple[Frame, ...]) -> bool:
-    """Whether a rank is in a collective, or in a backward pass, where gradients are exchanged."""
-    return any(part in each.file for each in frames for part in _WAITING)
+def is_in_collective(frames: tuple[Frame, ...]) -> bool:
+    """Whether a rank waits for others for certain."""
+    return any(part in each.file for each in frames for part in _COLLECTIVES)
+
+
+def may_wait_for_others(frames: tuple[Frame, ...]) -> bool:
+    """Whether a rank is in a collective, or in a backward pass, where threads without Python frames may be in one."""
+    return is_in_collective(frames) or any(_BACKWARD in each.file for each in frames)

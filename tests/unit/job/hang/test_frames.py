@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascendtune.job.hang.stacks import Frame, main_thread, telling, waits_for_others
+from ascendtune.job.hang.stacks import Frame, is_in_collective, main_thread, may_wait_for_others, telling
 
 OF_FAULTHANDLER = """\
 Thread 0x00007f3b2d7fa6c0 (most recent call first):
@@ -53,5 +53,5 @@ def test_the_telling_frame_is_ours_or_a_librarys() -> None:
 
 
 def test_a_rank_in_a_collective_waits_for_others() -> None:
-    assert waits_for_others(main_thread(OF_FAULTHANDLER))
-    assert not waits_for_others(main_thread(OF_PY_SPY))
+    assert may_wait_for_others(main_thread(OF_FAULTHANDLER)) and is_in_collective(main_thread(OF_FAULTHANDLER))
+    assert not may_wait_for_others(main_thread(OF_PY_SPY))

@@ -7,6 +7,7 @@ from ascendtune.job.hang.heartbeat import Beat
 from ascendtune.job.hang.stacks import Frame, Stack
 
 REDUCE = Frame("/x/torch/distributed/distributed_c10d.py", 3099, "all_reduce")
+BACKWARD = Frame("/x/torch/autograd/graph.py", 979, "_engine_run_backward")
 MAKE = Frame("/x/src/ascendtune/train/batch.py", 70, "make")
 
 
@@ -47,6 +48,16 @@ def test_in_the_same_phase_the_rank_that_is_not_in_a_collective_is_odd() -> None
     assert verdict(stack(0, "backward", REDUCE), stack(1, "backward", MAKE)).odd == (1,)
     assert verdict(stack(0, "backward", REDUCE), stack(1, "backward", REDUCE)).odd == ()
     assert verdict(stack(0, "backward", MAKE), stack(1, "backward", MAKE)).odd == (), "nobody waits"
+
+
+def test_a_rank_in_its_backward_pass_is_odd_where_others_are_in_a_collective() -> None:
+    assert verdict(stack(0, "backward", REDUCE), stack(1, "backward", BACKWARD), stack(2, "backward", REDUCE)).odd == (
+        1,
+    )
+    assert verdict(stack(0, "collective", REDUCE), stack(1, "backward", BACKWARD)).odd == (1,)
+    # Threads of the device may have the collectives of all of them.
+    assert verdict(stack(0, "backward", BACKWARD), stack(1, "backward", BACKWARD)).odd == ()
+    assert verdict(stack(0, "backward", BACKWARD), stack(1, "backward", MAKE)).odd == (1,)
 
 
 def test_a_stopped_rank_is_odd_and_needs_no_stack() -> None:
