@@ -6,10 +6,13 @@ import re
 from itertools import pairwise
 
 from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.knowledge import KINDS
 from ascendtune.check.explain.matcher import Hit
 from ascendtune.check.explain.trace import Trace
 
 _EVENTS_KEPT = 2000
+_TELLS_LITTLE = KINDS.index("detail")
+"""Weight from which on an event goes before others where there are too many."""
 _RANKS_KEPT = 1 << 14
 _WORDS_KEPT = 300
 _SURVIVED_AFTER = 5000
@@ -27,6 +30,8 @@ class Ledger:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self._first: dict[tuple[str, str], Event] = {}
+        self._keys: list[tuple[str, str]] = []
+        """Of each event its key in `_first`."""
 
     def came_again(
         self,
@@ -65,9 +70,19 @@ class Ledger:
     def add(self, kind: str, event: Event) -> None:
         if event.rank is not None:
             event.said_by[event.rank] = event.text[:_WORDS_KEPT]
-        if len(self.events) < _EVENTS_KEPT:
-            self._first[event.speaker, kind] = event
-            self.events.append(event)
+        if len(self.events) == _EVENTS_KEPT:
+            self._drop_one()
+        self._first[event.speaker, kind] = event
+        self.events.append(event)
+        self._keys.append((event.speaker, kind))
+
+    def _drop_one(self) -> None:
+        """Make room for a later event: what ended the job may be the last one. The first half stays as it is."""
+        later = range(_EVENTS_KEPT // 2, len(self.events))
+        place = next((index for index in later if self.events[index].weight >= _TELLS_LITTLE), later.start)
+        event, key = self.events.pop(place), self._keys.pop(place)
+        if self._first.get(key) is event:
+            del self._first[key]
 
     def mark_heading(self, speaker: str, number: int) -> None:
         """A traceback begins in line `number`: an error that was logged right before it only says that it comes."""
