@@ -5,6 +5,7 @@ after which the training went on.
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Sequence
 
 from ascendtune.check.explain import line as lines_of
@@ -14,6 +15,8 @@ _STEPS = 3
 """Figures of steps, or progress bars, after which a job is believed to have outlived a command of its script."""
 _LOSSES = 5
 """Losses of a training after which it is believed to have outlived any other complaint."""
+_MOST_LOSSES = 100
+"""Lines with a loss that are looked at; of many ranks each has some among them."""
 _PROGRESS = re.compile(
     r"loss['\"]?[ =:]{1,4}\d|\b(?:step|iteration|iter|epoch)s?['\"]?[ =:/\[(]{1,3}\d|\d%\||\d ?(?:it/s|s/it)\b",
     re.IGNORECASE,
@@ -49,19 +52,42 @@ def mark_outlived(events: Sequence[Event], tail: str, lines: int) -> None:
     """
     if not events:
         return
-    rows = tail.removesuffix("\n").split("\n")
-    above = lines - len(rows)
-    ends = [number for number, row in enumerate(rows, above + 1) if _FINISHED.search(row)]
+    went_on = _GoneOn(tail, lines)
     for event in events:
-        after = rows[max(0, event.last - above) :]
+        event.survived = event.survived or went_on.after(event)
+
+
+class _GoneOn:
+    """Where the last lines of a log show that its job made steps."""
+
+    def __init__(self, tail: str, lines: int) -> None:
+        rows = tail.removesuffix("\n").split("\n")
+        numbered = list(enumerate(rows, lines - len(rows) + 1))
+        self._steps = [number for number, row in numbered for _ in _PROGRESS.finditer(row)]
+        self._losses = [(number, row) for number, row in numbered if _LOSS.search(row)]
+        self._ends = [number for number, row in numbered if _FINISHED.search(row)]
+
+    def after(self, event: Event) -> bool:
         if event.is_raised:
-            went_on = bool(ends) and event.last < ends[-1] and _makes_losses(event, after)
-        elif is_of_script(event):
-            went_on = bool(ends and ends[0] < event.last) or _makes_steps(after)
-        else:
-            is_tried_again = _TRIED_AGAIN.search(event.text) is not None
-            went_on = _makes_losses(event, after) or (is_tried_again and _makes_steps(after))
-        event.survived = event.survived or went_on
+            return bool(self._ends) and event.last < self._ends[-1] and self._has_losses(event)
+        if is_of_script(event):
+            return bool(self._ends and self._ends[0] < event.last) or self._has_steps(event)
+        is_tried_again = _TRIED_AGAIN.search(event.text) is not None
+        return self._has_losses(event) or (is_tried_again and self._has_steps(event))
+
+    def _has_steps(self, event: Event) -> bool:
+        return len(self._steps) - bisect(self._steps, event.last) >= _STEPS
+
+    def _has_losses(self, event: Event) -> bool:
+        """Whether several different losses follow; of a process that a prefix names only its own count."""
+        first = bisect(self._losses, event.last, key=lambda loss: loss[0])
+        rows = set[str]()
+        for _, row in self._losses[first : first + _MOST_LOSSES]:
+            if not event.speaker or lines_of.read(row).speaker == event.speaker:
+                rows.add(row)
+            if len(rows) == _LOSSES:
+                return True
+        return False
 
 
 def gives_way(event: Event, others: Sequence[Event]) -> bool:
@@ -82,19 +108,3 @@ def gives_way(event: Event, others: Sequence[Event]) -> bool:
 def is_of_script(event: Event) -> bool:
     """Whether a shell, or a command of the system that it ran, said the line."""
     return event.trace is None and _OF_COMMAND.match(event.text) is not None
-
-
-def _makes_steps(after: Sequence[str]) -> bool:
-    found = (match for row in after for match in _PROGRESS.finditer(row))
-    return sum(1 for _, _ in zip(found, range(_STEPS), strict=False)) == _STEPS
-
-
-def _makes_losses(event: Event, after: Sequence[str]) -> bool:
-    """Whether `after` has several different losses; of a process that a prefix names only its own count."""
-    rows = set[str]()
-    for row in after:
-        if _LOSS.search(row) and (not event.speaker or lines_of.read(row).speaker == event.speaker):
-            rows.add(row)
-        if len(rows) == _LOSSES:
-            return True
-    return False
