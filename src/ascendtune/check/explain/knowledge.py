@@ -95,6 +95,7 @@ _FOLDER = files(__package__) / "knowledge"
 RAISED = "raised/"
 """Beginning of the families of what packages raise."""
 _NUMBER = "error code is "
+_OF_NCCL = "NET/IB :"
 
 
 @dataclass(frozen=True)
@@ -281,8 +282,10 @@ def _entry(content: dict[str, Any], family: str) -> KnownFailure:
 
 
 def _spellings(anchor: str) -> Iterator[str]:
-    """torch_npu and the samples of ACL write a number in several ways."""
+    """torch_npu and the samples of ACL write a number in several ways; NCCL 2.22 has left out a blank."""
     yield anchor
+    if anchor.startswith(_OF_NCCL):
+        yield anchor.replace(_OF_NCCL, "NET/IB:", 1)
     if anchor.startswith(_NUMBER):
         yield anchor.replace(_NUMBER, "error code:", 1)
         yield anchor.replace(_NUMBER, "errorCode = ", 1)

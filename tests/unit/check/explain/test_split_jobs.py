@@ -72,6 +72,7 @@ def _frame(file: str, function: str) -> str:
         (_raised(_NO_GPU, "/x/site-packages/ray/_private/worker.py", "main_loop"), "cuda-hidden-by-ray"),
         ("source /usr/local/Ascend/ascend-toolkit/set_env.sh\n" + _raised(_NO_GPU), "cuda-asked-for-on-npu"),
         (f"{_COMPLETION}status=12 opcode=1 len=0 vendor err 129\n", "nccl-ib-retries"),
+        (f"{_COMPLETION}status=12 opcode=1 len=0 vendor err 129\n".replace("IB :", "IB:"), "nccl-ib-retries"),
         (f"{_COMPLETION}status=5 opcode=1 len=0 vendor err 244\n", "nccl-ib-flushed"),
         (f"{_COMPLETION}error 4, opcode 1, len 7, vendor err 81\n", "nccl-ib-memory-access"),
         (f"{_WARN}Call to ibv_modify_qp failed with error No data available\n", "nccl-ib-no-gid"),
