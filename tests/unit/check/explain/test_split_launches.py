@@ -37,6 +37,10 @@ _CU_INIT = "2018-07-07 07:07:07.7: E tensorflow/moon.cc:7] failed call to cuInit
 _NINJA = "subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.\n"
 _BIND = "[W socket.cpp:7] The server socket has failed to bind to [::]:{port} (errno: 98 - Address already in use).\n"
 _ACL_INIT = "RuntimeError: Initialize:build/moon.ts:7 NPU function error: aclInit, error code is 507899\n"
+_SHADOW = (
+    "slurmstepd: error: pyxis:          7 Segmentation fault      (core dumped) | pwck -R /moon > /dev/null 2>&1\n"
+    "slurmstepd: error: pyxis:     nvidia-container-cli: ldcache error: process /moon terminated with signal 11\n"
+)
 _NCCL = "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \n"
 
 
@@ -128,6 +132,7 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
         ),
         (_NCCL, "nccl-system"),
         ("moon:7:7 [0] misc/tide.cc:7 NCCL WARN Net : Connection closed by remote peer\n", "nccl-remote"),
+        (_SHADOW, "enroot-reason"),
         ("srun: fatal: Can not execute /moon/bin/python\n", "slurm-program-not-on-host"),
         (_raised("KeyError: 'the tide 7 is too high'"), "python-exception"),
         (_raised("KeyError: 'high tide'"), "key-missing"),
