@@ -293,7 +293,9 @@ def _updates(
     the sign of its update. Elements are compared whose gradient is known to a tenth: the noise of the gradient,
     relative to the element's own gradient g, is nu = limit · rms(g) / |g|; its update may differ by nu · |update|, and
     by the rounding of the parameter itself, u · |parameter|. From the second step on, gradients of earlier steps take
-    part: where they cancel, the update is smaller than usual, and nu is that much larger.
+    part: where they cancel, the update is smaller than usual, and nu is that much larger. In the first step an element
+    whose gradient is exactly 0 on both sides (LoRA's A, embeddings of tokens that do not occur) is moved by weight
+    decay alone, which nothing disturbs.
     """
     rows = []
     changes: list[tuple[Key, tuple[Tensor, Tensor], list[Floats], list[Floats], float]] = []
@@ -323,6 +325,8 @@ def _updates(
             if step > 1:
                 # Of the larger update: one side alone may not have moved the parameter at all.
                 noise *= np.maximum(usual(slope) / np.maximum(*map(np.abs, update)), 1.0)
+            else:
+                noise[np.maximum(*map(np.abs, slopes)) == 0] = 0.0
             known = np.isfinite(update[0]) & np.isfinite(update[1]) & (noise <= _WELL_CONDITIONED)
         if not known.any():
             continue

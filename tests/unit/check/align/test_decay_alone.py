@@ -1,0 +1,48 @@
+"""Elements without a gradient are moved by weight decay alone: of LoRA's A at first, of tokens that do not occur."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ascendtune.check.align.dump import Key, RankDump, Tensor
+from ascendtune.check.align.tensor_rows import rows_of
+
+
+def _dump(after: float, *, gradient: float = 0.0, dtype: str = "bfloat16") -> RankDump:
+    """A parameter of 0.5 that an update takes to `after`, beside modules that compute in `dtype`."""
+
+    def tensor(size: float, dtype: str) -> Tensor:
+        samples = (size, -size, size, -size)
+        return Tensor(0, "", (2, 2), dtype, -size, size, 0.0, 2 * size, 0, 0, "", samples)
+
+    tensors = {
+        Key("forward", None, "a", "output", 0): tensor(1.0, dtype),
+        Key("parameter_before", None, "a.lora_A.weight", "", 0): tensor(0.5, "float32"),
+        Key("gradient", None, "a.lora_A.weight", "", 0): tensor(gradient, "float32"),
+        Key("parameter_after", None, "a.lora_A.weight", "", 0): tensor(after, "float32"),
+    }
+    return RankDump(Path("rank.jsonl"), 1, tensors)
+
+
+@pytest.mark.parametrize(
+    ("step", "after", "is_parted"),
+    [
+        (1, 0.5 * (1 - 3e-4), True),
+        # The last digit of the weight.
+        (1, 0.5 - 2**-24, False),
+        (1, 0.5, False),
+        # Gradients of earlier steps may move it.
+        (2, 0.5 * (1 - 3e-4), False),
+    ],
+)
+def test_decay_that_one_side_alone_has_is_parted(step: int, after: float, is_parted: bool) -> None:
+    found = [row for row in rows_of(step, 0, _dump(0.5), _dump(after), with_modules=True) if row.is_parted]
+    assert [row.key.phase for row in found] == (["parameter_after"] if is_parted else [])
+
+
+def test_gradient_that_is_lost_on_one_side_decides_nothing_about_the_update() -> None:
+    sides = _dump(0.5), _dump(0.49, gradient=1e-30)
+    rows = rows_of(1, 0, *sides, with_modules=True)
+    assert not any(row.is_parted for row in rows if row.key.phase == "parameter_after")
