@@ -188,6 +188,17 @@ def test_links_lead_somewhere() -> None:
         assert not anchor or anchor in _anchors(target), f"{page.relative_to(ROOT)}: {link}"
 
 
+def test_a_chinese_page_leads_to_chinese_pages() -> None:
+    english = set()
+    for page, link in _links():
+        file = link.partition("#")[0]
+        is_english = file.endswith(".md") and not file.endswith(CHINESE)
+        if page.name.endswith(CHINESE) and is_english and (page.parent / file.replace(".md", CHINESE)).is_file():
+            english.add((page.name, link))
+    # A page may begin with a link to itself in the other language.
+    assert {(name, link) for name, link in english if name != link.replace(".md", CHINESE)} == set()
+
+
 def _anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
