@@ -59,7 +59,9 @@ def _findings(outside: Outside, places: Iterable[_Directory], *, are_given: bool
         told.append(_described(f"{place.name} {place.path}" if are_given else place.name, mount, speed))
         if speed is not None:
             found += _slow(place, there, mount, *speed)
-    yield from found
+    # Model and data sets are often on one mount.
+    told = list(dict.fromkeys(told))
+    yield from dict.fromkeys(found)
     if are_given or not found:
         yield ok(STORAGE, "; ".join(told))
     elif unmeasured := [line for line in told if say("not measured") in line]:

@@ -60,6 +60,16 @@ def test_slow_storage_tells_how_long_a_checkpoint_takes(lay: Lay) -> None:
     assert "writes 19.1 MiB/s" in slow[0].measured and "takes 70 minutes here" in (slow[0].expected or "")
 
 
+def test_model_and_data_on_one_mount_are_told_once(lay: Lay) -> None:
+    outside = _mounted(lay(HEALTHY), "nfs4", "rw,hard")
+    recipe = Recipe.check({"model": {"path": str(outside.cwd)}, "data": {"train": [str(outside.cwd)] * 2}})
+    outside.needs = needs_of(recipe, outside.cwd / "recipe.yaml")
+    assert _found(outside, "storage")[0].measured.count("data on nfs4") == 1
+    outside.file_speed = lambda path: (20e6, 30e6)
+    slow = [each.measured for each in _found(outside, "storage")]
+    assert len(slow) == len(set(slow))
+
+
 def test_speed_of_files_is_measured_and_leaves_no_file(tmp_path: Path) -> None:
     write, read = file_speed(tmp_path)
     assert write > 0 and read > 0 and not list(tmp_path.iterdir())
