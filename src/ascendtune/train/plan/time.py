@@ -139,7 +139,10 @@ def estimate_time(
             f"({shares[0]:.0%} to {shares[2]:.0%})"
         )
     else:
-        return "the device's speed is neither public nor known from past runs: train once on it, or give --tflops"
+        return (
+            f"the device's speed in {features.precision} is neither public nor known from past runs: train three steps "
+            "or more on it, or give --tflops"
+        )
     if past is None and work.transfers:
         sent = communication(work, recipe, target.devices, speed, nodes=nodes, network=network, is_host=target.is_host)
         if sent is None:

@@ -144,7 +144,7 @@ def test_past_runs_replace_the_assumption() -> None:
 
 def test_an_unknown_device_gives_a_reason_and_no_time() -> None:
     found = estimate_time(_WORK, _STEPS, _recipe(), _TARGET, Speed(), _FEATURES)
-    assert isinstance(found, str) and "--tflops" in found
+    assert isinstance(found, str) and "--tflops" in found and "speed in bf16" in found
 
 
 def test_time_of_a_run_is_unknown_without_its_steps() -> None:
