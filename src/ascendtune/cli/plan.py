@@ -109,9 +109,10 @@ def plan(
     between_nodes = rate_of("--network", network)
     loaded, _ = Recipe.load_with_origins(recipe, overrides or [])
     target = named_target(device, ranks) if device else target_here(visible_devices(), devices)
-    target = replace(
-        target, devices=ranks, nodes=nodes, memory_bytes=bytes_of(memory) if memory else target.memory_bytes
-    )
+    target = replace(target, devices=ranks, nodes=nodes)
+    if memory:
+        # Another device, in a host that is not known.
+        target = replace(target, memory_bytes=bytes_of(memory), host_bytes=None)
     with Progress(sys.stderr) as progress, progress.counting("tracing a step"):
         answer = ask(loaded, target, dataset=cached_dataset(loaded))
     found = None
@@ -147,6 +148,8 @@ def plan(
             warn(note)
         for note in answer.estimate.notes:
             warn(note)
+        if (shortage := answer.estimate.host_shortage(target)) is not None:
+            warn(shortage)
     sys.stdout.flush()
     if fits is False:
         raise typer.Exit(1)

@@ -6,13 +6,13 @@ import os
 import re
 import resource
 from collections.abc import Iterator
-from pathlib import PurePath
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.core.units import format_bytes
+from ascendtune.machine.host_memory import memory_limit
 
 LIMITS = "limits"
 
@@ -65,16 +65,11 @@ MEMORY_LIMIT = "memory_limit"
 
 _PER_DEVICE_BYTES = 16 << 30
 """Host memory of a rank that loads a 7B model in bf16: the weights, and a margin."""
-_FILES = {
-    "": ("/sys/fs/cgroup", "memory.max"),
-    "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-}
-"""Controller in /proc/self/cgroup (empty for cgroup v2) -> root of the groups, and the file."""
 
 
 def _look_at_memory_limit(outside: Outside) -> Iterator[Finding]:
     total = outside.memory_total_bytes
-    limit = _limit(outside)
+    limit = memory_limit(outside.text)
     usable = total if limit is None else min(limit, total)
     devices = len(outside.npu_nodes) or len(outside.gpus[0])
     where = (
@@ -99,21 +94,6 @@ def _look_at_memory_limit(outside: Outside) -> Iterator[Finding]:
         )
     else:
         yield ok(MEMORY_LIMIT, say("{told}, {count} cores", told=told, count=len(os.sched_getaffinity(0))))
-
-
-def _limit(outside: Outside) -> int | None:
-    """The lowest limit in bytes of this process's control group and its parents; None if there is none."""
-    groups = dict.fromkeys(_FILES, "/")
-    for line in outside.text("/proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        groups |= {name: path for name in controllers.split(",") if name in _FILES}
-    told = [
-        outside.text(f"{_FILES[name][0]}/{each}/{_FILES[name][1]}").strip()
-        for name, path in groups.items()
-        # In a container the path may be that of the host, and the root the container's own group.
-        for each in (PurePath(path), *PurePath(path).parents)
-    ]
-    return min((int(number) for number in told if number.isdecimal() and int(number) < 1 << 60), default=None)
 
 
 MEMORY_LIMIT_CHECK = Check(

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from ascendtune.core import process
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError, NoVerdict
 from ascendtune.data.prepare import find_prepared
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.download import fetch_model, find_local
+from ascendtune.machine.host_memory import usable_memory_bytes
 from ascendtune.machine.snapshot import take_snapshot
 from ascendtune.machine.visible import Visible
 from ascendtune.recipe.recipe import Recipe
@@ -145,8 +144,7 @@ def cached_dataset(recipe: Recipe) -> TokenDataset | None:
 def target_here(visible: Visible, devices: int) -> Target:
     """The devices of this machine; ranks on a CPU share its memory."""
     if not visible.vendor.is_accelerator:
-        total = psutil.virtual_memory().total
-        return Target("cpu", take_snapshot().host.cpu_name or "CPU", total // devices, devices)
+        return Target("cpu", take_snapshot().host.cpu_name or "CPU", usable_memory_bytes() // devices, devices)
     memory = [(each.name or visible.kind, each.memory_total_bytes) for each in take_snapshot().devices]
     known = [(name, size) for name, size in memory if size]
     if not known:
@@ -156,4 +154,7 @@ def target_here(visible: Visible, devices: int) -> Target:
             remedy="give --device or --memory",
         )
     name, size = min(known, key=lambda each: each[1])
-    return Target(visible.kind, name, size, devices, True, visible.vendor.planned.context_bytes)
+    return Target(
+        visible.kind, name, size, devices, context_bytes=visible.vendor.planned.context_bytes,
+        host_bytes=usable_memory_bytes() // devices,
+    )  # fmt: skip

@@ -95,6 +95,8 @@ def require_fit(
     found = answer.estimate
     if found.fits(target.memory_bytes) is False:
         raise does_not_fit(target, found.low + found.context, found.expected + found.context, answer.changes)
+    if (shortage := found.host_shortage(target)) is not None:
+        warn(shortage)
     return {
         "expected_bytes": found.expected, "low_bytes": found.low, "high_bytes": found.high,
         "context_bytes": found.context, "moment": found.moment, "how": found.facts["how"], "at_peak": found.at_peak,

@@ -135,7 +135,7 @@ def _fitting(recipe: Recipe, request: Request) -> list[dict[str, Any]]:
                 _work(other, request)
         except AscendtuneError:
             continue
-        if estimated.fits(limit):
+        if estimated.fits(limit) and estimated.host_shortage(request.target) is None:
             sizes = {"expected": estimated.expected, "high": estimated.high}
             found.append({"keys": change.keys, "why": change.why, **sizes})
     return found

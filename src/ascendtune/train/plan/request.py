@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from ascendtune.core.units import format_bytes
 from ascendtune.machine.vendor.find import vendor_of
 
 
@@ -32,6 +33,8 @@ class Target:
     context_bytes: int = 0
     """Taken by driver, libraries and communication before the first tensor."""
     nodes: int = 1
+    host_bytes: int | None = None
+    """Host memory for each rank beside the device's; None where it is not known, or where the device shares it."""
 
     @property
     def is_host(self) -> bool:
@@ -99,6 +102,15 @@ class Estimate:
         if self.high + self.context <= memory_bytes:
             return True
         return False if self.low + self.context > memory_bytes else None
+
+    def host_shortage(self, target: Target) -> str | None:
+        """What to say where host memory is too small for what is kept there; None where it is not."""
+        if target.host_bytes is None or self.host <= target.host_bytes:
+            return None
+        return (
+            f"each rank needs {format_bytes(self.host)} of host memory, and this machine has "
+            f"{format_bytes(target.host_bytes)} for each: the kernel may end the run"
+        )
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Estimate:

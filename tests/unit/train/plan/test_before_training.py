@@ -91,6 +91,23 @@ def test_a_run_that_may_fit_starts_and_its_prediction_is_recorded(model: Path, m
     assert found is not None and found["expected_bytes"] == 8 * _GIB
 
 
+@pytest.mark.parametrize(("host_gib", "is_said"), [(None, False), (64, False), (63, True)])
+def test_offloading_to_a_host_that_is_too_small_is_said(
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    host_gib: int | None,
+    *,
+    is_said: bool,
+) -> None:
+    _given(monkeypatch, 8, _answer(replace(_estimate(5 * _GIB, 6 * _GIB, 7 * _GIB), host=64 * _GIB)))
+    host = None if host_gib is None else host_gib * _GIB
+    target = Target("npu", "Ascend910B4", 8 * _GIB, 1, host_bytes=host)
+    monkeypatch.setattr(before_training, "target_here", lambda *_: target)
+    assert require_fit(_recipe(model), model, _PREPARED, devices=1) is not None
+    assert bool(caplog.records) is is_said
+
+
 def test_the_expected_step_time_is_recorded(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(ModelFlops(Passes(1e9, 2e9), Passes(), (), True), (), 0, 0, 0, "bf16", "llama")
     estimate = _estimate(7 * _GIB, 8 * _GIB, 9 * _GIB)

@@ -1,0 +1,47 @@
+"""Host memory that this process may use: of the machine, or of its control group (container, Slurm step, pod)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path, PurePath
+
+import psutil
+
+_FILES = {
+    "": ("/sys/fs/cgroup", "memory.max"),
+    "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+}
+"""Controller in /proc/self/cgroup (empty for cgroup v2) -> root of the groups, and the file."""
+
+
+def memory_limit(text_of: Callable[[str], str]) -> int | None:
+    """The lowest limit in bytes of this process's control group and its parents; None if there is none.
+
+    Args:
+        text_of: the content of a file; empty where it cannot be read.
+    """
+    groups = dict.fromkeys(_FILES, "/")
+    for line in text_of("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        groups |= {name: path for name in controllers.split(",") if name in _FILES}
+    told = [
+        text_of(f"{_FILES[name][0]}/{each}/{_FILES[name][1]}").strip()
+        for name, path in groups.items()
+        # In a container the path may be that of the host, and the root the container's own group.
+        for each in (PurePath(path), *PurePath(path).parents)
+    ]
+    return min((int(number) for number in told if number.isdecimal() and int(number) < 1 << 60), default=None)
+
+
+def usable_memory_bytes() -> int:
+    """Memory of this machine, or the limit of this process's control group where that is less."""
+    total: int = psutil.virtual_memory().total
+    limit = memory_limit(_text_of)
+    return total if limit is None else min(total, limit)
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
