@@ -10,7 +10,7 @@ import typer
 
 from ascendtune.cli.options import AsJson, LanguageOption
 from ascendtune.cli.terminal import colour, table, width
-from ascendtune.core.terminal_text import columns_of
+from ascendtune.core.terminal_text import columns_of, wrap_words
 from ascendtune.core.units import format_bytes
 from ascendtune.machine.language import say
 from ascendtune.machine.npu.topology import LINKS, Topology, cores_of
@@ -253,10 +253,8 @@ def _host(host: HostInfo) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    import textwrap
-
     limit = width(sys.stdout)
-    return textwrap.wrap(text, limit, subsequent_indent="  ") if limit else [text]
+    return wrap_words(text, limit, rest="  ") if limit else [text]
 
 
 def _memory(used: int | None, total: int | None) -> str:

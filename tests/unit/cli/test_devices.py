@@ -18,6 +18,10 @@ from pathlib import Path
 
 import pytest
 
+from ascendtune.cli import devices
+from ascendtune.core import language
+from ascendtune.core.terminal_text import columns_of
+from ascendtune.machine.host import HostInfo
 from ascendtune.machine.inventory import Accelerator
 
 TESTS = Path(__file__).parents[2]
@@ -104,6 +108,15 @@ def test_table_of_devices_fits_a_narrow_terminal(printing: Callable[[str], str])
         assert "\x1b" not in shown and "51.3 GiB / 64.0 GiB" in shown
         assert max(map(len, shown.splitlines())) <= columns
     assert "\x1b[1mname" in _on_terminal(path, 100)
+
+
+def test_chinese_lines_fit_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "width", lambda stream: 40)
+    host = HostInfo("node1", "x86_64", "Kylin 10", "6.1", "EPYC", 192, 96, 2.5, 1 << 40, 1 << 39, None, {})
+    with language.using("zh"):
+        lines = devices._wrapped(devices._host(host))
+    assert len(lines) > 2 and max(map(columns_of, lines)) <= 40
+    assert all(line.startswith("  ") for line in lines[1:])
 
 
 def test_an_alarm_is_coloured(printing: Callable[[str], str]) -> None:
