@@ -33,6 +33,7 @@ from ascendtune.train.prepare import prepare_run
 from ascendtune.train.setup import set_up
 from ascendtune.train.strategy.deepspeed import DeepSpeedStrategy, require_accepted
 from ascendtune.train.supervision import Phases
+from families.measure import write_model
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train
@@ -121,6 +122,22 @@ def test_a_run_goes_on_bit_by_bit(train_on_ranks: Train, stage: int, method: dic
     after = list(trained.run.read_metrics())
     assert [[each[key] for key in EXACT] for each in after] == [[each[key] for key in EXACT] for each in before]
     assert all(torch.equal(weight, weights[name]) for name, weight in trained.weights().items())
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_ranks_whose_tokens_all_go_past_the_experts_train_along(
+    train: Train, train_on_ranks: Train, tiny_model: Path, tmp_path: Path, stage: int
+) -> None:
+    """LongCat's router chooses between experts in one tensor and none: a short row may use none."""
+    rows = tmp_path / "short.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": word, "completion": "tips"}) + "\n" for word in ("a", "atom") * 4))
+    changes: dict[str, Any] = {
+        "model": {"path": str(write_model("longcat_flash", tmp_path / "longcat", tiny_model))},
+        "data": {"train": str(rows), "packing": False},
+        "optim": {**SHORT, "max_steps": 2, "optimizer": "sgd"},
+    }
+    together = train_on_ranks(4, batch={"per_device": 1}, parallel=deepspeed(stage=stage), **changes)
+    assert_same(together, train(batch={"per_device": 4}, **changes))
 
 
 def test_a_checkpoint_is_read_by_deepspeed_on_as_many_ranks_only(train_on_ranks: Train) -> None:

@@ -43,7 +43,7 @@ from ascendtune.train.dump.whole_tensors import EngineTensors
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import GroupStrategy, MakeOptimizer, RootModule
 from ascendtune.train.strategy.deepspeed_disk import SwappedState, fit_buffers, require_disk, swap_directories
-from ascendtune.train.tuner.targets import listed_experts
+from ascendtune.train.tuner.targets import bypassed_experts, listed_experts
 
 # Its directory inside a checkpoint.
 _TAG = "zero"
@@ -81,6 +81,8 @@ class DeepSpeedStrategy(GroupStrategy):
             self.recipe, compute=precision.compute, ranks=self.world_size, hidden_size=_hidden_size(root)
         )
         require_divisible(root.model, precision, stage=self._stage, ranks=self.world_size)
+        if self._stage > 0 and self.world_size > 1:
+            _use_bypassed_experts(root, stage=self._stage)
         if self._swaps:
             require_disk(config, compute=precision.compute)
             fit_buffers(config, root, ranks=self.world_size)
@@ -313,6 +315,25 @@ def require_divisible(model: nn.Module, precision: Precision, *, stage: int, ran
             code="experts-not-divisible",
             remedy="use parallel.strategy: fsdp or ddp",
         )
+
+
+def _use_bypassed_experts(root: RootModule, *, stage: int) -> None:
+    """Let experts that a rank's tokens all bypass have gradients of zeros there, and be one module to ZeRO-3.
+
+    Without the zeros ranks would sum tensors of different sizes. ZeRO-3 compares the modules that the ranks call, of
+    which there are more inside where more experts are used.
+    """
+    from deepspeed.utils import set_z3_leaf_module
+
+    def add_nothing(module: nn.Module, _: Any, output: torch.Tensor) -> torch.Tensor:
+        trained = [each for each in module.parameters(recurse=False) if each.requires_grad]
+        return output + sum(each.flatten()[0] * 0 for each in trained)
+
+    for module in bypassed_experts(root.model):
+        # The engine's own hooks, which divide weights again after a call, are registered later and run after this one.
+        module.register_forward_hook(add_nothing)
+        if stage == 3:
+            set_z3_leaf_module(module, True)
 
 
 def _hidden_size(root: nn.Module) -> int | None:

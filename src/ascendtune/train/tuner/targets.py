@@ -331,6 +331,17 @@ def listed_experts(model: Any) -> list[nn.Module]:
     return [model.get_submodule(name) for mixture in find_mixtures(model) for name in mixture.modules]
 
 
+def bypassed_experts(model: Any) -> list[nn.Module]:
+    """Modules with experts in one parameter that no token may go to: their router has outputs for none (LongCat's)."""
+    found = []
+    for mixture in find_mixtures(model):
+        outputs = max(width for each in mixture.routers for width in _output_widths(model.get_submodule(each)))
+        # One of LongCat's parameters has rows, which nothing uses, for the outputs that are no experts.
+        if any(model.get_parameter(name).shape[0] < outputs for name in mixture.parameters):
+            found += [model.get_submodule(name.rpartition(".")[0]) for name in mixture.parameters]
+    return list(dict.fromkeys(found))
+
+
 def _candidates(children: dict[str, nn.Module]) -> Iterator[tuple[int, list[str]]]:
     """(number of experts, children that hold them)."""
     stacks: dict[int, list[str]] = {}
