@@ -101,7 +101,7 @@ def _files(run: RunDir, which: str | None, repository: str, base: str | None) ->
     from ascendtune.core.checkpoint_names import named_weights
     from ascendtune.hub.trained import weights_of_run
     from ascendtune.hub.upload_files import CARD, PICTURE, UploadFile, files_of_model
-    from ascendtune.train.report.model_card import base_on_hub, model_card, written_by_user
+    from ascendtune.train.report.model_card import base_on_hub, model_card, revision_of_base, written_by_user
 
     step = None
     if which is None or (checkpoint := named_weights(run, which)) == run.model:
@@ -109,8 +109,11 @@ def _files(run: RunDir, which: str | None, repository: str, base: str | None) ->
     else:
         weights = Path(weights_named(f"{run.path}@{which}"))
         step = next(each for each in run.checkpoint_steps() if run.checkpoint(each) == checkpoint)
-    base = base or base_on_hub(run)
-    files, left_out = files_of_model(weights, base)
+    own = base_on_hub(run)
+    # The recipe's revision is one of its own base.
+    revision = revision_of_base(run) if own is not None and base in (None, own) else None
+    base = base or own
+    files, left_out = files_of_model(weights, base, revision)
     picture = run.path / PICTURE
     if with_picture := picture.is_file() and not picture.is_symlink():
         files.append(UploadFile(PICTURE, picture))

@@ -54,7 +54,8 @@ def base_of_adapter(adapter: Path) -> Path:
         MachineError: a hub id that cannot be downloaded.
     """
     config = adapter / "adapter_config.json"
-    base = read_adapter_config(config).get("base_model_name_or_path")
+    names = read_adapter_config(config)
+    base = names.get("base_model_name_or_path")
     if not base:
         raise InputError(
             "the adapter does not name its base model",
@@ -63,7 +64,7 @@ def base_of_adapter(adapter: Path) -> Path:
             where=config,
         )
     try:
-        return fetch_model(base)
+        return fetch_model(base, names.get("revision"))
     except AscendtuneError as error:
         raise type(error)(
             f"the base model of this adapter, {base}: {error.what}",

@@ -40,11 +40,14 @@ def is_adapter(directory: Path) -> bool:
     return (directory / _ADAPTER_CONFIG).is_file()
 
 
-def files_of_model(directory: Path, base: str | None) -> tuple[list[UploadFile], list[str]]:
+def files_of_model(
+    directory: Path, base: str | None, revision: str | None = None
+) -> tuple[list[UploadFile], list[str]]:
     """The weights, configs and tokenizer files in `directory`, and the names of what stays here.
 
     Args:
         base: id of the base model on the hub; an adapter's config names it in place of a path of this machine.
+        revision: of the base, on which the adapter was trained; None: what its config says.
 
     Raises:
         InputError: nothing there is a model, or the base of an adapter is not known.
@@ -60,11 +63,11 @@ def files_of_model(directory: Path, base: str | None) -> tuple[list[UploadFile],
             remedy="give a run whose training has ended",
             where=directory,
         )
-    files = [UploadFile(each.name, _public(each, base) if each.name in _JSON else each) for each in taken]
+    files = [UploadFile(each.name, _public(each, base, revision) if each.name in _JSON else each) for each in taken]
     return files, [each.name for each in entries if each not in taken and each.name != CARD]
 
 
-def _public(path: Path, base: str | None) -> Path | bytes:
+def _public(path: Path, base: str | None, revision: str | None) -> Path | bytes:
     """The file, or its content without paths of this machine."""
     content = read_regular_file(path)
     values = parsed_json(content, path)
@@ -80,4 +83,6 @@ def _public(path: Path, base: str | None) -> Path | bytes:
                 where=path,
             )
         kept["base_model_name_or_path"] = base
+        if revision is not None:
+            kept["revision"] = revision
     return content if kept == values else json.dumps(kept, indent=2, ensure_ascii=False).encode() + b"\n"

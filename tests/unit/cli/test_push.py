@@ -170,6 +170,17 @@ def test_adapter_names_its_base_on_the_hub(hub: Hub, run: RunDir) -> None:
     assert b"base_model: Qwen/Qwen3-8B\nbase_model_relation: adapter\n" in hub.files["README.md"]
 
 
+@pytest.mark.parametrize(("base", "revision"), [(None, "step3000"), ("Qwen/Qwen3-8B", "step3000"), ("me/copy", None)])
+def test_adapter_names_the_revision_of_its_base(hub: Hub, run: RunDir, base: str | None, revision: str | None) -> None:
+    _make_adapter(run)
+    recipe = {**_RECIPE, "model": {"path": "Qwen/Qwen3-8B", "revision": "step3000"}}
+    run.recipe.write_text(yaml.safe_dump(recipe))
+    run.update(model_directory="/home/alice/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/0123")
+    push(run.path, "o/m", base=base, yes=True)
+    config = json.loads(hub.files["adapter_config.json"])
+    assert (config["base_model_name_or_path"], config.get("revision")) == (base or "Qwen/Qwen3-8B", revision)
+
+
 @pytest.mark.parametrize("entry", ["", "This one likes cats.\n"])
 def test_form_of_peft_is_replaced_and_a_card_of_the_user_is_kept(hub: Hub, run: RunDir, entry: str) -> None:
     _make_adapter(run)

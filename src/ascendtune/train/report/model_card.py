@@ -66,6 +66,16 @@ def base_on_hub(run: RunDir) -> str | None:
     return path if _HUB_ID.fullmatch(path) and is_from_cache else None
 
 
+def revision_of_base(run: RunDir) -> str | None:
+    """The revision that the recipe asks for of a base model on the hub.
+
+    Raises:
+        MachineError: a record of the run is damaged.
+    """
+    revision = _at(_recipe(run), "model.revision")
+    return revision if isinstance(revision, str) else None
+
+
 def written_by_user(directory: Path) -> bool:
     """Whether `directory` has a model card, and not only PEFT's form without an entry.
 

@@ -40,6 +40,8 @@ def continue_adapter(model: Any, section: MethodSection, directory: Path, config
         task_type=None,
         modules_to_save=[*whole, "score"] if scores else whole or None,
         base_model_name_or_path=model.name_or_path,
+        # Of the earlier base.
+        revision=None,
         inference_mode=False,
         **options,
     )
