@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import socket
+import time
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,33 +103,44 @@ class Outcome:
     refused: str = ""
     """The reason, where the combination is refused before anything starts."""
     failed: str = ""
+    run: RunDir | None = None
+    seconds: float = 0.0
+    """From the start of the ranks to their end."""
 
 
-def attempt(values: dict[str, Any], ranks: int) -> Outcome:
-    """Train; on several ranks in forked processes, which need not import anything again."""
-    from ascendtune.core.errors import RecipeError
+def attempt(values: dict[str, Any], ranks: int, *, killed_after: float | None = None) -> Outcome:
+    """Train; on several ranks in forked processes, which need not import anything again.
+
+    Args:
+        killed_after: seconds after which all ranks are killed, where they are not done by then.
+    """
+    from ascendtune.core.errors import DataError, RecipeError
 
     try:
         run = prepared(values)
-    except RecipeError as error:
+    except (RecipeError, DataError) as error:
         return Outcome(None, refused=error.what)
     context = multiprocessing.get_context("fork")
     results = context.SimpleQueue()
     processes = [
         context.Process(target=_be_rank, args=(run, variables, results)) for variables in variables_of_ranks(ranks)
     ]
+    begun = time.monotonic()
     for each in processes:
         each.start()
+    last = begun + (_PATIENCE_SECONDS if killed_after is None else killed_after)
     for each in processes:
-        each.join(timeout=_PATIENCE_SECONDS)
+        each.join(timeout=max(0.0, last - time.monotonic()))
+    for each in processes:
         if each.is_alive():
             each.kill()
+            each.join()
     failures = []
     while not results.empty():
         failures.append(results.get())
     if failures or any(each.exitcode for each in processes):
         return Outcome(None, failed=failures[0] if failures else f"exit codes {[each.exitcode for each in processes]}")
-    return Outcome(curve_of(run))
+    return Outcome(curve_of(run), run=run, seconds=time.monotonic() - begun)
 
 
 def prepared(values: dict[str, Any]) -> RunDir:

@@ -1,55 +1,40 @@
 """Draw recipes and hold each against its plain form: `make drawn-recipes`.
 
-A recipe is drawn in two parts: what decides the numbers (model, data, method, optimizer), and what must not change them
-(strategy, ranks, how a step is cut into micro-batches, recomputing, kernels, attention, evaluations, a resumed start).
+A recipe is drawn in two parts (`draw.py`): what decides the numbers (model, data, method, optimizer), and what must not
+change them (strategy, ranks, how a step is cut into micro-batches, recomputing, kernels, attention, a resumed start).
 Both parts together are trained, and the first part alone on one device. Each drawn recipe is refused before anything
-starts, or gives the same losses and gradient norms: within the matrix's tolerance, or within what cutting the plain
-form into other micro-batches does to them, which is rounding. Where a run is cut off after a checkpoint and started
-again, the steps behind it are the same bit by bit.
+starts, or gives the same losses, gradient norms, evaluations and weights: within the matrix's tolerance, or within what
+cutting the plain form into other micro-batches does to them, which is rounding. Where a run is cut off after a
+checkpoint or killed, and started again, the steps behind it and the weights are the same bit by bit; on another number
+of ranks they are the same as nearly as those of two strategies.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
-import json
-import os
-import random
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from families.measure import write_model
-from matrix.cells import Outcome, asked, attempt, write_rows
-from matrix.page import same
+import torch
+
+from matrix.cells import Outcome, attempt
+from matrix.draw import Drawn, Restart, draw
+from matrix.page import TOLERANCE
 from matrix.simulated import DEEPSPEED
 
-MODELS = (
-    *("llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "gemma4_text", "phi3", "glm4", "gpt2", "gpt_neox", "olmo2"),
-    *("qwen3_moe", "mixtral", "deepseek_v3", "gpt_oss", "cohere2", "granite", "falcon_h1", "qwen3_next", "smollm3"),
-)
-_ROWS_OF_A_STEP = 4
 _OF_NOISE = 4.0
 """How often a difference may be that of rounding."""
 _OF_MUON = 2e-4
 """Of muon, which orthogonalises in bf16: eager attention alone moves a gradient norm by 6e-5 in two steps of it."""
-
-
-@dataclass(frozen=True)
-class Drawn:
-    number: int
-    plain: dict[str, Any]
-    changed: dict[str, Any]
-    ranks: int
-    is_random: bool
-    resumes: bool
-    words: str
-    """What was drawn, for the reader."""
+_OF_BF16 = 5e-2
+"""Of numbers that are computed or summed in bf16, which has three digits."""
+_OF_BF16_OF_DEEPSPEED = 1e-1
+"""DeepSpeed computes with weights that are rounded altogether."""
+_OF_WEIGHTS = 1e-3
+"""Of a whole tensor: AdamW moves a weight whose gradient is rounding by as much as any other."""
 
 
 def main() -> int:
@@ -73,140 +58,10 @@ def main() -> int:
             wrong, refused = wrong + bool(problem), refused + bool(reason)
             state = f"WRONG {problem}" if problem else f"refused ({reason})" if reason else "same"
             print(f"{drawn.number} {state}: {drawn.words}", flush=True)
+            for kind in ("plain", "changed", "cut"):
+                shutil.rmtree(Path(directory) / f"{kind}-{drawn.number}", ignore_errors=True)
     print(f"{arguments.count} recipes, {refused} refused, {wrong} wrong")
     return 1 if wrong else 0
-
-
-def draw(seed: int, count: int, directory: Path) -> Iterator[Drawn]:
-    """`count` recipes; the models and rows that they name are written below `directory` when they are needed."""
-    from tiny_model import write_tiny_model
-
-    os.environ |= {"XDG_CACHE_HOME": str(directory / "cache"), "XDG_STATE_HOME": str(directory / "state")}
-    tokenizer, files = write_tiny_model(directory / "tokenizer"), write_rows(directory)
-    for number in range(count):
-        # Each number has a draw of its own, whatever came before it.
-        one = random.Random(f"{seed} {number}")
-        while not _is_allowed(drawn := _draw(one, number, files, directory)):
-            pass
-        model = Path(drawn.plain["model"]["path"])
-        if not (model / "config.json").is_file():
-            write_model(model.name, model, tokenizer)
-        yield drawn
-
-
-def _draw(one: random.Random, number: int, files: dict[str, Path], directory: Path) -> Drawn:
-    name = one.choice(MODELS)
-    numbers, is_random = _numbers(one)
-    neutral, ranks = _neutral(one)
-    per_device = one.choice([each for each in (1, 2, 4) if each * ranks <= _ROWS_OF_A_STEP])
-    model, accumulate = directory / "models" / name, _ROWS_OF_A_STEP // (per_device * ranks)
-    plain = _recipe(numbers, files, model, directory / f"plain-{number}", _ROWS_OF_A_STEP, 1)
-    changed = _recipe(numbers, files, model, directory / f"changed-{number}", per_device, accumulate)
-    words = f"{name} × {ranks}, {per_device} a batch, {json.dumps(_merged(numbers, neutral))}"
-    return Drawn(number, plain, _merged(changed, neutral), ranks, is_random, one.random() < 0.4, words)
-
-
-def _is_allowed(drawn: Drawn) -> bool:
-    """Whether the recipe's own check lets it pass: what it refuses is tested elsewhere."""
-    from ascendtune.core.errors import RecipeError
-    from ascendtune.recipe.recipe import Recipe
-
-    try:
-        Recipe.check(drawn.changed)
-    except RecipeError:
-        return False
-    return drawn.changed["parallel"].get("fsdp", {}).get("replicas") in (None, 1, drawn.ranks // 2)
-
-
-def _numbers(one: random.Random) -> tuple[dict[str, Any], bool]:
-    """Keys that decide the numbers, and whether some of these are drawn anew for each micro-batch."""
-    loss = one.choice(("pretrain", "sft", "sft", "reward", "sigmoid", "hinge", "ipo", "kto", "orpo", "simpo"))
-    tuner = one.choice(("full", "full", "freeze", "lora", "lora", "oft"))
-    method: dict[str, Any] = {"tuner": tuner}
-    if tuner == "lora":
-        method["lora"] = _some(one, {
-            "rank": [1, 3, 8], "alpha": [4.0], "rslora": [True], "dora": [True], "init": ["pissa"], "dropout": [0.2],
-            "modules_to_save": ["all-embeddings"], "plus_ratio": [8.0],
-        })  # fmt: skip
-    elif tuner == "oft":
-        method["oft"] = _some(one, {
-            "block_size": [4, 8], "module_dropout": [0.3], "coft": [True], "block_share": [True],
-            "cayley_neumann": [False], "modules_to_save": ["all-embeddings"],
-        })  # fmt: skip
-    elif tuner == "freeze":
-        method["freeze"] = _some(one, {"first_layers": [1], "last_layers": [1], "extra": [["embed_tokens"]]})
-    if loss == "sft":
-        method["sft"] = _some(one, {"loss": ["dft", "eaft", "asft"], "neftune_alpha": [5.0]})
-    elif loss not in ("pretrain", "reward"):
-        method["preference"] = _some(one, {
-            "beta": [0.3], "label_smoothing": [0.1], "sft_weight": [0.5], "desirable_weight": [2.0],
-        })  # fmt: skip
-    keys: dict[str, Any] = {
-        "loss": loss,
-        "method": method,
-        "model": _some(one, {"new_tokens": [["<moon>"]], "new_layers": [1]}, most=1),
-        "data": _some(one, {
-            "max_length": [24, 30], "on_long_row": ["drop"], "packing": [True, False], "eval_rows": [3],
-            "loss_on": ["all"] if loss == "sft" else ["assistant"],
-        }),
-        "optim": _some(one, {
-            "optimizer": ["adafactor", "muon", "sgd"], "scheduler": ["linear", "constant"], "warmup_steps": [2],
-            "weight_decay": [0.1], "max_grad_norm": [None, 0.01], "beta2": [0.95],
-        }),
-        "seed": one.choice((0, 42)),
-    }  # fmt: skip
-    tuned = method.get(tuner, {})
-    is_random = "dropout" in tuned or "module_dropout" in tuned or "neftune_alpha" in method.get("sft", {})
-    return keys, is_random
-
-
-def _neutral(one: random.Random) -> tuple[dict[str, Any], int]:
-    """Keys that must not change the numbers, and the number of ranks."""
-    strategy = one.choice(("none", "ddp", "fsdp", "fsdp", "deepspeed", "deepspeed"))
-    ranks = 1 if strategy == "none" else one.choice((1, 2, 2, 4))
-    parallel: dict[str, Any] = {} if strategy == "none" else {"strategy": strategy}
-    if strategy == "fsdp":
-        parallel["fsdp"] = _some(one, {
-            "reshard": [False], "offload": [True], "sync_each_batch": [True, False], "replicas": [1, 2],
-        })  # fmt: skip
-    elif strategy == "deepspeed":
-        parallel["deepspeed"] = {"stage": one.randrange(4)} | _some(one, {
-            "offload_optimizer": ["cpu"], "offload_param": ["cpu"],
-        })  # fmt: skip
-    keys = {
-        "parallel": parallel,
-        "memory": _some(one, {"gradient_checkpointing": [True], "offload_activations": [True]}),
-        "model": _some(one, {"attention": ["eager", "sdpa"]}),
-        "kernel": _some(one, {name: [False] for name in ("rms_norm", "rotary", "swiglu", "experts")}),
-        "deterministic": one.random() < 0.3,
-        "eval": {"every_steps": 1} if one.random() < 0.3 else {},
-    }
-    return keys, ranks
-
-
-def _some(one: random.Random, choices: dict[str, list[Any]], most: int = 3) -> dict[str, Any]:
-    names = one.sample(sorted(choices), one.randint(0, min(most, len(choices))))
-    return {name: copy.deepcopy(one.choice(choices[name])) for name in names}
-
-
-def _recipe(
-    numbers: dict[str, Any], files: dict[str, Path], model: Path, directory: Path, per_device: int, accumulate: int
-) -> dict[str, Any]:
-    from matrix.cells import WAYS
-
-    base = asked(numbers["loss"], "full", WAYS[0], files, model, directory)
-    changes = {key: value for key, value in numbers.items() if key != "loss"}
-    return _merged(_merged(base, changes), {
-        "batch": {"per_device": per_device, "accumulate": accumulate},
-        "checkpoint": {"resume": "auto", "every_steps": 1, "keep": 9},
-    })  # fmt: skip
-
-
-def _merged(recipe: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(recipe)
-    for key, value in changes.items():
-        merged[key] = _merged(merged.get(key) or {}, value) if isinstance(value, dict) else value
-    return merged
 
 
 def _try(drawn: Drawn) -> tuple[str, str]:
@@ -218,39 +73,9 @@ def _try(drawn: Drawn) -> tuple[str, str]:
     for outcome in (plain, changed):
         if outcome.refused or outcome.failed:
             return "", outcome.refused or outcome.failed.rpartition("RecipeError: ")[2].split("\n")[0]
-    if not drawn.is_random and not same(changed, plain) and not _is_rounding(drawn, changed, plain):
-        return f"differs: {_short(changed)} | plain {_short(plain)}", ""
-    return _resumed(drawn, changed) if drawn.resumes else "", ""
-
-
-def _is_rounding(drawn: Drawn, changed: Outcome, plain: Outcome) -> bool:
-    """Whether the two differ by no more than the plain form does from itself in single rows."""
-    cut = {"per_device": 1, "accumulate": _ROWS_OF_A_STEP}
-    runs = drawn.plain["run_dir"].replace("plain-", "cut-")
-    other = attempt({**drawn.plain, "run_dir": runs, "batch": cut}, 1)
-    if not plain.curve or not changed.curve or not other.curve:
-        return False
-    noise = [abs(one - two) / abs(one) for one, two in zip(plain.curve, other.curve, strict=True)]
-    found = [abs(one - two) / abs(one) for one, two in zip(plain.curve, changed.curve, strict=True)]
-    least = _OF_MUON if drawn.plain["optim"].get("optimizer") == "muon" else 0.0
-    return max(found) <= max(_OF_NOISE * max(noise), least)
-
-
-def _resumed(drawn: Drawn, whole: Outcome) -> str:
-    """What is wrong with a start from the checkpoint of the first step."""
-    from ascendtune.core.rundir import RunDir
-
-    run = RunDir(Path(drawn.changed["run_dir"].replace("{name}", drawn.changed["name"])))
-    if 1 not in (steps := run.checkpoint_steps()):
-        return f"no checkpoint of step 1, but of {steps}"
-    for step in steps[1:]:
-        shutil.rmtree(run.checkpoint(step))
-    shutil.rmtree(run.model)
-    run.update(state="running")
-    again = attempt(drawn.changed, drawn.ranks)
-    if again.refused or again.failed:
-        return f"does not go on: {again.refused or again.failed[-1500:]}"
-    return "" if again.curve == whole.curve else f"goes on otherwise: {_short(again)} | whole {_short(whole)}"
+    if not drawn.is_random and (difference := _beyond_rounding(drawn, changed, plain)):
+        return difference, ""
+    return _restarted(drawn, changed, drawn.restart) if drawn.restart else "", ""
 
 
 def _is_refusal(outcome: Outcome) -> bool:
@@ -258,8 +83,120 @@ def _is_refusal(outcome: Outcome) -> bool:
     return "\nascendtune.core.errors.RecipeError: " in outcome.failed
 
 
+def _beyond_rounding(drawn: Drawn, changed: Outcome, plain: Outcome) -> str:
+    """Where the two differ by more than the plain form does from itself in single rows; empty where they do not."""
+    numbers, weights = _numbers_apart(changed, plain), _weights_apart(changed, plain)
+    least = _least(drawn)
+    if numbers <= max(TOLERANCE, least) and weights <= max(_OF_WEIGHTS, least):
+        return ""
+    cut = {"per_device": 1, "accumulate": drawn.plain["batch"]["per_device"]}
+    runs = drawn.plain["run_dir"].replace("plain-", "cut-")
+    other = attempt({**drawn.plain, "run_dir": runs, "batch": cut}, 1)
+    if other.curve is None:
+        return f"the plain form in single rows failed: {other.refused or other.failed[-1500:]}"
+    if numbers > max(_OF_NOISE * _numbers_apart(other, plain), TOLERANCE, least):
+        return f"differs by {numbers:.2g}: {_short(changed)} | plain {_short(plain)} | in single rows {_short(other)}"
+    noise = _weights_apart(other, plain)
+    if weights > max(_OF_NOISE * noise, _OF_WEIGHTS, least):
+        return f"weights differ by {weights:.2g}, of the plain form in single rows by {noise:.2g}"
+    return ""
+
+
+def _least(drawn: Drawn) -> float:
+    """A difference that the recipe's own types explain."""
+    if "bf16" in (drawn.changed["precision"], drawn.changed["parallel"].get("reduce_dtype")):
+        return _OF_BF16_OF_DEEPSPEED if drawn.changed["parallel"].get("strategy") == "deepspeed" else _OF_BF16
+    return _OF_MUON if drawn.plain["optim"].get("optimizer") == "muon" else 0.0
+
+
+def _numbers_apart(one: Outcome, two: Outcome) -> float:
+    """The largest relative difference of losses, norms and evaluations; infinite where there are more of one."""
+    return _apart(_numbers_of(one), _numbers_of(two))
+
+
+def _apart(ours: list[float], theirs: list[float]) -> float:
+    if ours == theirs:
+        return 0.0
+    if len(ours) != len(theirs):
+        return float("inf")
+    pairs = zip(ours, theirs, strict=True)
+    return max(abs(a - b) / max(abs(a), abs(b), 1e-30) if None not in (a, b) else float(a != b) for a, b in pairs)
+
+
+def _numbers_of(outcome: Outcome) -> list[float]:
+    assert outcome.curve is not None and outcome.run is not None
+    evaluations = [each[key] for each in outcome.run.read_evaluations() for key in ("step", "loss")]
+    return [*outcome.curve, *evaluations, outcome.run.read()["exported_step"]]
+
+
+def _weights_apart(one: Outcome, two: Outcome) -> float:
+    """The largest distance of a tensor in the exported models, as a part of its length."""
+    ours, theirs = _as_changes(_weights_of(one)), _as_changes(_weights_of(two))
+    if ours.keys() != theirs.keys():
+        return float("inf")
+    return max(float((ours[name] - theirs[name]).norm() / theirs[name].norm().clamp_min(1e-30)) for name in ours)
+
+
+def _weights_of(outcome: Outcome) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    assert outcome.run is not None
+    return {name: each for file in outcome.run.model.glob("*.safetensors") for name, each in load_file(file).items()}
+
+
+def _as_changes(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The product of each adapter in the place of its matrices, whose signs are those of a decomposition."""
+    changes = {}
+    for name, each in weights.items():
+        if ".lora_A." in name:
+            changes[name] = weights[name.replace(".lora_A.", ".lora_B.")].double() @ each.double()
+        elif ".lora_B." not in name:
+            changes[name] = each.double()
+    return changes
+
+
+def _restarted(drawn: Drawn, whole: Outcome, restart: Restart) -> str:
+    """What is wrong with a run that is cut off, or killed, and started again."""
+    expected, weights = _numbers_of(whole), _weights_of(whole)
+    values, run = drawn.changed, whole.run
+    assert run is not None
+    if restart.is_killed:
+        values = {
+            **values,
+            "run_dir": values["run_dir"].replace("changed-", "cut-"),
+            "name": f"{values['name']}-killed",
+        }
+        attempt(values, drawn.ranks, killed_after=restart.after * whole.seconds)
+    else:
+        steps = run.checkpoint_steps()
+        if not steps:
+            return ""
+        for step in steps[1 + int(restart.after * (len(steps) - 1)) :]:
+            shutil.rmtree(run.checkpoint(step))
+        shutil.rmtree(run.model)
+        run.update(state="running")
+    again = attempt(values, restart.ranks)
+    if again.refused or again.failed:
+        return f"does not go on: {again.refused or again.failed[-1500:]}"
+    if restart.ranks == drawn.ranks:
+        return _difference(again, expected, weights)
+    apart = _apart(_numbers_of(again), expected)
+    if drawn.is_random or apart <= max(_OF_NOISE * TOLERANCE, _least(drawn)):
+        return ""
+    return f"on {restart.ranks} ranks goes on by {apart:.2g} otherwise: {_short(again)} | whole {expected}"
+
+
+def _difference(again: Outcome, expected: list[float], weights: dict[str, torch.Tensor]) -> str:
+    """What is not bit by bit as it was."""
+    if _numbers_of(again) != expected:
+        return f"goes on otherwise: {_numbers_of(again)} | whole {expected}"
+    found = _weights_of(again)
+    changed = [name for name in weights if name not in found or not torch.equal(found[name], weights[name])]
+    return f"goes on to other weights: {changed}" if changed else ""
+
+
 def _short(outcome: Outcome) -> str:
-    return " ".join(f"{value:.7g}" for value in outcome.curve or [])
+    return " ".join("none" if each is None else f"{each:.7g}" for each in _numbers_of(outcome))
 
 
 if __name__ == "__main__":
