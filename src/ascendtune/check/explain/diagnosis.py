@@ -254,8 +254,8 @@ def _ends(event: Event, fatal: list[Event]) -> bool:
 def _failed_before(event: Event, end: Event) -> bool:
     """Whether `event` is a failure that was said shortly before `end`."""
     is_near = event.source == end.source and 0 < end.number - event.last <= _NEAR_LINES
-    is_failure = event.hit.entry.kind in ("cause", "symptom", "detail") or event.is_raised
-    return is_near and is_failure and not is_of_script(event)
+    is_other = is_of_script(event) or (event.hit.entry.waits and end.rank not in (None, event.rank))
+    return is_near and not is_other and (event.hit.entry.kind in ("cause", "symptom", "detail") or event.is_raised)
 
 
 def _is_told_after(event: Event, end: Event) -> bool:

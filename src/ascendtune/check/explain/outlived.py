@@ -13,8 +13,9 @@ from ascendtune.check.explain.event import Event
 
 _STEPS = 3
 """Figures of steps, or progress bars, after which a job is believed to have outlived a command of its script."""
-_LOSSES = 5
-"""Losses of a training after which it is believed to have outlived any other complaint."""
+_LOSSES, _OWN_LOSSES = 5, 2
+"""Losses of a training after which it is believed to have outlived any other complaint; losses of the process itself,
+where prefixes name the processes."""
 _MOST_LOSSES = 100
 """Lines with a loss that are looked at; of many ranks each has some among them."""
 _PROGRESS = re.compile(
@@ -80,12 +81,13 @@ class _GoneOn:
 
     def _has_losses(self, event: Event) -> bool:
         """Whether several different losses follow; of a process that a prefix names only its own count."""
+        enough = _OWN_LOSSES if event.speaker else _LOSSES
         first = bisect(self._losses, event.last, key=lambda loss: loss[0])
         rows = set[str]()
         for _, row in self._losses[first : first + _MOST_LOSSES]:
             if not event.speaker or lines_of.read(row).speaker == event.speaker:
                 rows.add(row)
-            if len(rows) == _LOSSES:
+            if len(rows) == enough:
                 return True
         return False
 

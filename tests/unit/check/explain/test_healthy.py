@@ -205,6 +205,9 @@ def test_losses_of_another_rank_say_nothing_of_the_one_that_failed(explained: Ca
 
     assert not explained(f"[rank1]: ERROR the moon was lost at 7 o'clock\n{losses}").is_healthy
     assert explained(f"[rank0]: ERROR the moon was lost at 7 o'clock\n{losses}").is_healthy
+    # A rank that a prefix names has gone on after two of its own.
+    two = "[rank1]: {'loss': 1.0}\n[rank1]: {'loss': 1.1}\n"
+    assert explained(f"[rank1]: ERROR the moon was lost at 7 o'clock\n{two}").is_healthy
 
 
 @pytest.mark.parametrize(

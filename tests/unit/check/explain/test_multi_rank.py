@@ -234,6 +234,17 @@ def test_missing_rank_that_was_killed_was_killed(explained: Callable[..., Explan
     assert explanation.verdict.first is not None and explanation.verdict.first.hit.entry.id == "killed"
 
 
+def test_rank_that_was_killed_is_the_cause_although_others_said_first_that_they_wait(
+    explained: Callable[..., Explanation],
+) -> None:
+    killed = "[rank2]: /x/run.sh: line 7: 77 Killed    python train.py\n"
+    waits = "".join(_TIME_OUT.format(rank=rank, number=31, operation="ALLREDUCE") + "\n" for rank in (0, 1))
+
+    verdict = explained(f"[rank2]: step 3 loss 1.0\n{waits}{killed}").verdict
+
+    assert verdict.rank == 2 and verdict.first is not None and verdict.first.hit.entry.id == "killed"
+
+
 def test_rank_that_lost_those_that_gave_up_is_the_one_they_waited_for(explained: Callable[..., Explanation]) -> None:
     waits = [_TIME_OUT.format(rank=rank, number=31, operation="ALLREDUCE") + "\n" for rank in (0, 1, 3)]
     saving = "[rank2]: Saving model checkpoint to saves/checkpoint-500\n"
