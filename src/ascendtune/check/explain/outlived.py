@@ -18,11 +18,11 @@ _LOSSES, _OWN_LOSSES = 5, 2
 where prefixes name the processes."""
 _MOST_LOSSES = 100
 """Lines with a loss that are looked at; of many ranks each has some among them."""
+_LOSS = re.compile(r"loss(?: is| value)?['\"]?[ =:]{1,4}\d", re.IGNORECASE)
 _PROGRESS = re.compile(
-    r"loss['\"]?[ =:]{1,4}\d|\b(?:step|iteration|iter|epoch)s?['\"]?[ =:/\[(]{1,3}\d|\d%\||\d ?(?:it/s|s/it)\b",
+    rf"{_LOSS.pattern}|\b(?:step|iteration|iter|epoch)s?['\"]?[ =:/\[(]{{1,3}}\d|\d%\||\d ?(?:it/s|s/it)\b",
     re.IGNORECASE,
 )
-_LOSS = re.compile(r"loss['\"]?[ =:]{1,4}\d", re.IGNORECASE)
 _FINISHED = re.compile(r"\btrain_runtime\b|\btraining (?:is |was |has )?(?:completed?|finished|done)\b", re.IGNORECASE)
 _COMMANDS = (
     "ldconfig|sysctl|mkdir|rmdir|chmod|chown|ln|cp|mv|rm|cat|grep|sed|awk|tar|touch|rsync|mount|umount|modprobe|lspci|"

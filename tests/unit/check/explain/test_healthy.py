@@ -200,6 +200,22 @@ def test_logged_error_after_which_the_training_went_on_is_no_failure(
     assert explained(f"{line}\n{''.join(losses)}{raised}").findings()[0].code == "npu-oom"
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        "{{'loss': 1.{}, 'epoch': 0.1}}",
+        " iteration        7/      70 | lm loss: 1.{}E+00 | loss scale: 1.0 |",
+        "epoch: 1 step: 7, loss is 1.{}",
+        "step 7 loss=1.{}",
+        "Step 7: Train Loss: 1.{}",
+    ],
+)
+def test_loss_is_known_as_other_frameworks_write_it(explained: Callable[..., Explanation], step: str) -> None:
+    steps = "".join(f"{step.format(number)}\n" for number in range(6))
+
+    assert explained(f"ERROR the moon was lost at 7 o'clock\n{steps}").is_healthy
+
+
 def test_losses_of_another_rank_say_nothing_of_the_one_that_failed(explained: Callable[..., Explanation]) -> None:
     losses = "".join(f"[rank0]: {{'loss': 1.{step}}}\n" for step in range(6))
 
