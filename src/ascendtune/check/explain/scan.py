@@ -107,6 +107,9 @@ class Scan:
             is_first = not self.bytes
             self.bytes += len(block)
             block = unwrapped(block) if is_first else block
+            if self._tail and not self._tail.endswith(b"\n"):
+                # The last block ended within a very long line, which goes on in this one.
+                self.lines -= 1
             self._head = self._head or block[:_KEPT]
             self._tail = block[-_KEPT:] if len(block) >= _KEPT else (self._tail + block)[-_KEPT:]
             self._read_block(block)
