@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
 
@@ -25,7 +26,13 @@ def did_you_mean(word: str, choices: Iterable[str], otherwise: str = "", cutoff:
 
 
 def closest_path(missing: Path) -> Path | None:
-    """The existing entry most similar to the first part of `missing` that does not exist, or None."""
+    """The entry that is meant by a path that does not exist, or None.
+
+    It is the same path in a directory above or below the working directory; else the entry most similar to the first
+    part of `missing` that does not exist.
+    """
+    if elsewhere := _from_another_directory(missing):
+        return elsewhere
     part = missing
     while not part.parent.is_dir():
         if part.parent == part:
@@ -42,6 +49,18 @@ def closest_path(missing: Path) -> Path | None:
     if found and (len(part.stem) < 3 or closest(part.stem, [Path(found).stem], cutoff=0.5)):
         return part.parent / found
     return None
+
+
+def _from_another_directory(missing: Path) -> Path | None:
+    """A relative path that was written for another working directory, such as that of the recipe."""
+    if missing.is_absolute() or missing.parts[:1] in ((), ("..",)):
+        return None
+    above = (Path(*[".."] * levels) for levels in (1, 2, 3))
+    try:
+        below = sorted(each for each in islice(Path().iterdir(), 1000) if each.is_dir())
+        return next((place / missing for place in (*above, *below) if (place / missing).exists()), None)
+    except OSError:
+        return None
 
 
 def run_suggestion(missing: Path, otherwise: str) -> str:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ascendtune.core.suggest import closest, closest_path, did_you_mean, path_suggestion
 
 
@@ -22,3 +24,16 @@ def test_a_path_with_a_missing_suffix_or_a_misspelt_folder_is_completed(tmp_path
     (tmp_path / "dpo.yaml").touch()
     assert closest_path(tmp_path / "nothing.yaml") is None
     assert closest_path(tmp_path / "dpoo.yaml") == tmp_path / "dpo.yaml"
+
+
+def test_a_path_written_for_another_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "project/models/small").mkdir(parents=True)
+    (tmp_path / "project/scripts").mkdir()
+    (tmp_path / "project/rows.jsonl").touch()
+    monkeypatch.chdir(tmp_path / "project/scripts")
+    assert closest_path(Path("rows.jsonl")) == Path("../rows.jsonl")
+    assert closest_path(Path("models/small")) == Path("../models/small")
+    monkeypatch.chdir(tmp_path)
+    assert closest_path(Path("models/small")) == Path("project/models/small")
+    assert closest_path(Path("models/large")) is None
+    assert closest_path(Path("/models/small")) is None
