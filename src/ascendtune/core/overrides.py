@@ -9,6 +9,7 @@ from typing import Any
 from ascendtune.core.document import Document, parse_value
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.mask import without_secrets
+from ascendtune.core.units import count_of
 
 _INDEX = re.compile(r"[0-9]{1,6}")
 
@@ -46,7 +47,7 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
         )
         if not fits:
             raise RecipeError(
-                f"'{dotted}' does not lead to a key",
+                f"'{dotted}' does not lead to a key: {_dead_end(document.values, (*parents, last))}",
                 code="override-path-missing",
                 remedy="`ascendtune recipe schema` lists the keys",
                 where=where,
@@ -58,3 +59,21 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
         for known in [known for known in document.places if known[: len(path)] == path]:
             del document.places[known]
         document.places[path] = where
+
+
+def _dead_end(values: Any, path: Sequence[str | int]) -> str:
+    """Where a path ends before its last part, and what stands there."""
+    for length, part in enumerate(path):
+        place = ".".join(map(str, path[:length])) or "the document"
+        if isinstance(values, list):
+            if not isinstance(part, int):
+                return f"{place} is a list, whose entries are {place}.0, {place}.1, …"
+            if part >= len(values):
+                return f"{place} has {count_of(len(values), 'entry', 'entries')}, numbered from 0"
+        elif not isinstance(values, dict):
+            shown = "null" if values is None else without_secrets(str(values))
+            return f"{place} is '{shown[:60]}', which has no keys below it"
+        elif part not in values:
+            break
+        values = values[part]
+    return "there is no such section"

@@ -182,6 +182,23 @@ def test_impossible_values_are_refused(words: list[str], said: str, tmp_path: Pa
         Recipe.load(file, words)
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("data.train.0.limit=3", "data.train is 'd.json', which has no keys below it"),
+        ("data.eval.2.path=x", "data.eval has 1 entry, numbered from 0"),
+        ("data.eval.path=x", "data.eval is a list, whose entries are data.eval.0"),
+        ("seed.x=1", "seed is '3', which has no keys below it"),
+        ("optim.0=1", "there is no such section"),
+    ],
+)
+def test_an_override_that_leads_nowhere_says_where_it_ends(word: str, said: str) -> None:
+    text = "seed: 3\nmodel: {path: m}\ndata: {train: d.json, eval: [e.json]}\noptim: {epochs: 1}\n"
+    with pytest.raises(RecipeError) as caught:
+        apply_overrides(parse_document(text, "r.yaml"), [word])
+    assert caught.value.code == "override-path-missing" and said in caught.value.what
+
+
 def test_the_home_directory_of_an_unknown_user_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         expanded("~nosuchuser/model")
