@@ -239,6 +239,8 @@ def _expectation(item: Mapping[str, Any]) -> str:
         if kind == "string" and type(given) in (int, float):
             # The shell removes the outer quotes.
             message += f""", in quotes: "{_short(given)}" (on the command line: '"{_short(given)}"')"""
+        if kind == "string" and isinstance(given, dict | list):
+            message += "; in quotes if it begins with { or ["
     elif item["type"] == "too_short":
         return f"give at least {item['ctx']['min_length']}"
     elif item["type"] == "model_type":
