@@ -232,7 +232,7 @@ def _expectation(item: Mapping[str, Any]) -> str:
     if item["type"] == "literal_error":
         expected = re.findall(r"'([^']*)'", item["ctx"]["expected"])
         message = f"{did_you_mean(str(given), expected)} choose one of: {', '.join(expected)}".lstrip()
-    elif item["type"] == "list_type":
+    elif item["type"] in ("list_type", "tuple_type"):
         return "write a list" + (f": [{given}]" if isinstance(given, str | int | float) else "")
     elif kind in _KINDS and fault in ("type", "parsing", "from_float"):
         message = f"write {_KINDS[kind]}"
