@@ -48,8 +48,9 @@ def modelled_attention(numbers: int) -> Any:
     """An attention function of `attention.interface` that keeps `numbers` fp32 numbers per head and token."""
 
     def attention(
-        module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _mask: Any, **_: Any
+        module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **_: Any
     ) -> tuple[torch.Tensor, None]:
+        # Some models give the mask by its name.
         batch, heads, tokens = query.shape[:3]
         flat = (each.transpose(1, 2).flatten(0, 1).contiguous() for each in (query, key, value))
         output: torch.Tensor = _Attention.apply(*flat, numbers)  # type: ignore[no-untyped-call]

@@ -17,6 +17,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.plan import traced_strategies
 from ascendtune.train.plan.live_bytes import StepMemory
+from ascendtune.train.plan.modelled_kernels import modelled_attention
 from ascendtune.train.plan.planned_device import PlannedDevice
 from ascendtune.train.plan.request import Document, Target
 from ascendtune.train.plan.setting import Setting
@@ -239,3 +240,12 @@ def test_leaves_the_random_state_as_it_was(model: Path) -> None:
     before = torch.get_rng_state()
     _trace(model)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_modelled_attention_takes_the_mask_by_its_name_too() -> None:
+    """AFMoE gives it so."""
+    import torch
+
+    parts = (torch.ones(1, 2, 4, 8) for _ in range(3))
+    output, _ = modelled_attention(1)(torch.nn.Module(), *parts, attention_mask=None, scaling=0.5)
+    assert output.shape == (1, 4, 2, 8)
