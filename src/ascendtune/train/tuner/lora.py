@@ -29,7 +29,7 @@ from ascendtune.train.tuner.continued import (
 )
 from ascendtune.train.tuner.frozen_adapters import TRAINED, frozen_adapters, init_pissa, keep_frozen_adapters
 from ascendtune.train.tuner.peft_names import literal_names, misread_names, read_config, unreadable_modules
-from ascendtune.train.tuner.targets import Targets, choose_targets, require_modules, short_names
+from ascendtune.train.tuner.targets import Targets, choose_targets, require_modules, require_targets_beside, short_names
 
 
 def add_adapter(model: Any, section: MethodSection, adapters: Sequence[Path] = ()) -> Any:
@@ -74,7 +74,8 @@ def _new_adapter(model: Any, section: MethodSection) -> Any:
     lora = section.lora
     if isinstance(lora.modules_to_save, list):
         require_modules(model, "method.lora.modules_to_save", lora.modules_to_save)
-    targets = choose_targets(model, lora)
+    targets, whole = choose_targets(model, lora), modules_to_save(model, lora)
+    require_targets_beside(targets, whole)
     if targets.parameters:
         _require_plain(model, targets.parameters, lora)
     modules = short_names(targets.modules, [name for name, _ in model.named_modules()])
@@ -89,7 +90,7 @@ def _new_adapter(model: Any, section: MethodSection) -> Any:
         lora_dropout=lora.dropout,
         use_rslora=lora.rslora,
         use_dora=lora.dora,
-        modules_to_save=modules_to_save(model, lora) or None,
+        modules_to_save=whole or None,
     )
     if lora.dora:
         why = "PEFT loads adapters of these modules as adapters of parameters, which do not support DoRA"

@@ -21,7 +21,7 @@ from ascendtune.recipe.method import ALL_LINEAR, MethodSection, OftSection
 from ascendtune.train.tuner.continued import continue_adapter, fitting_this_model, task_type
 from ascendtune.train.tuner.frozen_adapters import TRAINED
 from ascendtune.train.tuner.lora import modules_to_save, train_in_fp32
-from ascendtune.train.tuner.targets import Targets, choose_targets, require_modules, short_names
+from ascendtune.train.tuner.targets import Targets, choose_targets, require_modules, require_targets_beside, short_names
 
 
 def add_rotations(model: Any, section: MethodSection, adapters: Sequence[Path] = ()) -> Any:
@@ -95,7 +95,8 @@ def _new_rotations(model: Any, section: MethodSection) -> Any:
     oft = section.oft
     if isinstance(oft.modules_to_save, list):
         require_modules(model, "method.oft.modules_to_save", oft.modules_to_save)
-    targets = _linear_targets(model, oft)
+    targets, whole = _linear_targets(model, oft), modules_to_save(model, oft)
+    require_targets_beside(targets, whole)
     sizes = _require_blocks(model, targets, oft)
     config = OFTConfig(
         task_type=task_type(section),
@@ -108,7 +109,7 @@ def _new_rotations(model: Any, section: MethodSection) -> Any:
         block_share=oft.block_share,
         use_cayley_neumann=oft.cayley_neumann,
         num_cayley_neumann_terms=oft.cayley_neumann_terms,
-        modules_to_save=modules_to_save(model, oft) or None,
+        modules_to_save=whole or None,
     )
     tuned = get_peft_model(model, config)
     for note in (*targets.notes, *sizes):

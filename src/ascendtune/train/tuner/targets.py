@@ -74,6 +74,25 @@ def choose_targets(model: Any, section: LoraSection | OftSection, *, ask: bool =
     return targets
 
 
+def require_targets_beside(targets: Targets, whole: list[str]) -> None:
+    """Raise where PEFT would adapt nothing: it leaves out modules that are trained whole.
+
+    Args:
+        whole: names, as in `modules_to_save`.
+
+    Raises:
+        RecipeError: all targets are among them.
+    """
+    adapted = [name for name in targets.modules if not any(f".{name}".endswith(f".{each}") for each in whole)]
+    if not adapted and not targets.parameters:
+        listed = ", ".join(_families(targets.modules))
+        raise RecipeError(
+            f"{targets.key}: {listed}: modules_to_save trains these modules whole, and nothing else is adapted",
+            code="targets-trained-whole",
+            remedy=f"name other modules in {targets.key}, or use method.tuner: freeze",
+        )
+
+
 def linear_modules(model: Any) -> list[str]:
     """Modules that compute x·Wᵀ + b and nothing else, without the head that makes logits or scores."""
     heads = [model.get_output_embeddings(), getattr(model, "score", None), getattr(model, "classifier", None)]
