@@ -40,11 +40,12 @@ def keep_frozen_adapters(tuned: Any) -> None:
     """
     from peft import get_peft_model_state_dict
 
-    if any(each.is_meta for each in tuned.parameters()):
+    names = frozen_adapters(tuned)
+    if any(each.is_meta and any(f".{own}." in name for own in names) for name, each in tuned.named_parameters()):
         return
     tuned.frozen_pairs = [
         _pairs(tuned, get_peft_model_state_dict(tuned, adapter_name=name, save_embedding_layers=False), name)
-        for name in frozen_adapters(tuned)
+        for name in names
     ]
 
 
