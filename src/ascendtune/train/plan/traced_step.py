@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any
@@ -127,7 +127,9 @@ class _Steps:
             del blocks[:]
             blocks.extend(kept)
             for each in {id(each): each for each in (config, config.get_text_config(), model.config)}.values():
-                each.num_hidden_layers = self._count
+                # A config that does not let it be set (ProphetNet's) counts its decoder's layers by another name.
+                with suppress(NotImplementedError):
+                    each.num_hidden_layers = self._count
         promote_layer_norms(model)
         recompute_activations(model, setting.recipe.memory)
         return model

@@ -249,3 +249,16 @@ def test_modelled_attention_takes_the_mask_by_its_name_too() -> None:
     parts = (torch.ones(1, 2, 4, 8) for _ in range(3))
     output, _ = modelled_attention(1)(torch.nn.Module(), *parts, attention_mask=None, scaling=0.5)
     assert output.shape == (1, 4, 2, 8)
+
+
+@pytest.mark.long
+def test_a_config_that_does_not_let_its_layers_be_set_is_traced(tmp_path: Path) -> None:
+    config = {
+        "model_type": "prophetnet", "architectures": ["ProphetNetForCausalLM"], "vocab_size": 64, "hidden_size": 32,
+        "num_decoder_layers": 2, "num_encoder_layers": 2, "num_decoder_attention_heads": 2, "pad_token_id": 0,
+        "num_encoder_attention_heads": 2, "decoder_ffn_dim": 32, "encoder_ffn_dim": 32, "max_position_embeddings": 64,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = _trace(tmp_path, documents=(Document(16, 15),), data={"train": "x.jsonl", "packing": False})
+    assert found.how == "2 of 2 layers traced"
+    assert found.resting["weights"] == pytest.approx(4 * found.parameters, rel=0.01)
