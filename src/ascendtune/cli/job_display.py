@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -108,10 +110,19 @@ def show_lines(lines: Iterable[LogLine]) -> None:
             print(f"{colour(prefix, _COLOURS[line.rank % len(_COLOURS)], sys.stdout)} {text}", flush=True)
 
 
-def show_while_read(lines: Iterable[LogLine]) -> None:
-    """`show_lines` beside a job that continues when its reader has ended, as in `| head`: its logs keep everything."""
-    with suppress(BrokenPipeError):
+def show_while_read(lines: Iterable[LogLine], logs: Path) -> None:
+    """`show_lines` beside a job that continues when its output can go nowhere: its reader has ended, as in `| head`, or
+    it is a file on a full disk. `logs` keep everything.
+    """
+    from ascendtune.core.log import warn
+
+    try:
         show_lines(lines)
+    except OSError as error:
+        # What is buffered would fail again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            warn(f"the job's output is not shown any more: {error.strerror}; it is kept in {logs}")
 
 
 def process_table(

@@ -115,7 +115,8 @@ def _shown(spec: JobSpec, chosen_nodes: ChosenNodes) -> JobResult:
     from ascendtune.job.follow import follow
 
     over = threading.Event()
-    printer = threading.Thread(target=show_while_read, args=(follow(spec.logs, over.is_set, began={}),))
+    lines = follow(spec.logs, over.is_set, began={})
+    printer = threading.Thread(target=show_while_read, args=(lines, spec.logs))
     printer.start()
     try:
         return chosen_nodes.start(spec)

@@ -1,12 +1,19 @@
-"""Commands at the end of a table."""
+"""Commands at the end of a table; output that can go nowhere."""
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from ascendtune.cli import job_display as module
+from ascendtune.core import log
+from ascendtune.job.follow import LogLine
 
 COMMAND = "/a/long/way/to/an/environment/bin/python3 -m ascendtune.train.worker runs/a"
 
@@ -35,3 +42,25 @@ def test_job_with_brackets_in_its_command_can_be_completed(monkeypatch: pytest.M
     monkeypatch.setattr(record, "state_of", lambda job: "running")
     ((name, about),) = module.complete("a")
     assert name == "a-1" and _sanitize_help_text(about).rstrip() == "running, train r.yaml data.train=[/x]"
+
+
+@pytest.mark.parametrize(("number", "is_told"), [(errno.ENOSPC, True), (errno.EPIPE, False)])
+def test_a_job_whose_output_can_go_nowhere_is_shown_no_further(
+    number: int, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    shown: list[str] = []
+
+    class Full(io.TextIOWrapper):
+        def write(self, text: str) -> int:
+            shown.append(text)
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(log, "warn", told.append)
+    with (tmp_path / "out").open("wb") as file, Full(file) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        module.show_while_read((LogLine(0, "hello"), LogLine(0, "again")), tmp_path / "log")
+        monkeypatch.undo()
+
+    assert len(shown) == 1
+    assert bool(told) == is_told and all(str(tmp_path / "log") in each for each in told)
