@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from ascendtune.cli.main import main
+from ascendtune.job.record import Job
 from time_limit import time_limit
 
 _SECONDS_FOR_AN_ANSWER = 30
@@ -91,8 +92,20 @@ def _data(name: str) -> dict[str, Any]:
 _PREPARE = ("train", "r.yaml", "--prepare")
 _LINES = "".join(json.dumps(row) + "\n" for row in _ROWS).encode()
 _CSV = b"prompt,completion\n" + b"".join(f'"{row["prompt"]}",{row["completion"]}\n'.encode() for row in _ROWS)
-_RUN = {"schema_version": 1, "state": "finished", "attempts": [], "name": "a", "exit_cause": None, "resolved": {}}
-_JOB = {"id": "20260101-000000-abcd", "kind": "train", "argv": ["x"], "pid": 1, "host": "here", "directory": "/tmp"}
+_ATTEMPT = {
+    "attempt": 1, "started": 1.7e9, "ended": 1.7e9, "monotonic": 5.0, "pid": 2, "start_ticks": 3, "boot_id": "b",
+    "pid_namespace": "pid:[1]", "host": "here", "state": "failed", "exit_code": 1, "step": 4,
+}  # fmt: skip
+_CAUSE = {"kind": "exit", "what": "it ended", "remedy": "look", "code": "process-exited", "exit_code": 1, "rank": 1}
+_RUN = {
+    "schema_version": 1, "state": "failed", "attempts": [_ATTEMPT], "name": "a", "exit_cause": _CAUSE, "resolved": {},
+}  # fmt: skip
+_JOB = Job(
+    id="a-abcd", pid=2, start_ticks=3, boot_id="b", pid_namespace="pid:[1]", host="here", hosts=("here",), session=2,
+    process_group=2, uid=0, run_dir=Path("runs/a"), argv=("x",), nproc=2, kind="npu", device_ids=("0", "1"),
+    watched=True, log_sizes={"rank_1.log": 0}, started=1.7e9, ended=1.7e9, exit_code=1, started_monotonic=4.0,
+    seconds=3.0,
+).as_json()  # fmt: skip
 TARGETS = {
     "recipe": Target("r.yaml", lambda _: yaml.safe_dump(_RECIPE).encode(), ("recipe", "check", "r.yaml")),
     "LLaMA-Factory recipe": Target(
@@ -124,7 +137,8 @@ TARGETS = {
         "model/model.safetensors", _of_model("model.safetensors"), _PREPARE, _data("rows.json")
     ),
     "run.json": Target("runs/a/run.json", _json(_RUN), ("runs", "list")),
-    "job registry": Target("state/ascendtune/jobs/20260101-000000-abcd.json", _json(_JOB), ("jobs", "list")),
+    "job registry": Target("state/ascendtune/jobs/a-abcd.json", _json(_JOB), ("jobs", "list", "--all")),
+    "one job": Target("state/ascendtune/jobs/a-abcd.json", _json(_JOB), ("jobs", "show", "a-abcd")),
 }  # fmt: skip
 
 
