@@ -47,9 +47,9 @@ _DIFFERENCES = (
         "dropped, and counted by reason with file and line of examples in the data report",
     ),
     (
-        "an empty answer is trained on as an end; rows of turns must alternate strictly, and their speakers be "
-        "called as the tags say",
-        "an empty answer is a row that cannot be trained on; tool answers may follow each other, and without `tags` "
+        "an empty answer is trained on as an end, an empty question and a pair of equal answers as they are; rows of "
+        "turns must alternate strictly, and their speakers be called as the tags say",
+        "these are rows that cannot be trained on; turns of one speaker may follow each other, and without `tags` "
         "speakers may be called `user` and `assistant` too",
     ),
     ("tokens are prepared while other processes wait in a collective", "before any process starts"),
@@ -102,6 +102,7 @@ _DIFFERENCES = (
         "which nothing predicts",
         "by the tokens that are predicted",
     ),
+    ("`stage: kto` estimates the divergence from the reference for each micro-batch", "once a step, from all its rows"),
     ("`eval_loss` is a mean over batches, each of which is a mean over its tokens", "a mean over all labelled tokens"),
     (
         "`stage: rm` drops a tenth of what its value head reads; `dpo` and `kto` switch dropout off in the model, too",

@@ -51,6 +51,11 @@ def _put_stage(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         )
     if stage == "kto":
         native.put("method.preference.loss", "kto", place)
+        if recipe["gradient_accumulation_steps"] > 1:
+            native.note(
+                "stage: kto: the divergence from the reference is estimated once a step, from all its rows; in "
+                "LLaMA-Factory for each micro-batch by itself"
+            )
         if recipe["pref_ftx"] and recipe["per_device_train_batch_size"] > 1:
             native.note(
                 "pref_ftx with stage: kto: the cross-entropy of good answers is a mean over all rows; LLaMA-"

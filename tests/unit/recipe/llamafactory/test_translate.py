@@ -392,6 +392,7 @@ def test_key_without_effect_is_noted_with_its_reason(write: Write) -> None:
         ({"neftune_noise_alpha": 5}, "longest row in its batch"),
         ({"stage": "rm", "dataset": "pairs"}, "without dropout"),
         ({"stage": "dpo", "dataset": "pairs", "lora_dropout": 0.1}, "lora_dropout: no effect"),
+        ({"stage": "kto", "dataset": "marked", "gradient_accumulation_steps": 2}, "for each micro-batch by itself"),
         ({"train_on_prompt": True}, "also counts the first token"),
         ({"stage": "pt", "dataset": "text", "packing": False}, "also counts the first token"),
         ({"val_size": 0.1}, "one over batches"),
