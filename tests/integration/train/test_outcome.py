@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from ascendtune.core.directories import cache_directory
 from ascendtune.data.prepare import open_prepared
 from ascendtune.data.store import TokenDataset
 from ascendtune.train import FitResult, Recipe, attempt, fit
+from ascendtune.train.strategy import base
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train, Trained
@@ -288,3 +291,20 @@ def test_fit_is_the_command_as_a_function(recipe: Callable[..., Recipe], other_r
     assert (result.steps, result.loss) == (2, records[-1]["loss"])
     assert result.best_evaluation_loss == min(each["loss"] for each in result.run.read_evaluations())
     assert result.run.read()["state"] == "finished" and load(result.model)
+
+
+def test_ranks_wait_for_an_export_that_takes_longer_than_a_collective_may(
+    train_on_ranks: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow disk a large model takes more than the half hour after which a rank gives up a collective."""
+    export = attempt.export_model
+
+    def export_slowly(*arguments: Any, **named: Any) -> None:
+        time.sleep(20)
+        export(*arguments, **named)
+
+    monkeypatch.setattr(attempt, "export_model", export_slowly)
+    monkeypatch.setattr(base, "_TIMEOUT", timedelta(seconds=12))
+    monkeypatch.setattr(base, "_GOES_ON_SECONDS", 1.0)
+    trained = train_on_ranks(2, optim={"max_steps": 1}, parallel={"strategy": "ddp"})
+    assert trained.run.read()["state"] == "finished" and trained.weights()

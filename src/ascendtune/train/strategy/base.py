@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Collection
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -27,6 +29,8 @@ COMFORTABLE = 0.7
 """Share of a device's memory that weights, gradients and optimizer state may take; the rest is for activations."""
 # Long enough for the first step on a slow file system, short enough that a lost rank is noticed today.
 _TIMEOUT = timedelta(minutes=30)
+_GOES_ON_SECONDS = 60.0
+"""Between two signs that the main rank gives while it works alone."""
 
 
 class RootModule(nn.Module):
@@ -190,6 +194,10 @@ class Strategy:
     def barrier(self) -> None:
         """Wait for all ranks."""
 
+    def on_main(self, work: Callable[[], None]) -> None:
+        """Do `work` on the main rank, while the others wait for it, however long it takes."""
+        work()
+
     def gradient_scale(self) -> float:
         """What a summed loss is multiplied with so that gradients come out summed over ranks."""
         return 1.0
@@ -236,6 +244,17 @@ class GroupStrategy(Strategy):
     def barrier(self) -> None:
         dist.barrier()
 
+    def on_main(self, work: Callable[[], None]) -> None:
+        # A rank that waits in one collective gives up after `_TIMEOUT`: ranks tell each other that it goes on.
+        done = _in_a_thread(work, self.device) if self.is_main else None
+        while True:
+            is_done = done is not None and bool(wait([done], _GOES_ON_SECONDS).done)
+            if done is not None and is_done:
+                # Where it failed, the others learn it from the connection.
+                done.result()
+            if self.sum([float(is_done)])[0]:
+                return
+
     def gradient_scale(self) -> float:
         # The ranks' gradients are averaged; the loss is divided by the global token count, so that average must become
         # a sum.
@@ -244,6 +263,23 @@ class GroupStrategy(Strategy):
     def close(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _in_a_thread(work: Callable[[], None], device: Device) -> Future[None]:
+    """A thread that a process need not wait for when it ends."""
+    done = Future[None]()
+
+    def run() -> None:
+        try:
+            device.use_in_thread()
+            work()
+        except BaseException as error:  # noqa: BLE001  # raised again by the one who waits
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=run, name="main rank alone", daemon=True).start()
+    return done
 
 
 def started_by_torchrun() -> bool:
