@@ -89,8 +89,9 @@ NPU_SMI_CHECK = Check(
     "error alone does not mean that cards are broken: in containers with some of the cards, or without "
     "/usr/local/dcmi, npu-smi fails where torch_npu computes.",
     fix="Hanging: look at `dmesg`, end the processes that hold the card, restart. -8005: group HwHiAiUser, device "
-    "files, and a restart after the driver was installed. -8020: another container has the card. -9005 or missing "
-    "libraries: mount /usr/local/dcmi and /usr/local/Ascend/driver/lib64.",
+    "files, and a restart after the driver was installed; in a container also a card that another container has. "
+    "-8020: another container has the card. -9005 or missing libraries: mount /usr/local/dcmi and "
+    "/usr/local/Ascend/driver/lib64.",
     look=_look_at_npu_smi,
     vital=True,
 )
