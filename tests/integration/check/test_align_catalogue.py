@@ -60,6 +60,7 @@ PACKED = Bare(is_packed=True)
 TWO_RANKS = Bare(ranks=2)
 ACCUMULATED = Bare(accumulate=2)
 HALF = Bare(autocast=torch.bfloat16)
+HALF_FP16 = Bare(autocast=torch.float16)
 WARMING = Bare(rate=lambda step: 1e-3 * step / 10)
 
 
@@ -283,6 +284,31 @@ def test_planted_fault_is_named(
     assert expected[3] in place[3], place
 
 
+SHOWN_IN_16_BITS = (
+    *("another seed", "shuffled data", "truncated differently", "LoRA scale", "LoRA instead of DoRA", "untied head"),
+    *(
+        "logits not capped",
+        "dropout",
+        "missing causal mask",
+        "leaked documents",
+        "zeroed gradient",
+        "AdamW weight decay",
+    ),
+    *("detached attention", "accumulation divisor", "AdamW bias correction", "scheduler off by one"),
+    "NaN in one module",
+)
+"""Faults that are larger than the rounding of 16 bits; the others are of a few thousandths."""
+
+
+@pytest.mark.parametrize("compute", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("case", SHOWN_IN_16_BITS)
+def test_planted_fault_is_named_in_16_bits(tmp_path: Path, case: str, compute: torch.dtype) -> None:
+    *sides, expected = FAULTS[case]
+    runs = [replace(side, autocast=compute).run(tmp_path / str(at)) for at, side in enumerate(sides)]
+    place = named(align(*runs))
+    assert place is not None and place[:3] == expected[:3] and expected[3] in place[3], place
+
+
 def test_rows_that_both_batches_have_are_counted(run: Run) -> None:
     reference, candidate, _ = FAULTS["one changed row"]
     place = align(run(reference), run(candidate)).dumps.place
@@ -346,6 +372,13 @@ HONEST: dict[str, tuple[Bare, Bare]] = {
     "accumulation": (PLAIN, ACCUMULATED),
     "SDPA beside eager": (PLAIN, Bare(model=lambda: model_of("sdpa"))),
     "SDPA beside eager, bf16": (HALF, Bare(model=lambda: model_of("sdpa"), autocast=torch.bfloat16)),
+    "SDPA beside eager, fp16": (HALF_FP16, replace(HALF_FP16, model=lambda: model_of("sdpa"))),
+    "packed beside padded, fp16": (HALF_FP16, replace(HALF_FP16, is_packed=True)),
+    "accumulation, bf16": (HALF, replace(HALF, accumulate=2)),
+    "LoRA on two ranks, bf16": (
+        replace(ADAPTED, autocast=torch.bfloat16),
+        replace(ADAPTED, autocast=torch.bfloat16, ranks=2),
+    ),
     "more steps": (Bare(steps=8), Bare(steps=8, model=lambda: model_of("sdpa"))),
     "foreach optimizer": (PLAIN, Bare(optimizer=_adam(foreach=True))),
     "LoRA": (ADAPTED, replace(ADAPTED, ranks=2)),

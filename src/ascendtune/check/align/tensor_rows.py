@@ -328,18 +328,29 @@ def _updates(
             else:
                 noise[np.maximum(*map(np.abs, slopes)) == 0] = 0.0
             known = np.isfinite(update[0]) & np.isfinite(update[1]) & (noise <= _WELL_CONDITIONED)
-        if not known.any():
-            continue
-        one, other = update[0][known], update[1][known]
-        rounding = 2 * CERTAIN * unit * np.abs(np.array(pair[0].samples)[known])
-        largest = max(_norm(one), _norm(other))
-        if not largest:
-            continue
-        difference = _norm(other - one) / largest
-        most = math.hypot(_norm(noise[known] * one), _norm(rounding)) / largest
-        scale = _norm(other) / _norm(one) if _norm(one) else math.nan
-        rows.append(Row(step, rank, key, *pair, difference, most, scale))
+        rounding = 2 * CERTAIN * unit * np.abs(np.array(pair[0].samples))
+        # Apart: the noise of the others would hide what decay alone moves.
+        parts = (known & (noise > 0), known & (noise == 0))
+        found_in = [each for chosen in parts if (each := _difference_of(update, noise, rounding, chosen)) is not None]
+        if found_in:
+            difference, most, scale = next((each for each in found_in if each[0] > each[1]), found_in[0])
+            rows.append(Row(step, rank, key, *pair, difference, most, scale))
     return rows
+
+
+def _difference_of(
+    update: Sequence[Floats], noise: Floats, rounding: Floats, chosen: NDArray[np.bool_]
+) -> tuple[float, float, float] | None:
+    """Of the `chosen` elements of two updates: the relative difference, its limit, and candidate over reference.
+
+    None where neither side has moved one. All arguments: (samples,), `update` of both sides.
+    """
+    one, other = update[0][chosen], update[1][chosen]
+    largest = max(_norm(one), _norm(other))
+    if not largest:
+        return None
+    most = math.hypot(_norm(noise[chosen] * one), _norm(rounding[chosen])) / largest
+    return _norm(other - one) / largest, most, _norm(other) / _norm(one) if _norm(one) else math.nan
 
 
 def _usual_update(changes: Sequence[Sequence[Floats]]) -> Callable[[Floats], Floats]:

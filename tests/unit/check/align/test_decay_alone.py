@@ -46,3 +46,25 @@ def test_gradient_that_is_lost_on_one_side_decides_nothing_about_the_update() ->
     sides = _dump(0.5), _dump(0.49, gradient=1e-30)
     rows = rows_of(1, 0, *sides, with_modules=True)
     assert not any(row.is_parted for row in rows if row.key.phase == "parameter_after")
+
+
+def _embeddings(after: float) -> RankDump:
+    """Two elements that a gradient moves by 0.1, and two that are taken from 0.5 to `after`."""
+
+    def tensor(*samples: float) -> Tensor:
+        rms = sum(each**2 for each in samples) ** 0.5 / 2
+        return Tensor(0, "", (2, 2), "float32", min(samples), max(samples), 0.0, 2 * rms, 0, 0, "", samples)
+
+    tensors = {
+        Key("forward", None, "embed", "output", 0): tensor(1.0, -1.0, 1.0, -1.0)._replace(dtype="float16"),
+        Key("parameter_before", None, "embed.weight", "", 0): tensor(0.5, 0.5, 0.5, 0.5),
+        Key("gradient", None, "embed.weight", "", 0): tensor(1.0, -1.0, 0.0, 0.0),
+        Key("parameter_after", None, "embed.weight", "", 0): tensor(0.4, 0.6, after, after),
+    }
+    return RankDump(Path("rank.jsonl"), 1, tensors)
+
+
+@pytest.mark.parametrize(("after", "is_parted"), [(0.5 * (1 - 1e-5), True), (0.5, False)])
+def test_decay_shows_beside_elements_that_gradients_move(after: float, is_parted: bool) -> None:
+    rows = rows_of(1, 0, _embeddings(0.5), _embeddings(after), with_modules=True)
+    assert any(row.is_parted for row in rows if row.key.phase == "parameter_after") == is_parted
