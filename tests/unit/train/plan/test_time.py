@@ -417,3 +417,15 @@ def test_full_rows_stand_for_data_that_are_not_known() -> None:
 
 def test_a_range_keeps_its_order() -> None:
     assert Range(1, 2, 3).times(2).plus(1) == Range(3, 5, 7)
+
+
+def test_reference_of_kto_answers_for_the_mismatched_answers_too() -> None:
+    """The work counts the forward pass of the answers with a gradient alone, which are half of the rows."""
+
+    def of_reference(loss: str) -> float:
+        found = _estimate(method={"stage": "preference", "preference": {"loss": loss}})
+        assert found.seconds is not None and found.steps is not None
+        return found.seconds.expected - found.steps * found.step_seconds.expected
+
+    assert of_reference("kto") == pytest.approx(2 * of_reference("sigmoid"))
+    assert of_reference("sigmoid") > 0
