@@ -24,7 +24,7 @@ def complain(error: AscendtuneError) -> None:
 def complain_about_usage(error: TyperException, words: list[str]) -> None:
     """Print a usage error of the command line: an unknown command or option, a missing argument, a wrong type."""
     context = getattr(error, "ctx", None)
-    command = context.command_path if context else "ascendtune"
+    command = context.command_path if context else _command_in(words)
     message = error.format_message()
     if message.startswith("Usage:"):
         # A group was called without a command: print its help.
@@ -38,6 +38,14 @@ def complain_about_usage(error: TyperException, words: list[str]) -> None:
     if command == "ascendtune init" and "unexpected extra argument" in message:
         remedy = "ascendtune init --model MODEL --data DATA"
     _print(message[:1].lower() + message[1:].rstrip("."), remedy, None, "usage")
+
+
+def _command_in(words: list[str]) -> str:
+    """The command that the words begin with, for errors of options that do not know it."""
+    from ascendtune.cli.commands import COMMANDS
+
+    paths = [" ".join(words[:length]) for length in (2, 1)]
+    return " ".join(["ascendtune", *[path for path in paths if path in COMMANDS][:1]])
 
 
 def complain_about_bug(error: Exception) -> None:

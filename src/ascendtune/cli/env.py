@@ -112,7 +112,9 @@ def mirrors(
         tools = tuple(only.split(",")) if only else TOOLS
         if unknown := [each for each in tools if each not in TOOLS]:
             raise InputError(
-                f"--only {unknown[0]!r} is not a tool", code="invalid-option-value", remedy=f"one of {', '.join(TOOLS)}"
+                f"--only {unknown[0]!r} is not a tool",
+                code="invalid-option-value",
+                remedy=f"choose from {', '.join(TOOLS)}",
             )
         _use(changes_for(name, os.environ, tools=tools, github_proxy=github_proxy), name, tools, yes=yes)
 

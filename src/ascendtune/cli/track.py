@@ -17,6 +17,7 @@ from ascendtune.cli.complain import complain, notice, suggest_next, warn
 from ascendtune.cli.options import AsJson
 from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
+from ascendtune.core.suggest import path_suggestion
 
 if TYPE_CHECKING:
     from ascendtune.train.report.event_import import ImportedRun
@@ -63,7 +64,7 @@ def sync(
     places = runs or [Path.cwd()]
     for place in places:
         if not place.is_dir():
-            raise InputError("no such directory", code="path-missing", remedy="check the path", where=place)
+            raise _no_directory(place)
     found = find_offline_runs(places)
     outcomes: dict[Path, str] = {}
     incomplete = set[str]()
@@ -144,7 +145,7 @@ def import_events(
     from ascendtune.train.report.event_import import find_event_directories, read_events, write_run
 
     if not log_directory.is_dir():
-        raise InputError("no such directory", code="path-missing", remedy="check the path", where=log_directory)
+        raise _no_directory(log_directory)
     results, damaged = [], 0
     directories = find_event_directories(log_directory)
     for directory, name in zip(directories, _run_names(directories, log_directory), strict=True):
@@ -322,3 +323,10 @@ def login(
             remedy=f"set {tracker.value.upper()}_API_KEY in the job's environment instead",
         )
     replace([program, "login", "--relogin", *(["--host", host] if host else [])], os.environ)
+
+
+def _no_directory(path: Path) -> InputError:
+    if path.exists():
+        return InputError("not a directory", code="path-missing", remedy="give the directory that holds it", where=path)
+    usual = "check the path"
+    return InputError("no such directory", code="path-missing", remedy=path_suggestion(path, usual), where=path)

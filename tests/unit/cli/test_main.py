@@ -76,6 +76,10 @@ def test_version_option_prints_the_version(ascendtune: Any) -> None:
         (["submit", "r.yaml", "--to", "lsf"], "invalid value for '--to': 'lsf' is not one of"),
         (["submit", "r.yaml", "--to", "slurm", "--hours", "x"], "'--hours': it should be a valid number"),
         (["runs", "compare", "a"], "one run cannot be compared"),
+        (["comm", "bench", "--png"], "see `ascendtune comm bench --help`"),
+        (["chat", "run", "--system"], "see `ascendtune chat --help`"),
+        (["env", "mirrors", "use", "tuna", "--only", "apt"], "do: choose from pip, conda"),
+        (["track", "import", __file__], "not a directory"),
     ],
 )
 def test_a_mistake_is_one_message_with_a_remedy(in_process: Any, words: list[str], said: str) -> None:

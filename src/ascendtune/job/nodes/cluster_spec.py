@@ -113,7 +113,8 @@ def _host_of_line(line: str, where: str) -> TargetHost | None:
 def _host(name: str, slots: int | None, where: str) -> TargetHost:
     parts = _NAME.fullmatch(name)
     host = (parts["address"] or parts["name"]) if parts else ""
-    if parts is None or (":" in host and not _ipv6(host)):
+    # torchrun and Slurm take a number of nodes; ssh would try the address 0.0.0.2.
+    if parts is None or host.isdecimal() or (":" in host and not _ipv6(host)):
         raise InputError(
             f"'{name}' is not the name of a host",
             code="invalid-host-name",

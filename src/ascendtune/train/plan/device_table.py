@@ -43,10 +43,14 @@ def named_target(name: str, devices: int) -> Target:
             context = vendor_of(kind).planned.context_bytes
             return Target(kind, entry["title"], memory, devices, entry.get("bf16", True), context)
     known = sorted(each for entry in table().values() for each in entry["names"])
+    # 910b: each of these has another memory.
+    kinds = [each for each in known if each.startswith(wanted)] if wanted else []
     raise InputError(
         f"'{name}' is not in the table of devices",
         code="unknown-device",
-        remedy=did_you_mean(name, known, f"choose from: {', '.join(known)}; or give --memory, as in --memory 64GiB"),
+        remedy=f"say which one: {', '.join(kinds)}"
+        if len(kinds) > 1
+        else did_you_mean(name, known, f"choose from: {', '.join(known)}; or give --memory, as in --memory 64GiB"),
     )
 
 

@@ -45,6 +45,7 @@ def test_a_file_of_windows_or_a_pipe_names_hosts(tmp_path: Path) -> None:
         ("node1:8,node2:8", "invalid-host-name", "node1:8"),
         ("10.0.0.1:22", "invalid-host-name", "10.0.0.1:22"),
         ("node1,[fe80::1%eth0]", "link-local-host", "[fe80::1%eth0]"),
+        ("2", "invalid-host-name", "'2'"),
         ("node1,,node2", "invalid-host-name", "''"),
         ("-oProxyCommand=rm", "invalid-host-name", "-oProxyCommand=rm"),
         ("no/such/file", "path-missing", "no/such/file"),

@@ -24,6 +24,14 @@ def test_device_name_gives_its_memory(name: str, memory: int) -> None:
     assert (target.memory_bytes, target.devices) == (memory * 2**30, 8)
 
 
+def test_of_several_devices_that_begin_so_none_is_taken_for_the_one_that_is_meant() -> None:
+    with pytest.raises(InputError) as caught:
+        named_target("910B", 8)
+    assert (
+        all(name in caught.value.remedy for name in ("910b2", "910b3", "910b4")) and "a100" not in caught.value.remedy
+    )
+
+
 def test_an_unknown_device_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(InputError) as caught:
         named_target("910b33", 1)
