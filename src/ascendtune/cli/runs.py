@@ -348,8 +348,10 @@ def _of(name: str, value: Any) -> str:
 
 
 def _of_section(values: Mapping[str, Any]) -> str:
-    if values.keys() == {"kind", "name", "world_size"}:
-        return f"{values['name']} ({values['kind']} × {values['world_size']})"
+    if values.keys() >= {"kind", "name", "world_size"}:
+        settings = values.get("settings")
+        set_to = f"; {_of_section(settings)}" if isinstance(settings, Mapping) and settings else ""
+        return f"{values['name']} ({values['kind']} × {values['world_size']}){set_to}"
     reason = f" ({values['reason']})" if values.get("reason") else ""
     others = {name: _of(name, value) for name, value in values.items() if name != "reason"}
     of_value: dict[str, list[str]] = {}

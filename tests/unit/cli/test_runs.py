@@ -225,7 +225,7 @@ def test_show_is_in_words(ascendtune: Any, runs: Path) -> None:
     run.update(
         attempts=[],
         resolved={
-            "device": {"kind": "cpu", "name": "EPYC", "world_size": 1},
+            "device": {"kind": "cpu", "name": "EPYC", "world_size": 1, "settings": {}},
             "attention": {"name": "sdpa", "reason": "fused"},
             "kernel": {"rms_norm": own, "rotary": own, "experts": "grouped"},
             "packing": True,
