@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from ascendtune.machine.visible import Visible
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.adapters import find_adapters
 from ascendtune.train.plan.changes import Change, changed, single_sequences
-from ascendtune.train.plan.request import Document, Estimate, Request, Target
+from ascendtune.train.plan.request import Estimate, Request, Target
 from ascendtune.train.plan.work import Steps, Work
 
 if TYPE_CHECKING:
@@ -77,15 +78,14 @@ def ask(
     if (directory / "tokenizer.json").is_file():
         tokenizer = Tokenizer.load(directory, section.new_tokens)
         vocabulary, pad = tokenizer.vocab_size, tokenizer.pad_id
-    rows: list[tuple[Document, ...] | None] = [None] * 4
+    documents = padded = single = padded_single = None
     if dataset is not None and recipe.batch.per_device != "auto":
-        rows = [
-            largest_micro_batch(dataset, each, padding_free=free, ranks=target.devices, global_batch=global_batch)
-            for each in (recipe, changed(recipe, single_sequences(recipe)))
-            for free in (True, False)
-        ]
+        largest = partial(largest_micro_batch, dataset, ranks=target.devices, global_batch=global_batch)
+        documents, padded = (largest(recipe, padding_free=each) for each in (True, False))
+        if recipe.batch.micro_batch > 1:
+            smaller = changed(recipe, single_sequences(recipe))
+            single, padded_single = (largest(smaller, padding_free=each) for each in (True, False))
     adapters = find_adapters(recipe.method, quantised=section.quantization is not None)
-    documents, padded, single, padded_single = rows
     request = Request(
         recipe.model_dump(mode="json"), str(directory.resolve()), target, vocabulary, pad,
         documents, padded, single, padded_single, tuple(str(each.path) for each in adapters),
