@@ -6,6 +6,7 @@ import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -56,8 +57,9 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
     if not setting.padding_free:
         tokens = len(documents) * max(each.tokens for each in documents)
     wide = DTYPES[setting.precision.compute].itemsize / 2
-    kept = 2 * hidden * tokens * layers if recipe.memory.gradient_checkpointing else 0
-    whole_layers = 1 if recipe.memory.gradient_checkpointing else layers
+    deep = _layers_with_gradient(model, recipe.method, layers)
+    kept = 2 * hidden * tokens * deep if recipe.memory.gradient_checkpointing else 0
+    whole_layers = min(1, deep) if recipe.memory.gradient_checkpointing else deep
     # FSDP gathers weights in the type of autocast, which need not copy them, and DeepSpeed holds them in it.
     casts = weights.computed_bytes < weights.frozen_bytes and setting.strategy in ("single", "ddp")
     dense = replace(weights, frozen=weights.frozen - sum(linears))
@@ -75,6 +77,17 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
     # Adapters, and modules that are trained whole beside them, are there in addition.
     parameters = weights.frozen + weights.trained
     return StepMemory({"step": taken}, resting, parameters, weights.trained, layers, ARITHMETIC, offloaded=host)
+
+
+def _layers_with_gradient(model: Any, method: MethodSection, layers: int) -> int:
+    """Layers that keep activations: all from the first one on before which, or in which, something trains."""
+    if method.tuner != "freeze":
+        return layers
+    table = model.get_input_embeddings().weight
+    named = [module for path, module in model.named_modules() if path.rpartition(".")[2] in method.freeze.extra]
+    if any(each is table for module in named for each in module.parameters()):
+        return layers
+    return layers - min((each for each in method.freeze.chosen(layers) if 0 <= each < layers), default=layers)
 
 
 def _of_torch(setting: Setting, weights: ParameterCounts) -> Bytes:

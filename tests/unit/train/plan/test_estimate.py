@@ -313,3 +313,30 @@ def test_what_zero_refuses_when_it_starts_is_refused(
     with pytest.raises(RecipeError) as refused:
         estimate.answer(request, search=False)
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("freeze", "layers"),
+    [({"last_layers": 2}, 2), ({"first_layers": 1}, 9), ({"extra": ["lm_head"]}, 0), ({"extra": ["embed_tokens"]}, 9)],
+    ids=str,
+)
+def test_arithmetic_keeps_no_activations_below_the_first_layer_that_trains(
+    request_of: Any, freeze: dict[str, Any], layers: int
+) -> None:
+    keys = {"precision": "fp32", "parallel": _ZERO}
+    activations = [
+        estimate.answer(request_of(**keys, **each), search=False)["estimate"]["at_peak"].get("activations", 0)
+        for each in ({}, {"method": {"tuner": "freeze", "freeze": freeze}})
+    ]
+    assert activations[1] * 9 == activations[0] * layers
+
+
+@pytest.mark.long
+def test_a_change_of_a_frozen_model_is_found(request_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "_ENOUGH", 1)
+    keys = {"method": {"tuner": "freeze", "freeze": {"last_layers": 1}}, "batch": {"per_device": 4}}
+    one = Estimate.of(
+        estimate.answer(request_of(**{**keys, "batch": {"per_device": 1, "accumulate": 4}}), search=False)["estimate"]
+    )
+    found = estimate.answer(request_of(memory=one.high + 1, **keys), search=True)["changes"]
+    assert found[0]["keys"] == {"batch.per_device": 1, "batch.accumulate": 4}
