@@ -67,8 +67,14 @@ def compute_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
     labels = sum(min(each.labels, each.tokens) for each in documents)
     taken, host = _of_deepspeed(setting, dense) if setting.strategy == "deepspeed" else (_of_torch(setting, dense), 0)
     taken["weights"] += sum(bytes_of(each, double=recipe.model.double_quantization) for each in linears)
+    of_layer = int(wide * _LAYER_BYTES * hidden * tokens)
+    activations = int(wide * kept) + of_layer * whole_layers
+    if recipe.memory.offload_activations and not setting.device.shares_host_memory:
+        # What one layer keeps is on the device while it computes.
+        host += max(0, activations - of_layer)
+        activations = min(activations, of_layer)
     taken |= {
-        "activations": int(wide * (kept + _LAYER_BYTES * hidden * tokens * whole_layers)) + cast,
+        "activations": activations + cast,
         "loss": _loss_bytes(
             int(text.vocab_size), hidden, DTYPES[setting.precision.compute].itemsize, recipe.method, labels
         ),

@@ -340,3 +340,23 @@ def test_a_change_of_a_frozen_model_is_found(request_of: Any, monkeypatch: pytes
     )
     found = estimate.answer(request_of(memory=one.high + 1, **keys), search=True)["changes"]
     assert found[0]["keys"] == {"batch.per_device": 1, "batch.accumulate": 4}
+
+
+def _with_memory_section(request: Request, offload: bool) -> Request:
+    section = {**request.recipe["memory"], "offload_activations": offload}
+    return replace(request, recipe={**request.recipe, "memory": section})
+
+
+@pytest.mark.parametrize("kind", ["npu", "cpu"])
+def test_arithmetic_moves_activations_to_the_host_where_the_recipe_does(shallow_request_of: Any, kind: str) -> None:
+    stays, moves = (
+        Estimate.of(
+            estimate.answer(_with_memory_section(shallow_request_of(kind=kind, parallel=_ZERO), each), search=False)[
+                "estimate"
+            ]
+        )
+        for each in (False, True)
+    )
+    left = stays.at_peak["activations"] - moves.at_peak["activations"]
+    # One of the two layers.
+    assert left == moves.host - stays.host == (0 if kind == "cpu" else stays.at_peak["activations"] // 2)
