@@ -34,7 +34,8 @@ _DIFFERENCES = (
     ),
     (
         "a row longer than `cutoff_len` is cut in question and answer, in proportion, and not counted",
-        "its end is cut, and counted in the data report; EOS is trained on only where the answer really ended",
+        "its end is cut, and counted in the data report, as are rows of which no answer remains, which are left out; "
+        "EOS is trained on only where the answer really ended",
     ),
     (
         "`overwrite_output_dir: true` starts at step 0 again without a word",

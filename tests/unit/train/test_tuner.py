@@ -18,7 +18,13 @@ from ascendtune.train.strategy.deepspeed import require_divisible
 from ascendtune.train.tuner import frozen_adapters
 from ascendtune.train.tuner.freeze import decoder_blocks
 from ascendtune.train.tuner.module_use import attributes_read
-from ascendtune.train.tuner.targets import adapter_size, find_mixtures, linear_modules, short_names
+from ascendtune.train.tuner.targets import (
+    adapter_size,
+    bypassed_experts,
+    find_mixtures,
+    linear_modules,
+    short_names,
+)
 
 
 @pytest.mark.parametrize("whole_up_to", [1024, 0])
@@ -133,6 +139,13 @@ def test_stacked_experts_are_found_beside_their_router(width):
     assert mixture.count == 4
     assert mixture.parameters == ("layers.0.mlp.experts.gate_up_proj", "layers.0.mlp.experts.down_proj")
     assert mixture.routers == ("layers.0.mlp.gate", "layers.0.mlp.shared_gate")
+
+
+@pytest.mark.parametrize(("outputs", "is_bypassed"), [(4, False), (6, True)])
+def test_experts_are_bypassed_where_their_router_has_more_outputs(outputs, is_bypassed):
+    model = Model(gate=Router(outputs), experts=Stacked(4, 8))
+    expected = [model.get_submodule("layers.0.mlp.experts")] if is_bypassed else []
+    assert bypassed_experts(model) == expected
 
 
 def test_dora_counts_a_length_for_each_output() -> None:

@@ -220,6 +220,6 @@ def _put_lengths(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         native.note("packing: rows that share a sequence do not attend to each other; in LLaMA-Factory they do")
     if stage != "pt":
         native.note(
-            "cutoff_len: a longer row is cut at its end, without EOS; LLaMA-Factory cuts question and answer in "
-            "proportion"
+            "cutoff_len: a longer row is cut at its end, without EOS, and left out if no answer remains; LLaMA-Factory "
+            "cuts question and answer in proportion"
         )
