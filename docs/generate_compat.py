@@ -91,6 +91,11 @@ _DIFFERENCES = (
         "B matrices alone learn faster, those of embeddings too; norms, biases and magnitudes never decay",
     ),
     (
+        "`lora_target: all` also adapts routers, gates of shared experts and heads that are linear layers (Granite's, "
+        "Qwen3-Next's, GPT-NeoX's)",
+        "neither routers nor gates of experts nor heads",
+    ),
+    (
         "`freeze_extra_modules: norm` trains every weight whose name contains `norm`, in all layers",
         "the module of that name",
     ),
