@@ -27,6 +27,8 @@ _LARGEST_ID = 100_000_000
 _OTHER_TOKENS = ("auto_map", "split_special_tokens")
 """Keys of tokenizer_config.json that take the place of tokenizer.json: a class in a file of Python that is not saved,
 and special tokens that are spelled like other text."""
+_MAP = "special_tokens_map.json"
+_DECODER = "added_tokens_decoder"
 _TOKEN_FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -189,8 +191,8 @@ class Tokenizer:
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
         # In transformers 4 this class gives token_type_ids too, which most models refuse.
         config.setdefault("model_input_names", ["input_ids", "attention_mask"])
-        if "added_tokens_decoder" in config:
-            config["added_tokens_decoder"] = _added_tokens_as_json(self.backend)
+        if _DECODER in config:
+            config[_DECODER] = _added_tokens_as_json(self.backend)
         templates = {**self.chat_templates, **({"default": chat_template} if chat_template else {})}
         default = templates.pop("default", None)
         if default is not None:
@@ -226,19 +228,24 @@ def _translated_faults(path: Path) -> Iterator[None]:
 
 
 def _named_tokens(directory: Path, config: dict[str, Any]) -> dict[str, str]:
-    """{"eos_token": "</s>", …} from tokenizer_config.json, and where that says nothing from special_tokens_map.json."""
+    """{"eos_token": "</s>", …} from tokenizer_config.json and special_tokens_map.json.
+
+    As in transformers, the map counts more where the config has no `added_tokens_decoder`, as older ones have none.
+    """
     found: dict[str, str] = {}
-    config_path, map_path = directory / "tokenizer_config.json", directory / "special_tokens_map.json"
+    config_path, map_path = directory / "tokenizer_config.json", directory / _MAP
     extra = config.get("extra_special_tokens")
-    sources = ((config_path, config), (config_path, extra if isinstance(extra, dict) else {}))
-    for path, source in (*sources, (map_path, _read_json(map_path))):
+    sources = [(config_path, config), (config_path, extra if isinstance(extra, dict) else {})]
+    sources.insert(2 if _DECODER in config else 0, (map_path, _read_json(map_path)))
+    for path, source in sources:
         for name, value in source.items():
             text = value.get("content") if isinstance(value, dict) else value
             if isinstance(text, str) and (name in _NAMED or name.endswith("_token")):
                 found.setdefault(name, text)
             elif text is not None and name in _NAMED:
                 raise bad_field(path, name, value, "the text of a token, or an object with its content")
-    return found
+    # In the order in which transformers adds those that are missing.
+    return dict(sorted(found.items(), key=lambda item: _NAMED.index(item[0]) if item[0] in _NAMED else len(_NAMED)))
 
 
 def _add_missing_tokens(
@@ -246,12 +253,13 @@ def _add_missing_tokens(
 ) -> None:
     """Tokens that only the files beside tokenizer.json know; transformers adds them when it loads."""
     present = {token.content for token in backend.get_added_tokens_decoder().values()}
-    wanted = _declared_tokens(directory / "tokenizer_config.json", config.get("added_tokens_decoder"))
+    wanted = _declared_tokens(directory / "tokenizer_config.json", config.get(_DECODER))
     for text in _tokens_by_id(directory / "added_tokens.json"):
         wanted.append(
             tokenizers.AddedToken(text, special=text in named.values(), normalized=text not in named.values())
         )
     wanted += [tokenizers.AddedToken(text, special=True, normalized=False) for text in named.values()]
+    wanted += _extra_tokens(directory, config)
     for token in wanted:
         if token.content not in present:
             present.add(token.content)
@@ -263,18 +271,49 @@ def _declared_tokens(path: Path, declared: Any) -> list[tokenizers.AddedToken]:
     if declared is None:
         return []
     if not isinstance(declared, dict):
-        raise bad_field(path, "added_tokens_decoder", declared, "an object of ids and tokens")
+        raise bad_field(path, _DECODER, declared, "an object of ids and tokens")
     for number, token in declared.items():
-        key = f"added_tokens_decoder.{number}"
         if not (number.isascii() and number.isdecimal() and len(number) < 10):
-            raise bad_field(path, "added_tokens_decoder", number, "keyed by token ids")
-        if not isinstance(token, dict) or not isinstance(token.get("content"), str):
-            raise bad_field(path, key, token, "an object with the token's content")
-        if wrong := [flag for flag in _TOKEN_FLAGS if not isinstance(token.get(flag, False), bool)]:
-            raise bad_field(path, f"{key}.{wrong[0]}", token[wrong[0]], "true or false")
+            raise bad_field(path, _DECODER, number, "keyed by token ids")
+        _require_token(path, f"{_DECODER}.{number}", token)
     ordered = sorted(declared.items(), key=lambda item: int(item[0]))
-    flags = [{flag: token[flag] for flag in _TOKEN_FLAGS if flag in token} for _, token in ordered]
-    return [tokenizers.AddedToken(token["content"], **given) for (_, token), given in zip(ordered, flags, strict=True)]
+    return [tokenizers.AddedToken(token["content"], **_flags_of(token)) for _, token in ordered]
+
+
+def _extra_tokens(directory: Path, config: dict[str, Any]) -> list[tokenizers.AddedToken]:
+    """Special tokens without a name: `extra_special_tokens`, called `additional_special_tokens` before
+    transformers 5."""
+    path, key = directory / "tokenizer_config.json", "extra_special_tokens"
+    listed = config.get(key)
+    if not listed or isinstance(listed, dict):
+        key = "additional_special_tokens"
+        listed = config.get(key)
+    if not listed and _DECODER not in config:
+        path = directory / _MAP
+        listed = _read_json(path).get(key)
+    if listed is None:
+        return []
+    if not isinstance(listed, list):
+        raise bad_field(path, key, listed, "a list of tokens")
+    found = []
+    for token in listed:
+        if isinstance(token, str):
+            found.append(tokenizers.AddedToken(token, special=True, normalized=False))
+            continue
+        _require_token(path, key, token)
+        found.append(tokenizers.AddedToken(token["content"], **{**_flags_of(token), "special": True}))
+    return found
+
+
+def _require_token(path: Path, key: str, token: Any) -> None:
+    if not isinstance(token, dict) or not isinstance(token.get("content"), str):
+        raise bad_field(path, key, token, "an object with the token's content")
+    if wrong := [flag for flag in _TOKEN_FLAGS if not isinstance(token.get(flag, False), bool)]:
+        raise bad_field(path, f"{key}.{wrong[0]}", token[wrong[0]], "true or false")
+
+
+def _flags_of(token: dict[str, Any]) -> dict[str, bool]:
+    return {flag: token[flag] for flag in _TOKEN_FLAGS if flag in token}
 
 
 def _tokens_by_id(path: Path) -> list[str]:

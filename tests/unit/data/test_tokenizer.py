@@ -116,6 +116,38 @@ def test_special_tokens_from_the_older_files(make_model: Callable[..., Path]) ->
     assert "<late>" in tokenizer.special_tokens and "<later>" not in tokenizer.special_tokens
 
 
+@pytest.mark.parametrize(
+    ("config", "tokens_map"),
+    [
+        ({"additional_special_tokens": ["<s>", "<one>", "<two>"]}, {}),
+        ({"extra_special_tokens": ["<one>"], "additional_special_tokens": ["<two>"]}, {}),
+        ({"extra_special_tokens": {"image_token": "<one>"}, "additional_special_tokens": ["<two>"]}, {}),
+        ({"additional_special_tokens": [{"content": "<one>", "lstrip": True, "__type": "AddedToken"}]}, {}),
+        ({}, {"additional_special_tokens": ["<one>"]}),
+        ({"added_tokens_decoder": {}}, {"additional_special_tokens": ["<one>"], "eos_token": "<s>"}),
+        ({"cls_token": "<one>", "additional_special_tokens": ["<two>"]}, {"pad_token": "<three>"}),
+        # The older file counts more where the newer key is missing.
+        ({}, {"eos_token": "<|im_end|>"}),
+    ],
+)
+def test_special_tokens_are_those_of_transformers(
+    config: dict[str, object], tokens_map: dict[str, object], make_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    directory = make_model(**config)
+    (directory / "special_tokens_map.json").write_text(json.dumps(tokens_map))
+    ours = Tokenizer.load(directory)
+    ours.save(tmp_path)
+    for theirs in (AutoTokenizer.from_pretrained(directory), AutoTokenizer.from_pretrained(tmp_path)):
+        assert {number: token.content for number, token in theirs.added_tokens_decoder.items()} == {
+            number: token.content for number, token in ours.backend.get_added_tokens_decoder().items()
+        }
+        assert theirs.eos_token == ours.eos
+        text = "a <one><two> <three>x"
+        assert theirs.encode(text, add_special_tokens=False) == ours.encode(text)
+
+
 def test_every_eos_of_the_generation_config_is_taken(make_model: Callable[..., Path]) -> None:
     directory = make_model(eos_token="</s>")
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 2]}))
