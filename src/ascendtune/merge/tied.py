@@ -64,7 +64,9 @@ def _grow_vocabulary(draft: Draft, table: str, rows: int) -> None:
 def _is_untied(draft: Draft, adapters: list[Adapter], below: Output, table: str) -> bool:
     """Whether tied embeddings have become two; the head is set when they have."""
     above = draft.tied_head
-    if _keep_tied(draft, adapters, table) and (above is None or _have_same_changes(above, below)):
+    # PEFT ties a table of this name alone: it changes GPT-2's `wte` and leaves the head, whatever it is asked for.
+    is_tied_by_peft = above is not None or table.removesuffix(".weight").rpartition(".")[2] == "embed_tokens"
+    if is_tied_by_peft and _keep_tied(draft, adapters, table) and (above is None or _have_same_changes(above, below)):
         return False
     if above is not None:
         return bool(above.additions or above.rotations or below.additions) or not _same_bytes(above, below)

@@ -276,6 +276,16 @@ def test_embeddings_that_peft_ties_stay_one_where_their_adapters_did(
     assert json.loads((tmp_path / "merged" / "config.json").read_text())["tie_word_embeddings"] is tied
 
 
+def test_embeddings_of_a_name_that_peft_does_not_tie_part(tmp_path: Path, make_adapter: Any, tiny_model: Path) -> None:
+    base = tmp_path / "gpt2"
+    GPT2LMHeadModel(GPT2Config(vocab_size=512, n_embd=32, n_layer=1, n_head=2, n_positions=64)).save_pretrained(base)
+    shutil.copyfile(tiny_model / "tokenizer.json", base / "tokenizer.json")
+    adapter = make_adapter(base, target_modules=["wte"], ensure_weight_tying=True)
+    merged = merge([str(adapter)], tmp_path / "merged")
+    assert merged.verification is not None and merged.verification.agrees
+    assert json.loads((tmp_path / "merged" / "config.json").read_text())["tie_word_embeddings"] is False
+
+
 @pytest.mark.parametrize("tie", [True, False])
 def test_merge_keeps_the_embeddings_of_new_tokens(tie: bool, make_base: Any, make_adapter: Any, tmp_path: Path) -> None:
     adapter = make_adapter(make_base(tie=tie), save_embedding_layers=True)
