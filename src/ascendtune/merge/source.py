@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ def find_sources(named: Sequence[str], onto: str | None = None) -> Sources:
     places = [_place(each) for each in named]
     adapters = [read_adapter(directory, weight) for directory, weight in places]
     first = places[0][0]
-    trained_on = [str(each.config.get("base_model_name_or_path") or "") for each in adapters]
+    trained_on = [_base_named_by(each.config) for each in adapters]
     notes = [
         f"{each.directory} was trained on {base}, the first adapter on {trained_on[0]}"
         for each, base in zip(adapters[1:], trained_on[1:], strict=True)
@@ -123,6 +123,12 @@ def find_sources(named: Sequence[str], onto: str | None = None) -> Sources:
         shapes = f", which is another model: {', '.join(differing)}" if differing else ""
         notes.append(f"{first} was trained on {trained_on[0]}, and is merged onto {onto}{shapes}")
     return Sources(adapters, base, notes)
+
+
+def _base_named_by(config: Mapping[str, Any]) -> str:
+    """The path of the base, or its id on a hub, with `@REVISION` behind it where one is named."""
+    base, revision = str(config.get("base_model_name_or_path") or ""), config.get("revision")
+    return f"{base}@{revision}" if base and revision and not expanded(base).exists() else base
 
 
 def _place(text: str) -> tuple[Path, float]:
