@@ -27,6 +27,8 @@ from matrix.simulated import DEEPSPEED
 
 _OF_NOISE = 4.0
 """How often a difference may be that of rounding."""
+_SMALL = 1e-2
+"""Of a smaller number the distance counts as of this one: a hinge is a small difference of larger numbers."""
 _OF_MUON = 2e-4
 """Of muon, which orthogonalises in bf16: eager attention alone moves a gradient norm by 6e-5 in two steps of it."""
 _OF_BF16 = 5e-2
@@ -120,7 +122,7 @@ def _apart(ours: list[float], theirs: list[float]) -> float:
     if len(ours) != len(theirs):
         return float("inf")
     pairs = zip(ours, theirs, strict=True)
-    return max(abs(a - b) / max(abs(a), abs(b), 1e-30) if None not in (a, b) else float(a != b) for a, b in pairs)
+    return max(abs(a - b) / max(abs(a), abs(b), _SMALL) if None not in (a, b) else float(a != b) for a, b in pairs)
 
 
 def _numbers_of(outcome: Outcome) -> list[float]:
