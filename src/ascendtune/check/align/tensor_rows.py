@@ -317,20 +317,24 @@ def _updates(
         changes.append((key, pair, update, slopes, float(limit) * max(each.rms for each in gradients if each)))
     usual = _usual_update([[*update, *slopes] for _, _, update, slopes, _ in changes])
     for key, pair, update, slopes, noise_of_gradient in changes:
-        # The finer dtype: parameters that one side keeps in a coarser one are a difference to be named.
-        unit = min(map(unit_of, pair))
+        values = [np.array(each.samples) for each in pair]
+        starts = [after - added for after, added in zip(values, update, strict=True)]
+        by_decay = (np.maximum(*map(np.abs, slopes)) == 0) & (step == 1)
         with np.errstate(invalid="ignore", divide="ignore"):
             slope = np.minimum(*map(np.abs, slopes))
             noise = noise_of_gradient / slope
             if step > 1:
                 # Of the larger update: one side alone may not have moved the parameter at all.
                 noise *= np.maximum(usual(slope) / np.maximum(*map(np.abs, update)), 1.0)
-            else:
-                noise[np.maximum(*map(np.abs, slopes)) == 0] = 0.0
+            # A decay is in proportion to the weight, which one side may have rounded before.
+            noise = np.where(by_decay, 2 * np.abs(starts[1] - starts[0]) / np.minimum(*map(np.abs, starts)), noise)
             known = np.isfinite(update[0]) & np.isfinite(update[1]) & (noise <= _WELL_CONDITIONED)
-        rounding = 2 * CERTAIN * unit * np.abs(np.array(pair[0].samples))
+        # The finer dtype: parameters that one side keeps in a coarser one are a difference to be named. A decay alone
+        # would be below the last digit of the coarser one.
+        units = np.where(by_decay, max(map(unit_of, pair)), min(map(unit_of, pair)))
+        rounding = 2 * CERTAIN * units * np.abs(values[0])
         # Apart: the noise of the others would hide what decay alone moves.
-        parts = (known & (noise > 0), known & (noise == 0))
+        parts = (known & ~by_decay, known & by_decay)
         found_in = [each for chosen in parts if (each := _difference_of(update, noise, rounding, chosen)) is not None]
         if found_in:
             difference, most, scale = next((each for each in found_in if each[0] > each[1]), found_in[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,24 @@ def _dump(after: float, *, gradient: float = 0.0, dtype: str = "bfloat16") -> Ra
 def test_decay_that_one_side_alone_has_is_parted(step: int, after: float, is_parted: bool) -> None:
     found = [row for row in rows_of(step, 0, _dump(0.5), _dump(after), with_modules=True) if row.is_parted]
     assert [row.key.phase for row in found] == (["parameter_after"] if is_parted else [])
+
+
+def test_decay_of_a_weight_that_one_side_has_rounded_is_not_parted() -> None:
+    """DeepSpeed makes its fp32 weights from those in bf16; the decay of each is in proportion."""
+    one, other = _dump(0.5 * (1 - 1e-3)), _dump(0.501 * (1 - 1e-3))
+    key = Key("parameter_before", None, "a.lora_A.weight", "", 0)
+    rounded = other.tensors[key]._replace(samples=(0.501, -0.501, 0.501, -0.501))
+    other = replace(other, tensors={**other.tensors, key: rounded})
+    rows = rows_of(1, 0, one, other, with_modules=True)
+    assert not any(row.is_parted for row in rows if row.key.phase == "parameter_after")
+
+
+def test_decay_below_the_last_digit_of_weights_that_one_side_keeps_coarser_is_not_parted() -> None:
+    one, other = _dump(0.5 * (1 - 1e-5)), _dump(0.5)
+    key = Key("parameter_after", None, "a.lora_A.weight", "", 0)
+    other = replace(other, tensors={**other.tensors, key: other.tensors[key]._replace(dtype="bfloat16")})
+    rows = rows_of(1, 0, one, other, with_modules=True)
+    assert not any(row.is_parted for row in rows if row.key.phase == "parameter_after")
 
 
 def test_gradient_that_is_lost_on_one_side_decides_nothing_about_the_update() -> None:
