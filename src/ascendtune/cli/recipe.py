@@ -126,7 +126,7 @@ def _model(recipe: Recipe) -> str:
 
     path = find_local(recipe.model.path, "model")
     if path is None:
-        return f"{recipe.model.path} (hub id, not checked)"
+        return _hub_id(recipe.model.path)
     check_model_directory(path, weights_needed=recipe.model.init == "pretrained")
     require_unquantised(path)
     tokenizer = Tokenizer.load(path, recipe.model.new_tokens)
@@ -134,6 +134,13 @@ def _model(recipe: Recipe) -> str:
     if recipe.method.stage != "pretrain":
         ChatTemplate.load(recipe.data.template, tokenizer, loss_on=recipe.data.loss_on)
     return str(path)
+
+
+def _hub_id(name: str) -> str:
+    from ascendtune.core.suggest import same_path_elsewhere
+
+    elsewhere = same_path_elsewhere(Path(name))
+    return f"{name} (hub id, not checked{f'; or is the local path {elsewhere} meant?' if elsewhere else ''})"
 
 
 def _require_files(recipe: Recipe) -> None:
@@ -166,7 +173,7 @@ def _data(specs: list[DatasetSpec], task: Task) -> str:
     for spec in specs:
         path = find_local(spec.path, "dataset")
         if path is None:
-            shown.append(f"{spec.path} (hub id, not checked)")
+            shown.append(_hub_id(spec.path))
             continue
         files = data_files(spec, path)
         size = format_bytes(sum(file.stat().st_size for file in files))

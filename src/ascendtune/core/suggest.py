@@ -31,7 +31,7 @@ def closest_path(missing: Path) -> Path | None:
     It is the same path in a directory above or below the working directory; else the entry most similar to the first
     part of `missing` that does not exist.
     """
-    if elsewhere := _from_another_directory(missing):
+    if elsewhere := same_path_elsewhere(missing):
         return elsewhere
     part = missing
     while not part.parent.is_dir():
@@ -51,8 +51,8 @@ def closest_path(missing: Path) -> Path | None:
     return None
 
 
-def _from_another_directory(missing: Path) -> Path | None:
-    """A relative path that was written for another working directory, such as that of the recipe."""
+def same_path_elsewhere(missing: Path) -> Path | None:
+    """A relative path as it is from here, that was written for another working directory, such as the recipe's."""
     if missing.is_absolute() or missing.parts[:1] in ((), ("..",)):
         return None
     above = (Path(*[".."] * levels) for levels in (1, 2, 3))

@@ -314,3 +314,14 @@ def test_a_given_format_is_refused_for_its_own_columns(ascendtune: Any, tiny_mod
         refused = ascendtune(*words, name)
         assert refused.returncode == 2 and "code: data-format-mismatch" in refused.stderr
         assert f"the format {name} needs {needed}" in " ".join(refused.stderr.split())
+
+
+def test_recipe_check_names_a_local_path_that_looks_like_a_hub_id_from_here(
+    ascendtune: Any, data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "project/models/small").mkdir(parents=True)
+    words = ["data.train.0.columns={prompt: Frage, completion: Antwort}"]
+    (tmp_path / "r.yaml").write_text(f"model: {{path: models/small}}\ndata: {{train: [{{path: {data}}}]}}\n")
+    checked = ascendtune("recipe", "check", "r.yaml", *words, COLUMNS="200")
+    assert checked.returncode == 0, checked.stderr
+    assert "the local path project/models/small meant?" in checked.stdout
