@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,7 +69,8 @@ def notice_ignored(sentences: Sequence[str], recipe: Path) -> None:
     from ascendtune.core.log import is_verbose
 
     if len(sentences) > 1 and not is_verbose():
-        notice(f"{len(sentences)} notes on keys without effect: `ascendtune recipe check {recipe}` lists them")
+        check = f"ascendtune recipe check {shlex.quote(str(recipe))}"
+        notice(f"{len(sentences)} notes on keys without effect: `{check}` lists them")
         return
     for sentence in sentences:
         notice(sentence)

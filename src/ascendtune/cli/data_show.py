@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -92,7 +93,8 @@ def sample_lines(recipe: Recipe, path: Path, *, whole: bool) -> list[str]:
     row = next((each for each in rows if not each.problem), None)
     if row is None:
         return []
-    lines = [f"row {row.number} as it is trained on, labels in «»; `ascendtune data show {path}` shows more"]
+    more = f"ascendtune data show {shlex.quote(str(path))}"
+    lines = [f"row {row.number} as it is trained on, labels in «»; `{more}` shows more"]
     for sequence in row.sequences:
         text = "".join(map(_labelled, sequence.segments)).replace("\n", "⏎")
         if not whole:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -104,7 +105,8 @@ def init(
             code="preset-of-another-stage",
             remedy="choose another --preset, or leave it out",
         )
-    write_atomically(output, f"# Check: ascendtune recipe check {output}\n# Train: ascendtune train {output}\n\n{text}")
+    quoted = shlex.quote(str(output))
+    write_atomically(output, f"# Check: ascendtune recipe check {quoted}\n# Train: ascendtune train {quoted}\n\n{text}")
     for each in data_facts:
         if each.bad:
             looked_at = len(each.rows) + len(each.bad)
@@ -119,12 +121,12 @@ def init(
         warn(
             f"the longest of the first rows has {longest.tokens:,} tokens, the model takes {facts.max_length:,}: rows "
             "are cut there, and those without an answer before it are left out; "
-            f"`ascendtune data show {output} --stats` counts them"
+            f"`ascendtune data show {quoted} --stats` counts them"
         )
     if any(each.is_undecided for each in data_facts):
-        print(f"wrote {output}; replace TODO there by names of columns, then: ascendtune train {output}")
+        print(f"wrote {output}; replace TODO there by names of columns, then: ascendtune train {quoted}")
         return
-    print(f"wrote {output}; next: ascendtune train {output}")
+    print(f"wrote {output}; next: ascendtune train {quoted}")
 
 
 def _decided(facts: DataFacts, yes: bool) -> DataFacts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -157,7 +158,7 @@ def train(
     if result.error:
         complain(result.error)
     if 0 < result.exit_code < 128:
-        print(f"for details run `ascendtune explain {run}`", file=sys.stderr)
+        print(f"for details run `ascendtune explain {shlex.quote(str(run))}`", file=sys.stderr)
     raise typer.Exit(result.exit_code)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -325,3 +326,13 @@ def test_recipe_check_names_a_local_path_that_looks_like_a_hub_id_from_here(
     checked = ascendtune("recipe", "check", "r.yaml", *words, COLUMNS="200")
     assert checked.returncode == 0, checked.stderr
     assert "the local path project/models/small meant?" in checked.stdout
+
+
+def test_commands_that_are_shown_run_as_they_are_for_names_with_spaces(
+    ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path
+) -> None:
+    made = ascendtune("init", "--model", tiny_model, "--data", data, "--output", "my recipe.yaml", COLUMNS="200")
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.endswith("next: ascendtune train 'my recipe.yaml'\n")
+    [check] = [line for line in (tmp_path / "my recipe.yaml").read_text().splitlines() if line.startswith("# Check: ")]
+    assert ascendtune(*shlex.split(check.removeprefix("# Check: "))[1:]).returncode == 0
