@@ -96,9 +96,16 @@ class Stopped(AscendtuneError):
         self.exit_code = 128 + signal_number
 
 
+_MOST_TOGETHER = 50
+"""Nobody reads more, and they fill the terminal."""
+
+
 def together(errors: Sequence[Error]) -> Error:
-    """The first of several errors of one check, with the others as `further`."""
-    first, *others = errors
+    """The first of several errors of one check, with the others as `further`; of very many the first ones."""
+    first, *others = errors[:_MOST_TOGETHER]
+    if unshown := len(errors) - 1 - len(others):
+        what = f"{unshown:,} further errors are not shown"
+        others.append(type(first)(what, code="further-errors", remedy="correct these first"))
     first.further = (*first.further, *others)
     return first
 
