@@ -27,6 +27,7 @@ _TITLES = {
     "activations": "activations",
     "loss": "logits and loss",
     "backward": "backward pass, in passing",
+    "reference": "reference model",
 }
 
 

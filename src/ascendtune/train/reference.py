@@ -168,7 +168,7 @@ def _write(path: Path, values: NDArray[np.float64]) -> None:
 
 def attention_of_reference(recipe: Recipe, directory: str, device: Device) -> AttentionChoice:
     """The attention of another model in `directory`."""
-    section, config = _section_of(recipe, Path(directory))
+    section, config = section_of_reference(recipe, Path(directory))
     choice = choose_attention(section, "preference", config, device.attention)
     if not choice.verdict.padded:
         raise RecipeError(
@@ -239,7 +239,7 @@ def _another_model(
     precision: Precision,
     tokens: int,
 ) -> Iterator[LogProbs]:
-    section, config = _section_of(recipe, directory)
+    section, config = section_of_reference(recipe, directory)
     # Nothing of it is trained, so it needs no more digits than it is multiplied in.
     as_computed = Precision(precision.compute, precision.compute, precision.reason, precision.device_type)
     model = load_model(
@@ -259,7 +259,7 @@ def _another_model(
     yield objective.log_probs
 
 
-def _section_of(recipe: Recipe, directory: Path) -> tuple[ModelSection, Any]:
+def section_of_reference(recipe: Recipe, directory: Path) -> tuple[ModelSection, Any]:
     """The model section of a reference, and its config."""
     section = recipe.model.model_copy(
         update={"path": str(directory), "init": "pretrained", "new_tokens": [], "new_layers": 0}

@@ -86,9 +86,12 @@ def ask(
             smaller = changed(recipe, single_sequences(recipe))
             single, padded_single = (largest(smaller, padding_free=each) for each in (True, False))
     adapters = find_adapters(recipe.method, quantised=section.quantization is not None)
+    reference = None
+    if (path := recipe.method.preference.reference) and recipe.method.needs_reference:
+        reference = str((find_local(path, "model") or fetch_model(path, weights_needed=False)).resolve())
     request = Request(
         recipe.model_dump(mode="json"), str(directory.resolve()), target, vocabulary, pad,
-        documents, padded, single, padded_single, tuple(str(each.path) for each in adapters),
+        documents, padded, single, padded_single, tuple(str(each.path) for each in adapters), reference,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "request.json"

@@ -24,6 +24,7 @@ from ascendtune.core.foreign_json import first_line
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.attention.model_type import ROWS_NEED_PADDING
+from ascendtune.train.model import auto_class
 from ascendtune.train.plan.arithmetic import ARITHMETIC, compute_step
 from ascendtune.train.plan.changes import Change, changed, changes
 from ascendtune.train.plan.count_work import count_work
@@ -34,10 +35,14 @@ from ascendtune.train.plan.rows import full_rows
 from ascendtune.train.plan.setting import Setting
 from ascendtune.train.plan.traced_step import trace_step
 from ascendtune.train.plan.work import Work
+from ascendtune.train.precision import DTYPES
+from ascendtune.train.reference import section_of_reference
 
 _ARITHMETIC_SPREAD = (0.65, 1.5)
 """Low and high as factors of what is expected, where no step was traced."""
 _TORCH, _OURS = Path(torch.__file__).parent, Path(ascendtune.__file__).parent
+REFERENCE = "reference answers"
+"""The moment at which another model is there."""
 _ENOUGH = 3
 _LARGEST_BATCH = 256
 """Sequences; above it a device gains nothing, and a search takes long."""
@@ -162,6 +167,10 @@ def estimate(recipe: Recipe, request: Request) -> Estimate:
     documents = _documents(setting, request)
     step, spread, notes = _step_memory(setting, documents, target)
     moments, resting = step.moments, step.resting
+    if request.reference is not None:
+        # Before the first step: no gradients and no state are there yet, and the other model is whole on each device.
+        held = Counter({name: resting[name] for name in ("weights", "adapters")})
+        moments = {**moments, REFERENCE: held + Counter({"reference": _reference_bytes(setting, request.reference)})}
     # DeepSpeed writes its checkpoints from where the state is.
     host, copied = step.offloaded, 0 if setting.strategy == "deepspeed" else _checkpoint_copy(step)
     if _offloads(setting.recipe):
@@ -226,6 +235,15 @@ def _is_of_the_model(error: Exception, recipe: Recipe) -> bool:
     files = [Path(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__)]
     callers = [each for each in files if not each.is_relative_to(_TORCH)]
     return not callers[-1].is_relative_to(_OURS)
+
+
+def _reference_bytes(setting: Setting, directory: str) -> int:
+    """Of the reference model, in the type of computation."""
+    _, config = section_of_reference(setting.recipe, Path(directory))
+    with torch.device("meta"):
+        model = auto_class("preference").from_config(config, trust_remote_code=setting.recipe.model.trust_remote_code)
+    parameters: int = sum(each.numel() for each in model.parameters())
+    return parameters * DTYPES[setting.precision.compute].itemsize
 
 
 def _offloads(recipe: Recipe) -> bool:

@@ -59,6 +59,8 @@ class Request:
     padded_single: tuple[Document, ...] | None = None
     adapters: tuple[str, ...] = ()
     """Directories of those that training starts from."""
+    reference: str | None = None
+    """Directory of another model that answers before the first step."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

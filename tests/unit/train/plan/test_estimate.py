@@ -20,6 +20,10 @@ from ascendtune.train.strategy import deepspeed
 _GIB = 2**30
 _ZERO = {"strategy": "deepspeed", "deepspeed": {"stage": 2}}
 """Estimated at once, by arithmetic."""
+_CONFIG = {
+    "model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "pad_token_id": 0,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +39,7 @@ def shallow_request_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def _requests(directory: Path, layers: int) -> Any:
-    config = {
-        "model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176,
-        "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0,
-    }  # fmt: skip
-    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "config.json").write_text(json.dumps({**_CONFIG, "num_hidden_layers": layers}))
 
     def make(memory: int = _GIB, devices: int = 1, kind: str = "npu", **keys: Any) -> Request:
         values = {"model": {"path": str(directory)}, "data": {"train": [{"path": "x.jsonl"}]}, **keys}
@@ -360,3 +360,22 @@ def test_arithmetic_moves_activations_to_the_host_where_the_recipe_does(shallow_
     left = stays.at_peak["activations"] - moves.at_peak["activations"]
     # One of the two layers.
     assert left == moves.host - stays.host == (0 if kind == "cpu" else stays.at_peak["activations"] // 2)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_another_reference_model_is_whole_on_each_device_before_the_first_step(
+    shallow_request_of: Any, tmp_path: Path, stage: int
+) -> None:
+    config = {**_CONFIG, "num_hidden_layers": 2, "vocab_size": 100_000}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    dpo = {"stage": "preference", "preference": {"reference": str(tmp_path)}}
+    parallel = {"strategy": "deepspeed", "deepspeed": {"stage": stage}}
+    request = shallow_request_of(devices=4, precision="bf16", parallel=parallel, method=dpo)
+    alone, beside = (
+        Estimate.of(estimate.answer(replace(request, reference=each), search=False)["estimate"])
+        for each in (None, str(tmp_path))
+    )
+    weights = alone.facts["parameters"] * 2 // (4 if stage == 3 else 1)
+    of_reference = 2 * (alone.facts["parameters"] + 2 * 64 * (100_000 - 512))
+    assert beside.moments["reference answers"] == pytest.approx(weights + of_reference, abs=8)
+    assert {**beside.moments, "reference answers": 0} == {**alone.moments, "reference answers": 0}
