@@ -10,6 +10,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +34,8 @@ STACKS_SIGNAL = signal.SIGUSR1
 FORCED_STACKS_SIGNAL = signal.SIGUSR2
 """Asks a worker that has not answered to STACKS_SIGNAL."""
 _TAIL_BYTES = 64 * 1024
+_RESERVED_BYTES = 128 * 1024
+"""Several times a run.json."""
 # As `checkpoint` writes it; other digits than ASCII's and leading zeros would name another directory.
 _CHECKPOINT = re.compile(r"step_(0|[1-9][0-9]{0,17})")
 _LONGEST_STATE = 32
@@ -245,6 +248,10 @@ class RunDir:
                 where=self.recipe,
             )
 
+    @property
+    def _reserved(self) -> Path:
+        return self.path / ".reserved"
+
     def update(self, **changes: Any) -> None:
         """Replace top-level keys of run.json. Only one process writes: rank 0, or the command that holds the lock."""
         write_json(self.run_json, {**self.read(), **changes})
@@ -263,6 +270,7 @@ class RunDir:
         began = {"started": time.time(), "monotonic": time.monotonic()}
         record["attempts"].append({"attempt": number, **began, **process, **facts})
         write_json(self.run_json, {**record, "state": "running", "exit_cause": None})
+        self._reserve()
         return number
 
     def end_attempt(self, state: State, cause: dict[str, Any] | None = None, **changes: Any) -> None:
@@ -276,7 +284,20 @@ class RunDir:
         if record["attempts"]:
             code = cause["exit_code"] if cause else 0
             record["attempts"][-1].update(ended=time.time(), state=state, exit_code=code, step=self.last_step())
-        write_json(self.run_json, {**record, **changes, "state": state, "exit_cause": cause})
+        ended = {**record, **changes, "state": state, "exit_cause": cause}
+        try:
+            write_json(self.run_json, ended)
+        except MachineError:
+            if not self._reserved.exists():
+                raise
+            self._reserved.unlink(missing_ok=True)
+            write_json(self.run_json, ended)
+        self._reserved.unlink(missing_ok=True)
+
+    def _reserve(self) -> None:
+        """Take the room on the disk that the attempt's end needs: where the disk is full then, that is the cause."""
+        with suppress(OSError), self._reserved.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, _RESERVED_BYTES)
 
     def last_metrics(self) -> dict[str, Any] | None:
         """The newest whole line of metrics.jsonl, without reading the rest.
@@ -357,6 +378,8 @@ class RunDir:
             shutil.rmtree(directory, ignore_errors=True)
         for file in unfinished_files(self.path):
             file.unlink(missing_ok=True)
+        if self.run_json.is_file() and self.read()["state"] != "running":
+            self._reserved.unlink(missing_ok=True)
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step_{step}"

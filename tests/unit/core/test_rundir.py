@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ascendtune.core import rundir
 from ascendtune.core.errors import MachineError
 from ascendtune.core.rundir import RunDir
 
@@ -90,3 +91,36 @@ def test_checkpoints_are_directories_named_as_they_are_written(tmp_path: Path) -
     (run.checkpoints / "step_6").touch()
     assert run.checkpoint_steps() == [3, 20]
     assert all(run.checkpoint(step).is_dir() for step in run.checkpoint_steps())
+
+
+def test_the_end_of_an_attempt_has_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    run.run_json.write_text(json.dumps({"state": "created", "attempts": []}))
+    run.begin_attempt({})
+    (reserved,) = (path for path in run.path.iterdir() if path != run.run_json)
+    assert reserved.stat().st_blocks * 512 >= 1 << 17
+    write = rundir.write_json
+
+    def write_where_room_is(path: Path, content: object) -> None:
+        if reserved.exists():
+            raise MachineError("the disk is full", code="disk-full", remedy="free space")
+        write(path, content)
+
+    monkeypatch.setattr(rundir, "write_json", write_where_room_is)
+    run.end_attempt("failed", {"what": "the disk is full", "exit_code": 3})
+
+    assert run.read()["state"] == "failed" and list(run.path.iterdir()) == [run.run_json]
+
+
+def test_room_is_kept_while_an_attempt_runs_alone(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    run.run_json.write_text(json.dumps({"state": "created", "attempts": []}))
+    run.begin_attempt({})
+    run.remove_unfinished()
+    assert len(list(run.path.iterdir())) == 2
+    # A kill after the end, before the room is given back.
+    run.update(state="finished")
+    run.remove_unfinished()
+    assert list(run.path.iterdir()) == [run.run_json]
