@@ -9,6 +9,7 @@ import pytest
 
 from ascendtune.core import rundir
 from ascendtune.core.errors import MachineError
+from ascendtune.core.files import write_json
 from ascendtune.core.rundir import RunDir
 
 
@@ -100,12 +101,11 @@ def test_the_end_of_an_attempt_has_room_on_a_full_disk(tmp_path: Path, monkeypat
     run.begin_attempt({})
     (reserved,) = (path for path in run.path.iterdir() if path != run.run_json)
     assert reserved.stat().st_blocks * 512 >= 1 << 17
-    write = rundir.write_json
 
     def write_where_room_is(path: Path, content: object) -> None:
         if reserved.exists():
             raise MachineError("the disk is full", code="disk-full", remedy="free space")
-        write(path, content)
+        write_json(path, content)
 
     monkeypatch.setattr(rundir, "write_json", write_where_room_is)
     run.end_attempt("failed", {"what": "the disk is full", "exit_code": 3})
