@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ascendtune.core import log
 from ascendtune.core.errors import AscendtuneError, CheckFailed, DataError, MachineError, Stopped, disk_fault
 from ascendtune.core.exit_cause import OUT_OF_MEMORY, exit_cause_of_worker
+from ascendtune.core.foreign_json import first_line
 from ascendtune.core.locks import file_lock
 from ascendtune.core.rundir import RunDir, State
 from ascendtune.data.prepare import Prepared, cached_tokens, open_prepared
@@ -225,6 +227,15 @@ def _translated(error: BaseException) -> AscendtuneError | None:
             f"the device failed: {str(error).strip().splitlines()[0]}",
             code="device-failed",
             remedy="look at the device with `ascendtune doctor`; the same command resumes from the last checkpoint",
+        )
+    if isinstance(error, dist.DistStoreError | dist.DistNetworkError) and re.search(
+        "timed out|timeout", str(error), re.I
+    ):
+        return MachineError(
+            f"not all ranks came to meet this one in time: {first_line(error)}",
+            code="ranks-not-met",
+            remedy="look at the logs of the ranks that are missing; where a node tokenises for longer than the others "
+            "wait, run `ascendtune train RECIPE --prepare` there first; else look whether the nodes reach each other",
         )
     if isinstance(error, NotImplementedError) and (missing := _MISSING_OPERATOR.match(str(error))):
         return MachineError(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from ascendtune.core.errors import DataError, MachineError, RecipeError
 from ascendtune.core.rundir import RunDir
@@ -47,6 +48,19 @@ def test_what_a_device_cannot_do_is_told_in_one_line_with_a_remedy(error: Except
     told = attempt._translated(error)
     assert isinstance(told, MachineError) and told.exit_code == 3
     assert told.what == what and remedy in told.remedy
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        dist.DistStoreError("Timed out after 1801 seconds waiting for clients. 1/2 clients joined."),
+        dist.DistStoreError("wait timeout after 1800000ms, keys: /default_pg/0//cpu//0"),
+        dist.DistNetworkError("The client socket has timed out after 1800000ms while trying to connect to (a, 29500)."),
+    ],
+)
+def test_ranks_that_do_not_come_are_no_fault_of_the_program(error: Exception) -> None:
+    told = attempt._translated(error)
+    assert told is not None and told.code == "ranks-not-met"
 
 
 def test_a_full_disk_is_told_with_its_place() -> None:
