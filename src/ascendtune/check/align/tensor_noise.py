@@ -44,7 +44,7 @@ class Coarser:
     Attributes:
         has_muon: a side's optimizer orthogonalises the updates of matrices in bf16.
         sends_bf16: ranks of a side round their gradients to bf16 before these are added.
-        after_update: factor of the limits from the second step on.
+        after_update: factor of the limits that each of the first updates brings.
     """
 
     has_muon: bool = False

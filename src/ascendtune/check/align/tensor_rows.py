@@ -28,6 +28,8 @@ from ascendtune.check.align.tensor_noise import (
 
 _GROWTH = 0.5
 """Share of the limit that every further step adds, as for losses: weights have parted by rounding before."""
+_AMPLIFYING_UPDATES = 3
+"""Updates of which each makes more of a difference of weights, where layers amplify it."""
 _WELL_CONDITIONED = 0.1
 """An element's update is compared where the noise of its gradient changes it by at most this share."""
 _UNIT_OF_BF16 = 2.0**-8
@@ -115,7 +117,7 @@ def rows_of(
     # Rank 0 writes all parameters; the others none of those that are divided among ranks, on either side.
     if rank == 0 and ("gradient", None) in groups:
         groups["gradient", None] |= _gradients_of_one_side(reference, candidate)
-    growth = (1 + _GROWTH * (step - 1)) * (coarser.after_update if step > 1 else 1.0)
+    growth = (1 + _GROWTH * (step - 1)) * coarser.after_update ** min(step - 1, _AMPLIFYING_UPDATES)
     forward = {batch: [*found.values()] for (phase, batch), found in groups.items() if phase == "forward"}
     modules = [pair for pairs in forward.values() for pair in pairs]
     unit = max((unit_of(each) for pair in modules for each in pair), default=0.0)
