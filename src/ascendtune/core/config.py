@@ -237,8 +237,9 @@ def _expectation(item: Mapping[str, Any]) -> str:
     elif kind in _KINDS and fault in ("type", "parsing", "from_float"):
         message = f"write {_KINDS[kind]}"
         if kind == "string" and type(given) in (int, float):
-            # The shell removes the outer quotes.
-            message += f""", in quotes: "{_short(given)}" (on the command line: '"{_short(given)}"')"""
+            # The shell removes the outer quotes. What was written of a float, as 1e5, is not known here.
+            shown = _short(given) if isinstance(given, int) else "…"
+            message += f""", in quotes: "{shown}" (on the command line: '"{shown}"')"""
         if kind == "string" and isinstance(given, dict | list):
             message += "; in quotes if it begins with { or ["
     elif item["type"] == "too_short":

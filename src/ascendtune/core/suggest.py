@@ -16,6 +16,9 @@ def closest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | Non
     # Imported here: only errors need it.
     import difflib
 
+    choices = list(choices)
+    if same := next((choice for choice in choices if choice.casefold() == word.casefold()), None):
+        return same
     return next(iter(difflib.get_close_matches(word, choices, n=1, cutoff=cutoff)), None)
 
 

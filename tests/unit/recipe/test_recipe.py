@@ -251,6 +251,8 @@ def test_a_value_of_several_kinds_is_complained_of_once(path):
         ("kernel={rms: 1}", "valid keys: rms_norm, rotary, swiglu, experts, adamw"),
         ("kernel=foo", "choose one of: auto, off; or it is a section: write its keys below it, or leave it out"),
         ("name=3", """write text, in quotes: "3" (on the command line: '"3"')"""),
+        ("name=1e5", """write text, in quotes: "…" (on the command line: '"…"')"""),
+        ("method.tuner=LoRA", "did you mean 'lora'? choose one of: full, freeze, lora, oft"),
         ("run_dir={name}", "write text; in quotes if it begins with { or ["),
         ("data.train=[]", "give at least 1"),
         ("name=no", "write text; YAML reads yes, no, on and off as true and false"),
