@@ -17,14 +17,9 @@ from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.deepspeed import require_divisible
 from ascendtune.train.tuner import frozen_adapters
 from ascendtune.train.tuner.freeze import decoder_blocks
+from ascendtune.train.tuner.mixtures import bypassed_experts, find_mixtures
 from ascendtune.train.tuner.module_use import attributes_read
-from ascendtune.train.tuner.targets import (
-    adapter_size,
-    bypassed_experts,
-    find_mixtures,
-    linear_modules,
-    short_names,
-)
+from ascendtune.train.tuner.targets import adapter_size, linear_modules, short_names
 
 
 @pytest.mark.parametrize("whole_up_to", [1024, 0])

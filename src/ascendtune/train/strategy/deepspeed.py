@@ -43,7 +43,7 @@ from ascendtune.train.dump.whole_tensors import EngineTensors
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import GroupStrategy, MakeOptimizer, RootModule
 from ascendtune.train.strategy.deepspeed_disk import SwappedState, fit_buffers, require_disk, swap_directories
-from ascendtune.train.tuner.targets import bypassed_experts, listed_experts
+from ascendtune.train.tuner.mixtures import bypassed_experts, listed_experts
 
 # Its directory inside a checkpoint.
 _TAG = "zero"

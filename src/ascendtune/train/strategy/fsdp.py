@@ -38,7 +38,7 @@ from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.strategy.base import COMFORTABLE, GroupStrategy, MakeOptimizer, RootModule, node_rank
 from ascendtune.train.strategy.expert_use import ExpertUses
 from ascendtune.train.tuner.freeze import decoder_blocks
-from ascendtune.train.tuner.targets import find_mixtures, listed_experts
+from ascendtune.train.tuner.mixtures import find_mixtures, listed_experts
 
 
 class FsdpStrategy(GroupStrategy):

@@ -15,9 +15,10 @@ from torch.autograd.function import once_differentiable
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.sections import ModelSection
+from ascendtune.train.tuner.mixtures import find_mixtures
 from ascendtune.train.tuner.module_use import attributes_read
 from ascendtune.train.tuner.nf4 import Nf4, dequantise, quantise, without_content
-from ascendtune.train.tuner.targets import find_mixtures, linear_modules
+from ascendtune.train.tuner.targets import linear_modules
 
 _PARTS = ("packed", "scales", "outer")
 
