@@ -14,7 +14,11 @@ from ascendtune.core.files import ask_disk
 from ascendtune.core.rundir import RunDir, State
 
 _CLASSES: dict[int, type[AscendtuneError]] = {2: InputError, 3: MachineError, 4: NoVerdict}
-_ROOT_CAUSE = re.compile(r"rank\s*: (\d+) \(local_rank.*?exitcode\s*: (-?\d+)", re.DOTALL)
+_FAILURE = re.compile(
+    r"time\s*: (?P<time>\S+)\s+host\s*: .*?\s+rank\s*: (?P<rank>\d+) \(local_rank.*?exitcode\s*: (?P<code>-?\d+)",
+    re.DOTALL,
+)
+"""Of a rank, as torchrun lists it (torch/distributed/elastic/multiprocessing/errors/__init__.py, ChildFailedError)."""
 
 
 @dataclass(frozen=True)
@@ -139,11 +143,11 @@ def _seen(ending: Ending, logs: Path) -> SeenFailure:
     if ending.launcher_log is None:
         return _death("the worker", ending.exit_code, logs, rank=0)
     said = _said(ending.launcher_log, ending.said_before)
-    roots = _ROOT_CAUSE.findall(said[said.rfind("Root Cause") :]) if "Root Cause" in said else []
-    if not roots and ending.exit_code < 0:
+    first = _first_failure(said)
+    if first is None and ending.exit_code < 0:
         return _death(f"torchrun{at}", ending.exit_code, ending.launcher_log, host=ending.host)
-    if roots:
-        rank, code = int(roots[0][0]), int(roots[0][1])
+    if first is not None:
+        rank, code = first
         log = logs / f"rank_{rank}.log"
         where = log if log.exists() else ending.launcher_log
         return _death(f"rank {rank}{at}", code, where, rank=rank, host=ending.host)
@@ -156,6 +160,20 @@ def _seen(ending: Ending, logs: Path) -> SeenFailure:
         where=ending.launcher_log,
     )
     return SeenFailure("launcher", error, error.exit_code, host=ending.host)
+
+
+def _first_failure(said: str) -> tuple[int, int] | None:
+    """The rank that torchrun saw fail first, and its exit code; None where it names none."""
+    before, named, after = said.rpartition("Root Cause")
+    root = _FAILURE.search(after) if named else None
+    if root is None:
+        return None
+    # Torchrun knows whole seconds, and of ranks that ended in the same one it names the lowest. A rank that the kernel
+    # killed did not end because another one did.
+    listed = _FAILURE.finditer(before[before.rfind("Failures:") :])
+    at_once = (each for each in listed if each["time"] == root["time"] and int(each["code"]) == -signal.SIGKILL)
+    first = root if int(root["code"]) < 0 else next(at_once, root)
+    return int(first["rank"]), int(first["code"])
 
 
 def _full_disk(logs: Path) -> MachineError | None:

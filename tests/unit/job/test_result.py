@@ -55,6 +55,20 @@ def test_the_cause_of_a_rank_that_recorded_none_has_kind_rank_host_and_signal(
     assert (cause["rank"], cause["host"], cause["exit_code"]) == (3, "node2", 1)
 
 
+@pytest.mark.parametrize(("second", "code", "blamed"), [(0, -9, 1), (1, -9, 3), (0, -6, 3), (0, -15, 3)])
+def test_a_rank_killed_in_the_second_in_which_another_lost_it_is_the_cause(
+    tmp_path: Path, second: int, code: int, blamed: int
+) -> None:
+    run = _running(tmp_path)
+    listed = (
+        f"Failures:\n[1]:\n  time      : 2026-01-01_00:00:0{second}\n  host      : node2\n"
+        f"  rank      : 1 (local_rank: 0)\n  exitcode  : {code} (pid: 6)  (SIGNAL)\n---\n"
+    )
+    (run.logs / "launcher.log").write_text(listed + _TORCHRUN.format(1))
+    job_result(run.path, run.read(), Ending(1, run.logs / "launcher.log"), None)
+    assert run.read()["exit_cause"]["rank"] == blamed
+
+
 def test_the_cause_is_the_launcher_when_torchrun_names_no_rank(tmp_path: Path) -> None:
     run = _running(tmp_path)
     (run.logs / "launcher.log").write_text("RendezvousTimeoutError\n")
