@@ -102,6 +102,9 @@ def _draw(
     at_once, model = per_device * accumulate * ranks, directory / "models" / name
     plain = _recipe(numbers, files[rows], model, directory / f"plain-{number}", at_once, 1)
     changed = _recipe(numbers, files[rows], model, directory / f"changed-{number}", per_device, accumulate)
+    if numbers["precision"] == "bf16" and neutral["parallel"].get("strategy") == "deepspeed":
+        # DeepSpeed computes with weights that are rounded altogether: its own numbers are those to be kept.
+        plain["parallel"] = {"strategy": "deepspeed", "deepspeed": {"stage": 1}}
     restart = _restart(one, ranks, neutral["parallel"]) if one.random() < 0.5 else None
     shape = f"{name}, {rows} rows × {ranks} ranks, {per_device} a batch × {accumulate}"
     words = f"{shape}, {json.dumps(_merged(numbers, neutral))}, {restart}"

@@ -27,14 +27,12 @@ from matrix.simulated import DEEPSPEED
 
 _OF_NOISE = 4.0
 """How often a difference may be that of rounding."""
-_SMALL = 1e-2
-"""Of a smaller number the distance counts as of this one: a hinge is a small difference of larger numbers."""
+_SMALL_HINGE = 1e-2
+"""Of a smaller loss the distance counts as of this one: a hinge is a small difference of larger numbers."""
 _OF_MUON = 2e-4
 """Of muon, which orthogonalises in bf16: eager attention alone moves a gradient norm by 6e-5 in two steps of it."""
 _OF_BF16 = 5e-2
 """Of numbers that are computed or summed in bf16, which has three digits."""
-_OF_BF16_OF_DEEPSPEED = 1e-1
-"""DeepSpeed computes with weights that are rounded altogether."""
 _OF_WEIGHTS = 1e-3
 """Of a whole tensor: AdamW moves a weight whose gradient is rounding by as much as any other."""
 
@@ -87,8 +85,8 @@ def _is_refusal(outcome: Outcome) -> bool:
 
 def _beyond_rounding(drawn: Drawn, changed: Outcome, plain: Outcome) -> str:
     """Where the two differ by more than the plain form does from itself in single rows; empty where they do not."""
-    numbers, weights = _numbers_apart(changed, plain), _weights_apart(changed, plain)
-    least = _least(drawn)
+    least, smallest = _least(drawn), _smallest(drawn)
+    numbers, weights = _apart(_numbers_of(changed), _numbers_of(plain), smallest), _weights_apart(changed, plain)
     if numbers <= max(TOLERANCE, least) and weights <= max(_OF_WEIGHTS, least):
         return ""
     cut = {"per_device": 1, "accumulate": drawn.plain["batch"]["per_device"]}
@@ -96,7 +94,8 @@ def _beyond_rounding(drawn: Drawn, changed: Outcome, plain: Outcome) -> str:
     other = attempt({**drawn.plain, "run_dir": runs, "batch": cut}, 1)
     if other.curve is None:
         return f"the plain form in single rows failed: {other.refused or other.failed[-1500:]}"
-    if numbers > max(_OF_NOISE * _numbers_apart(other, plain), TOLERANCE, least):
+    noise = _apart(_numbers_of(other), _numbers_of(plain), smallest)
+    if numbers > max(_OF_NOISE * noise, TOLERANCE, least):
         return f"differs by {numbers:.2g}: {_short(changed)} | plain {_short(plain)} | in single rows {_short(other)}"
     noise = _weights_apart(other, plain)
     if weights > max(_OF_NOISE * noise, _OF_WEIGHTS, least):
@@ -107,22 +106,24 @@ def _beyond_rounding(drawn: Drawn, changed: Outcome, plain: Outcome) -> str:
 def _least(drawn: Drawn) -> float:
     """A difference that the recipe's own types explain."""
     if "bf16" in (drawn.changed["precision"], drawn.changed["parallel"].get("reduce_dtype")):
-        return _OF_BF16_OF_DEEPSPEED if drawn.changed["parallel"].get("strategy") == "deepspeed" else _OF_BF16
+        return _OF_BF16
     return _OF_MUON if drawn.plain["optim"].get("optimizer") == "muon" else 0.0
 
 
-def _numbers_apart(one: Outcome, two: Outcome) -> float:
+def _smallest(drawn: Drawn) -> float:
+    """The size below which a number counts as of this size."""
+    is_hinge = drawn.plain["method"].get("preference", {}).get("loss") == "hinge"
+    return _SMALL_HINGE if is_hinge else sys.float_info.min
+
+
+def _apart(ours: list[float], theirs: list[float], smallest: float) -> float:
     """The largest relative difference of losses, norms and evaluations; infinite where there are more of one."""
-    return _apart(_numbers_of(one), _numbers_of(two))
-
-
-def _apart(ours: list[float], theirs: list[float]) -> float:
     if ours == theirs:
         return 0.0
     if len(ours) != len(theirs):
         return float("inf")
     pairs = zip(ours, theirs, strict=True)
-    return max(abs(a - b) / max(abs(a), abs(b), _SMALL) if None not in (a, b) else float(a != b) for a, b in pairs)
+    return max(abs(a - b) / max(abs(a), abs(b), smallest) if None not in (a, b) else float(a != b) for a, b in pairs)
 
 
 def _numbers_of(outcome: Outcome) -> list[float]:
@@ -182,7 +183,7 @@ def _restarted(drawn: Drawn, whole: Outcome, restart: Restart) -> str:
         return f"does not go on: {again.refused or again.failed[-1500:]}"
     if restart.ranks == drawn.ranks:
         return _difference(again, expected, weights)
-    apart = _apart(_numbers_of(again), expected)
+    apart = _apart(_numbers_of(again), expected, _smallest(drawn))
     if drawn.is_random or apart <= max(_OF_NOISE * TOLERANCE, _least(drawn)):
         return ""
     return f"on {restart.ranks} ranks goes on by {apart:.2g} otherwise: {_short(again)} | whole {expected}"
