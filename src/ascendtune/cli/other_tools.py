@@ -108,7 +108,7 @@ def _of_torchtune(words: list[str], values: dict[str, str]) -> str | None:
         return shlex.join(["ascendtune", "train", values["config"]])
     # A configuration that is inside the package.
     written = shlex.join(["tune", "cp", values["config"], "theirs.yaml"])
-    return f"{written}, then ascendtune train theirs.yaml, which answers with the commands that train the same here"
+    return f"{written}; then `ascendtune train theirs.yaml` prints the commands for the same training"
 
 
 def _configuration_in(words: list[str], values: dict[str, str]) -> Path | None:

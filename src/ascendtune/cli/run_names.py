@@ -116,7 +116,7 @@ def model_named(text: str, *, trust_remote_code: bool = False) -> str:
     if found := did_you_mean(name, [run.path.name for run in _runs()]):
         from ascendtune.cli.complain import warn
 
-        warn(f"there is no run '{name}'; {found} The name is taken for that of a model on a hub")
+        warn(f"there is no run '{name}', so a model of this name is looked for on the hub; {found}")
     return name
 
 

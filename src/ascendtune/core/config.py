@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from ascendtune.core.document import Document, Path_
-from ascendtune.core.errors import RecipeError, together
+from ascendtune.core.errors import MOST_TOGETHER, RecipeError, together
 from ascendtune.core.suggest import closest, did_you_mean
 from ascendtune.core.yaml_faults import FULL_WIDTH_COLON
 
@@ -22,9 +22,6 @@ MOST = 1_000_000_000
 """The upper bound of a count that has no other: larger values are typing errors and would overflow."""
 
 _UNKNOWN_KEY = "unknown-recipe-key"
-
-# Looking for similar keys takes half a millisecond each, and nobody reads more.
-_MOST_COMPLAINTS = 40
 
 _BOOLEAN_WORDS = "YAML reads yes, no, on and off as true and false"
 
@@ -58,14 +55,11 @@ def validate(model: type[Model], document: Document) -> Model:
     except ValidationError as error:
         items = _without_other_kinds(error.errors(include_url=False))
     items.sort(key=lambda item: line_of(document.place(_existing_path(document.values, item["loc"]))))
-    complaints = [_complaint(model, document, item) for item in items[:_MOST_COMPLAINTS]]
+    # Looking for a similar key takes half a millisecond: only for those that are shown.
+    complaints = [_complaint(model, document, item) for item in items[:MOST_TOGETHER]]
     complaints = sorted(_one_for_each_list(_one_for_each_value(complaints)), key=lambda item: line_of(item.where))
-    if (unshown := len(items) - _MOST_COMPLAINTS) > 0:
-        what = f"{unshown:,} further errors are not shown"
-        complaints.append(_Complaint(document.source, what, "correct these first", "further-errors"))
-    raise together(
-        [RecipeError(item.what, code=item.code, remedy=item.remedy, where=item.where) for item in complaints]
-    ) from None
+    errors = [RecipeError(item.what, code=item.code, remedy=item.remedy, where=item.where) for item in complaints]
+    raise together(errors, left_out=len(items[MOST_TOGETHER:]), where=document.source) from None
 
 
 def line_of(where: str) -> float:

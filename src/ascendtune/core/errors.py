@@ -96,16 +96,21 @@ class Stopped(AscendtuneError):
         self.exit_code = 128 + signal_number
 
 
-_MOST_TOGETHER = 50
+MOST_TOGETHER = 50
 """Nobody reads more, and they fill the terminal."""
 
 
-def together(errors: Sequence[Error]) -> Error:
-    """The first of several errors of one check, with the others as `further`; of very many the first ones."""
-    first, *others = errors[:_MOST_TOGETHER]
-    if unshown := len(errors) - 1 - len(others):
+def together(errors: Sequence[Error], *, left_out: int = 0, where: str | None = None) -> Error:
+    """The first of several errors of one check, with the others as `further`; of very many the first ones.
+
+    Args:
+        left_out: how many errors there are besides.
+        where: the file that all are in.
+    """
+    first, *others = errors[:MOST_TOGETHER]
+    if unshown := left_out + len(errors) - 1 - len(others):
         what = f"{unshown:,} further errors are not shown"
-        others.append(type(first)(what, code="further-errors", remedy="correct these first"))
+        others.append(type(first)(what, code="further-errors", remedy="correct these first", where=where))
     first.further = (*first.further, *others)
     return first
 

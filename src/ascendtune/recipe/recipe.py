@@ -41,7 +41,6 @@ from ascendtune.recipe.todo import require_decided
 from ascendtune.recipe.unsupported import UNSUPPORTED_KEYS, first_refusal
 
 _LONGEST_NAME = 200
-_NAME = r"[\w][\w.-]*"
 
 
 def _off_of_yaml(value: Any) -> Any:
@@ -50,7 +49,7 @@ def _off_of_yaml(value: Any) -> Any:
 
 
 def _a_plain_name(value: str) -> str:
-    if not re.fullmatch(_NAME, value):
+    if not re.fullmatch(r"[\w][\w.-]*", value):
         raise Contradiction(
             f"'{value}' is not a name for a directory",
             code="invalid-value",

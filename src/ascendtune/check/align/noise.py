@@ -30,7 +30,7 @@ from ascendtune.check.align.curve import Curve, Floats
 from ascendtune.check.align.language import Sentence
 from ascendtune.check.align.pair import paired
 from ascendtune.check.align.side import Side
-from ascendtune.check.align.tensor_noise import Coarser
+from ascendtune.check.align.tensor_noise import ExtraNoise
 from ascendtune.core.errors import NoVerdict
 
 _BITS = {"bf16": 8, "fp16": 11, "fp32": 24}
@@ -45,11 +45,12 @@ _SLOPES = {"sigmoid": 0.5, "hinge": 1.0, "kto": 0.5}
 _SUM_ROUNDINGS = 8
 """Roundings to fp32 that a recorded loss has gone through beside the model: the sum, the mean, ranks."""
 _OF_DELTA_RULE = 30.0
-"""How much more an update may make of a difference of weights, in what layers with the delta rule compute. In 20 pairs
-of small Qwen3-Next models in fp32 the most was 4 times the limit in the second step and 130 times in the third, with a
-learning rate of 1e-3; before the first update it was 0.1."""
+"""Factor of the limits for each of the first updates, where a model has layers with the delta rule. In 20 pairs of
+small Qwen3-Next models in fp32 the largest difference was 4 times the usual limit in the second step and 130 times in
+the third, with a learning rate of 1e-3; before the first update it was 0.1 of it."""
 _NORM_OF_DELTA_RULE = 100.0
-"""The same of the gradient's norm in the first step: it was 28 times its limit, which is far below that of tensors."""
+"""Factor of the limit of the gradient's norm there: in the first step it differed by 28 times the usual limit, which
+is far below that of tensors."""
 _GROWTH = 0.5
 """Share of the first limit that every further step adds. Stable trainings showed no growth in 60 steps (fp32, learning
 rates 3e-4 to 3e-3); the rest is a margin for longer ones."""
@@ -101,9 +102,9 @@ def expected_noise(reference: Side, candidate: Side) -> Noise:
         sigma = unit * math.sqrt(4 * layers)
         return _CERTAIN * sigma * share + sigma**2 + written
 
-    coarse, bf16 = coarser(reference, candidate), max(unit, 2.0 ** -_BITS["bf16"])
-    of_gradients = bf16 if coarse.sends_bf16 else unit
-    updated = limit(bf16 if coarse.has_muon else of_gradients) * coarse.after_update
+    extra, bf16 = extra_noise(reference, candidate), max(unit, 2.0 ** -_BITS["bf16"])
+    of_gradients = bf16 if extra.sends_bf16 else unit
+    updated = limit(bf16 if extra.has_muon else of_gradients) * extra.after_update
     coarsest = max(precisions, key=lambda each: 2.0 ** -_BITS.get(each, 8))
     is_known = all(side.precision for side in (reference, candidate))
     basis = Sentence(
@@ -116,18 +117,21 @@ def expected_noise(reference: Side, candidate: Side) -> Noise:
     if groups is not None:
         basis = Sentence("expected", "{basis}, {groups} pairs or answers", {"basis": basis, "groups": groups})
     grad_norm = _CERTAIN * of_gradients * math.sqrt(4 * layers)
-    if coarse.after_update > 1:
+    if extra.after_update > 1:
         grad_norm *= _NORM_OF_DELTA_RULE
+        # Who reads "aligned" must know how little that says here.
+        wider = "{basis}; wider limits after the first update: layers with the delta rule amplify rounding"
+        basis = Sentence("expected", wider, {"basis": basis})
     return Noise(limit(unit), grad_norm, basis, updated=updated)
 
 
-def coarser(*sides: Side) -> Coarser:
-    """What makes two correct trainings differ by more than their precision says, on any of `sides`.
+def extra_noise(*sides: Side) -> ExtraNoise:
+    """The sources of noise that any of `sides` has beside its precision.
 
     Layers with the delta rule (DeltaNet, Yang et al. 2024, arXiv:2406.06484) solve a triangular system over the tokens
     and divide keys by their length, however short these are: where weights differ by 1e-6, gradients do by 1e-4.
     """
-    return Coarser(
+    return ExtraNoise(
         has_muon=any(map(_uses_muon, sides)),
         sends_bf16=any((side.recipe or {}).get("parallel.reduce_dtype") == "bf16" for side in sides),
         after_update=_OF_DELTA_RULE if any(map(_has_delta_rule, sides)) else 1.0,

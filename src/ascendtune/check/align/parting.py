@@ -14,7 +14,7 @@ import numpy as np
 
 from ascendtune.check.align.dump import Dump, Key, RankDump
 from ascendtune.check.align.language import Sentence
-from ascendtune.check.align.tensor_noise import Coarser, is_float
+from ascendtune.check.align.tensor_noise import ExtraNoise, is_float
 from ascendtune.check.align.tensor_rows import Row, largest_of_matrices, replica_rows, rows_of, rows_of_pair
 from ascendtune.check.align.untrained import trained_rows
 
@@ -118,7 +118,7 @@ class DumpComparison:
     compared: int = 0
 
 
-def compare_dumps(reference: Dump, candidate: Dump, coarser: Coarser) -> DumpComparison:
+def compare_dumps(reference: Dump, candidate: Dump, extra: ExtraNoise) -> DumpComparison:
     """Compare the steps and ranks that both have, up to the first step that parts.
 
     Raises:
@@ -128,7 +128,7 @@ def compare_dumps(reference: Dump, candidate: Dump, coarser: Coarser) -> DumpCom
     so_far = DumpComparison(obstacle=Sentence("steps", "no step was dumped on both sides") if not steps else None)
     weights = _LastWeights()
     for number, step in enumerate(steps, 1):
-        found = _compare_step(step, reference, candidate, weights, coarser)
+        found = _compare_step(step, reference, candidate, weights, extra)
         so_far = replace(
             found,
             steps=tuple(steps[:number]),
@@ -188,7 +188,7 @@ def _digests(side: Mapping[int, RankDump], phase: str) -> dict[tuple[int, str], 
 
 
 def _compare_step(
-    step: int, reference: Dump, candidate: Dump, weights: _LastWeights, coarser: Coarser
+    step: int, reference: Dump, candidate: Dump, weights: _LastWeights, extra: ExtraNoise
 ) -> DumpComparison:
     sides = [
         {rank: side.read(path) for rank, path in sorted(side.files[step].items())} for side in (reference, candidate)
@@ -199,7 +199,7 @@ def _compare_step(
     if obstacle:
         # Gradients and parameters are those of the whole batch on every rank.
         ranks = ranks[:1]
-    rows = {rank: rows_of(step, rank, one[rank], other[rank], coarser, with_modules=not obstacle) for rank in ranks}
+    rows = {rank: rows_of(step, rank, one[rank], other[rank], extra, with_modules=not obstacle) for rank in ranks}
     every = [row for of_rank in rows.values() for row in of_rank]
     apart = [_apart(step, side) for side in sides]
     has_gap = not weights.covers_all_before(step)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ascendtune.check.align import stage_findings
-from ascendtune.check.align.noise import Noise, coarser
+from ascendtune.check.align.noise import Noise, extra_noise
 from ascendtune.check.align.pair import Pair, paired
 from ascendtune.check.align.parting import DumpComparison, Place, compare_dumps
 from ascendtune.check.align.question import question
@@ -73,7 +73,7 @@ def compare(reference: Side, candidate: Side, noise: Noise, dumps: DumpCompariso
     if dumps is None:
         dumps = DumpComparison()
         if reference.dump is not None and candidate.dump is not None:
-            dumps = compare_dumps(reference.dump, candidate.dump, coarser(reference, candidate))
+            dumps = compare_dumps(reference.dump, candidate.dump, extra_noise(reference, candidate))
     if not dumps.compared and not (np.isfinite(pair.reference) | np.isfinite(pair.candidate)).any():
         raise NoVerdict(
             "no step that both sides recorded has a loss",

@@ -38,8 +38,8 @@ Pairs = Sequence[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class Coarser:
-    """What makes two correct trainings differ by more than the types of their tensors say.
+class ExtraNoise:
+    """Sources of noise beside the rounding to the types of tensors.
 
     Attributes:
         has_muon: a side's optimizer orthogonalises the updates of matrices in bf16.
@@ -52,8 +52,7 @@ class Coarser:
     after_update: float = 1.0
 
 
-AS_TYPED = Coarser()
-"""Nothing does."""
+NO_EXTRA_NOISE = ExtraNoise()
 
 
 def is_float(tensor: Tensor) -> bool:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from ascendtune.check.align.curve import Floats
 from ascendtune.check.align.dump import Key, RankDump, Tensor, read_values
 from ascendtune.check.align.tensor_noise import (
-    AS_TYPED,
     CERTAIN,
+    NO_EXTRA_NOISE,
     UNIT_FP32,
-    Coarser,
+    ExtraNoise,
     Pairs,
     differences,
     differences_in_any_order,
@@ -99,7 +99,13 @@ class Row:
 
 
 def rows_of(
-    step: int, rank: int, reference: RankDump, candidate: RankDump, coarser: Coarser = AS_TYPED, *, with_modules: bool
+    step: int,
+    rank: int,
+    reference: RankDump,
+    candidate: RankDump,
+    extra: ExtraNoise = NO_EXTRA_NOISE,
+    *,
+    with_modules: bool,
 ) -> list[Row]:
     """Rows of all tensors that both sides have, in the order of execution of the reference.
 
@@ -117,7 +123,7 @@ def rows_of(
     # Rank 0 writes all parameters; the others none of those that are divided among ranks, on either side.
     if rank == 0 and ("gradient", None) in groups:
         groups["gradient", None] |= _gradients_of_one_side(reference, candidate)
-    growth = (1 + _GROWTH * (step - 1)) * coarser.after_update ** min(step - 1, _AMPLIFYING_UPDATES)
+    growth = (1 + _GROWTH * (step - 1)) * extra.after_update ** min(step - 1, _AMPLIFYING_UPDATES)
     forward = {batch: [*found.values()] for (phase, batch), found in groups.items() if phase == "forward"}
     modules = [pair for pairs in forward.values() for pair in pairs]
     unit = max((unit_of(each) for pair in modules for each in pair), default=0.0)
@@ -126,13 +132,13 @@ def rows_of(
     operations = max(map(len, forward.values()), default=len(reference.tensors))
     drift = CERTAIN * _drift(groups) if step > 1 else 0.0
     rows: list[Row] = []
-    if step > 1 and (coarser.has_muon or coarser.sends_bf16):
+    if step > 1 and (extra.has_muon or extra.sends_bf16):
         unit = max(unit, _UNIT_OF_BF16)
-    if coarser.has_muon and (updates := groups.get(("parameter_after", None))):
+    if extra.has_muon and (updates := groups.get(("parameter_after", None))):
         groups["parameter_after", None] = {key: pair for key, pair in updates.items() if len(pair[0].shape) != 2}
     for (phase, _), found in groups.items():
         pairs = [*found.values()]
-        sent = max(unit, _UNIT_OF_BF16) if coarser.sends_bf16 else unit
+        sent = max(unit, _UNIT_OF_BF16) if extra.sends_bf16 else unit
         of_gradients = growth * limits(pairs, operations_before=2 * operations, reduction=tokens, unit=sent)
         if phase == "parameter_after":
             rows += _updates(step, rank, reference, candidate, found, of_gradients)

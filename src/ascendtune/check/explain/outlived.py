@@ -36,7 +36,7 @@ _OF_COMMAND = re.compile(
     r"E: Could not (?:open lock file|get lock) |"
     r"fatal: (?P<git>not a git repository|detected dubious ownership|unsafe repository)"
 )
-"""What a shell, or a command of the system that a script called, says: without `set -e` the script goes on."""
+"""Complaints of a shell, or of a command that a script called; without `set -e` the script goes on after them."""
 _TRIED_AGAIN = re.compile(r"\bretry(?:ing)?\b|\btry(?:ing)? again (?:in|after)\b", re.IGNORECASE)
 _BUILDS = ("build", "packages", "package-managers")
 """Families of failures that a missing command may be behind."""

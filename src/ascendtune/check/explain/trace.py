@@ -111,7 +111,7 @@ class Trace:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether the message may go on in the next line: it ends no sentence, and is no key, which is quoted whole."""
+        """Whether the message may continue in the next line: a finished sentence, and a KeyError's key, do not."""
         return _ENDS_SENTENCE.search(self.message) is None and not self.type.endswith("KeyError")
 
     @property

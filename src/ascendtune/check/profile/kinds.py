@@ -79,9 +79,10 @@ def kind_of_operator(name: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def is_linear_node(name: str) -> bool:
-    """Whether the operator is a linear layer's own node: what it computes beside products is no kind of its module's.
+    """Whether the operator is the autograd node of one of this project's linear layers.
 
-    It casts, adds, and dequantises a weight by look-ups, products and copies.
+    Beside its products it casts, adds, and dequantises a weight by look-ups and copies, which is not the work of the
+    module around it.
     """
     return bool(_LINEAR_NODES.match(short_name(name)))
 

@@ -10,10 +10,10 @@ import pytest
 
 from ascendtune.check.align.curve import Curve
 from ascendtune.check.align.dump import Key, RankDump, Tensor
-from ascendtune.check.align.noise import coarser, expected_noise
+from ascendtune.check.align.noise import expected_noise, extra_noise
 from ascendtune.check.align.side import Side
 from ascendtune.check.align.stages import compare
-from ascendtune.check.align.tensor_noise import Coarser
+from ascendtune.check.align.tensor_noise import ExtraNoise
 from ascendtune.check.align.tensor_rows import rows_of
 
 DELTA = ("linear_attn.A_log", "linear_attn.dt_bias")
@@ -49,8 +49,14 @@ def test_losses_after_an_update_may_differ_more(
 
 
 def test_one_side_alone_may_have_recorded_its_weights() -> None:
-    assert coarser(_side([2.0], ()), _side([2.0], DELTA)).after_update > 1.0
-    assert coarser(_side([2.0], ATTENTION)).after_update == 1.0
+    assert extra_noise(_side([2.0], ()), _side([2.0], DELTA)).after_update > 1.0
+    assert extra_noise(_side([2.0], ATTENTION)).after_update == 1.0
+
+
+@pytest.mark.parametrize(("layer", "is_told"), [(DELTA, True), (ATTENTION, False)])
+def test_wider_limits_are_told(layer: tuple[str, ...], is_told: bool) -> None:
+    basis = expected_noise(_side([2.0], layer), _side([2.0], layer)).basis
+    assert ("delta rule" in str(basis)) is is_told
 
 
 @pytest.mark.parametrize(
@@ -93,5 +99,5 @@ def _dump(gradient: float) -> RankDump:
 def test_limits_of_gradients_grow_with_the_first_updates(
     step: int, apart: float, wider: float, is_parted: bool
 ) -> None:
-    (row,) = rows_of(step, 0, _dump(1.0), _dump(1.0 + apart), Coarser(after_update=wider), with_modules=True)
+    (row,) = rows_of(step, 0, _dump(1.0), _dump(1.0 + apart), ExtraNoise(after_update=wider), with_modules=True)
     assert row.is_parted == is_parted

@@ -12,7 +12,7 @@ from ascendtune.check.align.dump import Key, RankDump, Tensor
 from ascendtune.check.align.noise import expected_noise
 from ascendtune.check.align.side import Side
 from ascendtune.check.align.stages import compare
-from ascendtune.check.align.tensor_noise import Coarser
+from ascendtune.check.align.tensor_noise import ExtraNoise
 from ascendtune.check.align.tensor_rows import rows_of
 
 
@@ -53,11 +53,11 @@ def _dump(change: float, gradient: float = 1.0) -> RankDump:
 
 @pytest.mark.parametrize(("has_muon", "parted"), [(True, ["norm.weight"]), (False, ["a.weight", "norm.weight"])])
 def test_updates_of_matrices_are_not_compared(has_muon: bool, parted: list[str]) -> None:
-    rows = rows_of(1, 0, _dump(0.1), _dump(0.11), Coarser(has_muon=has_muon), with_modules=True)
+    rows = rows_of(1, 0, _dump(0.1), _dump(0.11), ExtraNoise(has_muon=has_muon), with_modules=True)
     assert [row.key.name for row in rows if row.is_parted and row.key.phase == "parameter_after"] == parted
 
 
 @pytest.mark.parametrize(("step", "is_parted"), [(1, True), (2, False)])
 def test_gradients_after_an_update_may_differ_as_in_bf16(step: int, is_parted: bool) -> None:
-    rows = rows_of(step, 0, _dump(0.1), _dump(0.1, gradient=1.003), Coarser(has_muon=True), with_modules=True)
+    rows = rows_of(step, 0, _dump(0.1), _dump(0.1, gradient=1.003), ExtraNoise(has_muon=True), with_modules=True)
     assert any(row.is_parted for row in rows if row.key.phase == "gradient") == is_parted

@@ -12,7 +12,7 @@ from ascendtune.check.align.dump import Key, RankDump, Tensor
 from ascendtune.check.align.noise import expected_noise
 from ascendtune.check.align.side import Side
 from ascendtune.check.align.stages import compare
-from ascendtune.check.align.tensor_noise import Coarser
+from ascendtune.check.align.tensor_noise import ExtraNoise
 from ascendtune.check.align.tensor_rows import rows_of
 
 
@@ -58,5 +58,5 @@ def _dump(**factors: float) -> RankDump:
 )
 def test_gradients_may_differ_by_what_was_rounded(step: int, sends_bf16: bool, parted: list[str]) -> None:
     sides = _dump(forward=1.0, gradient=1.0), _dump(forward=1.002, gradient=1.003)
-    rows = rows_of(step, 0, *sides, Coarser(sends_bf16=sends_bf16), with_modules=True)
+    rows = rows_of(step, 0, *sides, ExtraNoise(sends_bf16=sends_bf16), with_modules=True)
     assert [row.key.phase for row in rows if row.is_parted] == parted
