@@ -316,12 +316,18 @@ def require_space_for_run(
         # As each of them is written; a resumed run removes older ones only when its first one is complete.
         needed = max(needed, checkpoint) + _SLACK_BYTES
     there = f", of which {len(standing)} {'is' if len(standing) == 1 else 'are'} there" if standing else ""
-    parts = f"{count_of(at_once, 'checkpoint')} of {format_bytes(checkpoint)} at once{there}, and " if written else ""
+    of_model = f"a model of {format_bytes(model)}"
+    parts = (
+        f"{count_of(at_once, 'checkpoint')} of {format_bytes(checkpoint)} at once{there}; {of_model}; "
+        f"{format_bytes(_SLACK_BYTES)} for logs and other files"
+        if written
+        else of_model
+    )
     can_keep_fewer = written and section.model_copy(update={"keep": 1}).at_once < at_once
     require_free_space(
         run.path,
         needed,
-        f"this run needs {format_bytes(needed)} ({parts}a model of {format_bytes(model)})",
+        f"this run needs {format_bytes(needed)} ({parts})",
         remedy=f"free space, {'lower checkpoint.keep, ' if can_keep_fewer else ''}or put run_dir on another disk",
     )
 
