@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from tests.integration.train.test_equivalence import SHORT, assert_same
-from tests.integration.train.test_fsdp import EXACT, go_on
+from tests.integration.train.test_fsdp import EXACT, go_on, past_the_experts
 from tests.integration.train.test_reference import RowsInOrder, pad
 
 from ascendtune.check.align.noise import expected_noise
@@ -33,7 +33,6 @@ from ascendtune.train.prepare import prepare_run
 from ascendtune.train.setup import set_up
 from ascendtune.train.strategy.deepspeed import DeepSpeedStrategy, require_accepted
 from ascendtune.train.supervision import Phases
-from families.measure import write_model
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train
@@ -128,14 +127,7 @@ def test_a_run_goes_on_bit_by_bit(train_on_ranks: Train, stage: int, method: dic
 def test_ranks_whose_tokens_all_go_past_the_experts_train_along(
     train: Train, train_on_ranks: Train, tiny_model: Path, tmp_path: Path, stage: int
 ) -> None:
-    """LongCat's router chooses between experts in one tensor and none: a short row may use none."""
-    rows = tmp_path / "short.jsonl"
-    rows.write_text("".join(json.dumps({"prompt": word, "completion": "tips"}) + "\n" for word in ("a", "atom") * 4))
-    changes: dict[str, Any] = {
-        "model": {"path": str(write_model("longcat_flash", tmp_path / "longcat", tiny_model))},
-        "data": {"train": str(rows), "packing": False},
-        "optim": {**SHORT, "max_steps": 2, "optimizer": "sgd"},
-    }
+    changes = past_the_experts(tiny_model, tmp_path)
     together = train_on_ranks(4, batch={"per_device": 1}, parallel=deepspeed(stage=stage), **changes)
     assert_same(together, train(batch={"per_device": 4}, **changes))
 

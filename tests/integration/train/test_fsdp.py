@@ -137,17 +137,21 @@ def test_ranks_may_use_different_experts_of_a_list(
     assert_same(together, train(batch={"per_device": 4}, **changes))
 
 
-def test_ranks_whose_tokens_all_go_past_the_experts_train_along(
-    train: Train, train_on_ranks: Train, tiny_model: Path, tmp_path: Path
-) -> None:
-    """LongCat's router chooses between experts in one tensor and none: a short row may use none."""
+def past_the_experts(tiny_model: Path, tmp_path: Path) -> dict[str, Any]:
+    """Keys of a recipe: LongCat, whose router may choose no expert, and rows so short that some use none."""
     rows = tmp_path / "short.jsonl"
     rows.write_text("".join(json.dumps({"prompt": word, "completion": "tips"}) + "\n" for word in ("a", "atom") * 4))
-    changes: dict[str, Any] = {
+    return {
         "model": {"path": str(write_model("longcat_flash", tmp_path / "longcat", tiny_model))},
         "data": {"train": str(rows), "packing": False},
         "optim": {**SHORT, "max_steps": 2, "optimizer": "sgd"},
     }
+
+
+def test_ranks_whose_tokens_all_go_past_the_experts_train_along(
+    train: Train, train_on_ranks: Train, tiny_model: Path, tmp_path: Path
+) -> None:
+    changes = past_the_experts(tiny_model, tmp_path)
     together = train_on_ranks(4, batch={"per_device": 1}, parallel=FSDP, **changes)
     assert_same(together, train(batch={"per_device": 4}, **changes))
 
