@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from ascendtune.hub.safetensors_header import SafetensorsHeader, StoredTensor
+from ascendtune.merge.pieces import Products, products
 
-Change = Callable[[str, torch.Tensor, torch.Tensor], bool]
-"""Called with a weight's name, its numbers as they are stored and the fp32 tensor of that shape to put others into;
-False: it has left that tensor alone, and the stored numbers are to be used."""
 _PIECE = 1 << 24
 """Numbers converted before the pages that they were read from are released."""
 _DTYPES = {
@@ -94,50 +93,118 @@ class AsStored:
         return self._tensor
 
 
+class Changes(Protocol):
+    """Other numbers for some weights."""
+
+    def concern(self, name: str) -> bool:
+        """Whether the weight `name` has other numbers."""
+
+    def put(self, name: str, stored: torch.Tensor, target: torch.Tensor) -> None:
+        """Put the numbers of the weight `name` into `target`.
+
+        Args:
+            stored: (*shape,) of the weight in the file, in its type.
+            target: (*shape,) fp32.
+        """
+
+
 @contextmanager
-def in_fp32(model: Any, files: MappedFiles, change: Change | None = None) -> Iterator[None]:
+def in_fp32(
+    model: Any, files: MappedFiles, changes: Changes | None = None, *, in_pieces: bool = True
+) -> Iterator[None]:
     """Calls of `model` compute in fp32: the weights of a block are converted when it begins, and freed when it ends.
 
     Args:
         files: what the weights were loaded from.
-        change: puts other numbers into the fp32 tensor of a weight before it is used.
+        changes: are put into the fp32 tensor of a weight before it is used.
+        in_pieces: linear modules convert their matrices piece by piece, while they multiply. Where a model uses the
+            numbers of such a matrix itself, it finds NaN.
     """
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    memory = _Memory()
-
-    def before(block: nn.Module, _: Any) -> None:
-        memory.reset(sum(each.numel() for each in block.parameters()))
-        for each in block.parameters():
-            if not each.is_floating_point() or each.dtype == torch.float32:
-                continue
-            stored[each] = each.data
-            each.data = memory.take(each.shape)
-            if change is None or not change(names[each], stored[each], each.data):
-                _convert(stored[each], each.data, files)
-            files.release()
-
-    def after(block: nn.Module, *_: Any) -> None:
-        for each in block.parameters():
-            if each in stored:
-                each.data = stored.pop(each)
-        files.release()
-
-    stored: dict[nn.Parameter, torch.Tensor] = {}
-    handles = []
-    for block in _blocks(model):
-        if change is None and type(block) is nn.Embedding and block.max_norm is None:
-            # The rows that were looked up become fp32, not the table.
-            handles.append(block.register_forward_hook(lambda _, __, rows: rows.float()))
-            continue
-        handles += [block.register_forward_pre_hook(before), block.register_forward_hook(after)]
-    try:
+    with products() as multiplied, _Conversion(model, files, changes, multiplied if in_pieces else None).active():
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
-        # Of a block whose call did not come to its end.
-        for each, data in stored.items():
-            each.data = data
+
+
+class _Conversion:
+    """What `in_fp32` does to a model."""
+
+    def __init__(self, model: Any, files: MappedFiles, changes: Changes | None, multiplied: Products | None) -> None:
+        self._model, self._files, self._changes, self._products = model, files, changes, multiplied
+        self._names: dict[torch.Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+        self._memory = _Memory()
+        self._stored: dict[torch.Tensor, torch.Tensor] = {}
+        """What weights hold that are fp32 at the moment."""
+        self._linear: dict[nn.Linear, torch.Tensor] = {}
+        """The matrices of modules that multiply in pieces."""
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        handles = []
+        try:
+            if self._products is not None:
+                self._multiply_in_pieces()
+            for block in _blocks(self._model):
+                if self._is_plain_table(block):
+                    # The rows that were looked up become fp32, not the table.
+                    handles.append(block.register_forward_hook(lambda _, __, rows: rows.float()))
+                    continue
+                whole = [each for each in block.parameters() if not _is_fp32(each)]
+                handles.append(block.register_forward_pre_hook(partial(self._convert_block, whole)))
+                handles.append(block.register_forward_hook(partial(self._free_block, whole)))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            for module, weight in self._linear.items():
+                del module.forward
+                module.weight = weight
+            # Of a block whose call did not come to its end.
+            for each, data in self._stored.items():
+                each.data = data
+
+    def _multiply_in_pieces(self) -> None:
+        """Let linear modules do so. The matrix of one that is not changed is NaN, of type fp32, for all others.
+
+        A model may ask for its type, to convert what is multiplied.
+        """
+        for module in [each for each in self._model.modules() if type(each) is nn.Linear]:
+            self._linear[module] = weight = module.weight
+            module.forward = partial(self._multiply, module)  # type: ignore[method-assign]
+            if not self._is_changed(weight):
+                hidden = torch.full((1, 1), math.nan).expand(weight.shape)
+                module.weight = nn.Parameter(hidden, requires_grad=False)
+
+    def _multiply(self, module: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+        assert self._products is not None
+        result = self._products.linear(inputs, self._linear[module], module.bias)
+        self._files.release()
+        return result
+
+    def _is_changed(self, parameter: torch.Tensor) -> bool:
+        return self._changes is not None and self._changes.concern(self._names[parameter])
+
+    def _is_plain_table(self, block: nn.Module) -> bool:
+        is_plain = type(block) is nn.Embedding and block.max_norm is None
+        return is_plain and not any(self._is_changed(each) for each in block.parameters())
+
+    def _convert_block(self, whole: list[nn.Parameter], block: nn.Module, inputs: Any) -> None:
+        self._memory.reset(sum(each.numel() for each in whole))
+        for each in whole:
+            stored = self._stored[each] = each.data
+            each.data = self._memory.take(each.shape)
+            if self._changes is not None and self._is_changed(each):
+                self._changes.put(self._names[each], stored, each.data)
+            else:
+                _convert(stored, each.data, self._files)
+            self._files.release()
+
+    def _free_block(self, whole: list[nn.Parameter], block: nn.Module, inputs: Any, outputs: Any) -> None:
+        for each in whole:
+            each.data = self._stored.pop(each)
+        self._files.release()
+
+
+def _is_fp32(parameter: nn.Parameter) -> bool:
+    return not parameter.is_floating_point() or parameter.dtype == torch.float32
 
 
 def _convert(stored: torch.Tensor, target: torch.Tensor, files: MappedFiles) -> None:

@@ -63,8 +63,12 @@ class ExactWeights:
         self.left = list(left)
         """Tensors of the files whose names are not parameters of the model; they stay rounded."""
 
-    def put(self, name: str, stored: torch.Tensor, target: torch.Tensor) -> bool:
-        """Put what the weight `name` is before it is rounded into `target`; False where it was not rounded.
+    def concern(self, name: str) -> bool:
+        """Whether the weight `name` was rounded."""
+        return name in self._outputs
+
+    def put(self, name: str, stored: torch.Tensor, target: torch.Tensor) -> None:
+        """Put what the weight `name` is before it is rounded into `target`.
 
         Args:
             stored: (*shape,) of the weight in the file, in its type.
@@ -74,7 +78,7 @@ class ExactWeights:
             CheckFailed: a file holds other numbers than those, rounded to the nearest.
         """
         self._unchecked.discard(name)
-        outputs = self._outputs.get(name, [])
+        outputs = self._outputs[name]
         if len(outputs) == 1 and _is_whole(stored, *outputs[0]) and outputs[0][0].source[0].path in self._files:
             # Computed in its place; compared in half precision, which is half of the bytes.
             output = outputs[0][0]
@@ -84,13 +88,11 @@ class ExactWeights:
             if exact is not target:
                 target.copy_(exact)
             _require_rounded(stored, target, output, self._plan)
-            return True
-        if outputs:
-            target.copy_(stored)
+            return
+        target.copy_(stored)
         for output, rows in outputs:
             expert = output.experts[0].piece.expert if output.experts else None
             _put(target if expert is None else target[expert], self._merger, output, self._plan, rows)
-        return bool(outputs)
 
     def check_others(self, model: Any) -> None:
         """The same for weights that no token has used.

@@ -25,7 +25,7 @@ from ascendtune.hub.loaded_weights import HEADS, require_all_weights, without_ow
 from ascendtune.hub.lora_adapter import Adapter
 from ascendtune.hub.weight_files import read_weight_headers
 from ascendtune.merge.arithmetic import DTYPES
-from ascendtune.merge.mapped import AsStored, Change, MappedFiles, NotInFp32, in_fp32
+from ascendtune.merge.mapped import AsStored, Changes, MappedFiles, NotInFp32, in_fp32
 from ascendtune.merge.output import MergePlan, Progress
 from ascendtune.merge.rounded import ExactWeights, rounded_outputs
 from ascendtune.merge.source import Base
@@ -238,27 +238,30 @@ def _ask_merged(plan: MergePlan, merged: Path, ids: torch.Tensor) -> tuple[torch
     exact = ExactWeights(model, plan)
     if exact.left:
         raise CannotVerify(f"the model calls {exact.left[0]} by another name than its files")
-    logits = _logits(model, files, ids, exact.put)
+    logits = _logits(model, files, ids, exact)
     exact.check_others(model)
     return logits, rounded
 
 
 def _logits(
-    model: Any, files: MappedFiles, ids: torch.Tensor, change: Change | None = None, **options: Any
+    model: Any, files: MappedFiles, ids: torch.Tensor, changes: Changes | None = None, **options: Any
 ) -> torch.Tensor:
     """(rows, tokens, vocabulary) fp32; of a classifier (rows, labels).
 
     Args:
         ids: (rows, tokens) int64.
-        change: as `in_fp32` takes it.
+        changes: as `in_fp32` takes them.
         options: for the model.
 
     Raises:
         CannotVerify: the model uses a weight outside the module that holds it.
     """
     try:
-        with in_fp32(model, files, change):
+        with in_fp32(model, files, changes):
             logits: torch.Tensor = model(input_ids=ids, use_cache=False, **options).logits
+        if logits.isnan().any():
+            with in_fp32(model, files, changes, in_pieces=False):
+                logits = model(input_ids=ids, use_cache=False, **options).logits
     except RuntimeError as error:
         raise CannotVerify(f"the model does not compute block by block: {first_line(error)}") from error
     return logits

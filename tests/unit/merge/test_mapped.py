@@ -41,9 +41,18 @@ def saved(tmp_path: Path) -> tuple[Layered, MappedFiles]:
     return model, files
 
 
-def _double(_: str, stored: torch.Tensor, weight: torch.Tensor) -> bool:
-    torch.mul(stored.float(), 2, out=weight)
-    return True
+class Doubled:
+    """Weights whose names hold `part`, doubled."""
+
+    def __init__(self, part: str = "") -> None:
+        self._part = part
+
+    def concern(self, name: str) -> bool:
+        return self._part in name
+
+    def put(self, name: str, stored: torch.Tensor, target: torch.Tensor) -> None:
+        assert self.concern(name)
+        torch.mul(stored.float(), 2, out=target)
 
 
 IDS = torch.tensor([[0, 3, 6]])
@@ -64,7 +73,7 @@ def test_every_weight_that_computes_can_be_changed(saved: tuple[Layered, MappedF
     model, files = saved
     expected = Layered()
     expected.load_state_dict({name: 2 * each.float() for name, each in model.state_dict().items()})
-    with torch.no_grad(), in_fp32(model, files, _double):
+    with torch.no_grad(), in_fp32(model, files, Doubled()):
         assert torch.equal(model(IDS), expected(IDS))
 
 
@@ -84,9 +93,36 @@ def test_table_stays_as_stored_while_its_rows_become_fp32(saved: tuple[Layered, 
     assert seen == [(torch.bfloat16, torch.bfloat16), (torch.bfloat16, torch.float32)]
 
 
-def test_weight_that_a_change_leaves_alone_is_the_stored_one(saved: tuple[Layered, MappedFiles]) -> None:
+@pytest.mark.parametrize("in_pieces", [True, False])
+@pytest.mark.parametrize("part", ["layers.0.0.weight", "layers.1.1", "table", "nothing"])
+def test_weights_that_are_not_changed_are_the_stored_ones(
+    saved: tuple[Layered, MappedFiles], part: str, in_pieces: bool
+) -> None:
     model, files = saved
     expected = Layered()
-    expected.load_state_dict({name: each.float() for name, each in model.state_dict().items()})
-    with torch.no_grad(), in_fp32(model, files, lambda *_: False):
+    weights = {name: (2 if part in name else 1) * each.float() for name, each in model.named_parameters()}
+    expected.load_state_dict(weights | {"head.weight": weights["table.weight"]})
+    with torch.no_grad(), in_fp32(model, files, Doubled(part), in_pieces=in_pieces):
         assert torch.equal(model(IDS), expected(IDS))
+
+
+def test_large_matrix_is_multiplied_in_pieces(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(700, 3001), nn.Linear(3001, 401, bias=False)).to(torch.bfloat16)
+    expected = nn.Sequential(nn.Linear(700, 3001), nn.Linear(3001, 401, bias=False))
+    expected.load_state_dict({name: each.float() for name, each in model.state_dict().items()})
+    save_file({name: each.detach() for name, each in model.named_parameters()}, tmp_path / "model.safetensors")
+    files = MappedFiles([read_safetensors_header(tmp_path / "model.safetensors")])
+    inputs = torch.randn(2, 3, 700)
+    with torch.no_grad(), in_fp32(model, files):
+        assert torch.allclose(model(inputs), expected(inputs), rtol=1e-6, atol=1e-6)
+
+
+def test_matrix_that_is_used_outside_its_module_is_seen(saved: tuple[Layered, MappedFiles]) -> None:
+    model, files = saved
+    linear = model.layers[0][0]
+    assert isinstance(linear, nn.Linear)
+    with torch.no_grad(), in_fp32(model, files):
+        assert linear.weight.dtype == torch.float32
+        assert linear.weight.isnan().all()
+    assert torch.equal(linear.weight, files.tensors["layers.0.0.weight"])
