@@ -358,17 +358,11 @@ class RunDir:
                 self.remove_checkpoint(later)
 
     def remove_checkpoint(self, step: int) -> None:
-        shutil.rmtree(self.set_checkpoint_aside(step), ignore_errors=True)
-
-    def set_checkpoint_aside(self, step: int) -> Path:
-        """Take its name from a checkpoint that is to be deleted; returns the directory.
-
-        A checkpoint under its name is always complete, also for a reader or after a kill.
-        """
+        """Take its name from a checkpoint, then delete it: under its name it is complete for every reader."""
         doomed = self.checkpoints / f".step_{step}.removing"
         shutil.rmtree(doomed, ignore_errors=True)
         self.checkpoint(step).rename(doomed)
-        return doomed
+        shutil.rmtree(doomed, ignore_errors=True)
 
     def remove_unfinished(self) -> None:
         """Delete incomplete files and directories of a killed process. Only for the holder of `lock`."""

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from ascendtune.core.checkpoint_names import is_checkpoint_of
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError, disk_fault, translated_disk_errors
 from ascendtune.core.files import digest_of_file, read_record, removed_on_failure, sync_directory, write_json
@@ -77,7 +78,8 @@ class Checkpointer:
     ) -> None:
         """Copy everything now, write it in the background. Waits for the previous one first.
 
-        A second call for the same step does nothing: evaluation, schedule and a signal may each want a checkpoint.
+        Where this step's checkpoint has been written or loaded already, nothing happens: evaluation, schedule and a
+        signal may each want one, and a resumed run may stop or evaluate before its first step.
 
         Args:
             protected: a step whose checkpoint is kept whatever its age (the best one).
@@ -154,6 +156,9 @@ class Checkpointer:
         self._require_readable(state, directory)
         self._content.read(directory)
         restore_random_state(random_state, self._strategy)
+        if is_checkpoint_of(self._run, directory):
+            # Two directories cannot change places at once: between two renames there would be no checkpoint.
+            self._saved_step = state["step"]
         return state
 
     def _require_readable(self, state: State, directory: Path) -> None:
@@ -198,13 +203,8 @@ class Checkpointer:
         # Whoever wrote a file has flushed it, on its own host; the directory is flushed with this last one.
         digests = {name: made.get(name) or digest_of_file(directory / name) for name in _files_of(directory)}
         write_json(directory / _DIGESTS, digests)
-        final = self._run.checkpoint(step)
-        # An older one of this step may be the only checkpoint: it is deleted when the new one has its name.
-        older = self._run.set_checkpoint_aside(step) if final.exists() else None
-        directory.rename(final)
+        directory.rename(self._run.checkpoint(step))
         sync_directory(self._run.checkpoints)
-        if older is not None:
-            shutil.rmtree(older, ignore_errors=True)
         self._complete_step = step
         on_complete(step)
         self._prune(protected)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -143,27 +142,22 @@ def test_failure_of_another_rank_is_raised_on_this_one(
     assert _of_all_ranks(_Report(["a"], {"x": "1"}), group) == {"x": "1", "y": "2"}
 
 
-def test_older_checkpoint_of_a_step_is_deleted_when_the_new_one_has_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stop before an evaluation saves the step, and so does the evaluation after the resume. A kill that came while
-    many gigabytes were deleted would leave no checkpoint."""
-    run, any_strategy = RunDir(tmp_path), Strategy(find_device())
-    content: Any = None
-    run.checkpoint(3).mkdir(parents=True)
-    (run.checkpoint(3) / "old").touch()
-    written = run.checkpoints / ".step_3.writing"
-    written.mkdir()
-    (written / "new").touch()
-    present = list[list[str]]()
-    delete = shutil.rmtree
-
-    def note(path: Path, **options: Any) -> None:
-        if path.exists():
-            present.append([each.name for each in run.checkpoint(3).glob("*")])
-        delete(path, **options)
-
-    monkeypatch.setattr(shutil, "rmtree", note)
-    Checkpointer(run, any_strategy, content, keep=1)._finish(3, written, {"new": "digest"}, None, lambda step: None)
-    assert [sorted(names) for names in present] == [["digests.json", "new"]]
-    assert [each.name for each in run.checkpoints.iterdir()] == ["step_3"]
+def test_checkpoint_that_a_run_resumed_from_is_not_written_again(tmp_path: Path) -> None:
+    """A stop before an evaluation saves the step, and so would the evaluation after the resume. To replace a directory
+    takes two renames, and a kill between them would leave no checkpoint."""
+    of_device, content = Strategy(find_device()), NamedTensors(*trained_model(), find_device())
+    for each in (run := RunDir(tmp_path / "run"), other := RunDir(tmp_path / "other")):
+        each.create("", {}, {})
+    first = Checkpointer(run, of_device, content, keep=1)
+    first.save(3, {})
+    first.wait()
+    kept = run.checkpoint(3).stat().st_ino
+    for directory, is_kept in ((other, False), (run, True)):
+        resumed = Checkpointer(directory, of_device, content, keep=1)
+        assert resumed.load(run.checkpoint(3))["step"] == 3
+        resumed.save(3, {})
+        resumed.wait()
+        assert (directory.checkpoint(3).stat().st_ino == kept) == is_kept
+        resumed.save(4, {})
+        resumed.wait()
+        assert directory.checkpoint_steps() == [4]
