@@ -212,7 +212,9 @@ def _translated(error: BaseException) -> AscendtuneError | None:
     """The error of this program for an error of torch or the system that has a remedy; None for others."""
     if isinstance(error, AscendtuneError):
         return error
-    if isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error):
+    is_of_collective = isinstance(error, dist.DistBackendError)
+    is_out_of_memory = "not enough memory" in str(error) or (is_of_collective and "out of memory" in str(error))
+    if isinstance(error, torch.OutOfMemoryError) or is_out_of_memory:
         return MachineError(
             "; ".join(
                 (f"out of device memory: {str(error).strip().splitlines()[0]}", *getattr(error, "__notes__", ()))
@@ -227,6 +229,13 @@ def _translated(error: BaseException) -> AscendtuneError | None:
             f"the device failed: {str(error).strip().splitlines()[0]}",
             code="device-failed",
             remedy="look at the device with `ascendtune doctor`; the same command resumes from the last checkpoint",
+        )
+    if is_of_collective:
+        return MachineError(
+            f"a collective failed: {' '.join(str(error).split())}",
+            code="collective-failed",
+            remedy="look for the library's own message in the log, with NCCL_DEBUG=INFO or ASCEND_GLOBAL_LOG_LEVEL=1; "
+            "`ascendtune comm test` tries the collectives alone",
         )
     if isinstance(error, dist.DistStoreError | dist.DistNetworkError) and re.search(
         "timed out|timeout", str(error), re.I
@@ -268,8 +277,14 @@ def _note_end(run: RunDir, error: BaseException, rank: int) -> None:
         log.warn(f"run.json could not be updated: {second}")
 
 
-# In the messages of errors that follow when another rank has ended: never the first cause.
-_LOST_CONNECTION = ("connection closed by peer", "connection reset", "gloo", "nccl", "hccl", "broken pipe")
+# In the messages of errors that follow when another rank has ended: never the first cause. Other errors of the same
+# libraries are causes: memory that is missing, tensors that do not fit, a device that two ranks were given.
+_LOST_CONNECTION = re.compile(
+    r"connection (?:was likely )?(?:closed|reset|refused)|broken pipe|remote process exit|communicator was aborted"
+    # HCCL's numbers: a time-out, connections by TCP and RoCE, the network, another rank.
+    r"|(?=.*(?:gloo|nccl|hccl))(?:.*time[ds]? ?-?out)|hccl.*error code is (?:9|1[1-4]|19|21)(?!\d)",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def _is_lost_connection(error: BaseException) -> bool:
@@ -278,7 +293,7 @@ def _is_lost_connection(error: BaseException) -> bool:
         return False
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, RuntimeError) and any(word in str(cause).lower() for word in _LOST_CONNECTION):
+        if isinstance(cause, RuntimeError) and _LOST_CONNECTION.search(str(cause)):
             return True
         cause = cause.__cause__ or cause.__context__
     return False

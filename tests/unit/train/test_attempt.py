@@ -63,6 +63,64 @@ def test_ranks_that_do_not_come_are_no_fault_of_the_program(error: Exception) ->
     assert told is not None and told.code == "ranks-not-met"
 
 
+_NCCL = "NCCL error in: /pytorch/torch/csrc/NCCLUtils.cpp:94, unhandled {kind} error (run with NCCL_DEBUG=INFO)\n{why}"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lost"),
+    [
+        (RuntimeError("[/src/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:29060."), True),
+        (RuntimeError("[/src/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.1]:1: Connection reset by peer"), True),
+        (RuntimeError("[/src/gloo/tcp/unbound_buffer.cc:78] Timed out waiting 4000ms for recv operation"), True),
+        (dist.DistNetworkError("failed to recv, got 0 bytes. Connection was likely closed."), True),
+        (dist.DistBackendError("NCCL communicator was aborted on rank 1."), True),
+        (
+            dist.DistBackendError(
+                _NCCL.format(
+                    kind="remote", why="ncclRemoteError: network error or a remote process exiting prematurely."
+                )
+            ),
+            True,
+        ),
+        (RuntimeError("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE)"), True),
+        (RuntimeError("HCCL function error: HcclAllReduce(a, b), error code is 9"), True),
+        (RuntimeError("ProcessGroupGloo::allgather: invalid tensor size at index 1 (expected (2), got (3))"), False),
+        (RuntimeError("[/src/gloo/transport/tcp/pair.cc:1] op.preamble.length <= op.nbytes. 800 vs 400"), False),
+        (
+            dist.DistBackendError(
+                _NCCL.format(kind="cuda", why="Last error:\nFailed to CUDA calloc 10 bytes: 'out of memory'")
+            ),
+            False,
+        ),
+        (
+            dist.DistBackendError(
+                _NCCL.format(
+                    kind="invalid usage", why="Duplicate GPU detected : rank 0 and rank 1 both on device 1b000"
+                )
+            ),
+            False,
+        ),
+        (RuntimeError("HCCL function error: HcclAllReduce(a, b), error code is 1"), False),
+        (RuntimeError("HCCL function error: HcclAllReduce(a, b), error code is 3"), False),
+    ],
+)
+def test_error_of_a_collective_is_a_lost_rank_only_where_it_says_so(
+    error: Exception, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is taken for a lost rank is not noted as the cause, and sends the user to the other ranks' logs."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert attempt._is_lost_connection(error) == is_lost
+
+
+@pytest.mark.parametrize(
+    ("why", "code"), [("Cuda failure 2 'out of memory'", "out-of-memory"), ("Duplicate GPU", "collective-failed")]
+)
+def test_error_of_a_collective_library_has_its_own_code(why: str, code: str) -> None:
+    told = attempt._translated(dist.DistBackendError(_NCCL.format(kind="cuda", why=why)))
+    assert told is not None and told.code == code
+    assert code == "out-of-memory" or "Duplicate GPU" in told.what
+
+
 def test_a_full_disk_is_told_with_its_place() -> None:
     told = attempt._translated(OSError(errno.ENOSPC, "No space left on device", "/data/run/metrics.jsonl"))
     assert isinstance(told, MachineError)
