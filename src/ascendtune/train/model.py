@@ -21,6 +21,7 @@ from ascendtune.train.deferred_weights import DeferredWeights, deferred_model, m
 from ascendtune.train.new_layers import expand_layers, expanded_config
 from ascendtune.train.precision import DTYPES, Precision
 from ascendtune.train.tuner.freeze import tune_layers
+from ascendtune.train.tuner.frozen_adapters import Compute, compute_here
 from ascendtune.train.tuner.lora import add_adapter
 from ascendtune.train.tuner.oft import add_rotations
 from ascendtune.train.tuner.quantised_linear import quantised_numbers
@@ -231,14 +232,17 @@ def grow_embeddings(model: Any, vocabulary: int) -> int:
     return vocabulary - rows
 
 
-def apply_tuner(model: Any, section: MethodSection, adapters: Sequence[Path] = ()) -> Any:
+def apply_tuner(
+    model: Any, section: MethodSection, adapters: Sequence[Path] = (), compute: Compute = compute_here
+) -> Any:
     """Freeze, wrap or leave `model` as the method says; returns what is saved at the end (the model or a PeftModel).
 
     Args:
         adapters: directories of `start_from` of method.lora or method.oft.
+        compute: computes the start of an adapter.
     """
     if section.tuner == "lora":
-        return add_adapter(model, section, adapters)
+        return add_adapter(model, section, adapters, compute)
     if section.tuner == "oft":
         return add_rotations(model, section, adapters)
     return tune_layers(model, section) if section.tuner == "freeze" else model.requires_grad_(True)

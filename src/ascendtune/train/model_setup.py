@@ -67,7 +67,8 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
     elif not strategy.divides_weights:
         model.to(device.torch_device)
     torch.manual_seed(recipe.seed)
-    tuned = apply_tuner(model, recipe.method, [Adapter.of(each).path for each in record.get("adapters", [])])
+    adapters = [Adapter.of(each).path for each in record.get("adapters", [])]
+    tuned = apply_tuner(model, recipe.method, adapters, strategy.fill_on_main)
     require_no_parameter_adapted(tuned, linears)
     if linears and not strategy.divides_weights:
         # After the tuner, which makes adapters for plain linear layers.

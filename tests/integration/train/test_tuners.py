@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from tests.integration.train.pairs import write_pairs
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.model import apply_tuner
+from ascendtune.train.tuner import frozen_adapters
 
 if TYPE_CHECKING:
     from tests.integration.train.conftest import Train, Trained
@@ -156,6 +158,25 @@ def test_pissa_trains_the_principal_part(train: Train, tiny_model: Path, exporte
         layers = exported[0].get_submodule(name), theirs[name]
         products = [each.lora_B["default"].weight @ each.lora_A["default"].weight for each in layers]
         torch.testing.assert_close(*products, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_pissa_of_the_main_rank_is_what_all_train(
+    train: Train, train_on_ranks: Train, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    """Another processor may choose other signs: with parts of both, a weight's adapter would be none of the two."""
+    alone = train(method=lora(init="pissa"), optim=STEPS)
+    compute = frozen_adapters.principal_part
+
+    def only_on_main(*arguments: Any) -> Any:
+        assert os.environ["RANK"] == "0"
+        return compute(*arguments)
+
+    monkeypatch.setattr(frozen_adapters, "principal_part", only_on_main)
+    parallel = {"batch": {"per_device": 2}, "parallel": {"strategy": strategy}}
+    together = train_on_ranks(2, method=lora(init="pissa"), optim=STEPS, **parallel)
+    assert together.losses() == pytest.approx(alone.losses(), rel=1e-5)
+    assert together.curve("grad_norm") == pytest.approx(alone.curve("grad_norm"), rel=1e-4)
 
 
 def test_what_takes_a_pissa_start_back_has_no_dropout(recipe: Callable[..., Recipe], tiny_model: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -198,6 +198,13 @@ class Strategy:
         """Do `work` on the main rank, while the others wait for it, however long it takes."""
         work()
 
+    def fill_on_main(self, fill: Callable[[], None], tensors: Sequence[torch.Tensor]) -> None:
+        """Give `tensors`, each of any shape, on every rank the values that `fill` computes on the main rank.
+
+        Ranks that computed the same would have other last digits, or other signs, on other processors.
+        """
+        fill()
+
     def gradient_scale(self) -> float:
         """What a summed loss is multiplied with so that gradients come out summed over ranks."""
         return 1.0
@@ -255,6 +262,11 @@ class GroupStrategy(Strategy):
             if self.sum([float(is_done)])[0]:
                 return
 
+    def fill_on_main(self, fill: Callable[[], None], tensors: Sequence[torch.Tensor]) -> None:
+        self.on_main(fill)
+        for tensor in tensors:
+            broadcast(tensor)
+
     def gradient_scale(self) -> float:
         # The ranks' gradients are averaged; the loss is divided by the global token count, so that average must become
         # a sum.
@@ -263,6 +275,17 @@ class GroupStrategy(Strategy):
     def close(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def broadcast(tensor: torch.Tensor) -> None:
+    """Give `tensor`, any shape, the values that the main rank has."""
+    if not tensor.numel():
+        return
+    # Backends take contiguous tensors only; the initial values of an adapter may be a view of something larger.
+    sent = tensor.contiguous()
+    dist.broadcast(sent, src=0)
+    if sent is not tensor:
+        tensor.copy_(sent)
 
 
 def _in_a_thread(work: Callable[[], None], device: Device) -> Future[None]:

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
 from ascendtune.train.precision import Precision
-from ascendtune.train.strategy.base import GroupStrategy, MakeOptimizer, RootModule
+from ascendtune.train.strategy.base import GroupStrategy, MakeOptimizer, RootModule, broadcast
 from ascendtune.train.strategy.gradient_buckets import GradientBuckets
 
 
@@ -23,7 +22,7 @@ class DdpStrategy(GroupStrategy):
     ) -> tuple[nn.Module, Optimizer]:
         # Nodes may have read other files.
         for tensor in (*root.parameters(), *root.buffers()):
-            _broadcast(tensor.detach())
+            broadcast(tensor.detach())
         rounds = self.recipe.parallel.reduce_dtype == "bf16"
         self._buckets = GradientBuckets(
             (each for each in root.parameters() if each.requires_grad), torch.bfloat16 if rounds else None
@@ -45,14 +44,3 @@ class DdpStrategy(GroupStrategy):
         loss.backward()
         if self._buckets.sums:
             self._buckets.finish()
-
-
-def _broadcast(tensor: torch.Tensor) -> None:
-    """Give `tensor`, any shape, the values that the first rank has."""
-    if not tensor.numel():
-        return
-    # Backends take contiguous tensors only; the initial values of an adapter may be a view of something larger.
-    sent = tensor.contiguous()
-    dist.broadcast(sent, src=0)
-    if sent is not tensor:
-        tensor.copy_(sent)

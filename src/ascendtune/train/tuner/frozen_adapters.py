@@ -8,6 +8,7 @@ rounded again, and no other model than the one on disk has to be kept for what w
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ TRAINED = "default"
 """PEFT's name of the adapter that trains."""
 Pair = tuple[torch.Tensor, torch.Tensor]
 """A (rank, in) and B (out, rank); the scale is in B already."""
+Compute = Callable[[Callable[[], None], Sequence[torch.Tensor]], None]
+"""Calls a function that fills tensors, each of any shape; with several ranks on one of them, whose values all get."""
 
 # Up to here a whole decomposition takes a moment; that of an 11008 × 4096 weight takes 50 s on a core, and a model has
 # hundreds. Beyond it: subspace iteration (the paper's fast variant, with its 16 iterations).
@@ -112,7 +115,12 @@ def _pairs(tuned: Any, tensors: dict[str, torch.Tensor], adapter: str) -> dict[s
     return found
 
 
-def init_pissa(tuned: Any) -> None:
+def compute_here(fill: Callable[[], None], tensors: Sequence[torch.Tensor]) -> None:
+    """The `Compute` of one process: fills `tensors`, each of any shape."""
+    fill()
+
+
+def init_pissa(tuned: Any, compute: Compute) -> None:
     """Give the adapter of `tuned` (a PeftModel) the principal part of every weight, beside a frozen one that undoes it.
 
     Raises:
@@ -125,6 +133,7 @@ def init_pissa(tuned: Any) -> None:
     # Dropout on what takes the start away would make noise of it. The class for scores would give this adapter a score
     # of its own, so it is asked as the plain class.
     PeftModel.add_adapter(tuned, _START, replace(config, lora_dropout=0.0, modules_to_save=None))
+    layers = []
     for name, layer in tuned.named_modules():
         if not isinstance(layer, LoraLayer):
             continue
@@ -142,8 +151,15 @@ def init_pissa(tuned: Any) -> None:
                 code="lora-rank-too-large",
                 remedy=f"set method.lora.rank to {min(weight.shape)} or less, or use init: zero",
             )
-        if weight.is_meta:
-            continue
+        if not weight.is_meta:
+            layers.append(layer)
+    factors = [each[name].weight.data for layer in layers for each in (layer.lora_A, layer.lora_B) for name in each]
+    compute(lambda: _decompose(layers), factors)
+
+
+def _decompose(layers: Sequence[Any]) -> None:
+    for layer in layers:
+        weight, rank = layer.get_base_layer().weight, layer.r[TRAINED]
         a, b = principal_part(weight.detach(), rank, layer.scaling[TRAINED])
         for adapter, sign in ((TRAINED, 1), (_START, -1)):
             layer.lora_A[adapter].weight.data.copy_(a)

@@ -27,16 +27,26 @@ from ascendtune.train.tuner.continued import (
     load_adapter_weights,
     task_type,
 )
-from ascendtune.train.tuner.frozen_adapters import TRAINED, frozen_adapters, init_pissa, keep_frozen_adapters
+from ascendtune.train.tuner.frozen_adapters import (
+    TRAINED,
+    Compute,
+    compute_here,
+    frozen_adapters,
+    init_pissa,
+    keep_frozen_adapters,
+)
 from ascendtune.train.tuner.peft_names import literal_names, misread_names, read_config, unreadable_modules
 from ascendtune.train.tuner.targets import Targets, choose_targets, require_modules, require_targets_beside, short_names
 
 
-def add_adapter(model: Any, section: MethodSection, adapters: Sequence[Path] = ()) -> Any:
+def add_adapter(
+    model: Any, section: MethodSection, adapters: Sequence[Path] = (), compute: Compute = compute_here
+) -> Any:
     """A PeftModel around `model`; the adapters' layers are put into `model` itself.
 
     Args:
         adapters: directories to start from: the last one trains, the others stay.
+        compute: computes the start of an adapter.
 
     Raises:
         RecipeError: a target is not a module of this model, or an adapter does not fit it.
@@ -49,7 +59,7 @@ def add_adapter(model: Any, section: MethodSection, adapters: Sequence[Path] = (
         warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")
         # PEFT looks for the patterns of parameters among modules.
         warnings.filterwarnings("ignore", message="The following (rank|alpha)_pattern keys")
-        tuned = _loaded_adapters(model, section, adapters) if adapters else _new_adapter(model, section)
+        tuned = _loaded_adapters(model, section, adapters) if adapters else _new_adapter(model, section, compute)
     _only_one_trains(tuned)
     fuse_adapters(tuned)
     return tuned
@@ -68,7 +78,7 @@ def modules_to_save(model: Any, section: LoraSection | OftSection) -> list[str]:
     return [name.rpartition(".")[2] for name, module in model.named_modules() if any(module is each for each in tables)]
 
 
-def _new_adapter(model: Any, section: MethodSection) -> Any:
+def _new_adapter(model: Any, section: MethodSection, compute: Compute) -> Any:
     from peft import LoraConfig, get_peft_model
 
     lora = section.lora
@@ -104,7 +114,7 @@ def _new_adapter(model: Any, section: MethodSection) -> Any:
             _leave_out(every, config, lora, targets, why, key="target")
             tuned = get_peft_model(model, config)
         if lora.init == "pissa":
-            init_pissa(tuned)
+            init_pissa(tuned, compute)
     for note in targets.notes:
         say(note)
     return tuned
