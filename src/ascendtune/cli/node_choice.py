@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,6 +56,21 @@ class ChosenNodes:
         from ascendtune.job.nodes.gather import inquire
 
         return inquire(self.hosts)
+
+    @contextmanager
+    def preparing(self, runs: Path) -> Iterator[Callable[[str, int, int], None]]:
+        """While the context lasts, nodes that wait for this one see that it prepares its data; takes the progress.
+
+        Args:
+            runs: as of `agree_on`.
+        """
+        if self.place.is_alone:
+            yield lambda what, done, total: None
+            return
+        from ascendtune.job.nodes.shared_run import preparing
+
+        with preparing(runs, self.place) as show:
+            yield show
 
     def agree_on(self, run: RunDir | None, runs: Path, data_hash: str) -> RunDir:
         """The run that all nodes work on: `run`, where this node chose it, else what node 0 has chosen.

@@ -117,13 +117,19 @@ def train(
     if not prepare:
         require_writable_registry()
         chosen_nodes.inquire()
-    with Progress(sys.stderr) as progress:
+    runs = loaded.run_directory().parent
+    with Progress(sys.stderr) as progress, chosen_nodes.preparing(runs) as show_nodes:
+
+        def show(what: str, done: int, total: int) -> None:
+            progress.show(what, done, total)
+            show_nodes(what, done, total)
+
         ready = prepare_run(
             loaded,
             origins,
             consent=consent,
             only_data=prepare or chosen_nodes.is_led,
-            progress=progress.show,
+            progress=show,
         )
     for message in ready.prepared.warnings:
         warn(message)
@@ -142,7 +148,7 @@ def train(
                 global_batch=ready.run.read().get("global_batch"),
             )  # fmt: skip
             ready.run.update(plan=plan)
-        run = chosen_nodes.agree_on(ready.run, loaded.run_directory().parent, ready.prepared.fingerprint)
+        run = chosen_nodes.agree_on(ready.run, runs, ready.prepared.fingerprint)
         # The worker rejects a run directory that another start has claimed since.
         spec = job_spec(run.path, ready.claim.start_id if ready.claim else run.read().get("start_id"))
         if detach and stays_with_the_terminal(spec):

@@ -26,6 +26,7 @@ from ascendtune.data.prepare import Prepared, cached_tokens, open_prepared
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.data_barrier import DataBarrier
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
 from ascendtune.train.plan.out_of_memory import describe_memory
@@ -98,8 +99,12 @@ def _train(
     held.callback(phases.close)
     model_directory = Path(record["model_directory"])
     # Data first: while one rank tokenises, no collective may be waiting.
-    prepared = _open_data(recipe, record["data_hash"], model_directory, phases)
+    barrier = DataBarrier.of_this_job()
+    held.callback(barrier.close)
+    prepared = _open_data(recipe, record["data_hash"], model_directory, phases, barrier.show)
     phases.enter("rendezvous")
+    barrier.wait(phases.pulse)
+    barrier.close()
     device: Device = find_device(int(os.environ.get("LOCAL_RANK", "0")))
     device.activate()
     strategy = make_strategy(recipe, device, model_directory)
@@ -161,8 +166,13 @@ def _set_deterministic(recipe: Recipe, held: ExitStack) -> None:
         torch.use_deterministic_algorithms(True)
 
 
-def _open_data(recipe: Recipe, data_hash: str, model_directory: Path, phases: Phases) -> Prepared:
+def _open_data(
+    recipe: Recipe, data_hash: str, model_directory: Path, phases: Phases, show: Callable[[str, int, int], None]
+) -> Prepared:
     """The tokens that the run was started with.
+
+    Args:
+        show: told of the progress where they are made.
 
     Raises:
         DataError: they are not in the cache of this host, and what is made here is something else.
@@ -172,7 +182,12 @@ def _open_data(recipe: Recipe, data_hash: str, model_directory: Path, phases: Ph
         return open_prepared(entry)
     except MachineError:
         # Another node, or an emptied cache: the lock in the cache lets one rank build and the others find it.
-        made = prepare_data(recipe, model_directory, lambda *_: phases.pulse())
+
+        def progress(what: str, done: int, total: int) -> None:
+            phases.pulse()
+            show(what, done, total)
+
+        made = prepare_data(recipe, model_directory, progress)
     if made.fingerprint != data_hash:
         # Ranks would train on different rows, each with the divisors of its own.
         raise DataError(
@@ -243,8 +258,7 @@ def _translated(error: BaseException) -> AscendtuneError | None:
         return MachineError(
             f"not all ranks came to meet this one in time: {first_line(error)}",
             code="ranks-not-met",
-            remedy="look at the logs of the ranks that are missing; where a node tokenises for longer than the others "
-            "wait, run `ascendtune train RECIPE --prepare` there first; else look whether the nodes reach each other",
+            remedy="look at the logs of the ranks that are missing, and whether the nodes reach each other",
         )
     if isinstance(error, NotImplementedError) and (missing := _MISSING_OPERATOR.match(str(error))):
         return MachineError(

@@ -156,8 +156,8 @@ def test_a_host_without_the_tokens_makes_those_of_the_run_or_refuses(
     monkeypatch.setattr(attempt, "prepare_data", lambda *_: made)
     recipe: Any = None
     if is_same:
-        assert attempt._open_data(recipe, of_run, tmp_path, Phases(None)) is made
+        assert attempt._open_data(recipe, of_run, tmp_path, Phases(None), lambda *_: None) is made
         return
     with pytest.raises(DataError) as caught:
-        attempt._open_data(recipe, of_run, tmp_path, Phases(None))
+        attempt._open_data(recipe, of_run, tmp_path, Phases(None), lambda *_: None)
     assert caught.value.code == "data-differs-between-nodes"

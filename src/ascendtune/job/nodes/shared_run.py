@@ -1,7 +1,8 @@
 """Nodes that are started one by one agree on a run: node 0 chooses it, and publishes it in the shared directory.
 
-    RUNS/.nodes_ADDRESS_PORT/node_K.json      a question of node K: a random number
-    RUNS/.nodes_ADDRESS_PORT/answer.json      the run, and the numbers that it is the answer to
+    RUNS/.nodes_ADDRESS_PORT/node_K.json        a question of node K: a random number
+    RUNS/.nodes_ADDRESS_PORT/answer.json        the run, and the numbers that it is the answer to
+    RUNS/.nodes_ADDRESS_PORT/preparing_K.json   node K still prepares its data: a number that changes, and how far it is
 
 A file that an earlier start left behind has another number in it, so it answers nothing. A question that is answered
 proves that the nodes do see the same directory.
@@ -13,8 +14,10 @@ import json
 import re
 import secrets
 import shutil
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +27,46 @@ from ascendtune.core.log import say
 from ascendtune.job.spec import NodePlace
 
 _PATIENCE_SECONDS = 3600.0
-"""The slowest node may need long to tokenise."""
+"""Without a sign of a node that prepares its data."""
+_SIGN_EVERY_SECONDS = 15.0
 _TELL_AFTER_SECONDS = 15.0
+_TELL_EVERY_SECONDS = 60.0
 _LOOK_EVERY_SECONDS = 0.2
 _MOST_NAMED = 8
+
+
+@contextmanager
+def preparing(runs: Path, place: NodePlace) -> Iterator[Callable[[str, int, int], None]]:
+    """While the context lasts, the other nodes see that this one prepares its data; takes the progress."""
+    path, over = _directory(runs, place) / f"preparing_{place.node_rank}.json", threading.Event()
+    doing = "preparing its data"
+
+    def show(what: str, done: int, total: int) -> None:
+        nonlocal doing
+        doing = what + (f": {done / total:.0%}" if total else "")
+
+    def live() -> None:
+        while not over.wait(_SIGN_EVERY_SECONDS):
+            # Whether the place can be written is told by those who need it.
+            with suppress(MachineError, OSError):
+                _say(path, sign=secrets.token_hex(8), doing=doing)
+
+    thread = threading.Thread(target=live, name="signs of life", daemon=True)
+    thread.start()
+    try:
+        yield show
+    finally:
+        over.set()
+        thread.join()
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def lead(runs: Path, place: NodePlace, run: Path) -> None:
     """As node 0: publish `run`, and wait until every other node has confirmed it.
 
     Raises:
-        MachineError: a node does not ask within an hour.
+        MachineError: a node neither asks nor prepares its data for an hour.
     """
     directory = _directory(runs, place)
     answered: dict[str, str] = {}
@@ -60,7 +92,7 @@ def follow(runs: Path, place: NodePlace) -> Path:
     """As another node: ask node 0 which run it is.
 
     Raises:
-        MachineError: it does not answer within an hour.
+        MachineError: it neither answers nor prepares its data for an hour.
     """
     directory, nonce = _directory(runs, place), secrets.token_hex(8)
     answer: dict[str, Any] = {}
@@ -115,17 +147,28 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _wait(is_so: Callable[[], bool], for_what: Callable[[], str], directory: Path) -> None:
-    start, told = time.monotonic(), False
+    since = time.monotonic()
+    told_at, told = since + _TELL_AFTER_SECONDS - _TELL_EVERY_SECONDS, ""
+    signs = dict[str, Any]()
     while not is_so():
-        waited = time.monotonic() - start
-        if waited > _PATIENCE_SECONDS:
+        now = time.monotonic()
+        before, signs = signs, {path.stem[10:]: _read(path) for path in directory.glob("preparing_*.json")}
+        since = since if signs == before else now
+        if now - since > _PATIENCE_SECONDS:
             raise MachineError(
                 f"waited an hour {for_what()}",
                 code="nodes-not-started",
                 remedy="start the command on every node, with run_dir on a file system that all share",
                 where=directory,
             )
-        if waited > _TELL_AFTER_SECONDS and not told:
-            say(f"waiting {for_what()}: not started yet, or run_dir is not on a file system that all nodes share")
-            told = True
+        message = f"waiting {for_what()}: {_doings(signs)}"
+        if now - told_at > _TELL_EVERY_SECONDS and message != told:
+            say(message)
+            told_at, told = now, message
         time.sleep(_LOOK_EVERY_SECONDS)
+
+
+def _doings(signs: Mapping[str, Any]) -> str:
+    if not signs:
+        return "not started yet, or run_dir is not on a file system that all nodes share"
+    return ", ".join(f"node {node} is {sign.get('doing')}" for node, sign in sorted(signs.items())[:_MOST_NAMED])

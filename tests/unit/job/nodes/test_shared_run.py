@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from ascendtune.core.errors import MachineError
 from ascendtune.core.files import write_json
 from ascendtune.job.nodes import shared_run
-from ascendtune.job.nodes.shared_run import follow, lead
+from ascendtune.job.nodes.shared_run import follow, lead, preparing
 from ascendtune.job.spec import NodePlace
 
 NODE_0 = NodePlace(3, 0, "10.0.0.1", 29500)
@@ -43,3 +44,21 @@ def test_a_node_that_never_comes_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(MachineError) as caught:
         lead(tmp_path, NODE_0, tmp_path / "a")
     assert caught.value.code == "nodes-not-started" and "for nodes 1 and 2 (of 3)" in caught.value.what
+
+
+def test_node_that_prepares_its_data_is_waited_for_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[str]()
+    monkeypatch.setattr(shared_run, "say", said.append)
+    for name, seconds in {"PATIENCE": 1.5, "SIGN_EVERY": 0.05, "TELL_AFTER": 0, "TELL_EVERY": 0}.items():
+        monkeypatch.setattr(shared_run, f"_{name}_SECONDS", seconds)
+    node_1, other = replace(NODE_0, nnodes=2, node_rank=1), replace(NODE_0, nnodes=2)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lead, tmp_path, other, tmp_path / "a")
+        with preparing(tmp_path, node_1) as show:
+            show("tokenising training data", 41, 100)
+            time.sleep(3)
+            assert not waiting.done()
+        assert follow(tmp_path, node_1) == tmp_path / "a"
+        waiting.result(20)
+    assert "waiting for node 1 (of 2): node 1 is tokenising training data: 41%" in said
+    assert list(tmp_path.iterdir()) == []
