@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.core.foreign_json import bad_field, read_json_object, shown_names
+from ascendtune.core.foreign_json import bad_field, open_foreign, read_json_object, shown_names
 from ascendtune.hub.safetensors_header import SafetensorsHeader, StoredTensor, read_safetensors_header
 
 INDEX = "model.safetensors.index.json"
@@ -17,6 +18,7 @@ _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 _DISTRIBUTED = re.compile(r"shard-\d{5}-model-\d{5}-of-\d{5}\.safetensors")
 _PICKLES = ("*.bin", "*.pt", "*.pth")
 MOST_INDEX_BYTES = 256 << 20
+_SAMPLED_TENSORS, _SAMPLED_BYTES = 1024, 4096
 
 
 def read_weight_headers(directory: Path) -> dict[str, SafetensorsHeader]:
@@ -48,6 +50,24 @@ def read_weight_headers(directory: Path) -> dict[str, SafetensorsHeader]:
 def all_tensors(headers: Mapping[str, SafetensorsHeader]) -> dict[str, StoredTensor]:
     """Every tensor of the model by its name."""
     return {name: tensor for header in headers.values() for name, tensor in header.tensors.items()}
+
+
+def sample_of_weights(directory: Path) -> str:
+    """A hash, in hexadecimal, that weights of another model or release have differently, however they lie in files.
+
+    Of name, type and shape of every tensor, and of the bytes in the middle of some: reading all would take minutes.
+
+    Raises:
+        RecipeError, MachineError: as `read_weight_headers`.
+    """
+    headers = read_weight_headers(directory)
+    tensors = sorted((name, file, each) for file, header in headers.items() for name, each in header.tensors.items())
+    digest = hashlib.sha256(repr([(name, each.dtype, each.shape) for name, _, each in tensors]).encode())
+    for _, name, each in tensors[:: -(-len(tensors) // _SAMPLED_TENSORS) or 1]:
+        with open_foreign(directory / name) as file:
+            file.seek(each.begin + each.size // 2)
+            digest.update(file.read(min(_SAMPLED_BYTES, each.size - each.size // 2)))
+    return digest.hexdigest()
 
 
 def read_index(path: Path) -> dict[str, str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from ascendtune.core.log import warn
 from ascendtune.core.units import count_of
 from ascendtune.hub.adapter_files import adapted_module
 from ascendtune.hub.model_config import lengths_that_change_rope
+from ascendtune.hub.weight_files import sample_of_weights
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.attention.choice import AttentionChoice
 from ascendtune.train.attention.proof import layer_pattern
@@ -24,6 +27,24 @@ _LENGTHS = (5, 9, 7)
 # next to nothing), and of the same row computed in another shape.
 _SAME_SHAPE = {"fp32": 1e-5, "bf16": 4e-3, "fp16": 1e-3}
 _OTHER_SHAPE = {"fp32": 1e-3, "bf16": 6e-2, "fp16": 1e-2}
+
+
+def require_same_files(directory: Path, gather: Callable[[str], list[str]]) -> None:
+    """Raise on every rank where nodes have other weights at the same path: parts of both would be trained as one model.
+
+    Args:
+        gather: from a text of this rank to those of every rank.
+    """
+    of_main, *others = gather(f"{sample_of_weights(directory)} {socket.gethostname()}")
+    sample, main_host = of_main.split(" ", 1)
+    if differing := sorted({host for other, host in (each.split(" ", 1) for each in others) if other != sample}):
+        raise RecipeError(
+            f"{', '.join(differing[:8])} {'has' if len(differing) == 1 else 'have'} other weights at this path than "
+            f"{main_host}",
+            code="model-differs-between-nodes",
+            remedy="give every node the same model: copy it from one to the others, or put it on a shared file system",
+            where=directory,
+        )
 
 
 def prove_isolation(model: Any, device: torch.device, vocabulary: int, *, attention: str, compute: str) -> float:

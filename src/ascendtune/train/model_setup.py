@@ -32,7 +32,7 @@ from ascendtune.train.model import (
 )
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.precision import Precision, choose_precision, promote_layer_norms
-from ascendtune.train.strategy.base import RootModule, Strategy
+from ascendtune.train.strategy.base import RootModule, Strategy, node_count
 from ascendtune.train.tuner.quantised_linear import quantisable_linears, quantising, require_no_parameter_adapted
 
 
@@ -55,6 +55,8 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
     """Load the model, put what is trained into it, and divide it as the strategy does."""
     device, directory = strategy.device, Path(record["model_directory"])
     precision = choose_precision(recipe, device)
+    if node_count() > 1:
+        _require_same_files(record, recipe, strategy)
     config = read_config(recipe.model, directory)
     if recipe.method.stage == "reward":
         set_single_score(config, prepared.pad_id)
@@ -84,6 +86,13 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
     root = RootModule(model)
     strategy.shard(root, precision, fill)
     return ModelSetup(config, precision, attention, kernels, tokenizer, root, tuned)
+
+
+def _require_same_files(record: dict[str, Any], recipe: Recipe, strategy: Strategy) -> None:
+    if recipe.model.init == "pretrained":
+        model_checks.require_same_files(Path(record["model_directory"]), strategy.gather)
+    if reference := record.get("reference_directory"):
+        model_checks.require_same_files(Path(reference), strategy.gather)
 
 
 def _load(

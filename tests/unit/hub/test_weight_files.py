@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.hub.safetensors_header import read_safetensors_header
-from ascendtune.hub.weight_files import INDEX, all_tensors, read_weight_headers
+from ascendtune.hub.weight_files import INDEX, all_tensors, read_weight_headers, sample_of_weights
 
 ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
@@ -36,6 +36,16 @@ def test_shards_are_read_as_one_model(sharded: Path) -> None:
     assert {name: tensor.shape for name, tensor in tensors.items()} == dict.fromkeys("abc", (2, 3))
     save_file(_tensor("a"), sharded / "consolidated.safetensors")
     assert set(read_weight_headers(sharded)) == {ONE, TWO}
+
+
+def test_sample_is_of_weights_and_not_of_files(sharded: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    save_file(_tensor("a", "b", "c"), other / "model.safetensors")
+    assert sample_of_weights(sharded) == sample_of_weights(other)
+    for changed in ({"c": numpy.ones((2, 3), numpy.float32)}, {"c": numpy.zeros((3, 2), numpy.float32)}):
+        save_file({**_tensor("a", "b"), **changed}, other / "model.safetensors")
+        assert sample_of_weights(sharded) != sample_of_weights(other)
 
 
 def _index(weight_map: Any) -> Callable[[Path], Any]:
