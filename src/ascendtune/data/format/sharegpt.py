@@ -60,13 +60,22 @@ def _single_turns(turns: list[Any]) -> list[Any]:
     return found
 
 
+def _split_thought(value: Any) -> tuple[str, Any]:
+    """The thought before calls that are JSON text, and the calls; a template puts one more line break between them."""
+    if not is_text(value) or not value.lstrip().startswith("<think>") or "</think>" not in value:
+        return "", value
+    thought, end, calls = value.partition("</think>")
+    return f"{thought}{end}\n", calls
+
+
 def _translated(turn: Any, number: int) -> Any:
     if not isinstance(turn, dict) or "from" not in turn:
         return turn
     speaker, value = turn["from"], turn.get("value")
     rest = {key: kept for key, kept in turn.items() if key not in ("from", "value")}
     if speaker == "function_call":
-        return {**rest, "role": "assistant", "content": "", "tool_calls": value or "[]"}
+        thought, calls = _split_thought(value)
+        return {**rest, "role": "assistant", "content": thought, "tool_calls": calls or "[]"}
     role = _ROLES.get(speaker) if isinstance(speaker, str) else None
     if role is None:
         known = ", ".join([*_ROLES, "function_call"])

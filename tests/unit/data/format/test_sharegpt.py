@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ascendtune.data.conversation import BadRow, Conversation
 from ascendtune.data.format.sharegpt import convert
+from ascendtune.data.template import ChatTemplate
+from ascendtune.data.tokenizer import Tokenizer
 
 
 def _turns(*pairs: tuple[str, Any]) -> list[dict[str, Any]]:
@@ -24,6 +27,16 @@ def test_speakers_become_roles() -> None:
 def test_turns_may_be_in_openais_words() -> None:
     made = convert({"conversations": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})
     assert isinstance(made, Conversation) and made.messages[1] == {"role": "assistant", "content": "a"}
+
+
+@pytest.mark.parametrize("between", ["", "\n", "\n\n"], ids=repr)
+@pytest.mark.parametrize("name", ["qwen", "qwen3", "qwen3_nothink"])
+def test_a_thought_before_a_function_call_is_kept(name: str, between: str, tiny_model: Path) -> None:
+    call = "<think>\nhm\n</think>" + between + '{"name": "add", "arguments": {"x": 1}}'
+    made = convert({"conversations": _turns(("human", "q"), ("function_call", call))})
+    assert isinstance(made, Conversation)
+    text = ChatTemplate.load(name, Tokenizer.load(tiny_model)).render(made).text
+    assert '<think>\nhm\n</think>\n\n<tool_call>\n{"name": "add", "arguments": {"x": 1}}\n</tool_call>' in text
 
 
 @pytest.mark.parametrize("listed", [False, True])
