@@ -70,6 +70,14 @@ def test_templates_write_what_transformers_writes(path: Path, make_model: Callab
                 assert template.render_prompt(messages, tools) == expected
 
 
+@pytest.mark.parametrize("name", sorted({*NAMED} - {"auto"}))
+def test_white_space_of_a_message_is_kept(name: str, make_model: Callable[..., Path]) -> None:
+    """As LLaMA-Factory writes it, whose templates these are."""
+    messages: list[Message] = [{"role": "user", "content": "\n why? "}, {"role": "assistant", "content": "\t so \n"}]
+    text = ChatTemplate.load(name, Tokenizer.load(make_model())).render(Conversation(messages)).text
+    assert "\n why? " in text and "\t so \n" in text
+
+
 def test_a_template_file_comes_before_the_config(make_model: Callable[..., Path], tmp_path: Path) -> None:
     directory = make_model(chat_template="config")
     assert Tokenizer.load(directory).chat_templates == {"default": "config"}
