@@ -123,6 +123,25 @@ _DIFFERENCES = (
         "whole texts, or pieces of long ones, share a sequence; nothing is dropped",
     ),
     (
+        "`use_muon` with `weight_decay` also shrinks biases and norms",
+        "they do not decay",
+    ),
+    (
+        "`stage: pt` ends a text with the end mark of `template` where it has one (`<|im_end|>` of `qwen`)",
+        "with the tokenizer's EOS",
+    ),
+    (
+        "every template writes tools, most in a form of LLaMA-Factory's own; `qwen3` and `qwen3_nothink` put two empty "
+        "lines before tools without a system message, and an empty list of tools adds an empty system message",
+        "`qwen`, `qwen3` and `qwen3_nothink` write tools as the models' own templates do; with others rows with tools "
+        "are left out, and a note says so",
+    ),
+    (
+        "v1 of 0.9.5 writes `qwen3_nothink` where `template` is not set, and leaves out rows that do not fill the last "
+        "batch of an epoch",
+        "the model's own chat template; every row is trained on",
+    ),
+    (
         "`save_only_model` leaves checkpoints that cannot be resumed",
         "a checkpoint always resumes; final weights are in `model/`",
     ),

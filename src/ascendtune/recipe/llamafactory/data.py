@@ -70,6 +70,17 @@ _OTHERS = (
 NAMES = (*SAME, *_MULTIMODAL, *_OTHERS)
 """Every template name of LLaMA-Factory that is known here."""
 
+_ENDS = {
+    **dict.fromkeys(("chatml", "qwen", "qwen3", "qwen3_nothink", "qwen3_5", "qwen3_5_nothink"), "<|im_end|>"),
+    **dict.fromkeys(("gemma", "gemma3"), "<end_of_turn>"),
+    "llama3": "<|end_of_text|>",
+    "phi": "<|end|>",
+}
+"""LLaMA-Factory's template -> what ends a text of stage pt there, whatever the tokenizer's EOS is."""
+
+_WITH_TOOLS = ("qwen", "qwen3", "qwen3_nothink")
+"""Of LLaMA-Factory's templates those that can write tools here."""
+
 _FIRST_TOKENS = (
     "the loss is a mean over all tokens that are predicted; LLaMA-Factory's is a little lower, because it also counts "
     "the first token of each row"
@@ -138,6 +149,12 @@ def _put_data_sets(recipe: LlamaFactoryRecipe, native: NativeRecipe, key: str, f
             native.document.places[(section, name, number, below) if below else (section, name, number)] = place
     for sentence in found.notes:
         native.note(sentence)
+    template = recipe["template"]
+    if found.has_tools and template in SAME and template not in _WITH_TOOLS:
+        native.note(
+            f"template: {template}: rows with tools or tool calls are left out; LLaMA-Factory writes them in a form of "
+            "its own"
+        )
 
 
 def _put_held_out(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
@@ -157,8 +174,10 @@ def _put_held_out(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 
 def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if recipe["stage"] == "pt":
-        if recipe["template"] == "llama3":
-            native.note("template: llama3: texts end with the tokenizer's EOS; LLaMA-Factory writes <|end_of_text|>")
+        if end := _ENDS.get(recipe["template"]):
+            native.note(
+                f"template: {recipe['template']}: texts end with the tokenizer's EOS; LLaMA-Factory writes {end}"
+            )
         return
     if not recipe.given("template"):
         if not recipe["enable_thinking"]:

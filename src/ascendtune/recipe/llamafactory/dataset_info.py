@@ -278,6 +278,8 @@ class DataSets:
     places: list[dict[str, str]] = field(default_factory=list)
     """For each, key -> place; the data set itself under an empty key."""
     notes: list[str] = field(default_factory=list)
+    has_tools: bool = False
+    """Whether rows may have tools."""
 
 
 def data_sets(names: list[str], directory: str, stage: str, place: str, *, modelscope: bool) -> DataSets:
@@ -301,6 +303,7 @@ def data_sets(names: list[str], directory: str, stage: str, place: str, *, model
             made.specs.append(_spec(entry, directory, source))
             made.places.append({"": place, **_places(entry, source)})
             made.notes += _notes(entry)
+            made.has_tools |= bool(entry.columns["tools"])
         complaints += entry.complaints
     if complaints:
         raise together(complaints)
@@ -377,7 +380,10 @@ def _places(entry: Entry, source: str) -> dict[str, str]:
 def _notes(entry: Entry) -> list[str]:
     notes = [f"{entry.name}.{key}: no effect: LLaMA-Factory does not read it" for key in entry.not_read]
     if number := entry.values.get("num_samples"):
-        notes.append(f"{entry.name}: num_samples takes the first {number:,} rows; LLaMA-Factory draws them at random")
+        notes.append(
+            f"{entry.name}: num_samples takes the first {number:,} rows; LLaMA-Factory draws them at random, and some "
+            "again where there are fewer"
+        )
     if entry.formatting == "openai":
         notes.append(
             f"{entry.name}: the system message 'detailed thinking off', which LLaMA-Factory adds to rows with "

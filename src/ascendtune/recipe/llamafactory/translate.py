@@ -94,6 +94,8 @@ def _put_optim(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     _put_schedule(recipe, native)
     if recipe["use_muon"]:
         native.put("optim.optimizer", "muon", recipe.place("use_muon"))
+        if recipe["weight_decay"]:
+            native.note("weight_decay with use_muon: biases and norms do not decay; in LLaMA-Factory they do")
     elif recipe["optim"] in ("sgd", "adafactor"):
         native.put("optim.optimizer", recipe["optim"], recipe.place("optim"))
     if recipe["optim"] == "adafactor" and not recipe["use_muon"]:

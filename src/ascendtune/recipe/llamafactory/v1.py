@@ -135,6 +135,10 @@ def _put_training(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         native.put("optim.max_steps", recipe["max_steps"], recipe.place("max_steps"))
     else:
         native.put("optim.epochs", recipe["num_train_epochs"], recipe.place("num_train_epochs"))
+        native.note(
+            "num_train_epochs: rows that do not fill the last batch of an epoch are trained on; LLaMA-Factory's v1 "
+            "leaves them out"
+        )
     native.put("optim.scheduler", "constant", f"{recipe.source}, by v1's default")
     _put_optimizer(recipe, native)
     native.put("precision", "bf16" if recipe["bf16"] else "fp32", recipe.place("bf16"))
@@ -226,6 +230,11 @@ def _put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 
 def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     found = template_of(recipe["template"]) if recipe.given("template") else "auto"
+    if found == "auto":
+        native.note(
+            "template is not set: the model's own chat template is used; v1 of LLaMA-Factory 0.9.5 writes "
+            "qwen3_nothink, whatever the model"
+        )
     if isinstance(found, tuple):
         recipe.complain("template", *found, code="not-in-this-version")
     else:

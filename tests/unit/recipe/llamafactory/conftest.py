@@ -26,6 +26,10 @@ INFO: dict[str, Any] = {
         "file_name": "pairs.json", "ranking": True, "formatting": "sharegpt",
         "columns": {"messages": "conversations", "chosen": "chosen", "rejected": "rejected"},
     },
+    "calls": {
+        "file_name": "calls.json", "formatting": "sharegpt",
+        "columns": {"messages": "conversations", "tools": "tools"},
+    },
     "marked": {
         "file_name": "marked.json", "formatting": "sharegpt", "columns": {"messages": "messages", "kto_tag": "label"},
         "tags": {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"},

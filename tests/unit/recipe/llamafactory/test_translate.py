@@ -397,6 +397,12 @@ def test_key_without_effect_is_noted_with_its_reason(write: Write) -> None:
         ({"stage": "pt", "dataset": "text", "packing": False}, "also counts the first token"),
         ({"val_size": 0.1}, "one over batches"),
         ({"finetuning_type": "freeze", "freeze_extra_modules": "norm"}, "the norms of all layers"),
+        ({"stage": "pt", "dataset": "text", "template": "qwen"}, "LLaMA-Factory writes <|im_end|>"),
+        ({"template": "llama3", "dataset": "calls"}, "rows with tools or tool calls are left out"),
+        (
+            {"use_muon": True, "finetuning_type": "full", "weight_decay": 0.1},
+            "norms do not decay; in LLaMA-Factory they do",
+        ),
         ({"freeze_trainable_layers": 3}, "freeze_trainable_layers: no effect: finetuning_type is lora"),
         (
             {"oft_rank": 3, "oft_target": "q_proj", "finetuning_type": "full"},
@@ -414,6 +420,10 @@ def test_a_difference_from_llamafactory_is_noted(theirs: dict[str, Any], said: s
     [
         ({"loraplus_lr_ratio": 8.0}, "loraplus"),
         ({"use_dora": True}, "magnitudes"),
+        ({"use_muon": True, "finetuning_type": "full"}, "norms do not decay"),
+        ({"template": "llama3"}, "tools"),
+        ({"template": "qwen", "dataset": "calls"}, "tools"),
+        ({"stage": "pt", "dataset": "text", "template": "deepseek"}, "EOS"),
         ({"use_asft_loss": True}, "before clipping"),
         ({"finetuning_type": "freeze", "freeze_extra_modules": "embed_tokens"}, "freeze_extra_modules"),
         ({"finetuning_type": "freeze", "freeze_trainable_layers": 3}, "no effect"),
