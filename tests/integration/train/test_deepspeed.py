@@ -243,12 +243,17 @@ def test_what_deepspeed_refuses_is_an_error_of_the_recipe(
     assert raised.value.code == "deepspeed-config-refused" and raised.value.where == str(path)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [{"gradient_predivide_factor": 2.0}, {"comet": {"enabled": True}}],
+    ids=["refused", "package that is absent"],
+)
 def test_what_deepspeed_cannot_is_an_error_of_the_recipe(
-    recipe: Callable[..., Recipe], on_ranks: Callable[..., None], tmp_path: Path
+    recipe: Callable[..., Recipe], on_ranks: Callable[..., None], tmp_path: Path, config: dict[str, Any]
 ) -> None:
     """It finds some faults only where it makes its engine."""
     path = tmp_path / "ds.json"
-    path.write_text(json.dumps({"zero_optimization": {"stage": 2}, "gradient_predivide_factor": 2.0}))
+    path.write_text(json.dumps({"zero_optimization": {"stage": 2}, **config}))
     asked = recipe(optim={"max_steps": 1}, parallel=deepspeed(config=str(path)))
     on_ranks(1, partial(_train_with_what_deepspeed_cannot, asked))
 

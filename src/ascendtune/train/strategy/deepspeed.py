@@ -277,7 +277,7 @@ def _refusals(recipe: Recipe) -> Iterator[None]:
 
     try:
         yield
-    except (DeepSpeedConfigError, ValueError, TypeError, AttributeError, AssertionError) as error:
+    except (DeepSpeedConfigError, ValueError, TypeError, AttributeError, AssertionError, ImportError) as error:
         file = recipe.parallel.deepspeed.config
         # Of the recipe's own keys it is a fault here.
         if file is None:
@@ -289,7 +289,7 @@ def _refusals(recipe: Recipe) -> Iterator[None]:
         raise RecipeError(
             f"DeepSpeed refuses this: {'; '.join(reasons)}",
             code="deepspeed-config-refused",
-            remedy="correct or remove it",
+            remedy="install it, or remove what needs it" if isinstance(error, ImportError) else "correct or remove it",
             where=file,
         ) from error
 
