@@ -17,11 +17,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import Conversation, Message
+from ascendtune.data.omissions import omission
 from ascendtune.data.tokenizer import Tokenizer
 
 # Unicode's noncharacters: templates do not contain them, and data rarely does.
@@ -101,8 +101,8 @@ def find_spans(template: Template, conversation: Conversation, needed: Needed | 
         Refused: the template refuses the conversation, or it has too many turns to find their spans in time.
     """
     text, marked = template.text_of(conversation.messages, conversation.tools)
-    _require_tools_in(template, conversation, text)
-    _require_thought_in(conversation.messages[-1], text)
+    if reason := omission(template, conversation, text):
+        raise Refused(reason)
     if needed is not None and len(text) > needed.whole and len(conversation.messages) > _MANY_MESSAGES:
         shorter = _beginning(template, conversation, text, needed.beginning)
         if shorter is not None:
@@ -155,54 +155,6 @@ def _text_and_spans(
     return text, [(0, len(text))] if template.loss_on == "all" else spans
 
 
-def _require_tools_in(template: Template, conversation: Conversation, text: str) -> None:
-    """Many templates write role and content only: a tool call would vanish, an empty turn be trained on."""
-    # Each name once: a long conversation calls a few functions thousands of times.
-    calls = Counter(call["function"]["name"] for call in _calls_in(conversation.messages))
-    offered = {str(tool.get("function", tool).get("name", "")) for tool in conversation.tools or ()}
-    for what, names in (("tool calls", calls), ("tools", offered)):
-        if any(name not in text for name in names):
-            raise Refused(f"it does not write {what}")
-    contents = [message["content"] for message in conversation.messages]
-    elsewhere = "\0".join([*contents, json.dumps(conversation.tools, ensure_ascii=False)])
-    has_parallel = any(len(message.get("tool_calls", ())) > 1 for message in conversation.messages)
-    if has_parallel or any(text.count(name) - elsewhere.count(name) < times for name, times in calls.items()):
-        # The name may be that of a turn's text, of a tool or of another call: names that stand nowhere else tell.
-        marked = _with_calls_marked(conversation.messages)
-        text, _ = template.text_of(marked, conversation.tools)
-        written = [call["function"]["name"] in text for call in _calls_in(marked)]
-        if not all(written):
-            raise Refused(f"it {'writes only some of the' if any(written) else 'does not write'} tool calls")
-
-
-def _require_thought_in(last: Message, text: str) -> None:
-    """Many templates know no thoughts: the answer would be trained on without. Earlier ones may be left out."""
-    if last.get("train", True) and last.get("reasoning_content", "").strip() not in text:
-        raise Refused("it does not write the thought (reasoning_content) of the last turn")
-
-
-_MARK = "_c4119d"
-
-
-def _calls_in(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
-    return (call for message in messages for call in message.get("tool_calls", ()))
-
-
-def _with_calls_marked(messages: Sequence[Message]) -> list[Message]:
-    """The messages with `_MARK` and a number behind the names of called functions."""
-    marked, numbers = list(messages), count(1)
-    for at, message in enumerate(messages):
-        if calls := message.get("tool_calls"):
-            renamed = [
-                {**each["function"], "name": f"{each['function']['name']}{_MARK}{next(numbers)}e"} for each in calls
-            ]
-            marked[at] = {
-                **message,
-                "tool_calls": [{**each, "function": new} for each, new in zip(calls, renamed, strict=True)],
-            }
-    return marked
-
-
 def _alternates(messages: Sequence[Message]) -> bool:
     """Whether questions and answers alternate, after an optional system message: every template supports that order."""
     allowed: tuple[str, ...] = ("system", "user")
@@ -229,7 +181,8 @@ class _Finder:
         if written is None:
             return None
         begin = self._generation_begins(turn, written)
-        return self.with_stop((begin, self._result_begins(turn, begin, written)))
+        end = self._result_begins(turn, begin, written)
+        return self.with_stop((begin, self._end_of_turn(turn, begin, end)))
 
     def require_turns(self, roles: Collection[str] = ("system", "user", "assistant")) -> None:
         """Refuse a conversation of which the template omits a turn.
@@ -283,7 +236,8 @@ class _Finder:
                 return None
             begin = _agreement(self._text, text)
             end = max(begin, len(self._text) - _agreement(self._text[begin:], text[begin:], at_end=True))
-            return begin, self._end_of_calls(end) if other.get("tool_calls") else end
+            end = self._end_of_calls(end) if other.get("tool_calls") else self._token_around(end)[1]
+            return self._token_around(begin)[0], end
         raise refusal or Refused("the assistant's turn cannot be found in what the template writes")
 
     def _end_of_calls(self, end: int) -> int:
@@ -298,8 +252,14 @@ class _Finder:
             if self._text.startswith(prompt) and len(prompt) <= written[1]:
                 return len(prompt)
             before, _ = self._template.text_of(self._messages[:turn], self._tools)
+            alone, _ = self._template.text_of(self._messages[: turn + 1], self._tools)
         except Refused:
             return written[0]
+        # Mistral moves the tools to the last question: what is generated is the same behind the moved text.
+        generated = alone[len(prompt) :] if alone.startswith(prompt) else ""
+        at = self._text.rfind(generated, 0, written[0] + len(generated)) if generated else -1
+        if 0 <= at <= written[0] < at + len(generated):
+            return at
         # Earlier turns look different once later ones follow; the header of this turn does not.
         header = prompt.removeprefix(before) if prompt.startswith(before) else ""
         at = self._text.rfind(header, 0, written[0]) if header else -1
@@ -327,6 +287,7 @@ class _Finder:
         # The turn is written without its thought, which may be its content, where a later one answers.
         bare: Message = {"role": "assistant", "content": message["content"], "tool_calls": message["tool_calls"]}
         silent: Message = {**bare, "content": ""}
+        called = Counter(call["function"]["name"] for call in message["tool_calls"])
         for last in (message, bare, silent):
             ending = Conversation([*self._messages[:turn], last], self._tools)
             try:
@@ -339,9 +300,27 @@ class _Finder:
             for here, there in ((written[0], found[0]), (begin, alone._generation_begins(turn, found))):
                 alike = _agreement(self._text[here : written[1]], alone._text[there:])
                 calls = self._text[here : here + alike]
-                if all(call["function"]["name"] in calls for call in message["tool_calls"]):
-                    return here + alike
+                if all(calls.count(name) >= times for name, times in called.items()):
+                    return self._token_around(here + alike)[0]
         return written[1]
+
+    def _end_of_turn(self, turn: int, begin: int, end: int) -> int:
+        """The first stop token behind the calls of `turn`: a template may write the next turn's header there (Cohere);
+        `end` where there is none."""
+        calls = self._messages[turn].get("tool_calls")
+        if not calls:
+            return end
+        last = self._text.rfind(calls[-1]["function"]["name"], begin, end)
+        found = _stops(self._template).search(self._text, max(begin, last), end)
+        return found.end() if found else end
+
+    def _token_around(self, at: int) -> Span:
+        """The special token within which `at` lies; `at` itself where it lies in none."""
+        for token in self._template.tokenizer.special_tokens:
+            begin = self._text.find(token, max(0, at - len(token) + 1), at + len(token) - 1)
+            if begin >= 0:
+                return begin, begin + len(token)
+        return at, at
 
     def _replaced(self, turn: int, other: Message) -> list[Message]:
         return [*self._messages[:turn], other, *self._messages[turn + 1 :]]

@@ -211,18 +211,32 @@ class ChatTemplate:
         """What the template writes right after an answer to end it: `<|im_end|>`, `</s>`, …; None when nothing.
 
         Several tokens where generation stops at a later one: Cohere writes `<|END_RESPONSE|><|END_OF_TURN_TOKEN|>`.
+        EOS where it is written only before the next question (Apertus).
         """
         question: Message = {"role": "user", "content": "question"}
+        answered: list[Message] = [question, {"role": "assistant", "content": _UNUSUAL}]
         try:
-            text, _ = self.text_of([question, {"role": "assistant", "content": _UNUSUAL}])
+            rest = self._after_answer(answered)
         except Refused:
             return self.tokenizer.eos
-        rest = text.rpartition(_UNUSUAL)[2].strip() if _UNUSUAL in text else ""
         tokens = self._tokens_at_beginning(rest)
         ends = {self.tokenizer.text_of(number) for number in self.tokenizer.eos_ids}
         at = next((number for number, token in enumerate(tokens) if token in ends), 0)
         # A marker that is not a token of this tokenizer is still what the model has to write.
-        return "".join(tokens[: at + 1]) or (rest if rest and not re.search(r"\s", rest) else None)
+        end = "".join(tokens[: at + 1]) or (rest if rest and not re.search(r"\s", rest) else None)
+        return end or self._eos_before([*answered, question])
+
+    def _eos_before(self, continued: Sequence[Message]) -> str | None:
+        eos = self.tokenizer.eos
+        try:
+            return eos if eos and self._after_answer(continued).startswith(eos) else None
+        except Refused:
+            return None
+
+    def _after_answer(self, messages: Sequence[Message]) -> str:
+        """What is written behind the answer `_UNUSUAL`, without surrounding white space."""
+        text, _ = self.text_of(messages)
+        return text.rpartition(_UNUSUAL)[2].strip() if _UNUSUAL in text else ""
 
     def _tokens_at_beginning(self, text: str) -> list[str]:
         """The added tokens that `text` begins with, one right after the other."""

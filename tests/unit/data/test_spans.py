@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ascendtune.data.conversation import Conversation, Message
-from ascendtune.data.spans import Refused, _require_tools_in
+from ascendtune.data.omissions import omission
+from ascendtune.data.spans import Refused
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.token_ranges import trained_tokens
 from ascendtune.data.tokenizer import Tokenizer
@@ -41,6 +42,9 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {}}}
 END = "<|im_end|>"
 CALL_OSLO = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 CALL_ROME = CALL_OSLO.replace("Oslo", "Rome")
+TYPED_OSLO = (
+    '[TOOL_CALLS][{"type": "function", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}][/TOOL_RESULTS]'
+)
 
 # (template, messages, tools, what is learnt)
 LEARNT: list[tuple[str, list[Message], bool, list[str]]] = [
@@ -76,7 +80,7 @@ LEARNT: list[tuple[str, list[Message], bool, list[str]]] = [
      ["</think>\nb", "\n<think>so</think>d</s>"]),
     ("llama3", [user("a"), says("  b\n"), user("c"), says(" d ")], False, ["b<|eot_id|>", "d<|eot_id|>"]),
     ("llama2", [user("a"), says(" b "), user("c"), says("d\n")], False, [" b </s>", " d </s>"]),
-    ("mistral", [user("a"), says(" b "), user("c"), says("d")], True, ["b</s>", " d</s>"]),
+    ("mistral", [user("a"), says(" b "), user("c"), says("d")], True, [" b</s>", " d</s>"]),
     ("mistral", [user("a"), call("Oslo", "Rome"), tool("7"), says("d")], True,
      ['[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Oslo"}}, '
       '{"name": "weather", "arguments": {"city": "Rome"}}]</s>', " d</s>"]),
@@ -84,6 +88,11 @@ LEARNT: list[tuple[str, list[Message], bool, list[str]]] = [
     ("mistral", [user("a"), call("Oslo"), tool("7"), call("Rome"), tool("9"), says("d")], True,
      ['[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Oslo"}}]</s>',
       '[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Rome"}}]</s>', " d</s>"]),
+    # The tools stand before the last question.
+    ("mistral", [user("a"), call("Oslo"), tool("7"), says("b"), user("c"), says("d")], True,
+     ['[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Oslo"}}]</s>', " b</s>", " d</s>"]),
+    ("header_behind_call", [user("a"), call("Oslo"), tool("7"), says("b"), user("c"), call("Rome")], True,
+     [f"{TYPED_OSLO}{END}", f"[/INST]b{END}", f"{TYPED_OSLO.replace('Oslo', 'Rome')}{END}"]),
     ("gemma", [user("a"), says(" b "), user("c"), says("d")], False, ["b<end_of_turn>", "d<end_of_turn>"]),
     ("generation", [user("a"), says(" b "), user("c"), says("d")], False, [f" b {END}", f"d{END}"]),
     ("generation", [user("a"), says("b", train=False), user("c"), says("d")], False, [f"d{END}"]),
@@ -91,6 +100,8 @@ LEARNT: list[tuple[str, list[Message], bool, list[str]]] = [
     ("macro", [user("a"), says("<think>x</think> b "), user("c"), says(" d")], False, [f"b{END}", f"d{END}"]),
     # No stop token: what the template writes after the last answer is learnt, and an EOS is added.
     ("no_stop", [user("a"), says("b"), user("c"), says("d")], False, ["b", "d\n\n</s>"]),
+    # EOS is written only where a question follows.
+    ("ended_by_next", [user("a"), says("b"), user("c"), says("d")], False, ["b</s>", "d</s>"]),
     ("alpaca", [user("a"), says(" b"), user("c"), says("d")], False, [" b</s>", "d</s>"]),
     ("plain", [user("a"), says("b")], False, ["b</s>"]),
     # Orders that are the template's affair.
@@ -259,7 +270,7 @@ def test_function_that_is_called_often_is_looked_for_once() -> None:
             return super().count(*wanted)
 
     # A long conversation with thousands of calls would take the square of its length.
-    _require_tools_in(cast(Any, None), Conversation([call("Oslo")] * 50, None), Text("weather " * 50))
+    assert omission(cast(Any, None), Conversation([call("Oslo")] * 50, None), Text("weather " * 50)) is None
     assert counted == ["weather"]
 
 

@@ -1,0 +1,69 @@
+"""What a template leaves out of the text though it has to be learnt or known: tools, tool calls, the last thought."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from ascendtune.data.conversation import Conversation, Message
+
+if TYPE_CHECKING:
+    from ascendtune.data.spans import Template
+
+_MARK = "_c4119d"
+
+
+def omission(template: Template, conversation: Conversation, text: str) -> str | None:
+    """Why the template cannot be used for this conversation, which it wrote as `text`; None where all is written.
+
+    Many templates write role and content only: a tool call would vanish, an empty turn be trained on. Others know no
+    thoughts: the answer would be trained on without. Earlier thoughts may be left out.
+    """
+    last = conversation.messages[-1]
+    if reason := _omission_of_tools(template, conversation, text):
+        return reason
+    if last.get("train", True) and last.get("reasoning_content", "").strip() not in text:
+        return "it does not write the thought (reasoning_content) of the last turn"
+    return None
+
+
+def _omission_of_tools(template: Template, conversation: Conversation, text: str) -> str | None:
+    # Each name once: a long conversation calls a few functions thousands of times.
+    calls = Counter(call["function"]["name"] for call in _calls_in(conversation.messages))
+    offered = {str(tool.get("function", tool).get("name", "")) for tool in conversation.tools or ()}
+    for what, names in (("tool calls", calls), ("tools", offered)):
+        if any(name not in text for name in names):
+            return f"it does not write {what}"
+    contents = [message["content"] for message in conversation.messages]
+    elsewhere = "\0".join([*contents, json.dumps(conversation.tools, ensure_ascii=False)])
+    has_parallel = any(len(message.get("tool_calls", ())) > 1 for message in conversation.messages)
+    if has_parallel or any(text.count(name) - elsewhere.count(name) < times for name, times in calls.items()):
+        # The name may be that of a turn's text, of a tool or of another call: names that stand nowhere else tell.
+        marked = _with_calls_marked(conversation.messages)
+        text, _ = template.text_of(marked, conversation.tools)
+        written = [call["function"]["name"] in text for call in _calls_in(marked)]
+        if not all(written):
+            return f"it {'writes only some of the' if any(written) else 'does not write'} tool calls"
+    return None
+
+
+def _calls_in(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
+    return (call for message in messages for call in message.get("tool_calls", ()))
+
+
+def _with_calls_marked(messages: Sequence[Message]) -> list[Message]:
+    """The messages with `_MARK` and a number behind the names of called functions."""
+    marked, numbers = list(messages), count(1)
+    for at, message in enumerate(messages):
+        if calls := message.get("tool_calls"):
+            renamed = [
+                {**each["function"], "name": f"{each['function']['name']}{_MARK}{next(numbers)}e"} for each in calls
+            ]
+            marked[at] = {
+                **message,
+                "tool_calls": [{**each, "function": new} for each, new in zip(calls, renamed, strict=True)],
+            }
+    return marked
