@@ -16,7 +16,6 @@ LFS_POINTER = b"version https://git-"
 """A file in a clone of a hub's repository begins so where Git LFS did not bring its content."""
 _MOST_BYTES = 32 << 20
 _DEEPEST = 64
-_AGAIN = "copy or download it again"
 _SHOWN_CHARACTERS = 40
 _SHOWN_NAMES = 3
 
@@ -38,7 +37,7 @@ def open_foreign(path: Path) -> Iterator[BinaryIO]:
             yield file
     except NotRegular as error:
         what = f"{path.name} is not a regular file"
-        raise RecipeError(what, code="not-a-regular-file", remedy=_AGAIN, where=path) from error
+        raise RecipeError(what, code="not-a-regular-file", remedy=remedy_for_damaged(path), where=path) from error
     except OSError as error:
         fault = RecipeError(
             f"{path.name} cannot be read: {error.strerror}", code="file-unreadable", remedy="check the file", where=path
@@ -62,14 +61,14 @@ def read_regular_file(path: Path, most_bytes: int = _MOST_BYTES) -> bytes:
         raise RecipeError(
             f"{path.name} is a Git LFS pointer, not the file's content",
             code="git-lfs-pointer",
-            remedy="run `git lfs pull` in its directory",
+            remedy=remedy_for_damaged(path, "run `git lfs pull` in its directory"),
             where=path,
         )
     if len(content) > most_bytes:
         raise RecipeError(
             f"{path.name} is larger than {most_bytes >> 20} MiB, the limit for this file",
             code="file-too-large",
-            remedy=_AGAIN,
+            remedy=remedy_for_damaged(path),
             where=path,
         )
     return content
@@ -96,7 +95,10 @@ def read_json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict[str, Any
     content = read_json_file(path, most_bytes)
     if not isinstance(content, dict):
         raise RecipeError(
-            f"{path.name} holds {kind_of(content)}, not an object", code="not-an-object", remedy=_AGAIN, where=path
+            f"{path.name} holds {kind_of(content)}, not an object",
+            code="not-an-object",
+            remedy=remedy_for_damaged(path),
+            where=path,
         )
     return content
 
@@ -114,16 +116,29 @@ def parsed_json(content: bytes, path: Path) -> Any:
         parsed = json.loads(content.decode(), object_pairs_hook=_without_contradictions)
         _require_shallow_unicode(parsed)
     except _Unfit as error:
-        raise RecipeError(f"{path.name}: {error}", code="invalid-json", remedy=_AGAIN, where=path) from error
+        raise RecipeError(
+            f"{path.name}: {error}", code="invalid-json", remedy=remedy_for_damaged(path), where=path
+        ) from error
     except RecursionError as error:
         raise RecipeError(
-            f"{path.name} is nested too deeply", code="json-too-deep", remedy=_AGAIN, where=path
+            f"{path.name} is nested too deeply", code="json-too-deep", remedy=remedy_for_damaged(path), where=path
         ) from error
     except ValueError as error:
         raise RecipeError(
-            f"{path.name} is not readable as JSON: {error}", code="invalid-json", remedy=_AGAIN, where=path
+            f"{path.name} is not readable as JSON: {error}",
+            code="invalid-json",
+            remedy=remedy_for_damaged(path),
+            where=path,
         ) from error
     return parsed
+
+
+def remedy_for_damaged(path: Path, otherwise: str = "copy or download it again") -> str:
+    """For a file whose content is wrong. Hugging Face's cache keeps contents beside its links: it would link the same
+    one again."""
+    if path.is_symlink() and path.parent.parent.name == "snapshots":
+        return f"remove {path.resolve()}, and give the same command again: it is then downloaded anew"
+    return otherwise
 
 
 def bad_field(path: Path, key: str, value: object, expected: str, remedy: str = "") -> RecipeError:

@@ -16,7 +16,7 @@ import tokenizers
 
 from ascendtune.core.errors import AscendtuneError, RecipeError, translated_disk_errors
 from ascendtune.core.files import write_atomically, write_json
-from ascendtune.core.foreign_json import bad_field, first_line, read_json_object, read_regular_file
+from ascendtune.core.foreign_json import bad_field, first_line, read_json_object, read_regular_file, remedy_for_damaged
 
 _VOCABULARY_FILES = ("vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json", "special_tokens_map.json")
 _MOST_VOCABULARY_BYTES = 256 << 20
@@ -228,7 +228,7 @@ def _translated_faults(path: Path) -> Iterator[None]:
         raise RecipeError(
             f"tokenizer.json cannot be used: {first_line(error)}",
             code="tokenizer-damaged",
-            remedy="download it again, or update the `tokenizers` package",
+            remedy=f"update the `tokenizers` package; or {remedy_for_damaged(path)}",
             where=path,
         ) from error
 
@@ -383,5 +383,5 @@ def _read_template(path: Path) -> str:
         return read_regular_file(path, _MOST_TEMPLATE_BYTES).decode()
     except UnicodeDecodeError as error:
         raise RecipeError(
-            f"{path.name} is not UTF-8: {error}", code="not-utf8", remedy="download it again", where=path
+            f"{path.name} is not UTF-8: {error}", code="not-utf8", remedy=remedy_for_damaged(path), where=path
         ) from error

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.core.foreign_json import LFS_POINTER, open_foreign, parsed_json, shown_value
+from ascendtune.core.foreign_json import LFS_POINTER, open_foreign, parsed_json, remedy_for_damaged, shown_value
 
 _LONGEST_HEADER = 100_000_000
 """The format's own limit, in bytes."""
@@ -85,7 +85,7 @@ def read_safetensors_header(path: Path) -> SafetensorsHeader:
         raise RecipeError(
             "this is a Git LFS pointer, not the weights",
             code="git-lfs-pointer",
-            remedy="run `git lfs pull` in the model's directory",
+            remedy=remedy_for_damaged(path, "run `git lfs pull` in the model's directory"),
             where=path,
         )
     if not fits or not text.startswith(b"{"):
@@ -144,6 +144,6 @@ def _damaged(path: Path, why: str) -> RecipeError:
     return RecipeError(
         f"the weight file is damaged or cut off: {why}",
         code="weight-file-damaged",
-        remedy="copy or download it again",
+        remedy=remedy_for_damaged(path),
         where=path,
     )

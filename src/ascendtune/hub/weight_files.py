@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ascendtune.core.errors import RecipeError
-from ascendtune.core.foreign_json import bad_field, open_foreign, read_json_object, shown_names
+from ascendtune.core.foreign_json import bad_field, open_foreign, read_json_object, remedy_for_damaged, shown_names
 from ascendtune.hub.safetensors_header import SafetensorsHeader, StoredTensor, read_safetensors_header
 
 INDEX = "model.safetensors.index.json"
@@ -82,7 +82,7 @@ def read_index(path: Path) -> dict[str, str]:
         raise RecipeError(
             "the index of the weights has no weight_map",
             code="weight-index-damaged",
-            remedy="copy or download it again",
+            remedy=remedy_for_damaged(path),
             where=path,
         )
     for tensor, name in where.items():

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from ascendtune.core.errors import RecipeError
+from ascendtune.core.foreign_json import read_json_object
 from ascendtune.hub.safetensors_header import read_safetensors_header
 from ascendtune.hub.weight_files import INDEX, all_tensors, read_weight_headers, sample_of_weights
 
@@ -158,3 +159,17 @@ def test_the_library_agrees_that_the_file_is_damaged(tmp_path: Path, name: str) 
     path.write_bytes(_HEADERS[name])
     with pytest.raises((SafetensorError, OSError)), safe_open(path, "np"):
         pass
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_damaged_file_of_the_hub_cache_is_to_be_removed_where_its_content_lies(tmp_path: Path, name: str) -> None:
+    """The cache links the same content again as long as it is there."""
+    repository = tmp_path / "models--o--m"
+    blob, link = repository / "blobs" / "0a", repository / "snapshots" / "1b" / name
+    for path in (blob, link):
+        path.parent.mkdir(parents=True)
+    blob.write_bytes(bytes(100))
+    link.symlink_to(blob)
+    with pytest.raises(RecipeError) as caught:
+        (read_safetensors_header if name.endswith("tensors") else read_json_object)(link)
+    assert str(blob) in caught.value.remedy and "copy" not in caught.value.remedy
