@@ -33,7 +33,7 @@ _OTHER_FORMS = (
     "velora_config",
 )
 # Initialisations that subtract their part from the base: such an adapter belongs to a base changed in memory.
-_STARTS_THAT_CHANGE_THE_BASE = ("pissa", "olora", "corda", "lora_ga", "mica")
+_STARTS_THAT_CHANGE_THE_BASE = ("pissa", "olora", "corda", "lora_ga", "loftq")
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,9 @@ def _config(directory: Path) -> dict[str, Any]:
         raise InputError(
             f"init_lora_weights: {start} changed the base in memory, and the adapter was saved without conversion",
             code="adapter-not-mergeable",
-            remedy="save it with PEFT's path_initial_model_for_weight_conversion",
+            remedy="merge it with PEFT, which changes the base again: load it, then call merge_and_unload()"
+            if start == "loftq"
+            else "save it with PEFT's path_initial_model_for_weight_conversion",
             where=path,
         )
     return config

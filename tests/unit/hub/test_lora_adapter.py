@@ -125,3 +125,16 @@ def test_a_form_of_lora_that_is_no_product_of_two_matrices_is_refused(
         _adapter(tmp_path, _module("q"), **{setting: value})
     assert caught.value.code == "adapter-not-mergeable" and setting in caught.value.what
     _adapter(tmp_path, _module("q"), **{setting: None})
+
+
+@pytest.mark.parametrize("start", ["pissa_niter_4", "OLoRA", "loftq"])
+def test_adapter_that_belongs_to_a_changed_base_is_refused(start: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="changed the base in memory") as caught:
+        _adapter(tmp_path, _module("layers.0.q_proj"), init_lora_weights=start)
+    # PEFT converts no LoftQ.
+    assert ("conversion" in caught.value.remedy) == (start != "loftq")
+
+
+@pytest.mark.parametrize("start", ["gaussian", "mica", "eva", "orthogonal", True])
+def test_adapter_that_left_the_base_as_it_was_is_read(start: str | bool, tmp_path: Path) -> None:
+    assert _adapter(tmp_path, _module("layers.0.q_proj"), init_lora_weights=start).low_rank
