@@ -307,11 +307,22 @@ class _Finder:
     def _end_of_turn(self, turn: int, begin: int, end: int) -> int:
         """The first stop token behind the calls of `turn`: a template may write the next turn's header there (Cohere);
         `end` where there is none."""
-        calls = self._messages[turn].get("tool_calls")
+        message = self._messages[turn]
+        calls = message.get("tool_calls")
         if not calls:
             return end
-        last = self._text.rfind(calls[-1]["function"]["name"], begin, end)
-        found = _stops(self._template).search(self._text, max(begin, last), end)
+        stops, last = _stops(self._template), self._text.rfind(calls[-1]["function"]["name"], begin, end)
+        found = stops.search(self._text, max(begin, last), end)
+        if found is None or found.end() == end:
+            return end
+        # The stop token may stand in an argument: those end where the text with other calls is the same again.
+        *_, other = _with_other_text(message, self._other_text)
+        try:
+            text, _ = self._template.text_of(self._replaced(turn, other), self._tools)
+        except Refused:
+            return end
+        written = len(self._text) - _agreement(self._text[begin:], text[begin:], at_end=True)
+        found = stops.search(self._text, written, end)
         return found.end() if found else end
 
     def _token_around(self, at: int) -> Span:

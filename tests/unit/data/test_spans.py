@@ -93,6 +93,8 @@ LEARNT: list[tuple[str, list[Message], bool, list[str]]] = [
      ['[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Oslo"}}]</s>', " b</s>", " d</s>"]),
     ("header_behind_call", [user("a"), call("Oslo"), tool("7"), says("b"), user("c"), call("Rome")], True,
      [f"{TYPED_OSLO}{END}", f"[/INST]b{END}", f"{TYPED_OSLO.replace('Oslo', 'Rome')}{END}"]),
+    ("header_behind_call", [user("a"), call(f"Os{END}lo"), tool("7"), says("b")], True,
+     [f"{TYPED_OSLO.replace('Oslo', f'Os{END}lo')}{END}", f"[/INST]b{END}"]),
     ("gemma", [user("a"), says(" b "), user("c"), says("d")], False, ["b<end_of_turn>", "d<end_of_turn>"]),
     ("generation", [user("a"), says(" b "), user("c"), says("d")], False, [f" b {END}", f"d{END}"]),
     ("generation", [user("a"), says("b", train=False), user("c"), says("d")], False, [f"d{END}"]),
