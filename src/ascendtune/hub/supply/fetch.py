@@ -316,7 +316,7 @@ def _fetch_one(
     cancelled: threading.Event,
 ) -> None:
     """Try mirror after mirror, until the file is whole or nothing new came _TRIES times in a row."""
-    failures, wrong = 0, 0
+    failures, wrong, is_refused = 0, 0, False
     while True:
         source = mirrors.current()
         before = _size_of(part_of(supply.directory, file))
@@ -329,16 +329,30 @@ def _fetch_one(
             return
         except Fault as fault:
             wrong += isinstance(fault, WrongContent)
+            is_refused |= fault.status in (401, 403)
             is_progress = _size_of(part_of(supply.directory, file)) > before
             failures = 0 if is_progress else failures + 1
             if failures >= _TRIES * len(mirrors.sources) or wrong > len(mirrors.sources):
-                raise _not_fetched(file, supply, source, fault) from fault
+                raise (
+                    _refused(file, supply, source, fault) if is_refused else _not_fetched(file, supply, source, fault)
+                ) from fault
             if isinstance(fault, TooSlow | WrongContent) or not is_progress:
                 mirrors.leave(source, f"{file.path}: {fault.what}")
             if not is_progress and not isinstance(fault, WrongContent):
                 cancelled.wait(min(_pause(fault, failures), _LONGEST_WAIT_SECONDS))
         if cancelled.is_set():
             raise Cancelled
+
+
+def _refused(file: RemoteFile, supply: Supply, source: Source, fault: Fault) -> AscendtuneError:
+    """The files of a gated repository are listed for everybody."""
+    return input_error(supply.kind)(
+        f"{supply.name} lists {file.path}, but access to it is refused ({source.endpoint}: {fault.what})",
+        code="hub-access-denied",
+        remedy="ask for access on the repository's page, if it is gated, and set HF_TOKEN (MODELSCOPE_API_TOKEN) to a "
+        "token that may read it",
+        where=supply.directory,
+    )
 
 
 def _not_fetched(file: RemoteFile, supply: Supply, source: Source, fault: Fault) -> MachineError:

@@ -131,6 +131,15 @@ def test_server_that_stays_busy_is_named(status: int, fetched: Fetch, hub: Hub, 
     assert len(hub.listing_statuses) == (98 if status == 403 else 94) and not _content(tmp_path)
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_gated_files_of_a_public_list_are_refused(status: int, fetched: Fetch, hub: Hub, tmp_path: Path) -> None:
+    hub.statuses = {"config.json": [status] * 99}
+    with pytest.raises(AscendtuneError) as caught:
+        fetched(tmp_path, hub)
+    assert caught.value.code == "hub-access-denied" and "HF_TOKEN" in caught.value.remedy
+    assert "config.json" in caught.value.what and str(status) in caught.value.what
+
+
 def test_server_that_is_dead_is_named_at_once(fetched: Fetch, tmp_path: Path) -> None:
     with pytest.raises(MachineError) as caught:
         fetched(tmp_path, Hub({}, endpoint="http://127.0.0.1:9"))
