@@ -10,11 +10,13 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from ascendtune.core.errors import AscendtuneError, DataError, MachineError, RecipeError, disk_fault
-from ascendtune.core.log import say
+from ascendtune.core.log import say, warn
 from ascendtune.core.mask import without_secrets
 
 Kind = Literal["model", "dataset"]
@@ -69,22 +71,41 @@ def download(
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
     say(f"looking for the {noun(kind)} {name} in the cache{'' if offline else f' and on {shown_endpoint()}'}")
+    fetch = partial(
+        snapshot_download,
+        name,
+        repo_type=kind,
+        revision=revision,
+        allow_patterns=list(wanted),
+        ignore_patterns=list(unwanted) or None,
+        endpoint=endpoint(),
+    )
     try:
-        found = snapshot_download(
-            name,
-            repo_type=kind,
-            revision=revision,
-            allow_patterns=list(wanted),
-            ignore_patterns=list(unwanted) or None,
-            endpoint=endpoint(),
-            local_files_only=offline is not None,
-        )
+        return Path(fetch(local_files_only=offline is not None))
     except Exception as error:
+        # Of a data set in the cache nothing tells whether it is whole; the files of a model are checked.
+        if kind == "model" and offline is None and _is_without_answer(error):
+            with suppress(Exception):
+                cached = Path(fetch(local_files_only=True))
+                warn(f"{shown_endpoint()} cannot be used ({type(error).__name__}): {name} is taken from the cache")
+                return cached
         translated = _translated(error, name, kind, offline)
         if translated is None:
             raise
         raise translated from error
-    return Path(found)
+
+
+def _is_without_answer(error: Exception) -> bool:
+    """Not where the hub listed the files, and some of them came."""
+    has_list = getattr(error, "failed_files", None)
+    return not has_list and (isinstance(error, ConnectionError) or (_status(error) or 0) >= 500)
+
+
+def _status(error: Exception) -> int | None:
+    """The HTTP status of an error; of several files that did not come that of the first one."""
+    first = next(iter(getattr(error, "failed_files", {}).values()), error)
+    status: int | None = getattr(getattr(first, "response", None), "status_code", None)
+    return status or getattr(first, "status_code", None)
 
 
 def not_in_the_cache(name: str, what: str, variable: str, cache: Path, or_path: str = "") -> MachineError:
@@ -104,7 +125,7 @@ def _translated(error: Exception, name: str, kind: Kind, offline: str | None) ->
         # A cache that does not exist is an empty one.
         fault = None if isinstance(error, FileNotFoundError) else disk_fault(error, _cache(), "downloading")
         return fault or not_in_the_cache(name, noun(kind), offline, _cache())
-    status = getattr(getattr(error, "response", None), "status_code", None)
+    status = _status(error)
     if isinstance(error, errors.NotExistError) or status == 404:
         return input_error(kind)(
             f"there is no {noun(kind)} {name} on {shown_endpoint()} (or it is private), and no such local path",

@@ -56,6 +56,13 @@ def _entry(file: tuple[str, bytes]) -> dict[str, object]:
     }
 
 
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client waits between its tries, in newer versions for an event."""
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    control = import_module("modelscope_hub._download_control")
+    monkeypatch.setattr(control._DownloadControl, "sleep", lambda *_: None)
+
+
 @pytest.fixture
 def hub(clients: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("USE_MODELSCOPE_HUB", "1")
@@ -93,6 +100,31 @@ def test_cache_alone_is_used_where_the_network_is_forbidden(hub: str, monkeypatc
     assert caught.value.code == "input-output-error", "a disk that fails is no cache without the model"
 
 
+@pytest.mark.long
+def test_cached_model_is_used_while_modelscope_cannot_be_reached(
+    hub: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = fetch_model("org/there", weights_needed=False)
+    fetch_dataset("org/there")
+    monkeypatch.setenv("MODELSCOPE_ENDPOINT", "http://127.0.0.1:9")
+    _without_pauses(monkeypatch)
+    assert fetch_model("org/there", weights_needed=False) == model
+    assert "taken from the cache" in caplog.text
+    # Nothing tells whether that of a data set is whole.
+    with pytest.raises(MachineError, match="cannot be used"):
+        fetch_dataset("org/there")
+
+
+def test_files_that_modelscope_does_not_give_are_access_denied(hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = _Hub._answer
+    monkeypatch.setattr(
+        _Hub, "_answer", lambda each, body, status=200: answer(each, b"", 403) if body == b"{}" else answer(each, body)
+    )
+    with pytest.raises(RecipeError, match="refuses access") as caught:
+        fetch_model("org/there", "gated", weights_needed=False)
+    assert caught.value.code == "hub-access-denied"
+
+
 def test_missing_model_or_data_set_on_modelscope_is_refused(hub: str) -> None:
     with pytest.raises(RecipeError, match=r"there is no model org/absent on http://127\.0\.0\.1"):
         fetch_model("org/absent")
@@ -103,12 +135,9 @@ def test_missing_model_or_data_set_on_modelscope_is_refused(hub: str) -> None:
 @pytest.mark.long
 def test_unreachable_modelscope_raises_machine_error(hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODELSCOPE_ENDPOINT", "http://127.0.0.1:9")
-    # The client waits between its tries, in newer versions for an event.
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    control = import_module("modelscope_hub._download_control")
-    monkeypatch.setattr(control._DownloadControl, "sleep", lambda *_: None)
+    _without_pauses(monkeypatch)
     with pytest.raises(MachineError, match="cannot be used"):
-        fetch_model("org/there")
+        fetch_model("org/new")
 
 
 def test_missing_modelscope_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
