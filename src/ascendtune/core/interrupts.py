@@ -1,4 +1,7 @@
-"""Ctrl-C where Python would drop it. Every command loads this before anything else, so it imports almost nothing."""
+"""Which signals stop a program, and Ctrl-C where Python would drop it.
+
+Every command loads this before anything else, so it imports almost nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,12 @@ import threading
 from typing import Any
 
 _AGAIN_SECONDS = 0.02
+
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """The signals that ask this process to stop. Under nohup a hang-up is to be ignored, and is not among them."""
+    hangs_up = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hangs_up else ()))
 
 
 def keep_interrupts() -> None:

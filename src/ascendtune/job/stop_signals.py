@@ -6,6 +6,7 @@ import signal
 from types import FrameType, TracebackType
 from typing import Self
 
+from ascendtune.core.interrupts import stop_signals
 from ascendtune.core.log import say_in_handler
 
 
@@ -26,8 +27,7 @@ class StopSignals:
         """The loop that has paused the job resets it."""
 
     def __enter__(self) -> Self:
-        noted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        self._old = {number: signal.signal(number, self._note) for number in noted}
+        self._old = {number: signal.signal(number, self._note) for number in stop_signals()}
         self._old[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._note_pause)
         return self
 

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 
+from ascendtune.core.interrupts import stop_signals
 from ascendtune.core.log import say_in_handler
 from ascendtune.core.procfs import boot_id, pid_namespace, stat_of
 
@@ -120,10 +121,8 @@ class StopRequest:
         self._kept = kept
         before: dict[signal.Signals, signal._HANDLER] = {}
         is_main = threading.current_thread() is threading.main_thread()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_main else ():
-            # Under nohup a hang-up is to be ignored, and stays ignored.
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, self._note)
+        for number in stop_signals() if is_main else ():
+            before[number] = signal.signal(number, self._note)
         try:
             yield
         finally:

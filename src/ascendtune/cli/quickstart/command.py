@@ -21,6 +21,7 @@ import typer
 from ascendtune.cli.quickstart.skill import ASKED, QUESTIONS_FILE, TRAINING_FILE, Skill, answer, question, right
 from ascendtune.cli.terminal import colour
 from ascendtune.core import process
+from ascendtune.core.interrupts import stop_signals
 
 _ENOUGH = 0.8
 """Share of right answers above which the training counts as successful."""
@@ -136,7 +137,7 @@ def _signals_passed_to(child: process.Child) -> Iterator[None]:
         # A closed terminal is handled like a scheduler that reclaims the machine.
         child.signal(signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number))
 
-    old = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    old = {number: signal.signal(number, pass_on) for number in stop_signals()}
     try:
         yield
     finally:
