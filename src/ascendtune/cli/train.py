@@ -108,7 +108,14 @@ def train(
     def job_spec(run: Path, start_id: str | None) -> JobSpec:
         argv = (sys.executable, "-m", "ascendtune.train.worker", str(run), *((start_id,) if start_id else ()))
         return JobSpec(
-            argv, run, chosen.count, chosen.kind, chosen.ids, max_restarts=max_restarts, on_hang=loaded.on_hang
+            argv,
+            run,
+            chosen.count,
+            chosen.kind,
+            chosen.ids,
+            max_restarts=max_restarts,
+            on_hang=loaded.on_hang,
+            holds_interrupts=True,
         )
 
     if dry_run:

@@ -38,6 +38,8 @@ class JobSpec:
     torchrun's variables like one of several."""
     meets_by_address: bool = False
     """Its ranks are not ours, so they meet by MASTER_ADDR and MASTER_PORT; those of a foreign program always do."""
+    holds_interrupts: bool = False
+    """Our training: it starts with SIGINT blocked, and unblocks it when it can handle it. Others would not."""
     id: str = ""
     """What the job is called by, on every node; made from the run directory's name where none is given."""
 

@@ -87,6 +87,14 @@ def test_the_first_signal_reaches_every_worker_once(run: RunDir, number: signal.
     assert _gone(pids)
 
 
+def test_a_program_that_is_the_whole_job_gets_ctrl_c(run: RunDir) -> None:
+    job = _start(run, "wait", nproc=1)
+    until(lambda: (run.path / "pid_0").exists())
+    job.send_signal(signal.SIGINT)
+    assert job.wait(20) == 130
+    assert (run.path / "stopped_0").read_text() == str(int(signal.SIGINT))
+
+
 def test_the_second_signal_ends_everything_at_once(run: RunDir) -> None:
     job = _start(run, "deaf")
     pids = _pids(run)

@@ -44,7 +44,7 @@ def start(spec: JobSpec, place: NodePlace = ALONE) -> JobResult:
     env = environment(spec, os.environ, cores=cpu_count(), place=place) | binding(spec, os.environ)
     note(spec, env, os.environ, place)
     becomes_program = argv == list(spec.argv) and not spec.max_restarts and spec.on_hang == "warn"
-    if becomes_program:
+    if becomes_program and spec.holds_interrupts:
         # Ctrl-C in between waits until the worker can handle it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     job = registry.register(spec, argv, watched=not becomes_program)
