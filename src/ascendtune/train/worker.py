@@ -35,6 +35,8 @@ def main(arguments: list[str]) -> int:
     try:
         with claimed(run, arguments[1] if len(arguments) > 1 else None) as record:
             dump_stacks_on_signals(run)
+            # A script's shell starts what ends with `&` so that it ignores SIGINT, by which `jobs stop` asks.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             # Imported here: torch and transformers take seconds, in which Ctrl-C must not end in a traceback.
             train = _import_attempt()
