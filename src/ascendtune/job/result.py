@@ -14,6 +14,8 @@ from ascendtune.core.files import ask_disk
 from ascendtune.core.rundir import RunDir, State
 
 _CLASSES: dict[int, type[AscendtuneError]] = {2: InputError, 3: MachineError, 4: NoVerdict}
+_LOST_ANOTHER = MachineError.exit_code
+"""Of a rank that recorded no cause: it lost its connection to another rank (`train/attempt.py`)."""
 _FAILURE = re.compile(
     r"time\s*: (?P<time>\S+)\s+host\s*: .*?\s+rank\s*: (?P<rank>\d+) \(local_rank.*?exitcode\s*: (?P<code>-?\d+)",
     re.DOTALL,
@@ -169,10 +171,13 @@ def _first_failure(said: str) -> tuple[int, int] | None:
     if root is None:
         return None
     # Torchrun knows whole seconds, and of ranks that ended in the same one it names the lowest. A rank that the kernel
-    # killed did not end because another one did.
+    # killed did not end because another one did, one that lost another did.
+    effects = (_LOST_ANOTHER, -signal.SIGTERM)
     listed = _FAILURE.finditer(before[before.rfind("Failures:") :])
-    at_once = (each for each in listed if each["time"] == root["time"] and int(each["code"]) == -signal.SIGKILL)
-    first = root if int(root["code"]) < 0 else next(at_once, root)
+    at_once = [each for each in listed if each["time"] == root["time"]]
+    killed = [each for each in at_once if int(each["code"]) == -signal.SIGKILL]
+    alone = [each for each in at_once if int(each["code"]) not in effects and int(root["code"]) == _LOST_ANOTHER]
+    first = root if int(root["code"]) < 0 else next(iter(killed + alone), root)
     return int(first["rank"]), int(first["code"])
 
 
@@ -198,7 +203,8 @@ def _death(who: str, code: int, where: Path, *, rank: int | None = None, host: s
         remedy = "usually the host ran out of memory: see `dmesg | grep -i oom`; take a smaller batch"
     elif name:
         ending, error_code = f"crashed ({name})", "process-crashed"
-    error = CheckFailed(f"{who} {ending}", code=error_code, remedy=remedy, where=where)
+    kind = MachineError if code == _LOST_ANOTHER else CheckFailed
+    error = kind(f"{who} {ending}", code=error_code, remedy=remedy, where=where)
     return SeenFailure("signal" if name else "exit", error, as_of_a_shell(code), rank, host, name, ending)
 
 

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from ascendtune.core import log
-from ascendtune.core.errors import AscendtuneError, CheckFailed, DataError, MachineError, Stopped, disk_fault
+from ascendtune.core.errors import AscendtuneError, DataError, MachineError, Stopped, disk_fault
 from ascendtune.core.exit_cause import OUT_OF_MEMORY, exit_cause_of_worker
 from ascendtune.core.foreign_json import first_line
 from ascendtune.core.locks import file_lock
@@ -70,7 +70,8 @@ def train(run: RunDir, record: dict[str, Any], callbacks: Sequence[Callback] = (
             _train(run, record, recipe, rank, held, callbacks)
         except BaseException as error:
             if _is_lost_connection(error):
-                raise CheckFailed(
+                # Not a failure of the training: an engine that starts failed jobs again does so after this exit code.
+                raise MachineError(
                     "the connection to another rank broke",
                     code="connection-lost",
                     remedy="look for the error of that rank: it is the cause",

@@ -34,37 +34,46 @@ Root Cause (first observed failure):
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "kind", "signal_name", "code"),
+    ("exit_code", "kind", "signal_name", "code", "ends_with"),
     [
-        (7, "exit", None, "process-exited"),
-        (-9, "signal", "SIGKILL", "process-killed"),
-        (-11, "signal", "SIGSEGV", "process-crashed"),
+        (7, "exit", None, "process-exited", 1),
+        # A rank that lost another one: whatever starts failed jobs again is to do so.
+        (3, "exit", None, "process-exited", 3),
+        (-9, "signal", "SIGKILL", "process-killed", 1),
+        (-11, "signal", "SIGSEGV", "process-crashed", 1),
     ],
 )
 def test_the_cause_of_a_rank_that_recorded_none_has_kind_rank_host_and_signal(
-    tmp_path: Path, exit_code: int, kind: str, signal_name: str | None, code: str
+    tmp_path: Path, exit_code: int, kind: str, signal_name: str | None, code: str, ends_with: int
 ) -> None:
     run = _running(tmp_path)
     (run.logs / "launcher.log").write_text(_TORCHRUN.format(exit_code))
     before = run.read()
 
-    job_result(run.path, before, Ending(1, run.logs / "launcher.log", host="node2"), None)
+    result = job_result(run.path, before, Ending(1, run.logs / "launcher.log", host="node2"), None)
 
     cause = run.read()["exit_cause"]
     assert (cause["kind"], cause["signal"], cause["code"]) == (kind, signal_name, code)
-    assert (cause["rank"], cause["host"], cause["exit_code"]) == (3, "node2", 1)
+    assert (cause["rank"], cause["host"], cause["exit_code"]) == (3, "node2", ends_with)
+    assert result.exit_code == ends_with and result.is_failure
 
 
-@pytest.mark.parametrize(("second", "code", "blamed"), [(0, -9, 1), (1, -9, 3), (0, -6, 3), (0, -15, 3)])
+@pytest.mark.parametrize(
+    ("second", "code", "root", "blamed"),
+    [
+        *[(0, -9, 1, 1), (1, -9, 1, 3), (0, -6, 1, 3), (0, -15, 1, 3)],
+        *[(0, -11, 3, 1), (1, -11, 3, 3), (0, 1, 3, 1), (0, 3, 3, 3), (0, -15, 3, 3)],
+    ],
+)
 def test_a_rank_killed_in_the_second_in_which_another_lost_it_is_the_cause(
-    tmp_path: Path, second: int, code: int, blamed: int
+    tmp_path: Path, second: int, code: int, root: int, blamed: int
 ) -> None:
     run = _running(tmp_path)
     listed = (
         f"Failures:\n[1]:\n  time      : 2026-01-01_00:00:0{second}\n  host      : node2\n"
         f"  rank      : 1 (local_rank: 0)\n  exitcode  : {code} (pid: 6)  (SIGNAL)\n---\n"
     )
-    (run.logs / "launcher.log").write_text(listed + _TORCHRUN.format(1))
+    (run.logs / "launcher.log").write_text(listed + _TORCHRUN.format(root))
     job_result(run.path, run.read(), Ending(1, run.logs / "launcher.log"), None)
     assert run.read()["exit_cause"]["rank"] == blamed
 
