@@ -1,4 +1,4 @@
-"""The scripts that `--install-completion` writes for bash and zsh, in place of typer's.
+"""Completion in the shell: the scripts that `--install-completion` writes for bash and zsh, in place of typer's.
 
 Typer's script for bash passes on words as readline breaks them, at `@` and `=` too: `run@<TAB>` completes nothing. That
 for zsh evaluates the help texts. Both leave a space behind `optim.learning_rate=`.
@@ -62,3 +62,14 @@ def use_own_scripts() -> None:
     from typer import _completion_shared
 
     _completion_shared._completion_scripts.update(bash=_BASH, zsh=_ZSH)
+
+
+def use_plain_help() -> None:
+    """Let the help of a completion be shown as it is.
+
+    Typer renders it by rich, where that is installed: it reads markup in it, and breaks it into lines of the terminal's
+    width, each of which a shell takes for another completion.
+    """
+    from typer import _completion_classes
+
+    _completion_classes._sanitize_help_text = lambda text: text

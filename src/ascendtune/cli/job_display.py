@@ -25,12 +25,11 @@ _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 def complete(incomplete: str) -> list[tuple[str, str]]:
     """Ids that begin so, the newest first, each with what has become of the job."""
-    from ascendtune.cli.run_names import plain_help
     from ascendtune.job.record import state_of
     from ascendtune.job.registry import jobs
 
     fitting = [job for job in jobs() if job.id.startswith(incomplete)]
-    return [(job.id, plain_help(f"{state_of(job)}, {' '.join(job.argv[-3:])}")) for job in reversed(fitting)]
+    return [(job.id, f"{state_of(job)}, {' '.join(job.argv[-3:])}") for job in reversed(fitting)]
 
 
 JobId = Annotated[

@@ -24,6 +24,9 @@ from ascendtune.core.terminal_text import make_streams_safe, terminal_width
 DEBUG = "ASCENDTUNE_DEBUG"
 """Environment variable that `--debug` sets; worker processes inherit it."""
 
+COMPLETE = "_ASCENDTUNE_COMPLETE"
+"""Environment variable by which a shell asks for completions; typer makes its name."""
+
 _OF_EXTRA_TRAIN = frozenset(
     ("torch", "transformers", "tokenizers", "safetensors", "peft", "huggingface_hub", "jinja2", "numpy", "pyarrow")
 )
@@ -37,6 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from ascendtune.cli.completion import use_own_scripts
 
         use_own_scripts()
+    if COMPLETE in os.environ:
+        from ascendtune.cli.completion import use_plain_help
+
+        use_plain_help()
     sys.exit(_run(words))
 
 

@@ -175,16 +175,7 @@ def complete_key(incomplete: str) -> list[tuple[str, str]]:
 
 
 def _about(field: Any) -> str:
-    return plain_help(str(field.description or "").partition("\n")[0])
-
-
-def plain_help(text: str) -> str:
-    """`text` as help of a completion, in which typer reads rich's markup where rich is installed."""
-    try:
-        from rich import markup
-    except ImportError:
-        return text
-    return markup.escape(text)
+    return str(field.description or "").partition("\n")[0]
 
 
 def _values(kind: Any) -> Iterator[str]:

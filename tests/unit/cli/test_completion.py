@@ -13,6 +13,7 @@ from typer import _completion_shared
 
 from ascendtune.cli.completion import use_own_scripts
 from ascendtune.cli.run_names import complete_key
+from ascendtune.recipe.sections import OptimSection
 
 _ANSWERS = {
     "chat a@": "a@20\tcheckpoint\na@best\tcheckpoint\n",
@@ -86,6 +87,17 @@ def test_zsh_leaves_no_space_behind_a_key_and_runs_no_help_text(program: Path, m
 def test_the_option_prints_the_own_script(shell: str, ascendtune: Any) -> None:
     shown = ascendtune("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").stdout
     assert "_TYPER_COMPLETE_FISH_ACTION=get-args" in shown and "eval" not in shown
+
+
+def test_a_key_is_one_completion_however_long_its_help_is(ascendtune: Any) -> None:
+    asked = {
+        "_ASCENDTUNE_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "_TYPER_COMPLETE_ARGS": "ascendtune train r.yaml optim.learning_r",
+    }
+    about = str(OptimSection.model_fields["learning_rate"].description).partition("\n")[0]
+    assert len(about) > 80
+    assert ascendtune(**asked, COLUMNS="40").stdout == f"optim.learning_rate=\t{about}\n"
 
 
 def test_words_and_truth_values_of_a_key_are_completed() -> None:

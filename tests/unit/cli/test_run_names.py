@@ -10,7 +10,7 @@ import pytest
 
 from ascendtune.check.align.side import read_side
 from ascendtune.check.profile.profile import read_profile
-from ascendtune.cli.run_names import complete_run, complete_weights, model_named, plain_help, weights_named
+from ascendtune.cli.run_names import complete_run, complete_weights, model_named, weights_named
 from ascendtune.core.errors import InputError
 from ascendtune.core.rundir import RunDir
 
@@ -54,13 +54,6 @@ def test_state_that_is_not_a_word_is_not_shown_in_completion() -> None:
 def test_no_checkpoints_are_completed_of_what_is_not_a_run(typed: str) -> None:
     _run(b"a")
     assert complete_weights(typed) == []
-
-
-def test_help_of_a_completion_is_shown_as_it_is() -> None:
-    from typer._completion_classes import _sanitize_help_text
-
-    for text in ("ended, a=[/x]", "names, e.g. [q_proj, v_proj]", "[0.9, 0.999]"):
-        assert _sanitize_help_text(plain_help(text)).rstrip() == text
 
 
 def test_path_of_a_missing_run_is_not_looked_for_on_a_hub(tmp_path: Path) -> None:
