@@ -25,6 +25,7 @@ class Tail:
         self._path = path
         self._file: BinaryIO | None = None
         self._rest = b""
+        self._is_bar = False
         self._position = _size(path) if begin is None else begin
 
     def lines(self) -> list[str]:
@@ -36,8 +37,15 @@ class Tail:
             # What the old file still had has just been read.
             self._position = 0
             read += self._read()
-        *complete, self._rest = (self._rest + read).split(b"\n")
+        *complete, rest = (self._rest + read).split(b"\n")
+        # A progress bar may write for hours without a newline.
+        self._rest = rest[_last_state(rest) :]
+        self._is_bar = len(self._rest) < len(rest) or (self._is_bar and not complete)
         return [_text(line) for line in complete]
+
+    def bar(self) -> str:
+        """The state of a progress bar, if the incomplete last line is one that overwrites itself; otherwise empty."""
+        return _text(self._rest) if self._is_bar else ""
 
     def rest(self) -> list[str]:
         """The incomplete last line, in a list; an empty list if there is none."""
@@ -101,7 +109,10 @@ def _size(path: Path) -> int:
         return 0
 
 
+def _last_state(line: bytes) -> int:
+    """Where the last state of a progress bar begins that overwrites itself, as a terminal shows it."""
+    return line.rstrip(b"\r").rfind(b"\r") + 1
+
+
 def _text(line: bytes) -> str:
-    # Of a progress bar that overwrites itself the last state is kept, as on a terminal.
-    shown = line.rstrip(b"\r").rpartition(b"\r")[2]
-    return decoded(shown)
+    return decoded(line[_last_state(line) :].rstrip(b"\r"))

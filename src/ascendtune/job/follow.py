@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ascendtune.core.tail import Tail, begin_of_last
@@ -15,6 +15,8 @@ JOB_LOG = "job.log"
 """The log of a job in the background; rank 0 of a training writes to it, too."""
 _RANK_LOG = re.compile(r"rank_(\d+)\.log")
 _LOOK_EVERY_SECONDS = 0.2
+_BAR_EVERY_SECONDS = 30.0
+"""How often the state of a progress bar is shown, which overwrites its line for as long as it runs."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,30 @@ class LogLine:
 
     rank: int | None
     text: str
+
+
+@dataclass
+class _Log:
+    """A log that is followed."""
+
+    rank: int | None
+    tail: Tail
+    shown_at: float = field(default_factory=time.monotonic)
+    bar: str = ""
+    """The state of a progress bar that was shown last."""
+
+    def news(self, is_over: bool) -> list[str]:
+        """Lines since the last call, now and then the state of a progress bar; at the end all that is left."""
+        lines, now = self.tail.lines(), time.monotonic()
+        if is_over:
+            lines += [text for text in self.tail.rest() if text != self.bar]
+            self.tail.close()
+        elif not lines and now - self.shown_at >= _BAR_EVERY_SECONDS and self.tail.bar() not in ("", self.bar):
+            self.bar = self.tail.bar()
+            lines = [self.bar]
+        if lines:
+            self.shown_at = now
+        return lines
 
 
 def logs_of(directory: Path, rank: int | None = None) -> dict[Path, int | None]:
@@ -62,24 +88,19 @@ def follow(
         last: begin with that many lines of each log that is there; None: with all.
         rank: only the log of that rank.
     """
-    tails: dict[Path, tuple[int | None, Tail]] = {}
+    logs: dict[Path, _Log] = {}
     over, at_first = False, True
     while not over:
         # Asked before reading: what is written up to the end is read in this round.
         over = is_over()
         for path, of in logs_of(directory, rank).items():
-            if path not in tails:
+            if path not in logs:
                 begin = began.get(path.name, 0)
                 # A log that comes later is new as a whole.
-                tails[path] = (
-                    of,
-                    Tail(path, begin_of_last(path, last, begin) if at_first and last is not None else begin),
-                )
+                begin = begin_of_last(path, last, begin) if at_first and last is not None else begin
+                logs[path] = _Log(of, Tail(path, begin))
         at_first = False
-        for of, tail in tails.values():
-            yield from (LogLine(of, text) for text in tail.lines())
-            if over:
-                yield from (LogLine(of, text) for text in tail.rest())
-                tail.close()
+        for log in logs.values():
+            yield from (LogLine(log.rank, text) for text in log.news(over))
         if not over:
             time.sleep(_LOOK_EVERY_SECONDS)

@@ -38,3 +38,22 @@ def test_lines_in_the_encoding_of_the_locale_are_read(tmp_path: Path, monkeypatc
     assert Tail(path, 0).lines() == ["步 1", "损失 × 1.0", "\ufffd"]
     monkeypatch.setattr("locale.getpreferredencoding", lambda do_setlocale=True: "UTF-8")
     assert Tail(path, 0).lines()[::2] == ["步 1", "\ufffd"]
+
+
+def test_a_progress_bar_is_kept_as_its_last_state_however_long_it_runs(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("begin")
+    tail = Tail(path, 0)
+    assert tail.lines() == [] and tail.bar() == ""
+    with path.open("a", newline="") as file:
+        for number in range(2000):
+            file.write(f"\r{number:4d}/2000")
+            file.flush()
+            assert tail.lines() == [] and tail.bar() == f"{number:4d}/2000"
+        assert len(tail._rest) < 20
+        file.write("\r")
+        file.flush()
+        assert tail.lines() == [] and tail.bar() == "1999/2000"
+        file.write("\r\ndone\nha")
+        file.flush()
+        assert tail.lines() == ["1999/2000", "done"] and tail.bar() == "" and tail.rest() == ["ha"]

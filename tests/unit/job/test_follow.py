@@ -71,3 +71,18 @@ def test_follow_shows_all_lines_until_the_job_ends(logs: Path, monkeypatch: pyte
 def test_each_line_tells_its_rank(logs: Path) -> None:
     lines = list(follow.follow(logs, lambda: True, began={}, last=1))
     assert lines == [LogLine(None, "job.log 2"), LogLine(2, "rank_2.log 2"), LogLine(10, "rank_10.log 2")]
+
+
+@pytest.mark.parametrize(("every_seconds", "shown"), [(0.0, ["1/3", "2/3", "3/3"]), (1e6, ["3/3"])])
+def test_a_progress_bar_is_shown_now_and_then_and_as_it_ended(
+    every_seconds: float, shown: list[str], logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "_LOOK_EVERY_SECONDS", 0)
+    monkeypatch.setattr(follow, "_BAR_EVERY_SECONDS", every_seconds)
+    states = iter(range(1, 4))
+
+    def go_on() -> None:
+        with (logs / "rank_2.log").open("a") as file:
+            file.write(f"\r{next(states)}/3")
+
+    assert _follow(logs, *[go_on] * 3, lambda: None, last=0, rank=2) == shown
