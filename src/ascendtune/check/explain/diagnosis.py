@@ -9,13 +9,12 @@ from typing import Literal
 from ascendtune.check.explain.event import CODE, Event
 from ascendtune.check.explain.facts import Facts, satisfied
 from ascendtune.check.explain.missing import Missing, find_missing, in_the_same_call, is_one_of_several, waits_among
-from ascendtune.check.explain.outlived import gives_way, is_of_script
+from ascendtune.check.explain.outlived import INTERRUPTED, ended_later, gives_way, gives_way_to_the_end, is_of_script
 from ascendtune.check.explain.scan import Scan
 
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
 
 _LAUNCHER = "launcher"
-_INTERRUPTED = "interrupted", "ended-by-signal"
 _KILLED = "killed"
 """Begin the names of entries by which a shell or a launcher says that a process was killed; it does not say why."""
 _NEAR_LINES = 60
@@ -54,7 +53,7 @@ class Diagnosis:
     missing: Missing | None = None
     """The ranks that the first cause, a time-out, waited for."""
     rival: Event | None = None
-    """Another cause of which no clock says that it came later."""
+    """Another cause: no clock says that it came later, or it ended the program, and the first cause was only logged."""
 
 
 def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
@@ -102,7 +101,7 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     # One reading of a line is enough: the first cause's for its own, the best for every other.
     readings = {(event.source, event.number): event for event in reversed(fatal)}
     echoes = tuple(event for place, event in reversed(readings.items()) if place != (first.source, first.number))
-    rival = _rival(first, fatal, scans)
+    rival = _rival(first, fatal, scans) or (ended_later(first, fatal) if first.is_cause else None)
     return Diagnosis(_certainty(first), first, echoes, notices, rank=rank, host=host, missing=missing, rival=rival)
 
 
@@ -215,6 +214,7 @@ def _first_cause(fatal: list[Event]) -> Event:
         event
         for event in fatal
         if not (_echoes(event, ids) or _ends(event, fatal) or gives_way(event, fatal))
+        and not gives_way_to_the_end(event, fatal)
         and not (event.says_little and id(event.trace) in overruled)
         and not (event.is_of_clean_up and not all(event.is_of_clean_up for event in fatal))
     ] or fatal
@@ -238,7 +238,7 @@ def _ends(event: Event, fatal: list[Event]) -> bool:
     whether "Killed" follows a failure."""
     if event.hit.entry.id.startswith(_KILLED):
         return any(_failed_before(each, event) or _is_told_after(each, event) for each in fatal)
-    if event.hit.entry.id not in _INTERRUPTED:
+    if event.hit.entry.id not in INTERRUPTED:
         return False
     handled, parent = set(), event.trace.parent if event.trace else None
     while parent is not None:
@@ -273,7 +273,7 @@ def _better_known(first: Event, candidates: list[Event]) -> Event:
     ]
     for event in same_speaker:
         below = event.number - first.number
-        is_near = abs(below) <= _NEAR_LINES or (below > 0 and event.hit.entry.id not in _INTERRUPTED)
+        is_near = abs(below) <= _NEAR_LINES or (below > 0 and event.hit.entry.id not in INTERRUPTED)
         if event.weight == 0 and is_near:
             return event
     for event in same_speaker:

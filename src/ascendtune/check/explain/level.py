@@ -63,6 +63,7 @@ _OF_TROUBLE = re.compile(
     r"has (?:an )?invalid \w+(?!.*[:=] ?0\b)|exceeded (?:its|the|job) \w+ limit|skipping step, detected inf)(?!\w)",
     re.IGNORECASE,
 )
+_OF_THREAD = re.compile(r"Exception in (?:thread|callback) |future: <Task ")
 _REDIRECTED = re.compile(r" \| (?:ERROR|INFO) \| std(?:err|out) \|")
 """The prefix that FastChat's logger adds to every line of a stream; its level says which stream it was."""
 _WHOLE = re.compile(r"(?:Terminated|Out of memory|OOM|\w*(?:Error|Exception)|SystemExit: (?!0$|None$).+)[.!]?$")
@@ -118,6 +119,11 @@ def has_sign(line: bytes) -> bool:
 def is_error(text: str, said: str) -> bool:
     """Whether a line calls itself an error; one that is indented belongs to another."""
     return (_ERROR.search(text) or _ERROR.match(said)) is not None and bool(said) and not said[0].isspace()
+
+
+def announces_caught(text: str, said: str) -> bool:
+    """Whether a line says that the exception below it is logged, or ended a thread or a task: the program goes on."""
+    return is_error(text, said) or _OF_THREAD.match(said) is not None
 
 
 def is_warning_or_news(text: str) -> bool:

@@ -45,6 +45,8 @@ _HITS_KEPT = 5
 _TELLING = 4
 """Letters of a word within an anchor that is looked for in place of one at its ends."""
 ASCEND = frozenset(b"ascend npu cann hccl".split())
+_CLASSES = ("detail", "unknown")
+"""Kinds of entries that know no more of a line than the class of its failure."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,10 @@ class Matcher:
             return ranked
         # Whether one with conditions holds is known when the whole log is read.
         return [longest, *(hit for hit in ranked if hit is not longest)] if longest.entry.is_conditional else [longest]
+
+    def known_length(self, text: str) -> int:
+        """Length of the longest anchor in a line; 0 where no entry knows more than the class of its failure."""
+        return max((hit.length for hit in self.hits(text) if hit.entry.kind not in _CLASSES), default=0)
 
 
 def rank(hit: Hit) -> tuple[int, bool, int, int, str]:

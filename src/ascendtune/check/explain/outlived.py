@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ascendtune.check.explain import line as lines_of
 from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.own_words import explains_itself
 
 _STEPS = 3
 """Figures of steps, or progress bars, after which a job is believed to have outlived a command of its script."""
@@ -38,6 +39,14 @@ _OF_COMMAND = re.compile(
 )
 """Complaints of a shell, or of a command that a script called; without `set -e` the script goes on after them."""
 _TRIED_AGAIN = re.compile(r"\bretry(?:ing)?\b|\btry(?:ing)? again (?:in|after)\b", re.IGNORECASE)
+_OF_DEVICE = re.compile(r"\b(?:CUDA|cuda|NPU|HIP) error|device-side|\bNCCL|\bHCCL|\bacl|ERR\d{5}|\bE[A-Z1-9]\d{4}\b")
+"""Words with which a device reports, by an exception, what it may have printed before."""
+_MAY_FOLLOW = ("FileNotFoundError",)
+"""Exceptions that most often follow from a failure before, which was logged only."""
+_NEAR_LINES = 80
+"""Lines between a failure that was logged and an exception, with its traceback, that may follow from it."""
+INTERRUPTED = "interrupted", "ended-by-signal"
+"""Entries by which a program says that it was asked to end."""
 _BUILDS = ("build", "packages", "package-managers")
 """Families of failures that a missing command may be behind."""
 
@@ -105,6 +114,52 @@ def gives_way(event: Event, others: Sequence[Event]) -> bool:
         and command not in other.text
         for other in others
     )
+
+
+def gives_way_to_the_end(event: Event, others: Sequence[Event]) -> bool:
+    """Whether `event` was only logged, and the exception that ended the program later is the cause.
+
+    It is where its own cause is known; where it may follow from what was logged it is not, unless it came much later.
+    """
+    end = ended_later(event, others)
+    return end is not None and (_says_why(end) or end.number - event.last > _NEAR_LINES)
+
+
+def ended_later(event: Event, others: Sequence[Event]) -> Event | None:
+    """The last exception of the program after `event`, which was only logged; None where it does not say why.
+
+    Of several exceptions that were logged the later ones may follow from the first, and what a device reports it may
+    have printed before.
+    """
+    was_logged = event.trace.is_logged if event.is_raised and event.trace is not None else event.trace is None
+    if not was_logged or is_of_script(event):
+        return None
+    ends = [
+        other
+        for other in others
+        if other.is_raised
+        and other.trace is not None
+        and event.last < other.trace.first_line
+        and other.source == event.source
+        and event.speaker in ("", other.speaker)
+        and not (event.trace is not None and other.trace.is_logged)
+        and _is_an_end(other)
+        and other.hit.entry is not event.hit.entry
+        and other.message not in event.text
+    ]
+    # Of several readings of a line the best stands first.
+    return max(ends, key=lambda end: (_says_why(end), end.number), default=None)
+
+
+def _is_an_end(event: Event) -> bool:
+    is_told = event.weight == 0 and (event.is_known or explains_itself(event))
+    is_aside = event.weak or event.is_of_clean_up or event.hit.entry.id in INTERRUPTED
+    return is_told and not is_aside and _OF_DEVICE.search(event.text) is None
+
+
+def _says_why(end: Event) -> bool:
+    """Whether the cause of an exception is known, and is not likely to be a failure before it."""
+    return end.is_cause and not end.says_little and end.trace is not None and end.trace.type not in _MAY_FOLLOW
 
 
 def is_of_script(event: Event) -> bool:

@@ -195,14 +195,14 @@ def _echoes(explanation: Explanation, short: int) -> Iterator[_Block]:
     kinds: dict[str, list[Event]] = {}
     for event in explanation.verdict.echoes:
         name = event.hit.entry.id if event.is_known else event.text[:80]
-        if first is None or name != first.hit.entry.id:
+        if first is None or (name != first.hit.entry.id and event is not explanation.verdict.rival):
             kinds.setdefault(name, []).append(event)
     if kinds:
         count = sum(len(events) for events in kinds.values())
         names = ", ".join(name for name, events in kinds.items() if events[0].is_known)
         among = f" ({names})" if names else ""
-        one = "1 later message that follows from it{among}"
-        many = "{count} later messages that follow from it{among}"
+        one = "1 other message{among}"
+        many = "{count} other messages{among}"
         yield _Block("besides", say(one if count == 1 else many, count=count, among=among), _BESIDES)
     for name, events in kinds.items():
         ranks = sorted({event.rank for event in events if event.rank is not None})

@@ -32,8 +32,6 @@ _BELOW = 3
 """Lines below one that may belong to it."""
 _BELOW_BLOCK = 24
 """Lines below an exception in which MindSpore names the line of the model, and CANN says why a call failed."""
-_CLASSES = ("detail", "unknown")
-"""Kinds of entries that know no more of a line than the class of its failure."""
 _GOES_ON = re.compile(r"\s?[a-z(]")
 _KEPT = 1 << 17
 _TAB = 4
@@ -212,20 +210,16 @@ class Scan:
 
     def _with_broken_off(self, said: str, lines: list[bytes], index: int) -> str:
         """`said`, with the next line where only both together are a message that is known: it was broken there."""
-        if index + 1 == len(lines) or not message_lines.may_be_broken(said) or self._known(said):
+        if index + 1 == len(lines) or not message_lines.may_be_broken(said) or self._matcher.known_length(said):
             return said
         rest = self._inner.without(lines_of.read(lines[index + 1][:LONGEST_TEXT].decode(errors="replace")).said)
         if not _GOES_ON.match(rest) or level.is_error(rest, rest):
             return said
         for whole in (said + rest, f"{said.rstrip()} {rest.strip()}"):
-            if self._known(whole) > self._known(rest):
+            if self._matcher.known_length(whole) > self._matcher.known_length(rest):
                 self._passed = self.lines + index + 2
                 return whole
         return said
-
-    def _known(self, said: str) -> int:
-        """Length of the longest anchor in a line; 0 where no entry knows more than the class of its failure."""
-        return max((hit.length for hit in self._matcher.hits(said) if hit.entry.kind not in _CLASSES), default=0)
 
     def _begin_trace(self, line: Line, text: str, said: str, number: int, before: bytes) -> None:
         heading = said[: said.index(HEADER)]
@@ -242,8 +236,11 @@ class Scan:
         self._ledger.mark_heading(line.speaker, number)
         if (unfinished := self._traces.settle(line.speaker)) is not None:
             self._note_trace(line, unfinished.text, unfinished)
-        ignored, weak = b"Exception ignored" in before, level.is_warning(text)
-        self._traces.begin(line.speaker, number, named=named_type, ignored=ignored, weak=weak, rank=line.rank)
+        above = before[:LONGEST_TEXT].decode(errors="replace")
+        trace = Trace(number, named=named_type, weak=level.is_warning(text), rank=line.rank)
+        trace.ignored = "Exception ignored" in above
+        trace.is_logged = level.is_error(text, said) or level.announces_caught(above, lines_of.read(above).said)
+        self._traces.begin(line.speaker, trace)
 
     def _note_trace(self, line: Line, said: str, trace: Trace, below: Sequence[str] = ()) -> None:
         """An exception: what is known about it, else that it was one."""

@@ -21,6 +21,8 @@ _GUESS = re.compile(r"\b(?:usually|often|likely|probably|perhaps|maybe|may be|mi
 def sureness_of(found: Diagnosis) -> str:
     """The certainty of the first cause, as a phrase."""
     first = found.first
+    if found.rival is not None and first is not None and found.rival.source == first.source:
+        return say("these two: one was logged, the other ended the program, and may follow from it")
     if found.rival is not None:
         return say("these two: no clock in the logs says which was first")
     if found.missing is not None and found.missing.is_lost:

@@ -80,6 +80,8 @@ class Trace:
     """Python says that it ignored it."""
     weak: bool = False
     """Logged as a warning: it was caught."""
+    is_logged: bool = False
+    """The line above it is an error that was logged: the program may have gone on."""
     headless: bool = False
     """The log begins in the middle of it."""
     indent: int = 3

@@ -75,20 +75,11 @@ class Traces:
         trace.unite()
         return trace
 
-    def begin(
-        self,
-        speaker: str,
-        number: int,
-        *,
-        named: str = "",
-        ignored: bool = False,
-        weak: bool = False,
-        rank: int | None = None,
-    ) -> None:
-        """Open a traceback; `named` is the exception's type, if its heading names it."""
-        parent = self._last.get(speaker) if speaker in self._linked else None
+    def begin(self, speaker: str, trace: Trace) -> None:
+        """Open a traceback, of which the heading is read."""
+        trace.parent = self._last.get(speaker) if speaker in self._linked else None
         self._linked.discard(speaker)
-        self._open[speaker] = Trace(number, named=named, parent=parent, ignored=ignored, weak=weak, rank=rank)
+        self._open[speaker] = trace
 
     def begin_headless(self, speaker: str, number: int) -> None:
         """Open a traceback whose beginning the log lacks, unless the line may belong to one that is open."""

@@ -1,0 +1,99 @@
+"""A failure that was only logged, and the exception that ended the program later: which is the cause?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.report import as_text
+
+Explained = Callable[..., Explanation]
+
+_HEAD = "Traceback (most recent call last):\n"
+_OUT_OF_MEMORY = (
+    "2026-03-01 07:12:53,451 ERROR autotune: batch size 64 does not fit: CUDA out of memory. Tried to allocate "
+    "20.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 11.69 GiB is free.\n"
+)
+_UPLOAD = (
+    "2026-03-01 07:12:53,451 - upload - ERROR - upload failed\n"
+    f'{_HEAD}  File "/x/upload.py", line 9, in send\n    s.connect(address)\n'
+    "PermissionError: [Errno 13] Permission denied: '/root/.cache/tide'\n"
+)
+_THREAD = (
+    "Exception in thread Thread-3 (heartbeat):\n"
+    f'{_HEAD}  File "/x/heartbeat.py", line 9, in run\n    requests.post(url)\n'
+    "requests.exceptions.ConnectionError: HTTPConnectionPool(host='10.0.0.1', port=80): Max retries exceeded with "
+    "url: /beat (Caused by NewConnectionError('<urllib3.connection.HTTPConnection object at 0x7f>: Failed to establish "
+    "a new connection: [Errno 111] Connection refused'))\n"
+)
+_NEWS = "2026-03-01 07:12:54,000 INFO data: 100 rows\n"
+
+
+def _raised(message: str, code: str = "main()") -> str:
+    return f'{_HEAD}  File "/x/train.py", line 7, in <module>\n    {code}\n{message}\n'
+
+
+_SHAPES = _raised("RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x5 and 4x2)")
+_NONE = _raised("AttributeError: 'NoneType' object has no attribute 'generate'", "model.generate(ids)")
+_MISSING = _raised("FileNotFoundError: [Errno 2] No such file or directory: 'data/train.json'", "open(path)")
+
+
+def _first(explanation: Explanation) -> str:
+    assert explanation.verdict.first is not None
+    return explanation.verdict.first.hit.entry.id
+
+
+@pytest.mark.parametrize("logged", [_OUT_OF_MEMORY, _UPLOAD, _THREAD])
+@pytest.mark.parametrize("between", ["", _NEWS * 3])
+@pytest.mark.parametrize("rank", ["", "[rank1]: "])
+def test_exception_with_a_known_cause_goes_before_what_was_logged(
+    explained: Explained, logged: str, between: str, rank: str
+) -> None:
+    end = "".join(rank + line for line in _SHAPES.splitlines(keepends=True))
+
+    explanation = explained(logged + between + end)
+
+    assert _first(explanation) == "shape-mismatch"
+    assert explanation.verdict.rival is None and "certain" in explanation.sureness
+    assert "follow" not in as_text(explanation, columns=400, paint=lambda text, _: text, everything=True)
+
+
+@pytest.mark.parametrize("end", [_NONE, _MISSING, _raised("ValueError: sample 17 has no labels that are not masked")])
+@pytest.mark.parametrize("logged", [_OUT_OF_MEMORY, _UPLOAD, _THREAD])
+def test_both_are_told_where_the_exception_may_follow(explained: Explained, logged: str, end: str) -> None:
+    explanation = explained(logged + _NEWS + end)
+
+    found = explanation.verdict
+    assert found.first is not None and found.first.text in logged
+    assert found.rival is not None and found.rival.text in end
+    assert explanation.sureness.startswith("these two: one was logged, the other ended the program")
+    assert f"\nor       {found.rival.meaning}" in as_text(explanation, columns=400, paint=lambda text, _: text)
+
+
+def test_exception_that_came_much_later_does_not_follow(explained: Explained) -> None:
+    assert _first(explained(_OUT_OF_MEMORY + _NEWS * 200 + _NONE)) == "none-used"
+
+
+def test_first_of_several_logged_exceptions_is_told(explained: Explained) -> None:
+    """A server logs the exceptions of all requests after the one that broke it."""
+    later = "2026-03-01 07:12:55,000 - server - ERROR - request failed\n"
+
+    assert _first(explained(_UPLOAD + _NEWS + later + _SHAPES)) == _first(explained(_UPLOAD))
+
+
+def test_what_a_device_printed_goes_before_the_exception_that_reports_it(explained: Explained) -> None:
+    printed = "Indexing.cu:7: indexSelectSmallIndex: block: [0,0,0] Assertion `srcIndex < srcSelectDimSize` failed.\n"
+
+    explanation = explained(printed + _raised("RuntimeError: CUDA error: device-side assert triggered"))
+
+    assert _first(explanation) == "embedding-index"
+
+
+def test_logged_words_of_the_exception_itself_are_no_rival(explained: Explained) -> None:
+    message = "[Errno 28] No space left on device: '/x/tide.pt'"
+
+    explanation = explained(f"ERROR: training failed: {message}\n" + _raised(f"OSError: {message}"))
+
+    assert explanation.verdict.rival is None
