@@ -252,3 +252,31 @@ def test_rank_that_lost_those_that_gave_up_is_the_one_they_waited_for(explained:
     explanation = explained("".join([saving, *waits, _LOST.format(rank=2)]))
 
     assert explanation.headline().startswith("rank 2 did not join while saving a checkpoint: 3 other ranks waited")
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer node2<43210>",
+        "misc/socket.cc:484 NCCL WARN socketProgressOpt: Call to recv from 10.0.0.2<4321> failed : Connection reset by peer",
+    ],
+)
+def test_system_error_of_nccl_after_a_lost_connection_names_the_lost_rank(
+    explained: Callable[..., Explanation], lost: str
+) -> None:
+    raised = (
+        "Traceback (most recent call last):",
+        '  File "/x/train.py", line 9, in <module>',
+        "    dist.all_reduce(x)",
+        "torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:1333, unhandled system error (run "
+        "with NCCL_DEBUG=INFO for details), NCCL version 2.20.5",
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. ",
+        "Last error:",
+        lost.partition("NCCL WARN ")[2],
+    )
+    lines = ["[rank0]: step 1 loss 1.2", "[rank1]: step 1 loss 1.2", f"node1:8123:8460 [0] {lost}"]
+
+    explanation = explained("\n".join([*lines, *(f"[rank0]: {line}" for line in raised)]))
+
+    assert explanation.verdict.missing is not None and explanation.verdict.missing.ranks == (1,)
+    assert "rank 1 ended, or lost the network" in explanation.headline()
