@@ -2,9 +2,10 @@
 
     python benchmarks/explain_raised.py [PACKAGE_OR_DIRECTORY ...] [--unknown N]
 
-Reads the `raise` statements with a text in the sources of installed packages (or of a directory), puts each at the end
-of a traceback that ends in that file, and asks `explain`. Values that the code would fill in are invented. Most of them
-are internal checks that no user meets: the share says where knowledge is missing, not how good it is.
+Reads the `raise` and `assert` statements with a text in the sources of installed packages (or of a directory), puts
+each at the end of a traceback that ends in that file, and asks `explain`. Values that the code would fill in are
+invented. Most of them are internal checks that no user meets: the share says where knowledge is missing, not how good
+it is.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _NUMBER = re.compile(r"(?:^|[._])(?:n|num|size|len|count|dim|rank|shape|length|w
 
 @dataclass(frozen=True)
 class Raised:
-    """A `raise` statement with a text."""
+    """A `raise` or `assert` statement with a text."""
 
     file: str
     line: int
@@ -101,6 +102,8 @@ def _statements(node: ast.AST, file: str, function: str) -> Iterator[Raised]:
         if isinstance(child, ast.Raise) and isinstance(child.exc, ast.Call) and child.exc.args:
             exception, message = ast.unparse(child.exc.func).split(".")[-1], _text(child.exc.args[0]).strip()
             yield Raised(file, child.lineno, inner, exception, message)
+        elif isinstance(child, ast.Assert) and child.msg is not None:
+            yield Raised(file, child.lineno, inner, "AssertionError", _text(child.msg).strip())
         yield from _statements(child, file, inner)
 
 
