@@ -29,6 +29,7 @@ _NOT_MET = re.compile(
     r"(?:^|/)(?:tests?|testing|examples?|docs?|scripts|_inductor|_dynamo|_refs|_prims|onnx|fx|jit|ao|_export|export)/|"
     r"(?:^|/)(?:test_|convert_|modular_|setup)"
 )
+_VALUE = "\N{REPLACEMENT CHARACTER}"
 _LEAST = 12
 """Letters of a message that can be told from others."""
 _PLACEHOLDER = re.compile(r"%[-\d.]*[sdrfx]|\{[^{}]*\}")
@@ -45,12 +46,12 @@ class Raised:
     exception: str
     message: str
 
-    def log(self) -> str:
-        """A traceback that ends with it."""
+    def log(self, value: str) -> str:
+        """A traceback that ends with it; `value` is in the place of each that the code would fill in."""
         return (
             'Traceback (most recent call last):\n  File "/home/me/run.py", line 7, in <module>\n    main()\n'
             f'  File "/opt/venv/lib/python3.11/site-packages/{self.file}", line {self.line}, in {self.function}\n'
-            f"    raise {self.exception}(\n{self.exception}: {self.message}\n"
+            f"    raise {self.exception}(\n{self.exception}: {self.message.replace(_VALUE, value)}\n"
         )
 
 
@@ -64,7 +65,9 @@ def main() -> None:
         raised = list(_raised_in(_root_of(name)))
         unknown = [each for each in raised if not _is_known(each)]
         for each in unknown[: given.unknown]:
-            print(f"{each.file}:{each.line}: {each.exception}: {' '.join(each.message.split())}")
+            print(
+                f"{each.file}:{each.line}: {each.exception}: {' '.join(each.message.replace(_VALUE, 'moon').split())}"
+            )
         share = 1 - len(unknown) / len(raised) if raised else 0
         rows.append([Path(name).name, str(len(raised)), str(len(raised) - len(unknown)), f"{share:.0%}"])
     print(table(["package", "messages", "known", "share"], rows))
@@ -114,19 +117,23 @@ def _text(node: ast.expr) -> str:
     if isinstance(node, ast.JoinedStr):
         return "".join(map(_text, node.values))
     if isinstance(node, ast.FormattedValue):
-        return "7" if _NUMBER.search(ast.unparse(node.value)) else "moon"
+        return "7" if _NUMBER.search(ast.unparse(node.value)) else _VALUE
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _text(node.left) + _text(node.right)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-        return _PLACEHOLDER.sub("moon", _text(node.left))
+        return _PLACEHOLDER.sub(_VALUE, _text(node.left))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
-        return _PLACEHOLDER.sub("moon", _text(node.func.value))
+        return _PLACEHOLDER.sub(_VALUE, _text(node.func.value))
     return ""
 
 
 def _is_known(raised: Raised) -> bool:
+    return any(_is_log_known(raised.log(value)) for value in ("moon", "7"))
+
+
+def _is_log_known(log: str) -> bool:
     with tempfile.NamedTemporaryFile("w", suffix=".log") as file:
-        file.write(raised.log())
+        file.write(log)
         file.flush()
         first = explain([file.name]).verdict.first
     return first is not None and first.is_known and not first.hit.entry.general
