@@ -72,7 +72,7 @@ def train(run: RunDir, record: dict[str, Any], callbacks: Sequence[Callback] = (
             if _is_lost_connection(error):
                 # Not a failure of the training: an engine that starts failed jobs again does so after this exit code.
                 raise MachineError(
-                    "the connection to another rank broke",
+                    f"the connection to another rank broke: {_one_line(error)}",
                     code="connection-lost",
                     remedy="look for the error of that rank: it is the cause",
                     where=run.logs,
@@ -237,7 +237,7 @@ def _translated(error: BaseException) -> AscendtuneError | None:
     """The error of this program for an error of torch or the system that has a remedy; None for others."""
     if isinstance(error, AscendtuneError):
         return error
-    is_of_collective = isinstance(error, dist.DistBackendError)
+    is_of_collective = _is_of_collectives(error)
     is_out_of_memory = "not enough memory" in str(error) or (is_of_collective and "out of memory" in str(error))
     if isinstance(error, torch.OutOfMemoryError) or is_out_of_memory:
         return MachineError(
@@ -248,8 +248,7 @@ def _translated(error: BaseException) -> AscendtuneError | None:
             remedy="set memory.gradient_checkpointing: true, lower batch.per_device (and raise batch.accumulate) or "
             "data.max_length, or use method.tuner: lora",
         )
-    # torch_npu has no class for it; torch 2.8 gave CUDA one.
-    if "acl api failed" in str(error) or isinstance(error, getattr(torch, "AcceleratorError", ())):
+    if _DEVICE_FAILED.search(str(error)) or isinstance(error, getattr(torch, "AcceleratorError", ())):
         return MachineError(
             f"the device failed: {str(error).strip().splitlines()[0]}",
             code="device-failed",
@@ -257,7 +256,7 @@ def _translated(error: BaseException) -> AscendtuneError | None:
         )
     if is_of_collective:
         return MachineError(
-            f"a collective failed: {' '.join(str(error).split())}",
+            f"a collective failed: {_one_line(error)}",
             code="collective-failed",
             remedy="look for the library's own message in the log, with NCCL_DEBUG=INFO or ASCEND_GLOBAL_LOG_LEVEL=1; "
             "`ascendtune comm test` tries the collectives alone",
@@ -301,10 +300,14 @@ def _note_end(run: RunDir, error: BaseException, rank: int) -> None:
         log.warn(f"run.json could not be updated: {second}")
 
 
+# Torch's, before 2.8 without a class of its own, and torch_npu's.
+_DEVICE_FAILED = re.compile("acl api failed|CUDA error: ")
+_OF_COLLECTIVES = re.compile("gloo|nccl|hccl", re.IGNORECASE)
 # In the messages of errors that follow when another rank has ended: never the first cause. Other errors of the same
 # libraries are causes: memory that is missing, tensors that do not fit, a device that two ranks were given.
 _LOST_CONNECTION = re.compile(
-    r"connection (?:was likely )?(?:closed|reset|refused)|broken pipe|remote process exit|communicator was aborted"
+    r"connection (?:was likely )?(?:closed|reset|refused)|broken pipe|bad file descriptor|remote process exit"
+    r"|communicator was aborted|connectfullmesh failed"
     # HCCL's numbers: a time-out, connections by TCP and RoCE, the network, another rank.
     r"|(?=.*(?:gloo|nccl|hccl))(?:.*time[ds]? ?-?out)|hccl.*error code is (?:9|1[1-4]|19|21)(?!\d)",
     re.IGNORECASE | re.DOTALL,
@@ -321,3 +324,13 @@ def _is_lost_connection(error: BaseException) -> bool:
             return True
         cause = cause.__cause__ or cause.__context__
     return False
+
+
+def _is_of_collectives(error: BaseException) -> bool:
+    is_named = isinstance(error, RuntimeError) and _OF_COLLECTIVES.search(str(error)) is not None
+    return is_named or isinstance(error, dist.DistBackendError)
+
+
+def _one_line(error: BaseException) -> str:
+    """The whole message: these libraries name the cause in the last of several lines."""
+    return " ".join(str(error).split())

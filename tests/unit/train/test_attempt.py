@@ -38,6 +38,11 @@ from ascendtune.train.supervision import Phases
             "ascendtune doctor",
         ),
         (
+            RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be reported"),
+            "the device failed: CUDA error: an illegal memory access was encountered",
+            "ascendtune doctor",
+        ),
+        (
             NotImplementedError("Could not run 'aten::foo' with arguments from the 'NPU' backend. More words"),
             "the device cannot compute aten::foo: torch has no such operator for NPU",
             "model.attention: eager",
@@ -119,6 +124,86 @@ def test_error_of_a_collective_library_has_its_own_code(why: str, code: str) -> 
     told = attempt._translated(dist.DistBackendError(_NCCL.format(kind="cuda", why=why)))
     assert told is not None and told.code == code
     assert code == "out-of-memory" or "Duplicate GPU" in told.what
+
+
+_NCCL_WITH_LAST = (
+    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, {}, NCCL version 2.27.3\n{}\nLast error:\n{}"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            dist.DistBackendError(
+                _NCCL_WITH_LAST.format(
+                    "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+                    "ncclSystemError: System call (e.g. socket, malloc) or external library call failed",
+                    "Error while creating shared memory segment /dev/shm/nccl-eDM (size 33030528)",
+                )
+            ),
+            "Error while creating shared memory segment /dev/shm/nccl-eDM",
+        ),
+        (
+            dist.DistBackendError(
+                _NCCL_WITH_LAST.format(
+                    "invalid usage (run with NCCL_WARN for details)",
+                    "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
+                    "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000",
+                )
+            ),
+            "Duplicate GPU detected",
+        ),
+        (
+            RuntimeError(
+                "createHCCLComm:torch_npu/csrc/distributed/ProcessGroupHCCL.cpp:2354 HCCL function error: "
+                "HcclGetRootInfo(&hcclID), error code is 7\nEI0004: The ranktable is invalid"
+            ),
+            "EI0004: The ranktable is invalid",
+        ),
+        (
+            RuntimeError(
+                "[enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:83] ifa != nullptr. "
+                "Unable to find address for: eth7"
+            ),
+            "Unable to find address for: eth7",
+        ),
+    ],
+)
+def test_a_rank_whose_own_collectives_fail_is_the_cause_and_its_whole_message_is_shown(
+    error: RuntimeError, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert not attempt._is_lost_connection(error)
+    told = attempt._translated(error)
+    assert told is not None and told.code == "collective-failed" and reason in told.what and "\n" not in told.what
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:17163",
+        "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:170] writev [10.0.0.1]:80: Bad file descriptor",
+        "[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation",
+        "Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] no error",
+        _NCCL_WITH_LAST.format(
+            "remote process exited or there was a network error", "ncclRemoteError: A call failed", "recv"
+        ),
+        "[1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', "
+        "but store->get('0') got error: wait timeout after 600000ms, keys: /default_pg/0//cuda//0",
+        "NCCL communicator was aborted on rank 1.",
+        "HCCL function error: HcclAllreduce, error code is 9\nEI0006: Getting socket times out.",
+        "store->get failed: Broken pipe",
+    ],
+)
+def test_what_follows_from_another_rank_is_not_the_cause(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert attempt._is_lost_connection(dist.DistBackendError(message))
+    try:
+        raise ValueError("a checkpoint") from RuntimeError(message)
+    except ValueError as error:
+        assert attempt._is_lost_connection(error)
+    assert not attempt._is_lost_connection(RuntimeError("size mismatch"))
 
 
 def test_a_full_disk_is_told_with_its_place() -> None:
