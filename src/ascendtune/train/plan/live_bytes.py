@@ -18,7 +18,8 @@ from torch.utils._pytree import tree_leaves
 _COPYING = {torch.ops.aten.logsumexp.default}
 
 _READING = torch.ops.aten._local_scalar_dense.default
-_GROUPED_PRODUCT = torch.ops.aten._grouped_mm.default
+# Torch 2.8 has it.
+_GROUPED_PRODUCT = getattr(getattr(torch.ops.aten, "_grouped_mm", None), "default", None)
 
 Bytes = Counter[str]
 """Category -> bytes."""

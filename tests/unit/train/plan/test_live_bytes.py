@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ascendtune.train.plan import live_bytes
 from ascendtune.train.plan.live_bytes import LiveBytes
 
 
@@ -68,3 +74,19 @@ def test_logsumexp_holds_a_copy_of_its_input() -> None:
         live.enter("loss", "loss")
         torch.logsumexp(logits, dim=-1)
     assert live.peaks["loss"].total() == pytest.approx(2 * 16000, abs=64)
+
+
+def test_a_torch_without_grouped_products_can_be_planned_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch 2.6 and 2.7 lack the operator."""
+    names = [each for each in dir(torch.ops.aten) if each != "_grouped_mm"]
+    aten = SimpleNamespace(**{each: getattr(torch.ops.aten, each) for each in names if not each.startswith("__")})
+    monkeypatch.setattr(torch.ops, "aten", aten)
+    spec = importlib.util.spec_from_file_location("older_live_bytes", live_bytes.__file__)
+    assert spec is not None and spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    # Its dataclasses look their module up.
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    with FakeTensorMode(), module.LiveBytes() as live:
+        kept = torch.empty(1000, dtype=torch.float32) * 2
+        assert live.now().total() == kept.nbytes
