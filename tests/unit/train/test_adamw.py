@@ -180,6 +180,35 @@ def test_kernel_that_computes_something_else_is_left(
     assert "kernel.adamw is not used" in caplog.text
 
 
+def test_kernel_that_cuts_off_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bf16 it would shrink every weight by a quarter of a percent in each step."""
+
+    def cutting(parameter: torch.Tensor, *rest: Any) -> None:
+        exact = parameter.double()
+        update(exact, *rest)
+        near = exact.to(parameter.dtype)
+        toward_zero = torch.nextafter(near, torch.zeros_like(near))
+        parameter.copy_(torch.where(near.double().abs() > exact.abs(), toward_zero, near))
+
+    found = chosen(monkeypatch, cutting)
+    assert found.update is None and "weight in torch.bfloat16" in found.description
+
+
+def test_kernel_that_fails_on_one_rank_is_left_on_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Copies of a weight that two operators update would part in their last digits."""
+    monkeypatch.setattr(Strategy, "gather", lambda self, text: [text, text, "fails: no C compiler"])
+    monkeypatch.setattr(Strategy, "__init__", _on_three_ranks)
+    found = chosen(monkeypatch, update)
+    assert found.update is None and found.description == "torch's: the kernel fails: no C compiler (rank 2)"
+    assert "fails: no C compiler (rank 2)" in caplog.text
+
+
+def _on_three_ranks(self: Strategy, device: CpuDevice) -> None:
+    self.device, self.rank, self.world_size = device, 0, 3
+
+
 @pytest.mark.parametrize("number", [4, 5])
 def test_kernel_that_ignores_step_or_factor_is_left(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(*given: Any) -> None:
