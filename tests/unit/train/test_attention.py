@@ -132,6 +132,23 @@ def test_varlen_calls_what_each_torch_has(monkeypatch, released, window, scale):
     assert bool(calls) == (released is not of_torch_2_10 or (window is None and scale != 0.7))
 
 
+@pytest.mark.parametrize(("width", "of_values"), [(24, 16), (12, 12), (512, 512)])
+def test_heads_that_the_flash_kernel_does_not_take_go_to_sdpa(monkeypatch, width, of_values):
+    """Values that are narrower (DeepSeek, MiniCPM3, GLM 4.7 Flash), and widths that it has no kernel for (Gemma 4)."""
+
+    def refusing(query, key, value, *_, **__):
+        raise RuntimeError("v must have shape (total_k, num_heads_k, head_size_og)")
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", refusing)
+    torch.manual_seed(0)
+    sizes = (HEADS, width), (KEY_VALUE_HEADS, width), (KEY_VALUE_HEADS, of_values)
+    inputs = [torch.randn(1, heads, BORDERS[-1], each, dtype=torch.bfloat16) for heads, each in sizes]
+    ends = torch.tensor(BORDERS, dtype=torch.int32)
+    found, _ = varlen_attention(Layer(), *inputs, None, cu_seqlens=BORDERS, cu_seqlens_device=ends)
+    expected, _ = eager_attention(Layer(), *inputs, None, cu_seqlens=BORDERS)
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
 def test_varlen_of_a_torch_that_lacks_it_is_refused(monkeypatch):
     monkeypatch.setattr("ascendtune.train.attention.interface.find_spec", lambda name: None)
     with pytest.raises(MachineError) as caught:

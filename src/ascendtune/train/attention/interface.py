@@ -198,11 +198,15 @@ def varlen_attention(
     """torch's variable-length flash attention: all documents in one kernel. CUDA, bf16 or fp16; the rest goes to SDPA.
 
     Shapes as in the module; cu_seqlens_device: (documents + 1,) int32, the same numbers where the kernel reads them.
+    The kernel takes heads of one width, a multiple of 8 up to 256 (flash_attn/flash_api.cpp of torch 2.11): not those
+    of multi-head latent attention, whose values are narrower, nor Gemma 4's of 512.
     """
     refuse_unsupported("varlen", softcap, s_aux)
     from torch.nn.attention.varlen import varlen_attn
 
+    width = query.shape[-1]
     fits = query.dtype in (torch.bfloat16, torch.float16) and not (dropout and module.training)
+    fits = fits and width == value.shape[-1] and width % 8 == 0 and width <= 256
     default = scaling is None or math.isclose(scaling, query.shape[-1] ** -0.5)
     options = varlen_options(
         _parameters(varlen_attn), None if default else scaling, sliding_window, grouped=grouped_heads(module)

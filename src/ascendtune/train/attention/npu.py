@@ -32,14 +32,14 @@ def npu_fusion_attention(
     cu_seqlens: tuple[int, ...] | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """((batch, tokens, heads, head_dim), None); inputs as in `interface`.
+    """((batch, tokens, heads, head_dim), None); inputs as in `interface`, values may be narrower.
 
     Rows of a padded batch are documents of equal length, so one layout serves both.
     """
     refuse_unsupported("npu_fusion", softcap, s_aux)
     batch, heads, tokens, head_dim = query.shape
     ends = list(cu_seqlens[1:]) if cu_seqlens else [tokens * (row + 1) for row in range(batch)]
-    q, k, v = (tensor.transpose(1, 2).reshape(batch * tokens, -1, head_dim) for tensor in (query, key, value))
+    q, k, v = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (query, key, value))
     windowed = sliding_window is not None
     output = torch_npu.npu_fusion_attention(
         q,
@@ -56,7 +56,7 @@ def npu_fusion_attention(
         pre_tockens=sliding_window - 1 if sliding_window is not None else 2147483647,
         next_tockens=0,
     )[0]
-    return output.reshape(batch, tokens, heads, head_dim), None
+    return output.reshape(batch, tokens, heads, value.shape[-1]), None
 
 
 @lru_cache(maxsize=8)

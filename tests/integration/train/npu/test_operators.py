@@ -229,11 +229,13 @@ def attention_on_npu(dtype: torch.dtype) -> dict[str, list[list[torch.Tensor]]]:
 
     generator = torch.Generator().manual_seed(3)
     results: dict[str, list[list[torch.Tensor]]] = {}
-    for borders, window in product((None, (0, 5, 6, 13)), (None, 1, 4, 100)):
+    # Multi-head latent attention has narrower values than keys.
+    for borders, window, width in product((None, (0, 5, 6, 13)), (None, 1, 4, 100), (16, 8)):
         batch = 1 if borders else 3
-        inputs = [torch.randn((batch, heads, 13, 16), generator=generator) for heads in (4, 2, 2)]
-        direction = torch.randn((batch, 13, 4, 16), generator=generator)
-        pair = results[f"window {window}, borders {borders}"] = []
+        sizes = (4, 16), (2, 16), (2, width)
+        inputs = [torch.randn((batch, heads, 13, each), generator=generator) for heads, each in sizes]
+        direction = torch.randn((batch, 13, 4, width), generator=generator)
+        pair = results[f"window {window}, borders {borders}, values {width}"] = []
         for attention, device, kind in ((npu_fusion_attention, "npu", dtype), (eager_attention, "cpu", torch.float32)):
             leaves = [each.to(dtype).to(device, kind).requires_grad_() for each in inputs]
             output, _ = attention(nn.Module(), *leaves, None, sliding_window=window, cu_seqlens=borders, scaling=0.3)
