@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import torch
+import torch.distributed as dist
 from tests.integration.train.test_equivalence import SHORT, assert_same
 from torch import nn
+from torch.distributed import device_mesh
+from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascendtune.machine.torch_backend.cpu import CpuDevice
@@ -52,6 +55,33 @@ def test_two_copies_on_two_ranks_each_are_one_device_and_resume_on_other_ranks(
     resumed = train_on_ranks(2, **changes, batch={"per_device": 4}, parallel={"strategy": "fsdp"})
     assert resumed.run.path == together.run.path and resumed.curve("attempt") == [1, 1, 2, 2, 2]
     assert_same(resumed, alone)
+
+
+def test_groups_of_copies_serve_the_host_on_a_device_that_is_bound(
+    on_ranks: Callable[..., None], recipe: Callable[..., Recipe]
+) -> None:
+    """torch 2.6 to 2.8 split groups off that only NCCL serves, or refuse to: offloaded weights are in host memory."""
+    on_ranks(4, partial(_sum_on_host, recipe(parallel=HSDP)))
+
+
+def _sum_on_host(recipe: Recipe) -> None:
+    strategy = FsdpStrategy(CpuDevice(), recipe)
+    c10d._get_default_group().bound_device_id = torch.device("cuda", 0)
+    torch.accelerator.is_available = lambda: True
+    # What NCCL alone has.
+    c10d._get_split_source = lambda _: None
+    device_mesh.split_group = _refuse
+    mesh = strategy._mesh()
+    assert mesh["shard"].size() == mesh["replicate"].size() == 2
+    for name, ranks in (("shard", [[0, 1], [2, 3]]), ("replicate", [[0, 2], [1, 3]])):
+        total = torch.tensor([strategy.rank])
+        dist.all_reduce(total, group=mesh.get_group(name))
+        assert int(total) == next(sum(each) for each in ranks if strategy.rank in each)
+    strategy.close()
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise AssertionError("Unknown c10d backend type CPU:GLOO,CUDA:NCCL")
 
 
 @pytest.mark.parametrize("tuner", ["full", "lora"])

@@ -304,7 +304,7 @@ def test_ranks_wait_for_an_export_that_takes_longer_than_a_collective_may(
         export(*arguments, **named)
 
     monkeypatch.setattr(attempt, "export_model", export_slowly)
-    monkeypatch.setattr(base, "_TIMEOUT", timedelta(seconds=12))
+    monkeypatch.setattr(base, "TIMEOUT", timedelta(seconds=12))
     monkeypatch.setattr(base, "_GOES_ON_SECONDS", 1.0)
     trained = train_on_ranks(2, optim={"max_steps": 1}, parallel={"strategy": "ddp"})
     assert trained.run.read()["state"] == "finished" and trained.weights()

@@ -28,7 +28,7 @@ Answer = TypeVar("Answer")
 COMFORTABLE = 0.7
 """Share of a device's memory that weights, gradients and optimizer state may take; the rest is for activations."""
 # Long enough for the first step on a slow file system, short enough that a lost rank is noticed today.
-_TIMEOUT = timedelta(minutes=30)
+TIMEOUT = timedelta(minutes=30)
 _GOES_ON_SECONDS = 60.0
 """Between two signs that the main rank gives while it works alone."""
 
@@ -230,7 +230,7 @@ class GroupStrategy(Strategy):
                 init_method=init_method(),
                 rank=int(os.environ["RANK"]),
                 world_size=world_size(),
-                timeout=_TIMEOUT,
+                timeout=TIMEOUT,
                 device_id=bound,
             )
             require_own_peers()
@@ -252,7 +252,7 @@ class GroupStrategy(Strategy):
         dist.barrier()
 
     def on_main(self, work: Callable[[], None]) -> None:
-        # A rank that waits in one collective gives up after `_TIMEOUT`: ranks tell each other that it goes on.
+        # A rank that waits in one collective gives up after `TIMEOUT`: ranks tell each other that it goes on.
         done = _in_a_thread(work, self.device) if self.is_main else None
         while True:
             is_done = done is not None and bool(wait([done], _GOES_ON_SECONDS).done)

@@ -22,6 +22,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
@@ -35,7 +36,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.deferred_weights import nothing_deferred
 from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.precision import DTYPES, Precision
-from ascendtune.train.strategy.base import COMFORTABLE, GroupStrategy, MakeOptimizer, RootModule, node_rank
+from ascendtune.train.strategy.base import COMFORTABLE, TIMEOUT, GroupStrategy, MakeOptimizer, RootModule, node_rank
 from ascendtune.train.strategy.expert_use import ExpertUses
 from ascendtune.train.tuner.freeze import decoder_blocks
 from ascendtune.train.tuner.mixtures import find_mixtures, listed_experts
@@ -160,10 +161,12 @@ class FsdpStrategy(GroupStrategy):
         """(shards,), or (copies, shards): the ranks of one copy are those that follow each other."""
         if self.shards == self.world_size:
             return init_device_mesh(self.device.kind, (self.world_size,))
-        sizes = self.world_size // self.shards, self.shards
-        mesh = init_device_mesh(self.device.kind, sizes, mesh_dim_names=("replicate", "shard"))
+        ranks = torch.arange(self.world_size).view(-1, self.shards)
+        # Not by init_device_mesh: on CUDA it splits groups off that of all ranks. Those of torch 2.6 and 2.7 lack Gloo,
+        # which offloaded weights need, and 2.8 splits no group of two backends. Nor do they wait as long as that one.
+        groups = [dist.new_subgroups_by_enumeration(lines.tolist(), timeout=TIMEOUT)[0] for lines in (ranks.t(), ranks)]
         require_own_peers()
-        return mesh
+        return DeviceMesh.from_group(groups, self.device.kind, ranks, mesh_dim_names=("replicate", "shard"))
 
     def _offload_policy(self) -> OffloadPolicy:
         if not self.recipe.parallel.fsdp.offload:
