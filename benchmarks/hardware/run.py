@@ -71,6 +71,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="run pieces again that have passed")
     parser.add_argument("--traces", type=Path, help="keep the trace of one step of each cell in this directory")
     given = parser.parse_args()
+    end_pieces_on_sigterm()
     ends = time.monotonic() + 60 * given.minutes
     if given.wheels:
         for name in install_packages(Path(given.wheels), _PACKAGES):
@@ -106,6 +107,11 @@ def main() -> None:
     counts = ", ".join(f"{states.count(state)} {state}" for state in ("passed", "failed", "skipped"))
     print(f"{counts}, {not_begun} not begun; {given.results / 'README.md'}")
     raise SystemExit(1 if "failed" in states else 0)
+
+
+def end_pieces_on_sigterm() -> None:
+    """A piece has a process group of its own, and would go on alone on the device."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def install_packages(wheels: Path, packages: Path) -> list[str]:
@@ -183,10 +189,16 @@ def run_piece(piece: Piece, environment: dict[str, str], limit: float) -> dict[s
         shutil.rmtree(scratch, ignore_errors=True)
     said_state = content.pop("state", "passed")
     state = said_state if child.returncode == 0 else "failed"
-    summary = f"ended after {limit:.0f} s" if timed_out else content.pop("summary", said[-1] if said else "")
+    told = content.pop("summary", "")
+    if timed_out:
+        told = f"ended after {limit:.0f} s"
+    elif child.returncode < 0:
+        told = f"ended by {signal.Signals(-child.returncode).name}"
+    elif not told or (child.returncode and "tests" not in content):
+        told = said[-1] if said else ""
     result = {
         "state": state,
-        "summary": summary,
+        "summary": told,
         "timed_out": timed_out,
         "seconds": round(time.monotonic() - begun, 1),
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -45,15 +47,40 @@ WRITES = 'import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(\'{"summary"
     [
         (WRITES, 60, {"state": "passed", "summary": "9 tokens/s"}),
         (WRITES.replace("summary", "state").replace("9 tokens/s", "skipped"), 60, {"state": "skipped"}),
-        (WRITES + "; sys.exit('out of memory')", 60, {"state": "failed", "output": ["out of memory"]}),
+        (WRITES + "; sys.exit('out of memory')", 60, {"state": "failed", "summary": "out of memory"}),
+        ("import os; os.kill(os.getpid(), 9)", 60, {"state": "failed", "summary": "ended by SIGKILL"}),
         ("import time; time.sleep(600)", 0.5, {"state": "failed", "timed_out": True, "summary": "ended after 0 s"}),
     ],
-    ids=["passes", "skips", "fails", "takes too long"],
+    ids=["passes", "skips", "fails", "is killed", "takes too long"],
 )
 def test_result_of_a_piece_says_how_it_ended(run: Any, code: str, limit: float, expected: dict[str, Any]) -> None:
     result = run.run_piece(program(run, "piece", code), run.environment_of_pieces(Path("packages")), limit)
     assert {key: result.get(key) for key in expected} == expected
     assert not list(run._WORK.iterdir())
+
+
+_ALONE = """
+import sys
+from pathlib import Path
+from hardware import run
+
+run._WORK = Path(sys.argv[1])
+run.end_pieces_on_sigterm()
+run.run_piece(run.Piece("piece", ("-c", sys.argv[2], "{out}")), run.environment_of_pieces(Path("packages")), 60)
+"""
+
+
+def test_piece_ends_with_the_run_that_is_terminated(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    code = f"import os, pathlib, time; pathlib.Path({str(begun)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks")}
+    child = subprocess.Popen([sys.executable, "-c", _ALONE, str(tmp_path / "work"), code], env=environment)
+    ends = time.monotonic() + 60
+    while not (begun.exists() and begun.read_text()) and time.monotonic() < ends:
+        time.sleep(0.02)
+    child.terminate()
+    assert child.wait(60) == 143
+    assert not Path(f"/proc/{begun.read_text()}").exists() and not list((tmp_path / "work").iterdir())
 
 
 def test_pieces_are_kept_one_by_one_and_none_is_begun_too_late(run: Any, tmp_path: Path) -> None:
