@@ -15,6 +15,7 @@ _PEAK_FLOPS = {
     "A100": 312e12,
     "A800": 312e12,
     "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
     "H100": 989e12,
     "H800": 989e12,
     "H200": 989e12,
@@ -86,6 +87,9 @@ class CudaDevice(Device):
 
     @property
     def peak_flops(self) -> float | None:
+        if " MIG " in self.name:
+            # A part of the chip, named after the whole.
+            return None
         return next((flops for chip, flops in _PEAK_FLOPS.items() if chip in self.name), None)
 
     def versions(self) -> dict[str, str | None]:

@@ -83,7 +83,8 @@ def known_name(name: str) -> str:
 
 def _entry(name: str) -> dict[str, Any] | None:
     def is_meant(entry: dict[str, Any]) -> bool:
-        return name == entry["title"] or re.search(entry["reports"], name) is not None
+        # A part of a chip (MIG) is named after the whole.
+        return name == entry["title"] or (re.search(entry["reports"], name) is not None and " MIG " not in name)
 
     return next((entry for entry in table().values() if is_meant(entry)), None)
 

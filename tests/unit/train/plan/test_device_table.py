@@ -74,6 +74,8 @@ def test_every_figure_of_speed_has_a_source_and_a_unit() -> None:
         ("NVIDIA A100-SXM4-40GB", "NVIDIA A100 40 GB"), ("NVIDIA A800-SXM4-80GB", "NVIDIA A800 80 GB"),
         ("Ascend910B4-1", "Ascend 910B4-1 (Atlas A2)"), ("Ascend910B4", "Ascend 910B4 (Atlas A2)"),
         ("Ascend910_9392", "one die of Ascend 910C (Atlas A3)"), ("910B3", "Ascend 910B3 (Atlas A2)"),
+        ("NVIDIA H100 NVL", "NVIDIA H100 NVL"),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "NVIDIA A100-SXM4-80GB MIG 1g.10gb"),
         ("NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 4090 D"), ("Ascend910ProB", "Ascend910ProB"),
     ],
 )  # fmt: skip

@@ -1,0 +1,29 @@
+"""What a CUDA device says of itself, without one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ascendtune.machine.torch_backend.cuda import CudaDevice
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H100 NVL", 835e12),
+        ("NVIDIA H20", 148e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None),
+        ("Tesla V100-SXM2-32GB", None),
+    ],
+)
+def test_peak_is_that_of_the_whole_chip_or_not_known(
+    name: str, peak: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of a chip would have the `mfu` of the whole."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: name)
+    assert CudaDevice().peak_flops == peak
