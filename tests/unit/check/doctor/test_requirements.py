@@ -14,7 +14,7 @@ from ascend_node.outside import outside_of
 from ascend_node.scenarios import HEALTHY
 from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.doctor.requirements import advice_for, seen_pair
+from ascendtune.check.doctor.requirements import advice_for, seen_pair, supported_ranges
 from ascendtune.machine.compatibility import wheels
 
 Lay = Callable[..., Outside]
@@ -60,7 +60,8 @@ def test_every_finding_about_packages_has_the_same_remedy(lay: Lay) -> None:
     packages = {"torch": "2.5.1", "torch-npu": "2.5.1", "numpy": "2.1.2", "peft": "0.17.1", "transformers": "5.2.0"}
     found = [each for each in examine(lay(replace(HEALTHY, packages=packages)), _CODES).findings if each.remedy]
     assert len(found) > 3 and len({each.remedy for each in found}) == 1
-    assert found[0].remedy == "pip install torch==2.6.0 torch-npu==2.6.0 'peft>=0.18,<1' numpy==1.26.4"
+    peft = f"peft{supported_ranges()['peft']}"
+    assert found[0].remedy == f"pip install torch==2.6.0 torch-npu==2.6.0 '{peft}' numpy==1.26.4"
 
 
 def test_another_cann_is_advised_only_where_no_wheel_fits(lay: Lay) -> None:
