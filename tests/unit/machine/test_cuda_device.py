@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
@@ -27,3 +30,30 @@ def test_peak_is_that_of_the_whole_chip_or_not_known(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: name)
     assert CudaDevice().peak_flops == peak
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_memory_that_cannot_be_locked_leaves_no_error_behind(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that fails leaves its error in the CUDA runtime; the check after the next kernel takes and raises it."""
+    left: list[int] = []
+    unlocked: list[int] = []
+
+    def register(address: int, size: int, flags: int) -> int:
+        left.extend([code] if code else [])
+        return code
+
+    def kernel(*_: Any, **__: Any) -> None:
+        if left:
+            raise RuntimeError(f"CUDA error: {left.pop()}")
+
+    cudart = SimpleNamespace(cudaHostRegister=register, cudaHostUnregister=unlocked.append)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
+    buffer = torch.empty(8, dtype=torch.uint8)
+    address = buffer.data_ptr()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "ones", kernel)
+        CudaDevice().pin(buffer)
+        kernel()
+    del buffer
+    assert unlocked == ([] if code else [address])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import weakref
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -73,6 +74,10 @@ class CudaDevice(Device):
             # Pages that cannot be locked are copied to as well, only slower.
             if int(cudart.cudaHostRegister(buffer.data_ptr(), buffer.nbytes, _REGISTER_PORTABLE)) == 0:
                 weakref.finalize(buffer, cudart.cudaHostUnregister, buffer.data_ptr())
+            else:
+                # CUDA remembers the error, and torch raises it after whichever kernel is next.
+                with suppress(RuntimeError):
+                    torch.ones(1, device=self.torch_device)
 
     @property
     def supports_bf16(self) -> bool:
