@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from ascendtune.core import log
-from ascendtune.core.errors import AscendtuneError, DataError, MachineError, Stopped, disk_fault
+from ascendtune.core.errors import AscendtuneError, DataError, InputError, MachineError, Stopped, disk_fault
 from ascendtune.core.exit_cause import OUT_OF_MEMORY, exit_cause_of_worker
 from ascendtune.core.foreign_json import first_line
 from ascendtune.core.locks import file_lock
@@ -108,6 +108,7 @@ def _train(
     barrier.close()
     device: Device = find_device(int(os.environ.get("LOCAL_RANK", "0")))
     device.activate()
+    _set_torch_defaults(device, held)
     strategy = make_strategy(recipe, device, model_directory)
     held.callback(strategy.close)
     # A collective: no rank goes on before all have arrived.
@@ -165,6 +166,26 @@ def _set_deterministic(recipe: Recipe, held: ExitStack) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         held.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
         torch.use_deterministic_algorithms(True)
+
+
+def _set_torch_defaults(device: Device, held: ExitStack) -> None:
+    """Compute as in a process of its own: the program that calls `fit` may have changed what torch does by default.
+
+    Raises:
+        InputError: the call is inside torch.autocast, which keeps its casts of the weights from one step to the next.
+    """
+    if torch.is_autocast_enabled(device.torch_device.type):
+        raise InputError(
+            "the training was called inside torch.autocast",
+            code="called-in-autocast",
+            remedy="call it outside; the recipe's precision says what is computed in which type",
+        )
+    held.callback(torch.set_default_dtype, torch.get_default_dtype())
+    torch.set_default_dtype(torch.float32)
+    held.enter_context(torch.inference_mode(mode=False))
+    held.enter_context(torch.enable_grad())
+    if torch.get_default_device().type != "cpu":
+        held.enter_context(torch.device("cpu"))
 
 
 def _open_data(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +110,62 @@ def test_errors_of_a_resumed_run_name_arguments_of_fit(
         fit({**recipe, "run_dir": str(tmp_path / "other"), "checkpoint": {"resume": str(checkpoint)}})
     assert caught.value.code == "checkpoint-of-another-run" and "trust_checkpoint=True" in caught.value.remedy
     assert "--" not in caught.value.remedy
+
+
+@pytest.fixture
+def trained(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[float]]:
+    """Trains two steps, anew at each call; returns the losses."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    runs = itertools.count()
+
+    def losses() -> list[float]:
+        recipe = {
+            "run_dir": str(tmp_path / f"run{next(runs)}"),
+            "model": {"path": str(tiny_model)},
+            "method": {"tuner": "lora"},
+            "optim": {"max_steps": 2, "learning_rate": 0.01},
+        }
+        return [each["loss"] for each in fit(recipe, rows=[GOOD] * 4).run.read_metrics()]
+
+    return losses
+
+
+@contextmanager
+def default_dtype(dtype: Any) -> Iterator[None]:
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+        assert torch.get_default_dtype() == dtype
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_defaults_of_torch_that_a_program_has_changed_do_not_reach_the_training(
+    trained: Callable[[], list[float]],
+) -> None:
+    import torch
+
+    expected = trained()
+    for context in (
+        torch.no_grad(),
+        torch.inference_mode(),
+        torch.device("meta"),
+        default_dtype(torch.float64),
+        default_dtype(torch.bfloat16),
+    ):
+        with context:
+            assert trained() == expected, context
+    with torch.no_grad():
+        trained()
+        assert not torch.is_grad_enabled(), "the caller's setting is restored"
+
+
+def test_training_inside_autocast_is_refused(trained: Callable[[], list[float]]) -> None:
+    import torch
+
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(AscendtuneError) as caught:
+        trained()
+    assert caught.value.code == "called-in-autocast"
