@@ -104,9 +104,11 @@ class _Column:
 
     def is_prose(self) -> bool:
         """Whether its values are texts, and not numbers, dates, links or identifiers."""
+        return len(self.texts) >= 0.5 * max(1, len(self.values)) and self.is_prose_where_filled()
+
+    def is_prose_where_filled(self) -> bool:
+        """The same of a column that may be empty in most rows: not every question has a passage."""
         texts = self.texts
-        if len(texts) < 0.5 * max(1, len(self.values)):
-            return False
         return sum(map(_is_prose, texts)) > 0.5 * len(texts)
 
     def is_truth(self) -> bool:
@@ -215,7 +217,7 @@ def _inside(columns: Sequence[_Column]) -> Guess | None:
             return _guess("pairs", "scored", found, certain=question.is_named("question"))
         if question and column.is_named("answer") and values and all(map(_holds_texts, values)):
             # SQuAD's: several readings of one answer, and where each stands in the context.
-            context = [each for each in columns if each.is_named("context") and each.is_prose()]
+            context = [each for each in columns if each.is_named("context") and each.is_prose_where_filled()]
             words = {"instruction": question.name, "output": f"{column.name}.text.0"}
             with_context = {"input": context[0].name} if context else {}
             return Guess("conversations", "alpaca", words | with_context, certain=question.is_named("question"))
@@ -304,8 +306,9 @@ def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -
     truths = [each for each in columns if each.is_named("label") and each.is_truth()]
     if truths:
         return _guess("singles", "unpaired", {**found, "label": truths[0]}, certain=certain)
-    system = [each for each in prose if each.is_named("system") and each not in (question, answer)]
-    context = [each for each in prose if each.is_named("context") and each not in (question, answer)]
+    filled = [each for each in columns if each not in (question, answer) and each.is_prose_where_filled()]
+    system = [each for each in filled if each.is_named("system")]
+    context = [each for each in filled if each.is_named("context")]
     if not context and question.name.strip().lower() == "instruction":
         context = [each for each in columns if each.name.strip().lower() == "input" and each.texts]
     if context:

@@ -195,3 +195,13 @@ def test_question_and_answer_inside_an_object_are_named_by_their_paths() -> None
     unnamed = guess([{"data": {"x": {"y": f"What is {i}?"}, "z": f"It is {i}."}} for i in range(9)])
     assert unnamed is not None and not unnamed.certain
     assert unnamed.columns == {"prompt": "data.x.y", "completion": "data.z"}
+
+
+@pytest.mark.parametrize(("name", "word"), [("context", "input"), ("system_prompt", "system")])
+def test_a_passage_or_system_prompt_that_few_rows_have_is_kept(name: str, word: str) -> None:
+    rows = [
+        {"instruction": f"Tell me about {n}.", name: f"It is {n}." if n % 4 == 0 else None, "response": f"It {n}."}
+        for n in range(20)
+    ]
+    found = guess(rows)
+    assert found is not None and found.certain and found.columns[word] == name
