@@ -203,6 +203,24 @@ def test_card_has_data_settings_curve_evaluation_and_versions(run: RunDir) -> No
     assert card.count("\n| ") < 45 and "lora" not in card and "track" not in card
 
 
+def test_card_of_weights_from_before_the_last_step_ends_with_their_step(run: RunDir) -> None:
+    run.update(exported_step=30)
+    assert "weights of step" not in model_card(run, "hf:o/m", None, with_picture=False)
+    run.metrics.write_text('{"step": 1, "loss": 2.5}\n{"step": 12, "loss": 1.5}\n{"step": 30, "loss": 0.5}\n')
+    run.update(exported_step=12)
+    card = model_card(run, "hf:o/m", None, with_picture=False)
+    assert "These are the weights of step 12." in card and "to 1.5 at step 12." in card
+    assert "| 12 | 0.8333 |" in card and "| 30 | 0.3333 |" not in card
+
+
+def test_card_has_no_evaluations_of_other_rows(run: RunDir) -> None:
+    run.evaluations.write_text(
+        '{"step": 10, "loss": 0.1, "data_hash": "a"}\n{"step": 30, "loss": 0.7, "data_hash": "b"}\n'
+    )
+    card = model_card(run, "hf:o/m", None, with_picture=False)
+    assert "| 30 | 0.7 |" in card and "| 10 |" not in card
+
+
 def test_base_is_known_only_where_the_hub_s_cache_says_so(run: RunDir) -> None:
     run.rewrite_recipe(yaml.safe_dump({"model": {"path": "Qwen/Qwen3-8B"}}), {})
     assert base_on_hub(run) is None, "a relative directory may have this name"

@@ -111,13 +111,17 @@ def model_card(
         repository: HUB:OWNER/NAME of the model, with `hf` or `modelscope` as HUB.
         base: id of the base model on this hub, if it has one.
         weights: directory of the exported weights of a checkpoint; the default is the run's final weights.
-        step: of that checkpoint; losses of later steps are left out.
+        step: of that checkpoint; losses of later steps are left out. The final weights may also be those of an earlier
+            step than the last one: of the best evaluation, or from before the run went on.
 
     Raises:
         RecipeError: the model's config is damaged.
         MachineError: a record of the run is damaged.
     """
     recipe, record = _recipe(run), run.read()
+    exported = record.get("exported_step")
+    if step is None and _is_number(exported) and exported != run.last_step():
+        step = exported
     lines = [*_head(run, weights or run.model, recipe, repository, base), "## Data", "", *_data(run)]
     lines += ["## Training", "", *_table(("setting", "value"), _settings(recipe, record)), ""]
     steps = [each for each in _until(step, run.read_metrics()) if _is_number(each.get("loss"))]
@@ -128,7 +132,7 @@ def model_card(
                   f"{steps[-1]['loss']:.4g} at step {_shown(steps[-1].get('step'))}.", ""]  # fmt: skip
     if with_picture:
         lines += [f"![Loss, learning rate, gradient norm and throughput of the run]({PICTURE})", ""]
-    evaluations = [each for each in _until(step, run.read_evaluations()) if _is_number(each.get("loss"))]
+    evaluations = [each for each in _until(step, run.comparable_evaluations()) if _is_number(each.get("loss"))]
     if evaluations:
         extras = [name for name in SHOWN_EXTRAS if any(_is_number(each.get(name)) for each in evaluations)]
         rows = [[_shown(each.get(name)) for name in ("step", "loss", *extras)] for each in _some(evaluations)]
