@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _STEPS_SHOWN = 12
 _REWARDS = ("accuracy", "margin")
 """Metrics compared besides the loss, if all runs record them."""
+_OF_TOKENS = {"pretrain", "sft"}
+"""Kinds of loss that are means over labelled tokens; the others are over pairs or answers, as many in each step."""
 
 
 def compare(
@@ -52,6 +54,9 @@ def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
     metrics = [_of_steps(run.read_metrics()) for run in runs]
     evaluations = [_evaluations(run) for run in runs]
     recipes = _recipes(runs)
+    kinds = None if recipes is None else [kind_of_loss(recipe) for recipe in recipes]
+    rewards = [name for name in _REWARDS if all(any(name in each for each in run.values()) for run in metrics)]
+    means = {name: _means(metrics, name, by_tokens=_OF_TOKENS.issuperset(kinds or ())) for name in ("loss", *rewards)}
     data = [run.read().get("data_hash") for run in runs]
     return {
         "runs": [str(run) for run in runs],
@@ -60,15 +65,16 @@ def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
         "same_data": len(set(data)) == 1 if all(data) else None,
         "first_common_step": min(set.intersection(*map(set, metrics)), default=None),
         "first_different_batch": _first_different_batch(metrics),
-        "loss_kinds": None if recipes is None else [kind_of_loss(recipe) for recipe in recipes],
+        "loss_kinds": kinds,
         "loss": _curves(metrics, "loss"),
         "steps_without_number": [_steps_without_number(each) for each in metrics],
-        **{
-            name: _curves(metrics, name)
-            for name in _REWARDS
-            if all(any(name in record for record in each.values()) for each in metrics)
-        },
-        **({"evaluation_loss": _curves(evaluations, "loss")} if sum(map(bool, evaluations)) > 1 else {}),
+        **{name: _curves(metrics, name) for name in rewards},
+        **{f"mean_{name}": values for name, values in means.items() if values},
+        **(
+            {"evaluation_loss": _curves(evaluations, "loss"), "same_evaluation_data": _same_rows(evaluations)}
+            if sum(map(bool, evaluations)) > 1
+            else {}
+        ),
     }
 
 
@@ -87,6 +93,58 @@ def _curves(metrics: list[dict[int, dict[str, Any]]], name: str) -> dict[int, li
     """Step -> the value in each run; NaN where it was not finite, None if the run did not record it."""
     steps = sorted({step for each in metrics for step in each})
     return {step: [_value(each.get(step, {}), name) for each in metrics] for step in steps}
+
+
+def _means(metrics: list[dict[int, dict[str, Any]]], name: str, *, by_tokens: bool) -> dict[int, list[float | None]]:
+    """The steps that all runs recorded -> the mean in each run since the step before.
+
+    A record is a mean since the last one: that of one step and that of ten are not comparable. Empty if the runs
+    recorded the same steps.
+    """
+    common = sorted(set.intersection(*map(set, metrics)))
+    if not common:
+        return {}
+    begin = min(_begin(sorted(each), common[0]) for each in metrics)
+    kept = [{step: each[step] for step in sorted(each) if begin < step <= common[-1]} for each in metrics]
+    if all(len(each) == len(common) for each in kept):
+        return {}
+    means = [_run_means(each, set(common), begin, name, by_tokens=by_tokens) for each in kept]
+    return {step: [each[step] for each in means] for step in common}
+
+
+def _begin(steps: list[int], first: int) -> int:
+    """The step before those that the record of step `first` is about."""
+    at = steps.index(first)
+    usual = steps[1] - steps[0] if len(steps) > 1 else first
+    return steps[at - 1] if at else max(0, first - usual)
+
+
+def _run_means(
+    records: dict[int, dict[str, Any]], ends: set[int], begin: int, name: str, *, by_tokens: bool
+) -> dict[int, float | None]:
+    means, window, before = dict[int, float | None](), list[tuple[float | None, float]](), begin
+    for step, record in records.items():
+        tokens = record.get("labelled_tokens") if by_tokens else None
+        window.append((_value(record, name), tokens if isinstance(tokens, int) and tokens > 0 else step - before))
+        before = step
+        if step in ends:
+            means[step] = _mean(window)
+            window = []
+    return means
+
+
+def _mean(window: list[tuple[float | None, float]]) -> float | None:
+    """Of values with weights; NaN and missing ones do not count unless there are no others."""
+    numbers = [(value, weight) for value, weight in window if value is not None and not math.isnan(value)]
+    if len(window) == 1 or not numbers:
+        return window[-1][0]
+    return sum(value * weight for value, weight in numbers) / sum(weight for _, weight in numbers)
+
+
+def _same_rows(evaluations: list[dict[int, dict[str, Any]]]) -> bool | None:
+    """Whether all evaluations are of the same rows; None if it is not recorded."""
+    hashes = {record.get("data_hash") for each in evaluations for record in each.values()}
+    return None if None in hashes else len(hashes) == 1
 
 
 def _value(record: dict[str, Any], name: str) -> float | None:
@@ -165,7 +223,9 @@ def _lines(compared: dict[str, Any]) -> list[str]:
     if len(set(kinds)) > 1:
         named = "; ".join(f"{name} {kind}" for name, kind in zip(names, kinds, strict=True))
         lines += [f"the losses are of different kinds and not comparable: {named}", ""]
-    lines.append(_table_of(compared["loss"], "step", names))
+    if "mean_loss" in compared:
+        lines += ["the runs did not record the same steps: a value is the mean since the step above it", ""]
+    lines.append(_table_of(compared, "loss", "step", names))
     lines += [
         f"{name}: the loss of {count_of(len(steps), 'step')} is not a number, first at step {steps[0]}"
         for name, steps in zip(names, compared["steps_without_number"], strict=True)
@@ -173,7 +233,9 @@ def _lines(compared: dict[str, Any]) -> list[str]:
     ]
     for name in (*_REWARDS, "evaluation_loss"):
         if name in compared:
-            lines += ["", _table_of(compared[name], name.replace("_", " "), names)]
+            lines += ["", _table_of(compared, name, name.replace("_", " "), names)]
+    if compared.get("same_evaluation_data") is False:
+        lines.append("the evaluations are of different rows, and not comparable")
     return lines
 
 
@@ -186,11 +248,13 @@ def _batches(compared: dict[str, Any]) -> str:
     return f"; the batches differ from step {step} on"
 
 
-def _table_of(curves: dict[int, list[float | None]], title: str, names: list[str]) -> str:
+def _table_of(compared: dict[str, Any], name: str, title: str, names: list[str]) -> str:
     """The steps recorded by all runs, or else all steps; below them the last record of each run and its step."""
     from ascendtune.cli.terminal import table
 
-    steps = [(step, values) for step, values in curves.items() if None not in values] or list(curves.items())
+    curves: dict[int, list[float | None]] = compared[name]
+    means: dict[int, list[float | None]] = compared.get(f"mean_{name}", curves)
+    steps = [(step, values) for step, values in means.items() if None not in values] or list(curves.items())
     shown = steps if len(steps) <= _STEPS_SHOWN else _spread(steps, _STEPS_SHOWN)
     rows = [[str(step), *map(_figure, values)] for step, values in shown]
     last = [_last(curves, index) for index in range(len(names))]

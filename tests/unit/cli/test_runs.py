@@ -206,6 +206,38 @@ def test_compare_shows_evaluation_losses_that_two_of_three_runs_have(ascendtune:
     assert compared["evaluation_loss"] == {"10": [2.5, 2.5, None]}
 
 
+def test_compare_of_a_run_that_recorded_every_step_with_one_that_recorded_every_third(
+    ascendtune: Any, runs: Path
+) -> None:
+    every = [(1, 6.0, 10), (2, 4.0, 30), (3, 2.0, 60), (4, None, 10), (5, 3.0, 10), (6, 1.0, 30), (7, 0.5, 10)]
+    third = [(3, 3.0, 100), (6, 1.5, 40)]
+    for name, steps in (("a", every), ("b", third)):
+        records = [{"step": step, "loss": loss, "labelled_tokens": tokens} for step, loss, tokens in steps]
+        (runs / name / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    shown = ascendtune("runs", "compare", "runs/a", "runs/b").stdout
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["3", "3.000000", "3.000000"] in lines and ["6", "1.500000", "1.500000"] in lines
+    assert ["last", "0.500000", "1.500000"] in lines and "a value is the mean since the step above it" in shown
+    compared = json.loads(ascendtune("runs", "compare", "runs/a", "runs/b", "--json").stdout)
+    assert compared["loss"]["3"] == [2.0, 3.0] and compared["mean_loss"] == {"3": [3.0, 3.0], "6": [1.5, 1.5]}
+
+
+def test_compare_with_a_run_that_began_at_a_later_step_averages_nothing(ascendtune: Any, runs: Path) -> None:
+    for name, begin in (("a", 1), ("b", 4)):
+        records = [{"step": step, "loss": 1 / step} for step in range(begin, 7)]
+        (runs / name / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    compared = json.loads(ascendtune("runs", "compare", "runs/a", "runs/b", "--json").stdout)
+    assert "mean_loss" not in compared and compared["loss"]["4"] == [0.25, 0.25]
+
+
+def test_compare_says_that_evaluations_are_of_different_rows(ascendtune: Any, runs: Path) -> None:
+    for name, rows in (("a", "x"), ("b", "y")):
+        (runs / name / "eval.jsonl").write_text(json.dumps({"step": 10, "loss": 2.5, "data_hash": rows}) + "\n")
+    assert "different rows, and not comparable" in ascendtune("runs", "compare", "runs/a", "runs/b").stdout
+    shutil.copy(runs / "a" / "eval.jsonl", runs / "b")
+    assert "different rows" not in ascendtune("runs", "compare", "runs/a", "runs/b").stdout
+
+
 def test_compare_of_unlike_runs(ascendtune: Any, runs: Path) -> None:
     for name, steps, stage in (("a", (3, 6, 9), "sft"), ("b", (6,), "preference")):
         run = RunDir(runs / name)
