@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,22 @@ def import_matplotlib() -> Any:
         raise MachineError(
             "a picture needs matplotlib", code="package-missing", remedy="pip install matplotlib"
         ) from error
+
+
+@contextmanager
+def figure_style(matplotlib: Any, text: str, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Context that draws in the style of matplotlib with `settings`, whatever style the user's files or program set.
+
+    Args:
+        text: what the fonts should have letters for.
+    """
+    # "$" in a name does not begin a formula. Text of an SVG stays text, drawn by the viewer's fonts.
+    own = {"font.sans-serif": fonts_for(text), "font.size": 9, "svg.fonttype": "none", "text.parse_math": False}
+    # Letters that no font has are drawn as boxes; a warning for each would not help.
+    with matplotlib.rc_context(), warnings.catch_warnings(action="ignore"):
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update({**own, **settings})
+        yield
 
 
 def fonts_for(text: str) -> list[str]:

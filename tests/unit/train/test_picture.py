@@ -54,6 +54,22 @@ def test_what_is_recorded_is_drawn_in_every_panel(tmp_path: Path) -> None:
         assert panel in words
 
 
+@pytest.mark.long
+def test_a_name_with_dollars_and_a_style_of_the_user_s_own_change_nothing(tmp_path: Path) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    run = recorded(tmp_path, [4.0, 2.0, 1.0])
+    draw(run)
+    shapes = len(list(ElementTree.parse(tmp_path / "loss.svg").iter()))
+    named = tmp_path / "$USER-$SLURM_JOB_ID"
+    named.mkdir()
+    # LaTeX is not installed, and would not take the name.
+    with matplotlib.rc_context({"text.usetex": True, "axes.grid": True, "font.size": 40}):
+        assert len(draw(recorded(named, [4.0, 2.0, 1.0]))) == 2
+        assert matplotlib.rcParams["font.size"] == 40
+    assert named.name in text_of(named / "loss.svg")
+    assert len(list(ElementTree.parse(named / "loss.svg").iter())) == shapes
+
+
 def test_nothing_recorded_draws_nothing(tmp_path: Path) -> None:
     assert draw(RunDir(tmp_path)) == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS
 from ascendtune.check.bench.judge import LEAST_EFFICIENCY, Row
 from ascendtune.check.bench.language import say
-from ascendtune.core.figure import fonts_for, import_matplotlib, write_figure
+from ascendtune.core.figure import figure_style, import_matplotlib, write_figure
 
 _INK, _QUIET, _LINES = "#e4e7ec", "#667085", ("#1f4e8c", "#d9541e", "#2f6f60", "#8c6d1f", "#6a3d9a")
 
@@ -22,12 +21,9 @@ def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
         MachineError: matplotlib is not installed, or the file cannot be written.
     """
     matplotlib = import_matplotlib()
-    settings = {"svg.fonttype": "none", "font.size": 9, "font.sans-serif": fonts_for(title + say(COMPARISONS[0]))}
-    # Text stays text: letters that no font of this machine has are drawn by the viewer's.
-    with matplotlib.rc_context(settings), warnings.catch_warnings(action="ignore"):
+    with figure_style(matplotlib, title + say(COMPARISONS[0]), {}):
         figure = matplotlib.figure.Figure(figsize=(9, 6), layout="constrained")
-        # "$" would begin a formula.
-        figure.suptitle(title.replace("$", r"\$"), x=0.01, ha="left", fontsize=12, fontweight="bold")
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
         axes = figure.subplots(2, 2)
         for column, comparison in enumerate(COMPARISONS):
             members = [each for each in rows if each.comparison == comparison and each.result.repeats]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from ascendtune.core.errors import MachineError
-from ascendtune.core.figure import fonts_for, import_matplotlib, write_figure
+from ascendtune.core.figure import figure_style, import_matplotlib, write_figure
 from ascendtune.core.log import warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_count
@@ -39,15 +38,8 @@ def draw(run: RunDir) -> list[Path]:
     except MachineError:
         warn("no picture of the loss: pip install matplotlib")
         return []
-    settings = {
-        "font.size": 9,
-        "font.sans-serif": fonts_for(run.path.resolve().name),
-        "svg.fonttype": "none",
-        "axes.titlesize": 10,
-        "axes.titlelocation": "left",
-    }
-    # Letters that no font has are drawn as boxes; a warning for each would not help.
-    with matplotlib.rc_context(settings), warnings.catch_warnings(action="ignore"):
+    settings = {"axes.titlesize": 10, "axes.titlelocation": "left"}
+    with figure_style(matplotlib, run.path.resolve().name, settings):
         figure = matplotlib.figure.Figure(figsize=(9, 6.4), layout="constrained")
         _compose(figure, run, steps, _Records(list(run.read_evaluations())))
         paths = [run.path / f"loss.{kind}" for kind in ("png", "svg")]
