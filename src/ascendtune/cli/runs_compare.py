@@ -104,7 +104,7 @@ def _means(metrics: list[dict[int, dict[str, Any]]], name: str, *, by_tokens: bo
     common = sorted(set.intersection(*map(set, metrics)))
     if not common:
         return {}
-    begin = min(_begin(sorted(each), common[0]) for each in metrics)
+    begin = min(_begin(each, common[0]) for each in metrics)
     kept = [{step: each[step] for step in sorted(each) if begin < step <= common[-1]} for each in metrics]
     if all(len(each) == len(common) for each in kept):
         return {}
@@ -112,11 +112,14 @@ def _means(metrics: list[dict[int, dict[str, Any]]], name: str, *, by_tokens: bo
     return {step: [each[step] for each in means] for step in common}
 
 
-def _begin(steps: list[int], first: int) -> int:
+def _begin(records: dict[int, dict[str, Any]], first: int) -> int:
     """The step before those that the record of step `first` is about."""
-    at = steps.index(first)
-    usual = steps[1] - steps[0] if len(steps) > 1 else first
-    return steps[at - 1] if at else max(0, first - usual)
+    steps, tokens = sorted(records), records[first].get("tokens")
+    if at := steps.index(first):
+        return steps[at - 1]
+    if len(steps) == 1 or (tokens is not None and tokens == records[first].get("tokens_seen")):
+        return 0
+    return max(0, first - (steps[1] - first))
 
 
 def _run_means(

@@ -210,16 +210,18 @@ def test_compare_of_a_run_that_recorded_every_step_with_one_that_recorded_every_
     ascendtune: Any, runs: Path
 ) -> None:
     every = [(1, 6.0, 10), (2, 4.0, 30), (3, 2.0, 60), (4, None, 10), (5, 3.0, 10), (6, 1.0, 30), (7, 0.5, 10)]
-    third = [(3, 3.0, 100), (6, 1.5, 40)]
+    # A checkpoint was written after step 5.
+    third = [(3, 3.0, 100), (5, 3.0, 20), (6, 1.0, 30)]
     for name, steps in (("a", every), ("b", third)):
         records = [{"step": step, "loss": loss, "labelled_tokens": tokens} for step, loss, tokens in steps]
+        records[0] |= {"tokens": 120, "tokens_seen": 120}
         (runs / name / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
     shown = ascendtune("runs", "compare", "runs/a", "runs/b").stdout
     lines = [line.split() for line in shown.splitlines()]
-    assert ["3", "3.000000", "3.000000"] in lines and ["6", "1.500000", "1.500000"] in lines
-    assert ["last", "0.500000", "1.500000"] in lines and "a value is the mean since the step above it" in shown
+    assert ["3", "3.000000", "3.000000"] in lines and ["5", "3.000000", "3.000000"] in lines
+    assert ["last", "0.500000", "1.000000"] in lines and "a value is the mean since the step above it" in shown
     compared = json.loads(ascendtune("runs", "compare", "runs/a", "runs/b", "--json").stdout)
-    assert compared["loss"]["3"] == [2.0, 3.0] and compared["mean_loss"] == {"3": [3.0, 3.0], "6": [1.5, 1.5]}
+    assert compared["loss"]["3"] == [2.0, 3.0] and compared["mean_loss"]["5"] == [3.0, 3.0]
 
 
 def test_compare_with_a_run_that_began_at_a_later_step_averages_nothing(ascendtune: Any, runs: Path) -> None:

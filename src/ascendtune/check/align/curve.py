@@ -32,6 +32,7 @@ class Curve:
         labelled_tokens: (records,) float64, NaN where not recorded.
         batch_hashes: (records,) names of the rows of the last step of a record; None where not recorded.
         resolution: half a unit of the last digit that losses were written with; 0 at full precision.
+        is_whole: each record is known to be about all steps since the one before, the first one from step 1 on.
     """
 
     steps: NDArray[np.int64]
@@ -42,6 +43,7 @@ class Curve:
     batch_hashes: tuple[str | None, ...]
     resolution: float
     readings: tuple[Reading, ...] = ("steps", "tokens", "single")
+    is_whole: bool = False
 
     @classmethod
     def of_records(
@@ -50,9 +52,9 @@ class Curve:
         """A curve from dictionaries.
 
         Args:
-            names: `step` and `loss`, and any of `grad_norm`, `learning_rate`, `labelled_tokens` and `batch_hash`, to
-                the key in a record. A record without step or loss, such as an evaluation, is left out. Of records of
-                the same step, as after a resume, the last counts.
+            names: `step` and `loss`, and any of `grad_norm`, `learning_rate`, `labelled_tokens`, `batch_hash`, `tokens`
+                of the record and `tokens_seen` since step 1, to the key in a record. A record without step or loss,
+                such as an evaluation, is left out. Of records of the same step, as after a resume, the last counts.
             rounded: losses were rounded to decimal places when they were written, so their digits are counted.
             source: the file, for messages.
 
@@ -96,6 +98,7 @@ class Curve:
         missing = np.full(len(unique), np.nan)
         values = {name: columns[name][last] if name in columns else missing for name in _COLUMNS}
         hashes = tuple(batch_hashes[each] for each in last.tolist())
+        of_record, seen = (columns[name][last[0]] if name in columns else np.nan for name in ("tokens", "tokens_seen"))
         return cls(
             unique,
             values["loss"],
@@ -104,6 +107,7 @@ class Curve:
             values["labelled_tokens"],
             hashes,
             resolution,
+            is_whole=bool(of_record == seen),
         )
 
     @classmethod
@@ -114,6 +118,8 @@ class Curve:
 
     def is_sparse(self) -> bool:
         """Whether a record stands for several steps, as with `logging_steps` above 1."""
+        if self.is_whole:
+            return bool((np.diff(self.steps, prepend=0) > 1).any())
         gaps = np.diff(self.steps) if len(self.steps) > 1 else self.steps
         return bool(len(gaps) and np.median(gaps) > 1)
 

@@ -116,7 +116,7 @@ class _Windows:
         if reading in ("steps", "tokens"):
             # The steps before the first record may belong to an attempt whose log is lost.
             usual = int(np.median(np.diff(self.steps))) if len(self.steps) > 1 else int(self.steps[0])
-            first = min(max(0, int(self.steps[0]) - usual), int(self.steps[0]) - 1)
+            first = 0 if curve.is_whole else min(max(0, int(self.steps[0]) - usual), int(self.steps[0]) - 1)
             self.begins = np.concatenate(([first], self.steps[:-1]))
         self.edges = np.union1d(self.begins, self.steps)
         lengths = self.steps - self.begins

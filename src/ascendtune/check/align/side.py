@@ -24,8 +24,8 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.core.suggest import run_suggestion
 from ascendtune.recipe.changes import leaves_of
 
-_OURS = {name: name for name in ("step", "loss", "grad_norm", "learning_rate", "labelled_tokens", "batch_hash")}
 _TRAINER = {name: name for name in ("step", "loss", "grad_norm", "learning_rate")}
+_OURS = {name: name for name in (*_TRAINER, "labelled_tokens", "batch_hash", "tokens", "tokens_seen")}
 # LlamaFactory, src/llamafactory/train/callbacks.py (LogCallback).
 _LLAMAFACTORY = {"step": "current_steps", "loss": "loss", "learning_rate": "lr"}
 # Names of columns and TensorBoard tags, the likeliest first; compared in lower case, and behind the last " - " of
