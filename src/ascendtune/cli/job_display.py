@@ -63,7 +63,7 @@ class Silence:
     seconds: float
     """Since the last heartbeat of any rank."""
     step_seconds: float | None
-    """Duration of the last recorded step; None before the first."""
+    """How long a step of the last record took; None before the first."""
 
 
 def silence_of(job: Job) -> Silence | None:
@@ -77,12 +77,11 @@ def silence_of(job: Job) -> Silence | None:
     if not beats:
         return None
     seconds = time.monotonic() - max(beat.monotonic for beat in beats)
-    last = None
-    with suppress(AscendtuneError, OSError):
-        last = RunDir(job.run_dir).last_metrics()
-    measured = last.get("seconds") if last else None
-    step = measured.get("step") if isinstance(measured, dict) else None
-    pace = float(step) if isinstance(step, int | float) else None
+    pace = None
+    with suppress(AscendtuneError, OSError, LookupError, TypeError, ValueError, ArithmeticError):
+        # A record is about the steps since the one before. Other programs may have written them.
+        *before, last = RunDir(job.run_dir).newest_metrics(2)
+        pace = float(last["seconds"]["step"] / (last["step"] - (before[0]["step"] if before else 0)))
     return Silence(seconds, pace) if all(is_silent(beat.phase, seconds, pace) for beat in beats) else None
 
 

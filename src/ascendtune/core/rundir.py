@@ -305,14 +305,22 @@ class RunDir:
         Raises:
             MachineError: it is damaged.
         """
+        return next(iter(self.newest_metrics(1)), None)
+
+    def newest_metrics(self, count: int) -> list[dict[str, Any]]:
+        """At most so many of the newest whole lines of metrics.jsonl, the oldest first, without reading the rest.
+
+        Raises:
+            MachineError: one is damaged.
+        """
         if not self.metrics.is_file():
-            return None
+            return []
         with open_regular(self.metrics) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL_BYTES))
             tail = file.read()
         lines = tail[: tail.rfind(b"\n") + 1].splitlines()
-        return parsed_record(lines[-1], self.metrics) if lines else None
+        return [parsed_record(line, self.metrics) for line in lines[-count:]]
 
     def last_step(self) -> int | None:
         """The step of the newest record; None if there is none, or it is damaged."""

@@ -296,7 +296,7 @@ def _beat(run: RunDir, silent_seconds: float, phase: str = "forward") -> None:
 def test_silence_of_a_running_job_is_shown_long_before_the_hang_limit(called: Called, tmp_path: Path) -> None:
     job = _job(tmp_path, "a")
     run = RunDir(job.run_dir)
-    run.metrics.write_text('{"step": 7, "seconds": {"step": 1.25}}\n')
+    run.metrics.write_text('{"step": 5, "seconds": {"step": 900}}\n{"step": 7, "seconds": {"step": 2.5}}\n')
     _beat(run, 5)
     assert "silent" not in called("list")[1]
     _beat(run, 30)
@@ -305,6 +305,9 @@ def test_silence_of_a_running_job_is_shown_long_before_the_hang_limit(called: Ca
     assert json.loads(called("list", "--json")[1])[0]["silent_seconds"] > 29
     _beat(run, 30, phase="checkpoint")
     assert json.loads(called("list", "--json")[1])[0]["silent_seconds"] is None
+    run.metrics.write_text('{"step": 500, "seconds": {"step": 625}}\n')
+    _beat(run, 30)
+    assert "(usual step 1.2 s)" in called("list")[1]
     run.metrics.unlink()
     _beat(run, 30)
     assert "silent" not in called("list")[1]

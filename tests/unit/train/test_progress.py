@@ -21,7 +21,7 @@ import pytest
 
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.report.callback import RunFacts
-from ascendtune.train.report.progress import ProgressDisplay, show_summary, sparkline, wrapped_pieces
+from ascendtune.train.report.progress import Progress, ProgressDisplay, show_summary, sparkline, wrapped_pieces
 
 
 def record(step: int, loss: float = 3.2137) -> dict[str, Any]:
@@ -136,6 +136,14 @@ def test_a_silence_is_printed_at_its_beginning_and_when_it_has_doubled(
     beat("checkpoint", 600)
     display.on_end()
     assert len((printed + capsys.readouterr().err).splitlines()) == 3
+
+
+def test_usual_step_is_one_step_of_records_of_many() -> None:
+    progress = Progress("alpaca-qwen", RunFacts("alpaca-qwen", 400, 100, 2))
+    for step, seconds in ((150, 100.0), (200, 100.0), (210, 20.0), (250, 80.0)):
+        progress.add({**record(step), "seconds": {"step": seconds}})
+    assert progress.usual_step_seconds == 2
+    assert progress.note_silence(("forward", time.monotonic() - 15))
 
 
 def test_learning_from_preferences_tells_how_often_it_is_right(capsys: pytest.CaptureFixture[str]) -> None:

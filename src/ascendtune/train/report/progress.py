@@ -140,8 +140,10 @@ class Progress:
         self._course = [(0.0, 0)] * _COURSE
         self._began = time.monotonic()
         self._recent: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_RECENT)
+        self._step_seconds: deque[float] = deque(maxlen=_RECENT)
 
     def add(self, record: dict[str, Any]) -> None:
+        self._step_seconds.append(record["seconds"]["step"] / (record["step"] - self.step))
         self.record, self.step = record, record["step"]
         self._recent.append((time.monotonic(), record))
         if record["loss"] is None:  # every step since the last record was skipped
@@ -163,9 +165,8 @@ class Progress:
 
     @property
     def usual_step_seconds(self) -> float | None:
-        """Median of the recent records."""
-        seconds = [record["seconds"]["step"] for _, record in self._recent]
-        return statistics.median(seconds) if seconds else None
+        """Median of the recent records, each of which may be of several steps."""
+        return statistics.median(self._step_seconds) if self._step_seconds else None
 
     @property
     def silence(self) -> str | None:
