@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -22,6 +23,9 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.report.callback import Callback
 from ascendtune.train.report.notebook import Picture
 from ascendtune.train.report.picture import draw
+
+_ONE_AT_A_TIME = threading.RLock()
+"""Random states and settings of torch are those of the process: trainings in two threads would change each other's."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,8 @@ def fit(
 ) -> FitResult:
     """Train in this process, on one device; several devices need `ascendtune train` or torchrun.
 
+    Calls from several threads train one after the other.
+
     Args:
         recipe: a recipe, or its keys as nested dicts; with `rows` these need no data.train.
         rows: training rows instead of the recipe's data.train: dicts, a data set of the package `datasets` or a
@@ -106,21 +112,23 @@ def fit(
     if rows is not None:
         specs = [DatasetSpec(path=str(_written(rows)))]
         recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": specs})})
-    with restricted_umask():
+    with _ONE_AT_A_TIME, restricted_umask():
         ready = prepare_run(recipe, {}, consent=Consent(allow_change, trust_checkpoint, in_python=True))
         assert ready.run is not None and ready.claim is not None
+        # The program may change its directory before it looks at the result.
+        run = RunDir(ready.run.path.absolute())
         with ready.claim:
             from ascendtune.train.attempt import train
 
             train(ready.run, ready.run.read(), callbacks)
-    last = list(ready.run.read_metrics())[-1]
-    evaluations = [record["loss"] for record in ready.run.comparable_evaluations() if record["loss"] is not None]
+    last = list(run.read_metrics())[-1]
+    evaluations = [record["loss"] for record in run.comparable_evaluations() if record["loss"] is not None]
     return FitResult(
-        run=ready.run,
+        run=run,
         steps=last["step"],
         loss=last["loss"],
         best_evaluation_loss=min(evaluations, default=None),
-        model=ready.run.model,
+        model=run.model,
     )
 
 

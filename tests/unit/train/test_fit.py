@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,20 @@ def test_training_inside_autocast_is_refused(trained: Callable[[], list[float]])
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(AscendtuneError) as caught:
         trained()
     assert caught.value.code == "called-in-autocast"
+
+
+def test_trainings_in_two_threads_do_not_change_each_other(trained: Callable[[], list[float]]) -> None:
+    expected = trained()
+    with ThreadPoolExecutor(2) as pool:
+        assert [each.result() for each in [pool.submit(trained), pool.submit(trained)]] == [expected, expected]
+
+
+def test_result_is_found_after_the_program_has_changed_its_directory(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    recipe = {"run_dir": "run", "model": {"path": str(tiny_model)}, "optim": {"max_steps": 1}}
+    result = fit(recipe, rows=[GOOD])
+    monkeypatch.chdir("/")
+    assert list(result.run.read_metrics()) and result.model.is_dir()
