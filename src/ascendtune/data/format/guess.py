@@ -69,6 +69,9 @@ _CERTAIN = 2.0
 _PARTIAL = 1.5
 _PARTS_OF_A_QUESTION = frozenset({"input", "source", "src", "task", "user", "customer"})
 """Names that often stand beside the question itself."""
+_EARLIER = frozenset({"original", "orig", "raw", "old"})
+"""Words in the names of what another column holds in the form that is meant."""
+_CHOICES = frozenset({"choices", "options", "endings", "candidates", "选项"})
 _FEW_VALUES = 0.2
 _MOST_VALUES = 200
 _DEEPEST = 3
@@ -162,10 +165,11 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
     columns = [_Column(name, [row.get(name) for row in rows[:_MOST_VALUES]]) for name in names]
     if nested := _inside(columns):
         return nested
-    choices = [each for each in columns if each.name.strip().upper() in tuple("ABCDEFGH")]
-    if len(choices) > 2:
+    letters = [each.name for each in columns if each.name.strip().upper() in tuple("ABCDEFGH")]
+    choices = [each.name for each in columns if not _CHOICES.isdisjoint(each.words)]
+    if len(letters) > 2 or choices:
         # Of a question with several to choose from, which are neither answers nor in the prompt.
-        others = set(names) - {each.name for each in choices}
+        others = set(names) - {*letters, *choices}
         likely = guess([{name: row.get(name) for name in names if name in others} for row in rows])
         return replace(likely, certain=False) if likely else None
     # A column called answer may hold numbers.
@@ -297,6 +301,10 @@ def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -
     answer = max((each for each in prose if each.is_named("answer")), key=_answer_score, default=None)
     question = _best(prose, "question", taken=(answer,) if answer else ())
     certain = bool(answer and question and question.is_named("question") and not _has_rival(answer, prose))
+    passages = [value for each in columns if each.is_named("context") for value in each.values]
+    if any(isinstance(each, list | dict) for each in passages):
+        # No format puts them into a prompt.
+        certain = False
     if answer is None:
         others = [each for each in prose if each is not question and not each.is_named("context")]
         answer = max(others, key=_answer_score, default=None)
@@ -342,14 +350,20 @@ def _question_score(column: _Column, role: Role) -> float:
         - _NAMED * other * (not column.is_named(role))
         + _ASKS * column.share_asking()
         - _CERTAIN * (column.distinct() < _FEW_VALUES)
-        - _PARTIAL * (column.words <= _PARTS_OF_A_QUESTION)
+        - _PARTIAL * (column.words <= _PARTS_OF_A_QUESTION or not column.words.isdisjoint(_EARLIER))
     )
 
 
 def _answer_score(column: _Column) -> float:
     """Longer texts that differ from row to row are likelier answers."""
     length = min(1.0, column.mean_length() / 1000)
-    return _NAMED * column.is_named("answer") + _LONG * length + column.distinct() - _ASKS * column.share_asking()
+    return (
+        _NAMED * column.is_named("answer")
+        + _LONG * length
+        + column.distinct()
+        - _ASKS * column.share_asking()
+        - _PARTIAL * (not column.words.isdisjoint(_EARLIER))
+    )
 
 
 def _guess(task: Task, name: str, columns: Mapping[str, _Column], *, certain: bool) -> Guess:

@@ -205,3 +205,27 @@ def test_a_passage_or_system_prompt_that_few_rows_have_is_kept(name: str, word: 
     ]
     found = guess(rows)
     assert found is not None and found.certain and found.columns[word] == name
+
+
+def test_a_question_and_answer_are_not_those_that_others_were_made_of() -> None:
+    rows = [
+        {"orig_answer": f"{n}." * 30, "response": f"It is {n}.", "query": f"Find X for {n}.", "orig_question": f"{n}?"}
+        for n in range(10)
+    ]
+    found = guess(rows)
+    assert found is not None and found.columns == {"prompt": "query", "completion": "response"}
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"choices": {"text": ["x", "y"], "label": ["A", "B"]}},
+        {"Options": "A x, B y"},
+        {"context": {"contexts": ["A passage."], "labels": ["B"]}},
+        {"context": ["A passage.", "Another."]},
+    ],
+    ids=["choices", "options", "passages in an object", "passages"],
+)
+def test_an_answer_that_needs_more_than_the_question_is_not_certain(beside: dict[str, Any]) -> None:
+    found = guess([{"question": f"Which of these is {n}?", **beside, "answer": "A"} for n in range(10)])
+    assert found is not None and not found.certain and {*beside}.isdisjoint(found.columns.values())
