@@ -1,7 +1,8 @@
 """Sends a run to a tracker: from the run directory alone, as often as wanted, each step once.
 
 The tracker tells which step it has; where it cannot, `track/sent.json` in the run directory does. A step is complete,
-and is sent, when a later one is recorded or the run has ended: an evaluation may still follow its training step.
+and is sent, when a later one is recorded or the run has ended: an evaluation may still follow its training step. Where
+the run was stopped between the two, the evaluation is sent with the next step, because its own may have arrived.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Points:
         self._seconds = dict[Any, float]()
         self._values = dict[int, dict[str, float]]()
         self._times = dict[int, float]()
+        self._attempts = dict[int, Any]()
+        """Which attempt trained a step."""
         self._newest = -1
         self._last_time = next(iter(self._begins.values()), 0.0)
 
@@ -58,6 +61,10 @@ class Points:
             raise MachineError(
                 "a record has no step", code="record-damaged", remedy="restore metrics.jsonl and eval.jsonl from a copy"
             )
+        if kind == "train":
+            self._attempts[step] = attempt
+        elif self._attempts.get(step, attempt) != attempt:
+            step += 1
         if isinstance(seconds, dict):
             self._seconds[attempt] = self._seconds.get(attempt, 0.0) + _time(seconds.get("step"))
         if kind == "train" or record.get("time"):

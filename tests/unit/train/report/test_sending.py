@@ -210,6 +210,22 @@ def test_points_come_once_in_order_with_evaluations_between_recorded_steps() -> 
     assert [each.step for each in points.take(with_last=True)] == [20]
 
 
+@pytest.mark.parametrize("trains_on", [True, False])
+def test_evaluation_that_a_run_was_stopped_before_arrives_once_after_it_has_gone_on(
+    tmp_path: Path, server: Server, trains_on: bool
+) -> None:
+    run, to = make_run(tmp_path / "run", steps=4), Destination("wandb", "p")
+    assert send_run(run, to, "stopped") == 4
+    with run.evaluations.open("a") as file:
+        file.write(json.dumps({"attempt": 2, "step": 4, "loss": 0.25, "seconds": 1.0}) + "\n")
+    run.update(attempts=[*run.read()["attempts"], {"attempt": 2, "started": _BEGAN + 100}])
+    add_steps(run, range(5, 7) if trains_on else range(0))
+    assert send_run(run, to, "finished") == (2 if trains_on else 1)
+    assert send_run(run, to, "finished") == 0
+    (rows,) = server.rows.values()
+    assert [(step, values["eval/loss"]) for step, values in rows if "eval/loss" in values] == [(3, 0.5), (5, 0.25)]
+
+
 def _code(run: RunDir, to: Destination, state: str = "finished") -> str:
     with pytest.raises(AscendtuneError) as caught:
         send_run(run, to, state)
