@@ -122,7 +122,7 @@ def _train(
     loop = set_up(run, record, recipe, strategy, prepared, phases, held)
     if strategy.is_main:
         loop.recorder.callbacks.extend(callbacks)
-    facts = RunFacts(recipe.name, loop.schedule.total_steps, loop.counters.step, attempt)
+    facts = RunFacts(recipe.name, loop.last_step()[0], loop.counters.step, attempt)
     try:
         for callback in loop.recorder.callbacks:
             callback.on_start(facts)

@@ -96,7 +96,7 @@ class Loop:
         # A kill may have come between the last evaluation and the export.
         if reason := self._early_stop():
             return reason
-        last, ended_because = self._last_step()
+        last, ended_because = self.last_step()
         with self._batch_source(last) as source:
             while counters.step < last:
                 self.profile.begin_step(counters.step + 1, last=last)
@@ -129,7 +129,7 @@ class Loop:
             if feed is not None:
                 feed.close()
 
-    def _last_step(self) -> tuple[int, str]:
+    def last_step(self) -> tuple[int, str]:
         """The step after which the run ends, and why it ends there."""
         profile = self.recipe.profile
         ends = [(self.schedule.total_steps, "all steps done")]

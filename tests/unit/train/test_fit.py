@@ -187,3 +187,18 @@ def test_result_is_found_after_the_program_has_changed_its_directory(
     result = fit(recipe, rows=[GOOD])
     monkeypatch.chdir("/")
     assert list(result.run.read_metrics()) and result.model.is_dir()
+
+
+def test_run_that_is_to_end_before_its_schedule_counts_to_its_end(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    recipe = {
+        "run_dir": str(tmp_path / "run"),
+        "model": {"path": str(tiny_model)},
+        "optim": {"max_steps": 1000},
+        "align": {"stop_after": 2},
+    }
+    fit(recipe, rows=[GOOD])
+    last = [line for line in capsys.readouterr().err.splitlines() if line.startswith("step ")][-1]
+    assert last.startswith("step 2/2  ") and "  took " in last

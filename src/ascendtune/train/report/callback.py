@@ -15,6 +15,7 @@ class RunFacts:
 
     name: str
     total_steps: int
+    """The step that the run ends after, unless it stops early."""
     start_step: int
     """Steps that are already behind when a run resumes."""
     attempt: int
