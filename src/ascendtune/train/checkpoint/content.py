@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ascendtune.core.errors import InputError, MachineError
+from ascendtune.core.files import digest_of_file, sync_directory
 from ascendtune.machine.peers import require_own_peers
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.train.checkpoint.tensor_files import (
@@ -224,6 +225,23 @@ def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+
+
+def digests_of_ranks(directory: Path, own: Iterable[Path], gather: Callable[[str], list[str]]) -> dict[str, str]:
+    """SHA-256 of the files of all ranks, by name in `directory`, in hexadecimal; flushed to disk. Every rank calls it.
+
+    Were they left to the main rank, it would read alone what all have written, while the others wait for it.
+
+    Args:
+        own: those that this rank has written.
+        gather: from a text of this rank to those of every rank.
+    """
+    digests = {}
+    for path in own:
+        sync_directory(path)
+        sync_directory(path.parent)
+        digests[str(path.relative_to(directory))] = digest_of_file(path)
+    return {name: digest for text in gather(json.dumps(digests)) for name, digest in json.loads(text).items()}
 
 
 def damaged_checkpoint(directory: Path, why: object) -> MachineError:

@@ -9,9 +9,10 @@ import copy
 import logging
 import os
 import pickle
+import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -37,11 +38,16 @@ from ascendtune.recipe.deepspeed_config import (
 )
 from ascendtune.recipe.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.checkpoint.content import CheckpointContent, damaged_checkpoint, write_files
+from ascendtune.train.checkpoint.content import (
+    CheckpointContent,
+    damaged_checkpoint,
+    digests_of_ranks,
+    write_files,
+)
 from ascendtune.train.checkpoint.size import zero_bytes
 from ascendtune.train.dump.whole_tensors import EngineTensors
 from ascendtune.train.precision import Precision
-from ascendtune.train.strategy.base import GroupStrategy, MakeOptimizer, RootModule
+from ascendtune.train.strategy.base import GroupStrategy, MakeOptimizer, RootModule, Strategy
 from ascendtune.train.strategy.deepspeed_disk import SwappedState, fit_buffers, require_disk, swap_directories
 from ascendtune.train.tuner.mixtures import bypassed_experts, listed_experts
 
@@ -137,7 +143,7 @@ class DeepSpeedStrategy(GroupStrategy):
             for each in trained
         )
         kind = SwappedState if self._swaps else EngineState
-        return kind(optimizer.engine, size, self.barrier)
+        return kind(optimizer.engine, size, self)
 
     def close(self) -> None:
         self._held.close()
@@ -149,19 +155,19 @@ class EngineState(CheckpointContent):
 
     on_any_ranks = False
 
-    def __init__(self, engine: Any, size_bytes: int, barrier: Callable[[], None]) -> None:
+    def __init__(self, engine: Any, size_bytes: int, strategy: Strategy) -> None:
         # Stages 1 and 2 write the same files; each of the others its own, and DeepSpeed fails without them.
         stage = int(engine.zero_optimization_stage())
         self.form = "zero" if stage in (1, 2) else f"zero-{stage}"
         self._engine = engine
         self._size_bytes = size_bytes
-        self._barrier = barrier
+        self._strategy = strategy
 
     def size_bytes(self) -> int:
         return self._size_bytes
 
     def write(self, directory: Path, files: Mapping[str, bytes]) -> Future[dict[str, str]]:
-        self._barrier()  # the directory is there
+        self._strategy.barrier()  # the directory is there
         write_files(directory, files)
         try:
             self._engine.save_checkpoint(str(directory), tag=_TAG, save_latest=False, exclude_frozen_parameters=True)
@@ -169,9 +175,10 @@ class EngineState(CheckpointContent):
             # So torch's writer fails, whatever happened to it.
             ask_disk(directory)
             raise
-        self._barrier()
+        rank = self._strategy.rank
+        own = [path for path in (directory / _TAG).iterdir() if _writer_of(path.name) == rank]
         written: Future[dict[str, str]] = Future()
-        written.set_result({})
+        written.set_result(digests_of_ranks(directory, own, self._strategy.gather))
         return written
 
     def read(self, directory: Path) -> None:
@@ -193,6 +200,12 @@ class EngineState(CheckpointContent):
                 remedy="resume with the DeepSpeed JSON that wrote it; or start over: checkpoint.resume=never",
                 where=directory,
             ) from error
+
+
+def _writer_of(name: str) -> int:
+    """The rank that writes DeepSpeed's file `name`; the main rank, where the file is of no other."""
+    found = re.search(r"zero_pp_rank_(\d+)_", name)
+    return int(found[1]) if found else 0
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,11 +24,17 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ascendtune.core.errors import InputError, MachineError, RecipeError, translated_disk_errors
-from ascendtune.core.files import ask_disk, sync_tree, write_json
+from ascendtune.core.files import ask_disk, write_json
 from ascendtune.core.locks import file_lock
 from ascendtune.core.log import say
 from ascendtune.recipe.deepspeed_config import Config, parts_on_disk
-from ascendtune.train.checkpoint.content import CheckpointContent, damaged_checkpoint, write_files
+from ascendtune.train.checkpoint.content import (
+    CheckpointContent,
+    damaged_checkpoint,
+    digests_of_ranks,
+    write_files,
+)
+from ascendtune.train.strategy.base import Strategy
 
 _PREFIX = "ascendtune-swap-"
 _WEIGHTS = "weights"
@@ -129,16 +135,16 @@ class SwappedState(CheckpointContent):
     form = "zero-disk"
     on_any_ranks = False
 
-    def __init__(self, engine: Any, size_bytes: int, barrier: Callable[[], None]) -> None:
+    def __init__(self, engine: Any, size_bytes: int, strategy: Strategy) -> None:
         self._zero = engine.optimizer
         self._size_bytes = size_bytes
-        self._barrier = barrier
+        self._strategy = strategy
 
     def size_bytes(self) -> int:
         return self._size_bytes
 
     def write(self, directory: Path, files: Mapping[str, bytes]) -> Future[dict[str, str]]:
-        self._barrier()  # the directory is there
+        self._strategy.barrier()  # the directory is there
         write_files(directory, files)
         own = _share_of_rank(directory)
         own.mkdir()
@@ -148,10 +154,8 @@ class SwappedState(CheckpointContent):
                 state = self._zero.optimizer.state[flat]
                 tensors = {_WEIGHTS: flat, **{key: each for key, each in state.items() if torch.is_tensor(each)}}
                 self._save_group({key: each.detach().contiguous() for key, each in tensors.items()}, own, number)
-        sync_tree(own)
-        self._barrier()
         written: Future[dict[str, str]] = Future()
-        written.set_result({})
+        written.set_result(digests_of_ranks(directory, own.iterdir(), self._strategy.gather))
         return written
 
     def read(self, directory: Path) -> None:

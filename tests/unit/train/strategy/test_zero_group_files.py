@@ -13,7 +13,12 @@ import torch
 from safetensors.torch import save_file
 
 from ascendtune.core.errors import MachineError
+from ascendtune.core.files import digest_of_file
+from ascendtune.machine.torch_backend.cpu import CpuDevice
+from ascendtune.train.checkpoint import content
 from ascendtune.train.strategy import deepspeed_disk
+from ascendtune.train.strategy.base import Strategy
+from ascendtune.train.strategy.deepspeed import EngineState
 
 
 @pytest.mark.parametrize(
@@ -99,12 +104,41 @@ def test_weights_and_moments_of_groups_on_disk_are_those_that_were_written(
     zero, other = Zero(1), Zero(2)
 
     def state_of(optimizer: Any) -> deepspeed_disk.SwappedState:
-        return deepspeed_disk.SwappedState(SimpleNamespace(optimizer=optimizer), 0, lambda: None)
+        return deepspeed_disk.SwappedState(SimpleNamespace(optimizer=optimizer), 0, Strategy(CpuDevice()))
 
     expected = zero.everything()
-    state_of(zero).write(tmp_path, {}).result()
+    digests = state_of(zero).write(tmp_path, {}).result()
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert digests == {str(path.relative_to(tmp_path)): digest_of_file(path) for path in written}
     assert not zero.fp32_partitioned_groups_flat[1].any(), "the second group is on the disk again"
     state_of(other).read(tmp_path)
     assert len(expected) == 8
     assert all(torch.equal(one, two) for one, two in zip(other.everything(), expected, strict=True))
     assert other.loss_scaler.cur_scale == 2.0
+
+
+def test_each_rank_makes_the_digests_of_its_own_files_and_flushes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main rank alone would read for minutes what all have written, while the others wait for it in a step."""
+    names = ["mp_rank_00_model_states.pt", *(f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1))]
+    flushed = list[str]()
+    monkeypatch.setattr(content, "sync_directory", lambda path: flushed.append(path.name))
+
+    class Engine:
+        def zero_optimization_stage(self) -> int:
+            return 2
+
+        def save_checkpoint(self, directory: str, tag: str, **options: Any) -> None:
+            (Path(directory) / tag).mkdir(exist_ok=True)
+            for name in names:
+                (Path(directory) / tag / name).write_text(name)
+
+    digests = dict[str, str]()
+    for rank in (1, 0):
+        strategy = Strategy(CpuDevice())
+        strategy.rank = rank
+        flushed.clear()
+        digests |= (own := EngineState(Engine(), 0, strategy).write(tmp_path, {}).result())
+        assert len(own) == 2 - rank and {Path(name).name for name in own} == set(flushed) - {"zero"}
+    assert digests == {f"zero/{name}": digest_of_file(tmp_path / "zero" / name) for name in names}
