@@ -17,7 +17,15 @@ import torch
 import torch.distributed as dist
 
 from ascendtune.core import log
-from ascendtune.core.errors import AscendtuneError, DataError, InputError, MachineError, Stopped, disk_fault
+from ascendtune.core.errors import (
+    AscendtuneError,
+    DataError,
+    InputError,
+    MachineError,
+    RecipeError,
+    Stopped,
+    disk_fault,
+)
 from ascendtune.core.exit_cause import OUT_OF_MEMORY, exit_cause_of_worker
 from ascendtune.core.foreign_json import first_line
 from ascendtune.core.locks import file_lock
@@ -26,6 +34,7 @@ from ascendtune.data.prepare import Prepared, cached_tokens, open_prepared
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.adapters import Adapter
 from ascendtune.train.data_barrier import DataBarrier
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
@@ -99,6 +108,7 @@ def _train(
     phases = Phases(run.heartbeats / f"rank_{rank}.json", attempt)
     held.callback(phases.close)
     model_directory = Path(record["model_directory"])
+    _require_models(record)
     # Data first: while one rank tokenises, no collective may be waiting.
     barrier = DataBarrier.of_this_job()
     held.callback(barrier.close)
@@ -186,6 +196,19 @@ def _set_torch_defaults(device: Device, held: ExitStack) -> None:
     held.enter_context(torch.enable_grad())
     if torch.get_default_device().type != "cpu":
         held.enter_context(torch.device("cpu"))
+
+
+def _require_models(record: dict[str, Any]) -> None:
+    """Raise where this host lacks a model of the run: the files that are read first would be named as damaged."""
+    adapters = [Adapter.of(each).path for each in record.get("adapters", [])]
+    for path in (record["model_directory"], record.get("reference_directory"), *adapters):
+        if path is not None and not Path(path).is_dir():
+            raise RecipeError(
+                f"{socket.gethostname()} does not have this model of the run",
+                code="model-missing-on-host",
+                remedy="copy it to the same path on every host, or put it on a file system that all share",
+                where=path,
+            )
 
 
 def _open_data(

@@ -230,6 +230,16 @@ def test_the_measured_peak_is_noted_beside_the_expected_one(tmp_path: Path, plan
     assert run.read()["plan"] == expected
 
 
+@pytest.mark.parametrize("part", ["model_directory", "reference_directory"])
+def test_a_host_without_a_model_is_told_as_that(tmp_path: Path, part: str) -> None:
+    """Its tokenizer.json was missing, said the message, and was to be converted."""
+    record = {"model_directory": str(tmp_path), "reference_directory": None, "adapters": []}
+    attempt._require_models(record)
+    with pytest.raises(RecipeError) as caught:
+        attempt._require_models({**record, part: str(tmp_path / "absent")})
+    assert caught.value.code == "model-missing-on-host" and caught.value.where == str(tmp_path / "absent")
+
+
 @pytest.mark.parametrize("is_same", [True, False])
 def test_a_host_without_the_tokens_makes_those_of_the_run_or_refuses(
     is_same: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
