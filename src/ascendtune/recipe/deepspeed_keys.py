@@ -15,6 +15,7 @@ REPLACED = {
     "compression_training": "precision",
     "quantize_training": "precision",
     "nebula": "checkpoint.every_steps and checkpoint.keep",
+    "datastates_ckpt": "checkpoint.every_steps and checkpoint.keep",
 }
 """Sections that would replace a part of ascendtune -> the recipe keys for it."""
 
@@ -54,7 +55,7 @@ REQUIRED: dict[str, tuple[Any, str]] = {
 
 PASSED_ON = frozenset((
     "activation_checkpointing", "aio", "bf16", "checkpoint", "comet", "comms_logger", "communication_data_type",
-    "compile", "csv_monitor", "data_types", "datastates_ckpt", "dataloader_drop_last", "disable_allgather",
+    "compile", "csv_monitor", "data_types", "dataloader_drop_last", "disable_allgather",
     "disable_python_gc", "dump_state", "flops_profiler", "fp16", "gradient_predivide_factor", "log_level",
     "memory_breakdown", "pipeline", "prescale_gradients", "seq_parallel_communication_data_type", "tensorboard",
     "timers", "use_data_before_expert_parallelism", "vocabulary_size", "wall_clock_breakdown", "wandb",

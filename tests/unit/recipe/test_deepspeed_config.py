@@ -140,6 +140,7 @@ def test_unknown_key_is_found(tmp_path: Path, key: str, place: str, remedy: str)
         ({"optimizer": {"params": {"momentum": 0.9}}}, "conflicting-keys"),
         ({"optimizer": {"params": {"max_grad_norm": 0.3}}}, "conflicting-keys"),
         ({"quantize_training": {"enabled": True}}, "conflicting-keys"),
+        ({"datastates_ckpt": {"host_cache_size": 16}}, "conflicting-keys"),
         ({"sparse_gradients": True}, "not-in-this-version"),
         ({"progressive_layer_drop": {"enabled": True}}, "not-in-this-version"),
         ({"tensor_parallel": {"autotp_size": 4}}, "not-in-this-version"),
