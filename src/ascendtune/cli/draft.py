@@ -247,7 +247,7 @@ def _dataset(data: DataFacts) -> list[str]:
     reading = [f"      {name}: {_scalar(value)}" for name, value in data.reading.items()]
     if data.is_undecided:
         likely = f"; likely {comment(_scalar(data.columns))}" if data.columns else ""
-        columns = dict.fromkeys(data.columns, TODO) or {"prompt": TODO, "completion": TODO}
+        columns = dict.fromkeys(data.undecided, TODO)
         return [
             f"    - path: {_scalar(data.path)}  # columns: {found}",
             *reading,

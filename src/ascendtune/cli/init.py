@@ -155,7 +155,7 @@ def _asked_columns(facts: DataFacts) -> dict[str, str]:
         return facts.columns
     found = list(dict.fromkeys(name for row in facts.raw for name in unfolded(row.values)))
     print(f"columns: {', '.join(found)}")
-    words = facts.columns or {"prompt": found[0], "completion": found[-1]}
+    words = facts.columns or {word: found[min(at, len(found) - 1)] for at, word in enumerate(facts.undecided)}
     return {word: str(typer.prompt(f"which column is the {word}?", default=likely)) for word, likely in words.items()}
 
 

@@ -28,6 +28,13 @@ _TASKS_OF_STAGE: dict[str, tuple[Task, ...]] = {
     "reward": ("pairs",),
 }
 STAGES = tuple(_TASKS_OF_STAGE)
+_PLAIN: dict[Task, tuple[str, tuple[str, ...]]] = {
+    "conversations": ("prompt_completion", ("prompt", "completion")),
+    "text": ("text", ("text",)),
+    "pairs": ("preference", ("prompt", "chosen", "rejected")),
+    "singles": ("unpaired", ("prompt", "completion", "label")),
+}
+"""Task -> the format for rows that do not show theirs, and its columns."""
 _ROWS_SHOWN = 2
 _COLUMNS_SHOWN = 40
 _LONGEST_VALUE = 70
@@ -59,6 +66,11 @@ class DataFacts:
     reading: dict[str, Any] = field(default_factory=dict)
     """Keys of the data set that say how its files are read, `encoding` and `header`, where they are not the default."""
 
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """Names in the format whose columns the user has to say."""
+        return tuple(self.columns) or _PLAIN[self.task][1]
+
 
 def look_at_data(
     path: str,
@@ -85,7 +97,7 @@ def look_at_data(
     spec = DatasetSpec.model_validate({"path": path, "columns": given, "format": format or "auto"})
     tasks: tuple[Task, ...] = _TASKS_OF_STAGE[stage] if stage else ("conversations", "pairs", "singles")
     blank = DataFacts(
-        path, tasks[0], format or "prompt_completion", given, found, raw, [], [], format is not None, reading=reading
+        path, tasks[0], format or _PLAIN[tasks[0]][0], given, found, raw, [], [], format is not None, reading=reading
     )
     refusals: list[DataError] = []
     for task in tasks:

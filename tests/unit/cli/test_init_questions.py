@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ascendtune.cli.draft import _dataset
 from ascendtune.cli.init import _decided
 from ascendtune.cli.init_data import look_at_data
 
@@ -37,6 +38,24 @@ def test_guess_is_confirmed_by_one_answer_or_replaced(
     monkeypatch.setattr(sys, "stdin", Terminal(typed))
     facts = _decided(look_at_data(rows), yes=False)
     assert not facts.is_undecided and facts.columns == columns and len(facts.rows) == 9
+
+
+@pytest.mark.parametrize(
+    ("stage", "format", "words"),
+    [
+        (None, "prompt_completion", ("prompt", "completion")),
+        ("pretrain", "text", ("text",)),
+        ("preference", "preference", ("prompt", "chosen", "rejected")),
+    ],
+)
+def test_columns_that_are_asked_for_are_those_of_the_stage(
+    tmp_path: Path, stage: str | None, format: str, words: tuple[str, ...]
+) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([{"instruction": "a", "b": f"b {n}", "c": f"c {n}"} for n in range(3)]))
+    facts = look_at_data(str(path), stage=stage)
+    assert facts.is_undecided and (facts.format, facts.undecided) == (format, words)
+    assert f"columns: {{{', '.join(f'{word}: TODO' for word in words)}}}" in "".join(_dataset(facts))
 
 
 @pytest.mark.parametrize("column", ["nothing", "data.z"])
