@@ -78,9 +78,9 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
     decided = ("auto", "tokenizer_default")
     given = {name: value for name, value in given.items() if value not in decided and (value or _is_number(value))}
     loss = _loss_of(given)
-    stage = STAGES.get(loss or "") or _implied_stage(given) or stage
-    is_adapted = _is_adapted(given, tool)
     data = next((given[name] for name in DATA if name in given), None)
+    stage = STAGES.get(loss or "") or _implied_stage(given, data) or stage
+    is_adapted = _is_adapted(given, tool)
     sets = _data_sets(data)
     if len(sets) == 1:
         own = {"subset": given.get("dataset_config"), "split": given.get("dataset_train_split")}
@@ -91,6 +91,8 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
         words += ["--data", each["path"]]
     if stage is not None:
         words += ["--stage", stage]
+    if (column := _text_column(data)) not in (None, "text"):
+        words += ["--columns", f"text={column}"]
     if is_adapted:
         words += ["--tuner", "lora"]
     asked, left_out = _asked(given, stage)
@@ -148,14 +150,22 @@ def _loss_of(values: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _implied_stage(values: Mapping[str, Any]) -> str | None:
-    if "pretraining_dataset" in values:
+def _implied_stage(values: Mapping[str, Any], data: Any) -> str | None:
+    if "pretraining_dataset" in values or _text_column(data):
         return "pretrain"
     if "reward_model" in values and "base_model" in values:
         return "reward"
     losses = values.get("loss_type", "")
     is_preference = "beta" in values or (isinstance(losses, str) and losses in LOSSES)
     return "preference" if is_preference else None
+
+
+def _text_column(data: Any) -> str | None:
+    """The column of the texts, where all data sets are axolotl's of whole texts; None elsewhere."""
+    sets = [each if isinstance(each, dict) else {} for each in data] if isinstance(data, list) else []
+    found = {(str(each.get("type")), str(each.get("field") or "text")) for each in sets}
+    kind, column = found.pop() if len(found) == 1 else ("", "")
+    return column if kind == "completion" else None
 
 
 def _is_adapted(values: Mapping[str, Any], tool: str | None) -> bool:
@@ -220,10 +230,12 @@ def _left_out_of_data(data: Any) -> list[str]:
     return [
         f"datasets.{number}.{key}"
         for number, each in enumerate(data if isinstance(data, list) else [])
-        for key in ("split", "shards", "data_files", "data_dir", "columns")
+        for key in ("split", "shards", "data_files", "data_dir", "columns", "type", "field")
         if isinstance(each, dict) and each.get(key)
         if not (key == "split" and str(each[key]).isidentifier())
         if not (key == "data_files" and each.get("path") in READERS)
+        if not (key == "type" and each[key] != "completion")
+        if not (key in ("type", "field") and _text_column(data))
     ]
 
 
