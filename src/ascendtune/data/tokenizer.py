@@ -73,10 +73,7 @@ class Tokenizer:
             raise RecipeError(
                 "the model has no tokenizer.json",
                 code="tokenizer-missing",
-                remedy=(
-                    'convert its tokenizer once: python -c "from transformers import AutoTokenizer; '
-                    f"AutoTokenizer.from_pretrained('{directory}').save_pretrained('{directory}')\""
-                ),
+                remedy=_conversion(directory),
                 where=directory,
             )
         content = read_regular_file(path, _MOST_VOCABULARY_BYTES)
@@ -208,6 +205,19 @@ def listed_stop_ids(path: Path) -> list[int]:
     if not all(type(each) is int and -1 <= each <= _LARGEST_ID for each in ids):
         raise bad_field(path, "eos_token_id", listed, "a token id, or a list of them")
     return ids
+
+
+def _conversion(directory: Path) -> str:
+    """How a tokenizer without tokenizer.json gets one."""
+    convert, condition = f"from transformers import AutoTokenizer as T; T.from_pretrained('{directory}')", ""
+    if (directory / "tekken.json").is_file():
+        condition = ", after `pip install mistral-common`"
+        convert = "from transformers.integrations.mistral import convert_tekken_tokenizer as convert; "
+        convert += f"convert('{directory / 'tekken.json'}')"
+    elif (directory / "tokenizer.model").is_file():
+        # transformers 5 merges runs of spaces before all else: other tokens than SentencePiece's.
+        condition = ", in an environment of its own with `pip install 'transformers<5' sentencepiece protobuf`"
+    return f"convert its tokenizer once{condition}: python -c \"{convert}.save_pretrained('{directory}')\""
 
 
 @contextmanager

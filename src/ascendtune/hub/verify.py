@@ -19,6 +19,7 @@ _TOKENIZERS = (
     "vocab.txt",
     "spiece.model",
     "sentencepiece.bpe.model",
+    "tekken.json",
 )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.data.tokenizer import Tokenizer
+from ascendtune.hub.verify import has_vocabulary
 
 TEXTS = [
     "Hello  world\n\n",
@@ -192,3 +193,21 @@ def test_damaged_tokenizer_file_is_named(damage: str, make_model: Callable[..., 
     assert str(directory) in str(caught.value)
     if damage == "missing":
         assert "save_pretrained" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("file", "needed"),
+    [
+        ("tekken.json", "convert_tekken_tokenizer"),
+        ("tokenizer.model", "'transformers<5'"),
+        ("vocab.json", "AutoTokenizer"),
+    ],
+)
+def test_model_without_tokenizer_json_is_told_what_converts_its_vocabulary(
+    file: str, needed: str, tmp_path: Path
+) -> None:
+    (tmp_path / file).write_text("{}")
+    with pytest.raises(RecipeError) as caught:
+        Tokenizer.load(tmp_path)
+    assert needed in caught.value.remedy and str(tmp_path) in caught.value.remedy
+    assert has_vocabulary(tmp_path)
