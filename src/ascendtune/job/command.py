@@ -38,7 +38,9 @@ def command(spec: JobSpec, env: Mapping[str, str], place: NodePlace = ALONE) -> 
         *("--max-restarts", "0"),
         *("--log-dir", str(spec.agent_directory(place))),
         *(_on_this_node(spec, env) if place.is_alone else _among_nodes(place)),
-        *("--module", "ascendtune.job.rank", *(("--all",) if spec.is_foreign else ()), str(spec.logs)),
+        *("--module", "ascendtune.job.rank"),
+        *(("--all",) if spec.is_foreign else ("--hold",) if spec.holds_interrupts else ()),
+        str(spec.logs),
         *spec.argv,
     ]
 

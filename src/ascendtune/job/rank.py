@@ -1,9 +1,10 @@
 """Runs inside each process that torchrun starts: puts its output where it belongs, then becomes the program.
 
-    python -m ascendtune.job.rank [--all] LOG_DIRECTORY PROGRAM ARGUMENT…
+    python -m ascendtune.job.rank [--all|--hold] LOG_DIRECTORY PROGRAM ARGUMENT…
 
 Rank 0 writes to the terminal; torchrun hands it the user's stderr as descriptor 0, because torchrun's own descriptor 2
-goes to launcher.log. Every other rank writes to rank_N.log; with --all rank 0 does, too.
+goes to launcher.log. Every other rank writes to rank_N.log; with --all rank 0 does, too. With --hold the program begins
+with SIGINT blocked, and unblocks it when it can handle it.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(*arguments: str) -> None:
-    keeps_all = arguments[0] == "--all"
-    log_directory, *program = arguments[keeps_all:]
+    options = [each for each in arguments[:1] if each.startswith("--")]
+    log_directory, *program = arguments[len(options) :]
     rank = int(os.environ["RANK"])
-    if rank == 0 and not keeps_all:
+    if "--hold" in options:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    if rank == 0 and "--all" not in options:
         os.dup2(0, 2)
     else:
         log = os.open(Path(log_directory) / f"rank_{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

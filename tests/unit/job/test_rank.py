@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 _PROGRAM = """
-import os, sys
+import os, signal, sys
 print("on cores", sorted(os.sched_getaffinity(0)))
+print("blocked", [each.name for each in signal.pthread_sigmask(signal.SIG_BLOCK, [])])
 print("heard", repr(sys.stdin.read()))
 print("trouble", file=sys.stderr)
 """
@@ -56,3 +57,8 @@ def test_rank_0_writes_to_the_terminal_and_others_to_their_logs(tmp_path: Path) 
 def test_with_all_rank_0_writes_a_log_too(tmp_path: Path) -> None:
     assert run(tmp_path, 0, "--all") == ""
     assert "trouble" in (tmp_path / "rank_0.log").read_text()
+
+
+@pytest.mark.parametrize(("options", "blocked"), [((), []), (("--hold",), ["SIGINT"])])
+def test_our_training_begins_with_ctrl_c_held(tmp_path: Path, options: tuple[str, ...], blocked: list[str]) -> None:
+    assert f"blocked {blocked}" in run(tmp_path, 0, *options)

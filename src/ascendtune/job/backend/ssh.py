@@ -82,6 +82,7 @@ def _starts(spec: JobSpec, gathered: Gathered) -> Iterator[dict[str, Any]]:
             "variables": dict(spec.variables),
             "on_hang": spec.on_hang,
             "is_foreign": spec.is_foreign,
+            "holds_interrupts": spec.holds_interrupts,
             "ranks": list(range(first_rank, first_rank + nproc)),
             "hosts": [node.host.name for node in gathered.nodes],
             "started_from": socket.gethostname(),

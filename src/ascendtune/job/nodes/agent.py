@@ -106,6 +106,7 @@ class Node:
             variables=start["variables"],
             on_hang=start["on_hang"],
             is_foreign=start["is_foreign"],
+            holds_interrupts=start["holds_interrupts"],
             id=start["id"],
         )
         user, place = {**os.environ, **env}, place_of(start)
