@@ -8,7 +8,7 @@ from typing import Literal
 
 from ascendtune.check.explain.event import CODE, Event
 from ascendtune.check.explain.facts import Facts, satisfied
-from ascendtune.check.explain.missing import Missing, find_missing, in_the_same_call, is_one_of_several, waits_among
+from ascendtune.check.explain.missing import Missing, awaited, is_one_of_several, waits_among
 from ascendtune.check.explain.outlived import INTERRUPTED, ended_later, gives_way, gives_way_to_the_end, is_of_script
 from ascendtune.check.explain.scan import Scan
 
@@ -87,7 +87,7 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
         return Diagnosis("healthy", None, notices=notices, dismissed=_dismissed(ordered, harmless, survived))
     first = _first_cause(fatal)
     rank, host = _guilty(first, scans)
-    missing = _missing(first, fatal, scans)
+    missing = awaited(first, fatal, scans)
     if missing is not None and (told := _told_by(missing.ranks, fatal)) is not None:
         # A rank that did not join has said why.
         first, missing = told, None
@@ -178,6 +178,15 @@ def _echoes(event: Event, ids: set[str]) -> bool:
     return not ids.isdisjoint(event.hit.entry.echo_of)
 
 
+def _follows(event: Event, fatal: list[Event]) -> bool:
+    """Whether what causes `event` was found. That a rank waited for another one causes its own errors only."""
+    return bool(event.hit.entry.echo_of) and any(
+        other.hit.entry.id in event.hit.entry.echo_of
+        and (not other.hit.entry.waits or (other.source, other.speaker) == (event.source, event.speaker))
+        for other in fatal
+    )
+
+
 def _with_warnings(grave: list[Event], fatal: list[Event]) -> list[Event]:
     """What was said as a warning is believed when what is known to follow from it has followed."""
     foretold = {name for event in fatal for name in event.hit.entry.echo_of}
@@ -209,11 +218,10 @@ def _first_cause(fatal: list[Event]) -> Event:
         while parent is not None:
             overruled.add(id(parent))
             parent = parent.parent
-    ids = {event.hit.entry.id for event in fatal}
     candidates = [
         event
         for event in fatal
-        if not (_echoes(event, ids) or _ends(event, fatal) or gives_way(event, fatal))
+        if not (_follows(event, fatal) or _ends(event, fatal) or gives_way(event, fatal))
         and not gives_way_to_the_end(event, fatal)
         and not (event.says_little and id(event.trace) in overruled)
         and not (event.is_of_clean_up and not all(event.is_of_clean_up for event in fatal))
@@ -354,17 +362,6 @@ def _rival(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Event | N
     ids = {event.hit.entry.id for event in fatal}
     others = (event for event in fatal if event.source != first.source and event.hit.entry.id != first.hit.entry.id)
     return next((event for event in others if event.is_known and event.weight == 0 and not _echoes(event, ids)), None)
-
-
-def _missing(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Missing | None:
-    """Whom the others waited for, where nothing better than their waiting is known."""
-    waits = waits_among(fatal)
-    cut_off = in_the_same_call(fatal, waits)
-    if any(event is first for event in cut_off):
-        return find_missing([*waits, *cut_off], scans)
-    if not waits or (first.weight == 0 and first.is_known) or (first.is_raised and not first.hit.entry.waits):
-        return None
-    return find_missing(waits, scans)
 
 
 def _told_by(ranks: Sequence[int], fatal: list[Event]) -> Event | None:

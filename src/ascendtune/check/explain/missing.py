@@ -171,6 +171,17 @@ def is_one_of_several(wait: Event, events: Sequence[Event]) -> bool:
     return wait.hit.entry.waits and len({rank for event in waits_among(events) for rank in event.said_by}) > 1
 
 
+def awaited(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Missing | None:
+    """Whom the others waited for, where nothing better than their waiting is known."""
+    waits = waits_among(fatal)
+    cut_off = in_the_same_call(fatal, waits)
+    if any(event is first for event in cut_off):
+        return find_missing([*waits, *cut_off], scans)
+    if not waits or (first.weight == 0 and first.is_known) or (first.is_raised and not first.hit.entry.waits):
+        return None
+    return find_missing(waits, scans)
+
+
 def find_missing(waits: Sequence[Event], scans: Sequence[Scan]) -> Missing | None:
     """The ranks that the time-outs `waits` lack, or None when the logs do not tell.
 

@@ -258,7 +258,7 @@ def test_rank_that_lost_those_that_gave_up_is_the_one_they_waited_for(explained:
     "lost",
     [
         "misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer node2<43210>",
-        "misc/socket.cc:484 NCCL WARN socketProgressOpt: Call to recv from 10.0.0.2<4321> failed : Connection reset by peer",
+        "misc/socket.cc:484 NCCL WARN socketProgress: Call to recv from 10.0.0.2<7> failed : Connection reset by peer",
     ],
 )
 def test_system_error_of_nccl_after_a_lost_connection_names_the_lost_rank(
@@ -280,3 +280,15 @@ def test_system_error_of_nccl_after_a_lost_connection_names_the_lost_rank(
 
     assert explanation.verdict.missing is not None and explanation.verdict.missing.ranks == (1,)
     assert "rank 1 ended, or lost the network" in explanation.headline()
+
+
+def test_rank_that_missed_a_monitored_barrier_is_named(explained: Callable[..., Explanation]) -> None:
+    """Rank 0 knows which one it was; the others report that they lost rank 0."""
+    explanation = explained(
+        "[rank1]: RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while waiting for "
+        "send/recv from rank 0. Please check rank 0 logs for faulty rank.\n"
+        "[rank0]: RuntimeError: [Rank 0]: Ranks 2, 5 failed to pass monitoredBarrier in 5000 ms\n"
+    )
+
+    assert explanation.verdict.missing is not None and explanation.verdict.missing.ranks == (2, 5)
+    assert "ranks 2, 5 did not join" in explanation.headline()

@@ -148,6 +148,15 @@ _ASSERTED = 'RuntimeError: moon == tide INTERNAL ASSERT FAILED at "Moon.cpp":7, 
             "python-exception",
         ),
         (
+            "W0107 10:11:12.000000 7 torch/api.py:7] Received 15 death signal, shutting down workers\n"
+            + _raised(
+                "/x/torch/distributed/elastic/multiprocessing/api.py",
+                "raise SignalException(f'Process {os.getpid()} got signal: {sigval}', sigval=sigval)",
+                "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15",
+            ),
+            "launcher-told-to-stop",
+        ),
+        (
             "AssertionError: tide_size value from checkpoint (7) is not equal to the input argument value (9).\n",
             "megatron-argument-differs",
         ),
