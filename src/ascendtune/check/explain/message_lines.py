@@ -46,6 +46,15 @@ def below(lines: list[bytes], index: int, line: Line, count: int) -> list[str]:
     return [each[:LONGEST_TEXT].decode(errors="replace") for each in found]
 
 
+def above(lines: list[bytes], index: int, line: Line) -> str:
+    """The line above the one at `index`; where a prefix names its speaker, the speaker's. Empty if there is none."""
+    before, said = lines[max(0, index - _SPEAKERS) : index], line.said.encode()
+    if line.speaker and lines[index].endswith(said):
+        prefix = lines[index].removesuffix(said)
+        before = [each for each in before if each.startswith(prefix)]
+    return before[-1][:LONGEST_TEXT].decode(errors="replace") if before else ""
+
+
 def boxed_error(lines: list[bytes], index: int) -> str:
     """The error of a command line that typer draws in a box, at the box's first line; empty for any other line."""
     if not index or not lines[index - 1].startswith(_BOX_OF_ERROR) or not lines[index].startswith(_BOX_SIDE):

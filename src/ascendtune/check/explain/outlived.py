@@ -16,7 +16,7 @@ _STEPS = 3
 """Figures of steps, or progress bars, after which a job is believed to have outlived a command of its script."""
 _LOSSES, _OWN_LOSSES = 5, 2
 """Losses of a training after which it is believed to have outlived any other complaint; losses of the process itself,
-where prefixes name the processes."""
+where prefixes name the processes, or the log is that of one rank."""
 _MOST_LOSSES = 100
 """Lines with a loss that are looked at; of many ranks each has some among them."""
 _LOSS = re.compile(r"loss(?: is| value)?['\"]?[ =:]{1,4}\d", re.IGNORECASE)
@@ -41,6 +41,7 @@ _OF_COMMAND = re.compile(
 _TRIED_AGAIN = re.compile(r"\bretry(?:ing)?\b|\btry(?:ing)? again (?:in|after)\b", re.IGNORECASE)
 _OF_DEVICE = re.compile(r"\b(?:CUDA|cuda|NPU|HIP) error|device-side|\bNCCL|\bHCCL|\bacl|ERR\d{5}|\bE[A-Z1-9]\d{4}\b")
 """Words with which a device reports, by an exception, what it may have printed before."""
+_OF_THREAD = ("threading.py in ",)
 _MAY_FOLLOW = ("FileNotFoundError",)
 """Exceptions that most often follow from a failure before, which was logged only."""
 _NEAR_LINES = 80
@@ -51,18 +52,19 @@ _BUILDS = ("build", "packages", "package-managers")
 """Families of failures that a missing command may be behind."""
 
 
-def mark_outlived(events: Sequence[Event], tail: str, lines: int) -> None:
+def mark_outlived(events: Sequence[Event], tail: str, lines: int, *, of_one_process: bool) -> None:
     """Mark the complaints after which the log shows that the job went on.
 
-    An exception with its frames may have ended one of several processes: the training's end has to follow it.
+    An exception that was not caught may have ended one of several processes: the training's end has to follow it.
 
     Args:
         tail: the last lines of the log.
         lines: of the whole log.
+        of_one_process: the log is that of one rank.
     """
     if not events:
         return
-    went_on = _GoneOn(tail, lines)
+    went_on = _GoneOn(tail, lines, of_one_process=of_one_process)
     for event in events:
         event.survived = event.survived or went_on.after(event)
 
@@ -70,7 +72,8 @@ def mark_outlived(events: Sequence[Event], tail: str, lines: int) -> None:
 class _GoneOn:
     """Where the last lines of a log show that its job made steps."""
 
-    def __init__(self, tail: str, lines: int) -> None:
+    def __init__(self, tail: str, lines: int, *, of_one_process: bool) -> None:
+        self._of_one_process = of_one_process
         rows = tail.removesuffix("\n").split("\n")
         numbered = list(enumerate(rows, lines - len(rows) + 1))
         self._steps = [number for number, row in numbered for _ in _PROGRESS.finditer(row)]
@@ -78,7 +81,7 @@ class _GoneOn:
         self._ends = [number for number, row in numbered if _FINISHED.search(row)]
 
     def after(self, event: Event) -> bool:
-        if event.is_raised:
+        if event.is_raised and (not _was_logged(event) or _is_of_thread(event)):
             return bool(self._ends) and event.last < self._ends[-1] and self._has_losses(event)
         if is_of_script(event):
             return bool(self._ends and self._ends[0] < event.last) or self._has_steps(event)
@@ -90,7 +93,7 @@ class _GoneOn:
 
     def _has_losses(self, event: Event) -> bool:
         """Whether several different losses follow; of a process that a prefix names only its own count."""
-        enough = _OWN_LOSSES if event.speaker else _LOSSES
+        enough = _OWN_LOSSES if event.speaker or self._of_one_process else _LOSSES
         first = bisect(self._losses, event.last, key=lambda loss: loss[0])
         rows = set[str]()
         for _, row in self._losses[first : first + _MOST_LOSSES]:
@@ -117,12 +120,17 @@ def gives_way(event: Event, others: Sequence[Event]) -> bool:
 
 
 def gives_way_to_the_end(event: Event, others: Sequence[Event]) -> bool:
-    """Whether `event` was only logged, and the exception that ended the program later is the cause.
+    """Whether `event` was only logged, and the exception that ended the program later, or another one, is the cause.
 
     It is where its own cause is known; where it may follow from what was logged it is not, unless it came much later.
+    A process that waited for others later was not ended by what it logged, and no process is by an exception of a
+    thread: where another one failed, that is the cause.
     """
     end = ended_later(event, others)
-    return end is not None and (_says_why(end) or end.number - event.last > _NEAR_LINES)
+    if end is not None and (_says_why(end) or end.number - event.last > _NEAR_LINES):
+        return True
+    went_on = _was_logged(event) and (_is_of_thread(event) or _waited_later(event, others))
+    return went_on and any(_ended_another(event, other) for other in others)
 
 
 def ended_later(event: Event, others: Sequence[Event]) -> Event | None:
@@ -131,8 +139,7 @@ def ended_later(event: Event, others: Sequence[Event]) -> Event | None:
     Of several exceptions that were logged the later ones may follow from the first, and what a device reports it may
     have printed before.
     """
-    was_logged = event.trace.is_logged if event.is_raised and event.trace is not None else event.trace is None
-    if not was_logged or is_of_script(event):
+    if not _was_logged(event):
         return None
     ends = [
         other
@@ -149,6 +156,32 @@ def ended_later(event: Event, others: Sequence[Event]) -> Event | None:
     ]
     # Of several readings of a line the best stands first.
     return max(ends, key=lambda end: (_says_why(end), end.number), default=None)
+
+
+def _is_of_thread(event: Event) -> bool:
+    return event.trace is not None and event.trace.passed(_OF_THREAD)
+
+
+def _was_logged(event: Event) -> bool:
+    if event.is_raised and event.trace is not None:
+        return event.trace.is_logged
+    return event.trace is None and not is_of_script(event)
+
+
+def _waited_later(event: Event, others: Sequence[Event]) -> bool:
+    later = (other for other in others if other.hit.entry.waits and other.last > event.last)
+    return any(_are_of_one_process(event, other) for other in later)
+
+
+def _ended_another(event: Event, other: Event) -> bool:
+    """Whether `other` ended another process than that of `event`."""
+    ended = other.weight == 0 and not (_was_logged(other) or other.weak or other.is_of_clean_up)
+    return ended and not _are_of_one_process(event, other)
+
+
+def _are_of_one_process(event: Event, other: Event) -> bool:
+    is_rank = event.rank is not None and event.rank == other.rank
+    return is_rank or (event.source, event.speaker) == (other.source, other.speaker)
 
 
 def _is_an_end(event: Event) -> bool:

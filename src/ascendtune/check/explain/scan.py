@@ -115,7 +115,7 @@ class Scan:
         self._note_last_words()
         self._look_up_own_words()
         self._ledger.mark_survived(self.lines)
-        mark_outlived(self.events, self.tail, self.lines)
+        mark_outlived(self.events, self.tail, self.lines, of_one_process=self.rank is not None)
         return self
 
     def _end_traces(self) -> None:
@@ -170,7 +170,7 @@ class Scan:
         if is_frame:
             self._traces.begin_headless(line.speaker, number)
         if HEADER in said:
-            self._begin_trace(line, text, said, number, lines[index - 1] if index else b"")
+            self._begin_trace(line, text, said, number, message_lines.above(lines, index, line))
             return
         if torchrun_summary.begins(said):
             self._read_launcher(line, lines, index)
@@ -221,7 +221,7 @@ class Scan:
                 return whole
         return said
 
-    def _begin_trace(self, line: Line, text: str, said: str, number: int, before: bytes) -> None:
+    def _begin_trace(self, line: Line, text: str, said: str, number: int, above: str) -> None:
         heading = said[: said.index(HEADER)]
         named_type = Traces.named_in(heading)
         if (named := Traces.bare(heading, number)) is not None and named.message:
@@ -236,7 +236,6 @@ class Scan:
         self._ledger.mark_heading(line.speaker, number)
         if (unfinished := self._traces.settle(line.speaker)) is not None:
             self._note_trace(line, unfinished.text, unfinished)
-        above = before[:LONGEST_TEXT].decode(errors="replace")
         trace = Trace(number, named=named_type, weak=level.is_warning(text), rank=line.rank)
         trace.ignored = "Exception ignored" in above
         trace.is_logged = level.is_error(text, said) or level.announces_caught(above, lines_of.read(above).said)

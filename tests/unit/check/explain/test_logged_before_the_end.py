@@ -23,7 +23,8 @@ _UPLOAD = (
 )
 _THREAD = (
     "Exception in thread Thread-3 (heartbeat):\n"
-    f'{_HEAD}  File "/x/heartbeat.py", line 9, in run\n    requests.post(url)\n'
+    f'{_HEAD}  File "/usr/lib/python3.11/threading.py", line 1038, in _bootstrap_inner\n    self.run()\n'
+    '  File "/x/heartbeat.py", line 9, in run\n    requests.post(url)\n'
     "requests.exceptions.ConnectionError: HTTPConnectionPool(host='10.0.0.1', port=80): Max retries exceeded with "
     "url: /beat (Caused by NewConnectionError('<urllib3.connection.HTTPConnection object at 0x7f>: Failed to establish "
     "a new connection: [Errno 111] Connection refused'))\n"
@@ -97,3 +98,55 @@ def test_logged_words_of_the_exception_itself_are_no_rival(explained: Explained)
     explanation = explained(f"ERROR: training failed: {message}\n" + _raised(f"OSError: {message}"))
 
     assert explanation.verdict.rival is None
+
+
+_LOST = _raised(
+    "RuntimeError: [/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:44418.", "all_reduce(x)"
+)
+_TIMED_OUT = (
+    "[E419 10:42:28.858931807 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=4486, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600013 milliseconds before timing out.\n"
+)
+_FAILED = _raised("ValueError: sample 17 has no labels that are not masked")
+
+
+def _prefixed(rank: int, text: str) -> str:
+    return "".join(f"[rank{rank}]: {line}" for line in text.splitlines(keepends=True))
+
+
+@pytest.mark.parametrize("logged", [_OUT_OF_MEMORY, _UPLOAD, _THREAD])
+@pytest.mark.parametrize("waited", [_LOST, _TIMED_OUT])
+@pytest.mark.parametrize("in_files", [True, False])
+def test_rank_that_waited_after_what_it_logged_did_not_fail(
+    explained: Explained, logged: str, waited: str, in_files: bool
+) -> None:
+    own = {1: logged + _NEWS + waited, 2: _FAILED}
+    if in_files:
+        found = explained(rank_1=own[1], rank_2=own[2]).verdict
+    else:
+        found = explained("".join(_prefixed(rank, text) for rank, text in own.items())).verdict
+
+    assert found.rank == 2
+    assert found.first is not None and found.first.text in _FAILED
+
+
+def test_logged_exception_between_lines_of_another_rank_is_recognised(explained: Explained) -> None:
+    heading, *rest = _UPLOAD.splitlines(keepends=True)
+    lines = [_prefixed(0, heading), _prefixed(1, _NEWS), _prefixed(0, "".join(rest)), _prefixed(0, _SHAPES)]
+
+    assert _first(explained("".join(lines))) == "shape-mismatch"
+
+
+@pytest.mark.parametrize("logged", [_OUT_OF_MEMORY, _UPLOAD])
+def test_few_losses_of_a_rank_that_has_its_own_log_show_that_it_went_on(explained: Explained, logged: str) -> None:
+    went_on = "step 7 loss 2.5\nstep 8 loss 2.4\n"
+
+    found = explained(rank_1=f"{logged}{went_on}", rank_2=_FAILED).verdict
+
+    assert found.rank == 2
+
+
+def test_exception_of_a_thread_before_losses_is_not_taken_for_one_that_was_caught(explained: Explained) -> None:
+    losses = "".join(f"step {step} loss {2 - step / 100}\n" for step in range(9))
+
+    assert not explained(_THREAD + losses).is_healthy
