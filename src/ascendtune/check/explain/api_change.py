@@ -77,13 +77,14 @@ class ApiChange:
     def groupdict(self) -> dict[str, str]:
         """The names that sentences may use, as a match of a regular expression has them."""
         bound = ">=" if self.is_added else "<"
+        unknown = self.library if self.is_added else f"{self.library}==VERSION"  # pip's newest is the one that lacks it
         return {
             "library": self.library,
             "package": self.modules[0],
             "name": self.name.replace(")", "=…)"),
             "release": self.release,
             "now": self.now,
-            "fitting": f"'{self.library}{bound}{self.release}'" if self.release else self.library,
+            "fitting": f"'{self.library}{bound}{self.release}'" if self.release else unknown,
         }
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from tests.unit.check.explain.first_entry import entry_of
 
-from ascendtune.check.explain.api_change import change_in, changes
+from ascendtune.check.explain.api_change import ApiChange, change_in, changes
 from ascendtune.check.explain.explain import Explanation
 
 
@@ -49,6 +50,13 @@ def test_direction_and_release_are_told(explained: Callable[..., Explanation]) -
     assert entry_of(explanation) == "api-added"
     assert "transformers is too old" in explanation.headline()
     assert "'transformers>=4.41'" in explanation.remedies()[0]
+
+
+def test_an_older_release_is_asked_for_where_the_last_one_with_the_name_is_not_known() -> None:
+    lost = ApiChange("moon", ("moon",), "Lunar", is_added=False)
+
+    assert lost.groupdict()["fitting"] == "moon==VERSION"
+    assert replace(lost, is_added=True).groupdict()["fitting"] == "moon"
 
 
 def test_a_name_stands_in_one_half_of_a_table_only() -> None:
