@@ -27,6 +27,8 @@ from ascendtune.check.explain.explain import Explanation
         ("__init__() got an unexpected keyword argument 'evaluation_strategy'", "renamed"),
         ("Moon.__init__() got an unexpected keyword argument 'evaluation_strategy'", None),
         ("snapshot_download() got an unexpected keyword argument 'local_dir'", None),
+        ("cannot import name 'TaskRunner' from 'verl.trainer.main_ppo' (/x/verl/trainer/main_ppo.py)", "renamed"),
+        ("No module named 'verl.workers.actor'", "removed"),
         ("No module named 'asynchat'", "python-renamed"),
         ("No module named 'asynchat.moon'", None),
         ("No module named 'tomllib'", "python-added"),
