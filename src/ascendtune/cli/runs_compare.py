@@ -21,7 +21,7 @@ _STEPS_SHOWN = 12
 _REWARDS = ("accuracy", "margin")
 """Metrics compared besides the loss, if all runs record them."""
 _OF_TOKENS = {"pretrain", "sft"}
-"""Kinds of loss that are means over labelled tokens; the others are over pairs or answers, as many in each step."""
+"""Kinds of loss that are means over labelled tokens; the others are over pairs or answers."""
 
 
 def compare(
@@ -127,8 +127,8 @@ def _run_means(
 ) -> dict[int, float | None]:
     means, window, before = dict[int, float | None](), list[tuple[float | None, float]](), begin
     for step, record in records.items():
-        tokens = record.get("labelled_tokens") if by_tokens else None
-        window.append((_value(record, name), tokens if isinstance(tokens, int) and tokens > 0 else step - before))
+        units = record.get("labelled_tokens" if by_tokens else "groups")
+        window.append((_value(record, name), units if isinstance(units, int) and units > 0 else step - before))
         before = step
         if step in ends:
             means[step] = _mean(window)

@@ -111,6 +111,8 @@ class Recorder:
             "learning_rate": metrics.learning_rate,
             "tokens": metrics.tokens,
             "labelled_tokens": metrics.labelled,
+            # What the loss is a mean over, where that is not the labelled tokens: pairs or answers.
+            **({"groups": metrics.units} if self.objective.unit == "group" else {}),
             "tokens_seen": counters.tokens_seen,
             "tokens_per_second": metrics.tokens / elapsed,
             "mfu": useful / elapsed / (peak * self.strategy.world_size) if peak else None,

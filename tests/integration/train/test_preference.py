@@ -76,6 +76,7 @@ def test_learning_tells_the_answers_apart(train: Train, asking: Asking, loss: st
     accuracy, margin = run.curve("accuracy"), run.curve("margin")
     assert sum(accuracy[-6:]) / 6 > 0.9 and margin[-1] > margin[0]
     assert run.losses()[-1] < run.losses()[0]
+    assert sum(run.curve("groups")) == 8 * ROWS
 
 
 @pytest.mark.parametrize("loss", ["sigmoid", "ipo", "orpo", "simpo", "reward"])

@@ -224,6 +224,16 @@ def test_compare_of_a_run_that_recorded_every_step_with_one_that_recorded_every_
     assert compared["loss"]["3"] == [2.0, 3.0] and compared["mean_loss"]["5"] == [3.0, 3.0]
 
 
+def test_compare_weighs_steps_of_a_preference_by_their_pairs(ascendtune: Any, runs: Path) -> None:
+    for name, steps in (("a", [(1, 0.25, 1), (2, 0.75, 3)]), ("b", [(2, 0.625, 4)])):
+        run = RunDir(runs / name)
+        run.recipe.write_text("method: {stage: preference}\n")
+        records = [{"step": step, "loss": loss, "labelled_tokens": 7, "groups": pairs} for step, loss, pairs in steps]
+        run.metrics.write_text("".join(json.dumps(each) + "\n" for each in records))
+    compared = json.loads(ascendtune("runs", "compare", "runs/a", "runs/b", "--json").stdout)
+    assert compared["mean_loss"] == {"2": [0.625, 0.625]}
+
+
 def test_compare_with_a_run_that_began_at_a_later_step_averages_nothing(ascendtune: Any, runs: Path) -> None:
     for name, begin in (("a", 1), ("b", 4)):
         records = [{"step": step, "loss": 1 / step} for step in range(begin, 7)]

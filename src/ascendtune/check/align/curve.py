@@ -15,10 +15,11 @@ from ascendtune.core.errors import DataError
 
 Floats = NDArray[np.float64]
 Reading = Literal["steps", "tokens", "single"]
-"""Of a record of several steps: their mean, the mean over their labelled tokens, or the loss of the last one."""
+"""Of a record of several steps: their mean, the mean over what they have of labelled tokens, pairs or answers, or the
+loss of the last one."""
 _MOST_STEPS = 2**53
 """Above it a float does not hold every whole number."""
-_COLUMNS = ("loss", "grad_norm", "learning_rate", "labelled_tokens")
+_COLUMNS = ("loss", "grad_norm", "learning_rate", "labelled_tokens", "groups")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Curve:
         losses, grad_norms, learning_rates: (records,) float64, NaN where not recorded or not finite.
         readings: what a record of several steps may be; more than one where the log does not say it.
         labelled_tokens: (records,) float64, NaN where not recorded.
+        groups: (records,) float64, pairs or answers, where the loss is a mean over these; NaN where not recorded.
         batch_hashes: (records,) names of the rows of the last step of a record; None where not recorded.
         resolution: half a unit of the last digit that losses were written with; 0 at full precision.
         is_whole: each record is known to be about all steps since the one before, the first one from step 1 on.
@@ -40,6 +42,7 @@ class Curve:
     grad_norms: Floats
     learning_rates: Floats
     labelled_tokens: Floats
+    groups: Floats
     batch_hashes: tuple[str | None, ...]
     resolution: float
     readings: tuple[Reading, ...] = ("steps", "tokens", "single")
@@ -52,9 +55,10 @@ class Curve:
         """A curve from dictionaries.
 
         Args:
-            names: `step` and `loss`, and any of `grad_norm`, `learning_rate`, `labelled_tokens`, `batch_hash`, `tokens`
-                of the record and `tokens_seen` since step 1, to the key in a record. A record without step or loss,
-                such as an evaluation, is left out. Of records of the same step, as after a resume, the last counts.
+            names: `step` and `loss`, and any of `grad_norm`, `learning_rate`, `labelled_tokens`, `groups`,
+                `batch_hash`, `tokens` of the record and `tokens_seen` since step 1, to the key in a record. A record
+                without step or loss, such as an evaluation, is left out. Of records of the same step, as after a
+                resume, the last counts.
             rounded: losses were rounded to decimal places when they were written, so their digits are counted.
             source: the file, for messages.
 
@@ -105,6 +109,7 @@ class Curve:
             values["grad_norm"],
             values["learning_rate"],
             values["labelled_tokens"],
+            values["groups"],
             hashes,
             resolution,
             is_whole=bool(of_record == seen),
@@ -114,7 +119,20 @@ class Curve:
     def empty(cls) -> Curve:
         """No record: of a side that has dumped tensors alone."""
         none = np.empty(0)
-        return cls(np.empty(0, dtype=np.int64), none, none, none, none, (), 0.0)
+        return cls(np.empty(0, dtype=np.int64), none, none, none, none, none, (), 0.0)
+
+    @property
+    def weights(self) -> Floats:
+        """(records,) float64: what the loss is a mean over, pairs or answers where recorded, otherwise labelled tokens.
+
+        NaN where not known.
+        """
+        return self.groups if np.isfinite(self.groups).any() else self.labelled_tokens
+
+    def has_equal_groups(self) -> bool:
+        """Whether steps have equally many pairs or answers, as far as it is known."""
+        of_step = self.groups / np.diff(self.steps, prepend=0)
+        return not np.isfinite(of_step).any() or bool(np.ptp(of_step) == 0)
 
     def is_sparse(self) -> bool:
         """Whether a record stands for several steps, as with `logging_steps` above 1."""

@@ -122,7 +122,7 @@ class _Windows:
         lengths = self.steps - self.begins
         # A single NaN would propagate into every later sum.
         is_number = np.isfinite(self.losses)
-        weights = np.where(is_number, curve.labelled_tokens if by_tokens else lengths, 0.0)
+        weights = np.where(is_number, curve.weights if by_tokens else lengths, 0.0)
         self._lengths, self._numbers = _summed(lengths), _summed(is_number)
         self._totals, self._sums = _summed(weights), _summed(np.where(is_number, self.losses, 0.0) * weights)
 
@@ -147,7 +147,7 @@ class _Windows:
 
 def _paired(reference: Curve, candidate: Curve, one: Reading | None, other: Reading | None) -> Pair:
     by_tokens = "tokens" in (one, other)
-    has_tokens = [bool(np.isfinite(each.labelled_tokens).all()) for each in (reference, candidate)]
+    has_tokens = [bool(np.isfinite(each.weights).all()) for each in (reference, candidate)]
     first, second = (
         _Windows(curve, reading, by_tokens=by_tokens and known)
         for curve, reading, known in ((reference, one, has_tokens[0]), (candidate, other, has_tokens[1]))

@@ -13,7 +13,7 @@ from ascendtune.check.align.side import Side
 
 _READINGS = {
     "steps": "a record of {name} is read as the mean over its steps",
-    "tokens": "a record of {name} is read as the mean over the labelled tokens of its steps",
+    "tokens": "a record of {name} is read as the mean over the labelled tokens, pairs or answers of its steps",
     "single": "a record of {name} is read as the loss of one step",
 }
 

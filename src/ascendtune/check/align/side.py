@@ -25,7 +25,7 @@ from ascendtune.core.suggest import run_suggestion
 from ascendtune.recipe.changes import leaves_of
 
 _TRAINER = {name: name for name in ("step", "loss", "grad_norm", "learning_rate")}
-_OURS = {name: name for name in (*_TRAINER, "labelled_tokens", "batch_hash", "tokens", "tokens_seen")}
+_OURS = {name: name for name in (*_TRAINER, "labelled_tokens", "groups", "batch_hash", "tokens", "tokens_seen")}
 # LlamaFactory, src/llamafactory/train/callbacks.py (LogCallback).
 _LLAMAFACTORY = {"step": "current_steps", "loss": "loss", "learning_rate": "lr"}
 # Names of columns and TensorBoard tags, the likeliest first; compared in lower case, and behind the last " - " of
@@ -204,12 +204,12 @@ def _read_run(run: RunDir) -> Side:
     recipe = leaves_of(read_document(run.recipe).values)
     dump, weights = find_dump(run.dumps), _start_weights(run)
     curve = _metrics(run.metrics) if run.metrics.is_file() or dump is None else Curve.empty()
+    is_of_groups = recipe.get("method.stage") not in ("pretrain", "sft")
     return Side(
         name=run.path.name,
         path=run.path,
         kind="ascendtune",
-        # A preference's loss is a mean over pairs: its steps have as many.
-        curve=replace(curve, readings=("tokens" if recipe.get("method.stage") in ("pretrain", "sft") else "steps",)),
+        curve=replace(curve, readings=("steps" if is_of_groups and curve.has_equal_groups() else "tokens",)),
         recipe=recipe,
         run=record,
         precision=precision if isinstance(precision, str) else None,

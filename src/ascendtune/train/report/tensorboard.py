@@ -18,7 +18,8 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.train.report.callback import Callback, RunFacts
 
 _NO_CURVES = {
-    *("attempt", "step", "epoch", "tokens", "labelled_tokens", "tokens_seen", "batch_hash", "data_hash", "seconds"),
+    *("attempt", "step", "epoch", "tokens", "labelled_tokens", "groups", "tokens_seen", "batch_hash", "data_hash"),
+    "seconds",
 }
 """Of a record; whatever else it holds is drawn, so that each stage's own numbers are."""
 

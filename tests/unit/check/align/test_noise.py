@@ -18,7 +18,8 @@ from ascendtune.core.errors import NoVerdict
 def side(losses: list[float], *, precision: str | None = "fp32", layers: int | None = 4, tokens: float = 100.0) -> Side:
     steps = np.arange(1, len(losses) + 1)
     missing = np.full(len(losses), np.nan)
-    numbers = Curve(steps, np.array(losses), missing, missing, np.full(len(losses), tokens), (None,) * len(losses), 0.0)
+    labelled, hashes = np.full(len(losses), tokens), (None,) * len(losses)
+    numbers = Curve(steps, np.array(losses), missing, missing, labelled, missing, hashes, 0.0)
     return Side("run", Path("run"), "ascendtune", numbers, recipe={}, precision=precision, layers=layers)
 
 
@@ -93,7 +94,7 @@ def test_steps_of_repeated_runs_may_be_large_and_must_be_common() -> None:
     far, missing = 10**12, np.full(1, np.nan)
 
     def at(step: int, loss: float = 2.0) -> Side:
-        one = Curve(np.array([step]), np.array([loss]), missing, missing, missing, (None,), 0.0)
+        one = Curve(np.array([step]), np.array([loss]), missing, missing, missing, missing, (None,), 0.0)
         return Side("run", Path("run"), "CSV", one)
 
     noise = measured_noise(at(far), [at(far, 2.2)], expected_noise(at(far), at(far)))

@@ -154,7 +154,7 @@ def test_fault_parts_logs_that_do_not_say_what_they_hold_and_the_assumption_is_e
         assert "在第 31 至 40 步的" in verdict(found, one, other)
 
 
-def of_ours(seed: int, fault: float = 0.0) -> Curve:
+def of_ours(seed: int, fault: float = 0.0, weight: str = "labelled_tokens") -> Curve:
     """Of a run of ours: records at multiples of two numbers, as with `track` and `checkpoint.every_steps`."""
     random = np.random.default_rng(seed)
     often, rarely = random.integers(2, 12, 2)
@@ -165,18 +165,22 @@ def of_ours(seed: int, fault: float = 0.0) -> Curve:
         tokens = TOKENS[before:step]
         loss = (losses[before:step] * tokens).sum() / tokens.sum()
         records.append(
-            {"step": step, "loss": loss, "labelled_tokens": tokens.sum(), "tokens": 2 * tokens.sum(),
-             "tokens_seen": 2 * TOKENS[:step].sum()}
+            {"step": step, "loss": loss, "labelled_tokens": step - before, weight: tokens.sum(),
+             "tokens": 2 * tokens.sum(), "tokens_seen": 2 * TOKENS[:step].sum()}
         )  # fmt: skip
         before = step
     names = {name: name for name in records[0]}
     return replace(Curve.of_records(records, names, rounded=False, source="test"), readings=("tokens",))
 
 
+@pytest.mark.parametrize("weight", ["labelled_tokens", "groups"])
 @pytest.mark.parametrize("seed", range(20))
-def test_records_of_our_runs_are_read_as_means_from_the_first_step_on_however_they_are_spread(seed: int) -> None:
-    assert outcome(of_ours(seed), of_ours(seed + 1)) == "aligned"
-    assert outcome(of_ours(seed), of_ours(seed + 1, fault=0.1)) != "aligned"
+def test_records_of_our_runs_are_read_as_means_from_the_first_step_on_however_they_are_spread(
+    seed: int, weight: str
+) -> None:
+    one, other, faulty = of_ours(seed, 0.0, weight), of_ours(seed + 1, 0.0, weight), of_ours(seed + 1, 0.1, weight)
+    assert outcome(one, other) == "aligned"
+    assert outcome(one, faulty) != "aligned"
 
 
 def test_log_that_begins_late_has_a_first_window_as_long_as_the_others() -> None:

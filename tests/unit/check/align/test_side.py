@@ -136,6 +136,24 @@ def test_run_of_a_stranger_with_fields_of_another_kind_is_read(tmp_path: Path, f
     assert (found.precision, found.world_size, found.layers) == (None, None, None)
 
 
+@pytest.mark.parametrize(
+    ("groups", "reading", "weights"),
+    [([8, 2, 8], "tokens", [8, 2, 8]), ([8, 4, 4], "steps", [8, 4, 4]), (None, "steps", [10, 10, 10])],
+    ids=["uneven", "even", "not recorded"],
+)
+def test_record_of_pairs_is_a_mean_over_them(
+    tmp_path: Path, groups: list[int] | None, reading: str, weights: list[int]
+) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"state": "finished", "attempts": []}))
+    (tmp_path / "recipe.yaml").write_text("method: {stage: preference}\n")
+    records = [{"step": step, "loss": 0.5, "labelled_tokens": 10} for step in (2, 3, 4)]
+    if groups:
+        records = [{**record, "groups": count} for record, count in zip(records, groups, strict=True)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    curve = read_side(tmp_path).curve
+    assert curve.readings == (reading,) and curve.weights.tolist() == weights
+
+
 DAMAGED = {
     "null alone": b"null\n",
     "null before an object": b'null\n{"step": 1, "loss": 2}\n',
