@@ -158,6 +158,9 @@ def _error_of_loss(sides: Sequence[Side], tokens: float) -> tuple[float, int | N
     ours = next((side for side in sides if side.recipe is not None), None)
     recipe = ours.recipe or {} if ours is not None else {}
     stage, groups = recipe.get("method.stage"), ours.run.get("global_batch") if ours is not None else None
+    if ours is not None and np.isfinite(ours.curve.groups[:1]).any():
+        # Of the record that has the labelled tokens; a packed sequence may hold several, and a record several steps.
+        groups = int(ours.curve.groups[0])
     loss, beta = (recipe.get(f"method.preference.{key}") for key in ("loss", "beta"))
     if stage in ("reward", "preference") and type(groups) is int and groups > 0:
         if stage == "reward":

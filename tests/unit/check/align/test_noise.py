@@ -49,6 +49,14 @@ def test_limit_of_a_loss_over_whole_answers_counts_what_adds_up_in_them(recipe: 
         assert expected_noise(*pair).loss == pytest.approx(4 * sigma * share + sigma**2 + 8 * 2.0**-24)
 
 
+def test_pairs_of_the_first_record_count_where_they_are_recorded() -> None:
+    recipe = {"method.stage": "reward"}
+    packed = replace(side([2.0]), recipe=recipe, run={"global_batch": 4})
+    packed = replace(packed, curve=replace(packed.curve, groups=np.array([16.0])))
+    one = replace(side([2.0]), recipe=recipe, run={"global_batch": 16})
+    assert expected_noise(packed, side([2.0])).loss == expected_noise(one, side([2.0])).loss
+
+
 def test_limit_follows_the_coarser_of_both_precisions() -> None:
     limits = [expected_noise(side([2.0], precision=each), side([2.0])).loss for each in ("fp32", "fp16", "bf16")]
     assert limits == sorted(limits) and len(set(limits)) == 3
