@@ -782,6 +782,20 @@ FAULTS = [
         "tests/integration/train/merge/test_merge.py",
     ),
     Fault(
+        "merge/verify.py",
+        "if logits.isnan().any():",
+        "if False:",
+        "a merge of a model that reads a matrix outside its module cannot be verified",
+        "tests/unit/merge/test_verify.py",
+    ),
+    Fault(
+        "merge/pieces.py",
+        "_multiply(inputs, weight[begin : begin + share], results[..., begin : begin + share])",
+        "_multiply(inputs, weight[:share], results[..., begin : begin + share])",
+        "each thread multiplies the first rows of a matrix",
+        "tests/unit/merge/test_mapped.py",
+    ),
+    Fault(
         "merge/tied.py",
         "return bool(above.additions or above.rotations or below.additions) or not _same_bytes(above, below)",
         "return not _same_bytes(above, below)",
