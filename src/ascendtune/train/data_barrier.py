@@ -59,7 +59,9 @@ class DataBarrier:
         if node_count() == 1:
             return cls(None, rank, ranks)
         store, *_ = next(dist.rendezvous("env://", timeout=timedelta(seconds=_START_SECONDS)))
-        return cls(dist.PrefixStore("data_barrier", store), rank, ranks)
+        # A launcher that starts the ranks again may keep its store.
+        start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        return cls(dist.PrefixStore(f"data_barrier_{start}", store), rank, ranks)
 
     def show(self, what: str, done: int, total: int) -> None:
         """Note how far this rank is with its data, for the log and for those that wait."""

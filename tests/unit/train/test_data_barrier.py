@@ -72,3 +72,22 @@ def test_rank_that_never_came_is_named() -> None:
 def test_one_node_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     DataBarrier.of_this_job().wait(nothing)
+
+
+def test_ranks_that_are_started_again_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun's elastic restarts keep the store, with what the ranks before have left in it."""
+    store = dist.HashStore()
+    monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(store, 0, 1)]))
+    for name, value in {"GROUP_WORLD_SIZE": "2", "WORLD_SIZE": "2", "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    main = DataBarrier(dist.PrefixStore("data_barrier_0", store), 0, 1)
+    main.wait(nothing)
+    main.close()
+    first = DataBarrier.of_this_job()
+    first.wait(nothing)
+    first.close()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    again = DataBarrier.of_this_job()
+    with pytest.raises(MachineError, match="rank 0 has given no sign"):
+        again.wait(nothing)
+    again.close()
