@@ -976,8 +976,8 @@ FAULTS = [
     ),
     Fault(
         "core/rundir.py",
-        'if record["step"] <= last]',
-        'if record["step"] <= last + 1]',
+        '["step"] > last:',
+        '["step"] > last + 1:',
         "the step after the checkpoint stands twice in metrics.jsonl",
         "tests/unit/core/test_rundir.py",
     ),

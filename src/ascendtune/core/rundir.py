@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -349,8 +348,14 @@ class RunDir:
         """
         for path, last in ((self.metrics, step), (self.evaluations, evaluated_step)):
             if path.exists():
-                kept = [record for record in read_json_lines(path) if record["step"] <= last]
-                write_atomically(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
+                with open_regular(path) as file:
+                    content = file.read()
+                # In the order of steps: of hundreds of thousands of records only the last ones are parsed.
+                lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
+                while lines and parsed_record(lines[-1], path)["step"] > last:
+                    lines.pop()
+                if len(kept := b"".join(lines)) < len(content):
+                    write_atomically(path, kept)
 
     def checkpoint_steps(self) -> list[int]:
         """Steps of the complete checkpoints, oldest first. A checkpoint gets its name only when it is complete."""

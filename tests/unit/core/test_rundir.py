@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,18 @@ def test_records_after_the_checkpoint_are_dropped_and_no_others(
     run.cut_back(step, evaluated_step)
     assert [each["step"] for each in run.read_metrics()] == steps
     assert [each["step"] for each in run.read_evaluations()] == evaluations
+
+
+def test_records_of_a_long_run_are_not_read_to_drop_the_last_ones(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three hundred thousand of them took a gigabyte of memory, at each resume."""
+    parsed, parse = list[Any](), rundir.parsed_record
+    monkeypatch.setattr(rundir, "parsed_record", lambda line, where: parsed.append(line) or parse(line, where))
+    run.metrics.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(1, 1001)) + '{"step": 10')
+    run.cut_back(997, 6)
+    assert [each["step"] for each in run.read_metrics()] == list(range(1, 998)) and len(parsed) == 5
+    before = run.metrics.stat().st_ino
+    run.cut_back(997, 6)
+    assert run.metrics.stat().st_ino == before
 
 
 def test_checkpoints_after_the_one_that_a_run_goes_on_from_are_removed(run: RunDir) -> None:
