@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,24 @@ def require_same_adapters(record: dict[str, Any], adapters: list[Adapter]) -> No
                 code="adapter-changed",
                 remedy="restore the original adapter; or start over: checkpoint.resume=never",
                 where=new.path,
+            )
+
+
+def require_recorded_adapters(record: dict[str, Any]) -> None:
+    """Raise where this host has another adapter at the path of one that the run was started with.
+
+    Every process reads them from their files, at every start.
+
+    Args:
+        record: run.json.
+    """
+    for adapter in map(Adapter.of, record.get("adapters", [])):
+        if digest_of_file(adapter.path / WEIGHTS) != adapter.digest:
+            raise RecipeError(
+                f"the adapter on {socket.gethostname()} is not the one that the run was started with",
+                code="adapter-changed",
+                remedy="restore the original adapter, on every host; or start over: checkpoint.resume=never",
+                where=adapter.path,
             )
 
 

@@ -34,7 +34,7 @@ from ascendtune.data.prepare import Prepared, cached_tokens, open_prepared
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.adapters import Adapter
+from ascendtune.train.adapters import Adapter, require_recorded_adapters
 from ascendtune.train.data_barrier import DataBarrier
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
@@ -199,7 +199,7 @@ def _set_torch_defaults(device: Device, held: ExitStack) -> None:
 
 
 def _require_models(record: dict[str, Any]) -> None:
-    """Raise where this host lacks a model of the run: the files that are read first would be named as damaged."""
+    """Raise where this host lacks a model of the run, whose files would be called damaged, or has another adapter."""
     adapters = [Adapter.of(each).path for each in record.get("adapters", [])]
     for path in (record["model_directory"], record.get("reference_directory"), *adapters):
         if path is not None and not Path(path).is_dir():
@@ -209,6 +209,7 @@ def _require_models(record: dict[str, Any]) -> None:
                 remedy="copy it to the same path on every host, or put it on a file system that all share",
                 where=path,
             )
+    require_recorded_adapters(record)
 
 
 def _open_data(

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from ascendtune.core.errors import InputError, RecipeError
 from ascendtune.recipe.method import MethodSection
-from ascendtune.train.adapters import find_adapters
+from ascendtune.train.adapters import find_adapters, require_recorded_adapters
 
 
 @pytest.fixture
@@ -40,6 +40,17 @@ def test_adapters_are_found_in_directories_and_runs(adapter, tmp_path):
     assert [str(each.path) for each in adapters] == [one, of_run]
     assert adapters[0].digest != adapters[1].digest
     assert found(one, tuner="full") == []
+
+
+def test_another_adapter_at_the_same_path_is_refused_when_it_is_read(adapter):
+    """On another host, or at a restart: frozen ones are no part of checkpoints."""
+    path = adapter("one")
+    record = {"adapters": [each.to_json() for each in found(path)]}
+    require_recorded_adapters(record)
+    save_file({"x": numpy.zeros(1)}, f"{path}/adapter_model.safetensors")
+    with pytest.raises(RecipeError) as refused:
+        require_recorded_adapters(record)
+    assert refused.value.code == "adapter-changed" and refused.value.where == path
 
 
 @pytest.mark.parametrize(
