@@ -27,7 +27,6 @@ _LARGEST_ID = 100_000_000
 _OTHER_TOKENS = ("auto_map", "split_special_tokens")
 """Keys of tokenizer_config.json that take the place of tokenizer.json: a class in a file of Python that is not saved,
 and special tokens that are spelled like other text."""
-GENERATION = "generation_config.json"
 _MAP = "special_tokens_map.json"
 _DECODER = "added_tokens_decoder"
 _TOKEN_FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
@@ -120,7 +119,11 @@ class Tokenizer:
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """Every id that ends a text: the tokenizer's EOS, and what generation_config.json lists."""
-        ids = [self.eos_id, *listed_stop_ids(self.directory / GENERATION)]
+        path = self.directory / "generation_config.json"
+        listed = _read_json(path).get("eos_token_id")
+        ids = [self.eos_id, *(listed if isinstance(listed, list) else [listed])]
+        if not all(each is None or (type(each) is int and -1 <= each <= _LARGEST_ID) for each in ids):
+            raise bad_field(path, "eos_token_id", listed, "a token id, or a list of them")
         return tuple(dict.fromkeys(each for each in ids if each is not None))
 
     @property
@@ -196,15 +199,6 @@ class Tokenizer:
                 (target / "additional_chat_templates").mkdir(exist_ok=True)
             write_atomically(target / "additional_chat_templates" / f"{name}.jinja", text)
         write_json(target / "tokenizer_config.json", config)
-
-
-def listed_stop_ids(path: Path) -> list[int]:
-    """The token ids at which a generation_config.json says to stop; none where there is no such file."""
-    listed = _read_json(path).get("eos_token_id")
-    ids = [each for each in (listed if isinstance(listed, list) else [listed]) if each is not None]
-    if not all(type(each) is int and -1 <= each <= _LARGEST_ID for each in ids):
-        raise bad_field(path, "eos_token_id", listed, "a token id, or a list of them")
-    return ids
 
 
 def _conversion(directory: Path) -> str:

@@ -199,7 +199,7 @@ def _follows(first: Output, second: Output) -> bool:
 
 
 def _copy_companions(plan: MergePlan, directory: Path) -> None:
-    """Tokenizer, template and stop ids from one place, the adapter's when it has them; all else from the base."""
+    """Tokenizer and template from one place, the adapter's when it has them; everything else from the base."""
     base = plan.base.directory
     speaker = next(
         (
@@ -215,8 +215,7 @@ def _copy_companions(plan: MergePlan, directory: Path) -> None:
     for name in names:
         shutil.copyfile(base / name, directory / name)
     for path in speaker.iterdir():
-        # Beside an adapter generation_config.json lists what ends an answer.
-        if path.is_file() and (_is_speech(path.name) or path.name == "generation_config.json"):
+        if path.is_file() and _is_speech(path.name):
             shutil.copyfile(path, directory / path.name)
     # Of a folder that leads elsewhere nothing is copied: it could be any of this machine.
     if not (speaker / _TEMPLATES).is_symlink() and (named := sorted((speaker / _TEMPLATES).glob("*.jinja"))):

@@ -150,7 +150,7 @@ def _train(
                 add_run(loop)
         loop.checkpointer.wait()
         with phases.phase("export"):
-            _finish(loop, prepared, reason)
+            _finish(loop, prepared.chat_template, reason)
     finally:
         if strategy.is_main:
             _close_callbacks(run, loop.recorder.callbacks)
@@ -247,7 +247,7 @@ def _open_data(
     return made
 
 
-def _finish(loop: Loop, prepared: Prepared, reason: str) -> None:
+def _finish(loop: Loop, chat_template: str, reason: str) -> None:
     """Export the model (not with `profile.only`), and note the end."""
     run, strategy, counters = loop.run_directory, loop.strategy, loop.counters
     run.require_present()
@@ -262,16 +262,7 @@ def _finish(loop: Loop, prepared: Prepared, reason: str) -> None:
         reason += f"; the weights are those of step {best}, the best evaluation"
     new_tokens = bool(loop.recipe.model.new_tokens)
     strategy.gather_full(loop.model, exported_parameters(loop.model, new_tokens), loop.export_dtype)
-    strategy.on_main(
-        lambda: export_model(
-            loop.model,
-            loop.tokenizer,
-            run.model,
-            prepared.chat_template,
-            stop_ids=prepared.stop_ids,
-            new_tokens=new_tokens,
-        )
-    )
+    strategy.on_main(lambda: export_model(loop.model, loop.tokenizer, run.model, chat_template, new_tokens=new_tokens))
     if strategy.is_main:
         exported_step = counters.step if best is None else best
         run.end_attempt("finished", ended_because=reason, exported_step=exported_step, resume_from=None)

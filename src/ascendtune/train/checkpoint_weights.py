@@ -14,7 +14,7 @@ from ascendtune.core.files import read_record
 from ascendtune.core.locks import file_lock
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import cached_tokens, open_prepared
-from ascendtune.data.template import ChatTemplate
+from ascendtune.data.template import template_source
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.model_config import read_model_config
 from ascendtune.machine.torch_backend.find import open_device
@@ -105,8 +105,7 @@ def _export(run: RunDir, checkpoint: Path, target: Path, trust_remote_code: bool
     read_weights(model, checkpoint)
     new_tokens = bool(recipe.model.new_tokens)
     alone.gather_full(tuned, exported_parameters(tuned, new_tokens), export_dtype(recipe, config))
-    chat_template, stop_ids = _chat_template(record, recipe, tokenizer)
-    export_model(tuned, tokenizer, target, chat_template, stop_ids=stop_ids, new_tokens=new_tokens)
+    export_model(tuned, tokenizer, target, _chat_template(record, recipe, tokenizer), new_tokens=new_tokens)
 
 
 def _brings_code(model: Path) -> bool:
@@ -122,13 +121,11 @@ def _code_not_trusted(directory: Path) -> InputError:
     )
 
 
-def _chat_template(record: dict[str, Any], recipe: Recipe, tokenizer: Tokenizer) -> tuple[str, tuple[int, ...]]:
-    """As training exports it, with its stop ids; read again where the cache of tokens is empty."""
+def _chat_template(record: dict[str, Any], recipe: Recipe, tokenizer: Tokenizer) -> str:
+    """As training exports it; read again where the cache of tokens is empty."""
     try:
-        prepared = open_prepared(cached_tokens(record["data_hash"]))
-        return prepared.chat_template, prepared.stop_ids
+        return open_prepared(cached_tokens(record["data_hash"])).chat_template
     except MachineError:
         if recipe.method.stage == "pretrain":
-            return tokenizer.chat_templates.get("default", ""), tokenizer.eos_ids
-        template = ChatTemplate.load(recipe.data.template, tokenizer)
-        return template.source, template.stop_ids
+            return tokenizer.chat_templates.get("default", "")
+        return template_source(recipe.data.template, tokenizer)

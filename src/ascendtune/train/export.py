@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,31 +16,21 @@ from safetensors import SafetensorError
 
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import translated_disk_errors
-from ascendtune.core.files import removed_on_failure, sync_directory, sync_tree, write_json
-from ascendtune.core.foreign_json import read_json_object
+from ascendtune.core.files import removed_on_failure, sync_directory, sync_tree
 from ascendtune.core.units import format_bytes
-from ascendtune.data.tokenizer import GENERATION, Tokenizer, listed_stop_ids
+from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.adapter_files import CONFIG, PREFIX, WEIGHTS, read_adapter_config
 from ascendtune.recipe.deepspeed_config import silence_deepspeed
 from ascendtune.train.tuner.frozen_adapters import TRAINED, bytes_of_sum, frozen_adapters, write_sum
 from ascendtune.train.tuner.peft_names import write_for_peft
 
 
-def export_model(
-    tuned: Any,
-    tokenizer: Tokenizer,
-    directory: Path,
-    chat_template: str,
-    *,
-    stop_ids: Sequence[int] = (),
-    new_tokens: bool,
-) -> None:
+def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_template: str, *, new_tokens: bool) -> None:
     """Write weights (safetensors), config, tokenizer and chat template to `directory`.
 
     Args:
         tuned: a transformers model, or a PeftModel, of which the adapter alone is written (one, where it is a sum).
         chat_template: Jinja text of the template of training: inference must use the same.
-        stop_ids: the token ids that end an answer in it.
         new_tokens: the embeddings have grown, so an adapter must bring them along.
 
     Raises:
@@ -65,8 +55,6 @@ def export_model(
                 write_for_peft(tuned, temporary)
                 _sort_module_names(temporary / CONFIG)
         tokenizer.save(temporary, chat_template=chat_template)
-        if (tuned.get_base_model() if adapted else tuned).can_generate():
-            _write_stop_ids(temporary, tokenizer, stop_ids)
         sync_tree(temporary)
         if directory.exists():
             # Renamed first: half a model must never stand under the name of a whole one.
@@ -144,17 +132,6 @@ def _write_all_tables(tuned: Any, directory: Path) -> None:
     if lost := {f"{name}.weight": weight for name, weight in found if id(weight) not in held}:
         tensors = {name: weight.detach().cpu().contiguous() for name, weight in lost.items()}
         save_file({**load_file(file), **tensors}, file, metadata={"format": "pt"})
-
-
-def _write_stop_ids(directory: Path, tokenizer: Tokenizer, stop_ids: Sequence[int]) -> None:
-    """List them in generation_config.json, by which other programs stop: that of a base model often names the end of a
-    text, not that of an answer. An adapter gets the file of its base where that one lacks any."""
-    file = directory / GENERATION
-    source = file if file.is_file() else tokenizer.directory / GENERATION
-    listed = listed_stop_ids(source)
-    if not {*stop_ids} <= {*listed}:
-        content = read_json_object(source) if source.is_file() else {}
-        write_json(file, {**content, "eos_token_id": list(dict.fromkeys([*stop_ids, *listed]))})
 
 
 def _sort_module_names(config: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -11,7 +10,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors import SafetensorError, safe_open
 from torch import nn
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from ascendtune.core.errors import MachineError
 from ascendtune.core.rundir import RunDir
@@ -103,24 +102,3 @@ def test_bytes_of_an_adapter_are_those_that_are_written(
     with safe_open(tmp_path / "model" / "adapter_model.safetensors", "pt") as opened:
         written = sum(opened.get_tensor(name).nbytes for name in opened.keys())  # noqa: SIM118  # no dictionary
     assert written == expected
-
-
-@pytest.mark.parametrize("listed", [0, [0], None], ids=str)
-@pytest.mark.parametrize("is_adapter", [False, True])
-def test_generation_config_lists_what_ends_an_answer(
-    is_adapter: bool, listed: int | list[int] | None, tiny_model: Path, tmp_path: Path
-) -> None:
-    """Other programs stop by it; a base model's own one names the end of a text alone."""
-    base = tmp_path / "base"
-    shutil.copytree(tiny_model, base)
-    config = {"eos_token_id": listed, "do_sample": True, "top_p": 0.5}
-    (base / "generation_config.json").write_text(json.dumps(config))
-    method = MethodSection.model_validate({"tuner": "lora" if is_adapter else "full"})
-    tuned = apply_tuner(AutoModelForCausalLM.from_pretrained(base), method)
-    for name, stop_ids in (("base's own", [0]), ("more", [2, 0])):
-        export_model(tuned, Tokenizer.load(base), tmp_path / name, "", stop_ids=stop_ids, new_tokens=False)
-    written = json.loads((tmp_path / "more" / "generation_config.json").read_text())
-    assert written["eos_token_id"] == [2, 0] and written["top_p"] == 0.5
-    if listed is not None:
-        file = tmp_path / "base's own" / "generation_config.json"
-        assert not file.exists() if is_adapter else json.loads(file.read_text())["eos_token_id"] == listed

@@ -19,7 +19,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
     GPTNeoXConfig,
@@ -198,9 +197,6 @@ def test_files_are_the_bases(make_base: Any, make_adapter: Any, tmp_path: Path) 
     assert index == same
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "merged")
     assert tokenizer.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False) == "x"
-    (adapter / "generation_config.json").write_text('{"eos_token_id": [1, 0]}')
-    merge([str(adapter)], tmp_path / "stops", verify=False)
-    assert GenerationConfig.from_pretrained(tmp_path / "stops").eos_token_id == [1, 0]
 
 
 def test_a_part_of_a_tokenizer_beside_an_adapter_does_not_replace_the_bases(
