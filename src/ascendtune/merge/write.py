@@ -15,6 +15,7 @@ from ascendtune.core.errors import InputError, translated_disk_errors
 from ascendtune.core.files import removed_on_failure, require_writable, sync_directory, sync_tree, write_json
 from ascendtune.core.locks import file_lock
 from ascendtune.core.units import format_bytes
+from ascendtune.data.stop_ids import add_stop_ids
 from ascendtune.hub.verify import has_vocabulary
 from ascendtune.hub.weight_files import INDEX
 from ascendtune.merge.output import MergePlan, Output, Progress
@@ -223,6 +224,8 @@ def _copy_companions(plan: MergePlan, directory: Path) -> None:
         for path in named:
             if path.is_file():
                 shutil.copyfile(path, directory / _TEMPLATES / path.name)
+    if speaker != base:
+        add_stop_ids(directory)
 
 
 def _is_speech(name: str) -> bool:

@@ -18,6 +18,7 @@ from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.files import removed_on_failure, sync_directory, sync_tree
 from ascendtune.core.units import format_bytes
+from ascendtune.data.stop_ids import add_stop_ids
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.adapter_files import CONFIG, PREFIX, WEIGHTS, read_adapter_config
 from ascendtune.recipe.deepspeed_config import silence_deepspeed
@@ -55,6 +56,7 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
                 write_for_peft(tuned, temporary)
                 _sort_module_names(temporary / CONFIG)
         tokenizer.save(temporary, chat_template=chat_template)
+        add_stop_ids(temporary)
         sync_tree(temporary)
         if directory.exists():
             # Renamed first: half a model must never stand under the name of a whole one.

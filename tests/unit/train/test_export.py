@@ -10,10 +10,11 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors import SafetensorError, safe_open
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from ascendtune.core.errors import MachineError
 from ascendtune.core.rundir import RunDir
+from ascendtune.data.template import template_source
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.adapter_files import check_adapter
 from ascendtune.infer.engine import Weights
@@ -102,3 +103,22 @@ def test_bytes_of_an_adapter_are_those_that_are_written(
     with safe_open(tmp_path / "model" / "adapter_model.safetensors", "pt") as opened:
         written = sum(opened.get_tensor(name).nbytes for name in opened.keys())  # noqa: SIM118  # no dictionary
     assert written == expected
+
+
+def test_exported_model_stops_at_the_end_of_a_turn_elsewhere(tiny_model: Path, tmp_path: Path) -> None:
+    """A base model names its end of text alone, and transformers and vLLM know no other."""
+    tokenizer = Tokenizer.load(tiny_model)
+    turn_end = tokenizer.id_of("<|im_end|>")
+    assert turn_end is not None
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=512,
+            hidden_size=8,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            eos_token_id=turn_end + 1,
+        )
+    )
+    export_model(model, tokenizer, tmp_path / "model", template_source("chatml", tokenizer), new_tokens=False)
+    assert GenerationConfig.from_pretrained(tmp_path / "model").eos_token_id == [turn_end + 1, turn_end]

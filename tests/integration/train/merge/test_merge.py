@@ -539,3 +539,22 @@ def test_a_classifier_whose_config_leaves_its_two_labels_out(make_base: Any, tmp
     merged = merge([str(tmp_path / "adapter")], tmp_path / "merged", onto=str(base))
 
     assert merged.verification is not None and merged.verification.agrees
+
+
+def test_turn_end_of_the_adapters_template_stops_the_merged_model(
+    make_base: Any, make_adapter: Any, tmp_path: Path
+) -> None:
+    base = make_base(dtype=torch.bfloat16)
+    adapter = make_adapter(base)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(base / name, adapter / name)
+    (adapter / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_start|>{% endfor %}"
+    )
+    merge([str(adapter)], tmp_path / "merged", verify=False)
+    before, after = (
+        json.loads((each / "generation_config.json").read_text())["eos_token_id"]
+        for each in (base, tmp_path / "merged")
+    )
+    turn_end = AutoTokenizer.from_pretrained(base).convert_tokens_to_ids("<|im_start|>")
+    assert after[0] == before and turn_end in after
