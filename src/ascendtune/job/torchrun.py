@@ -20,8 +20,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from types import FrameType
 
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore, run
+from torch.distributed.elastic.multiprocessing import api
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
@@ -136,8 +138,24 @@ def _ended_without_answer(address: str, seconds: float) -> Iterator[None]:
         timer.cancel()
 
 
+def _leave_signals_to_the_launcher() -> None:
+    """Ignore signals that ask this process to end as long as its parent, the launcher, lives.
+
+    A scheduler sends them to every process of a job. The launcher passes them on to the ranks; torchrun would kill the
+    ranks 30 s later, in the middle of a large checkpoint.
+    """
+    launcher, end = os.getppid(), api._terminate_process_handler
+
+    def end_without_launcher(signum: int, frame: FrameType | None) -> None:
+        if os.getppid() != launcher:
+            end(signum, frame)
+
+    api._terminate_process_handler = end_without_launcher
+
+
 def main(arguments: list[str]) -> None:
     set_up()
+    _leave_signals_to_the_launcher()
     rendezvous_handler_registry.register("file", FileRendezvous)
     rendezvous_handler_registry.register("address", AddressRendezvous)
     run.main(arguments)

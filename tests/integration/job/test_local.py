@@ -87,6 +87,18 @@ def test_the_first_signal_reaches_every_worker_once(run: RunDir, number: signal.
     assert _gone(pids)
 
 
+def test_a_signal_to_every_process_of_a_job_leaves_the_ranks_time_for_a_checkpoint(run: RunDir) -> None:
+    """As Slurm and systemd send it: torchrun would kill the ranks 30 s later."""
+    job = _start(run, "wait")
+    pids = _pids(run)
+    for each in (job.pid, psutil.Process(pids[0]).ppid(), *pids):
+        os.kill(each, signal.SIGTERM)
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 143 and "Traceback" not in err
+    assert "SignalException" not in (run.logs / "launcher.log").read_text()
+    assert _gone(pids)
+
+
 def test_a_program_that_is_the_whole_job_gets_ctrl_c(run: RunDir) -> None:
     job = _start(run, "wait", nproc=1)
     until(lambda: (run.path / "pid_0").exists())
