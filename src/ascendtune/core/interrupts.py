@@ -11,6 +11,10 @@ import sys
 import threading
 from typing import Any
 
+LAUNCHER_TOKEN = "ASCENDTUNE_LAUNCHER"
+"""Environment variable that identifies the processes that one launcher has started, orphans included: children inherit
+it. The launcher passes stop signals on to them. Not the job's mark, which the next attempt of the job carries, too."""
+
 _AGAIN_SECONDS = 0.02
 
 

@@ -17,10 +17,7 @@ import time
 from contextlib import suppress
 
 from ascendtune.core import procfs
-
-TOKEN = "ASCENDTUNE_LAUNCHER"
-"""Identifies the processes that one launcher has started, orphans included: children inherit it with the environment.
-Not the job's mark, which the next attempt of the same job carries, too."""
+from ascendtune.core.interrupts import LAUNCHER_TOKEN
 
 # All processes are gone ten seconds after a launcher was killed.
 _CHECKPOINT_SECONDS = 7.0
@@ -57,7 +54,7 @@ def _send(token: str, number: signal.Signals) -> bool:
 
 def _carriers(token: str) -> list[int]:
     # Asked again before every signal: a pid that was taken over by another process does not carry it.
-    return [stat.pid for stat in procfs.stats() if procfs.environment_of(stat.pid).get(TOKEN) == token]
+    return [stat.pid for stat in procfs.stats() if procfs.environment_of(stat.pid).get(LAUNCHER_TOKEN) == token]
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 
 from ascendtune.core import process, process_tree, procfs
+from ascendtune.core.interrupts import LAUNCHER_TOKEN
 from ascendtune.core.log import say
 from ascendtune.core.units import count_of
-from ascendtune.job.guard import TOKEN
 
 LOOK_EVERY_SECONDS = 0.2
 _GRACE_SECONDS = 60.0
@@ -51,7 +51,7 @@ class Launcher:
         self._guard = process.Guard((sys.executable, "-m", "ascendtune.job.guard", token, *left), env)
         self._scratch = scratch
         self._others = set(process_tree.below(os.getpid()))
-        self._agent = process.Child(argv, {**env, TOKEN: token}, stdin=stdin, stdout=stdout, stderr=stderr)
+        self._agent = process.Child(argv, {**env, LAUNCHER_TOKEN: token}, stdin=stdin, stdout=stdout, stderr=stderr)
         self._has_agent = stderr is not None
         self._has_begun = False
         self._unheard: signal.Signals | None = None

@@ -16,12 +16,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 
-from ascendtune.core.interrupts import stop_signals
+from ascendtune.core.interrupts import LAUNCHER_TOKEN, stop_signals
 from ascendtune.core.log import say_in_handler
 from ascendtune.core.procfs import boot_id, pid_namespace, stat_of
 
 # Fixed, so that a new beat always covers the old one completely. The name of a host has 64 characters at most.
 _BEAT_BYTES = 512
+_PASSED_ON_SECONDS = 2.0
+"""How long a launcher may take to pass a signal on."""
 
 
 class Phases:
@@ -110,6 +112,7 @@ class StopRequest:
         self.signal_number = 0
         """The first signal that came; 0 when none did."""
         self._kept = ""
+        self._since = 0.0
 
     @contextmanager
     def listening(self, kept: str) -> Iterator[None]:
@@ -131,8 +134,12 @@ class StopRequest:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal_number and number == signal.SIGINT:
+            # srun sends Ctrl-C to every process of a job, and the launcher, which is one of them, passes it on.
+            if LAUNCHER_TOKEN in os.environ and time.monotonic() - self._since < _PASSED_ON_SECONDS:
+                return
             raise KeyboardInterrupt
         if not self.signal_number:
+            self._since = time.monotonic()
             # A closed terminal means the same as SIGTERM.
             self.signal_number = signal.SIGTERM if number == signal.SIGHUP else number
             say_in_handler(f"{signal.Signals(number).name}: stopping, with {self._kept} (Ctrl-C again: at once)")

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from ascendtune.core.errors import CheckFailed, RecipeError, Stopped
+from ascendtune.core.interrupts import LAUNCHER_TOKEN
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.sections import ProfileSection
 from ascendtune.train.counters import Counters
@@ -172,6 +173,23 @@ def test_a_signal_ends_the_run_with_a_checkpoint_of_its_last_step(make_loop: Mak
     assert [each["step"] for each in told.steps] == [3] and run.checkpoint_steps() == [3]
     assert stopped.value.exit_code == 128 + number and number.name in stopped.value.what
     assert stopped.value.where == str(run.checkpoint(3))
+
+
+@pytest.mark.parametrize(("is_launched", "pause", "ends"), [(True, 0, False), (True, 3, True), (False, 0, True)])
+def test_ctrl_c_that_reaches_a_rank_twice_is_one(
+    is_launched: bool, pause: float, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """srun sends it to every process of a job, and the launcher passes it on."""
+    monkeypatch.delenv(LAUNCHER_TOKEN, raising=False)
+    if is_launched:
+        monkeypatch.setenv(LAUNCHER_TOKEN, "0123")
+    stop = StopRequest()
+    with stop.listening("a checkpoint"):
+        signal.raise_signal(signal.SIGINT)
+        stop._since -= pause
+        with pytest.raises(KeyboardInterrupt) if ends else nullcontext():
+            signal.raise_signal(signal.SIGINT)
+    assert stop.signal_number == signal.SIGINT
 
 
 def test_signals_stay_with_the_caller_of_a_training_in_a_thread() -> None:
