@@ -82,10 +82,10 @@ def doctor(
     # Programs that read JSON get English, unless they ask for something else.
     spoken = language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)
     recipe, words = _recipe_among(codes or [])
-    chosen = _known(words, has_nodes=nodes is not None)
+    chosen = _known(words, has_nodes=nodes is not None or as_list)
     if as_list:
         with language.using(spoken):
-            print(_list(as_json))
+            print(_list(chosen, as_json))
         return 0
     if nodes is not None:
         from ascendtune.cli.doctor_nodes import doctor_nodes
@@ -183,7 +183,7 @@ def _known(codes: list[str], *, has_nodes: bool) -> list[str]:
     return codes
 
 
-def _list(as_json: bool) -> str:
+def _list(chosen: list[str], as_json: bool) -> str:
     import json
     import sys
 
@@ -193,7 +193,7 @@ def _list(as_json: bool) -> str:
     from ascendtune.cli.terminal import width
     from ascendtune.core.terminal_text import wrap_words
 
-    checks = [get_check(code) for code in (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS)]
+    checks = [get_check(code) for code in chosen or (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS)]
     if as_json:
         shown = [{"code": each.code, "what": each.what, "why": each.why, "fix": each.fix} for each in checks]
         return json.dumps(shown, indent=2, ensure_ascii=False)

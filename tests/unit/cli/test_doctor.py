@@ -48,6 +48,8 @@ def test_bundle_is_written_beside_json(ascendtune: Run, tmp_path: Path) -> None:
 def test_doctor_list_describes_every_check(ascendtune: Run) -> None:
     result = ascendtune("doctor", "--list")
     assert result.returncode == 0 and "npu_network" in result.stdout
+    named = json.loads(ascendtune("doctor", "--list", "--json", "clock_skew", "npu_smi").stdout)
+    assert [each["code"] for each in named] == ["clock_skew", "npu_smi"]
     told = json.loads(ascendtune("doctor", "--list", "--json").stdout)
     assert {"code", "what", "why", "fix"} == set(told[0]) and len(told) > 20
 
