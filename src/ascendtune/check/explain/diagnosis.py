@@ -9,7 +9,7 @@ from typing import Literal
 from ascendtune.check.explain.event import CODE, Event
 from ascendtune.check.explain.facts import Facts, satisfied
 from ascendtune.check.explain.missing import Missing, awaited, is_one_of_several, waits_among
-from ascendtune.check.explain.outlived import INTERRUPTED, ended_later, gives_way, gives_way_to_the_end, is_of_script
+from ascendtune.check.explain.outlived import INTERRUPTED, Ends, gives_way, is_of_script
 from ascendtune.check.explain.scan import Scan
 
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
@@ -85,7 +85,8 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
         fatal = _with_warnings(grave, fatal)
     if not fatal:
         return Diagnosis("healthy", None, notices=notices, dismissed=_dismissed(ordered, harmless, survived))
-    first = _first_cause(fatal)
+    ends = Ends(fatal)
+    first = _first_cause(fatal, ends)
     rank, host = _guilty(first, scans)
     missing = awaited(first, fatal, scans)
     if missing is not None and (told := _told_by(missing.ranks, fatal)) is not None:
@@ -101,7 +102,7 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     # One reading of a line is enough: the first cause's for its own, the best for every other.
     readings = {(event.source, event.number): event for event in reversed(fatal)}
     echoes = tuple(event for place, event in reversed(readings.items()) if place != (first.source, first.number))
-    rival = _rival(first, fatal, scans) or (ended_later(first, fatal) if first.is_cause else None)
+    rival = _rival(first, fatal, scans) or (ends.later(first) if first.is_cause else None)
     return Diagnosis(_certainty(first), first, echoes, notices, rank=rank, host=host, missing=missing, rival=rival)
 
 
@@ -210,7 +211,7 @@ def _precedes(event: Event, cut_off: list[Event]) -> bool:
     return is_near and event.hit.entry.kind == "cause"
 
 
-def _first_cause(fatal: list[Event]) -> Event:
+def _first_cause(fatal: list[Event], ends: Ends) -> Event:
     """The earliest of those that explain most; an exception that led to a known one gives way to it."""
     overruled = set()
     for event in fatal:
@@ -222,7 +223,7 @@ def _first_cause(fatal: list[Event]) -> Event:
         event
         for event in fatal
         if not (_follows(event, fatal) or _ends(event, fatal) or gives_way(event, fatal))
-        and not gives_way_to_the_end(event, fatal)
+        and not ends.overrule(event)
         and not (event.says_little and id(event.trace) in overruled)
         and not (event.is_of_clean_up and not all(event.is_of_clean_up for event in fatal))
     ] or fatal

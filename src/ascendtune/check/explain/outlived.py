@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect
+from collections import defaultdict
 from collections.abc import Sequence
 
 from ascendtune.check.explain import line as lines_of
@@ -119,43 +120,55 @@ def gives_way(event: Event, others: Sequence[Event]) -> bool:
     )
 
 
-def gives_way_to_the_end(event: Event, others: Sequence[Event]) -> bool:
-    """Whether `event` was only logged, and the exception that ended the program later, or another one, is the cause.
+class Ends:
+    """What ended the processes of a job, among the events of all its logs."""
 
-    It is where its own cause is known; where it may follow from what was logged it is not, unless it came much later.
-    A process that waited for others later was not ended by what it logged, and no process is by an exception of a
-    thread: where another one failed, that is the cause.
-    """
-    end = ended_later(event, others)
-    if end is not None and (_says_why(end) or end.number - event.last > _NEAR_LINES):
-        return True
-    went_on = _was_logged(event) and (_is_of_thread(event) or _waited_later(event, others))
-    return went_on and any(_ended_another(event, other) for other in others)
+    def __init__(self, events: Sequence[Event]) -> None:
+        ends = [event for event in events if event.is_raised and _is_an_end(event)]
+        self._of_source, self._uncaught = defaultdict[str, list[Event]](list), defaultdict[str, list[Event]](list)
+        for end in ends:
+            self._of_source[end.source].append(end)
+            if not _was_logged(end):
+                self._uncaught[end.source].append(end)
+        self._failures = [event for event in events if event.weight == 0 and _ended_a_process(event)]
+        waits = [event for event in events if event.hit.entry.waits]
+        self._waited = {_process_of(event): event.last for event in sorted(waits, key=lambda wait: wait.last)}
 
+    def overrule(self, event: Event) -> bool:
+        """Whether `event` was only logged, and the exception that ended a program is the cause.
 
-def ended_later(event: Event, others: Sequence[Event]) -> Event | None:
-    """The last exception of the program after `event`, which was only logged; None where it does not say why.
+        One that ended the same program later is where its own cause is known; where it may follow from what was logged
+        it is not, unless it came much later. A process that waited for others later was not ended by what it logged,
+        and no process is by an exception of a thread: where another one failed, that is the cause.
+        """
+        if event.weight or not _was_logged(event):
+            return False
+        end = self.later(event)
+        if end is not None and (_says_why(end) or end.number - event.last > _NEAR_LINES):
+            return True
+        process = _process_of(event)
+        went_on = _is_of_thread(event) or self._waited.get(process, 0) > event.last
+        return went_on and any(_process_of(failure) != process for failure in self._failures)
 
-    Of several exceptions that were logged the later ones may follow from the first, and what a device reports it may
-    have printed before.
-    """
-    if not _was_logged(event):
-        return None
-    ends = [
-        other
-        for other in others
-        if other.is_raised
-        and other.trace is not None
-        and event.last < other.trace.first_line
-        and other.source == event.source
-        and event.speaker in ("", other.speaker)
-        and not (event.trace is not None and other.trace.is_logged)
-        and _is_an_end(other)
-        and other.hit.entry is not event.hit.entry
-        and other.message not in event.text
-    ]
-    # Of several readings of a line the best stands first.
-    return max(ends, key=lambda end: (_says_why(end), end.number), default=None)
+    def later(self, event: Event) -> Event | None:
+        """The last exception of the program after `event`, which was only logged; None where it does not say why.
+
+        Of several exceptions that were logged the later ones may follow from the first, and what a device reports it
+        may have printed before.
+        """
+        if not _was_logged(event):
+            return None
+        ends = [
+            end
+            for end in (self._of_source if event.trace is None else self._uncaught)[event.source]
+            if end.trace is not None
+            and event.last < end.trace.first_line
+            and event.speaker in ("", end.speaker)
+            and end.hit.entry is not event.hit.entry
+            and end.message not in event.text
+        ]
+        # Of several readings of a line the best stands first.
+        return max(ends, key=lambda end: (_says_why(end), end.number), default=None)
 
 
 def _is_of_thread(event: Event) -> bool:
@@ -168,20 +181,12 @@ def _was_logged(event: Event) -> bool:
     return event.trace is None and not is_of_script(event)
 
 
-def _waited_later(event: Event, others: Sequence[Event]) -> bool:
-    later = (other for other in others if other.hit.entry.waits and other.last > event.last)
-    return any(_are_of_one_process(event, other) for other in later)
+def _ended_a_process(event: Event) -> bool:
+    return not (_was_logged(event) or event.weak or event.is_of_clean_up)
 
 
-def _ended_another(event: Event, other: Event) -> bool:
-    """Whether `other` ended another process than that of `event`."""
-    ended = other.weight == 0 and not (_was_logged(other) or other.weak or other.is_of_clean_up)
-    return ended and not _are_of_one_process(event, other)
-
-
-def _are_of_one_process(event: Event, other: Event) -> bool:
-    is_rank = event.rank is not None and event.rank == other.rank
-    return is_rank or (event.source, event.speaker) == (other.source, other.speaker)
+def _process_of(event: Event) -> tuple[str, str] | int:
+    return (event.source, event.speaker) if event.rank is None else event.rank
 
 
 def _is_an_end(event: Event) -> bool:
