@@ -20,9 +20,9 @@ _LOSSES, _OWN_LOSSES = 5, 2
 where prefixes name the processes, or the log is that of one rank."""
 _MOST_LOSSES = 100
 """Lines with a loss that are looked at; of many ranks each has some among them."""
-_LOSS = re.compile(r"loss(?: is| value)?['\"]?[ =:]{1,4}\d", re.IGNORECASE)
+_LOSS = re.compile(r"loss(?: is| value)?['\"]?[ =:]{1,4}['\"]?\d", re.IGNORECASE)
 _PROGRESS = re.compile(
-    rf"{_LOSS.pattern}|\b(?:step|iteration|iter|epoch)s?['\"]?[ =:/\[(]{{1,3}}\d|\d%\||\d ?(?:it/s|s/it)\b",
+    rf"{_LOSS.pattern}|\b(?:step|iteration|iter|epoch)s?['\"]?[ =:/\[(]{{1,3}}['\"]?\d|\d%\||\d ?(?:it/s|s/it)\b",
     re.IGNORECASE,
 )
 _FINISHED = re.compile(r"\btrain_runtime\b|\btraining (?:is |was |has )?(?:completed?|finished|done)\b", re.IGNORECASE)
@@ -83,7 +83,7 @@ class _GoneOn:
 
     def after(self, event: Event) -> bool:
         if event.is_raised and (not _was_logged(event) or _is_of_thread(event)):
-            return bool(self._ends) and event.last < self._ends[-1] and self._has_losses(event)
+            return self._has_ended(event) and self._has_losses(event)
         if is_of_script(event):
             return bool(self._ends and self._ends[0] < event.last) or self._has_steps(event)
         is_tried_again = _TRIED_AGAIN.search(event.text) is not None
@@ -92,9 +92,14 @@ class _GoneOn:
     def _has_steps(self, event: Event) -> bool:
         return len(self._steps) - bisect(self._steps, event.last) >= _STEPS
 
+    def _has_ended(self, event: Event) -> bool:
+        """Whether the training's end follows."""
+        return bool(self._ends) and event.last < self._ends[-1]
+
     def _has_losses(self, event: Event) -> bool:
-        """Whether several different losses follow; of a process that a prefix names only its own count."""
-        enough = _OWN_LOSSES if event.speaker or self._of_one_process else _LOSSES
+        """Whether several different losses follow, few where the training came to its end; of a process that a prefix
+        names only its own count."""
+        enough = _OWN_LOSSES if event.speaker or self._of_one_process or self._has_ended(event) else _LOSSES
         first = bisect(self._losses, event.last, key=lambda loss: loss[0])
         rows = set[str]()
         for _, row in self._losses[first : first + _MOST_LOSSES]:

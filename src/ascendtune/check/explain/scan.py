@@ -33,6 +33,8 @@ _BELOW = 3
 _BELOW_BLOCK = 24
 """Lines below an exception in which MindSpore names the line of the model, and CANN says why a call failed."""
 _GOES_ON = re.compile(r"\s?[a-z(]")
+_GOES_ON_AFTER = ("Exception ignored", "--- Logging error ---")
+"""Lines of Python above a traceback of an exception after which it goes on."""
 _KEPT = 1 << 17
 _TAB = 4
 
@@ -237,7 +239,7 @@ class Scan:
         if (unfinished := self._traces.settle(line.speaker)) is not None:
             self._note_trace(line, unfinished.text, unfinished)
         trace = Trace(number, named=named_type, weak=level.is_warning(text), rank=line.rank)
-        trace.ignored = "Exception ignored" in above
+        trace.ignored = any(map(above.__contains__, _GOES_ON_AFTER))
         trace.is_logged = level.is_error(text, said) or level.announces_caught(above, lines_of.read(above).said)
         self._traces.begin(line.speaker, trace)
 

@@ -293,3 +293,51 @@ def test_exception_that_the_training_outlived_until_its_end_is_no_failure(
     assert not explained(losses + raised + end).is_healthy
     assert not explained(losses + end + raised).is_healthy
     assert not explained(f"[rank1]: {raised.replace(chr(10), chr(10) + '[rank1]: ')}x\n{losses}{end}").is_healthy
+
+
+_COMPLAINTS = (
+    "[2026-11-29 07:13:01,116] [ERROR] [monitor] notification failed: HTTP 403",
+    "[2026-11-29 07:13:01,116] ERROR metrics: port 9090 is in use: [Errno 98] Address already in use",
+    "slurmstepd: error: Unable to create TMPDIR [/tide/x]: Permission denied",
+    "gzip: stdout: Broken pipe",
+)
+
+
+@pytest.mark.parametrize("complaint", _COMPLAINTS)
+@pytest.mark.parametrize("quote", ["", "'"])
+def test_complaint_before_a_short_training_that_came_to_its_end_is_no_failure(
+    explained: Callable[..., Explanation], complaint: str, quote: str
+) -> None:
+    """Since release 5 transformers writes the numbers of its steps in quotes."""
+    steps = "".join(f"{{'loss': {quote}1.{step}{quote}, 'epoch': {quote}0.{step}{quote}}}\n" for step in range(3))
+    end = f"{{'train_runtime': {quote}12.0{quote}}}\n"
+
+    assert explained(f"start\n{complaint}\n{steps}{end}").is_healthy
+    assert not explained(f"start\n{complaint}\n{steps}").is_healthy
+
+
+@pytest.mark.parametrize("number", ["nan", "'nan'"])
+@pytest.mark.parametrize(
+    ("step", "entry"),
+    [
+        ("{{'loss': {number}, 'grad_norm': {number}, 'epoch': '0.1'}}\n", "nan-loss"),
+        ("{{'loss': '0.2', 'grad_norm': {number}, 'epoch': '0.1'}}\n", "grad-norm-nan"),
+        ("fp16=True\n{{'loss': {number}, 'epoch': '0.1'}}\n", "nan-loss-in-fp16"),
+        ("{{'loss': {number}, 'epoch': '0.1'}}\n{{'loss': '2.1', 'epoch': '0.2'}}\n", "nan-loss-now-and-then"),
+    ],
+)
+def test_number_that_is_none_is_found_in_quotes(
+    explained: Callable[..., Explanation], number: str, step: str, entry: str
+) -> None:
+    assert explained(step.format(number=number) * 3).findings()[0].code == entry
+
+
+def test_message_that_logging_could_not_write_is_no_failure(explained: Callable[..., Explanation]) -> None:
+    lost = (
+        "--- Logging error ---\nTraceback (most recent call last):\n"
+        '  File "/usr/lib/python3.11/logging/__init__.py", line 1110, in emit\n    msg = self.format(record)\n'
+        "TypeError: not all arguments converted during string formatting\nCall stack:\n"
+        "  File \"/x/t.py\", line 3, in <module>\nMessage: 'tide'\nArguments: (1,)\n"
+    )
+
+    assert explained(f"step 1\n{lost}").is_healthy
