@@ -197,7 +197,7 @@ class Loop:
         metrics = self.recorder.metrics
         metrics.grad_norm, metrics.learning_rate = norm, rate
         if self._skips_overflows():
-            metrics.in_range.append(norm.isfinite())
+            metrics.in_range.append(self._is_in_range(norm))
         if self._checks_in_step() and not self._is_finite():
             self.counters.skipped_steps += 1
             metrics.leave_out_last()
@@ -235,6 +235,14 @@ class Loop:
     def _skips_overflows(self) -> bool:
         """Whether steps whose gradients overflow are skipped on the device: with fp16 they do now and then."""
         return self.scaler is not None or self.precision.skips_overflows
+
+    def _is_in_range(self, norm: torch.Tensor) -> torch.Tensor:
+        """() bool: whether the device makes this step; `norm`, () fp32, is that of its gradients, unscaled."""
+        if self.scaler is None:
+            return norm.isfinite()
+        # What decides it: on chips that saturate, overflows leave gradients that are finite.
+        found = self.scaler._found_inf_per_device(self.optimizer).values()
+        return torch.stack([each.to(norm.device, non_blocking=True) for each in found]).sum() == 0
 
     def _is_finite(self) -> bool:
         """Read loss and norm; stop, or return False where the recipe skips such steps, when they are not finite."""

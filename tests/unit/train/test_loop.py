@@ -145,6 +145,22 @@ def test_overflows_between_two_records_are_counted(make_loop: MakeLoop) -> None:
     assert told.steps[-1]["skipped_steps"] == loop.counters.skipped_steps == 3
 
 
+def test_overflows_that_a_chip_saturates_are_counted(make_loop: MakeLoop) -> None:
+    """The scaler of torch_npu hears of them from a register of the chip: gradients and their norm are finite."""
+    loop, told = make_loop()
+
+    class Saturating(torch.amp.GradScaler):
+        def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+            super().unscale_(optimizer)
+            for found in self._found_inf_per_device(optimizer).values():
+                found += float(loop.phases.step == 2)
+
+    loop.scaler = Saturating("cpu")
+    loop.run()
+    assert [each["skipped_steps"] for each in told.steps] == [0, 1, 1, 1, 1, 1]
+    assert None not in [each["grad_norm"] for each in told.steps]
+
+
 def test_a_skipped_step_is_counted_and_changes_no_weight(make_loop: MakeLoop) -> None:
     loop, told = make_loop(steps=2, on_nan="skip")
     weight = loop.objective.model.weight
