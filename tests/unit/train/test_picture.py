@@ -70,6 +70,18 @@ def test_a_name_with_dollars_and_a_style_of_the_user_s_own_change_nothing(tmp_pa
     assert len(list(ElementTree.parse(named / "loss.svg").iter())) == shapes
 
 
+@pytest.mark.long
+def test_evaluations_of_other_rows_are_not_in_the_curve(tmp_path: Path) -> None:
+    run = recorded(tmp_path, [4.0, 2.0, 1.0])
+    (tmp_path / "eval.jsonl").write_text('{"step": 1, "loss": 900, "data_hash": "a"}\n')
+    draw(run)
+    assert "500" in text_of(tmp_path / "loss.svg")
+    with (tmp_path / "eval.jsonl").open("a") as file:
+        file.write('{"step": 3, "loss": 1.5, "data_hash": "b"}\n')
+    draw(run)
+    assert "500" not in text_of(tmp_path / "loss.svg")
+
+
 def test_nothing_recorded_draws_nothing(tmp_path: Path) -> None:
     assert draw(RunDir(tmp_path)) == []
 

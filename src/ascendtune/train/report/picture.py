@@ -41,7 +41,7 @@ def draw(run: RunDir) -> list[Path]:
     settings = {"axes.titlesize": 10, "axes.titlelocation": "left"}
     with figure_style(matplotlib, run.path.resolve().name, settings):
         figure = matplotlib.figure.Figure(figsize=(9, 6.4), layout="constrained")
-        _compose(figure, run, steps, _Records(list(run.read_evaluations())))
+        _compose(figure, run, steps, _Records(run.comparable_evaluations()))
         paths = [run.path / f"loss.{kind}" for kind in ("png", "svg")]
         for path in paths:
             write_figure(figure, path)
