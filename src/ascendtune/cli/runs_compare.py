@@ -57,6 +57,9 @@ def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
     kinds = None if recipes is None else [kind_of_loss(recipe) for recipe in recipes]
     rewards = [name for name in _REWARDS if all(any(name in each for each in run.values()) for run in metrics)]
     means = {name: _means(metrics, name, by_tokens=_OF_TOKENS.issuperset(kinds or ())) for name in ("loss", *rewards)}
+    if means["loss"] and "preference, kto" in (kinds or ()):
+        # A difference of two means, over answers that a record does not count.
+        means.pop("margin", None)
     data = [run.read().get("data_hash") for run in runs]
     return {
         "runs": [str(run) for run in runs],
@@ -68,7 +71,7 @@ def _compare(runs: Sequence[RunDir]) -> dict[str, Any]:
         "loss_kinds": kinds,
         "loss": _curves(metrics, "loss"),
         "steps_without_number": [_steps_without_number(each) for each in metrics],
-        **{name: _curves(metrics, name) for name in rewards},
+        **{name: _curves(metrics, name) for name in rewards if name in means},
         **{f"mean_{name}": values for name, values in means.items() if values},
         **(
             {"evaluation_loss": _curves(evaluations, "loss"), "same_evaluation_data": _same_rows(evaluations)}

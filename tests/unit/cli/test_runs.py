@@ -234,6 +234,17 @@ def test_compare_weighs_steps_of_a_preference_by_their_pairs(ascendtune: Any, ru
     assert compared["mean_loss"] == {"2": [0.625, 0.625]}
 
 
+@pytest.mark.parametrize(("steps", "is_shown"), [((1, 2), True), ((2,), False)])
+def test_compare_averages_no_margin_of_kto(ascendtune: Any, runs: Path, steps: tuple[int, ...], is_shown: bool) -> None:
+    for name, recorded in (("a", (1, 2)), ("b", steps)):
+        run = RunDir(runs / name)
+        run.recipe.write_text("method: {stage: preference, preference: {loss: kto}}\n")
+        records = [{"step": step, "loss": 0.5, "margin": 0.1, "groups": 4} for step in recorded]
+        run.metrics.write_text("".join(json.dumps(each) + "\n" for each in records))
+    shown = ascendtune("runs", "compare", "runs/a", "runs/b").stdout
+    assert ("margin" in shown) == is_shown
+
+
 def test_compare_with_a_run_that_began_at_a_later_step_averages_nothing(ascendtune: Any, runs: Path) -> None:
     for name, begin in (("a", 1), ("b", 4)):
         records = [{"step": step, "loss": 1 / step} for step in range(begin, 7)]
