@@ -169,9 +169,12 @@ class Ends:
             if end.trace is not None
             and event.last < end.trace.first_line
             and event.speaker in ("", end.speaker)
-            and end.hit.entry is not event.hit.entry
-            and end.message not in event.text
+            # Of one family the later one may only say again what was logged.
+            and (end.hit.entry.family != event.hit.entry.family or _says_why(end))
         ]
+        if any(end.hit.entry is event.hit.entry or end.message in event.text for end in ends):
+            # What was logged was raised as well.
+            return None
         # Of several readings of a line the best stands first.
         return max(ends, key=lambda end: (_says_why(end), end.number), default=None)
 

@@ -150,3 +150,21 @@ def test_exception_of_a_thread_before_losses_is_not_taken_for_one_that_was_caugh
     losses = "".join(f"step {step} loss {2 - step / 100}\n" for step in range(9))
 
     assert not explained(_THREAD + losses).is_healthy
+
+
+def test_exception_that_says_the_logged_failure_again_is_no_rival(explained: Explained) -> None:
+    again = _raised("datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset")
+
+    explanation = explained(f"because column names don't match\n{again}")
+
+    assert _first(explanation) == "dataset-columns"
+    assert explanation.verdict.rival is None
+
+
+def test_what_was_logged_and_raised_later_stays_the_cause(explained: Explained) -> None:
+    """transformers asks first, and raises what it had printed after nobody answered."""
+    printed = "The repository tide contains custom code which must be executed to correctly load the model."
+    link = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    raised = _raised("EOFError: EOF when reading a line", "input()") + link + _raised(f"ValueError: {printed}")
+
+    assert _first(explained(f"{printed}\n{raised}")) == "remote-code"
