@@ -29,6 +29,8 @@ from ascendtune.check.explain.explain import Explanation
         ("snapshot_download() got an unexpected keyword argument 'local_dir'", None),
         ("cannot import name 'TaskRunner' from 'verl.trainer.main_ppo' (/x/verl/trainer/main_ppo.py)", "renamed"),
         ("No module named 'verl.workers.actor'", "removed"),
+        ("cannot import name 'get_tcp_uri' from 'vllm.utils' (/x/vllm/utils/__init__.py)", "renamed"),
+        ("cannot import name 'SpecDecodeBaseProposer' from 'vllm.v1.spec_decode.eagle' (/x/vllm/eagle.py)", "added"),
         ("No module named 'asynchat'", "python-renamed"),
         ("No module named 'asynchat.moon'", None),
         ("No module named 'tomllib'", "python-added"),
@@ -52,6 +54,21 @@ def test_direction_and_release_are_told(explained: Callable[..., Explanation]) -
     assert entry_of(explanation) == "api-added"
     assert "transformers is too old" in explanation.headline()
     assert "'transformers>=4.41'" in explanation.remedies()[0]
+
+
+@pytest.mark.parametrize(
+    ("message", "fitting"),
+    [
+        ("No module named 'vllm.v1.attention.backends.mla.prefill'", "'vllm>=0.21'"),
+        ("No module named 'vllm.worker.worker_base'", "'vllm<0.11.1'"),
+        ("No module named 'vllm.attention.backends.abstract'", "'vllm<0.14'"),
+        ("cannot import name 'GiB_bytes' from 'vllm.utils' (/x/vllm/utils/__init__.py)", "'vllm<0.11.1'"),
+    ],
+)
+def test_release_of_vllm_is_told(message: str, fitting: str) -> None:
+    change = change_in(message)
+
+    assert change is not None and change.groupdict()["fitting"] == fitting
 
 
 def test_an_older_release_is_asked_for_where_the_last_one_with_the_name_is_not_known() -> None:
