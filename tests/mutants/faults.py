@@ -703,7 +703,7 @@ FAULTS = [
     ),
     Fault(
         "train/checkpoint/checkpointer.py",
-        "sync_directory(self._run.checkpoints)",
+        "sync_path(self._run.checkpoints)",
         "pass",
         "a checkpoint's name is lost with the power",
         f"{_CHECKPOINT}::test_a_checkpoint_gets_its_name_when_its_content_is_on_the_disk",
@@ -718,7 +718,7 @@ FAULTS = [
     ),
     Fault(
         "core/files.py",
-        "        sync_directory(path.parent)",
+        "        sync_path(path.parent)",
         "        pass",
         "a rename is lost with the power",
         f"{_CHECKPOINT}::test_a_file_gets_its_name_when_its_content_is_on_the_disk",

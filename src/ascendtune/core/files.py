@@ -113,7 +113,7 @@ def write_atomically(path: Path, content: str | bytes, *, mode: int | None = Non
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
-        sync_directory(path.parent)
+        sync_path(path.parent)
 
 
 def is_endless(path: Path) -> bool:
@@ -218,8 +218,8 @@ def write_json(path: Path, content: Any) -> None:
     write_atomically(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def sync_directory(path: Path) -> None:
-    """Make renames inside `path` durable; given a file, its content."""
+def sync_path(path: Path) -> None:
+    """Make the content of the file `path`, or renames in the directory `path`, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -230,8 +230,8 @@ def sync_directory(path: Path) -> None:
 def sync_tree(path: Path) -> None:
     """Make everything in the directory `path` durable: file contents, then the directories that name them."""
     for entry in sorted(path.rglob("*"), reverse=True):
-        sync_directory(entry)
-    sync_directory(path)
+        sync_path(entry)
+    sync_path(path)
 
 
 def walk(directory: Path) -> Iterator[tuple[Path, list[str], list[str]]]:

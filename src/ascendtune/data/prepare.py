@@ -21,7 +21,7 @@ from typing import Any
 
 from ascendtune.core.directories import abandoned, building_of, cache_directory, lock_of
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import digest_of_file, expanded, read_record, sync_directory, sync_tree, write_json
+from ascendtune.core.files import digest_of_file, expanded, read_record, sync_path, sync_tree, write_json
 from ascendtune.core.locks import file_lock
 from ascendtune.core.ownership import require_own
 from ascendtune.data.fingerprint import fingerprint
@@ -116,7 +116,7 @@ def prepare(
                 _write_record(building, facts)
                 sync_tree(building)
                 building.rename(entry)
-                sync_directory(cache)
+                sync_path(cache)
             except BaseException:
                 shutil.rmtree(building, ignore_errors=True)
                 raise

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import InputError, translated_disk_errors
-from ascendtune.core.files import removed_on_failure, require_writable, sync_directory, sync_tree, write_json
+from ascendtune.core.files import removed_on_failure, require_writable, sync_path, sync_tree, write_json
 from ascendtune.core.locks import file_lock
 from ascendtune.core.units import format_bytes
 from ascendtune.data.stop_ids import add_stop_ids
@@ -133,7 +133,7 @@ def appearing(target: Path) -> Iterator[Path]:
                 yield temporary
                 sync_tree(temporary)
                 temporary.rename(target)
-                sync_directory(target.parent)
+                sync_path(target.parent)
             finally:
                 lock.unlink(missing_ok=True)
 

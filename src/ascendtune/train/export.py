@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import translated_disk_errors
-from ascendtune.core.files import removed_on_failure, sync_directory, sync_tree
+from ascendtune.core.files import removed_on_failure, sync_path, sync_tree
 from ascendtune.core.units import format_bytes
 from ascendtune.data.stop_ids import add_stop_ids
 from ascendtune.data.tokenizer import Tokenizer
@@ -65,7 +65,7 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
             directory.rename(doomed)
             shutil.rmtree(doomed, ignore_errors=True)
         temporary.rename(directory)
-        sync_directory(directory.parent)
+        sync_path(directory.parent)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ascendtune.core.errors import translated_disk_errors
-from ascendtune.core.files import sync_directory
+from ascendtune.core.files import sync_path
 from ascendtune.core.http import Fault, open_url, translated
 from ascendtune.hub.supply.source import RemoteFile
 
@@ -130,7 +130,7 @@ def transfer(
             part.unlink()
             raise WrongContent(f"{file.path} does not have the hash that the hub lists")
         part.replace(target)
-        sync_directory(target.parent)
+        sync_path(target.parent)
 
 
 def _open_part(part: Path, size: int) -> BinaryIO:

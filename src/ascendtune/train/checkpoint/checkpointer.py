@@ -27,7 +27,7 @@ import torch
 from ascendtune.core.checkpoint_names import is_checkpoint_of
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import AscendtuneError, InputError, MachineError, disk_fault, translated_disk_errors
-from ascendtune.core.files import digest_of_file, read_record, removed_on_failure, sync_directory, write_json
+from ascendtune.core.files import digest_of_file, read_record, removed_on_failure, sync_path, write_json
 from ascendtune.core.foreign_json import read_json_object
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of, format_bytes
@@ -204,7 +204,7 @@ class Checkpointer:
         digests = {name: made.get(name) or digest_of_file(directory / name) for name in _files_of(directory)}
         write_json(directory / _DIGESTS, digests)
         directory.rename(self._run.checkpoint(step))
-        sync_directory(self._run.checkpoints)
+        sync_path(self._run.checkpoints)
         self._complete_step = step
         on_complete(step)
         self._prune(protected)

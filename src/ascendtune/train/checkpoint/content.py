@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ascendtune.core.errors import InputError, MachineError
-from ascendtune.core.files import digest_of_file, sync_directory
+from ascendtune.core.files import digest_of_file, sync_path
 from ascendtune.machine.peers import require_own_peers
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.train.checkpoint.tensor_files import (
@@ -238,8 +238,8 @@ def digests_of_ranks(directory: Path, own: Iterable[Path], gather: Callable[[str
     """
     digests = {}
     for path in own:
-        sync_directory(path)
-        sync_directory(path.parent)
+        sync_path(path)
+        sync_path(path.parent)
         digests[str(path.relative_to(directory))] = digest_of_file(path)
     return {name: digest for text in gather(json.dumps(digests)) for name, digest in json.loads(text).items()}
 

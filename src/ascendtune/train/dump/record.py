@@ -18,7 +18,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from ascendtune.core.errors import translated_disk_errors
-from ascendtune.core.files import sync_directory, write_atomically
+from ascendtune.core.files import sync_path, write_atomically
 from ascendtune.train.dump.checksum import as_hex, row_checksums
 from ascendtune.train.dump.statistics import Pending, measure, read
 
@@ -169,7 +169,7 @@ def _write_tensors(file: Path, tensors: dict[str, torch.Tensor]) -> None:
     with translated_disk_errors(file, "writing a dump"):
         try:
             save_file(tensors, temporary)
-            sync_directory(temporary)
+            sync_path(temporary)
             temporary.replace(file)
         except SafetensorError:
             # It hides the error of the disk, and has removed what it wrote.

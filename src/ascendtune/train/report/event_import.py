@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import open_regular, removed_on_failure, sync_directory, walk, write_atomically, write_json
+from ascendtune.core.files import open_regular, removed_on_failure, sync_path, walk, write_atomically, write_json
 from ascendtune.core.rundir import SCHEMA_VERSION, RunDir
 
 _PATTERN = "events.out.tfevents."
@@ -163,7 +163,7 @@ def write_run(found: ImportedRun, target: Path) -> RunDir:
             unfinished.mkdir(parents=True)
             _write(RunDir(unfinished), found, source)
             unfinished.rename(target)
-            sync_directory(target.parent)
+            sync_path(target.parent)
     else:
         run = RunDir(target)
         before = run.read().get("imported") if run.run_json.is_file() else None

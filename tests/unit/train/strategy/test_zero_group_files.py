@@ -123,7 +123,7 @@ def test_each_rank_makes_the_digests_of_its_own_files_and_flushes_them(
     """The main rank alone would read for minutes what all have written, while the others wait for it in a step."""
     names = ["mp_rank_00_model_states.pt", *(f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1))]
     flushed = list[str]()
-    monkeypatch.setattr(content, "sync_directory", lambda path: flushed.append(path.name))
+    monkeypatch.setattr(content, "sync_path", lambda path: flushed.append(path.name))
 
     class Engine:
         def zero_optimization_stage(self) -> int:
