@@ -42,6 +42,8 @@ _OF_COMMAND = re.compile(
 _TRIED_AGAIN = re.compile(r"\bretry(?:ing)?\b|\btry(?:ing)? again (?:in|after)\b", re.IGNORECASE)
 _OF_DEVICE = re.compile(r"\b(?:CUDA|cuda|NPU|HIP) error|device-side|\bNCCL|\bHCCL|\bacl|ERR\d{5}|\bE[A-Z1-9]\d{4}\b")
 """Words with which a device reports, by an exception, what it may have printed before."""
+_OF_CRASH = re.compile(r"Fatal Python error|core dumped|Segmentation fault|terminate called|^(?:Killed|Aborted)$")
+"""Words with which the interpreter, a runtime or the shell says that a program ended."""
 _OF_THREAD = ("threading.py in ",)
 _MAY_FOLLOW = ("FileNotFoundError",)
 """Exceptions that most often follow from a failure before, which was logged only."""
@@ -186,7 +188,7 @@ def _is_of_thread(event: Event) -> bool:
 def _was_logged(event: Event) -> bool:
     if event.is_raised and event.trace is not None:
         return event.trace.is_logged
-    return event.trace is None and not is_of_script(event)
+    return event.trace is None and not (is_of_script(event) or _OF_CRASH.search(event.text))
 
 
 def _ended_a_process(event: Event) -> bool:

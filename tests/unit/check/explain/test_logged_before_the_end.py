@@ -168,3 +168,13 @@ def test_what_was_logged_and_raised_later_stays_the_cause(explained: Explained) 
     raised = _raised("EOFError: EOF when reading a line", "input()") + link + _raised(f"ValueError: {printed}")
 
     assert _first(explained(f"{printed}\n{raised}")) == "remote-code"
+
+
+def test_crash_of_another_rank_goes_before_what_a_rank_logged(explained: Explained) -> None:
+    crashed = "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f (most recent call first):\n"
+
+    assert explained(rank_1=_THREAD + _NEWS + _LOST, rank_2=crashed).verdict.rank == 2
+
+
+def test_crash_of_a_child_is_not_only_logged(explained: Explained) -> None:
+    assert _first(explained(f"Fatal Python error: Segmentation fault\n{_NEWS}{_SHAPES}")) == "sigsegv"
