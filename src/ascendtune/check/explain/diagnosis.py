@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ascendtune.check.explain.ends import INTERRUPTED, Ends
 from ascendtune.check.explain.event import CODE, Event
 from ascendtune.check.explain.facts import Facts, satisfied
 from ascendtune.check.explain.missing import Missing, awaited, is_one_of_several, waits_among
-from ascendtune.check.explain.outlived import INTERRUPTED, Ends, gives_way, is_of_script
 from ascendtune.check.explain.scan import Scan
+from ascendtune.check.explain.script_commands import gives_way, is_of_script
 
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
 
