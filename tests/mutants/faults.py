@@ -793,7 +793,7 @@ FAULTS = [
         "_multiply(inputs, weight[begin : begin + share], results[..., begin : begin + share])",
         "_multiply(inputs, weight[:share], results[..., begin : begin + share])",
         "each thread multiplies the first rows of a matrix",
-        "tests/unit/merge/test_mapped.py",
+        "tests/unit/merge/test_pieces.py",
     ),
     Fault(
         "merge/tied.py",

@@ -6,7 +6,7 @@ multiplied: two to three times the CPU time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -24,8 +24,12 @@ class Products:
     use waiting there takes more time than computing.
     """
 
-    def __init__(self, pool: ThreadPoolExecutor, threads: int) -> None:
-        self._pool, self._threads = pool, threads
+    def __init__(self, map_on_threads: Callable[..., Iterator[None]], threads: int) -> None:
+        """
+        Args:
+            map_on_threads: as the builtin `map`, on so many threads.
+        """
+        self._map, self._threads = map_on_threads, threads
 
     def linear(self, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """As torch's `linear`: (..., outputs) fp32. Without a gradient.
@@ -43,7 +47,7 @@ class Products:
             _multiply(inputs, weight[begin : begin + share], results[..., begin : begin + share])
 
         share = -(-len(weight) // self._threads)
-        for _ in self._pool.map(compute, range(0, len(weight), share)):
+        for _ in self._map(compute, range(0, len(weight), share)):
             pass
         return results if bias is None else results.add_(bias)
 
@@ -52,11 +56,15 @@ class Products:
 def products() -> Iterator[Products]:
     """What multiplies in pieces; its threads end with the context."""
     threads = torch.get_num_threads()
+    if threads == 1:
+        yield Products(map, threads)
+        return
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
-            yield Products(pool, threads)
+            yield Products(pool.map, threads)
         finally:
-            # A thread that sets its own number sets that of threads to come, too.
+            # A thread that sets its own number sets that of threads to come, too. In processes that are forked after
+            # any such call torch refuses new threads (2.13): none may be forked after a merge.
             torch.set_num_threads(threads)
 
 

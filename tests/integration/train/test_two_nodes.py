@@ -37,7 +37,7 @@ def test_node_that_prepares_its_data_for_long_does_not_end_the_others(
         return open_data(*arguments)
 
     monkeypatch.setattr(attempt, "_open_data", slowly)
-    monkeypatch.setattr(base, "_TIMEOUT", timedelta(seconds=4))
+    monkeypatch.setattr(base, "TIMEOUT", timedelta(seconds=4))
     run = prepare_run(recipe(optim={"max_steps": 1}, batch={"per_device": 2}, parallel={"strategy": "ddp"}), {}).run
     assert run is not None
     on_ranks(2, partial(_train_as_node, run))
