@@ -63,8 +63,8 @@ def products() -> Iterator[Products]:
         try:
             yield Products(pool.map, threads)
         finally:
-            # A thread that sets its own number sets that of threads to come, too. In processes that are forked after
-            # any such call torch refuses new threads (2.13): none may be forked after a merge.
+            # A thread that sets its own number sets that of threads to come, too. Processes that are forked after such
+            # a call may fail in their threads (torch 2.13: "Invalid thread pool"): fork none after a merge.
             torch.set_num_threads(threads)
 
 
