@@ -218,7 +218,12 @@ def _layout(answer: Answer) -> str:
 def _moment(name: str) -> str:
     """Blocks are numbered from the first, 0, or with a minus from the last."""
     kind, _, block = name.rpartition(" ")
-    return f"{kind} pass of block {block}" if kind in ("forward", "backward") and block.lstrip("-").isdigit() else name
+    if kind not in ("forward", "backward") or not block.lstrip("-").isdigit():
+        return name
+    number = int(block)
+    if number < -1:
+        return f"{kind} pass of block {-number} from the end"
+    return f"{kind} pass of {'the last block' if number == -1 else f'block {number}'}"
 
 
 def _value(value: Any) -> str:

@@ -258,10 +258,15 @@ class Loop:
         raise self._not_finite(step, metrics)
 
     def _not_finite(self, step: int, metrics: StepMetrics) -> CheckFailed:
+        changes = ["lower optim.learning_rate"]
+        if not (self.recipe.optim.warmup_ratio or self.recipe.optim.warmup_steps):
+            changes.append("add optim.warmup_ratio")
+        if self.precision.compute != "fp32":
+            changes.append("try precision: fp32")
         return CheckFailed(
             f"step {step}: loss {metrics.loss}, gradient norm {metrics.norm}: not a number",
             code="loss-not-finite",
-            remedy="lower optim.learning_rate, add optim.warmup_ratio, or try precision: fp32; no checkpoint holds "
+            remedy=f"{', or '.join(changes)}; no checkpoint holds "
             f"weights of this step. `ascendtune align nan {self.run_directory}` names the module that produced it. "
             "on_nan: skip skips such steps",
             where=self.run_directory.metrics,

@@ -65,6 +65,7 @@ def test_module_that_makes_a_nan_is_named_with_its_rows(
     with pytest.raises(CheckFailed) as caught:
         train(**changes, run_dir=str(tmp_path / "found"))
     assert caught.value.code == "loss-not-finite"
+    assert caught.value.remedy is not None and "precision: fp32" not in caught.value.remedy, "it is fp32 already"
     run = RunDir(tmp_path / "found")
     found = first_bad(run)
     assert found is not None and (found.row["phase"], found.row["name"]) == ("forward", "model.layers.1.mlp")

@@ -78,8 +78,9 @@ def _vanished(job: Job, stop: Cause | None) -> Cause:
         ),
         code="starter-lost",
         remedy=say(
-            "it was killed (kill -9, out of host memory, a container that was removed), or the host restarted: see "
-            "`dmesg | grep -i oom` and `last reboot`; the same command resumes from the newest checkpoint"
+            "it was killed (kill -9, out of host memory, a container that was removed), ended at once by Ctrl-C before "
+            "its first step, or the host restarted: see `dmesg | grep -i oom` and `last reboot`; the same command "
+            "resumes from the newest checkpoint, if there is one"
         ),
     )
     return exit_cause("lost_starter", error, host=job.host)
