@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import codecs
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from ascendtune.core.errors import InputError
 from ascendtune.core.files import is_endless, walk
+from ascendtune.core.rundir import RunDir
 from ascendtune.core.suggest import run_suggestion
 from ascendtune.core.units import format_bytes
 
@@ -144,10 +146,12 @@ def logs_in(directory: Path) -> list[str]:
     """The logs in a directory and below it, such as one of CANN's or of a scheduler's.
 
     Raises:
-        InputError: there is none, or the directory holds more than the logs of a training.
+        InputError: there is none, all are those of runs, or the directory holds more than the logs of a training.
     """
-    found, entries, size = list[Path](), 0, 0
+    found, runs, entries, size = list[Path](), list[Path](), 0, 0
     for place, directories, names in walk(directory):
+        if place == directory:
+            runs = sorted(place / name for name in directories if _is_run(place / name))
         entries += len(directories) + len(names)
         logs = [path for name in names if name.endswith(_SUFFIXES) and (path := place / name).is_file()]
         found += logs
@@ -160,6 +164,14 @@ def logs_in(directory: Path) -> list[str]:
                 remedy="give the directory of one training, or name the files",
                 where=directory,
             )
+    if runs and all(not {*path.parents}.isdisjoint(runs) for path in found):
+        # How a run ended stands in its record, not in its logs alone.
+        raise InputError(
+            f"{len(runs)} {'run lies' if len(runs) == 1 else 'runs lie'} in this directory; name the one to explain",
+            code="directory-of-runs",
+            remedy=f"ascendtune explain {shlex.quote(str(runs[-1]))}; `ascendtune runs list` shows how each ended",
+            where=directory,
+        )
     if not found:
         raise InputError(
             f"neither a run directory nor one with logs ({', '.join(f'*{suffix}' for suffix in _SUFFIXES)})",
@@ -168,6 +180,13 @@ def logs_in(directory: Path) -> list[str]:
             where=directory,
         )
     return [str(path) for path in sorted(found)]
+
+
+def _is_run(directory: Path) -> bool:
+    try:
+        return RunDir(directory).run_json.is_file()
+    except OSError:
+        return False
 
 
 def _size(path: Path) -> int:

@@ -350,3 +350,16 @@ def test_stray_bytes_take_no_letter_from_a_line(tmp_path: Path, word: bytes) -> 
     log = tmp_path / "job.log"
     log.write_bytes(line := b"OSError: " + word + b" moon\n")
     assert b"".join(source.blocks(str(log))) == line
+
+
+def test_directory_of_runs_is_not_taken_for_logs(tmp_path: Path) -> None:
+    """The record of a run says how it ended; its logs alone may look healthy."""
+    for name in ("first", "second"):
+        (tmp_path / name / "log").mkdir(parents=True)
+        (tmp_path / name / "run.json").write_text("{}")
+        (tmp_path / name / "log" / "job.log").write_text("step 1\n")
+    with pytest.raises(InputError) as caught:
+        logs_in(tmp_path)
+    assert caught.value.code == "directory-of-runs" and f"explain {tmp_path / 'second'}" in (caught.value.remedy or "")
+    (tmp_path / "slurm-7.out").write_text("Traceback\n")
+    assert len(logs_in(tmp_path)) == 3
