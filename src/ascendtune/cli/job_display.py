@@ -63,7 +63,7 @@ class Silence:
     seconds: float
     """Since the last heartbeat of any rank."""
     step_seconds: float | None
-    """How long a step of the last record took; None before the first."""
+    """Seconds of one step in the last record; None before the first."""
 
 
 def silence_of(job: Job) -> Silence | None:

@@ -202,7 +202,7 @@ class Tokenizer:
 
 
 def _conversion(directory: Path) -> str:
-    """How a tokenizer without tokenizer.json gets one."""
+    """The command that writes tokenizer.json for a tokenizer of another format."""
     convert, condition = f"from transformers import AutoTokenizer as T; T.from_pretrained('{directory}')", ""
     if (directory / "tekken.json").is_file():
         condition = ", after `pip install mistral-common`"

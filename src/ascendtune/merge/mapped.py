@@ -147,7 +147,7 @@ class _Conversion:
                     # The rows that were looked up become fp32, not the table.
                     handles.append(block.register_forward_hook(lambda _, __, rows: rows.float()))
                     continue
-                whole = [each for each in block.parameters() if not _is_fp32(each)]
+                whole = [each for each in block.parameters() if _is_converted(each)]
                 handles.append(block.register_forward_pre_hook(partial(self._convert_block, whole)))
                 handles.append(block.register_forward_hook(partial(self._free_block, whole)))
             yield
@@ -203,8 +203,8 @@ class _Conversion:
         self._files.release()
 
 
-def _is_fp32(parameter: nn.Parameter) -> bool:
-    return not parameter.is_floating_point() or parameter.dtype == torch.float32
+def _is_converted(parameter: nn.Parameter) -> bool:
+    return parameter.is_floating_point() and parameter.dtype != torch.float32
 
 
 def _convert(stored: torch.Tensor, target: torch.Tensor, files: MappedFiles) -> None:

@@ -1,4 +1,4 @@
-"""What ended the processes of a job, and what they had only logged before."""
+"""Which failures ended the processes of a job, and which were only logged before."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INTERRUPTED = "interrupted", "ended-by-signal"
 
 
 class Ends:
-    """What ended the processes of a job, among the events of all its logs."""
+    """The failures that ended the processes of a job, among the events of all its logs."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         ends = [event for event in events if event.is_raised and _is_an_end(event)]
