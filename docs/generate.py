@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from ascendtune.core.field_docstrings import field_docstrings
 from ascendtune.data.spec import DatasetSpec
 from ascendtune.recipe.recipe import Recipe
 
@@ -44,9 +45,10 @@ def _section(prefix: str, model: type[BaseModel]) -> Iterator[str]:
 
 def _table(prefix: str, model: type[BaseModel]) -> Iterator[str]:
     yield "| key | type | default | what |\n|---|---|---|---|"
+    explained = field_docstrings(model)
     for name, field in model.model_fields.items():
         if _below(field) is None:
-            yield _row(_joined(prefix, name), field)
+            yield _row(_joined(prefix, name), field, explained[name])
     yield ""
 
 
@@ -54,7 +56,7 @@ def _joined(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 
-def _row(name: str, field: FieldInfo) -> str:
+def _row(name: str, field: FieldInfo, explained: str) -> str:
     bounds = [
         f"{sign} {_number(getattr(item, bound))}"
         for item in field.metadata
@@ -62,7 +64,7 @@ def _row(name: str, field: FieldInfo) -> str:
         if getattr(item, bound, None) is not None
     ]
     kind = ", ".join([_kind(field.annotation), *bounds])
-    return f"| `{name}` | {kind} | {_default(field)} | {_sentence(field.description)} |"
+    return f"| `{name}` | {kind} | {_default(field)} | {_sentence(explained)} |"
 
 
 def _below(field: FieldInfo) -> type[BaseModel] | None:

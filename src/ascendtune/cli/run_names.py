@@ -167,15 +167,9 @@ def complete_key(incomplete: str) -> list[tuple[str, str]]:
 
     known, equals, _ = incomplete.partition("=")
     if not equals:
-        return [(f"{key}=", _about(field)) for key, field in _keys(Recipe, ()) if key.startswith(incomplete)]
-    found = [
-        f"{key}={value}" for key, field in _keys(Recipe, ()) if key == known for value in _values(field.annotation)
-    ]
+        return [(f"{key}=", about) for key, _, about in _keys(Recipe, ()) if key.startswith(incomplete)]
+    found = [f"{key}={value}" for key, kind, _ in _keys(Recipe, ()) if key == known for value in _values(kind)]
     return [(each, "") for each in dict.fromkeys(found) if each.startswith(incomplete)]
-
-
-def _about(field: Any) -> str:
-    return str(field.description or "").partition("\n")[0]
 
 
 def _values(kind: Any) -> Iterator[str]:
@@ -189,14 +183,16 @@ def _values(kind: Any) -> Iterator[str]:
             yield from _values(each)
 
 
-def _keys(section: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Each key with its field."""
+def _keys(section: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
+    """Each key with its type and its explanation."""
     from ascendtune.core.config import sections_in
+    from ascendtune.core.field_docstrings import field_docstrings
 
+    explained = field_docstrings(section)
     for name, field in section.model_fields.items():
         inner = sections_in(field.annotation)
         if inner:
             for each in inner:
                 yield from _keys(each, (*path, name))
         else:
-            yield ".".join((*path, name)), field
+            yield ".".join((*path, name)), field.annotation, explained.get(name, "").partition("\n")[0]

@@ -9,10 +9,19 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    GetJsonSchemaHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from ascendtune.core.document import Document, Path_
 from ascendtune.core.errors import MOST_TOGETHER, RecipeError, together
+from ascendtune.core.field_docstrings import field_docstrings
 from ascendtune.core.suggest import closest, did_you_mean
 from ascendtune.core.yaml_faults import FULL_WIDTH_COLON
 
@@ -29,7 +38,7 @@ _BOOLEAN_WORDS = "YAML reads yes, no, on and off as true and false"
 class Section(BaseModel):
     """A part of a recipe: unknown keys are errors, values never change, docstrings describe the fields."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     unsupported_keys: ClassVar[Mapping[str, str]] = {}
     """For the outermost section: unsupported keys, at any level, and the remedy for each."""
@@ -42,6 +51,14 @@ class Section(BaseModel):
             if bool not in kinds and (int in kinds or float in kinds):
                 raise ValueError("give a number")
         return value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema)["properties"]
+        for name, text in field_docstrings(cls).items():
+            properties[name]["description"] = text
+        return schema
 
 
 def validate(model: type[Model], document: Document) -> Model:

@@ -13,6 +13,7 @@ from typer import _completion_shared
 
 from ascendtune.cli.completion import use_own_scripts
 from ascendtune.cli.run_names import complete_key
+from ascendtune.core.field_docstrings import field_docstrings
 from ascendtune.recipe.sections import OptimSection
 
 _ANSWERS = {
@@ -95,7 +96,7 @@ def test_a_key_is_one_completion_however_long_its_help_is(ascendtune: Any) -> No
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
         "_TYPER_COMPLETE_ARGS": "ascendtune train r.yaml optim.learning_r",
     }
-    about = str(OptimSection.model_fields["learning_rate"].description).partition("\n")[0]
+    about = field_docstrings(OptimSection)["learning_rate"].partition("\n")[0]
     assert len(about) > 80
     assert ascendtune(**asked, COLUMNS="40").stdout == f"optim.learning_rate=\t{about}\n"
 
