@@ -75,16 +75,21 @@ def train(
     Ctrl-C writes a checkpoint and stops; a second Ctrl-C stops at once. The same command resumes. The run directory
     contains the model, the metrics and a plot of the loss.
     """
-    from ascendtune.cli.job_start import stays_with_the_terminal
-    from ascendtune.cli.node_choice import choose_nodes, require_one_starter
-    from ascendtune.cli.progress import Progress
+    from dataclasses import replace
+
     from ascendtune.core import log
-    from ascendtune.core.ownership import restrict_umask
-    from ascendtune.job.registry import require_writable_registry
-    from ascendtune.job.spec import JobSpec
-    from ascendtune.recipe.changes import Consent
-    from ascendtune.recipe.recipe import Recipe
-    from ascendtune.train.prepare import prepare_run
+    from ascendtune.core.imports import uncollected_imports
+
+    with uncollected_imports():
+        from ascendtune.cli.job_start import stays_with_the_terminal
+        from ascendtune.cli.node_choice import choose_nodes, require_one_starter
+        from ascendtune.cli.progress import Progress
+        from ascendtune.core.ownership import restrict_umask
+        from ascendtune.job.registry import require_writable_registry
+        from ascendtune.job.spec import JobSpec
+        from ascendtune.recipe.changes import Consent
+        from ascendtune.recipe.recipe import Recipe
+        from ascendtune.train.prepare import prepare_run
 
     log.set_up(quiet=quiet, verbose=verbose)
     restrict_umask()
@@ -157,7 +162,11 @@ def train(
             ready.run.update(plan=plan)
         run = chosen_nodes.agree_on(ready.run, runs, ready.prepared.fingerprint)
         # The worker rejects a run directory that another start has claimed since.
-        spec = job_spec(run.path, ready.claim.start_id if ready.claim else run.read().get("start_id"))
+        spec = replace(
+            job_spec(run.path, ready.claim.start_id if ready.claim else run.read().get("start_id")),
+            # Tokenising leaves threads and memory behind.
+            shares_interpreter=ready.prepared.cached and not detach,
+        )
         if detach and stays_with_the_terminal(spec):
             return
         if ready.claim:

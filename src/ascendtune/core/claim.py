@@ -121,9 +121,13 @@ class Claim:
         threading.Thread(target=_keep_touching, args=(self.directory, self._stop), daemon=True).start()
 
     def hand_over(self) -> None:
-        """Pass the claim to the program that this process becomes. Child processes do not get it."""
-        os.set_inheritable(self._descriptor, True)
-        os.environ[_DESCRIPTOR] = str(self._descriptor)
+        """Pass the claim to the program that this process becomes. Child processes do not get it.
+
+        That program closes a descriptor of its own: it may run in this interpreter, which closes the other one.
+        """
+        descriptor = os.dup(self._descriptor)
+        os.set_inheritable(descriptor, True)
+        os.environ[_DESCRIPTOR] = str(descriptor)
 
     def release(self) -> None:
         """Release the directory; it is removed if nothing was written into it. A second call does nothing.

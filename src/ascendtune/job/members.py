@@ -1,7 +1,7 @@
 """Which processes belong to a job? Those below the one that started them, and those that carry its mark.
 
-Every process of a job has the variable ASCENDTUNE_JOB in its environment, so that it is recognised when its
-parents have ended. The mark alone is not enough: the process must be this user's, and younger than the job.
+The processes that a job starts have the variable ASCENDTUNE_JOB in their environment, so that they are recognised when
+their parents have ended; the first one, which the registry names, need not have it. The mark alone is not enough: the process must be this user's, and younger than the job.
 """
 
 from __future__ import annotations

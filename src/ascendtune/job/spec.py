@@ -40,6 +40,9 @@ class JobSpec:
     """Its ranks are not ours, so they meet by MASTER_ADDR and MASTER_PORT; those of a foreign program always do."""
     holds_interrupts: bool = False
     """Our training: it starts with SIGINT blocked, and unblocks it when it can handle it. Others would not."""
+    shares_interpreter: bool = False
+    """One process alone runs its module, `python -m MODULE`, in the interpreter that starts it: nothing that keeps
+    threads or memory was done in that one, and nobody looks for the job's mark in the process itself."""
     id: str = ""
     """What the job is called by, on every node; made from the run directory's name where none is given."""
 

@@ -234,3 +234,19 @@ def test_claim_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises((MachineError, OSError)):
         Claim.take(tmp_path / "run")
     assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_a_claim_that_is_handed_over_within_a_process_is_released_once_for_both(tmp_path: Path) -> None:
+    before = set(Path("/proc/self/fd").iterdir())
+    with Claim.take(tmp_path / "run") as claim:
+        claim.hand_over()
+        heir = Claim.inherited(tmp_path / "run", claim.start_id)
+        assert heir is not None
+        with heir:
+            with pytest.raises(MachineError, match="being trained"):
+                Claim.take(tmp_path / "run")
+            (tmp_path / "run" / "run.json").write_text("{}")
+        with pytest.raises(MachineError, match="being trained"):
+            Claim.take(tmp_path / "run")
+    assert set(Path("/proc/self/fd").iterdir()) <= before
+    Claim.take(tmp_path / "run").release()

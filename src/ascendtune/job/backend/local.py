@@ -13,6 +13,7 @@ from ascendtune.core import process
 from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.log import say
 from ascendtune.core.rundir import RunDir
+from ascendtune.core.same_interpreter import become_module
 from ascendtune.job import registry
 from ascendtune.job.binding import binding
 from ascendtune.job.command import command
@@ -52,6 +53,8 @@ def start(spec: JobSpec, place: NodePlace = ALONE) -> JobResult:
         bind(0, env.get(CORES, ""))
     if becomes_program:
         _start_watcher(spec.run_dir, env)
+        if spec.shares_interpreter:
+            become_module(argv, env)
         process.replace(argv, env)
     if not place.is_alone:
         meeting = f"{place.master_addr}:{place.master_port}"

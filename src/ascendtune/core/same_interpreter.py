@@ -1,0 +1,35 @@
+"""Becoming another program of this Python without a new interpreter: what both import is imported once."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+
+_READ_AT_START = ("LD_", "PYTHON", "MALLOC_", "GLIBC_TUNABLES")
+"""Beginnings of variables that the loader, the C library and Python read when a program starts, and never again."""
+
+
+def become_module(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Run `python -m MODULE ARGUMENT…` in this process to its end, which is this process's end.
+
+    Returns at once where only a new interpreter would see what `env` changes.
+
+    Raises:
+        SystemExit: the module has ended.
+    """
+    changed = {name for name in {*env, *os.environ} if env.get(name) != os.environ.get(name)}
+    if any(name.startswith(_READ_AT_START) for name in changed):
+        return
+    for name in changed - set(env):
+        del os.environ[name]
+    os.environ.update({name: env[name] for name in changed & set(env)})
+    for number in signal.valid_signals() - {signal.SIGINT}:
+        # As exec leaves them.
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    sys.argv = list(argv[2:])
+    runpy.run_module(argv[2], run_name="__main__", alter_sys=True)
+    sys.exit(0)
