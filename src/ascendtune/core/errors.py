@@ -17,8 +17,9 @@ import errno
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -115,6 +116,23 @@ def together(errors: Sequence[Error], *, left_out: int = 0, where: str | None = 
     return first
 
 
+@contextmanager
+def errors_as_ours(translated: Callable[[Exception], AscendtuneError | None]) -> Iterator[None]:
+    """Context in which errors of a library are raised as ours.
+
+    Args:
+        translated: our error for one of the library's; None for what is not the library's, which stays as it is.
+    """
+    try:
+        yield
+    except AscendtuneError:
+        raise
+    except Exception as error:
+        if (ours := translated(error)) is None:
+            raise
+        raise ours from error
+
+
 _DOTTED_KEY = re.compile(r"\b[a-z]\w*(?:\.[a-z]\w*)+\b")
 
 
@@ -181,21 +199,14 @@ _WRONG_PATHS = {
 }
 
 
-@contextmanager
-def translated_disk_errors(path: str | Path, doing: str = "") -> Iterator[None]:
+def translated_disk_errors(path: str | Path, doing: str = "") -> AbstractContextManager[None]:
     """Turn the operating system's answer into a MachineError that names the path and the remedy.
 
     Args:
         path: the file or directory that is being written.
         doing: the action for the message, as in "writing the checkpoint"; none where nothing has begun.
     """
-    try:
-        yield
-    except OSError as error:
-        fault = disk_fault(error, path, doing)
-        if fault is None:
-            raise
-        raise fault from error
+    return errors_as_ours(partial(disk_fault, path=path, doing=doing))
 
 
 def disk_fault(error: BaseException, path: str | Path, doing: str) -> MachineError | None:

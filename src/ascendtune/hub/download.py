@@ -11,10 +11,11 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import AscendtuneError, DataError, MachineError, disk_fault
+from ascendtune.core.errors import AscendtuneError, DataError, MachineError, disk_fault, errors_as_ours
 from ascendtune.core.files import expanded
 from ascendtune.core.log import say
 from ascendtune.core.mask import without_secrets
@@ -145,7 +146,7 @@ def _download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str]
     if not sys.stderr.isatty():
         huggingface_hub.utils.disable_progress_bars()
     say(f"looking for the {noun(kind)} {name} in the cache{'' if offline else f' and on {shown_endpoint()}'}")
-    try:
+    with errors_as_ours(partial(_translated, name=name, kind=kind, revision=revision)):
         return Path(
             huggingface_hub.snapshot_download(
                 name,
@@ -155,11 +156,6 @@ def _download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str]
                 ignore_patterns=list(unwanted) or None,
             )
         )
-    except Exception as error:
-        translated = _translated(error, name, kind, revision)
-        if translated is None:
-            raise
-        raise translated from error
 
 
 def _translated(error: BaseException, name: str, kind: Kind, revision: str | None) -> AscendtuneError | None:
@@ -200,15 +196,11 @@ def _translated(error: BaseException, name: str, kind: Kind, revision: str | Non
             code="hub-access-denied",
             remedy="set HF_TOKEN to a token that may read it",
         )
-    if isinstance(error, errors.LocalEntryNotFoundError | errors.HfHubHTTPError):
-        return _unreachable(error, name, what, or_path)
-    if isinstance(error, errors.FileMetadataError) or type(error).__module__.partition(".")[0] in ("httpx", "httpx2"):
-        return _unreachable(error, name, what, or_path)
-    if isinstance(error, OSError):
-        return disk_fault(error, _cache(), "downloading") or _unreachable(error, name, what, or_path)
-    if isinstance(error, KeyError | TypeError | ValueError):
-        # What answers is not a hub, for example a proxy's page: huggingface_hub misses keys of the answer.
-        return _unreachable(error, name, what, or_path)
+    is_of_hub = isinstance(error, errors.LocalEntryNotFoundError | errors.HfHubHTTPError | errors.FileMetadataError)
+    # What answers may be no hub, for example a proxy's page: huggingface_hub misses keys of the answer.
+    if is_of_hub or is_of_http_client(error) or isinstance(error, OSError | KeyError | TypeError | ValueError):
+        fault = None if is_of_hub else disk_fault(error, _cache(), "downloading")
+        return fault or _unreachable(error, name, what, or_path)
     return None
 
 
@@ -232,6 +224,11 @@ def offline_variable(environment: Mapping[str, str]) -> str | None:
         if value := environment.get(variable):
             return variable if value.upper() in ("1", "ON", "YES", "TRUE") else None
     return None
+
+
+def is_of_http_client(error: BaseException) -> bool:
+    """Whether the client that huggingface_hub asks with raised it."""
+    return type(error).__module__.partition(".")[0] in ("httpx", "httpx2")
 
 
 def http_status(error: BaseException) -> int | None:

@@ -9,13 +9,14 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from ascendtune.core.errors import AscendtuneError, InputError, MachineError
+from ascendtune.core.errors import AscendtuneError, InputError, MachineError, errors_as_ours
 from ascendtune.core.foreign_json import first_line
-from ascendtune.hub.download import endpoint, http_status, offline_variable, shown_endpoint
+from ascendtune.hub.download import endpoint, http_status, is_of_http_client, offline_variable, shown_endpoint
 from ascendtune.hub.upload_files import UploadFile
 
 
@@ -107,25 +108,16 @@ def _client() -> Any:
     return huggingface_hub.HfApi(endpoint=endpoint())
 
 
-@contextmanager
-def _translated(name: str) -> Iterator[None]:
+def _translated(name: str) -> AbstractContextManager[None]:
     """Context in which errors of huggingface_hub and of the network become ours."""
-    try:
-        yield
-    except ImportError as error:
-        raise MachineError(
-            "uploading needs huggingface_hub", code="package-missing", remedy="pip install 'ascendtune[train]'"
-        ) from error
-    except AscendtuneError:
-        raise
-    except Exception as error:
-        translated = _our_error(error, name)
-        if translated is None:
-            raise
-        raise translated from error
+    return errors_as_ours(partial(_our_error, name=name))
 
 
 def _our_error(error: Exception, name: str) -> AscendtuneError | None:
+    if isinstance(error, ImportError):
+        return MachineError(
+            "uploading needs huggingface_hub", code="package-missing", remedy="pip install 'ascendtune[train]'"
+        )
     from huggingface_hub import errors
 
     if isinstance(error, errors.OfflineModeIsEnabled):
@@ -133,22 +125,33 @@ def _our_error(error: Exception, name: str) -> AscendtuneError | None:
         return MachineError(f"{variable} is set", code="hub-offline", remedy="unset it to upload")
     status = http_status(error)
     if isinstance(error, errors.RepositoryNotFoundError | errors.GatedRepoError) or status in (401, 403):
-        return InputError(
-            f"{shown_endpoint()} does not let you write to {name}",
-            code="hub-access-denied",
-            remedy="set HF_TOKEN to a token that may write to it, or `hf auth login`; check the owner's name",
-        )
-    if status is None and type(error).__module__.partition(".")[0] in ("httpx", "httpx2"):
-        return MachineError(
-            f"{shown_endpoint()} cannot be used ({type(error).__name__})",
-            code="hub-unreachable",
-            remedy="check network and proxy, and give the same command again: files that arrived are not sent again",
-        )
+        return access_denied(shown_endpoint(), name, token="HF_TOKEN", log_in="hf auth login")
+    if status is None and is_of_http_client(error):
+        return hub_unreachable(shown_endpoint(), error)
     if isinstance(error, errors.HfHubHTTPError | ValueError | RuntimeError | OSError):
         # A limit of the hub's, or a card with metadata that it does not take.
-        return MachineError(
-            f"the upload to {name} failed: {first_line(error)}",
-            code="upload-failed",
-            remedy="give the same command again: files that arrived are not sent again",
-        )
+        return upload_failed(name, first_line(error))
     return None
+
+
+_AGAIN = "give the same command again: files that arrived are not sent again"
+
+
+def access_denied(hub: str, name: str, *, token: str, log_in: str) -> InputError:
+    return InputError(
+        f"{hub} does not let you write to {name}",
+        code="hub-access-denied",
+        remedy=f"set {token} to a token that may write to it, or `{log_in}`; check the owner's name",
+    )
+
+
+def hub_unreachable(hub: str, error: Exception) -> MachineError:
+    return MachineError(
+        f"{hub} cannot be used ({type(error).__name__})",
+        code="hub-unreachable",
+        remedy=f"check network and proxy, and {_AGAIN}",
+    )
+
+
+def upload_failed(name: str, cause: str) -> MachineError:
+    return MachineError(f"the upload to {name} failed: {cause}", code="upload-failed", remedy=_AGAIN)

@@ -10,16 +10,17 @@ import io
 import logging
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import AscendtuneError, InputError, MachineError
+from ascendtune.core.errors import AscendtuneError, MachineError, errors_as_ours
 from ascendtune.core.foreign_json import first_line
 from ascendtune.hub.modelscope import endpoint, shown_endpoint
-from ascendtune.hub.upload import Repository
+from ascendtune.hub.upload import Repository, access_denied, hub_unreachable, upload_failed
 from ascendtune.hub.upload_files import UploadFile
 
 _REVISION = "master"
@@ -103,51 +104,29 @@ def _client() -> Any:
     return HubApi(HubConfig(endpoint=endpoint()))
 
 
-@contextmanager
-def _translated(name: str, reports: Sequence[dict[str, Any]] = ()) -> Iterator[None]:
+def _translated(name: str, reports: Sequence[dict[str, Any]] = ()) -> AbstractContextManager[None]:
     """Context in which errors of modelscope_hub and of the network become ours.
 
     Args:
         reports: of the client's batches, filled meanwhile: its last error gives only the number of files.
     """
-    try:
-        yield
-    except ImportError as error:
-        raise MachineError(
+    return errors_as_ours(partial(_our_error, name=name, reports=reports))
+
+
+def _our_error(error: Exception, name: str, reports: Sequence[dict[str, Any]]) -> AscendtuneError | None:
+    if isinstance(error, ImportError):
+        return MachineError(
             "uploading to ModelScope needs modelscope-hub",
             code="package-missing",
             remedy="pip install 'ascendtune[modelscope]'",
-        ) from error
-    except AscendtuneError:
-        raise
-    except Exception as error:
-        causes = [str(each["error"]) for each in reports if each.get("error")]
-        translated = _our_error(error, name, causes[-1] if causes else first_line(error))
-        if translated is None:
-            raise
-        raise translated from error
-
-
-def _our_error(error: Exception, name: str, cause: str) -> AscendtuneError | None:
+        )
     from modelscope_hub import errors
 
     if isinstance(error, errors.AuthenticationError | errors.PermissionDeniedError):
-        return InputError(
-            f"{shown_endpoint()} does not let you write to {name}",
-            code="hub-access-denied",
-            remedy="set MODELSCOPE_API_TOKEN to a token that may write to it, or `modelscope login`; check the owner's "
-            "name",
-        )
+        return access_denied(shown_endpoint(), name, token="MODELSCOPE_API_TOKEN", log_in="modelscope login")
     if isinstance(error, errors.NetworkError):
-        return MachineError(
-            f"{shown_endpoint()} cannot be used ({type(error).__name__})",
-            code="hub-unreachable",
-            remedy="check network and proxy, and give the same command again: files that arrived are not sent again",
-        )
+        return hub_unreachable(shown_endpoint(), error)
     if isinstance(error, errors.HubError | ValueError | RuntimeError | OSError):
-        return MachineError(
-            f"the upload to {name} failed: {cause.splitlines()[0]}",
-            code="upload-failed",
-            remedy="give the same command again: files that arrived are not sent again",
-        )
+        causes = [first_line(error), *(str(each["error"]) for each in reports if each.get("error"))]
+        return upload_failed(name, causes[-1].splitlines()[0])
     return None

@@ -68,10 +68,15 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class HuggingFace:
+class _Hub:
     endpoint: str
     token: str | None = None
 
+    def headers(self) -> Mapping[str, str]:
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+
+class HuggingFace(_Hub):
     def listing(self, name: str, kind: Kind, revision: str | None) -> Listing:
         base = f"{self.endpoint}/api/{kind}s/{quote(name)}"
         info, _ = get_json(f"{base}/revision/{quote(revision or 'main', safe='')}", self.headers())
@@ -95,16 +100,9 @@ class HuggingFace:
         prefix = "datasets/" if kind == "dataset" else ""
         return f"{self.endpoint}/{prefix}{quote(name)}/resolve/{commit}/{quote(file)}"
 
-    def headers(self) -> Mapping[str, str]:
-        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
-
-@dataclass(frozen=True)
-class ModelScope:
+class ModelScope(_Hub):
     """A revision is a branch or a tag there: what was read is named by the hashes of the files."""
-
-    endpoint: str
-    token: str | None = None
 
     def listing(self, name: str, kind: Kind, revision: str | None) -> Listing:
         revision = revision or "master"
@@ -134,9 +132,6 @@ class ModelScope:
     def url(self, name: str, kind: Kind, commit: str, file: str) -> str:
         query = urlencode({"Revision": commit, "FilePath": file})
         return f"{self.endpoint}/api/v1/{kind}s/{quote(name)}/repo?{query}"
-
-    def headers(self) -> Mapping[str, str]:
-        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
 
 def choose_sources(names: Sequence[str], environment: Mapping[str, str]) -> list[Source]:
