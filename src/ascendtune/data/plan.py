@@ -105,7 +105,6 @@ class BatchPlan:
         self._capacity = capacity if group_size == 1 else None
         self._seed = seed
         self.global_batch = global_batch
-        self.groups_in_all = len(self._lengths)
         self._epoch = lru_cache(maxsize=2)(self._make_epoch)
         self.sequences_per_epoch = len(self._epoch(0))
         self.steps_per_epoch = math.ceil(self.sequences_per_epoch / global_batch)

@@ -157,10 +157,13 @@ def _rows_line(report: DataReport) -> str:
     return ", ".join(parts)
 
 
-def _dataset_lines(report: DataReport, most: int = 3) -> list[str]:
+_MOST_LINES = 3
+
+
+def _dataset_lines(report: DataReport) -> list[str]:
     if len(report.datasets) < 2:
         return []
-    shown = report.datasets if len(report.datasets) <= most else report.datasets[: most - 1]
+    shown = report.datasets if len(report.datasets) <= _MOST_LINES else report.datasets[: _MOST_LINES - 1]
     printed = [
         f"  {Path(each.path).name}: {each.rows_used:,} of {each.rows_read:,}"
         + (f" (weight {each.weight:g})" if each.weight != 1 else "")
@@ -171,9 +174,9 @@ def _dataset_lines(report: DataReport, most: int = 3) -> list[str]:
     return printed
 
 
-def _dropped_lines(report: DataReport, most: int = 3) -> list[str]:
+def _dropped_lines(report: DataReport) -> list[str]:
     by_count = sorted(report.dropped.items(), key=lambda item: -item[1].count)
-    shown = by_count if len(by_count) <= most else by_count[: most - 1]
+    shown = by_count if len(by_count) <= _MOST_LINES else by_count[: _MOST_LINES - 1]
     printed = [
         f"  dropped {rows.count:,}: {reason}" + (f" ({rows.examples[0]})" if rows.examples else "")
         for reason, rows in shown

@@ -97,7 +97,6 @@ def test_groups_partition_the_data_over_an_epoch_and_over_ranks(pairs, global_ba
             micro = share_of_rank(sequences, rank=rank, world_size=world_size, per_device=per_device)
             shared += [group for part in micro for (group,) in part]
     assert sorted(seen) == sorted(shared) == list(range(len(pairs)))
-    assert grouped.groups_in_all == len(pairs)
 
 
 def test_padding_of_pairs_is_that_of_their_rows():

@@ -17,7 +17,7 @@ from ascendtune.check.align.record_phrases import (
     steps_of_record,
 )
 from ascendtune.check.align.side import Side
-from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 
 _SHOWN = 5
 VERL_LIMIT = 0.02
@@ -38,9 +38,8 @@ def data(reference: Side, candidate: Side) -> Finding:
         parted = [each for each in common if each[1] != each[2]]
         if not parted:
             return ok("data", say("the batches of {count:,} steps are the same", count=len(common)))
-        return Finding(
+        return failure(
             "data",
-            "failure",
             say("the batch of step {step} holds other rows, other tokens or another order", step=parted[0][0]),
             remedy=say(
                 "compare data.json and recipe.yaml of both: seed, order of files, template, max_length, packing"
@@ -73,9 +72,8 @@ def start(reference: Side, candidate: Side) -> Finding:
         if not other:
             said = say("both started from the same weights: {count:,} parameters", count=len(common))
             return ok("start", said, evidence=alone)
-        return Finding(
+        return failure(
             "start",
-            "failure",
             say(
                 "{count:,} of {total:,} parameters differ before the first step: {first}",
                 count=len(other),
@@ -98,9 +96,8 @@ def start(reference: Side, candidate: Side) -> Finding:
     if first[0] and first == second:
         return ok("start", say("both started from the same files of weights"))
     if first[1] != second[1] and first[0] and second[0]:
-        return Finding(
+        return failure(
             "start",
-            "failure",
             say("the adapters that training went on from are different files"),
             remedy=say("give both the same adapters in start_from"),
         )
@@ -145,9 +142,8 @@ def forward(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceedin
         said = say("{measured}, {difference:.2g} apart", measured=said, difference=difference)
     if exceeding != 1:
         return ok("forward", say("{measured} (limit {limit:.2g})", measured=said, limit=limit))
-    return Finding(
+    return failure(
         "forward",
-        "failure",
         said,
         expected=say("at most {limit:.2g} from rounding ({basis})", limit=limit, basis=noise.basis),
         remedy=say(
@@ -174,9 +170,8 @@ def backward(reference: Side, candidate: Side, noise: Noise) -> Finding:
     limit = noise.grad_norm + (1e-3 if reference.is_foreign or candidate.is_foreign else 0)
     if difference <= limit:
         return ok("backward", say("{measured} (limit {limit:.2g})", measured=said, limit=limit))
-    return Finding(
+    return failure(
         "backward",
-        "failure",
         said,
         expected=say("at most {limit:.2g} from rounding ({basis})", limit=limit, basis=noise.basis),
         remedy=say(
@@ -196,18 +191,16 @@ def update(
     """6: does the same gradient make the same update?"""
     if other_rate is not None:
         step, one, other = other_rate
-        return Finding(
+        return failure(
             "update",
-            "failure",
             say("learning rate of step {step}: {one:.6g} and {other:.6g}", step=step, one=one, other=other),
             remedy=say("compare optim.learning_rate, scheduler, warm-up and the number of steps"),
         )
     # The first update shows in the loss of the step after it, with warm-up one later.
     early = pair.steps[(pair.steps > 1) & (pair.steps <= 3) & pair.is_single]
     if exceeding is not None and exceeding in early:
-        return Finding(
+        return failure(
             "update",
-            "failure",
             say("the losses part at step {step}, right after the first updates", step=exceeding),
             remedy=say(
                 "the optimizer differs: compare betas, epsilon, weight decay, clipping, and the dtype of its state"
@@ -262,10 +255,11 @@ def later(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding:
             limit=ASCEND_LIMIT,
         ),
     ]
-    if exceeding is None and (pair.difference > noise.band(pair.steps)).any():
-        return Finding(
+    if exceeding is not None:
+        return _parted(pair, noise, exceeding, said, accepted)
+    if (pair.difference > noise.band(pair.steps)).any():
+        return warning(
             "later",
-            "warning",
             say(
                 "{measured}; the difference begins as rounding and grows with every step: this training amplifies it",
                 measured=said,
@@ -273,47 +267,46 @@ def later(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding:
             remedy=say(
                 "lower the learning rate, or give repeated reference runs with --noise-runs to measure the noise"
             ),
-            evidence=tuple(accepted),
+            evidence=accepted,
         )
-    if exceeding is None and mean >= VERL_LIMIT and noise.measured is None:
-        return Finding(
+    if mean >= VERL_LIMIT and noise.measured is None:
+        return warning(
             "later",
-            "warning",
             say(
                 "{measured}; rounding of {basis} may explain it, but verl accepts less",
                 measured=said,
                 basis=noise.basis,
             ),
             remedy=say("repeat the reference and give the runs with --noise-runs, or compare both sides in fp32"),
-            evidence=tuple(accepted),
+            evidence=accepted,
         )
-    if exceeding is None:
-        return ok("later", said, evidence=accepted)
+    return ok("later", said, evidence=accepted)
+
+
+def _parted(pair: Pair, noise: Noise, exceeding: int, said: str, accepted: Sequence[str]) -> Finding:
+    """The failure of `later`; `said` is what was measured."""
     if np.isnan(pair.difference[pair.steps == exceeding]).any():
-        return Finding(
+        return failure(
             "later",
-            "failure",
             say("{measured}; the loss of step {step} is NaN or infinite on one side", measured=said, step=exceeding),
             expected=say("a number on both sides"),
             remedy=say("find the first module that makes it: ascendtune align nan RUN"),
-            evidence=tuple(accepted),
+            evidence=accepted,
         )
     if not (pair.difference > noise.band(pair.steps)).any():
-        return Finding(
+        return failure(
             "later",
-            "failure",
             said,
             expected=say("at most {limit:.0%} on average, whatever rounding may explain", limit=ASCEND_LIMIT),
             remedy=say("repeat the reference twice and give both runs with --noise-runs: then the band is measured"),
-            evidence=tuple(accepted),
+            evidence=accepted,
         )
-    return Finding(
+    return failure(
         "later",
-        "failure",
         say("{measured}; beyond rounding from {which} on", measured=said, which=steps_of_record(pair, exceeding)),
         expected=say("within the noise of {basis}", basis=noise.basis),
         remedy=say("repeat the reference twice and give both runs with --noise-runs: then the band is measured"),
-        evidence=tuple(accepted),
+        evidence=accepted,
     )
 
 
@@ -322,9 +315,8 @@ def ranks(reference: Side, candidate: Side, exceeding: int | None) -> Finding:
     for side in (candidate, reference):
         of_rank = side.start_weights.get("ranks")
         if isinstance(of_rank, list) and len(set(map(str, of_rank))) > 1:
-            return Finding(
+            return failure(
                 "ranks",
-                "failure",
                 say("the ranks of {name} began with different weights", name=side.name),
                 remedy=say("check what loads and broadcasts the weights, and whether every rank reads the same files"),
                 evidence=tuple(

@@ -69,7 +69,7 @@ def _look_at_numa(outside: Outside) -> Iterator[Finding]:
         because = None if devices else "npu_smi"
         yield unknown(NUMA, say("the NUMA nodes of the devices are unknown"), because=because)
         return
-    allowed = cores_of(_status(outside, "Cpus_allowed_list"))
+    allowed = cores_of(_allowed_cores(outside))
     if not allowed:
         yield unknown(NUMA, say("the cores of this process are unknown: /proc/self/status does not list them"))
         return
@@ -102,7 +102,7 @@ def _far(outside: Outside, far: list[str], homes: dict[str, int], near: set[int]
             "add the cores of node {wanted} with {how}, or use devices of the allowed node", wanted=wanted, how=how
         ),
         evidence=(
-            f"Cpus_allowed_list: {_status(outside, 'Cpus_allowed_list')}, on node {', '.join(map(str, sorted(near)))}",
+            f"Cpus_allowed_list: {_allowed_cores(outside)}, on node {', '.join(map(str, sorted(near)))}",
             *(f"{label}: node {home}" for label, home in homes.items()),
         ),
     )
@@ -116,8 +116,8 @@ def _home(outside: Outside, bus_id: str | None) -> int:
     return int(said) if said.isdecimal() else -1
 
 
-def _status(outside: Outside, name: str) -> str:
-    found = re.search(rf"^{name}:\s*(\S+)", outside.text("/proc/self/status"), re.MULTILINE)
+def _allowed_cores(outside: Outside) -> str:
+    found = re.search(r"^Cpus_allowed_list:\s*(\S+)", outside.text("/proc/self/status"), re.MULTILINE)
     return found[1] if found else ""
 
 

@@ -104,12 +104,12 @@ def _ask(outside: Outside, tool: str, device: int, alone: Lock) -> Port:
     return Port(
         device=device,
         link=read_link(answer("-link").output),
-        address=read_address(address.output).address,
+        address=read_address(address.output),
         has_no_address=is_unset(address.output + address.error),
         gateway=read_gateway(route.output),
         has_no_gateway=has_routes(route.output) and read_gateway(route.output) is None,
         health=read_health(answer("-net_health").output),
-        tls=read_tls(answer("-tls").output).enabled,
+        tls=read_tls(answer("-tls").output),
         udp=read_udp_source(answer("-udp").output),
         history=read_link_history(answer("-link_stat").output),
     )

@@ -92,7 +92,7 @@ class Matcher:
         self._anchors = frozenset(self._by_word)
         self._words = self._rare.union(_TROUBLE, ASCEND)
 
-    def worth_a_look(self, block: bytes, always: frozenset[bytes] = frozenset()) -> list[bool]:
+    def worth_a_look(self, block: bytes, always: frozenset[bytes]) -> list[bool]:
         """For each line of `block`: does it look like an error, or hold a piece of an anchor?
 
         Lines that differ in decimal digits only are worth the same.

@@ -261,19 +261,19 @@ def _unfused(split: Split, facts: dict[str, Any]) -> Iterator[Advice]:
             "unfused-norm",
             say("{name} runs as {count} operators and takes {time} of each step",
                 name=name, count=f"{operators:.0f}", time=in_milliseconds(seconds)),
-            _to_fuse(facts, "rms_norm"),
+            _to_fuse_norms(facts),
             seconds * (1 - _FUSED_PASSES / operators),
             keys=_fused(facts),
         )  # fmt: skip
 
 
-def _to_fuse(facts: dict[str, Any], part: str) -> str:
-    """The keys that switch a fused operator on, or why none does; `part` is a key of the section `kernel`."""
+def _to_fuse_norms(facts: dict[str, Any]) -> str:
+    """The key that switches the fused norm on, or why none does."""
     kernels = resolved(facts, "kernel")
-    reason = kernels.get(part) if isinstance(kernels, dict) else None
+    reason = kernels.get("rms_norm") if isinstance(kernels, dict) else None
     if isinstance(reason, str) and facts.get("kernel") == "auto":
         return say("no recipe key changes that: {reason}", reason=reason)
-    set_key = say("set {keys}", keys=f"kernel.{part}: true")
+    set_key = say("set {keys}", keys="kernel.rms_norm: true")
     return set_key + (say(" (this run: {reason})", reason=reason) if isinstance(reason, str) else "")
 
 

@@ -32,14 +32,14 @@ class BaseModel:
     parameters: int
 
 
-def make_base_model(seed: int = 0) -> BaseModel:
-    """config.json, model.safetensors and the tokenizer's files; the same for the same seed."""
+def make_base_model() -> BaseModel:
+    """config.json, model.safetensors and the tokenizer's files; the same each time."""
     import numpy
     from safetensors.numpy import save
 
     tokenizer = _tokenizer()
     vocabulary = tokenizer.get_vocab_size()
-    draw = numpy.random.default_rng(seed)
+    draw = numpy.random.default_rng(0)
     weights = {name: _drawn(draw, shape) for name, shape in _shapes(vocabulary)}
     end = {"eos_token": _SPECIAL[2], "pad_token": _SPECIAL[0]}
     chatml = files("ascendtune.data").joinpath("templates", "chatml.jinja")

@@ -184,7 +184,7 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
         return likely if likely and likely.format != "text" else None
     chosen, rejected = _two_answers(prose)
     if chosen and rejected:
-        question = _best(prose, "question", taken=(chosen, rejected))
+        question = _best_question(prose, taken=(chosen, rejected))
         if question:
             found = {"prompt": question, "chosen": chosen, "rejected": rejected}
             return _guess("pairs", "preference", found, certain=question.is_named("question"))
@@ -213,7 +213,7 @@ def _are_said_in_turn(value: Any) -> bool:
 
 def _inside(columns: Sequence[_Column]) -> Guess | None:
     """A use of values that lie inside a column: answers with ranks, a list of answers under `text`, two languages."""
-    question = _best([each for each in columns if each.is_prose()], "question", taken=())
+    question = _best_question([each for each in columns if each.is_prose()], taken=())
     for column in columns:
         values = [listed(value) for value in column.values]
         if question and column.is_named("answer") and values and all(map(is_scored, values)):
@@ -299,7 +299,7 @@ def _two_answers(prose: Sequence[_Column]) -> tuple[_Column | None, _Column | No
 
 def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -> Guess | None:
     answer = max((each for each in prose if each.is_named("answer")), key=_answer_score, default=None)
-    question = _best(prose, "question", taken=(answer,) if answer else ())
+    question = _best_question(prose, taken=(answer,) if answer else ())
     certain = bool(answer and question and question.is_named("question") and not _has_rival(answer, prose))
     passages = [value for each in columns if each.is_named("context") for value in each.values]
     if any(isinstance(each, list | dict) for each in passages):
@@ -337,17 +337,17 @@ def _has_rival(answer: _Column, prose: Sequence[_Column]) -> bool:
     return any(_NUMBERED.sub("", each.name) == stem != each.name for each in prose if each is not answer)
 
 
-def _best(prose: Sequence[_Column], role: Role, taken: Sequence[_Column]) -> _Column | None:
+def _best_question(prose: Sequence[_Column], taken: Sequence[_Column]) -> _Column | None:
     """The likeliest question: by name, then by question marks, then the first column with values that differ."""
     free = [column for column in prose if column not in taken and column.is_prose()]
-    return max(free, key=lambda column: _question_score(column, role), default=None)
+    return max(free, key=_question_score, default=None)
 
 
-def _question_score(column: _Column, role: Role) -> float:
+def _question_score(column: _Column) -> float:
     other = any(column.is_named(each) for each in ("system", "context", "label"))
     return (
-        _NAMED * column.is_named(role)
-        - _NAMED * other * (not column.is_named(role))
+        _NAMED * column.is_named("question")
+        - _NAMED * other * (not column.is_named("question"))
         + _ASKS * column.share_asking()
         - _CERTAIN * (column.distinct() < _FEW_VALUES)
         - _PARTIAL * (column.words <= _PARTS_OF_A_QUESTION or not column.words.isdisjoint(_EARLIER))

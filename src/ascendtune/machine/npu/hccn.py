@@ -15,19 +15,6 @@ from ascendtune.machine.npu.number import natural, whole_lines, word
 
 
 @dataclass(frozen=True)
-class Address:
-    address: str | None
-    netmask: str | None
-
-
-@dataclass(frozen=True)
-class Tls:
-    enabled: bool | None
-    alarm_days: int | None
-    """Days before a certificate's end at which the tool warns."""
-
-
-@dataclass(frozen=True)
 class UdpSource:
     """From which UDP port RoCE sends. Switches choose a path by it: flows from one port may all take the same."""
 
@@ -38,9 +25,8 @@ class UdpSource:
 
 @dataclass(frozen=True)
 class LinkHistory:
-    """How often the link went up and down since the card started; `records` are (time, UP or DOWN), newest first."""
+    """How often the link went down since the card started; `records` are (time, UP or DOWN), newest first."""
 
-    up_count: int | None
     down_count: int | None
     records: tuple[tuple[str, str], ...]
 
@@ -55,9 +41,9 @@ def read_health(text: str) -> str | None:
     return _after(text, r"net health status")
 
 
-def read_address(text: str) -> Address:
+def read_address(text: str) -> str | None:
     """`-ip`. An address that the author masked is None."""
-    return Address(_address(_after(text, r"ipaddr")), _address(_after(text, r"netmask")))
+    return _address(_after(text, r"ipaddr"))
 
 
 def read_gateway(text: str) -> str | None:
@@ -81,12 +67,10 @@ def is_busy(text: str) -> bool:
     return re.search(r"hccn_tool is busy|Get lock failed", text) is not None
 
 
-def read_tls(text: str) -> Tls:
-    """`-tls`: all cards of a job must agree, or HCCL cannot connect them (EI0014)."""
-    text = whole_lines(text)
-    switch = re.search(r"tls switch\[([01])\]", text)
-    days = re.search(r"alarm time threshold\[([0-9]+)\]", text)
-    return Tls(switch[1] == "1" if switch else None, natural(days[1]) if days else None)
+def read_tls(text: str) -> bool | None:
+    """`-tls`, whether it is on: all cards of a job must agree, or HCCL cannot connect them (EI0014)."""
+    switch = re.search(r"tls switch\[([01])\]", whole_lines(text))
+    return switch[1] == "1" if switch else None
 
 
 def read_udp_source(text: str) -> UdpSource:
@@ -108,7 +92,7 @@ def read_link_history(text: str) -> LinkHistory:
         rows = re.findall(r"\|\s*LINK_(UP|DOWN)\s*\|\s*([^|]*?)\s*\|", text)
         records = [(time, state) for state, time in rows]
     times = tuple((" ".join(time.split()), state) for time, state in records)
-    return LinkHistory(natural(_after(text, "link up count")), natural(_after(text, "link down count")), times)
+    return LinkHistory(natural(_after(text, "link down count")), times)
 
 
 def _after(text: str, name: str) -> str | None:

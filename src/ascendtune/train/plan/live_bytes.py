@@ -63,14 +63,14 @@ class LiveBytes(TorchDispatchMode):
         self._highest: Counter[str] = Counter()
         self._gathers: list[bool] = []
         """Of each open range of torch's profiler, whether FSDP gathers weights in it."""
-        self._number: float | None = None
+        self._reads_one = False
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outcome: Any
         if function is _GROUPED_PRODUCT:
             outcome = _grouped_product(*args, **(kwargs or {}))
-        elif function is _READING and self._number is not None:
-            outcome = self._number
+        elif function is _READING and self._reads_one:
+            outcome = 1.0
         else:
             outcome = function(*args, **(kwargs or {}))
         if function is _ENTER:
@@ -105,15 +105,15 @@ class LiveBytes(TorchDispatchMode):
         self._resize(key, storage.nbytes())
 
     @contextmanager
-    def reading_as(self, number: float) -> Iterator[None]:
-        """Context in which code that reads a tensor on the host is given `number`: right where nothing depends on it
-        but content.
+    def reading_one(self) -> Iterator[None]:
+        """Context in which code that reads a tensor on the host is given 1: right where nothing depends on it but
+        content.
         """
-        self._number = number
+        self._reads_one = True
         try:
             yield
         finally:
-            self._number = None
+            self._reads_one = False
 
     def now(self) -> Bytes:
         """What is live."""

@@ -70,8 +70,7 @@ def steps_of_data(
     return Steps(
         steps, float(dataset.lengths.sum()) / each, float(dataset.label_counts.sum()) / each,
         dataset.rows_by_length(),
-        0.0 if padding_free else plan.padding_ratio(recipe.batch.micro_batch), min(1.0, each / steps), is_measured=True,
-        per_epoch=each,
+        0.0 if padding_free else plan.padding_ratio(recipe.batch.micro_batch), min(1.0, each / steps), per_epoch=each,
     )  # fmt: skip
 
 
@@ -82,7 +81,7 @@ def steps_of_full_rows(recipe: Recipe, documents: tuple[Document, ...], ranks: i
     return Steps(
         recipe.optim.max_steps, times * float(sum(each.tokens for each in documents)),
         times * float(sum(each.labels for each in documents)), histogram([each.tokens for each in documents]),
-        0.0, 1.0, is_measured=False,
+        0.0, 1.0,
     )  # fmt: skip
 
 

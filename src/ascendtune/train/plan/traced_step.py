@@ -247,7 +247,7 @@ class _Steps:
         if (limit := self._setting.recipe.optim.max_grad_norm) is not None:
             strategy.clip(trained, limit, norm)
         # Adafactor reads norms and the number of the step.
-        with self._live.reading_as(1.0):
+        with self._live.reading_one():
             optimizer.step()
         optimizer.zero_grad()
 

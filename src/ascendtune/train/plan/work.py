@@ -79,7 +79,5 @@ class Steps:
     """Share of the computed positions that is padding."""
     first_epoch: float
     """Share of the steps that is in the first epoch."""
-    is_measured: bool
-    """Whether the data are known; else every row is full."""
     per_epoch: int | None = None
     """Steps of an epoch, where the data are known."""

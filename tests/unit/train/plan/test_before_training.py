@@ -62,7 +62,7 @@ def _estimate(low: int, expected: int, high: int) -> Estimate:
 
 
 def _answer(estimate: Estimate, changes: Any = ()) -> Answer:
-    steps, recipe = Steps(None, 1, 1, {1: 1}, 0, 1, is_measured=False), _with_batch(Path(), 8)
+    steps, recipe = Steps(None, 1, 1, {1: 1}, 0, 1), _with_batch(Path(), 8)
     return Answer(estimate, list(changes), None, steps, recipe)
 
 

@@ -30,7 +30,7 @@ from ascendtune.train.plan.work import Steps, Work
 
 _FLOPS = ModelFlops(Passes(2e6, 4e6, 2e6), Passes(1e6, 2e6), ((None, Passes(10.0, 20.0, 10.0)),), True)
 _WORK = Work(_FLOPS, (), 8_000_000, 300, 100, "bf16", "llama")
-_STEPS = Steps(100, 4000.0, 1000.0, {100: 40}, 0.2, 0.5, is_measured=True)
+_STEPS = Steps(100, 4000.0, 1000.0, {100: 40}, 0.2, 0.5)
 _ESTIMATE = Estimate(
     expected=1000, low=850, high=1200, moment="forward", at_peak={"weights": 700, "loss": 300},
     moments={"forward": 1000}, resting=600, host=50, context=10,

@@ -25,7 +25,7 @@ from ascendtune.train.plan.work import Steps, Transfer, Work
 
 _FLOPS = ModelFlops(Passes(2e6, 4e6, 2e6), Passes(1e6, 2e6), ((None, Passes(10.0, 20.0, 10.0)),), True)
 _WORK = Work(_FLOPS, (), 8_000_000, 300, 100, "bf16", "llama")
-_STEPS = Steps(100, 4000.0, 1000.0, {100: 40}, 0.2, 0.5, is_measured=True)
+_STEPS = Steps(100, 4000.0, 1000.0, {100: 40}, 0.2, 0.5)
 _SPEED = Speed(flops=1e12, memory=1e9, link=1e9, power=100.0)
 _FEATURES = Features("llama", 1_000_000, 1_000_000, "sft", "full", "bf16", "single", False, 5000, 1)
 _TARGET = Target("cuda", "card", 2**30, 1)
