@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ascendtune.cli.options import AsJson, LanguageOption
+from ascendtune.cli.terminal import in_language, print_findings
 
 
 def align(
@@ -45,14 +44,10 @@ def align(
     from ascendtune.check.align.stages import compare, exit_code, require_repetitions
     from ascendtune.check.align.tensor_findings import place_as_json
     from ascendtune.check.align.verdict import verdict
-    from ascendtune.check.table import as_text
     from ascendtune.cli.run_names import run_named
-    from ascendtune.cli.terminal import colour, width
-    from ascendtune.core import language
     from ascendtune.core.files import require_place_for
 
-    # Programs that read JSON get English, unless they ask for something else.
-    chosen = language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)
+    chosen = in_language(lang, as_json=as_json)
     if report:
         require_place_for(report)
     one, other = (read_side(Path(run_named(each))) for each in (reference, candidate))
@@ -63,19 +58,13 @@ def align(
         repeats = [read_side(Path(run_named(path))) for path in noise_runs]
         require_repetitions(one, repeats)
         noise = measured_noise(one, repeats, noise)
-    with language.using(chosen):
+    with chosen:
         comparison = compare(one, other, noise)
         sentence = verdict(comparison, one, other)
         if report:
             write_report(report, comparison, one, other)
         if not as_json:
-            shown = as_text(
-                sentence,
-                comparison.findings,
-                columns=width(sys.stdout),
-                paint=lambda text, painted: colour(text, painted, sys.stdout),
-                everything=True,
-            )
+            print_findings(sentence, comparison.findings, everything=True)
     if as_json:
         facts: dict[str, Any] = {
             "verdict": sentence,
@@ -94,6 +83,4 @@ def align(
             "stages": [each.as_json() for each in comparison.findings],
         }
         print(json.dumps(facts, indent=2, ensure_ascii=False))
-    else:
-        print(shown)
     raise typer.Exit(exit_code(comparison))

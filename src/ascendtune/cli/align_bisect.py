@@ -14,6 +14,7 @@ import typer
 
 from ascendtune.cli.confirm import agreed
 from ascendtune.cli.options import AsJson, LanguageOption
+from ascendtune.cli.terminal import in_language, print_findings
 
 if TYPE_CHECKING:
     from ascendtune.check.align.bisect import Swap, TrainedRecipe, Trial
@@ -45,12 +46,7 @@ def bisect(
     reference at a time. If no ingredient alone makes it agree, all together are tried, then pairs. Shows first what
     will be trained, and asks. Neither run is changed. Exit code 0: the runs agree; 1: the cause is found; 4: it is not.
     """
-    import os
-
-    from ascendtune.core import language
-
-    # Programs that read JSON get English, unless they ask for something else.
-    with language.using(language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)):
+    with in_language(lang, as_json=as_json):
         return _bisected(reference, candidate, switch, directory, yes=yes, as_json=as_json)
 
 
@@ -65,9 +61,7 @@ def _bisected(
     from ascendtune.check.align.side import read_side
     from ascendtune.check.align.stages import compare
     from ascendtune.check.align.verdict import verdict
-    from ascendtune.check.table import as_text
     from ascendtune.cli.run_names import run_named
-    from ascendtune.cli.terminal import paint, width
     from ascendtune.core import log
     from ascendtune.core.errors import NoVerdict
 
@@ -121,7 +115,7 @@ def _bisected(
         print(json.dumps(facts, indent=2, ensure_ascii=False))
     else:
         findings = findings_of(trials, swaps, guilty)
-        print(as_text(found, findings, columns=width(sys.stdout), paint=paint, everything=True))
+        print_findings(found, findings, everything=True)
     return code
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascendtune.cli.options import LanguageOption
+from ascendtune.cli.terminal import in_language, print_findings
 
 if TYPE_CHECKING:
     from ascendtune.core.errors import CheckFailed
@@ -30,18 +31,12 @@ def nan(
     Reads the dump that `on_nan: dump` has written. Where there is none, the run is repeated from its last checkpoint,
     in the directory `replay` of the run, up to the step that failed. Exit code 1: found; 4: every number was finite.
     """
-    import os
-    import sys
-
     from ascendtune.check.align.language import say
     from ascendtune.check.align.nan import first_bad
-    from ascendtune.check.table import as_text
-    from ascendtune.cli.terminal import paint, width
-    from ascendtune.core import language
     from ascendtune.core.errors import NoVerdict
     from ascendtune.core.rundir import RunDir
 
-    chosen = language.choose(lang, os.environ, sys.stdout.encoding)
+    chosen = in_language(lang)
     directory = RunDir.open(run)
     found = first_bad(directory)
     if found is None:
@@ -55,9 +50,9 @@ def nan(
             where=run,
         )
     rows = _places(directory, found.rows)
-    with language.using(chosen):
+    with chosen:
         finding = found.finding
-        print(as_text(finding.measured, [finding], columns=width(sys.stdout), paint=paint, everything=True))
+        print_findings(finding.measured, [finding], everything=True)
         unnamed = say("the dump does not name the rows of this step")
         print(say("rows of this step: {rows}", rows=", ".join(rows)) if rows else unnamed)
     return 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ascendtune.cli.options import AsJson, LanguageOption
+from ascendtune.cli.terminal import in_language, print_findings
 
 
 def tasks(
@@ -32,26 +31,14 @@ def tasks(
     from ascendtune.check.align.tasks import compare_tasks, findings_of, read_scores, verdict
     from ascendtune.check.finding import exit_code
     from ascendtune.check.table import as_json as findings_as_json
-    from ascendtune.check.table import as_text
-    from ascendtune.cli.terminal import colour, width
-    from ascendtune.core import language
 
-    # Programs that read JSON get English, unless they ask for something else.
-    chosen = language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)
+    chosen = in_language(lang, as_json=as_json)
     sides = read_scores(reference), read_scores(candidate)
     compared = compare_tasks(*sides)
-    with language.using(chosen):
+    with chosen:
         findings = findings_of(compared, *sides)
         if as_json:
             print(findings_as_json(verdict(findings), findings, tasks=[asdict(each) for each in compared]))
         else:
-            print(
-                as_text(
-                    verdict(findings),
-                    findings,
-                    columns=width(sys.stdout),
-                    paint=lambda text, painted: colour(text, painted, sys.stdout),
-                    everything=True,
-                )
-            )
+            print_findings(verdict(findings), findings, everything=True)
     raise typer.Exit(exit_code(findings))

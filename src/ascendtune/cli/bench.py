@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascendtune.cli.options import MOST_PROCESSES, AsJson, LanguageOption, Overrides, Quiet, RecipeFile
+from ascendtune.cli.terminal import in_language
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def bench(
 
     log.set_up(quiet=quiet)
     restrict_umask()
-    chosen = language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)
+    chosen = in_language(lang, as_json=as_json)
     loaded = Recipe.load(recipe, overrides or [])
     visible = visible_devices()
     counts = _counts(devices, len(visible.ids) if visible.vendor.is_accelerator else None)
@@ -103,7 +104,7 @@ def bench(
                     draw(found.directory / "bench.svg", title(setting.recipe, setting.device), rows)
                 except MachineError as error:
                     warn(f"no picture: {error.what}")
-    with language.using(chosen):
+    with chosen:
         if as_json:
             print(json.dumps(as_plain(setting, rows, *judged()), indent=2, ensure_ascii=False))
         else:

@@ -88,15 +88,13 @@ def test(
     One rank per device, connected by HCCL, NCCL or gloo. Ranks with wrong values and missing ranks are named. Dtypes
     that the backend does not support are listed with its reason. Exit code 1: at least one collective failed.
     """
-    import sys
 
     from ascendtune.check.comm.collective import BARRIER, COLLECTIVES, LARGEST_EXACT
     from ascendtune.check.comm.judge import judge, results, verdict
     from ascendtune.check.finding import exit_code
     from ascendtune.check.table import as_json as findings_as_json
-    from ascendtune.check.table import as_text
     from ascendtune.cli.comm_ranks import choose_ranks, run
-    from ascendtune.cli.terminal import paint, width
+    from ascendtune.cli.terminal import print_findings
     from ascendtune.core import log
 
     log.set_up()
@@ -110,7 +108,7 @@ def test(
     if as_json:
         print(findings_as_json(sentence, findings, ranks=ranks.count, kind=ranks.kind, results=results(ran)))
     else:
-        print(as_text(sentence, findings, columns=width(sys.stdout), paint=paint))
+        print_findings(sentence, findings)
     return exit_code(findings)
 
 

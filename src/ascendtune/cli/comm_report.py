@@ -16,11 +16,11 @@ from ascendtune.check.comm.start import Ran, Ranks
 from ascendtune.check.comm.step import Step
 from ascendtune.check.comm.sweep import BANDWIDTH, GIGA, Row, against_figure, against_peak, expected_of
 from ascendtune.check.finding import Finding, exit_code, unknown
-from ascendtune.check.table import as_json, as_text
+from ascendtune.check.table import as_json
 from ascendtune.cli.comm_ranks import place_for, run
 from ascendtune.cli.complain import warn
 from ascendtune.cli.progress import Progress
-from ascendtune.cli.terminal import paint, table, width
+from ascendtune.cli.terminal import paint, print_findings, table, width
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_bytes
 from ascendtune.machine.vendor.find import vendor_of
@@ -139,7 +139,7 @@ def _table(rows: Sequence[Row], dtype: str) -> str:
 def _print(pictures: Sequence[str], sentence: str, findings: Sequence[Finding]) -> None:
     for picture in pictures:
         print(picture, end="\n\n")
-    print(as_text(sentence, findings, columns=width(sys.stdout), paint=paint))
+    print_findings(sentence, findings)
 
 
 _FAR = 1000

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascendtune.cli.options import AsJson, LanguageOption
-from ascendtune.cli.terminal import colour, table, width
+from ascendtune.cli.terminal import colour, in_language, table, width
 from ascendtune.core.terminal_text import columns_of, wrap_words
 from ascendtune.core.units import format_bytes
 from ascendtune.machine.language import say
@@ -41,9 +41,6 @@ def devices(
 
     Exit code 3: the vendor's tool failed, or fewer than N devices are free.
     """
-    import os
-
-    from ascendtune.core import language
     from ascendtune.core.errors import InputError
 
     if sum((free is not None, topology, watch)) > 1 or (as_json and (free is not None or topology)):
@@ -52,8 +49,7 @@ def devices(
             code="conflicting-options",
             remedy="keep one of them",
         )
-    # Programs that read JSON get English, unless they ask for something else.
-    with language.using(language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)):
+    with in_language(lang, as_json=as_json):
         if topology:
             return _show_topology()
         if watch:

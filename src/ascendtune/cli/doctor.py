@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ascendtune.cli.options import AsJson, LanguageOption
+from ascendtune.cli.terminal import in_language, print_findings
 
 if TYPE_CHECKING:
     from ascendtune.check.doctor.check import Examination
@@ -62,8 +63,6 @@ def doctor(
 
     Exit code 1: a failure was found; 4: no check could give an answer.
     """
-    import os
-
     from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
     from ascendtune.check.doctor.bundle import collect
     from ascendtune.check.doctor.check import examine, verdict
@@ -71,7 +70,6 @@ def doctor(
     from ascendtune.check.doctor.outside import Outside
     from ascendtune.check.finding import exit_code
     from ascendtune.check.table import as_json as findings_as_json
-    from ascendtune.core import language
     from ascendtune.core.errors import InputError
     from ascendtune.core.files import require_place_for
 
@@ -79,12 +77,11 @@ def doctor(
         raise InputError(
             "--yes needs --fix or --bundle", code="conflicting-options", remedy="add --fix, or remove --yes"
         )
-    # Programs that read JSON get English, unless they ask for something else.
-    spoken = language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)
+    spoken = in_language(lang, as_json=as_json)
     recipe, words = _recipe_among(codes or [])
     chosen = _known(words, has_nodes=nodes is not None or as_list)
     if as_list:
-        with language.using(spoken):
+        with spoken:
             print(_list(chosen, as_json))
         return 0
     if nodes is not None:
@@ -102,14 +99,14 @@ def doctor(
                 code="conflicting-options",
                 remedy="run them on that machine, without --nodes",
             )
-        with language.using(spoken):
+        with spoken:
             return doctor_nodes(nodes, chosen, deep=deep, json=as_json)
     if bundle is not None:
         require_place_for(bundle)
     outside = Outside(needs=recipe)
     if deep:
         chosen = [*(chosen or CHECKS), *DEEP_CHECKS]
-    with language.using(spoken):
+    with spoken:
         examination = examine(outside, chosen)
         sentence = verdict(examination, outside)
         todo = plan(examination, outside) if mend else None
@@ -129,12 +126,10 @@ def doctor(
 def _show(sentence: str, examination: Examination, *, everything: bool, chosen: bool) -> None:
     """Print the findings as a table; passed checks are only counted unless `everything`, or `chosen` by their codes."""
     from ascendtune.check.doctor.language import say
-    from ascendtune.check.table import as_text
-    from ascendtune.cli.terminal import paint, width
 
     fine = [] if everything or chosen else [each for each in examination.findings if each.status == "ok"]
     shown = [each for each in examination.findings if each not in fine]
-    print(as_text(sentence, shown, columns=width(sys.stdout), paint=paint))
+    print_findings(sentence, shown)
     if fine:
         print(say("{count} checks ok (--verbose lists them)", count=len(fine)))
     if chosen and examination.not_applicable:

@@ -14,6 +14,7 @@ import typer
 from ascendtune.cli.complain import notice, suggest_next, warn
 from ascendtune.cli.confirm import agreed
 from ascendtune.cli.options import AsJson, Yes
+from ascendtune.cli.terminal import in_language
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
 
 if TYPE_CHECKING:
@@ -206,11 +207,9 @@ def install_plan(
     """
     from ascendtune.check.doctor.install_plan import make_install_plan
     from ascendtune.check.doctor.outside import Outside
-    from ascendtune.core import language
 
     outside = Outside()
-    # Programs that read JSON get English.
-    with language.using(language.choose(None, {} if as_json else os.environ, sys.stdout.encoding)):
+    with in_language(None, as_json=as_json):
         plan = make_install_plan(outside)
         if as_json:
             print(json.dumps(plan.as_json(outside.program), indent=2, ensure_ascii=False))

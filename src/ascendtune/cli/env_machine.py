@@ -15,6 +15,7 @@ import typer
 
 from ascendtune.cli.confirm import agreed
 from ascendtune.cli.options import AsJson, LanguageOption, Yes
+from ascendtune.cli.terminal import in_language, print_findings
 from ascendtune.core.errors import CheckFailed, InputError
 
 if TYPE_CHECKING:
@@ -177,17 +178,14 @@ def _tell(look: Callable[[], list[Finding]], lang: str | None, *, as_json: bool)
     """Print what `look` finds, in the language of the user; the exit code."""
     from ascendtune.check.finding import exit_code
     from ascendtune.check.table import as_json as findings_as_json
-    from ascendtune.check.table import as_text
-    from ascendtune.cli.terminal import paint, width
-    from ascendtune.core import language
     from ascendtune.core.units import count_of
 
-    with language.using(language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)):
+    with in_language(lang, as_json=as_json):
         findings = look()
         wrong = sum(each.status in ("failure", "warning") for each in findings)
         headline = f"{count_of(wrong, 'problem')} found" if wrong else "no problem found"
         if as_json:
             print(findings_as_json(headline, findings))
         else:
-            print(as_text(headline, findings, columns=width(sys.stdout), paint=paint))
+            print_findings(headline, findings)
     return exit_code(findings)

@@ -64,8 +64,7 @@ def explain(
     from ascendtune.check.explain.explain import explain as explain_logs
     from ascendtune.check.explain.report import as_text, opinion_as_text
     from ascendtune.cli.complain import warn
-    from ascendtune.cli.terminal import paint, width
-    from ascendtune.core import language
+    from ascendtune.cli.terminal import in_language, paint, width
     from ascendtune.core.errors import InputError, NoVerdict
 
     if model is not None and ask is None:
@@ -73,9 +72,8 @@ def explain(
             "--model names a model of the server of --ask", code="option-not-applicable", remedy="add --ask URL"
         )
     server = _server(ask, os.environ) if ask is not None else None
-    # Programs that read JSON get English, unless they ask for something else.
-    chosen = language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)
-    with language.using(chosen):
+    chosen = in_language(lang, as_json=as_json)
+    with chosen:
         names = [run_named(each) for each in logs]
         explanation = explain_logs(names, is_here=here)
         if question and explanation.is_empty:

@@ -35,9 +35,8 @@ def check(
     from ascendtune.check.finding import exit_code
     from ascendtune.check.migrate.scan import scan
     from ascendtune.check.table import as_json as findings_as_json
-    from ascendtune.check.table import as_text
     from ascendtune.cli.progress import Progress
-    from ascendtune.cli.terminal import paint, width
+    from ascendtune.cli.terminal import print_findings
 
     with Progress(sys.stderr) as progress:
         found = scan(path, progress.show)
@@ -45,7 +44,7 @@ def check(
         print(findings_as_json(found.verdict, found.findings, files=found.files))
     else:
         shown = found.findings if everything else [_shortened(each) for each in found.findings]
-        print(as_text(found.verdict, shown, columns=width(sys.stdout), paint=paint, everything=everything))
+        print_findings(found.verdict, shown, everything=everything)
     return exit_code(found.findings)
 
 

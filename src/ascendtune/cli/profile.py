@@ -67,13 +67,13 @@ def profile(
     from ascendtune.check.profile.show import as_plain, as_text
     from ascendtune.cli.profile_trial import trials_as_text, try_changes
     from ascendtune.cli.run_names import run_named
-    from ascendtune.cli.terminal import width
+    from ascendtune.cli.terminal import in_language, width
     from ascendtune.core import language, log
     from ascendtune.core.files import require_place_for, write_json
     from ascendtune.core.terminal_text import safe
 
     log.set_up()
-    chosen = language.choose(lang, {} if as_json else os.environ, sys.stdout.encoding)
+    chosen = in_language(lang, as_json=as_json)
     if report:
         require_place_for(report)
     place = Path(run_named(target))
@@ -103,7 +103,7 @@ def profile(
     with language.using(language.choose(lang, os.environ, "utf-8")):
         for page in pages:
             write_page(page, found)
-    with language.using(chosen):
+    with chosen:
         if as_json:
             compared = {"against": comparison_as_plain(found, before)} if before is not None else {}
             print(json.dumps(content() | compared, indent=2, ensure_ascii=False))

@@ -1,14 +1,19 @@
-"""Colours, width and tables for the terminal behind a stream."""
+"""Colours, width, tables and language of what a command prints."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
-from typing import TextIO
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, TextIO
 
+from ascendtune.core import language
 from ascendtune.core.terminal_text import control, terminal_width
 from ascendtune.core.text_table import table_lines
+
+if TYPE_CHECKING:
+    from ascendtune.check.finding import Finding
 
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36"}
 _CODES = {**_COLOURS, "bold": "1", "dim": "2"}
@@ -41,3 +46,21 @@ def table(
             never cut. Without `spare` the first column is shortened.
     """
     return "\n".join(table_lines(header, rows, limit=width(sys.stdout), right=right, spare=spare))
+
+
+def print_findings(sentence: str, findings: Sequence[Finding], *, everything: bool = False) -> None:
+    """Print a verdict and its findings; with `everything` also the evidence of those that are ok."""
+    from ascendtune.check.table import as_text
+
+    print(as_text(sentence, findings, columns=width(sys.stdout), paint=paint, everything=everything))
+
+
+def in_language(option: str | None, *, as_json: bool = False) -> AbstractContextManager[None]:
+    """Context in which a command answers in the language of `--lang`, else of the locale.
+
+    Programs that read JSON get English, unless they ask for something else.
+
+    Raises:
+        InputError: `option` is not a language.
+    """
+    return language.using(language.choose(option, {} if as_json else os.environ, sys.stdout.encoding))
