@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -116,6 +117,14 @@ def write_atomically(path: Path, content: str | bytes, *, mode: int | None = Non
         sync_path(path.parent)
 
 
+def text_of(path: str | Path) -> str:
+    """The content of a file of the system; empty if it cannot be read."""
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
 def is_endless(path: Path) -> bool:
     """Whether reading `path` may never end: a device, a named pipe, or a file of the kernel (/proc/kmsg blocks).
 
@@ -216,6 +225,11 @@ def unfinished_files(directory: Path) -> list[Path]:
 def write_json(path: Path, content: Any) -> None:
     """`write_atomically` for JSON: indented, UTF-8, keys in the order given."""
     write_atomically(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def finite_or_none(value: float) -> float | None:
+    """JSON cannot express NaN and infinities: they become None."""
+    return value if math.isfinite(value) else None
 
 
 def sync_path(path: Path) -> None:

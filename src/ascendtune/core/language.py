@@ -14,15 +14,17 @@ The English template is the key, as in gettext; a template without a translation
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from ascendtune.core.errors import InputError
 
 Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = get_args(Language)
+
+Answer = TypeVar("Answer")
 
 _chosen: Language = "en"
 
@@ -64,6 +66,15 @@ def using(language: Language) -> Iterator[None]:
         yield
     finally:
         _chosen = before
+
+
+def in_each(sentence: Callable[[], Answer]) -> dict[Language, Answer]:
+    """What `sentence` gives in each language."""
+    found = dict[Language, Answer]()
+    for each in LANGUAGES:
+        with using(each):
+            found[each] = sentence()
+    return found
 
 
 class Phrases:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -189,68 +189,28 @@ def start_beside(argv: Sequence[str], env: Mapping[str, str]) -> None:
     Raises:
         MachineError: it cannot be started.
     """
-    _in_a_session(argv, env=dict(env), cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    _InASession(argv, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
-class Guard:
-    """A child that outlives this process, to clean up after it: its stdin closes when this process ends for any reason.
+class _InASession:
+    """A child in a session of its own: the terminal's Ctrl-C reaches us alone.
 
-    It is in a session and a directory of its own, and has no output: an open stream would block readers of ours.
+    Args:
+        remedy: where it cannot be started.
+        how: as of Popen.
+
+    Raises:
+        MachineError: it cannot be started.
     """
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        """Start `argv`.
-
-        Raises:
-            MachineError: it cannot be started.
-        """
-        nothing = subprocess.DEVNULL
-        self._process = _in_a_session(
-            argv, env=dict(env), cwd="/", stdin=subprocess.PIPE, stdout=nothing, stderr=nothing
-        )
-
-    def dismiss(self) -> None:
-        """End it: nothing is left to clean up."""
-        self._process.kill()
-        self._process.communicate()
-
-
-class Child:
-    """A child in a session of its own, so that the terminal's Ctrl-C reaches us alone and we pass it on once.
-
-    It gets SIGTERM when this process ends for any reason.
-    """
-
-    def __init__(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        *,
-        stdin: int | None = None,
-        stdout: int | None = None,
-        stderr: Path | None = None,
-    ) -> None:
-        """Start `argv`.
-
-        Args:
-            stdin: a descriptor for the child's descriptor 0 (default: /dev/null).
-            stdout: a descriptor (default: ours).
-            stderr: a file that the child's stderr is appended to (default: ours).
-        """
+    def __init__(self, argv: Sequence[str], *, remedy: str = "check that it exists", **how: Any) -> None:
         self.argv = tuple(argv)
-        sink = stderr.open("ab") if stderr else None
         try:
-            self._process = _in_a_session(
-                argv,
-                env=dict(env),
-                stdin=subprocess.DEVNULL if stdin is None else stdin,
-                stdout=stdout,
-                stderr=sink,
-                preexec_fn=_terminate_with_parent,
-            )
-        finally:
-            if sink:
-                sink.close()
+            self._process = subprocess.Popen(list(argv), start_new_session=True, **how)
+        except OSError as error:
+            raise MachineError(
+                f"cannot start {argv[0]}: {error.strerror}", code="program-not-started", remedy=remedy
+            ) from error
 
     @property
     def pid(self) -> int:
@@ -263,65 +223,88 @@ class Child:
         except subprocess.TimeoutExpired:
             return None
 
+
+class Guard(_InASession):
+    """A child that outlives this process, to clean up after it: its stdin closes when this process ends for any reason.
+
+    It is in a directory of its own, and has no output: an open stream would block readers of ours.
+    """
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        nothing = subprocess.DEVNULL
+        super().__init__(argv, env=env, cwd="/", stdin=subprocess.PIPE, stdout=nothing, stderr=nothing)
+
+    def dismiss(self) -> None:
+        """End it: nothing is left to clean up."""
+        self._process.kill()
+        self._process.communicate()
+
+
+class Child(_InASession):
+    """A child to which we pass on signals. It gets SIGTERM when this process ends for any reason."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        stdin: int | None = None,
+        stdout: int | None = None,
+        stderr: Path | None = None,
+    ) -> None:
+        """
+        Args:
+            stdin: a descriptor for the child's descriptor 0 (default: /dev/null).
+            stdout: a descriptor (default: ours).
+            stderr: a file that the child's stderr is appended to (default: ours).
+        """
+        with stderr.open("ab") if stderr else nullcontext() as sink:
+            super().__init__(
+                argv,
+                env=env,
+                stdin=subprocess.DEVNULL if stdin is None else stdin,
+                stdout=stdout,
+                stderr=sink,
+                preexec_fn=_terminate_with_parent,
+            )
+
     def signal(self, number: signal.Signals) -> None:
         """Send `number` to the child alone."""
         if self._process.poll() is None:
             self._process.send_signal(number)
 
 
-class Companion:
-    """A child in a session of its own. No Python code runs between fork and exec: this process may have threads.
+class Companion(_InASession):
+    """A child beside threads of this process: no Python code runs between fork and exec.
 
     The child's stdin ends when `hang_up` is called or this process ends for any reason.
     """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], *, output: Path) -> None:
-        """Start `argv`.
-
+        """
         Args:
             output: the file that its stdout and stderr are appended to.
-
-        Raises:
-            MachineError: it cannot be started.
         """
         with translated_disk_errors(output, "opening a log"), output.open("ab") as sink:
-            self._process = _in_a_session(argv, env=dict(env), stdin=subprocess.PIPE, stdout=sink, stderr=sink)
+            super().__init__(argv, env=env, stdin=subprocess.PIPE, stdout=sink, stderr=sink)
 
     def hang_up(self, timeout_seconds: float) -> None:
         """Close its stdin, and wait until it has ended; kill it when it has not in time."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        try:
-            self._process.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
+        if self.wait(timeout_seconds) is None:
             self._process.kill()
             self._process.wait()
 
 
-class Dialogue:
+class Dialogue(_InASession):
     """A child with line-based input and output. It gets SIGTERM when this process ends."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        """Start `argv`, in a session of its own: the terminal's Ctrl-C reaches us alone.
-
-        Raises:
-            MachineError: the program does not exist or may not be executed.
-        """
-        self.argv = tuple(argv)
+    def __init__(self, argv: Sequence[str]) -> None:
         pipe = subprocess.PIPE
-        self._process = _in_a_session(
-            argv,
-            remedy="install it",
-            env=env,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            preexec_fn=_terminate_with_parent,
+        super().__init__(
+            argv, remedy="install it", stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=_terminate_with_parent
         )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def say(self, line: str) -> bool:
         """Send a line; False if the child does not read any more."""
@@ -347,13 +330,6 @@ class Dialogue:
         with suppress(OSError):
             self._process.stdin.close()
 
-    def wait(self, timeout_seconds: float | None = None) -> int | None:
-        """The exit code, or None when the child still runs after `timeout_seconds`."""
-        try:
-            return self._process.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
-            return None
-
     def kill(self) -> None:
         """End it, and what it has started: ssh leaves behind the one that it goes through another host with."""
         if self._process.poll() is None:
@@ -371,16 +347,6 @@ class Dialogue:
 _KILL_SECONDS = 1.0
 """Seconds that a killed program may take to end."""
 _PR_SET_PDEATHSIG = 1
-
-
-def _in_a_session(argv: Sequence[str], *, remedy: str = "check that it exists", **how: Any) -> subprocess.Popen[bytes]:
-    """Start `argv` where no terminal's signal reaches it; `how` goes to Popen."""
-    try:
-        return subprocess.Popen(list(argv), start_new_session=True, **how)
-    except OSError as error:
-        raise MachineError(
-            f"cannot start {argv[0]}: {error.strerror}", code="program-not-started", remedy=remedy
-        ) from error
 
 
 def end_with_parent(parent: int) -> None:

@@ -26,7 +26,7 @@ class Tail:
         self._file: BinaryIO | None = None
         self._rest = b""
         self._is_bar = False
-        self._position = _size(path) if begin is None else begin
+        self._position = size_of(path) if begin is None else begin
 
     def lines(self) -> list[str]:
         """Complete lines since the last call, without their newlines."""
@@ -102,7 +102,8 @@ def begin_of_last(path: Path, count: int, first: int = 0) -> int:
     return first
 
 
-def _size(path: Path) -> int:
+def size_of(path: Path) -> int:
+    """Bytes of a file; 0 where there is none."""
     try:
         return path.stat().st_size
     except OSError:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from ascendtune.core.files import text_of
+
 
 @dataclass(frozen=True)
 class HostInfo:
@@ -52,18 +54,18 @@ def look_at_host(root: Path = Path("/")) -> HostInfo:
 def numa_nodes(root: Path = Path("/")) -> dict[str, str]:
     """Node -> its cores, as the kernel writes them; empty where the kernel does not report them."""
     nodes = (root / "sys/devices/system/node").glob("node[0-9]*/cpulist")
-    found = {path.parent.name.removeprefix("node"): _text(path).strip() for path in nodes}
+    found = {path.parent.name.removeprefix("node"): text_of(path).strip() for path in nodes}
     return dict(sorted(found.items(), key=lambda node: int(node[0])))
 
 
 def _operating_system(root: Path) -> str | None:
-    name = re.search(r'^PRETTY_NAME="?([^"\n]*)', _text(root / "etc/os-release"), re.MULTILINE)
+    name = re.search(r'^PRETTY_NAME="?([^"\n]*)', text_of(root / "etc/os-release"), re.MULTILINE)
     return name[1] if name else None
 
 
 def _cpu_name(root: Path) -> str | None:
     """x86 calls it "model name", aarch64 kernels of openEuler and Ubuntu give no name at all."""
-    name = re.search(r"^(?:model name|Hardware)\s*:\s*(.*?)\s*$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    name = re.search(r"^(?:model name|Hardware)\s*:\s*(.*?)\s*$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
     return name[1] if name else None
 
 
@@ -72,10 +74,3 @@ def _shared_memory(root: Path) -> int | None:
         return psutil.disk_usage(str(root / "dev/shm")).total
     except OSError:
         return None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

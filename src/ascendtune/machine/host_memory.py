@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 import psutil
+
+from ascendtune.core.files import text_of
 
 _FILES = {
     "": ("/sys/fs/cgroup", "memory.max"),
@@ -36,12 +38,5 @@ def memory_limit(text_of: Callable[[str], str]) -> int | None:
 def usable_memory_bytes() -> int:
     """Memory of this machine, or the limit of this process's control group where that is less."""
     total: int = psutil.virtual_memory().total
-    limit = memory_limit(_text_of)
+    limit = memory_limit(text_of)
     return total if limit is None else min(total, limit)
-
-
-def _text_of(path: str) -> str:
-    try:
-        return Path(path).read_text(errors="replace")
-    except OSError:
-        return ""

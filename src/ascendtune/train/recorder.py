@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from copy import deepcopy
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ascendtune.core.files import finite_or_none
 from ascendtune.data.collate import hash_of_batch
 from ascendtune.data.plan import PackedSequence
 from ascendtune.train.batch import Batches
@@ -105,8 +105,8 @@ class Recorder:
             "attempt": self.phases.attempt,
             "step": metrics.step,
             "epoch": round(metrics.step / self.batches.plan.steps_per_epoch, 6),
-            "loss": _finite(metrics.loss),
-            "grad_norm": _finite(metrics.norm),
+            "loss": finite_or_none(metrics.loss),
+            "grad_norm": finite_or_none(metrics.norm),
             **_all_finite(self.objective.to_metrics(metrics.extras)),
             "learning_rate": metrics.learning_rate,
             "tokens": metrics.tokens,
@@ -139,7 +139,7 @@ class Recorder:
         record = {
             "attempt": self.phases.attempt,
             "step": self.counters.step,
-            "loss": _finite(loss),
+            "loss": finite_or_none(loss),
             **_all_finite(extras),
             "labelled_tokens": labelled,
             "data_hash": self.counters.evaluated_on,
@@ -159,10 +159,5 @@ class Recorder:
         return hash_of_batch(self.batches.dataset, sequences) if is_wanted else None
 
 
-def _finite(value: float) -> float | None:
-    """JSON cannot express NaN and infinities: they become None."""
-    return value if math.isfinite(value) else None
-
-
 def _all_finite(values: dict[str, float]) -> dict[str, float | None]:
-    return {name: _finite(value) for name, value in values.items()}
+    return {name: finite_or_none(value) for name, value in values.items()}

@@ -47,11 +47,8 @@ def write_report(path: Path, comparison: Comparison, reference: Side, candidate:
         DataError, RecipeError: a file of dumped tensors is damaged.
     """
     template = Template((files("ascendtune.check.align") / "report.html").read_text(encoding="utf-8"))
-    findings = []
-    for each in language.LANGUAGES:
-        with language.using(each):
-            # Tensors are not compared again: only the words are new.
-            findings.append(compare(reference, candidate, comparison.noise, comparison.dumps))
+    # Tensors are not compared again: only the words are new.
+    compared = language.in_each(lambda: compare(reference, candidate, comparison.noise, comparison.dumps))
     pair = comparison.pair
     limit = comparison.noise.band(pair.steps)
     # As the pair measures differences: below a loss of 1 they are absolute.
@@ -61,7 +58,7 @@ def write_report(path: Path, comparison: Comparison, reference: Side, candidate:
         english="checked" if language.current() == "en" else "",
         chinese="checked" if language.current() == "zh" else "",
         outcome="parted" if comparison.parted else "aligned",
-        verdict=in_both(lambda: verdict(findings[language.current() == "zh"], reference, candidate)),
+        verdict=in_both(lambda: verdict(compared[language.current()], reference, candidate)),
         reference=html.escape(f"{reference.path} ({reference.kind})"),
         candidate=html.escape(f"{candidate.path} ({candidate.kind})"),
         curves="" if len(pair.steps) else "hidden",
@@ -74,7 +71,7 @@ def write_report(path: Path, comparison: Comparison, reference: Side, candidate:
         differences=_chart(
             pair.steps, {"difference": pair.difference}, band=(0 * limit, limit), log=True, at=comparison.step
         ),
-        stages="\n".join(map(_row, *(each.findings for each in findings))),
+        stages="\n".join(map(_row, compared["en"].findings, compared["zh"].findings)),
         tensors=tensors_as_html(comparison.dumps, histograms_of(comparison.dumps, reference.dump, candidate.dump)),
         basis=in_both(lambda: say("Limits: {basis}.", basis=comparison.noise.basis)),
     )

@@ -40,11 +40,8 @@ def both(english: str, chinese: str) -> str:
 
 def in_both(sentence: Callable[[], object]) -> str:
     """HTML of a sentence in both languages; `sentence` makes it in the current one."""
-    found = []
-    for each in language.LANGUAGES:
-        with language.using(each):
-            found.append(html.escape(str(sentence())))
-    return both(*found)
+    found = language.in_each(lambda: html.escape(str(sentence())))
+    return both(found["en"], found["zh"])
 
 
 def tensors_as_html(dumps: DumpComparison, histograms: Mapping[Key, Histogram]) -> str:

@@ -25,6 +25,7 @@ import psutil
 from ascendtune.check.doctor.needs import Needs
 from ascendtune.check.nodes.answer import NodeAnswers
 from ascendtune.core.directories import cache_directory, state_directory
+from ascendtune.core.files import text_of
 from ascendtune.core.process import Finished, run
 from ascendtune.core.procfs import is_first_pid_namespace
 from ascendtune.machine.cuda import gpus
@@ -213,10 +214,7 @@ class Outside:
 
     def text(self, absolute: str | Path) -> str:
         """The content of a file; empty if it cannot be read."""
-        try:
-            return self.path(absolute).read_text(errors="replace")
-        except OSError:
-            return ""
+        return text_of(self.path(absolute))
 
     def run(self, argv: Sequence[str], timeout_seconds: float | None = None) -> Finished:
         env = {**self.env, "LC_ALL": "C"}

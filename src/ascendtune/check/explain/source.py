@@ -13,6 +13,7 @@ from ascendtune.core.errors import InputError
 from ascendtune.core.files import is_endless, walk
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.suggest import run_suggestion
+from ascendtune.core.tail import size_of
 from ascendtune.core.units import format_bytes
 
 BLOCK_BYTES = 1 << 18
@@ -155,7 +156,7 @@ def logs_in(directory: Path) -> list[str]:
         entries += len(directories) + len(names)
         logs = [path for name in names if name.endswith(_SUFFIXES) and (path := place / name).is_file()]
         found += logs
-        size += sum(_size(path) for path in logs)
+        size += sum(size_of(path) for path in logs)
         if entries > _MOST_ENTRIES or len(found) > _MOST_LOGS or size > _MOST_BYTES:
             raise InputError(
                 f"the directory holds more than the logs of a training: over {_MOST_ENTRIES:,} files, "
@@ -187,13 +188,6 @@ def _is_run(directory: Path) -> bool:
         return RunDir(directory).run_json.is_file()
     except OSError:
         return False
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _require_text(block: bytes, name: str) -> None:

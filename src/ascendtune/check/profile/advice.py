@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from ascendtune.check.profile.advice_entry import Advice, in_milliseconds, resolved, whole
+from ascendtune.check.profile.advice_entry import Advice, milliseconds, resolved, whole
 from ascendtune.check.profile.code_advice import code_advice
 from ascendtune.check.profile.host import RECOMPUTATION
 from ascendtune.check.profile.kinds import kind_of_module
@@ -67,7 +67,7 @@ def _of_rank(rank: RankProfile) -> Iterator[Advice]:
         yield Advice(
             "slow-data",
             say("the batches take {time} of each step, and nothing else runs meanwhile",
-                time=in_milliseconds(split.data / split.steps)),
+                time=milliseconds(split.data / split.steps)),
             say("put the token cache (XDG_CACHE_HOME) on a local disk; look whether other programs load the host")
             if rank.facts
             else say("tokenise before the training, not in the collate function; give the DataLoader num_workers"),
@@ -104,7 +104,7 @@ def _host_syncs(split: Split, step: float) -> Iterator[Advice]:
     if split.on_device and metrics / split.steps >= _LEAST_SHARE * step:
         yield Advice(
             "metrics-sync",
-            say("recording the metrics costs {time} of each step", time=in_milliseconds(metrics / split.steps)),
+            say("recording the metrics costs {time} of each step", time=milliseconds(metrics / split.steps)),
             say("set {keys}", keys="track.every_steps: 10"),
             metrics / split.steps,
             keys={"track.every_steps": 10},
@@ -136,10 +136,10 @@ def _slow_rank(ranks: list[RankProfile]) -> Iterator[Advice]:
     reason = max(excess, key=lambda name: excess[name])
     what = (
         say("the other ranks wait {time} of each step for rank {rank}, which spends {more} more than they on {reason}",
-            time=in_milliseconds(waited), rank=slowest.rank, more=in_milliseconds(excess[reason]), reason=reason)
+            time=milliseconds(waited), rank=slowest.rank, more=milliseconds(excess[reason]), reason=reason)
         if excess[reason] >= _LEAST_REASON * waited
         else say("the other ranks wait {time} of each step for rank {rank}; no part of its own steps is longer: it "
-                 "began them later, or its link is slow", time=in_milliseconds(waited), rank=slowest.rank)
+                 "began them later, or its link is slow", time=milliseconds(waited), rank=slowest.rank)
     )  # fmt: skip
     yield Advice(
         "slow-rank",
@@ -176,7 +176,7 @@ def _copies(split: Split, step: float) -> Iterator[Advice]:
     most = max(split.copies, key=lambda name: split.copies[name])
     yield Advice(
         "copies",
-        say("copies take {time} of each step, most of it {name}", time=in_milliseconds(total), name=most),
+        say("copies take {time} of each step, most of it {name}", time=milliseconds(total), name=most),
         say("take batches from pinned memory (pin_memory=True, non_blocking=True): pageable memory is copied twice")
         if "Pageable" in most
         else say("keep tensors where and in the type in which they are used; copy what does not change once, before "
@@ -240,7 +240,7 @@ def _small_collectives(rank: RankProfile) -> Iterator[Advice]:
             yield Advice(
                 "small-buckets",
                 say("each step has {count} calls of {name}, with {time} exposed",
-                    count=f"{each_step:.0f}", name=name, time=in_milliseconds(exposed)),
+                    count=f"{each_step:.0f}", name=name, time=milliseconds(exposed)),
                 say("make buckets larger (DDP's bucket_cap_mb is 25 by default): each call costs a latency"),
                 gain,
                 is_defect=True,
@@ -260,7 +260,7 @@ def _unfused(split: Split, facts: dict[str, Any]) -> Iterator[Advice]:
         yield Advice(
             "unfused-norm",
             say("{name} runs as {count} operators and takes {time} of each step",
-                name=name, count=f"{operators:.0f}", time=in_milliseconds(seconds)),
+                name=name, count=f"{operators:.0f}", time=milliseconds(seconds)),
             _to_fuse_norms(facts),
             seconds * (1 - _FUSED_PASSES / operators),
             keys=_fused(facts),
@@ -298,7 +298,7 @@ def _batches(rank: RankProfile) -> Iterator[Advice]:
         yield Advice(
             "small-micro-batches",
             say("the host prepares and launches each of {count} micro-batches of a step, which takes {time}",
-                count=count, time=in_milliseconds(split.launch / split.steps)),
+                count=count, time=milliseconds(split.launch / split.steps)),
             say("set batch.per_device: {size} and batch.accumulate: {count} where `ascendtune plan` says that it fits: "
                 "the global batch is the same", size=size * factor, count=count // factor),
             split.launch / split.steps * (1 - 1 / factor),
@@ -308,7 +308,7 @@ def _batches(rank: RankProfile) -> Iterator[Advice]:
         if seconds := split.aside.get(name, 0.0) / split.steps:
             yield Advice(
                 f"{name}-in-steps",
-                say("{name} takes {time} of each profiled step", name=say(name), time=in_milliseconds(seconds)),
+                say("{name} takes {time} of each profiled step", name=say(name), time=milliseconds(seconds)),
                 say("raise {key} if that is as often as intended, or profile other steps", key=key),
                 seconds,
             )
@@ -321,7 +321,7 @@ def _options(rank: RankProfile) -> Iterator[Advice]:
         seconds = recomputed * 1e-6 / split.steps
         yield Advice(
             "recomputation",
-            say("activation checkpointing computes {time} of each step a second time", time=in_milliseconds(seconds)),
+            say("activation checkpointing computes {time} of each step a second time", time=milliseconds(seconds)),
             say("set memory.gradient_checkpointing: false where `ascendtune plan` says that it fits"),
             seconds,
             keys={"memory.gradient_checkpointing": False},
@@ -332,7 +332,7 @@ def _options(rank: RankProfile) -> Iterator[Advice]:
         yield Advice(
             "exposed-communication",
             say("communication takes {time} of each step that nothing hides, most of it {name}",
-                time=in_milliseconds(exposed), name=name),
+                time=milliseconds(exposed), name=name),
             say("raise batch.accumulate or batch.per_device: fewer exchanges for as many tokens"),
             exposed / 2,
             keys={"batch.accumulate": 2 * whole(rank.facts.get("accumulate"))},
@@ -341,7 +341,7 @@ def _options(rank: RankProfile) -> Iterator[Advice]:
         yield Advice(
             "launch-bound",
             say("the device waits {time} of each step for the host to launch work",
-                time=in_milliseconds(split.launch / split.steps)),
+                time=milliseconds(split.launch / split.steps)),
             say("give each launch more to do: raise batch.per_device, use fused operators (kernel: auto)"),
             split.launch / split.steps / 2,
             keys=_fused(rank.facts),

@@ -35,5 +35,6 @@ def whole(value: Any) -> int:
     return value if isinstance(value, int) and 1 <= value <= 1 << 16 else 1
 
 
-def in_milliseconds(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
+    """With three digits: `412 ms`."""
     return f"{seconds * 1e3:,.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ascendtune.check.profile.advice_entry import milliseconds
 from ascendtune.check.profile.kinds import short_name
 from ascendtune.check.profile.language import say
 from ascendtune.check.profile.profile import RankProfile
-from ascendtune.check.profile.show import milliseconds, parts_of
+from ascendtune.check.profile.show import parts_of
 from ascendtune.core.terminal_text import columns_of, safe, wrap_words
 from ascendtune.core.text_table import cut_lines, table_lines
 from ascendtune.core.units import format_bytes

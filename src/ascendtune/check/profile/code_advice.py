@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ascendtune.check.profile.advice_entry import Advice, in_milliseconds, resolved, whole
+from ascendtune.check.profile.advice_entry import Advice, milliseconds, resolved, whole
 from ascendtune.check.profile.language import say
 from ascendtune.check.profile.profile import RankProfile
 from ascendtune.check.profile.split import Split
@@ -48,7 +48,7 @@ def _pauses(split: Split, step: float) -> Iterator[Advice]:
     yield Advice(
         "host-pause",
         say("no operator runs for {time} of each step, the longest time at {place}",
-            time=in_milliseconds(sum(places.values())), place=most),
+            time=milliseconds(sum(places.values())), place=most),
         say("look what the program does between these two: Python code, a file, a lock, garbage collection; "
             "torch.profiler's with_stack (profile.stacks here) shows the functions in Perfetto"),
         sum(places.values()),
@@ -62,7 +62,7 @@ def _garbage(split: Split, step: float) -> Iterator[Advice]:
         return
     yield Advice(
         "garbage-collection",
-        say("Python's garbage collector stops the training for {time} of each step", time=in_milliseconds(seconds)),
+        say("Python's garbage collector stops the training for {time} of each step", time=milliseconds(seconds)),
         say("keep fewer Python objects alive, call gc.freeze() before the loop, and gc.collect() between steps only"),
         seconds,
         is_defect=True,
@@ -95,7 +95,7 @@ def _paging(rank: RankProfile) -> Iterator[Advice]:
     yield Advice(
         "paging",
         say("each step waits for {count} pages of memory that are on disk: about {time}",
-            count=f"{each_step:,.0f}", time=in_milliseconds(seconds)),
+            count=f"{each_step:,.0f}", time=milliseconds(seconds)),
         say("free memory of the host, so that neither swap nor mapped files are read again"),
         seconds,
         is_defect=True,
@@ -126,7 +126,7 @@ def _zeroed_gradients(split: Split, step: float) -> Iterator[Advice]:
     if gain >= _LEAST_ZEROING * step:
         yield Advice(
             "zeroed-gradients",
-            say("gradients are filled with zeros and added to: {time} of each step", time=in_milliseconds(gain)),
+            say("gradients are filled with zeros and added to: {time} of each step", time=milliseconds(gain)),
             say("use zero_grad(set_to_none=True), torch's default"),
             gain,
             is_defect=True,
@@ -149,7 +149,7 @@ def _eager_attention(rank: RankProfile) -> Iterator[Advice]:
     yield Advice(
         "eager-attention",
         say("attention is not fused: softmax and batched matrix products take {time} of each step",
-            time=in_milliseconds((softmax + products) / split.steps)),
+            time=milliseconds((softmax + products) / split.steps)),
         say("use fused attention: model.attention: auto here, attn_implementation=\"sdpa\" in transformers"),
         gain,
         is_defect=True,
@@ -165,7 +165,7 @@ def _double_precision(split: Split) -> Iterator[Advice]:
     yield Advice(
         "double-precision",
         say("matrix products in float64 take {time} of each step, most of it {name}",
-            time=in_milliseconds(seconds), name=max(found, key=lambda name: found[name].seconds)),
+            time=milliseconds(seconds), name=max(found, key=lambda name: found[name].seconds)),
         say("look for a module or tensor in float64, as NumPy makes by default, and cast it to float32"),
         seconds / 2,
         is_defect=True,

@@ -17,8 +17,5 @@ def in_both(sentence: Callable[[], str]) -> str:
 
     Names in it may be those of a trace that others wrote: control characters and markup are escaped.
     """
-    parts = []
-    for each in language.LANGUAGES:
-        with language.using(each):
-            parts.append(f'<span class="{each}">{html.escape(safe(sentence()))}</span>')
-    return "".join(parts)
+    found = language.in_each(lambda: html.escape(safe(sentence())))
+    return "".join(f'<span class="{name}">{text}</span>' for name, text in found.items())

@@ -9,10 +9,11 @@ from pathlib import Path
 from string import Template
 
 from ascendtune.check.profile.advice import advice_for
+from ascendtune.check.profile.advice_entry import milliseconds
 from ascendtune.check.profile.language import in_both, say
 from ascendtune.check.profile.page_memory import memory_as_html
 from ascendtune.check.profile.profile import RankProfile
-from ascendtune.check.profile.show import milliseconds, parts_of
+from ascendtune.check.profile.show import parts_of
 from ascendtune.core import language
 from ascendtune.core.files import write_atomically
 from ascendtune.core.terminal_text import safe
@@ -85,10 +86,7 @@ def _part_rows(rank: RankProfile) -> list[str]:
 
 
 def _advice_rows(ranks: list[RankProfile]) -> list[str]:
-    advice = {}
-    for each in language.LANGUAGES:
-        with language.using(each):
-            advice[each] = advice_for(ranks)
+    advice = language.in_each(lambda: advice_for(ranks))
     seconds, rows = ranks[0].step_seconds, []
     for number, one in enumerate(advice["en"]):
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ascendtune.check.profile.advice_entry import Advice
+from ascendtune.check.profile.advice_entry import Advice, milliseconds
 from ascendtune.check.profile.kinds import short_name
 from ascendtune.check.profile.language import say
 from ascendtune.check.profile.profile import RankProfile
@@ -222,8 +222,3 @@ def _list(values: Mapping[str, float], total: float) -> str:
 
 def _share(seconds: float, total: float) -> str:
     return f"{100 * seconds / total:.1f}" if total else "0.0"
-
-
-def milliseconds(seconds: float) -> str:
-    """With three digits: `412 ms`."""
-    return f"{seconds * 1e3:,.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ascendtune.core.files import text_of
+
 _HOMES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 _DEFAULT_HOME = Path("usr/local/Ascend")
 
@@ -37,7 +39,7 @@ class Versions:
 def installed_versions(root: Path = Path("/"), env: Mapping[str, str] | None = None) -> Versions:
     """What is installed below `root`. Unreadable and absent files give None."""
     env = os.environ if env is None else env
-    install = read_values(_text(root / "etc/ascend_install.info"))
+    install = read_values(text_of(root / "etc/ascend_install.info"))
     homes = [
         root / install.get(key, "").lstrip("/") for key in ("Driver_Install_Path_Param", "Firmware_Install_Path_Param")
     ]
@@ -63,13 +65,13 @@ def runtime_infos(toolkit: Path) -> Iterator[tuple[Path, dict[str, str]]]:
     """What the runtime of the CANN in the directory `toolkit` says of itself, at each place where releases have it."""
     places = (toolkit / "runtime/version.info", toolkit / "share/info/runtime/version.info")
     for file in (*places, *toolkit.glob("*/runtime/version.info")):
-        if values := read_values(_text(file)):
+        if values := read_values(text_of(file)):
             yield file, values
 
 
 def _first_version(kind: str, *homes: Path) -> str | None:
     for home in homes:
-        if version := read_values(_text(home / kind / "version.info")).get("Version"):
+        if version := read_values(text_of(home / kind / "version.info")).get("Version"):
             return version
     return None
 
@@ -92,7 +94,7 @@ def _toolkit_version(path: Path) -> tuple[str | None, str | None]:
     """Release name and package version of the toolkit in `path`, a release directory or its `aarch64-linux`."""
     release = package = None
     for file in (*path.glob("*_toolkit_install.info"), *path.glob("*-linux/*_toolkit_install.info")):
-        release = release or read_values(_text(file)).get("version")
+        release = release or read_values(text_of(file)).get("version")
     for _, values in runtime_infos(path):
         release, package = release or values.get("version_dir"), package or values.get("Version")
     return release, package
@@ -106,10 +108,3 @@ def _resolved(path: Path) -> Path:
     path = path.parent if path.name.endswith("-linux") else path
     runtime = path / "runtime"
     return runtime.resolve().parent if runtime.is_symlink() else path
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ascendtune.core.files import finite_or_none
 from ascendtune.train.dump.checksum import TILE, as_hex, checksum, checksum_of_tile
 
 _MOST_ON_DEVICE = 1 << 24
@@ -173,17 +174,12 @@ def _statistics(numel: int, floats: list[float], integers: list[int]) -> dict[st
         lowest, highest = min(numbers[0::4]), max(numbers[1::4])
         mean, l2 = math.fsum(numbers[2::4]) / finite, math.sqrt(math.fsum(numbers[3::4]))
     return {
-        "min": _finite(lowest),
-        "max": _finite(highest),
-        "mean": _finite(mean),
-        "l2": _finite(l2),
+        "min": finite_or_none(lowest),
+        "max": finite_or_none(highest),
+        "mean": finite_or_none(mean),
+        "l2": finite_or_none(l2),
         "nan": nan,
         "inf": inf,
         "hash": as_hex(digits),
-        "samples": samples if math.isfinite(sum(samples)) else [_finite(each) for each in samples],
+        "samples": samples if math.isfinite(sum(samples)) else [finite_or_none(each) for each in samples],
     }
-
-
-def _finite(value: float) -> float | None:
-    """JSON cannot express NaN and infinities: they become None."""
-    return value if math.isfinite(value) else None

@@ -33,11 +33,6 @@ class FusableExperts(FusableModule):
         self.transposed = transposed
         """Whether the matrices are stored as (experts, in, out)."""
 
-    @property
-    def key(self) -> Hashable:
-        shapes = tuple((name, tuple(each.shape), each.dtype) for name, each in self.module.named_parameters())
-        return type(self.module), shapes
-
     def forward_with(self, kernel: Kernel) -> Callable[..., Any]:
         transposed = self.transposed
 

@@ -5,7 +5,7 @@ Shazeer 2020, arXiv 2002.05202, eq. 6 (FFN_SwiGLU).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,11 +18,6 @@ from ascendtune.train.kernel.fusable import FusableModule, Kernel, randn, takes_
 
 class FusableMlp(FusableModule):
     """Kernels take (gate, up), both (…, width), and give silu(gate) · up."""
-
-    @property
-    def key(self) -> Hashable:
-        shapes = tuple((name, tuple(each.shape), each.dtype) for name, each in self.module.named_parameters())
-        return type(self.module), shapes
 
     def forward_with(self, kernel: Kernel) -> Callable[..., Any]:
         if hasattr(self.module, "gate_up_proj"):
