@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,8 @@ from ascendtune.core.errors import InputError
 
 if TYPE_CHECKING:
     from ascendtune.train.plan.ask import Answer
+    from ascendtune.train.plan.history import PastRun
+    from ascendtune.train.plan.measured import Measured
     from ascendtune.train.plan.request import Target
     from ascendtune.train.plan.time import TimeEstimate
 
@@ -80,20 +83,14 @@ def plan(
     """
     from dataclasses import replace
 
-    from ascendtune.cli.complain import warn
-    from ascendtune.cli.plan_measure import measure, measured_lines, require_this_machine
-    from ascendtune.cli.plan_time import history_text, rate_of, time_lines
+    from ascendtune.cli.plan_measure import measure, require_this_machine
+    from ascendtune.cli.plan_time import history_text, rate_of
     from ascendtune.cli.progress import Progress
-    from ascendtune.cli.terminal import width
     from ascendtune.core import log
-    from ascendtune.core.terminal_text import wrapped
-    from ascendtune.machine.visible import visible_devices
     from ascendtune.recipe.recipe import Recipe
-    from ascendtune.train.plan.ask import ask, cached_dataset, target_here
-    from ascendtune.train.plan.device_table import bytes_of, named_target, speed_of
+    from ascendtune.train.plan.ask import ask, cached_dataset
     from ascendtune.train.plan.history import read_history
     from ascendtune.train.plan.measured import corrected
-    from ascendtune.train.plan.time import estimate_time, features_of
 
     log.set_up()
     history = read_history()
@@ -104,16 +101,10 @@ def plan(
         raise InputError("no recipe was given", code="recipe-missing", remedy="name one, or add --history")
     if measured:
         require_this_machine(device, memory, nodes)
-    ranks = devices * nodes
     # Checked before the step is traced, which takes seconds.
-    given = {"flops": rate_of("--tflops", tflops, 1e12), "link": rate_of("--link", link)}
-    between_nodes = rate_of("--network", network)
-    loaded, _ = Recipe.load_with_origins(recipe, overrides or [])
-    target = named_target(device, ranks) if device else target_here(visible_devices(), devices)
-    target = replace(target, devices=ranks, nodes=nodes)
-    if memory:
-        # Another device, in a host that is not known.
-        target = replace(target, memory_bytes=bytes_of(memory), host_bytes=None)
+    rates = rate_of("--tflops", tflops, 1e12), rate_of("--link", link), rate_of("--network", network)
+    loaded = Recipe.load(recipe, overrides or [])
+    target = _target(device, memory, devices, nodes)
     with Progress(sys.stderr) as progress, progress.counting("tracing a step"):
         answer = ask(loaded, target, dataset=cached_dataset(loaded))
     found = None
@@ -121,39 +112,75 @@ def plan(
         found, as_past = measure(recipe, overrides or [], answer.recipe, target, history)
         answer = replace(answer, estimate=corrected(answer.estimate, found.memory_factor))
         history = [as_past] if as_past else history
+    time = _time(answer, target, history, *rates)
+    if found and not isinstance(time, str):
+        time = replace(time, basis="the steps that were measured")
     fits = answer.estimate.fits(target.memory_bytes)
-    time: TimeEstimate | str = "the work of a step cannot be counted for this model"
-    if answer.work is not None:
-        speed = speed_of(target.name, answer.work.compute)
-        speed = replace(
-            speed, flops=given["flops"] or speed.flops,
-            link=given["link"] or speed.link, link_is_mesh=speed.link_is_mesh and link is None,
-        )  # fmt: skip
-        features = features_of(answer.work, answer.steps, answer.recipe, target, answer.estimate.facts)
-        time = estimate_time(
-            answer.work, answer.steps, answer.recipe, target, speed, features, history,
-            nodes=nodes, network=between_nodes,
-        )  # fmt: skip
-        if found and not isinstance(time, str):
-            time = replace(time, basis="the steps that were measured")
     if as_json:
         content: dict[str, Any] = {"target": asdict(target), "fits": fits, "estimate": asdict(answer.estimate)}
         said = {"why_not": time} if isinstance(time, str) else asdict(time)
         content |= {"changes": answer.changes, "time": said, "measured": asdict(found) if found else None}
         print(json.dumps(content, indent=2, ensure_ascii=False))
     else:
-        lines = [f"time: {time}"] if isinstance(time, str) else time_lines(time)
-        lines += ["", *measured_lines(found)] if found else []
-        print(wrapped("\n".join([_as_text(answer, target), "", *lines]), width(sys.stdout)))
-        for note in () if isinstance(time, str) else time.notes:
-            warn(note)
-        for note in answer.estimate.notes:
-            warn(note)
-        if (shortage := answer.estimate.host_shortage(target)) is not None:
-            warn(shortage)
+        _print(answer, target, time, found)
     sys.stdout.flush()
     if fits is False:
         raise typer.Exit(1)
+
+
+def _target(device: str | None, memory: str | None, devices: int, nodes: int) -> Target:
+    from dataclasses import replace
+
+    from ascendtune.machine.visible import visible_devices
+    from ascendtune.train.plan.ask import target_here
+    from ascendtune.train.plan.device_table import bytes_of, named_target
+
+    ranks = devices * nodes
+    target = named_target(device, ranks) if device else target_here(visible_devices(), devices)
+    target = replace(target, devices=ranks, nodes=nodes)
+    # Memory is given for another device, in a host that is not known.
+    return replace(target, memory_bytes=bytes_of(memory), host_bytes=None) if memory else target
+
+
+def _time(
+    answer: Answer,
+    target: Target,
+    history: Sequence[PastRun],
+    flops: float | None,
+    link: float | None,
+    network: float | None,
+) -> TimeEstimate | str:
+    """The time of the run, or why it cannot be said; `flops`, `link` and `network` as given, None: as published."""
+    from dataclasses import replace
+
+    from ascendtune.train.plan.device_table import speed_of
+    from ascendtune.train.plan.time import estimate_time, features_of
+
+    if answer.work is None:
+        return "the work of a step cannot be counted for this model"
+    speed = speed_of(target.name, answer.work.compute)
+    speed = replace(
+        speed, flops=flops or speed.flops,
+        link=link or speed.link, link_is_mesh=speed.link_is_mesh and link is None,
+    )  # fmt: skip
+    features = features_of(answer.work, answer.steps, answer.recipe, target, answer.estimate.facts)
+    return estimate_time(answer.work, answer.steps, answer.recipe, target, speed, features, history, network=network)
+
+
+def _print(answer: Answer, target: Target, time: TimeEstimate | str, found: Measured | None) -> None:
+    from ascendtune.cli.complain import warn
+    from ascendtune.cli.plan_measure import measured_lines
+    from ascendtune.cli.plan_time import time_lines
+    from ascendtune.cli.terminal import width
+    from ascendtune.core.terminal_text import wrapped
+
+    lines = [f"time: {time}"] if isinstance(time, str) else time_lines(time)
+    lines += ["", *measured_lines(found)] if found else []
+    print(wrapped("\n".join([_as_text(answer, target), "", *lines]), width(sys.stdout)))
+    for note in (*(() if isinstance(time, str) else time.notes), *answer.estimate.notes):
+        warn(note)
+    if (shortage := answer.estimate.host_shortage(target)) is not None:
+        warn(shortage)
 
 
 def _as_text(answer: Answer, target: Target) -> str:

@@ -88,6 +88,17 @@ def features_of(work: Work, steps: Steps, recipe: Recipe, target: Target, facts:
     )  # fmt: skip
 
 
+@dataclass
+class _StepTime:
+    """What is known of a step, part by part."""
+
+    seconds: Range
+    parts: dict[str, float]
+    """As of `TimeEstimate`."""
+    basis: str
+    notes: list[str] = field(default_factory=list)
+
+
 def estimate_time(
     work: Work,
     steps: Steps,
@@ -97,7 +108,6 @@ def estimate_time(
     features: Features,
     history: Sequence[PastRun] = (),
     *,
-    nodes: int = 1,
     network: float | None = None,
 ) -> TimeEstimate | str:
     """The time of a run, or why it cannot be said.
@@ -115,52 +125,75 @@ def estimate_time(
     alone = None
     if past is None and target.devices > 1:
         alone = past_speed(name, replace(features, ranks=1, strategy="single"), history)
-    known = past or alone
-    notes = []
-    if known is not None:
-        step = Range(computed / known.high, computed / known.expected, computed / known.low)
-        parts = {"compute": step.expected}
+    if (known := past or alone) is not None:
+        seconds = Range(computed / known.high, computed / known.expected, computed / known.low)
         basis = f"the speed of {known.runs} past run{'s' if known.runs > 1 else ''} on this device"
+        step = _StepTime(seconds, {"compute": seconds.expected}, basis)
     elif speed.flops is not None:
-        shares = vendor_of(target.kind).planned.flops_share
-        low, expected, high = (share * speed.flops for share in shares)
-        update = work.updated_bytes / (speed.memory * _MEMORY_SHARE) if speed.memory else 0.0
-        if work.updated_bytes and not speed.memory:
-            notes.append("the bandwidth of the device's memory is not public: the update counts as nothing")
-        step = Range(computed / high, computed / expected, computed / low).plus(update)
-        parts = {"compute": computed / expected, "update": update}
-        if parts["compute"] < _LAUNCHES_MATTER_SECONDS * recipe.batch.accumulate and not target.is_host:
-            notes.append(
-                "the time in which the host launches operators is not counted: with micro-batches as small as these a "
-                "step takes longer than this"
-            )
-        basis = (
-            f"an assumption: {shares[1]:.0%} of the published {speed.flops / 1e12:.0f} TFLOP/s "
-            f"({shares[0]:.0%} to {shares[2]:.0%})"
-        )
+        step = _by_published_figures(work, recipe, target, speed, speed.flops, computed)
     else:
         return (
             f"the device's speed in {features.precision} is neither public nor known from past runs: train three steps "
             "or more on it, or give --tflops"
         )
-    if past is None and work.transfers:
-        sent = communication(work, recipe, target.devices, speed, nodes=nodes, network=network, is_host=target.is_host)
-        if sent is None:
-            notes.append(_why_no_link(nodes, network))
-        else:
-            hidden = _hidden(work, recipe, parts["compute"], target.devices, sent)
-            step = Range(step.low, step.expected + sent.total - hidden, step.high + sent.total)
-            parts |= {"communication": sent.total, "exposed": sent.total - hidden}
-    if past is None and work.offload and not target.is_host:
-        moved = offload_seconds(
-            work.offload, micro_batches=recipe.batch.accumulate, compute=parts["compute"],
-            ranks_of_host=target.devices // nodes, link=speed.host_link,
-        )  # fmt: skip
-        fast, usual, slow = moved.update
-        step = Range(step.low + fast, step.expected + moved.exposed + usual, step.high + moved.copies + slow)
-        parts |= {"host_copies": moved.copies, "exposed_host_copies": moved.exposed, "host_update": usual}
-        notes += moved.notes
-    return _of_run(work, steps, recipe, target, speed, step, parts, basis, useful, tuple(notes))
+    if past is None:
+        _add_communication(step, work, recipe, target, speed, network)
+        _add_offloading(step, work, recipe, target, speed)
+    return _of_run(work, steps, recipe, target, speed, step, useful)
+
+
+def _by_published_figures(
+    work: Work, recipe: Recipe, target: Target, speed: Speed, flops: float, computed: float
+) -> _StepTime:
+    """Computation and update of a step; `computed` are FLOPs of a rank, `flops` its peak."""
+    shares = vendor_of(target.kind).planned.flops_share
+    low, expected, high = (share * flops for share in shares)
+    update = work.updated_bytes / (speed.memory * _MEMORY_SHARE) if speed.memory else 0.0
+    compute = computed / expected
+    step = _StepTime(
+        Range(computed / high, compute, computed / low).plus(update),
+        {"compute": compute, "update": update},
+        f"an assumption: {shares[1]:.0%} of the published {flops / 1e12:.0f} TFLOP/s "
+        f"({shares[0]:.0%} to {shares[2]:.0%})",
+    )
+    if work.updated_bytes and not speed.memory:
+        step.notes.append("the bandwidth of the device's memory is not public: the update counts as nothing")
+    if compute < _LAUNCHES_MATTER_SECONDS * recipe.batch.accumulate and not target.is_host:
+        step.notes.append(
+            "the time in which the host launches operators is not counted: with micro-batches as small as these a "
+            "step takes longer than this"
+        )
+    return step
+
+
+def _add_communication(
+    step: _StepTime, work: Work, recipe: Recipe, target: Target, speed: Speed, network: float | None
+) -> None:
+    if not work.transfers:
+        return
+    sent = communication(
+        work, recipe, target.devices, speed, nodes=target.nodes, network=network, is_host=target.is_host
+    )
+    if sent is None:
+        step.notes.append(_why_no_link(target.nodes, network))
+        return
+    exposed = sent.total - _hidden(work, recipe, step.parts["compute"], target.devices, sent)
+    step.seconds = Range(step.seconds.low, step.seconds.expected + exposed, step.seconds.high + sent.total)
+    step.parts |= {"communication": sent.total, "exposed": exposed}
+
+
+def _add_offloading(step: _StepTime, work: Work, recipe: Recipe, target: Target, speed: Speed) -> None:
+    if not work.offload or target.is_host:
+        return
+    moved = offload_seconds(
+        work.offload, micro_batches=recipe.batch.accumulate, compute=step.parts["compute"],
+        ranks_of_host=target.devices // target.nodes, link=speed.host_link,
+    )  # fmt: skip
+    fast, usual, slow = moved.update
+    low, expected, high = step.seconds.low, step.seconds.expected, step.seconds.high
+    step.seconds = Range(low + fast, expected + moved.exposed + usual, high + moved.copies + slow)
+    step.parts |= {"host_copies": moved.copies, "exposed_host_copies": moved.exposed, "host_update": usual}
+    step.notes += moved.notes
 
 
 def expected_step_seconds(
@@ -270,15 +303,14 @@ def _of_run(
     recipe: Recipe,
     target: Target,
     speed: Speed,
-    step: Range,
-    parts: dict[str, float],
-    basis: str,
+    step: _StepTime,
     useful: float,
-    notes: tuple[str, ...],
 ) -> TimeEstimate:
+    """Of the whole run; `useful` are FLOPs of a step of one rank."""
     seconds = energy = None
+    usual = step.seconds.expected
     if steps.steps is not None:
-        seconds = step.times(steps.steps)
+        seconds = step.seconds.times(steps.steps)
         if recipe.method.needs_reference:
             # One forward pass over the rows of the first epoch.
             flops = work.flops
@@ -287,7 +319,7 @@ def _of_run(
                 # Of the answers; the mismatched ones are as many.
                 forward *= 2
             share = forward / (flops.body.computed + sum(each.computed for _, each in flops.attention))
-            seconds = seconds.plus(step.expected * share * steps.steps * steps.first_epoch)
+            seconds = seconds.plus(usual * share * steps.steps * steps.first_epoch)
         if speed.power is not None:
             energy = speed.power * target.devices * seconds.expected
     at_once = recipe.checkpoint.at_once
@@ -295,8 +327,9 @@ def _of_run(
         written = most_checkpoints(recipe, total_steps=steps.steps, steps_per_epoch=steps.per_epoch)
         at_once = min(at_once, written)
     return TimeEstimate(
-        step_seconds=step, parts=parts, tokens_per_second=steps.tokens / step.expected,
-        mfu=useful / step.expected / speed.flops if speed.flops else None,
+        step_seconds=step.seconds, parts=step.parts, tokens_per_second=steps.tokens / usual,
+        mfu=useful / usual / speed.flops if speed.flops else None,
         steps=steps.steps, tokens=None if steps.steps is None else steps.steps * steps.tokens, seconds=seconds,
-        energy_joules=energy, disk_bytes=at_once * work.checkpoint_bytes + work.model_bytes, basis=basis, notes=notes,
+        energy_joules=energy, disk_bytes=at_once * work.checkpoint_bytes + work.model_bytes,
+        basis=step.basis, notes=tuple(step.notes),
     )  # fmt: skip

@@ -46,12 +46,11 @@ def _estimate(
     history: Sequence[PastRun] = (),
     *,
     steps: Steps = _STEPS,
-    nodes: int = 1,
     network: float | None = None,
     **keys: Any,
 ) -> TimeEstimate:
     found = estimate_time(
-        work, steps, _recipe(**keys), target, speed, features, history, nodes=nodes, network=network
+        work, steps, _recipe(**keys), target, speed, features, history, network=network
     )  # fmt: skip
     assert isinstance(found, TimeEstimate), found
     return found
@@ -248,7 +247,7 @@ def test_offloading_adds_copies_that_computation_does_not_hide_and_the_update_on
     two = _estimate(work=replace(_WORK, offload=_OFFLOAD), speed=_HOST_LINK, target=replace(_TARGET, devices=2))
     assert two.parts["host_update"] == pytest.approx(2 * update)
     apart = replace(_TARGET, devices=2, nodes=2)
-    of_two_hosts = _estimate(work=replace(_WORK, offload=_OFFLOAD), speed=_HOST_LINK, target=apart, nodes=2)
+    of_two_hosts = _estimate(work=replace(_WORK, offload=_OFFLOAD), speed=_HOST_LINK, target=apart)
     assert of_two_hosts.parts["host_update"] == pytest.approx(update)
     four = _estimate(work=replace(_WORK, offload=_OFFLOAD), speed=_HOST_LINK, batch={"accumulate": 4})
     assert four.parts["host_copies"] == pytest.approx(4 * of_micro_batch + of_step)
@@ -323,7 +322,7 @@ def test_communication_over_unknown_links_is_said_not_to_count() -> None:
     work, target = replace(_WORK, transfers=(_ALL_REDUCE,)), replace(_TARGET, devices=2)
     found = _estimate(work=work, target=target, speed=replace(_SPEED, link=None, memory=None))
     assert "--link" in found.notes[-1]
-    found = _estimate(work=work, target=target, nodes=2)
+    found = _estimate(work=work, target=replace(target, nodes=2))
     assert any("--network" in each for each in found.notes)
 
 
