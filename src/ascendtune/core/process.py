@@ -16,6 +16,7 @@ from typing import IO, Any, NoReturn
 
 from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.procfs import stats
+from ascendtune.core.replaced import replaced
 from ascendtune.core.terminal_text import decoded
 
 
@@ -157,7 +158,7 @@ def commands_changed(change: Callable[[list[str]], list[str] | None], added: Map
         change: from a command to the one that is started instead; None leaves it as it is.
         added: variables that the changed command gets, where it has an environment of its own.
     """
-    start, exec_with, exec_alone = subprocess.Popen.__init__, os.execve, os.execv
+    start, exec_with = subprocess.Popen.__init__, os.execve
 
     def changed(command: Any) -> list[str] | None:
         words = [command] if isinstance(command, str | os.PathLike) else list(command)
@@ -175,12 +176,11 @@ def commands_changed(change: Callable[[list[str]], list[str] | None], added: Map
             exec_with(path, args, env)
         exec_with(new[0], new, {**env, **added})
 
-    patched: Any = (start_changed, exec_changed, lambda path, args: exec_changed(path, args, os.environ))
-    subprocess.Popen.__init__, os.execve, os.execv = patched  # type: ignore[method-assign]
-    try:
+    with (
+        replaced(subprocess.Popen, __init__=start_changed),
+        replaced(os, execve=exec_changed, execv=lambda path, args: exec_changed(path, args, os.environ)),
+    ):
         yield
-    finally:
-        subprocess.Popen.__init__, os.execve, os.execv = start, exec_with, exec_alone  # type: ignore[method-assign]
 
 
 def start_beside(argv: Sequence[str], env: Mapping[str, str]) -> None:

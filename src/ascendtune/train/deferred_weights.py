@@ -18,6 +18,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
+from ascendtune.core.replaced import replaced
 from ascendtune.hub.safetensors_header import FLOAT_DTYPES
 from ascendtune.hub.weight_files import all_tensors, read_weight_headers
 from ascendtune.recipe.method import MethodSection
@@ -142,11 +143,8 @@ def _without_memory() -> Iterator[None]:
             parameter = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
         register(module, name, parameter)
 
-    nn.Module.register_parameter = on_meta  # type: ignore[method-assign, assignment]
-    try:
+    with replaced(nn.Module, register_parameter=on_meta):
         yield
-    finally:
-        nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
 def _compute_buffers(model: Any) -> None:

@@ -16,6 +16,7 @@ from torch import nn
 from ascendtune.core.files import write_atomically
 from ascendtune.core.foreign_json import read_json_object
 from ascendtune.core.log import warn
+from ascendtune.core.replaced import replaced
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.dump.request import METRICS, RESUMED
 
@@ -35,11 +36,8 @@ class LoadedOptimizers:
             load(optimizer, *arguments, **named)
             self._found.add(optimizer)
 
-        torch.optim.Optimizer.load_state_dict = load_state_dict  # type: ignore[assignment]
-        try:
+        with replaced(torch.optim.Optimizer, load_state_dict=load_state_dict):
             yield
-        finally:
-            torch.optim.Optimizer.load_state_dict = load  # type: ignore[method-assign]
 
     def updates(self, trained: Collection[nn.Parameter]) -> int | None:
         """The number of updates in the loaded state of these parameters; None if no state counts them."""

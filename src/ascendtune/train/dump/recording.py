@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from ascendtune.core.errors import InputError
 from ascendtune.core.files import LineWriter, write_json
 from ascendtune.core.foreign_json import read_json_object
 from ascendtune.core.log import warn
+from ascendtune.core.replaced import replaced
 from ascendtune.machine.torch_backend.find import supports_fp64
 from ascendtune.train.dump.continued import LoadedOptimizers, claim, continue_recording
 from ascendtune.train.dump.hooks import ModuleHooks
@@ -61,6 +62,7 @@ class Recording:
         self._is_child = request.is_child
         self._resumes = request.resumes
         self._loaded = LoadedOptimizers()
+        self._discovery: RemovableHandle | None = None
         self._model: nn.Module | None = None
         self._trained: dict[nn.Parameter, None] = {}
         self._whole = WholeTensors()
@@ -85,10 +87,23 @@ class Recording:
     @contextmanager
     def active(self, model: nn.Module | None = None) -> Iterator[None]:
         """Context in which the training of `model` is recorded; without one that of the first that is trained."""
-        handles = [
-            register_optimizer_step_pre_hook(self._before_update),
-            register_optimizer_step_post_hook(self._after_update),
-        ]
+        with ExitStack() as held:
+            held.callback(self._close)
+            held.callback(register_optimizer_step_pre_hook(self._before_update).remove)
+            held.callback(register_optimizer_step_post_hook(self._after_update).remove)
+            held.enter_context(torch.compiler.set_stance("force_eager"))
+            held.enter_context(self._following_calls())
+            if model is None:
+                self._discovery = register_module_forward_pre_hook(self._look_for_model)
+                held.callback(self._discovery.remove)
+            else:
+                self._attach(model)
+            held.enter_context(self._loaded.noted())
+            yield
+
+    @contextmanager
+    def _following_calls(self) -> Iterator[None]:
+        """Context in which calls of backward, of clipping and of a GradScaler are followed."""
         backward, clip = torch.autograd.backward, clip_grad._clip_grads_with_norm_
         scale, scaler_step = torch.amp.GradScaler.scale, torch.amp.GradScaler.step
 
@@ -123,35 +138,21 @@ class Recording:
                 self._end_step(optimizer, norm=math.nan)
             return result
 
-        patched: Any = (backward_of, clip_with_norm, scale_of, step_of)
-        torch.autograd.backward, clip_grad._clip_grads_with_norm_ = patched[:2]
-        torch.amp.GradScaler.scale, torch.amp.GradScaler.step = patched[2:]  # type: ignore[method-assign]
-        eager = torch.compiler.set_stance("force_eager")
-        try:
-            if model is None:
-                handles.append(register_module_forward_pre_hook(self._look_for_model))
-                self._discovery: RemovableHandle | None = handles[-1]
-            else:
-                self._discovery = None
-                self._attach(model)
-            with self._loaded.noted():
-                yield
-        finally:
-            torch.autograd.backward, clip_grad._clip_grads_with_norm_ = backward, clip
-            torch.amp.GradScaler.scale, torch.amp.GradScaler.step = scale, scaler_step  # type: ignore[method-assign]
-            eager.__exit__(None, None, None)
-            for handle in handles:
-                handle.remove()
-            if self._engine is not None:
-                del self._engine._take_model_step
-            if self._hooks is not None:
-                self._hooks.remove()
-            if self._metrics is not None:
-                self._metrics.close()
-            self._warn_of_nothing()
+        with (
+            replaced(torch.autograd, backward=backward_of),
+            replaced(clip_grad, _clip_grads_with_norm_=clip_with_norm),
+            replaced(torch.amp.GradScaler, scale=scale_of, step=step_of),
+        ):
+            yield
 
-    def _warn_of_nothing(self) -> None:
-        """A process that starts others warns for them."""
+    def _close(self) -> None:
+        if self._engine is not None:
+            del self._engine._take_model_step
+        if self._hooks is not None:
+            self._hooks.remove()
+        if self._metrics is not None:
+            self._metrics.close()
+        # A process that starts others warns for them.
         file = self._directory / METRICS
         is_empty = not file.stat().st_size if file.exists() else not (self._directory / "dump").exists()
         if is_empty and not self._is_child and rank() == 0:

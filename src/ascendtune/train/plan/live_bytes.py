@@ -14,6 +14,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ascendtune.core.replaced import replaced
+
 # Operators that hold something of the size of their input until they return (ATen/native/ReduceOps.cpp of torch 2.13).
 _COPYING = {torch.ops.aten.logsumexp.default}
 
@@ -130,11 +132,8 @@ class LiveBytes(TorchDispatchMode):
                 self._resize(storage._cdata, size)
             return outcome
 
-        torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
-        try:
+        with replaced(torch.UntypedStorage, resize_=resize):
             yield
-        finally:
-            torch.UntypedStorage.resize_ = original  # type: ignore[method-assign]
 
     def _resize(self, key: int, size: int) -> None:
         reference, category, old = self._live[key]

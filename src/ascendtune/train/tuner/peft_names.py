@@ -8,8 +8,7 @@ takes literally: it then computes the same from the same tensors. Names of other
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from ascendtune.core.log import warn
+from ascendtune.core.replaced import replaced
 from ascendtune.train.attention.proof import layer_pattern
 from ascendtune.train.tuner.frozen_adapters import TRAINED
 from ascendtune.train.tuner.targets import linear_modules
@@ -25,17 +25,11 @@ _PREFIX = "base_model.model."
 _WEIGHT = ".weight"
 
 
-@contextmanager
-def literal_names() -> Iterator[None]:
+def literal_names() -> AbstractContextManager[None]:
     """Adapters that are made in this context are on the modules of these names."""
     from peft.utils import transformers_weight_conversion as conversion
 
-    original = conversion.convert_peft_config_for_transformers
-    conversion.convert_peft_config_for_transformers = lambda *arguments, **named: None
-    try:
-        yield
-    finally:
-        conversion.convert_peft_config_for_transformers = original
+    return replaced(conversion, convert_peft_config_for_transformers=lambda *arguments, **named: None)
 
 
 def misread_names(config: Any, model: Any) -> set[str]:
