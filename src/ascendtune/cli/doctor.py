@@ -87,18 +87,7 @@ def doctor(
     if nodes is not None:
         from ascendtune.cli.doctor_nodes import doctor_nodes
 
-        if recipe is not None:
-            raise InputError(
-                "a recipe is checked on one machine",
-                code="conflicting-options",
-                remedy="run it on each machine, without --nodes",
-            )
-        if mend or bundle is not None:
-            raise InputError(
-                "--fix and --bundle work on one machine",
-                code="conflicting-options",
-                remedy="run them on that machine, without --nodes",
-            )
+        _require_of_several(recipe=recipe is not None, repairs=mend or bundle is not None)
         with spoken:
             return doctor_nodes(nodes, chosen, deep=deep, json=as_json)
     if bundle is not None:
@@ -121,6 +110,24 @@ def doctor(
         if bundle is not None:
             _write_bundle(bundle, collect(sentence, examination, outside), yes=yes)
     return exit_code(examination.findings)
+
+
+def _require_of_several(*, recipe: bool, repairs: bool) -> None:
+    """Raise where something was given that works on one machine only."""
+    from ascendtune.core.errors import InputError
+
+    if recipe:
+        raise InputError(
+            "a recipe is checked on one machine",
+            code="conflicting-options",
+            remedy="run it on each machine, without --nodes",
+        )
+    if repairs:
+        raise InputError(
+            "--fix and --bundle work on one machine",
+            code="conflicting-options",
+            remedy="run them on that machine, without --nodes",
+        )
 
 
 def _show(sentence: str, examination: Examination, *, everything: bool, chosen: bool) -> None:

@@ -60,30 +60,15 @@ def init(
     rejects.
     """
     from ascendtune.cli.draft import draft, look_at_model
-    from ascendtune.cli.init_data import STAGES, columns_of, look_at_data, preview
+    from ascendtune.cli.init_data import columns_of, look_at_data, preview
     from ascendtune.cli.preset import load_preset
     from ascendtune.core.config import validate
     from ascendtune.core.document import parse_document
     from ascendtune.core.files import write_atomically
     from ascendtune.core.terminal_text import wrapped
-    from ascendtune.core.units import count_of
-    from ascendtune.data.encoding import Encoding
-    from ascendtune.data.format.choose import FORMATS
-    from ascendtune.recipe.other_names import overrides_here
     from ascendtune.recipe.recipe import Recipe
 
-    for name, given, known in (
-        ("tuner", tuner, ("full", "lora", "oft")),
-        ("stage", stage, STAGES),
-        ("format", format, tuple(FORMATS)),
-        ("encoding", encoding, get_args(Encoding)),
-    ):
-        if given is not None and given not in known:
-            remedy = f"use {', '.join(known[:-1])} or {known[-1]}"
-            if name == "stage" and (overrides := overrides_here(name, given)):
-                here, _, others = overrides.removeprefix("method.stage=").partition(" ")
-                remedy = f"use --stage {here}" + (f", and train with {others}" if others else "")
-            raise InputError(f"unknown {name} {given}", code="invalid-option-value", remedy=remedy)
+    _require_known(tuner=tuner, stage=stage, format=format, encoding=encoding)
     pattern = load_preset(preset) if preset else None
     model = model or _ask("model (directory or hub id)", "--model")
     paths = data or [_ask("data (file, directory or hub id)", "--data")]
@@ -107,16 +92,7 @@ def init(
         )
     quoted = shlex.quote(str(output))
     write_atomically(output, f"# Check: ascendtune recipe check {quoted}\n# Train: ascendtune train {quoted}\n\n{text}")
-    for each in data_facts:
-        if each.bad:
-            looked_at = len(each.rows) + len(each.bad)
-            advice = (
-                "they are skipped" if checked.data.on_bad_row == "skip" else "fix them, or set data.on_bad_row: skip"
-            )
-            warn(
-                f"{len(each.bad)} of the first {count_of(looked_at, 'row')} of {each.path} cannot be trained on, first "
-                f"{each.bad[0]}; {advice}"
-            )
+    _warn_of_bad_rows(data_facts, are_skipped=checked.data.on_bad_row == "skip")
     if longest and facts.max_length and longest.tokens > facts.max_length:
         warn(
             f"the longest of the first rows has {longest.tokens:,} tokens, the model takes {facts.max_length:,}: rows "
@@ -127,6 +103,42 @@ def init(
         print(f"wrote {output}; replace TODO there by names of columns, then: ascendtune train {quoted}")
         return
     print(f"wrote {output}; next: ascendtune train {quoted}")
+
+
+def _require_known(**options: str | None) -> None:
+    """Raise for a value of an option that is none of its choices; the remedy knows names of other tools."""
+    from ascendtune.cli.init_data import STAGES
+    from ascendtune.data.encoding import Encoding
+    from ascendtune.data.format.choose import FORMATS
+    from ascendtune.recipe.other_names import overrides_here
+
+    choices = {
+        "tuner": ("full", "lora", "oft"),
+        "stage": STAGES,
+        "format": tuple(FORMATS),
+        "encoding": get_args(Encoding),
+    }
+    for name, given in options.items():
+        known = choices[name]
+        if given is not None and given not in known:
+            remedy = f"use {', '.join(known[:-1])} or {known[-1]}"
+            if name == "stage" and (overrides := overrides_here(name, given)):
+                here, _, others = overrides.removeprefix("method.stage=").partition(" ")
+                remedy = f"use --stage {here}" + (f", and train with {others}" if others else "")
+            raise InputError(f"unknown {name} {given}", code="invalid-option-value", remedy=remedy)
+
+
+def _warn_of_bad_rows(data: Sequence[DataFacts], *, are_skipped: bool) -> None:
+    from ascendtune.core.units import count_of
+
+    advice = "they are skipped" if are_skipped else "fix them, or set data.on_bad_row: skip"
+    for each in data:
+        if each.bad:
+            looked_at = len(each.rows) + len(each.bad)
+            warn(
+                f"{len(each.bad)} of the first {count_of(looked_at, 'row')} of {each.path} cannot be trained on, first "
+                f"{each.bad[0]}; {advice}"
+            )
 
 
 def _decided(facts: DataFacts, yes: bool) -> DataFacts:

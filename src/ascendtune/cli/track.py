@@ -53,7 +53,7 @@ def sync(
     import re
 
     from ascendtune.recipe.sections import PROJECT_NAME
-    from ascendtune.train.report.offline_wandb import find_offline_runs, upload
+    from ascendtune.train.report.offline_wandb import find_offline_runs
 
     if project is not None and not re.fullmatch(PROJECT_NAME, project):
         raise InputError(
@@ -66,30 +66,13 @@ def sync(
         if not place.is_dir():
             raise _no_directory(place)
     found = find_offline_runs(places)
-    outcomes: dict[Path, str] = {}
-    incomplete = set[str]()
     if not found:
         looked = ", ".join(str(each) for each in places)
         print("[]" if as_json else f"no offline runs of wandb (offline-run-…) below {looked}")
         return
     if not as_json:
         print(_table(found))
-    for each in found:
-        if each.state == "new" and not dry_run and each.run_id in incomplete:
-            # The server would take the steps of this one, and of the earlier one none after them.
-            outcomes[each.directory] = "upload-failed"
-            warn(f"{each.directory.name} was not uploaded: an earlier part of the same run is not there yet")
-        elif each.state == "new" and not dry_run:
-            try:
-                done = upload(each, os.environ, project=project)
-                outcomes[each.directory] = "uploaded"
-                notice(f"uploaded {each.directory.name}{_arrived_before(done)}")
-            except MachineError as error:
-                outcomes[each.directory] = error.code
-                incomplete.add(each.run_id)
-                complain(error)
-                if error.code == "package-missing":
-                    break
+    outcomes = {} if dry_run else _upload([each for each in found if each.state == "new"], project)
     if as_json:
         print(json.dumps([_as_json(each, outcomes.get(each.directory)) for each in found], indent=2))
     failed = [name for name in outcomes.values() if name != "uploaded"]
@@ -100,6 +83,32 @@ def sync(
             code="upload-failed",
             remedy="run this again for the first; of a damaged one wandb may upload a part: wandb sync DIRECTORY",
         )
+
+
+def _upload(runs: list[OfflineRun], project: str | None) -> dict[Path, str]:
+    """Upload them in this order; returns of each directory `uploaded`, or why it was not."""
+    from ascendtune.train.report.offline_wandb import upload
+
+    outcomes: dict[Path, str] = {}
+    incomplete = set[str]()
+    for each in runs:
+        if each.run_id in incomplete:
+            # The server would take the steps of this one, and of the earlier one none after them.
+            outcomes[each.directory] = "upload-failed"
+            warn(f"{each.directory.name} was not uploaded: an earlier part of the same run is not there yet")
+            continue
+        try:
+            done = upload(each, os.environ, project=project)
+        except MachineError as error:
+            outcomes[each.directory] = error.code
+            incomplete.add(each.run_id)
+            complain(error)
+            if error.code == "package-missing":
+                break
+        else:
+            outcomes[each.directory] = "uploaded"
+            notice(f"uploaded {each.directory.name}{_arrived_before(done)}")
+    return outcomes
 
 
 def _arrived_before(done: Uploaded) -> str:

@@ -34,7 +34,7 @@ from ascendtune.train.flops import TokenFlops
 from ascendtune.train.kernel.adamw import choose_adamw
 from ascendtune.train.loop import Loop
 from ascendtune.train.model_flops import model_flops
-from ascendtune.train.model_setup import check_head, isolates, may_isolate, set_up_model
+from ascendtune.train.model_setup import ModelSetup, check_head, isolates, may_isolate, set_up_model
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.head import HeadForm
 from ascendtune.train.objective.preference import PreferenceObjective
@@ -107,15 +107,7 @@ def set_up(
     if recipe.profile.only:
         held_out, checkpoint_every = None, schedule.total_steps
     else:
-        done = 0 if source is None else step_of(source)
-        written = most_checkpoints(
-            recipe, total_steps=schedule.total_steps, steps_per_epoch=batches.plan.steps_per_epoch, done=done
-        )
-        require_space_for_run(
-            run, recipe.checkpoint,
-            checkpoint=checkpoint_bytes(recipe, setup.tuned, computed_bytes=DTYPES[precision.compute].itemsize),
-            model=exported_bytes(setup.tuned, bool(recipe.model.new_tokens), dtype), written=written, done=done,
-        )  # fmt: skip
+        _require_space(run, recipe, setup, schedule, batches.plan, dtype, done=0 if source is None else step_of(source))
 
     module, optimizer = strategy.prepare(
         root, precision, lambda: _make_optimizer(recipe, device, model, precision, adamw.update)
@@ -194,6 +186,21 @@ def _make_batches(
 def _make_schedule(recipe: Recipe, plan: BatchPlan) -> Schedule:
     total_steps = recipe.optim.max_steps or math.ceil((recipe.optim.epochs or 1) * plan.steps_per_epoch)
     return Schedule(recipe.optim, recipe.learning_rate, total_steps)
+
+
+def _require_space(
+    run: RunDir, recipe: Recipe, setup: ModelSetup, schedule: Schedule, plan: BatchPlan, exported: torch.dtype,
+    *, done: int,
+) -> None:  # fmt: skip
+    """Raise where the disk cannot take the checkpoints and the model; `done` steps are made already."""
+    written = most_checkpoints(
+        recipe, total_steps=schedule.total_steps, steps_per_epoch=plan.steps_per_epoch, done=done
+    )
+    require_space_for_run(
+        run, recipe.checkpoint,
+        checkpoint=checkpoint_bytes(recipe, setup.tuned, computed_bytes=DTYPES[setup.precision.compute].itemsize),
+        model=exported_bytes(setup.tuned, bool(recipe.model.new_tokens), exported), written=written, done=done,
+    )  # fmt: skip
 
 
 def _make_optimizer(

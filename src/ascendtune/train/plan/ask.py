@@ -23,7 +23,7 @@ from ascendtune.machine.visible import Visible
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.adapters import find_adapters
 from ascendtune.train.plan.changes import Change, changed, single_sequences
-from ascendtune.train.plan.request import Estimate, Request, Target
+from ascendtune.train.plan.request import Document, Estimate, Request, Target
 from ascendtune.train.plan.work import Steps, Work
 
 if TYPE_CHECKING:
@@ -78,41 +78,24 @@ def ask(
     if (directory / "tokenizer.json").is_file():
         tokenizer = Tokenizer.load(directory, section.new_tokens)
         vocabulary, pad = tokenizer.vocab_size, tokenizer.pad_id
-    documents = padded = single = padded_single = None
+    rows: dict[str, tuple[Document, ...]] = {}
     if dataset is not None and recipe.batch.per_device != "auto":
         largest = partial(largest_micro_batch, dataset, ranks=target.devices, global_batch=global_batch)
-        documents, padded = (largest(recipe, padding_free=each) for each in (True, False))
+        rows["documents"] = largest(recipe, padding_free=True)
+        rows["padded_documents"] = largest(recipe, padding_free=False)
         if recipe.batch.micro_batch > 1:
             smaller = changed(recipe, single_sequences(recipe))
-            single, padded_single = (largest(smaller, padding_free=each) for each in (True, False))
+            rows["single"] = largest(smaller, padding_free=True)
+            rows["padded_single"] = largest(smaller, padding_free=False)
     adapters = find_adapters(recipe.method, quantised=section.quantization is not None)
     reference = None
     if (path := recipe.method.preference.reference) and recipe.method.needs_reference:
         reference = str((find_local(path, "model") or fetch_model(path, weights_needed=False)).resolve())
     request = Request(
-        recipe.model_dump(mode="json"), str(directory.resolve()), target, vocabulary, pad,
-        documents, padded, single, padded_single, tuple(str(each.path) for each in adapters), reference,
+        recipe.model_dump(mode="json"), str(directory.resolve()), target, vocabulary, pad, **rows,
+        adapters=tuple(str(each.path) for each in adapters), reference=reference,
     )  # fmt: skip
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "request.json"
-        file.write_text(request.to_json())
-        result = Path(scratch) / "answer.json"
-        program = [sys.executable, "-m", "ascendtune.train.plan.estimate"]
-        argv = [*program, str(file), str(result), *(["--changes"] if search else [])]
-        # The estimator computes on no device.
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": ""}
-        ended = process.run(argv, timeout_seconds=_TIMEOUT_SECONDS, env=environment)
-        content = json.loads(result.read_text()) if result.exists() else None
-    if content is None:
-        said = (ended.error.strip().splitlines() or ["no message"])[-1]
-        raise NoVerdict(
-            f"the estimator ended with exit code {ended.exit_code}: {said}",
-            code="estimate-failed",
-            remedy="report the model and the recipe; training itself does not need the estimate",
-        )
-    if refusal := content.get("refusal"):
-        kind: type[AscendtuneError] = _ERRORS.get(content["exit_code"], AscendtuneError)
-        raise kind(refusal["what"], code=refusal["code"], remedy=refusal["remedy"], where=refusal["where"])
+    content = _answer_of_estimator(request, search=search)
     estimate, work = Estimate.of(content["estimate"]), content["work"]
     recipe = changed(recipe, Change({"batch.per_device": content["per_device"]}, 0, ""))
     if dataset is not None:
@@ -123,6 +106,35 @@ def ask(
     else:
         steps = steps_of_full_rows(recipe, full_rows(recipe), target.devices)
     return Answer(estimate, content["changes"], Work.of(work) if work else None, steps, recipe)
+
+
+def _answer_of_estimator(request: Request, *, search: bool) -> dict[str, Any]:
+    """What the program writes.
+
+    Raises:
+        InputError, MachineError: what it raised.
+        NoVerdict: it failed.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        file, result = Path(scratch) / "request.json", Path(scratch) / "answer.json"
+        file.write_text(request.to_json())
+        program = [sys.executable, "-m", "ascendtune.train.plan.estimate"]
+        argv = [*program, str(file), str(result), *(["--changes"] if search else [])]
+        # The estimator computes on no device.
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": ""}
+        ended = process.run(argv, timeout_seconds=_TIMEOUT_SECONDS, env=environment)
+        content: dict[str, Any] | None = json.loads(result.read_text()) if result.exists() else None
+    if content is None:
+        said = (ended.error.strip().splitlines() or ["no message"])[-1]
+        raise NoVerdict(
+            f"the estimator ended with exit code {ended.exit_code}: {said}",
+            code="estimate-failed",
+            remedy="report the model and the recipe; training itself does not need the estimate",
+        )
+    if refusal := content.get("refusal"):
+        kind: type[AscendtuneError] = _ERRORS.get(content["exit_code"], AscendtuneError)
+        raise kind(refusal["what"], code=refusal["code"], remedy=refusal["remedy"], where=refusal["where"])
+    return content
 
 
 def cached_dataset(recipe: Recipe) -> TokenDataset | None:
