@@ -97,6 +97,24 @@ class Stopped(AscendtuneError):
         self.exit_code = 128 + signal_number
 
 
+def class_of(exit_code: int) -> type[AscendtuneError]:
+    """The class of an error that another process has ended with."""
+    kinds: tuple[type[AscendtuneError], ...] = (InputError, MachineError, NoVerdict)
+    return next((kind for kind in kinds if kind.exit_code == exit_code), CheckFailed)
+
+
+def error_to_json(error: AscendtuneError) -> dict[str, Any]:
+    """The error, for another process."""
+    fields = {"what": error.what, "code": error.code, "remedy": error.remedy, "where": error.where}
+    return {**fields, "exit_code": error.exit_code}
+
+
+def error_of_json(content: Mapping[str, Any]) -> AscendtuneError:
+    """What `error_to_json` was given."""
+    kind = class_of(content["exit_code"])
+    return kind(content["what"], code=content["code"], remedy=content["remedy"], where=content.get("where"))
+
+
 MOST_TOGETHER = 50
 """Nobody reads more, and they fill the terminal."""
 

@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import AscendtuneError, CheckFailed, InputError, MachineError, NoVerdict, disk_fault
+from ascendtune.core.errors import (
+    AscendtuneError,
+    CheckFailed,
+    InputError,
+    MachineError,
+    class_of,
+    disk_fault,
+)
 from ascendtune.core.exit_cause import CauseKind, exit_cause
 from ascendtune.core.files import ask_disk
 from ascendtune.core.rundir import RunDir, State
 
-_CLASSES: dict[int, type[AscendtuneError]] = {2: InputError, 3: MachineError, 4: NoVerdict}
 _LOST_ANOTHER = MachineError.exit_code
 """Of a rank that recorded no cause: it lost its connection to another rank (`train/attempt.py`)."""
 _FAILURE = re.compile(
@@ -125,7 +131,7 @@ def _told(run_dir: Path, cause: dict[str, Any], recorded: tuple[Any, ...]) -> Jo
     if code > 128 or (rank == 0 and not was_seen):
         # Rank 0 has the terminal and has printed its error; a stop is printed by every rank.
         return JobResult(code, recorded=recorded)
-    error = _CLASSES.get(code, CheckFailed)(
+    error = class_of(code)(
         cause["what"] if rank is None or was_seen else f"rank {rank}: {cause['what']}",
         code=cause.get("code", ""),
         remedy=cause["remedy"],

@@ -18,7 +18,7 @@ from ascendtune.job.nodes.cluster_spec import ClusterSpec
 from ascendtune.job.nodes.connection import Received, RemoteNode, connected
 from ascendtune.job.nodes.gather import Gathered, gather
 from ascendtune.job.nodes.handshake import wait_for_reconnect
-from ascendtune.job.nodes.message import error_of_json
+from ascendtune.job.nodes.message import error_on
 from ascendtune.job.nodes.screen import Screen, screen
 from ascendtune.job.record import Job
 from ascendtune.job.restart import run_to_the_end
@@ -155,7 +155,7 @@ class _Run:
                 say(f"stopped from {node.host.name}")
                 signal.raise_signal(signal.Signals(message["asked"]))
         elif "refused" in message:
-            self._lose(node, error_of_json(message["refused"], node.host.name))
+            self._lose(node, error_on(node.host.name, message["refused"]))
         else:
             self._screen.show(node.host.name, message)
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ascendtune.core import log
-from ascendtune.core.errors import AscendtuneError, MachineError, translated_disk_errors
+from ascendtune.core.errors import AscendtuneError, MachineError, error_to_json, translated_disk_errors
 from ascendtune.core.log import warn
 from ascendtune.job import registry
 from ascendtune.job.binding import binding
@@ -41,7 +41,7 @@ from ascendtune.job.launcher import Launcher
 from ascendtune.job.nodes.handshake_reply import endpoint, look_around, place_of
 from ascendtune.job.nodes.log_queue import LogQueue
 from ascendtune.job.nodes.log_streams import LogSource, LogStreams, message_of
-from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, BEGIN, decode, encode, error_to_json
+from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, BEGIN, decode, encode
 from ascendtune.job.result import as_of_a_shell
 from ascendtune.job.spec import JobSpec, NodePlace
 from ascendtune.machine.visible import cpu_count

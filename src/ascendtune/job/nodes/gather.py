@@ -17,7 +17,7 @@ from ascendtune.job.nodes.alike import require_alike, warn_of_clocks
 from ascendtune.job.nodes.cluster_spec import ClusterSpec
 from ascendtune.job.nodes.connection import Received, RemoteNode, connected
 from ascendtune.job.nodes.handshake import ANSWER_SECONDS, StopRequested, handshake, next_message, raise_if_stopped
-from ascendtune.job.nodes.message import error_of_json
+from ascendtune.job.nodes.message import error_on
 from ascendtune.job.spec import JobSpec
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import Kind
@@ -176,6 +176,6 @@ def _endpoint(
         if said.message is None and said.node in nodes:
             raise said.node.why_ended()
         if said.message and "refused" in said.message:
-            raise error_of_json(said.message["refused"], said.node.host.name)
+            raise error_on(said.node.host.name, said.message["refused"])
         if said.message and "endpoint" in said.message:
             return said.message["endpoint"]["address"], int(said.message["endpoint"]["port"])

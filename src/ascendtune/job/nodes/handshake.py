@@ -17,7 +17,7 @@ from ascendtune.core.units import format_duration
 from ascendtune.job.nodes.alike import in_a_row
 from ascendtune.job.nodes.cluster_spec import ClusterSpec, TargetHost
 from ascendtune.job.nodes.connection import Received, RemoteNode, connected, portable
-from ascendtune.job.nodes.message import error_of_json
+from ascendtune.job.nodes.message import error_on
 
 ANSWER_SECONDS = 60.0
 _LOOK_EVERY_SECONDS = 0.2
@@ -66,7 +66,7 @@ def handshake(
         elif "hello" in said.message:
             hellos[said.node] = {**said.message["hello"], "received": time.time()}
         elif "refused" in said.message:
-            troubles[said.node] = error_of_json(said.message["refused"], said.node.host.name)
+            troubles[said.node] = error_on(said.node.host.name, said.message["refused"])
     for node in nodes:
         if node not in hellos and node not in troubles:
             troubles[node] = MachineError(

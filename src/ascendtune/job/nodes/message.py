@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ascendtune.core.errors import AscendtuneError, CheckFailed, InputError, MachineError
+from ascendtune.core.errors import AscendtuneError, error_of_json
 
 ALIVE: dict[str, Any] = {"alive": True}
 ALIVE_EVERY_SECONDS = 2.0
-
-_CLASSES: dict[int, type[AscendtuneError]] = {2: InputError, 3: MachineError}
-
 
 BEGIN = b"\n"
 """Sent before the first message: what a login shell has printed may not end with a newline, as a window's title."""
@@ -31,14 +28,7 @@ def decode(line: bytes | str) -> dict[str, Any] | None:
     return message if isinstance(message, dict) else None
 
 
-def error_to_json(error: AscendtuneError) -> dict[str, Any]:
-    fields = {"what": error.what, "code": error.code, "remedy": error.remedy, "where": error.where}
-    return {**fields, "exit_code": error.exit_code}
-
-
-def error_of_json(content: dict[str, Any], host: str) -> AscendtuneError:
-    """The error as it was on `host`, which it names."""
+def error_on(host: str, content: dict[str, Any]) -> AscendtuneError:
+    """The error as it was on `host`, which it names; `content` is its `error_to_json`."""
     where = f"{host}:{content['where']}" if content.get("where") else host
-    return _CLASSES.get(content["exit_code"], CheckFailed)(
-        f"{host}: {content['what']}", code=content["code"], remedy=content["remedy"], where=where
-    )
+    return error_of_json({**content, "what": f"{host}: {content['what']}", "where": where})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ascendtune.core import process
-from ascendtune.core.errors import AscendtuneError, InputError, MachineError, NoVerdict
+from ascendtune.core.errors import InputError, MachineError, NoVerdict, error_of_json
 from ascendtune.data.prepare import find_prepared
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.download import fetch_model, find_local
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ascendtune.data.store import TokenDataset
 
 _TIMEOUT_SECONDS = 300.0
-_ERRORS = {2: InputError, 3: MachineError}
 
 
 @dataclass(frozen=True)
@@ -132,8 +131,7 @@ def _answer_of_estimator(request: Request, *, search: bool) -> dict[str, Any]:
             remedy="report the model and the recipe; training itself does not need the estimate",
         )
     if refusal := content.get("refusal"):
-        kind: type[AscendtuneError] = _ERRORS.get(content["exit_code"], AscendtuneError)
-        raise kind(refusal["what"], code=refusal["code"], remedy=refusal["remedy"], where=refusal["where"])
+        raise error_of_json(refusal)
     return content
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import ascendtune
-from ascendtune.core.errors import AscendtuneError, RecipeError
+from ascendtune.core.errors import AscendtuneError, RecipeError, error_to_json
 from ascendtune.core.foreign_json import first_line
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.recipe import Recipe
@@ -55,8 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         content = answer(request, search="--changes" in arguments)
     except AscendtuneError as error:
-        refusal = {"what": error.what, "code": error.code, "remedy": error.remedy, "where": error.where}
-        content = {"refusal": refusal, "exit_code": error.exit_code}
+        content = {"refusal": error_to_json(error)}
     Path(arguments[1]).write_text(json.dumps(content))
     return 0
 

@@ -11,11 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from ascendtune.core.errors import AscendtuneError, InputError, MachineError, Stopped
+from ascendtune.core.errors import AscendtuneError, InputError, MachineError, Stopped, error_to_json
 from ascendtune.job.nodes import gather
 from ascendtune.job.nodes.cluster_spec import ClusterSpec, TargetHost
 from ascendtune.job.nodes.connection import Received
-from ascendtune.job.nodes.message import error_to_json
 from ascendtune.job.spec import JobSpec
 
 
