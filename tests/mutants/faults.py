@@ -724,17 +724,10 @@ FAULTS = [
         f"{_CHECKPOINT}::test_a_file_gets_its_name_when_its_content_is_on_the_disk",
     ),
     Fault(
-        "train/export.py",
-        "sync_tree(temporary)",
-        "pass",
-        "the final model is not on the disk when the run says that it is",
-        f"{_CHECKPOINT}::test_everything_that_a_run_leaves_was_flushed_before_it_was_named",
-    ),
-    Fault(
-        "data/prepare.py",
-        "sync_tree(building)",
-        "pass",
-        "cached tokens are not on the disk when they get their name",
+        "core/files.py",
+        "        sync_tree(building)",
+        "        pass",
+        "the final model and the cached tokens are not on the disk when they get their name",
         f"{_CHECKPOINT}::test_everything_that_a_run_leaves_was_flushed_before_it_was_named",
     ),
     # LLaMA-Factory's words

@@ -217,6 +217,37 @@ def removed_on_failure(directory: Path) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def appearing(target: Path, building: Path, *, replace: bool = False) -> Iterator[None]:
+    """The block makes the directory `building`, which is then flushed and takes the name `target`.
+
+    Killed at any moment, `target` is absent or whole.
+
+    Args:
+        building: beside `target`; what a killed process left there is removed.
+        replace: remove the directory that has the name, once the new one is on the disk.
+
+    Raises:
+        OSError: the disk, or a directory has the name and `replace` is not given.
+    """
+    shutil.rmtree(building, ignore_errors=True)
+    with removed_on_failure(building):
+        yield
+        sync_tree(building)
+        if replace and target.exists():
+            remove_directory(target)
+        building.rename(target)
+        sync_path(target.parent)
+
+
+def remove_directory(path: Path) -> None:
+    """Take its name from a directory, then delete it: half of it never stands under the name of a whole one."""
+    doomed = path.with_name(f".{path.name}.removing")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
 def unfinished_files(directory: Path) -> list[Path]:
     """Temporary files of `write_atomically` in `directory`: of killed processes, or being written now."""
     return [path for path in directory.glob(".*") if re.fullmatch(r"\..+\.\d+", path.name) and path.is_file()]

@@ -20,6 +20,7 @@ from ascendtune.core.files import (
     parsed_record,
     read_json_lines,
     read_record,
+    remove_directory,
     unfinished_files,
     write_atomically,
     write_json,
@@ -371,11 +372,7 @@ class RunDir:
                 self.remove_checkpoint(later)
 
     def remove_checkpoint(self, step: int) -> None:
-        """Take its name from a checkpoint, then delete it: under its name it is complete for every reader."""
-        doomed = self.checkpoints / f".step_{step}.removing"
-        shutil.rmtree(doomed, ignore_errors=True)
-        self.checkpoint(step).rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        remove_directory(self.checkpoint(step))
 
     def remove_unfinished(self) -> None:
         """Delete incomplete files and directories of a killed process. Only for the holder of `lock`."""

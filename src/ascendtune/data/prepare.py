@@ -21,7 +21,7 @@ from typing import Any
 
 from ascendtune.core.directories import abandoned, building_of, cache_directory, lock_of
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import digest_of_file, expanded, read_record, sync_path, sync_tree, write_json
+from ascendtune.core.files import appearing, digest_of_file, expanded, read_record, write_json
 from ascendtune.core.locks import file_lock
 from ascendtune.core.ownership import require_own
 from ascendtune.data.fingerprint import fingerprint
@@ -110,16 +110,10 @@ def prepare(
             # Needs tokenizers, jinja2 and pyarrow; a cached run does not.
             from ascendtune.data.build import Source, build
 
-            building.mkdir(mode=0o755)
-            try:
+            with appearing(entry, building):
+                building.mkdir(mode=0o755)
                 facts = build(building, Source(section, task, model_directory, known, new_tokens, seed), progress)
                 _write_record(building, facts)
-                sync_tree(building)
-                building.rename(entry)
-                sync_path(cache)
-            except BaseException:
-                shutil.rmtree(building, ignore_errors=True)
-                raise
     return _read(entry, cached=False)
 
 

@@ -13,7 +13,7 @@ from ascendtune.core.imports import uncollected_imports
 from ascendtune.merge.matching import plan_merge
 from ascendtune.merge.output import MergePlan, Progress
 from ascendtune.merge.source import find_sources, read_base
-from ascendtune.merge.write import appearing, require_absent, require_place, write_model
+from ascendtune.merge.write import claimed_target, require_absent, require_place, write_model
 
 if TYPE_CHECKING:
     from ascendtune.merge.verify import Verification
@@ -70,7 +70,7 @@ def merge(
     require_finite(plan.adapters)
     notes = [*sources.notes, *plan.notes]
     verification = None
-    with appearing(target) as directory:
+    with claimed_target(target) as directory:
         write_model(plan, directory, progress)
         if verify:
             verification = _verify(plan, directory, notes, progress)

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import InputError, translated_disk_errors
-from ascendtune.core.files import removed_on_failure, require_writable, sync_path, sync_tree, write_json
+from ascendtune.core.files import appearing, require_writable, write_json
 from ascendtune.core.locks import file_lock
 from ascendtune.core.units import format_bytes
 from ascendtune.data.stop_ids import add_stop_ids
@@ -103,7 +103,7 @@ def require_absent(target: Path) -> None:
 
 
 @contextmanager
-def appearing(target: Path) -> Iterator[Path]:
+def claimed_target(target: Path) -> Iterator[Path]:
     """A directory beside `target` that takes its name at the end; killed at any moment, `target` is absent or whole.
 
     Raises:
@@ -125,17 +125,12 @@ def appearing(target: Path) -> Iterator[Path]:
             )
         # Another process may have finished it since it was asked.
         require_absent(target)
-        # What a killed process left.
-        shutil.rmtree(temporary, ignore_errors=True)
-        with removed_on_failure(temporary):
-            temporary.mkdir()
-            try:
+        try:
+            with appearing(target, temporary):
+                temporary.mkdir()
                 yield temporary
-                sync_tree(temporary)
-                temporary.rename(target)
-                sync_path(target.parent)
-            finally:
-                lock.unlink(missing_ok=True)
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def write_model(plan: MergePlan, directory: Path, progress: Progress) -> None:

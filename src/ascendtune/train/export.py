@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from safetensors import SafetensorError
 
 from ascendtune.core.directories import require_free_space
 from ascendtune.core.errors import translated_disk_errors
-from ascendtune.core.files import removed_on_failure, sync_path, sync_tree
+from ascendtune.core.files import appearing
 from ascendtune.core.units import format_bytes
 from ascendtune.data.stop_ids import add_stop_ids
 from ascendtune.data.tokenizer import Tokenizer
@@ -38,8 +37,7 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
         MachineError: the disk is full or may not be written; an older model there is untouched.
     """
     temporary = directory.with_name(f".{directory.name}.writing")
-    with translated_disk_errors(directory, "writing the model"), removed_on_failure(temporary):
-        shutil.rmtree(temporary, ignore_errors=True)
+    with translated_disk_errors(directory, "writing the model"), appearing(directory, temporary, replace=True):
         _require_space(exported_bytes(tuned, new_tokens), directory.parent)
         # PEFT would find out by asking the hub for the base model's vocabulary.
         adapted = hasattr(tuned, "peft_config")
@@ -57,15 +55,6 @@ def export_model(tuned: Any, tokenizer: Tokenizer, directory: Path, chat_templat
                 _sort_module_names(temporary / CONFIG)
         tokenizer.save(temporary, chat_template=chat_template)
         add_stop_ids(temporary)
-        sync_tree(temporary)
-        if directory.exists():
-            # Renamed first: half a model must never stand under the name of a whole one.
-            doomed = directory.with_name(f".{directory.name}.removing")
-            shutil.rmtree(doomed, ignore_errors=True)
-            directory.rename(doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
-        temporary.rename(directory)
-        sync_path(directory.parent)
 
 
 @contextmanager

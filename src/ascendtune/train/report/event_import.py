@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import struct
 import time
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
-from ascendtune.core.files import open_regular, removed_on_failure, sync_path, walk, write_atomically, write_json
+from ascendtune.core.files import appearing, open_regular, walk, write_atomically, write_json
 from ascendtune.core.rundir import SCHEMA_VERSION, RunDir
 
 _PATTERN = "events.out.tfevents."
@@ -158,12 +157,9 @@ def write_run(found: ImportedRun, target: Path) -> RunDir:
     if not target.exists():
         # Complete or absent: without run.json it would be called another directory by the next import.
         unfinished = target.with_name(f".{target.name}.importing")
-        with translated_disk_errors(target, "creating the run directory"), removed_on_failure(unfinished):
-            shutil.rmtree(unfinished, ignore_errors=True)
+        with translated_disk_errors(target, "creating the run directory"), appearing(target, unfinished):
             unfinished.mkdir(parents=True)
             _write(RunDir(unfinished), found, source)
-            unfinished.rename(target)
-            sync_path(target.parent)
     else:
         run = RunDir(target)
         before = run.read().get("imported") if run.run_json.is_file() else None
