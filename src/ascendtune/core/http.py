@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -15,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ascendtune import __version__
+from ascendtune.core.threads import left_behind
 
 _ANSWER_SECONDS = 20.0
 """A server that sends nothing for so long counts as dead."""
@@ -132,23 +132,12 @@ def exchange_json(url: str, headers: Mapping[str, str], question: Any = None, *,
         Fault: the request failed or was redirected, or the answer is not JSON, is too large, or takes longer than
             `seconds`.
     """
-    outcome = list[Any]()
-
-    def exchange() -> None:
-        try:
-            outcome.append(_exchange(url, headers, question, seconds))
-        except Fault as fault:
-            outcome.append(fault)
-
-    # In a thread: a server that sends a header letter by letter keeps urllib waiting, whatever its timeout.
-    thread = threading.Thread(target=exchange, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not outcome:
-        raise Fault(f"no answer in {seconds:.0f} seconds")
-    if isinstance(outcome[0], Fault):
-        raise outcome[0]
-    return outcome[0]
+    # A server that sends a header letter by letter keeps urllib waiting, whatever its timeout.
+    answer = left_behind(lambda: _exchange(url, headers, question, seconds))
+    try:
+        return answer.result(seconds)
+    except TimeoutError:
+        raise Fault(f"no answer in {seconds:.0f} seconds") from None
 
 
 def _exchange(url: str, headers: Mapping[str, str], question: Any, seconds: float) -> Any:

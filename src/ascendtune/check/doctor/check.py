@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
+from functools import partial
 from pkgutil import resolve_name
 
 from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import COMPUTE_SECONDS, Outside
 from ascendtune.check.finding import Finding, unknown
+from ascendtune.core.threads import left_behind
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import attached
 
@@ -59,20 +60,13 @@ def examine(outside: Outside, codes: Sequence[str] = (), *, limit_seconds: float
     checks = [get_check(code) for code in chosen]
     if limit_seconds is None:
         limit_seconds = DEEP_LIMIT_SECONDS if DEEP_CHECKS.keys() & set(chosen) else LIMIT_SECONDS
-    answers: dict[str, list[Finding]] = {}
-    # Daemon threads: a check that hangs in the kernel must not keep the process from exiting.
-    threads = [threading.Thread(target=_make, args=(check, outside, answers), daemon=True) for check in checks]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + limit_seconds
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    told = {check.code: answers.get(check.code) for check in checks}
+    # A check that hangs in the kernel must not keep the process from exiting.
+    answers = {check.code: left_behind(partial(_made, check, outside)) for check in checks}
+    answered, _ = wait(answers.values(), limit_seconds)
     late = say("no answer within {seconds:g} s", seconds=limit_seconds)
-    findings = [
-        each for code, found in told.items() for each in (found if found is not None else [unknown(code, late)])
-    ]
-    return Examination(tuple(findings), tuple(code for code, found in told.items() if found == []))
+    told = {code: each.result() if each in answered else [unknown(code, late)] for code, each in answers.items()}
+    findings = tuple(each for found in told.values() for each in found)
+    return Examination(findings, tuple(code for code, found in told.items() if not found))
 
 
 def get_check(code: str) -> Check:
@@ -81,12 +75,12 @@ def get_check(code: str) -> Check:
     return check
 
 
-def _make(check: Check, outside: Outside, answers: dict[str, list[Finding]]) -> None:
+def _made(check: Check, outside: Outside) -> list[Finding]:
     try:
-        answers[check.code] = list(check.look(outside))
+        return list(check.look(outside))
     except Exception as error:  # noqa: BLE001  # a check that fails must not hide the others
         why = say("the check itself failed: {kind}: {error}", kind=type(error).__name__, error=error)
-        answers[check.code] = [unknown(check.code, why, remedy=say("report this as a bug of ascendtune"))]
+        return [unknown(check.code, why, remedy=say("report this as a bug of ascendtune"))]
 
 
 def verdict(examination: Examination, outside: Outside) -> str:

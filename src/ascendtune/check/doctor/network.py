@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import socket
-import threading
-import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import wait
+from functools import partial
 from urllib.parse import urlsplit
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import NETWORK_SECONDS, Outside
 from ascendtune.check.finding import Finding, ok, unknown, warning
+from ascendtune.core.threads import left_behind
 from ascendtune.hub.download import offline_variable
 
 NETWORK = "network"
@@ -99,24 +100,19 @@ def _contradictions(env: Mapping[str, str]) -> Iterator[Finding]:
 
 def reachable(addresses: set[str]) -> dict[str, bool]:
     """Whether each address accepts a connection within the limit, name resolution included."""
-    reached: dict[str, bool] = {}
 
-    def connect(address: str) -> None:
+    def connects(address: str) -> bool:
         parts = urlsplit(address if "://" in address else f"http://{address}")
         try:
             port = parts.port or _PORTS.get(parts.scheme, 443)
             with socket.create_connection((parts.hostname or "", port), timeout=NETWORK_SECONDS):
-                reached[address] = True
+                return True
         except (OSError, ValueError):
-            reached[address] = False
+            return False
 
-    threads = [threading.Thread(target=connect, args=(address,), daemon=True) for address in addresses]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + NETWORK_SECONDS
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    return {address: reached.get(address, False) for address in addresses}
+    answers = {address: left_behind(partial(connects, address)) for address in addresses}
+    answered, _ = wait(answers.values(), NETWORK_SECONDS)
+    return {address: each in answered and each.result() for address, each in answers.items()}
 
 
 def without_password(address: str) -> str:

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, Queue
-from threading import Thread
 
 from ascendtune.check.explain.api_change import missing_in
 from ascendtune.check.explain.event import Event
@@ -25,6 +23,7 @@ from ascendtune.check.explain.facts import Facts, of_message
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.spelling import meant
 from ascendtune.core.mask import is_name_of_secret
+from ascendtune.core.threads import left_behind
 from ascendtune.core.units import format_bytes
 
 _VARIABLE = re.compile(r"(?<![\w/$.])[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+(?![\w/])")
@@ -243,25 +242,16 @@ def _cannot_bind(family: socket.AddressFamily, port: int) -> bool:
 
 
 def _free_bytes(path: Path) -> int | None:
-    answers: Queue[int | PermissionError | None] = Queue()
-
-    def look() -> None:
+    def look() -> int | None:
         try:
-            answers.put(shutil.disk_usage(path).free)
-        except PermissionError as error:
-            answers.put(error)
+            return shutil.disk_usage(path).free
+        except PermissionError:
+            raise
         except OSError:
-            answers.put(None)
+            return None
 
-    # A path may be on a file system whose server is gone: the thread is left behind.
-    Thread(target=look, daemon=True).start()
-    try:
-        answer = answers.get(timeout=_PATIENCE_SECONDS)
-    except Empty:
-        raise TimeoutError(str(path)) from None
-    if isinstance(answer, PermissionError):
-        raise answer
-    return answer
+    # A path may be on a file system whose server is gone.
+    return left_behind(look).result(_PATIENCE_SECONDS)
 
 
 def _open_files() -> int:

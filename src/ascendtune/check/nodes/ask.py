@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
+from functools import partial
 from typing import Any
 
 from ascendtune.check.nodes.answer import Answer, NodeAnswers, answer_of_json
 from ascendtune.core.errors import AscendtuneError, MachineError
+from ascendtune.core.threads import left_behind
 from ascendtune.job.nodes.cluster_spec import TargetHost
 from ascendtune.job.nodes.connection import HostConnection
 
@@ -125,13 +127,11 @@ def _together(
     show: Show = lambda done, total: None,
 ) -> None:
     """With all hosts at the same time. The thread of a host that is late ends when we hang up."""
-    threads = [threading.Thread(target=exam.try_to, args=(do,), daemon=True) for exam in exams]
-    for thread in threads:
-        thread.start()
+    busy = {left_behind(partial(exam.try_to, do)) for exam in exams}
     deadline = time.monotonic() + limit_seconds
-    while (busy := [thread for thread in threads if thread.is_alive()]) and time.monotonic() < deadline:
-        show(len(threads) - len(busy), len(threads))
-        busy[0].join(_LOOK_SECONDS)
+    while busy and time.monotonic() < deadline:
+        show(len(exams) - len(busy), len(exams))
+        _, busy = wait(busy, _LOOK_SECONDS)
 
 
 def _mtu_questions(exams: Sequence[_HostExam]) -> Callable[[_HostExam], None]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from ascendtune.core.threads import left_behind
 from ascendtune.machine.peers import init_method, require_own_peers
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.recipe import Recipe
@@ -252,8 +252,12 @@ class GroupStrategy(Strategy):
         dist.barrier()
 
     def on_main(self, work: Callable[[], None]) -> None:
+        def work_on_device() -> None:
+            self.device.use_in_thread()
+            work()
+
         # A rank that waits in one collective gives up after `TIMEOUT`: ranks tell each other that it goes on.
-        done = _in_a_thread(work, self.device) if self.is_main else None
+        done = left_behind(work_on_device) if self.is_main else None
         while True:
             is_done = done is not None and bool(wait([done], _GOES_ON_SECONDS).done)
             if done is not None and is_done:
@@ -286,23 +290,6 @@ def broadcast(tensor: torch.Tensor) -> None:
     dist.broadcast(sent, src=0)
     if sent is not tensor:
         tensor.copy_(sent)
-
-
-def _in_a_thread(work: Callable[[], None], device: Device) -> Future[None]:
-    """A thread that a process need not wait for when it ends."""
-    done = Future[None]()
-
-    def run() -> None:
-        try:
-            device.use_in_thread()
-            work()
-        except BaseException as error:  # noqa: BLE001  # raised again by the one who waits
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-
-    threading.Thread(target=run, name="main rank alone", daemon=True).start()
-    return done
 
 
 def started_by_torchrun() -> bool:

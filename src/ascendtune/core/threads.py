@@ -1,0 +1,26 @@
+"""Work that may never end: done in a thread that the process leaves behind when it ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+def left_behind(work: Callable[[], _T]) -> Future[_T]:
+    """What `work` will return or raise. Unlike the threads of an executor, this one keeps no process from ending."""
+    outcome = Future[_T]()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001  # raised again by the one who waits
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(result)
+
+    threading.Thread(target=run, daemon=True).start()
+    return outcome
