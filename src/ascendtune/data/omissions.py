@@ -27,7 +27,16 @@ def omission(template: Template, conversation: Conversation, text: str) -> str |
         return reason
     if last.get("train", True) and last.get("reasoning_content", "").strip() not in text:
         return "it does not write the thought (reasoning_content) of the last turn"
+    if last.get("train", True) and _thought_within(last["content"]) not in text:
+        return "it does not write the thought (before </think>) of the last turn"
     return None
+
+
+def _thought_within(content: str) -> str:
+    """The thought that an answer begins with; empty where there is none."""
+    # Asked of the text itself: a placeholder watches its own methods (see `skeleton`).
+    before, _, _ = str.rpartition(content, "</think>")
+    return before.rpartition("<think>")[2].strip()
 
 
 def _omission_of_tools(template: Template, conversation: Conversation, text: str) -> str | None:

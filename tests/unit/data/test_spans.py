@@ -276,6 +276,21 @@ def test_function_that_is_called_often_is_looked_for_once() -> None:
     assert counted == ["weather"]
 
 
+@pytest.mark.parametrize("thought", ["", "<think>\nIt rains.\n</think>\n\n", "It rains.</think>"])
+def test_thought_left_out_by_the_template_is_refused(thought: str, make_model: Callable[..., Path]) -> None:
+    """The templates of DeepSeek-R1's distilled models remove a thought from the content of every turn."""
+    answer = "m.content.split('</think>')[-1] if m.role == 'assistant' else m.content"
+    bare = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ " + answer + " }}<|im_end|>\n{% endfor %}"
+    template = ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=bare)))
+    earlier: list[Message] = [user("a?"), {"role": "assistant", "content": "<think>Dropped.</think>a"}, user("b?")]
+    conversation = Conversation([*earlier, {"role": "assistant", "content": f"{thought}b"}])
+    if not thought:
+        assert template.render(conversation)
+        return
+    with pytest.raises(Refused, match="does not write the thought"):
+        template.render(conversation)
+
+
 @pytest.mark.parametrize("what", ["tool calls", "tools"])
 def test_content_left_out_by_the_template_is_refused(what: str, make_model: Callable[..., Path]) -> None:
     """A template that writes role and content alone would turn a call into an empty answer."""
