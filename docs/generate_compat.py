@@ -76,7 +76,8 @@ _DIFFERENCES = (
     ),
     (
         "a template without such a mark (glm4) puts the label EOS on the first token of the next question",
-        "EOS is trained on at the end of the conversation",
+        "that token itself is trained on if generation_config.json names it (`<|user|>`, `<|observation|>`), and EOS "
+        "at the end of the conversation",
     ),
     ("`num_samples` draws rows at random", "the first so many are taken"),
     (

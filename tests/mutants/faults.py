@@ -314,10 +314,10 @@ FAULTS = [
     ),
     Fault(
         "data/spans.py",
-        "if template.turn_end is None:",
-        "if False:",
-        "GLM-4 learns the token that opens the next turn",
-        f"{_SPANS}::test_a_token_that_opens_the_next_turn_is_not_trained_on",
+        "texts = {*template.stop_tokens, *filter(None, (template.turn_end,))}",
+        "texts = {*template.stop_tokens, template.turn_end} if template.turn_end else set()",
+        "GLM-4 does not learn to stop before the next turn",
+        f"{_SPANS}::test_token_that_opens_the_next_turn_is_trained_on_where_generation_stops_at_it",
     ),
     Fault(
         "data/spans.py",

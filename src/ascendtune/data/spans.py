@@ -369,12 +369,11 @@ def _stops(template: Template) -> re.Pattern[str]:
 def _stop_texts(template: Template) -> tuple[str, ...]:
     """Texts that can end an answer, the longest first.
 
-    Empty where the template writes nothing at the end of an answer: a token after it opens the next turn, even one at
-    which generation stops (GLM-4 lists `<|user|>`).
+    Where a template writes nothing at the end of an answer, generation stops at the token that opens the next turn:
+    GLM-4's models write `<|user|>` themselves, and `<|observation|>` after calls.
     """
-    if template.turn_end is None:
-        return ()
-    return tuple(sorted({*template.stop_tokens, template.turn_end}, key=len, reverse=True))
+    texts = {*template.stop_tokens, *filter(None, (template.turn_end,))}
+    return tuple(sorted(texts, key=len, reverse=True))
 
 
 def _agreement(one: str, other: str, *, at_end: bool = False) -> int:

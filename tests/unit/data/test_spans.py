@@ -197,8 +197,10 @@ def test_a_refusal_is_in_the_templates_words(
         load(name, make_model).render(Conversation(messages))
 
 
-def test_a_token_that_opens_the_next_turn_is_not_trained_on(make_model: Callable[..., Path]) -> None:
-    """GLM-4 ends an answer with nothing, and generation stops at the tokens that open other turns."""
+def test_token_that_opens_the_next_turn_is_trained_on_where_generation_stops_at_it(
+    make_model: Callable[..., Path],
+) -> None:
+    """GLM-4 ends an answer with nothing; a model that never learnt to stop after a call would make up its result."""
     openers = ["[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|observation|>", "<|system|>"]
     directory = make_model(eos_token="<|endoftext|>")
     stops = [
@@ -208,7 +210,16 @@ def test_a_token_that_opens_the_next_turn_is_not_trained_on(make_model: Callable
     template = ChatTemplate.load("glm4", Tokenizer.load(directory, openers))
     assert template.stop_tokens == ("<|endoftext|>", "<|user|>", "<|observation|>")
     rendered = template.render(Conversation([user("a"), says("b"), user("c"), says("d")]))
-    assert [rendered.text[begin:end] for begin, end in rendered.spans] == ["\nb", "\nd<|endoftext|>"]
+    assert [rendered.text[begin:end] for begin, end in rendered.spans] == ["\nb<|user|>", "\nd<|endoftext|>"]
+    result: Message = {"role": "tool", "content": "rain"}
+    writes = (
+        "{% for m in messages %}{{ '<|observation|>' if m.role == 'tool' else '<|' + m.role + '|>' }}\n{{ m.content }}"
+        "{{ m.tool_calls | tojson if m.tool_calls }}{% endfor %}{{ '<|assistant|>' if add_generation_prompt }}"
+    )
+    calling = ChatTemplate(writes, Tokenizer.load(directory, openers))
+    rendered = calling.render(Conversation([user("a"), call("Oslo"), result, says("d")], None))
+    learnt = [rendered.text[begin:end] for begin, end in rendered.spans]
+    assert "Oslo" in learnt[0] and learnt[0].endswith("]<|observation|>") and learnt[1] == "\nd<|endoftext|>"
 
 
 letters = st.one_of(
