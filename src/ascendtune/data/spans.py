@@ -284,11 +284,12 @@ class _Finder:
         message, following = self._messages[turn], self._messages[turn + 1 : turn + 2]
         if not message.get("tool_calls") or not following or following[0]["role"] != "tool":
             return written[1]
-        # The turn is written without its thought, which may be its content, where a later one answers.
+        # The turn is written without its thought, which may be its content, where a later one answers. Gemma 4 writes
+        # its content behind the result.
         bare: Message = {"role": "assistant", "content": message["content"], "tool_calls": message["tool_calls"]}
-        silent: Message = {**bare, "content": ""}
+        thoughtful, silent = ({**each, "content": ""} for each in (message, bare))
         called = Counter(call["function"]["name"] for call in message["tool_calls"])
-        for last in (message, bare, silent):
+        for last in (message, thoughtful, bare, silent):
             ending = Conversation([*self._messages[:turn], last], self._tools)
             try:
                 alone = _Finder(self._template, ending, self._template.text_of(ending.messages, ending.tools)[0])
@@ -299,9 +300,12 @@ class _Finder:
                 continue
             for here, there in ((written[0], found[0]), (begin, alone._generation_begins(turn, found))):
                 alike = _agreement(self._text[here : written[1]], alone._text[there:])
-                calls = self._text[here : here + alike]
-                if all(calls.count(name) >= times for name, times in called.items()):
-                    return self._token_around(here + alike)[0]
+                end = self._token_around(here + alike)[0]
+                calls, rest = self._text[here:end], alone._text[there + end - here :]
+                # Apriel writes the ids of calls only where a result follows: the calls go on behind the difference.
+                is_whole = not rest.strip() or _stops(self._template).match(rest)
+                if is_whole and all(calls.count(name) >= times for name, times in called.items()):
+                    return end
         return written[1]
 
     def _end_of_turn(self, turn: int, begin: int, end: int) -> int:

@@ -254,6 +254,23 @@ def test_results_of_tools_are_not_trained_on(name: str, thought: dict[str, str],
         assert all(part.startswith("<|channel|>final") for part in learnt[2:])
 
 
+@pytest.mark.parametrize("name", [name for name in _CALLING if name != "gptoss"])
+def test_result_behind_a_call_with_thought_and_content_is_not_trained_on(name: str, load: Load) -> None:
+    """gpt-oss refuses such a call."""
+    messages: list[Message] = [
+        {"role": "user", "content": "asked"},
+        {**_calls("Oslo"), "content": "so", "reasoning_content": "hm"},
+        {"role": "tool", "content": "seven", "name": "weather"},
+        {"role": "assistant", "content": "cold", "reasoning_content": "well"},
+    ]
+    try:
+        rendered = load(name)[0].render(Conversation(messages))
+    except Refused as refusal:
+        pytest.skip(refusal.reason)
+    learnt = [rendered.text[begin:end] for begin, end in rendered.spans]
+    assert ["Oslo" in part for part in learnt] == [True, False] and not any("seven" in part for part in learnt)
+
+
 def test_a_template_that_writes_only_the_first_of_several_calls_is_refused(load: Load) -> None:
     result: Message = {"role": "tool", "content": "seven", "name": "weather"}
     answer: Message = {"role": "assistant", "content": "cold"}

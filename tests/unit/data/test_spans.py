@@ -222,6 +222,24 @@ def test_token_that_opens_the_next_turn_is_trained_on_where_generation_stops_at_
     assert "Oslo" in learnt[0] and learnt[0].endswith("]<|observation|>") and learnt[1] == "\nd<|endoftext|>"
 
 
+def test_call_is_learnt_whole_where_ids_of_calls_are_written_before_results_only(
+    make_model: Callable[..., Path],
+) -> None:
+    """As in Apriel's templates: the same call without a result has no id."""
+    source = (
+        "{% for m in messages %}{% if m.tool_calls %}<|im_start|>assistant\n<tool_calls>[{% for c in m.tool_calls %}"
+        "{{ c.function | tojson }}{% if not loop.last %}, {% endif %}"
+        "{% endfor %}{% if not loop.last %} id{% endif %}]</tool_calls><|im_end|>\n"
+        "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    template = ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=source, eos_token=END)))
+    rendered = template.render(Conversation([user("a"), call("Oslo"), tool("7"), says("cold")]))
+    function = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+    learnt = [rendered.text[begin:end] for begin, end in rendered.spans]
+    assert learnt == [f"<tool_calls>[{function} id]</tool_calls>{END}", f"cold{END}"]
+
+
 letters = st.one_of(
     st.text(max_size=30),
     st.text(st.sampled_from(" \n\t\u00a0ab天é\u0301👩‍👩‍👧ﬁ<|>_▁"), max_size=20),
