@@ -181,6 +181,10 @@ class _Finder:
         if written is None:
             return None
         begin = self._generation_begins(turn, written)
+        if turn and self._messages[turn - 1]["role"] == "assistant":
+            # A template may write one header for answers that follow each other (Gemma 4, Apertus).
+            earlier = self._written_by(turn - 1)
+            begin = max(begin, min(earlier[1], written[0])) if earlier else begin
         end = self._result_begins(turn, begin, written)
         return self.with_stop((begin, self._end_of_turn(turn, begin, end)))
 

@@ -240,6 +240,21 @@ def test_call_is_learnt_whole_where_ids_of_calls_are_written_before_results_only
     assert learnt == [f"<tool_calls>[{function} id]</tool_calls>{END}", f"cold{END}"]
 
 
+def test_answer_of_weight_0_is_not_learnt_where_one_header_stands_for_two_answers(
+    make_model: Callable[..., Path],
+) -> None:
+    """As in Gemma 4's and Apertus' templates."""
+    source = (
+        "{% set turn = namespace(role='') %}{% for m in messages %}"
+        "{% if m.role != turn.role %}{{ '<|im_end|>' if turn.role }}<|im_start|>{{ m.role }}\n{% endif %}"
+        "{{ m.content }}{% set turn.role = m.role %}{% endfor %}"
+        "<|im_end|>{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    template = ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=source, eos_token=END)))
+    rendered = template.render(Conversation([user("a"), says("left out", train=False), says("learnt")]))
+    assert [rendered.text[begin:end] for begin, end in rendered.spans] == [f"learnt{END}"]
+
+
 letters = st.one_of(
     st.text(max_size=30),
     st.text(st.sampled_from(" \n\t\u00a0ab天é\u0301👩‍👩‍👧ﬁ<|>_▁"), max_size=20),
