@@ -93,6 +93,8 @@ class SkeletonRenderer:
 
     def _build(self, shape: Shape) -> _Skeleton | None:
         watch = self._environment.watch = _Watch(len(shape))
+        # No EOS is added behind an answer that ends with one.
+        watch.searched.update(self._template.stop_tokens)
         messages: list[Message] = [
             {"role": role, "content": _Watched(text, watch), "train": train}
             for (role, train), text in zip(shape, watch.placeholders, strict=True)

@@ -64,6 +64,15 @@ def test_fast_rendering_equals_the_template(
         assert fast == template.render(row)
 
 
+@pytest.mark.parametrize("name", [*FAST, "no_stop"])
+def test_eos_in_an_answer_is_not_doubled(
+    name: str, renderers: dict[str, tuple[ChatTemplate, SkeletonRenderer]]
+) -> None:
+    template, renderer = renderers[name]
+    row = conversation("q", f"a{template.tokenizer.eos}")
+    assert (renderer.render(row) or template.render(row)) == template.render(row)
+
+
 @pytest.mark.parametrize("name", FAST)
 def test_plain_rows_are_fast(name: str, renderers: dict[str, tuple[ChatTemplate, SkeletonRenderer]]) -> None:
     template, renderer = renderers[name]
