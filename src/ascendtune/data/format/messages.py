@@ -29,6 +29,7 @@ _ROLES = {
     "model": "assistant",
     "tool": "tool",
     "function": "tool",
+    "tool_response": "tool",
 }
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -59,7 +60,7 @@ def messages_of(value: Any) -> list[Message] | BadRow:
     if not isinstance(value, list):
         return BadRow("no messages", f"a list of turns is needed, this is {kind_of(value)}")
     messages: list[Message] = []
-    for number, turn in enumerate(value, 1):
+    for number, turn in enumerate(_with_calls_in_turns(value), 1):
         message = _message_of(turn, number)
         if isinstance(message, BadRow):
             return message
@@ -67,6 +68,19 @@ def messages_of(value: Any) -> list[Message] | BadRow:
         if message["role"] != "system" or message["content"].strip():
             messages.append(message)
     return messages
+
+
+def _with_calls_in_turns(turns: list[Any]) -> list[Any]:
+    """The turns; ms-swift's turns `tool_call`, each a call as JSON text, are calls of the assistant's turn before."""
+    found: list[Any] = []
+    for turn in turns:
+        if not isinstance(turn, dict) or turn.get("role") != "tool_call":
+            found.append(turn)
+            continue
+        answers = bool(found) and isinstance(found[-1], dict) and found[-1].get("role") == "assistant"
+        before = found.pop() if answers else {**turn, "role": "assistant", "content": None}
+        found.append({**before, "tool_calls": [*(before.get("tool_calls") or ()), listed(turn.get("content"))]})
+    return found
 
 
 def _message_of(turn: Any, number: int) -> Message | BadRow:
@@ -113,10 +127,11 @@ def _content_of(content: Any, number: int) -> str | BadRow:
 
 
 def _weighted(message: Message, turn: dict[str, Any], number: int) -> Message | BadRow:
-    """`weight` is OpenAI's key, `loss_weight` LLaMA-Factory's, `train` ascendtune's. Only assistant turns have one."""
+    """`weight` is OpenAI's key, `loss_weight` LLaMA-Factory's, `loss` and `loss_scale` are ms-swift's, `train`
+    ascendtune's. Only assistant turns have one."""
     if message["role"] != "assistant":
         return message
-    for key in ("weight", "loss_weight", "train"):
+    for key in ("weight", "loss_weight", "loss", "loss_scale", "train"):
         weight = turn.get(key)
         if weight is None:
             continue

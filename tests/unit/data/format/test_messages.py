@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -61,11 +62,24 @@ def test_parts_of_text_are_joined(key: str) -> None:
     assert _converted({"role": "user", "content": parts}, _ANSWER).messages[0]["content"] == "one two"
 
 
-@pytest.mark.parametrize("key", ["weight", "loss_weight", "train"])
+@pytest.mark.parametrize("key", ["weight", "loss_weight", "loss_scale", "loss", "train"])
 def test_weight_zero_takes_a_turn_out_of_the_loss(key: str) -> None:
-    zero = {**_ANSWER, key: False if key == "train" else 0}
-    made = _converted({**_USER, key: 0}, zero, _USER, {**_ANSWER, key: True if key == "train" else 1.0})
+    is_truth = key in ("loss", "train")
+    zero = {**_ANSWER, key: False if is_truth else 0}
+    made = _converted({**_USER, key: 0}, zero, _USER, {**_ANSWER, key: True if is_truth else 1.0})
     assert [message.get("train") for message in made.messages] == [None, False, None, None]
+
+
+@pytest.mark.parametrize("content", [None, "I look."])
+def test_tool_call_turns_of_ms_swift_are_calls_of_one_turn(content: str | None) -> None:
+    calls = [{"type": "function", "function": {"name": "weather", "arguments": {"city": city}}} for city in "ab"]
+    turns = [{"role": "tool_call", "content": json.dumps(call["function"]), "loss": False} for call in calls]
+    results = [{"role": "tool_response", "content": "7"}, {"role": "tool_response", "content": "9"}]
+    before = [] if content is None else [{"role": "assistant", "content": content}]
+    made = _converted(_USER, *before, *turns, *results, _ANSWER)
+    calling = {"role": "assistant", "content": content or "", "tool_calls": calls}
+    expected = calling if content else {**calling, "train": False}
+    assert made.messages == [_USER, expected, *({**each, "role": "tool"} for each in results), _ANSWER]
 
 
 @pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning"])
