@@ -114,6 +114,15 @@ class _Column:
         texts = self.texts
         return sum(map(_is_prose, texts)) > 0.5 * len(texts)
 
+    def holds_turns(self) -> bool:
+        """Whether its values are lists of messages."""
+        lists = [value for value in self.values if isinstance(value, list)]
+        return (
+            bool(lists)
+            and len(lists) == len(self.values)
+            and all(_are_turns(each, "role", "content") for each in lists)
+        )
+
     def is_truth(self) -> bool:
         return bool(self.values) and all(_is_truth(value) for value in self.values)
 
@@ -299,8 +308,12 @@ def _two_answers(prose: Sequence[_Column]) -> tuple[_Column | None, _Column | No
 
 def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -> Guess | None:
     answer = max((each for each in prose if each.is_named("answer")), key=_answer_score, default=None)
-    question = _best_question(prose, taken=(answer,) if answer else ())
+    asked = [each for each in columns if each.is_named("question") and each.holds_turns()]
+    question = asked[0] if asked else _best_question(prose, taken=(answer,) if answer else ())
     certain = bool(answer and question and question.is_named("question") and not _has_rival(answer, prose))
+    if question and question.is_named("system"):
+        # The question is in no column that is read.
+        certain = False
     passages = [value for each in columns if each.is_named("context") for value in each.values]
     if any(isinstance(each, list | dict) for each in passages):
         # No format puts them into a prompt.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.data.format.guess import guess, names_columns
+from ascendtune.data.format.guess import Guess, guess, names_columns
 
 
 def _rows(**columns: Any) -> list[dict[str, Any]]:
@@ -157,6 +157,24 @@ def test_a_context_is_not_proposed_as_the_answer() -> None:
         [{"context": f"The town has {i} schools.", "question": "How many?", "answers": {"text": [i]}} for i in range(9)]
     )
     assert made is None or "context" not in made.columns.values()
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_system_prompt_is_not_the_question(asks: bool) -> None:
+    """As in the post-training data of Nemotron, whose questions are lists of turns."""
+    turns = [{"role": "user", "content": "What is the capital of France?"}]
+    row = {"input": turns if asks else 7, "output": "It is Paris.", "system_prompt": "detailed thinking on"}
+    found = guess([row] * 3)
+    assert found is not None
+    if not asks:
+        assert not found.certain
+        return
+    assert found == Guess(
+        "conversations",
+        "prompt_completion",
+        {"prompt": "input", "completion": "output", "system": "system_prompt"},
+        certain=True,
+    )
 
 
 @pytest.mark.parametrize("written", [lambda value: value, json.dumps], ids=["objects", "text"])
