@@ -17,8 +17,8 @@ Role = Literal["question", "answer", "chosen", "rejected", "label", "system", "c
 # Russian, Romanian, Polish, Czech, Turkish, Scandinavian, Finnish, Indonesian, Arabic, Chinese, Japanese, Korean.
 _NAMES: dict[Role, str] = {
     "question": """
-        question questions query prompt instruction instructions user human customer request ask asked input source
-        problem task message inquiry enquiry q src
+        question questions query prompt instruction instructions user human customer request ask asked input inputs
+        source problem task message inquiry enquiry q src
         frage fragen kundenfrage fragetext anfrage kundenanfrage problembeschreibung aufgabe anweisung kunde kunden
         nutzer eingabe
         demande requête consigne client pregunta preguntas consulta instrucción pergunta instrução domanda richiesta
@@ -26,8 +26,8 @@ _NAMES: dict[Role, str] = {
         întrebare intrebare pytanie otázka otazka soru fråga spørgsmål kysymys pertanyaan سؤال
         问题 提问 问 指令 输入 用户 题目 問題 質問 入力 指示 질문 지시 입력""",
     "answer": """
-        answer answers response responses reply replies completion output assistant bot gpt agent target solution
-        result resolution a tgt generation
+        answer answers response responses reply replies completion output assistant bot gpt agent target targets
+        solution result resolution a tgt generation
         antwort antworten antworttext lösung loesung lösungsvorschlag loesungsvorschlag ausgabe erwiderung
         réponse reponse sortie respuesta respuestas solución resposta saída risposta soluzione antwoord
         ответ ответы решение

@@ -33,6 +33,11 @@ CERTAIN: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
         "prompt_completion",
         {"prompt": "userPrompt", "completion": "agentReply"},
     ),
+    "flan": (
+        {"inputs": "Translate {} now", "targets": "Done with {}, yes", "language": "English"},
+        "prompt_completion",
+        {"prompt": "inputs", "completion": "targets"},
+    ),
     "good and bad": (
         {"question": "What is {}?", "good": "It is {}.", "bad": "No idea {}"},
         "preference",
