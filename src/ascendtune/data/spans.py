@@ -27,12 +27,7 @@ from ascendtune.data.tokenizer import Tokenizer
 # Unicode's noncharacters: templates do not contain them, and data rarely does.
 _BORDERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
-_AFTER: Mapping[str, tuple[str, ...]] = {
-    "system": ("user",),
-    "user": ("assistant",),
-    "assistant": ("user", "tool"),
-    "tool": ("assistant", "tool"),
-}
+_AFTER: Mapping[str, tuple[str, ...]] = {"system": ("user",), "user": ("assistant",), "assistant": ("user",)}
 # Conversations up to this length are always rendered whole.
 _MANY_MESSAGES = 64
 # Turns over all renderings of one conversation: about ten seconds.
@@ -181,14 +176,14 @@ class _Finder:
         if written is None:
             return None
         begin = self._generation_begins(turn, written)
-        if turn and self._messages[turn - 1]["role"] == "assistant":
-            # A template may write one header for answers that follow each other (Gemma 4, Apertus).
+        if turn and begin < written[0] and self._messages[turn - 1]["role"] in ("assistant", "tool"):
+            # A template may write one header for what follows each other (Gemma 4, Apertus).
             earlier = self._written_by(turn - 1)
-            begin = max(begin, min(earlier[1], written[0])) if earlier else begin
+            begin = written[0] if earlier and begin < earlier[1] else begin
         end = self._result_begins(turn, begin, written)
         return self.with_stop((begin, self._end_of_turn(turn, begin, end)))
 
-    def require_turns(self, roles: Collection[str] = ("system", "user", "assistant")) -> None:
+    def require_turns(self, roles: Collection[str] = ("system", "user", "assistant", "tool")) -> None:
         """Refuse a conversation of which the template omits a turn.
 
         Raises:
@@ -355,8 +350,9 @@ def _text_unlike(text: str) -> str:
 
 def _with_other_text(message: Message, other_text: str) -> Iterator[Message]:
     """The message with another content: first as a plain answer, then, for tool calls, within the same calls."""
-    plain: Message = {"role": message["role"], "content": other_text}
-    yield plain
+    # A tool's result has the id of its call, without which a template may refuse it.
+    kept: Message = message if message["role"] == "tool" else {"role": message["role"]}
+    yield {**kept, "content": other_text}
     if calls := message.get("tool_calls"):
         other: Message = {
             **message,

@@ -320,6 +320,26 @@ def test_function_that_is_called_often_is_looked_for_once() -> None:
     assert counted == ["weather"]
 
 
+@pytest.mark.parametrize("writes", [True, False])
+def test_result_of_a_call_in_an_answers_text_is_refused_where_it_is_left_out(
+    writes: bool, make_model: Callable[..., Path]
+) -> None:
+    """Gemma 4's template writes results beside calls only."""
+    header = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    kept = "true" if writes else "m.role != 'tool'"
+    prompt = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    source = f"{{% for m in messages if {kept} %}}{header}{{% endfor %}}{prompt}"
+    template = ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=source, eos_token=END)))
+    conversation = Conversation([user("a"), says("[weather(city='Oslo')]"), tool("7"), says("cold")])
+    if not writes:
+        with pytest.raises(Refused, match="omits turn 3"):
+            template.render(conversation)
+        return
+    rendered = template.render(conversation)
+    learnt = [rendered.text[begin:end] for begin, end in rendered.spans]
+    assert learnt == [f"[weather(city='Oslo')]{END}", f"cold{END}"]
+
+
 @pytest.mark.parametrize("thought", ["", "<think>\nIt rains.\n</think>\n\n", "It rains.</think>"])
 def test_thought_left_out_by_the_template_is_refused(thought: str, make_model: Callable[..., Path]) -> None:
     """The templates of DeepSeek-R1's distilled models remove a thought from the content of every turn."""

@@ -52,7 +52,8 @@ def checked(messages: list[Message], tools: list[dict[str, Any]] | None = None) 
         return BadRow("no messages", "the list is empty")
     for number, message in enumerate(messages, 1):
         role = message["role"]
-        if role == "tool" and not _follows_call(messages[: number - 1]):
+        # The call may be written in the text of the answer before.
+        if role == "tool" and (number == 1 or messages[number - 2]["role"] not in ("assistant", "tool")):
             return BadRow("wrong order of turns", f"turn {number} answers a tool call that does not exist")
         # An earlier answer may be empty: the model ends its turn at once.
         may_be_empty = role == "tool" or (role == "assistant" and number < len(messages))
@@ -63,12 +64,6 @@ def checked(messages: list[Message], tools: list[dict[str, Any]] | None = None) 
     if not any(message["role"] == "assistant" and message.get("train", True) for message in messages):
         return BadRow("no label", "every assistant turn has weight 0")
     return Conversation(messages, tools)
-
-
-def _follows_call(earlier: list[Message]) -> bool:
-    """Whether a tool's result may come next: after calls, or after another result."""
-    before = earlier[-1] if earlier else None
-    return before is not None and (before["role"] == "tool" or bool(before.get("tool_calls")))
 
 
 def listed(value: Any) -> Any:
