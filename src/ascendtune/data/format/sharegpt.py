@@ -24,6 +24,8 @@ _ROLES = {
     "function_response": "tool",
 }
 
+_XTUNER = {"system", "input", "output", "output_with_loss"}
+
 
 def matches(columns: Collection[str]) -> bool:
     return "conversations" in columns
@@ -44,7 +46,8 @@ def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
 
 
 def _single_turns(turns: list[Any]) -> list[Any]:
-    """The turns; `{human, assistant}`, a question and its answer in one, become two; texts are said in turn.
+    """The turns; `{human, assistant}` and XTuner's `{system, input, output}`, a question and its answer in one, become
+    two; texts are said in turn.
 
     After the last answer such a list may go on with what nobody answers: it has no label, and is left out.
     """
@@ -55,6 +58,10 @@ def _single_turns(turns: list[Any]) -> list[Any]:
     for turn in turns:
         if isinstance(turn, dict) and turn.keys() == {"human", "assistant"}:
             found += [{"from": speaker, "value": turn[speaker]} for speaker in ("human", "assistant")]
+        elif isinstance(turn, dict) and {"input", "output"} <= turn.keys() <= _XTUNER:
+            found += [{"from": "system", "value": turn["system"]}] if turn.get("system") else []
+            found.append({"from": "human", "value": turn["input"]})
+            found.append({"from": "gpt", "value": turn["output"], "loss": turn.get("output_with_loss")})
         else:
             found.append(turn)
     return found

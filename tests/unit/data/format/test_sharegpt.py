@@ -92,6 +92,15 @@ def test_a_question_and_its_answer_in_one_turn_are_two() -> None:
     assert [message["role"] for message in made.messages] == ["user", "assistant"] * 2
 
 
+def test_turns_of_xtuner_are_question_and_answer() -> None:
+    turns = [{"system": "s", "input": "q", "output": "a", "output_with_loss": False}, {"input": "r", "output": "b"}]
+    made = convert({"conversations": turns})
+    assert isinstance(made, Conversation)
+    said = [(message["role"], message["content"], message.get("train", True)) for message in made.messages]
+    first = [("system", "s", True), ("user", "q", True), ("assistant", "a", False)]
+    assert said == [*first, ("user", "r", True), ("assistant", "b", True)]
+
+
 def test_texts_without_speakers_are_said_in_turn() -> None:
     """LIMA's conversations."""
     made = convert({"conversations": ["q", "a", "more", "b"]})
