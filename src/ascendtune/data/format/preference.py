@@ -72,12 +72,13 @@ def _of_openai(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_prompt(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row; with `question` as the prompt where there is no other and the answer does not bring one."""
-    if row.get("question") is None or any(row.get(name) is not None for name in PROMPT_WORDS if name != "system"):
+    """The row; with `question` or `input` as the prompt where there is no other and the answer does not bring one."""
+    given = [name for name in ("question", *PROMPT_WORDS) if name != "system" and row.get(name) is not None]
+    if given not in (["question"], ["input"]):
         return row
     found = answered(row, "chosen")
     brings_prompt = isinstance(found, Conversation) and any(each["role"] == "user" for each in found.messages)
-    return row if brings_prompt else {**row, "prompt": row["question"]}
+    return row if brings_prompt else {**row, "prompt": row[given[0]], "input": None}
 
 
 def _number(value: Any) -> float | BadRow:

@@ -99,6 +99,16 @@ def test_every_form_is_the_same_pair(name: str) -> None:
     assert convert(row) == Pair(Conversation([*prompt, GOOD]), Conversation([*prompt, POOR]))
 
 
+@pytest.mark.parametrize("name", ["question", "input"])
+def test_question_may_be_called_question_or_input(name: str) -> None:
+    made = convert({name: "q", "system": "s", "chosen": "a", "rejected": "b"})
+    assert isinstance(made, Pair)
+    assert [message["content"] for message in made.chosen.messages] == ["s", "q", "a"]
+    turns = [{"role": "user", "content": "r"}, {"role": "assistant", "content": "a"}]
+    made = convert({name: "q", "chosen": turns, "rejected": [turns[0], {"role": "assistant", "content": "b"}]})
+    assert isinstance(made, Pair) and [message["content"] for message in made.chosen.messages] == ["r", "a"]
+
+
 def test_a_missing_answer_of_openai_is_named_by_its_side() -> None:
     row = {"input": {"messages": [USER]}, "preferred_output": [GOOD], "non_preferred_output": None}
     made = convert(row)
