@@ -200,9 +200,12 @@ def _not_utf8(path: Path, line: int, column: int, content: bytes, at: int) -> Da
 
 
 _MARKDOWN = (".md", ".markdown")
-SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".txt", *_MARKDOWN)
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".txt", *_MARKDOWN)
 _PACKED = (".zst", ".xz", ".bz2", ".lz4", ".br", ".7z", ".zip")
-_NOT_DATA = re.compile(r"(?i)readme|licen[cs]e|requirements|dataset_(info|infos|dict)\.json|state\.json")
+_NOT_DATA = re.compile(
+    r"(?i)readme|licen[cs]e|requirements|dataset_(info|infos|dict)\.json|state\.json|cache-.*\.arrow"
+)
+"""With the results of `map` and `filter` that datasets keeps beside the data of `save_to_disk`."""
 _SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")
 
 

@@ -45,7 +45,7 @@ def rows_of_file(path: Path, encoding: Encoding = "auto", *, header: bool = True
             rows = rows_of_markdown(path, encoding)
         case ".txt":
             rows = rows_of_text(path, encoding)
-        case ".parquet":
+        case ".parquet" | ".arrow":
             rows = rows_of_parquet(path)
         case _:
             rows = rows_of_json(path, encoding)

@@ -1,4 +1,4 @@
-"""Rows of tables: CSV, TSV and Parquet; and of text and Markdown files, whose one column is `text`."""
+"""Rows of tables: CSV, TSV, Parquet and Arrow; and of text and Markdown files, whose one column is `text`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ascendtune.core.errors import DataError, MachineError
 from ascendtune.data.conversation import RawRow, Source
 from ascendtune.data.encoding import Encoding
-from ascendtune.data.files import opened, read_lines, read_text
+from ascendtune.data.files import data_suffix, opened, read_lines, read_text
 
 _LONGEST_FIELD = 2**31 - 1
 
@@ -137,29 +137,33 @@ def rows_of_markdown(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow
         yield RawRow({"text": text}, Source(path), 1)
 
 
+_ROWS_OF_A_BATCH = 1024
+
+
 class _NumberedSource(Source):
-    """Parquet has no lines."""
+    """Parquet and Arrow have no lines."""
 
     def place(self, number: int) -> str:
         return f"{self.path}, row {number}"
 
 
 def rows_of_parquet(path: Path) -> Iterator[RawRow]:
-    """All rows, numbered from 1.
+    """All rows of a Parquet file, or of an Arrow file (.arrow), as datasets' `save_to_disk` writes it; numbered from 1.
 
     A null inside a column is left out: a column has the keys of all rows, so it stands for a key that a row does not
     have. A tool call would have every argument of every tool.
 
     Raises:
-        DataError: the file is damaged or not Parquet.
+        DataError: the file is damaged or in another format.
         MachineError: pyarrow is not installed.
     """
+    is_arrow = data_suffix(path) == ".arrow"
+    kind = "Arrow" if is_arrow else "Parquet"
     try:
         import pyarrow
-        import pyarrow.parquet
     except ImportError as error:
         raise MachineError(
-            "reading Parquet needs pyarrow",
+            f"reading {kind} needs pyarrow",
             code="package-missing",
             remedy="pip install 'ascendtune[train]'",
             where=path,
@@ -167,18 +171,31 @@ def rows_of_parquet(path: Path) -> Iterator[RawRow]:
     source, number = _NumberedSource(path), 0
     with opened(path) as file:
         try:
-            for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=1024):
+            for batch in _arrow_batches(file) if is_arrow else _parquet_batches(file):
                 for values in _values_of(batch, source, number + 1):
                     number += 1
                     yield RawRow(values, source, number)
         # pyarrow raises OSError for a corrupt page.
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(
-                f"the Parquet file is damaged: {str(error).splitlines()[0]}",
-                code="parquet-damaged",
+                f"the {kind} file is damaged: {str(error).splitlines()[0]}",
+                code=f"{kind.lower()}-damaged",
                 remedy="copy or download it again",
                 where=path,
             ) from error
+
+
+def _parquet_batches(file: IO[bytes]) -> Iterator[Any]:
+    from pyarrow.parquet import ParquetFile
+
+    yield from ParquetFile(file).iter_batches(batch_size=_ROWS_OF_A_BATCH)
+
+
+def _arrow_batches(file: IO[bytes]) -> Iterator[Any]:
+    from pyarrow import ipc
+
+    for batch in ipc.open_stream(file):
+        yield from (batch.slice(at, _ROWS_OF_A_BATCH) for at in range(0, batch.num_rows, _ROWS_OF_A_BATCH))
 
 
 def _values_of(batch: Any, source: Source, first: int) -> list[dict[str, Any]]:

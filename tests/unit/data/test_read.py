@@ -133,6 +133,33 @@ def test_parquet_rows_are_numbered(tmp_path: Path) -> None:
     assert [row.place for row in _read(path)] == [f"{path}, row {number}" for number in (1, 2, 3)]
 
 
+def _saved_to_disk(directory: Path, rows: list[dict[str, Any]]) -> bytes:
+    """What `Dataset.save_to_disk` writes, and the cache of a later `map`; returns the bytes of its data file."""
+    import pyarrow.ipc
+
+    directory.mkdir(parents=True)
+    table = pyarrow.Table.from_pylist(rows)
+    for name, part in (("data-00000-of-00001.arrow", table), ("cache-1f2e3d4c5b6a7988.arrow", table.slice(0, 1))):
+        with pyarrow.ipc.new_stream(directory / name, table.schema) as stream:
+            stream.write_table(part, max_chunksize=2)
+    for name in ("dataset_info.json", "state.json"):
+        (directory / name).write_text("{}")
+    return (directory / "data-00000-of-00001.arrow").read_bytes()
+
+
+def test_directories_of_save_to_disk_are_read(tmp_path: Path) -> None:
+    rows = [{"n": number, "turn": {"said": str(number)} if number else {"other": "x"}} for number in range(5)]
+    content = _saved_to_disk(tmp_path / "saved" / "train", rows)
+    _saved_to_disk(tmp_path / "saved" / "test", rows[:1])
+    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    found = list(_read(tmp_path / "saved"))
+    assert [row.values for row in found] == rows
+    assert found[4].place == f"{tmp_path / 'saved' / 'train' / 'data-00000-of-00001.arrow'}, row 5"
+    cut = tmp_path / "cut.arrow"
+    cut.write_bytes(content[:-100])
+    assert _refused(cut).code == "arrow-damaged"
+
+
 def test_a_key_that_other_parquet_rows_have_is_absent(tmp_path: Path) -> None:
     """A tool call of one row would be trained on with the arguments of the others."""
     rows = [
