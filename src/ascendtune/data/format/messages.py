@@ -35,6 +35,9 @@ _ROLES = {
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """Names of a turn's thoughts, as transformers reads them: `thinking` is gpt-oss's, `reasoning` that of vLLM."""
 
+_TEXTS = ("text", "input_text", "output_text")
+"""Types of parts; the latter two are those of OpenAI's Responses."""
+
 
 def matches(columns: Collection[str]) -> bool:
     return "messages" in columns
@@ -117,7 +120,7 @@ def _content_of(content: Any, number: int) -> str | BadRow:
     texts = []
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind != "text":
+        if kind not in _TEXTS:
             return BadRow("not only text", f"turn {number} has a part of type {kind!r}; only text is supported")
         text = part.get("text") if part.get("text") is not None else part.get("value")
         if not is_text(text):

@@ -89,6 +89,14 @@ def test_thoughts_have_the_names_that_transformers_reads(key: str) -> None:
     assert made.messages[1] == {**_ANSWER, "reasoning_content": "hm"}
 
 
+def test_parts_of_openais_responses_are_text() -> None:
+    asked = [{"type": "input_text", "text": "q"}]
+    made = _converted(
+        {"role": "user", "content": asked}, {**_ANSWER, "content": [{"type": "output_text", "text": "a"}]}
+    )
+    assert [message["content"] for message in made.messages] == ["q", "a"]
+
+
 def test_nulls_from_parquet_are_absent() -> None:
     filled = {"name": None, "tool_calls": None, "reasoning_content": None, "weight": None}
     assert _converted({**_USER, **filled}, {**_ANSWER, **filled}, tools=None).messages == [_USER, _ANSWER]
