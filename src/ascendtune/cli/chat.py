@@ -159,7 +159,7 @@ class _Conversation:
         if answer is None:
             self._messages.pop()
         else:
-            self._messages.append({"role": "assistant", "content": answer})
+            self._messages.append(answer)
 
     def _save(self, name: str) -> None:
         from ascendtune.core.errors import AscendtuneError, InputError, translated_disk_errors
@@ -300,21 +300,29 @@ def _is_waiting(seconds: float) -> bool:
 
 def _answer(
     engine: Engine, messages: list[Message], max_new_tokens: int, temperature: float, top_p: float, seed: int
-) -> str | None:
-    """Print the answer as it is generated; Ctrl-C ends it early. None if the template rejects the conversation."""
+) -> Message | None:
+    """Print the answer as it is generated, on a terminal with its thought; Ctrl-C ends it early. None if the template
+    rejects the conversation."""
+    from ascendtune.cli.terminal import paint
     from ascendtune.core.errors import InputError
 
     pieces: list[str] = []
+    thoughts: list[str] = []
+
+    def think(piece: str) -> None:
+        thoughts.append(piece)
+        if sys.stdout.isatty():
+            print(paint(piece, "dim"), end="", flush=True)
 
     def show(piece: str) -> None:
         # The template leaves a space or line break before the first word of some answers.
         shown = piece if pieces else piece.lstrip()
         if shown:
+            print("\n\n" if thoughts and not pieces and sys.stdout.isatty() else "", shown, sep="", end="", flush=True)
             pieces.append(shown)
-            print(shown, end="", flush=True)
 
     try:
-        engine.stream(messages, show, max_new_tokens, temperature=temperature, top_p=top_p, seed=seed)
+        engine.stream(messages, show, max_new_tokens, temperature=temperature, top_p=top_p, seed=seed, on_thought=think)
     except KeyboardInterrupt:
         if not sys.stdin.isatty():
             raise
@@ -324,4 +332,7 @@ def _answer(
         complain(error)
         return None
     print(flush=True)
-    return "".join(pieces).rstrip()
+    answer: Message = {"role": "assistant", "content": "".join(pieces).rstrip()}
+    if thoughts:
+        answer["reasoning_content"] = "".join(thoughts)
+    return answer

@@ -15,6 +15,7 @@ from ascendtune.cli.run_names import complete_weights, model_named
 
 if TYPE_CHECKING:
     from ascendtune.data.conversation import Message
+    from ascendtune.infer.answer import Answer
     from ascendtune.infer.prompts import Prompt
 
 
@@ -52,11 +53,13 @@ def generate(
     ascendtune generate runs/alpaca-qwen --file rows.jsonl --json > answers.jsonl
 
     Prompts use the chat template of training. Rows have `prompt`, `messages`, or any format of training data; the last
-    answer in a row is not part of the prompt, and is printed as `expected` by --json.
+    answer in a row is not part of the prompt, and is printed as `expected` by --json. A thought that special tokens set
+    apart (gpt-oss, Gemma 4) is not printed; --json has it as `reasoning_content`.
     """
-    from ascendtune.cli.complain import suggest_next
+    from ascendtune.cli.complain import suggest_next, warn
     from ascendtune.cli.progress import Progress
     from ascendtune.core import log
+    from ascendtune.core.units import count_of
     from ascendtune.infer.engine import load
 
     log.set_up(quiet=quiet)
@@ -65,7 +68,7 @@ def generate(
         with progress.counting("loading the model"):
             named = model_named(model, trust_remote_code=trust_remote_code)
             engine = load(named, template=template, trust_remote_code=trust_remote_code)
-        answers = engine.generate(
+        answers = engine.answers(
             [each.messages for each in prompts],
             max_new_tokens,
             temperature=temperature,
@@ -76,7 +79,9 @@ def generate(
             progress=lambda done, total: progress.show("answers", done, total),
         )
     for asked, answer in zip(prompts, answers, strict=True):
-        print(_json_line(asked, answer) if as_json else answer)
+        print(_json_line(asked, answer) if as_json else answer.text)
+    if unfinished := sum(bool(each.thought) and not each.text for each in answers):
+        warn(f"{count_of(unfinished, 'answer')} ended within the thought; set --max-new-tokens higher")
     suggest_next(f"ascendtune chat {shlex.quote(model)}")
 
 
@@ -106,8 +111,9 @@ def _prompts(prompt: str | None, file: Path | None, system: str | None) -> list[
     return [Prompt(messages)]
 
 
-def _json_line(asked: Prompt, answer: str) -> str:
-    given = {} if asked.expected is None else {"expected": asked.expected}
+def _json_line(asked: Prompt, answer: Answer) -> str:
+    given = {"reasoning_content": answer.thought} if answer.thought else {}
+    given |= {} if asked.expected is None else {"expected": asked.expected}
     # Characters that the stream cannot encode are escaped, so that the answer is not changed.
     is_unicode = sys.stdout.encoding.lower().startswith("utf")
-    return json.dumps({"messages": asked.messages, "answer": answer, **given}, ensure_ascii=not is_unicode)
+    return json.dumps({"messages": asked.messages, "answer": answer.text, **given}, ensure_ascii=not is_unicode)

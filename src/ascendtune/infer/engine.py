@@ -28,6 +28,7 @@ from ascendtune.hub.download import fetch_weights
 from ascendtune.hub.model_config import require_rows_for_tokens
 from ascendtune.hub.trained import base_of_adapter, is_reward_model, weights_of_run
 from ascendtune.hub.verify import check_model_directory, require_unquantised
+from ascendtune.infer.answer import Answer, AnswerMarks
 
 if TYPE_CHECKING:
     from ascendtune.infer.transformers import TransformersModel
@@ -70,8 +71,15 @@ class Engine:
         end = template.turn_end
         # The end of a turn may be text that is not a single token of this tokenizer.
         self._stop_text = end if end is not None and end not in tokenizer.added_tokens else None
+        self._marks = AnswerMarks.of(template)
 
     def generate(
+        self, conversations: Sequence[Sequence[Message]], max_new_tokens: int = 256, **options: Any
+    ) -> list[str]:
+        """The texts of `answers`, which has the same options."""
+        return [each.text for each in self.answers(conversations, max_new_tokens, **options)]
+
+    def answers(
         self,
         conversations: Sequence[Sequence[Message]],
         max_new_tokens: int = 256,
@@ -82,7 +90,7 @@ class Engine:
         batch_size: int = 32,
         tools: Sequence[list[dict[str, Any]] | None] | None = None,
         progress: Callable[[int, int], None] | None = None,
-    ) -> list[str]:
+    ) -> list[Answer]:
         """One answer for each conversation, in order, without surrounding white space.
 
         Args:
@@ -100,7 +108,7 @@ class Engine:
             raise _out_of_range("batch_size", batch_size, "1 or more")
         offered = tools or [None] * len(conversations)
         prompts = [self._prompt(each, offer) for each, offer in zip(conversations, offered, strict=True)]
-        answers = [""] * len(prompts)
+        answers = [Answer("")] * len(prompts)
         # Prompts of similar length need the least padding.
         order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
         for start in range(0, len(order), batch_size):
@@ -116,7 +124,7 @@ class Engine:
                 is_ended=self._is_ended if self._stop_text else None,
             )
             for number, ids in zip(batch, results, strict=True):
-                answers[number] = self._text(ids).strip()
+                answers[number] = self._answer(ids)
             if progress is not None:
                 progress(start + len(batch), len(order))
         return answers
@@ -130,27 +138,31 @@ class Engine:
         temperature: float = 0.0,
         top_p: float = 1.0,
         seed: int = 0,
+        on_thought: Callable[[str], None] | None = None,
     ) -> str:
-        """`generate` for one conversation; `on_text` gets the answer piece by piece, in whole characters."""
+        """`generate` for one conversation; `on_text` gets the answer piece by piece, in whole characters, and
+        `on_thought` the thought before it."""
         _require_in_range(max_new_tokens, temperature, top_p)
         stop_ids = self.template.stop_ids
         tokens: list[int] = []
-        shown = ""
+        shown = Answer("")
 
-        def show(text: str) -> None:
+        def show(parts: Answer) -> None:
             nonlocal shown
-            if len(text) > len(shown):
-                on_text(text[len(shown) :])
-                shown = text
+            if on_thought and len(parts.thought) > len(shown.thought):
+                on_thought(parts.thought[len(shown.thought) :])
+            if len(parts.text) > len(shown.text):
+                on_text(parts.text[len(shown.text) :])
+            shown = max(shown, parts, key=lambda each: len(each.thought) + len(each.text))
 
         def on_token(token: int) -> None:
             if token in stop_ids:
                 return
             tokens.append(token)
             # tokenizers' DecodeStream raises where the bytes of several tokens are no character.
-            text = self.tokenizer.decode(tokens, skip_special_tokens=True)
+            text = self._decoded(tokens)
             if not text.endswith(_NO_CHARACTER):
-                show(self._without_end(text))
+                show(self._parts(self._without_end(text), is_whole=False))
 
         [ids] = self.model.generate(
             [self._prompt(messages, None)],
@@ -163,9 +175,8 @@ class Engine:
             is_ended=self._is_ended if self._stop_text else None,
             on_token=on_token,
         )
-        text = self._text(ids)
-        show(text)
-        return text.strip()
+        show(self._parts(self._until_end(self._decoded(ids)), is_whole=True))
+        return self._answer(ids).text
 
     def _prompt(self, messages: Sequence[Message], tools: list[dict[str, Any]] | None) -> list[int]:
         try:
@@ -186,13 +197,23 @@ class Engine:
         """The part of `text` that can be shown: it stops before what is, or may become, the textual end of a turn."""
         end = self._stop_text
         if end is None or end in text:
-            return text.partition(end)[0] if end else text
+            return self._until_end(text)
         begins = range(max(0, len(text) - len(end)), len(text) + 1)
         return text[: next(begin for begin in begins if end.startswith(text[begin:]))]
 
-    def _text(self, ids: Sequence[int]) -> str:
-        text = self.tokenizer.decode(ids, skip_special_tokens=True)
+    def _answer(self, ids: Sequence[int]) -> Answer:
+        parts = self._parts(self._until_end(self._decoded(ids)), is_whole=True)
+        return Answer(parts.text.strip(), parts.thought)
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        # Special tokens may tell the thought from the answer.
+        return self.tokenizer.decode(ids, skip_special_tokens=self._marks is None)
+
+    def _until_end(self, text: str) -> str:
         return text.partition(self._stop_text)[0] if self._stop_text else text
+
+    def _parts(self, text: str, *, is_whole: bool) -> Answer:
+        return self._marks.split(text, is_whole=is_whole) if self._marks else Answer(text)
 
 
 def _require_in_range(max_new_tokens: int, temperature: float, top_p: float) -> None:
