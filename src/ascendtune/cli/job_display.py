@@ -36,7 +36,7 @@ JobId = Annotated[
     str,
     typer.Argument(
         metavar="JOB",
-        help="Name or id of the job, or the beginning of its id.",
+        help="Name or id of the job, or the last four letters of its id.",
         show_default=False,
         autocompletion=complete,
     ),

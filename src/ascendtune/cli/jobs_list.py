@@ -23,9 +23,9 @@ def list_jobs(
     ascendtune jobs list
     ascendtune jobs list --all --json
 
-    The other commands take a job's name, its id, or the beginning or last four letters of the id. State "lost": the
-    job's process ended without a record; "unknown": it runs on another machine; "silent": no rank has reported progress
-    for several times as long as a step takes.
+    The other commands take a job's name, its id, or the last four letters of the id. State "lost": the job's process
+    ended without a record, as after a kill or a restart of the machine; "unknown": it runs on another machine;
+    "silent": no rank has reported progress for several times as long as a step takes.
     """
     from ascendtune.job.record import state_of
     from ascendtune.job.registry import jobs

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def stop(
     job: JobId,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; without a terminal nothing is asked.")] = False,
     # A large checkpoint takes minutes on a file server.
     grace: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long a checkpoint may take.")] = 300,
 ) -> int:
@@ -46,7 +46,7 @@ def stop(
         return 0
     print(f"{found.id}: {state_in_words(found)}, {count_of(len(processes), 'process', 'processes')}, {found.run_dir}")
     print(processes_in_lines(processes), flush=True)
-    if not _agreed(yes):
+    if not yes and sys.stdin.isatty() and not typer.confirm("Stop it?"):
         return 1
     with Progress(sys.stderr) as progress:
         try:
@@ -60,15 +60,6 @@ def stop(
             print(f"not waited for: {found.id} may still be writing a checkpoint", file=sys.stderr)
             raise
     return _told(found, result)
-
-
-def _agreed(yes: bool) -> bool:
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        print("nothing is done: add --yes", file=sys.stderr)
-        return False
-    return typer.confirm("Stop it?")
 
 
 def _told(job: Job, result: StopResult) -> int:

@@ -21,6 +21,7 @@ from ascendtune.core.errors import AscendtuneError, InputError, MachineError, tr
 from ascendtune.core.files import ask_disk, parsed_record, read_record, write_json
 from ascendtune.core.log import warn
 from ascendtune.core.mask import command_without_secrets
+from ascendtune.core.suggest import did_you_mean
 from ascendtune.job.record import Job, state_of
 from ascendtune.job.spec import JobSpec
 
@@ -168,7 +169,8 @@ def reread(job: Job) -> Job:
 
 
 def find(text: str, *, newest: bool = False) -> Job:
-    """The job that `text` means: its id, its name, the last letters of its id, the beginning of any, or its run's path.
+    """The job that `text` means: its name, its id or what begins it with the whole name, the id's last four letters, or
+    its run's path.
 
     Where several fit and one of them runs, it is that one.
 
@@ -181,8 +183,8 @@ def find(text: str, *, newest: bool = False) -> Job:
     known = list(jobs())
     fitting = (
         [job for job in known if text in (job.id, job.name)]
-        or [job for job in known if text and job.id.startswith(text)]
-        or [job for job in known if text and job.id.rpartition("-")[2].startswith(text)]
+        or [job for job in known if text.startswith(f"{job.name}-") and job.id.startswith(text)]
+        or [job for job in known if text == job.id.rpartition("-")[2]]
         or [job for job in known if text and job.run_dir in (Path(text).absolute(), Path(text).resolve())]
     )
     if len(fitting) > 1 and (running := [job for job in fitting if state_of(job) == "running"]):
@@ -192,9 +194,10 @@ def find(text: str, *, newest: bool = False) -> Job:
     if len(fitting) == 1:
         return fitting[0]
     if not fitting:
-        raise InputError(
-            f"there is no job '{text}'", code="unknown-job", remedy="`ascendtune jobs list --all` shows them"
-        )
+        begun = [job.id for job in known if text and job.id.startswith(text)]
+        remedy = did_you_mean(begun[-1] if begun else text, {name for job in known for name in (job.name, job.id)})
+        remedy = f"{remedy} `ascendtune jobs list --all` shows them".lstrip()
+        raise InputError(f"there is no job '{text}'", code="unknown-job", remedy=remedy)
     named = ", ".join(job.id for job in fitting[-5:])
     more = "…, " if len(fitting) > 5 else ""
     raise InputError(

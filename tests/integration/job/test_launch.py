@@ -118,7 +118,7 @@ def test_a_detached_job_outlives_its_terminal_and_is_followed_and_stopped() -> N
     assert looked.returncode == 0 and looked.stdout.startswith("ranks 0, 1: running for "), looked.stderr
     words = [*_ASCENDTUNE, "jobs", "logs", "tick", "-f"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as follower:
-        stopped = _run("jobs", "stop", "tick", "--yes")
+        stopped = _run("jobs", "stop", "tick")
         out, _ = follower.communicate(timeout=30)
     assert stopped.returncode == 0, stopped.stderr
     assert f"{job.id} has ended: every process is gone\n" in stopped.stdout

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -171,14 +172,16 @@ def test_logs_that_are_not_there_are_told_as_that(called: Called, tmp_path: Path
     assert called("logs", other.id, "-f", "--rank", "0") == (1, "", gone.replace("rank 1", "rank 0"))
 
 
-def test_stop_asks_first_and_ends_nothing_without_an_answer(called: Called, tmp_path: Path) -> None:
+def test_stop_on_a_terminal_asks_first(called: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO("n\n"))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     with subprocess.Popen(["sleep", "60"]) as innocent:
         stat = procfs.stat_of(innocent.pid)
         assert stat is not None
         job = _job(tmp_path, "a", pid=stat.pid, start_ticks=stat.start_ticks, kind="cpu")
-        code, out, err = called("stop", job.id)
+        code, out, _ = called("stop", job.id)
         assert code == 1 and f"{job.id}: running, 1 process, " in out and "sleep 60" in out
-        assert err == "nothing is done: add --yes\n" and innocent.poll() is None
+        assert out.endswith("Stop it? [y/N]: ") and innocent.poll() is None
         innocent.kill()
     innocent.wait()
     code, out, _ = called("stop", job.id)

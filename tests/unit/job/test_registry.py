@@ -166,6 +166,14 @@ def test_a_job_is_found_by_what_people_type() -> None:
     assert (first.name, second.name) == ("a", "ab")
     assert registry.find(second.id) == registry.find("ab") == registry.find(second.id[-4:]) == second
     assert registry.find("a") == registry.find("a-") == first
+    long = _registered("runs/alpaca")
+    assert registry.find(long.id[:-2]) == long
+    for part in ("al", "alpaca"[:5], long.id[-4:-2]):
+        with pytest.raises(InputError) as caught:
+            registry.find(part)
+        assert caught.value.code == "unknown-job"
+    with pytest.raises(InputError, match=f"did you mean '{long.id}'"):
+        registry.find("al")
     third = _registered("runs/ab")
     with pytest.raises(InputError, match=r"'ab' may be any of 2 jobs: ab-.{4}, ab-"):
         registry.find("ab")
