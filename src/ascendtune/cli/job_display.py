@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -44,7 +45,7 @@ JobId = Annotated[
 
 
 def state_in_words(job: Job) -> str:
-    """ "running", "running, silent for 4:00 (usual step 1.2 s)", "ended (1)", "lost": for `jobs list`, `show`."""
+    """ "running", "running, silent for 4:00 (usual step 1.2 s)", "failed (1)", "lost": for `jobs list`, `show`."""
     from ascendtune.core.silence import silence_in_words
     from ascendtune.job.record import state_of
 
@@ -52,7 +53,8 @@ def state_in_words(job: Job) -> str:
     if state == "running" and (silence := silence_of(job)):
         return f"running, {silence_in_words(silence.seconds, silence.step_seconds)}"
     if state == "ended" and job.exit_code is not None:
-        return "finished" if job.exit_code == 0 else f"ended ({job.exit_code})"
+        words = {0: "finished", 128 + signal.SIGINT: "stopped", 128 + signal.SIGTERM: "stopped"}
+        return words.get(job.exit_code, f"failed ({job.exit_code})")
     return state
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _SHOWN = 50
 """Runs that `runs list` prints without --all."""
+_RECENT = 32
+"""Records that the speed is taken from."""
 
 
 def list_runs(
@@ -42,6 +45,9 @@ def list_runs(
     \b
     ascendtune runs list
     ascendtune runs list /data/runs --json
+
+    State "lost": the run's process ended without a record, as after a kill or a restart of the machine. Speed: the
+    median of the newest records.
     """
     from ascendtune.cli.terminal import table
     from ascendtune.core.units import format_count, format_duration
@@ -178,10 +184,11 @@ class RunSummary:
     name: str
     path: str
     state: str
-    """As in run.json; or `died` (it says running, but the process does not exist), `damaged`, `unreadable`."""
+    """As in run.json; or `lost` (it says running, but the process does not exist), `damaged`, `unreadable`."""
     step: int | None
     loss: float | None
     tokens_per_second: float | None
+    """Median of the newest records: a single step, as the last one with what is left of the data, may differ widely."""
     age_seconds: float | None
     """Time since the newest attempt started."""
 
@@ -204,13 +211,22 @@ class RunSummary:
             state=state_of(record),
             step=whole(last.get("step")),
             loss=number(last.get("loss")),
-            tokens_per_second=number(last.get("tokens_per_second")),
+            tokens_per_second=_speed(run),
             age_seconds=time.time() - began if began is not None else None,
         )
 
     @classmethod
     def _unknown(cls, run: RunDir, state: str) -> RunSummary:
         return cls(run.path.name, str(run), state, None, None, None, None)
+
+
+def _speed(run: RunDir) -> float | None:
+    try:
+        speeds = [number(each.get("tokens_per_second")) for each in run.newest_metrics(_RECENT)]
+    except AscendtuneError:
+        # One that is older than the last is damaged.
+        return None
+    return median(known) if (known := [each for each in speeds if each is not None]) else None
 
 
 def find_runs(directory: Path) -> list[RunDir]:
@@ -269,7 +285,7 @@ def _changed(run: RunDir) -> float:
 
 
 def state_of(record: dict[str, Any]) -> str:
-    """The state, `died` if the process was killed before it could record its exit."""
+    """The state, `lost` if the process was killed before it could record its exit."""
     state, attempts = str(record["state"]), record.get("attempts") or []
     if state != "running" or not attempts:
         return state
@@ -279,7 +295,7 @@ def state_of(record: dict[str, Any]) -> str:
     if pid is None or type(start_ticks) is not int or not (isinstance(boot, str) and isinstance(namespace, str)):
         return state
     lives = is_alive(pid, start_ticks, boot=boot, namespace=namespace, host=str(host))
-    return "died" if lives is False else state
+    return "lost" if lives is False else state
 
 
 def number(value: Any) -> float | None:

@@ -20,6 +20,7 @@ from ascendtune.recipe.changes import Consent, kind_of_loss, leaves_of, require_
 from ascendtune.recipe.recipe import Recipe
 
 _RESUME = "checkpoint.resume"
+_ENDS = {"stopped": "it was stopped", "failed": "it had failed"}
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def _choose(recipe: Recipe, newest: RunDir, consent: Consent) -> Choice:
             newest,
             checkpoint,
             None,
-            [f"resuming {newest} from step {steps[-1]}: it was {state} and has this checkpoint"],
+            [f"resuming {newest} from step {steps[-1]}: {_ENDS.get(state, 'its process was lost')}"],
             record,
         )
     free = _next_of_series(wanted)

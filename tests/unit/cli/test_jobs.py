@@ -88,7 +88,7 @@ def test_list_shows_what_runs_and_with_all_the_rest(called: Called, tmp_path: Pa
     assert lines[1].split()[:4] == [running.id, "running", "npu", "0,3"] and lines[1].split()[-1] == "1,234"
     assert lines[2].split()[:5] == [elsewhere.id, "unknown", "npu", "0,3", "far,near"]
     lines = called("list", "--all")[1].splitlines()
-    assert lines[3].split()[:2] == [lost.id, "lost"] and "ended (1)" in lines[4]
+    assert lines[3].split()[:2] == [lost.id, "lost"] and "failed (1)" in lines[4]
     told = json.loads(called("list", "--all", "--json")[1])
     assert [each["state"] for each in told] == ["running", "unknown", "lost", "ended"]
     assert told[0]["pid"] == os.getpid() and told[3]["exit_code"] == 1
@@ -114,7 +114,7 @@ def test_show_tells_why_a_job_ended(called: Called, tmp_path: Path) -> None:
     run.end_attempt("failed", {"what": "the loss is not a number", "remedy": "lower it", "exit_code": 1, "rank": 1})
     registry.close(job, 1)
     code, out, _ = called("show", job.id)
-    assert code == 0 and out.startswith(f"{job.id}: ended (1), ")
+    assert code == 0 and out.startswith(f"{job.id}: failed (1), ")
     for words in ("npu 0,3", "run failed, step 7, loss 0.5000", "the loss is not a number", "lower it", "2.0 KiB"):
         assert words in out, words
     run.begin_attempt({})

@@ -49,34 +49,41 @@ def test_list_is_a_table_for_people_and_json_for_programs(ascendtune: Any, runs:
     lines = ascendtune("runs", "list").stdout.splitlines()
     assert lines[0].split() == ["name", "state", "step", "loss", "tokens/s", "age"]
     assert lines[1].split()[:5] == ["a", "finished", "30", "0.1000", "1.23k"]
-    assert lines[2].split()[:5] == ["b", "died", "20", "0.1500", "1.23k"]
+    assert lines[2].split()[:5] == ["b", "lost", "20", "0.1500", "1.23k"]
     first, second = json.loads(ascendtune("runs", "list", runs, "--json").stdout)
     assert (first["name"], first["step"], first["loss"]) == ("a", 30, 0.1)
     assert 99 < second["age_seconds"] < 200
 
 
-def test_a_killed_run_that_its_parent_has_not_waited_for_is_died(ascendtune: Any, runs: Path) -> None:
+def test_speed_is_not_that_of_a_last_step_with_few_tokens(ascendtune: Any, runs: Path) -> None:
+    metrics = RunDir(runs / "a").metrics
+    whole = metrics.read_text().rpartition("\n")[0]
+    metrics.write_text(f'{whole}\n{{"step": 31, "loss": 0.09, "tokens_per_second": 40}}\n')
+    assert ascendtune("runs", "list").stdout.splitlines()[1].split()[2:5] == ["31", "0.0900", "1.23k"]
+
+
+def test_a_killed_run_that_its_parent_has_not_waited_for_is_lost(ascendtune: Any, runs: Path) -> None:
     with subprocess.Popen(["true"]) as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         newest = RunDir(runs / "b").read()["attempts"][-1]
         RunDir(runs / "b").update(attempts=[{**newest, "pid": child.pid}])
-        assert "b     died" in ascendtune("runs", "list").stdout
+        assert "b     lost" in ascendtune("runs", "list").stdout
 
 
-def test_a_killed_run_whose_pid_another_process_has_is_died(ascendtune: Any, runs: Path) -> None:
+def test_a_killed_run_whose_pid_another_process_has_is_lost(ascendtune: Any, runs: Path) -> None:
     run = RunDir(runs / "b")
     run.begin_attempt({})
     assert "b     running" in ascendtune("runs", "list").stdout
     newest = run.read()["attempts"][-1]
     run.update(attempts=[{**newest, "start_ticks": newest["start_ticks"] - 1}])
-    assert "b     died" in ascendtune("runs", "list").stdout
+    assert "b     lost" in ascendtune("runs", "list").stdout
 
 
-def test_a_killed_run_is_died_after_its_host_got_another_name(runs: Path) -> None:
+def test_a_killed_run_is_lost_after_its_host_got_another_name(runs: Path) -> None:
     dead, alive = RunDir(runs / "b").read(), RunDir(runs / "a")
     alive.begin_attempt({"host": "earlier"})
     dead["attempts"][-1]["host"] = "earlier"
-    assert (state_of(dead), state_of(alive.read())) == ("died", "running")
+    assert (state_of(dead), state_of(alive.read())) == ("lost", "running")
 
 
 def test_list_without_runs_says_so(ascendtune: Any, tmp_path: Path) -> None:

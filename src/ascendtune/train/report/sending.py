@@ -28,7 +28,7 @@ from ascendtune.train.report.trackers import Destination, Identity, Outcome, Poi
 _MOST_POINTS = 2_000_000
 """Of one run: they are held in memory."""
 _POINTS_AT_ONCE = 1000
-_OUTCOMES: dict[str, Outcome] = {"finished": "finished", "imported": "finished", "failed": "failed", "died": "failed"}
+_OUTCOMES: dict[str, Outcome] = {"finished": "finished", "imported": "finished", "failed": "failed", "lost": "failed"}
 
 
 class Points:
@@ -203,7 +203,7 @@ def send_run(run: RunDir, destination: Destination, state: str) -> int:
     """Send what the tracker does not have yet; returns the number of steps.
 
     Args:
-        state: of the run: `died` where run.json says that it runs, and no process does.
+        state: of the run: `lost` where run.json says that it runs, and no process does.
 
     Raises:
         InputError: there is nothing to send, or offline files of it exist that cannot be continued.

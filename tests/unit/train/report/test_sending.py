@@ -194,7 +194,7 @@ def test_long_run_is_sent_to_mlflow_within_the_limits_of_a_request(tmp_path: Pat
 def test_newest_step_of_a_running_run_waits_for_its_evaluation(tmp_path: Path, server: Server) -> None:
     run, to = make_run(tmp_path / "run"), Destination("wandb", "p")
     assert send_run(run, to, "running") == 5
-    assert send_run(run, to, "died") == 1 and server.outcomes[-1] == 1
+    assert send_run(run, to, "lost") == 1 and server.outcomes[-1] == 1
 
 
 def test_points_come_once_in_order_with_evaluations_between_recorded_steps() -> None:
