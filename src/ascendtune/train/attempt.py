@@ -89,6 +89,8 @@ def train(run: RunDir, record: dict[str, Any], callbacks: Sequence[Callback] = (
             if not isinstance(error, KeyboardInterrupt):
                 run.require_present()
             ours = _translated(error)
+            if ours is not None and ours.code in _DISK_FULL and (steps := run.checkpoint_steps()):
+                ours.remedy += f"; the same command then resumes from step {steps[-1]}"
             _note_end(run, ours or error, rank)
             if ours is None or ours is error:
                 raise
@@ -336,6 +338,7 @@ def _note_end(run: RunDir, error: BaseException, rank: int) -> None:
         log.warn(f"run.json could not be updated: {second}")
 
 
+_DISK_FULL = ("disk-full", "disk-quota-exceeded", "disk-space-missing")
 # Torch's, before 2.8 without a class of its own, and torch_npu's.
 _DEVICE_FAILED = re.compile("acl api failed|CUDA error: ")
 _OF_COLLECTIVES = re.compile("gloo|nccl|hccl", re.IGNORECASE)

@@ -199,6 +199,27 @@ def test_a_full_disk_is_told_with_its_place() -> None:
     assert told.where == "/data/run/metrics.jsonl" and "training" in told.what
 
 
+def test_full_disk_names_the_step_that_the_same_command_resumes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(run.metrics))
+
+    run = RunDir(tmp_path / "run")
+    run.create("model: {path: m}\ndata: {train: rows}\n", {}, {})
+    run.begin_attempt({})
+    monkeypatch.setattr(attempt, "_train", fill)
+    for step, remedy in (
+        (None, "put the directory on another disk"),
+        (40, "the same command then resumes from step 40"),
+    ):
+        if step:
+            run.checkpoint(step).mkdir(parents=True)
+        with pytest.raises(MachineError) as caught:
+            attempt.train(run, run.read())
+        assert caught.value.remedy.endswith(remedy)
+
+
 def test_our_own_errors_stay_and_unknown_ones_are_not_guessed_at() -> None:
     ours = RecipeError("wrong", code="test", remedy="mend it")
     assert attempt._translated(ours) is ours
