@@ -42,7 +42,7 @@ def train_briefly(
     On Ctrl-C, and on every other exception, the training has ended before this function does.
 
     Args:
-        log: the file that its output is appended to (default: all of it goes to stderr).
+        log: the file that its output is appended to (default: what it warns of goes to stderr).
         watch: called about once a second, with the run, while the run trains.
 
     Raises:
@@ -54,11 +54,9 @@ def train_briefly(
     parent = Recipe.load(recipe, overrides).run_directory().parent
     earlier = set(parent.glob("*/run.json"))
     argv = [sys.executable, "-m", "ascendtune", *words]
-    if log is None:
-        child = Child(argv, os.environ, stdout=sys.stderr.fileno())
-    else:
-        with log.open("ab") as output:
-            child = Child(argv, os.environ, stdout=output.fileno(), stderr=log)
+    # The place of its model is not for the user.
+    with (log or Path(os.devnull)).open("ab") as output:
+        child = Child(argv, os.environ, stdout=output.fileno(), stderr=log)
     run: Path | None = None
     try:
         while (code := child.wait(_LOOK_SECONDS if watch else None)) is None:

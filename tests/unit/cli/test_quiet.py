@@ -34,11 +34,13 @@ def test_quiet_leaves_warnings_and_errors(capsys: pytest.CaptureFixture[str]) ->
     complain.notice("another notice")
     complain.notice_ignored(["one", "two"], Path("recipe.yaml"))
     complain.warn("a warning of the command")
-    show_summary([("loss", "3 -> 1")])
+    show_summary([("loss", "3 -> 1"), ("model", "runs/run/model (adapter)")])
     display = ProgressDisplay(RunDir(Path("runs/run")))
     display.on_start(RunFacts("run", 9, 0, 1))
     display.on_end()
-    assert capsys.readouterr().err.splitlines() == ["warning: a warning", "warning: a warning of the command"]
+    out, err = capsys.readouterr()
+    assert err.splitlines() == ["warning: a warning", "warning: a warning of the command"]
+    assert out == "model: runs/run/model (adapter)\n"
 
 
 def test_quiet_shows_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,7 +163,7 @@ def test_evaluations_after_every_step_print_few_lines(
     for end, last in ((12, 12), (11, 11)):
         display = started(total=12)
         for step in range(1, end + 1):
-            clock(1)
+            clock(0.2)
             display.on_step(record(step))
             display.on_evaluation({"step": step, "loss": 2.5, "seconds": 0.1})
         display.on_end()
@@ -171,7 +171,7 @@ def test_evaluations_after_every_step_print_few_lines(
         assert [line.split()[1] for line in lines] == ["1/12", "6/12", "11/12", *(["12/12"] if last == 12 else [])]
     display = started(total=12)
     for step in (1, 2):
-        clock(1)
+        clock(0.2)
         display.on_step(record(step))
         display.on_evaluation({"step": step, "loss": 2.5, "seconds": 0.1})
     display.on_end()
@@ -183,12 +183,32 @@ def test_an_evaluation_that_is_printed_late_is_of_its_own_step(
 ) -> None:
     display = started(total=12)
     for step in range(1, 5):
-        clock(1)
+        clock(0.2)
         display.on_step(record(step))
         if step < 3:
             display.on_evaluation({"step": step, "loss": 2.5, "seconds": 0.1})
     display.on_end()
-    assert "step 2/12  evaluation loss" in capsys.readouterr().err.splitlines()[-1]
+    lines = [line.split("  ")[:2] for line in capsys.readouterr().err.splitlines()]
+    assert lines == [
+        ["step 1/12", "loss 3.214"],
+        ["step 1/12", "evaluation loss 2.500"],
+        ["step 2/12", "evaluation loss 2.500"],
+        ["step 4/12", "loss 3.214"],
+    ]
+
+
+def test_evaluations_between_two_lines_of_steps_are_printed(
+    clock: Callable[[float], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    display = started(total=12)
+    for step in range(1, 13):
+        clock(1)
+        display.on_step(record(step))
+        if step % 4 == 0:
+            display.on_evaluation({"step": step, "loss": 2.5, "seconds": 0.1})
+    display.on_end()
+    lines = [line.split()[1] for line in capsys.readouterr().err.splitlines() if "evaluation" in line]
+    assert lines == ["4/12", "8/12", "12/12"]
 
 
 def test_a_run_that_ends_early_shows_its_last_step(

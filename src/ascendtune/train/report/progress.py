@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ascendtune.core.log import is_quiet
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _REDRAW_SECONDS = 0.25
 _LINE_SECONDS = 5.0
+_EVALUATION_SECONDS = 1.0
+"""Between two lines on evaluations: epochs of a step are evaluated at every step; all evaluations are in eval.jsonl."""
 _LOOK_SECONDS = 1.0
 """Between two looks at the heartbeat of this rank."""
 _RECENT = 32
@@ -39,8 +42,14 @@ _COURSE = 24
 
 
 def show_summary(lines: Sequence[tuple[str, str]]) -> None:
-    """Print names and values, aligned; call it when no display is on the screen any more. Nothing after --quiet."""
+    """Print names and values, aligned; call it when no display is on the screen any more.
+
+    After --quiet only where the model is, on stdout.
+    """
     if is_quiet():
+        with suppress(OSError):
+            sys.stdout.writelines(f"{name}: {value}\n" for name, value in lines if name == "model")
+            sys.stdout.flush()
         return
     longest = max((len(name) for name, _ in lines), default=0)
     begin, end = (control("[1m", sys.stderr), control("[0m", sys.stderr)) if _can_draw() else ("", "")
@@ -225,7 +234,7 @@ class _Screen(Protocol):
 
 
 class _LineScreen:
-    """For logs: the first step, the last, and a line every few seconds; evaluations likewise."""
+    """For logs: the first step, the last, and a line every few seconds; evaluations, at most one each second."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -242,14 +251,12 @@ class _LineScreen:
             self._print_step()
 
     def evaluated(self) -> None:
-        # Epochs of a step are evaluated at every step; all evaluations are in eval.jsonl.
         now = time.monotonic()
         if now >= self._next_evaluation or self._progress.step == self._progress.total:
-            self._next_evaluation = now + _LINE_SECONDS
-            self._print_evaluation()
+            self._next_evaluation = now + _EVALUATION_SECONDS
+            self._print_evaluation(self._progress.evaluation or {})
 
-    def _print_evaluation(self) -> None:
-        evaluation = self._progress.evaluation or {}
+    def _print_evaluation(self, evaluation: dict[str, Any]) -> None:
         self._shown_evaluation = evaluation
         pieces = [
             f"evaluation loss {_loss(evaluation)}",
@@ -270,11 +277,18 @@ class _LineScreen:
     def close(self) -> None:
         if self._shown_step != self._progress.step:
             self._print_step()
-        if self._progress.evaluation is not None and self._shown_evaluation is not self._progress.evaluation:
-            self._print_evaluation()
+        if (evaluation := self._unshown_evaluation) is not None:
+            self._print_evaluation(evaluation)
+
+    @property
+    def _unshown_evaluation(self) -> dict[str, Any] | None:
+        newest = self._progress.evaluation
+        return None if newest is self._shown_evaluation else newest
 
     def _print_step(self) -> None:
-        progress = self._progress
+        progress, evaluation = self._progress, self._unshown_evaluation
+        if evaluation is not None and evaluation["step"] < progress.step:
+            self._print_evaluation(evaluation)
         self._shown_step = progress.step
         is_last, eta = progress.step == progress.total, progress.eta
         end = f"took {format_duration(progress.elapsed)}" if is_last else eta and f"ETA {format_duration(eta)}"
