@@ -26,6 +26,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import worker
 from ascendtune.train.checkpoint.tensor_files import fill, stored_tensors
 from ascendtune.train.prepare import prepare_run
+from ascendtune.train.run_choice import planned_run
 from cluster import until
 
 if TYPE_CHECKING:
@@ -464,10 +465,16 @@ def test_checkpoint_given_by_its_path_is_resumed_from(interrupted: RunDir, capsy
     assert run.read()["attempts"][-1]["attempt"] == 2
     assert [(each["step"], each["attempt"]) for each in run.read_metrics()][15:18] == [(16, 1), (17, 2), (18, 2)]
 
-    # A run with another name does not take a stranger's pickle.
+    # A run with another name takes one that no other user may write.
+    checkpoint = interrupted.checkpoint(16)
+    checkpoint.chmod(0o777)
     error = _refused(own, "name=other")
-    assert "belongs to another run" in error.what and "--trust-checkpoint" in error.remedy
-    run, _ = _prepare(own, "name=other", trust_checkpoint=True)
+    assert "other users may write this" in error.what and "--trust-checkpoint" in error.remedy
+    consent = Consent(trust_checkpoint=True)
+    planned = planned_run(Recipe.load("recipe.yaml", [own, "name=other"]), consent)
+    assert planned.run.path == Path("runs/other")
+    checkpoint.chmod(0o755)
+    run, _ = _prepare(own, "name=other")
     assert run.path == Path("runs/other")
     assert worker.main([str(run)]) == 0
     assert [each["step"] for each in run.read_metrics()] == list(range(17, STEPS + 1))

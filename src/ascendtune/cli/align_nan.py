@@ -107,7 +107,6 @@ def _replayed(run: RunDir) -> RunDir:
         f"align.stop_after={bad - 1 + recipe.track.every_steps}",
         f"checkpoint.resume={path / 'checkpoints' / f'step_{steps[-1]}' if steps else 'never'}",
         *("track.tensorboard=false", "--devices", str(attempts[-1].get("world_size", 1))),
-        *(("--trust-checkpoint",) if steps else ()),
     ]
     log.say(f"repeating from {f'step {steps[-1]}' if steps else 'the start'} to step {bad}")
     earlier = set(path.glob("replay*/run.json"))

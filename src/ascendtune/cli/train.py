@@ -56,7 +56,7 @@ def train(
         typer.Option(metavar="KEY", help="Resume even if this recipe key (or `data`) changed; repeatable."),
     ] = None,
     trust_checkpoint: Annotated[
-        bool, typer.Option("--trust-checkpoint", help="Load a checkpoint of another run or of another user.")
+        bool, typer.Option("--trust-checkpoint", help="Load a checkpoint that another user has written, or may write.")
     ] = False,
     no_plan: Annotated[
         bool, typer.Option("--no-plan", help="Start a large model without estimating its memory first.")

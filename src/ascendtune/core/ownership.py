@@ -6,6 +6,7 @@ by all users, as `/data` often is: a run directory that another user puts there 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
@@ -70,6 +71,12 @@ def _as_made_here(directory: Path) -> tuple[set[int], bool]:
 
     A file server may give every file to one user, and file systems of other operating systems show one mode for all.
     """
-    with tempfile.TemporaryFile(dir=directory) as file:
-        facts = os.fstat(file.fileno())
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            facts = os.fstat(file.fileno())
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES):
+            raise
+        # Nothing can be made here: a mount that only reads shows owners and modes as they are.
+        return {0, os.geteuid()}, True
     return {0, os.geteuid(), facts.st_uid}, not facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO)

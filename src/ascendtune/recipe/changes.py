@@ -67,7 +67,7 @@ class Consent:
     allow_change: Sequence[str] = ()
     """Dotted keys, or `data`, that may differ from the run."""
     trust_checkpoint: bool = False
-    """Load a checkpoint of another run, or one that other users may have written."""
+    """Load a checkpoint that another user has written, or may write."""
     in_python: bool = False
     """Given as arguments of `fit`; else as options of `ascendtune train`."""
 

@@ -86,7 +86,7 @@ def fit(
             their SHA-256.
         callbacks: are told of the run as it goes on; an exception ends the run, one of `on_end` is a warning.
         allow_change: recipe keys that may differ from the run that is resumed.
-        trust_checkpoint: see `checkpoint.resume` with a path.
+        trust_checkpoint: load a checkpoint that another user has written, or may write.
 
     Raises:
         AscendtuneError: as the command line would report it; `exit_code` is the one it would return.

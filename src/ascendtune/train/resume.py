@@ -104,8 +104,11 @@ def resume(
             warn("the evaluation data has changed: its losses are not compared with those before")
         counters.forget_evaluations()
     counters.evaluated_on = evaluated_on
+    if is_foreign:
+        # It is of evaluations, and of a checkpoint, that the other run has.
+        counters.best_step = counters.best_loss = None
     best = counters.best_step if recipe.checkpoint.best else None
-    # A start from an older checkpoint, or of another run, may be without the best one.
+    # A start from an older checkpoint may be without the best one.
     if best is not None and (best > counters.step or not run.checkpoint(best).exists()):
         if strategy.is_main:
             warn(f"the checkpoint of step {best}, the best so far, is gone: the best is looked for from here on")

@@ -166,19 +166,12 @@ def _checkpoint_remedy(missing: Path) -> str:
 
 def _from_path(recipe: Recipe, checkpoint: Path, newest: RunDir, consent: Consent) -> Choice:
     require_checkpoint(checkpoint)
+    _require_own(checkpoint.parent, checkpoint, consent)
     wanted, owner = recipe.run_directory(), RunDir(checkpoint.resolve().parent.parent)
     own = next((path for path in _runs_of_series(wanted).values() if path.resolve() == owner.path), None)
     if own is not None and owner.run_json.is_file():
         require_same_recipe(owner, recipe, consent)
-        _require_own(owner.checkpoints, checkpoint, consent)
         return Choice(RunDir(own), checkpoint, None, [f"resuming {own} from {checkpoint}: as asked"], owner.read())
-    if not consent.trust_checkpoint:
-        raise RecipeError(
-            f"{_RESUME}: this checkpoint belongs to another run, whose owner may have changed it",
-            code="checkpoint-of-another-run",
-            remedy=f"if you trust its author, add {consent.trusting}",
-            where=checkpoint,
-        )
     if owner.recipe.is_file():
         _require_same_loss(owner, recipe, checkpoint)
     run = _next_of_series(wanted) if newest.run_json.is_file() else newest

@@ -155,6 +155,19 @@ def test_resume_keeps_the_best_checkpoint(
         assert all(torch.equal(weight, weights[name]) for name, weight in trained.weights().items())
 
 
+def test_run_from_a_checkpoint_of_another_run_looks_for_a_best_of_its_own(
+    train: Train, other_rows: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    common: dict[str, Any] = {"data": {"eval": str(other_rows)}, **BEST_IN_BETWEEN, "eval": {"every_steps": 1}}
+    first = train(**common, checkpoint={"best": True, "keep": 9, "every_steps": 1})
+    source = first.run.checkpoint(6)
+    again = train(**common, name="again", checkpoint={"best": True, "keep": 9, "every_steps": 1, "resume": str(source)})
+    assert again.run.path != first.run.path and [each["step"] for each in again.evaluations()] == [7, 8]
+    losses = {each["step"]: each["loss"] for each in again.evaluations()}
+    assert mean_loss(load(again.run.model), again) == pytest.approx(min(losses.values()), rel=1e-5)
+    assert "is gone" not in caplog.text
+
+
 def test_the_best_checkpoint_is_what_comes_out(train: Train, other_rows: Path) -> None:
     from safetensors.torch import load_file
 

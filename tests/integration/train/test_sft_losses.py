@@ -112,8 +112,7 @@ def test_asft_resumes_bit_by_bit(runs: dict[str, FitResult]) -> None:
                 "name": "asft-again",
                 "checkpoint": recipe.checkpoint.model_copy(update={"resume": str(whole.checkpoint(2))}),
             }
-        ),
-        trust_checkpoint=True,
+        )
     )
     expected = [record for record in whole.read_metrics() if record["step"] == 3]
     found = list(again.run.read_metrics())

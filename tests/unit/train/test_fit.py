@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ascendtune.core.errors import AscendtuneError, DataError, RecipeError
+from ascendtune.core.errors import AscendtuneError, DataError, MachineError, RecipeError
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.fit import fit
@@ -107,10 +107,11 @@ def test_errors_of_a_resumed_run_name_arguments_of_fit(
     assert caught.value.code == "recipe-changed" and "allow_change=['seed']" in caught.value.remedy
     for name in ("state.json", "digests.json"):
         (checkpoint / name).write_text("{}")
-    with pytest.raises(RecipeError) as caught:
+    checkpoint.chmod(0o777)
+    with pytest.raises(MachineError) as caught_too:
         fit({**recipe, "run_dir": str(tmp_path / "other"), "checkpoint": {"resume": str(checkpoint)}})
-    assert caught.value.code == "checkpoint-of-another-run" and "trust_checkpoint=True" in caught.value.remedy
-    assert "--" not in caught.value.remedy
+    assert caught_too.value.code == "writable-by-others" and "trust_checkpoint=True" in caught_too.value.remedy
+    assert "--" not in caught_too.value.remedy
 
 
 @pytest.fixture

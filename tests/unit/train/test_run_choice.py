@@ -76,9 +76,9 @@ def test_checkpoint_of_a_run_with_another_loss_is_refused(tuner: str, remedy: st
     run.checkpoint(3).mkdir()
     for name in ("state.json", "digests.json"):
         (run.checkpoint(3) / name).touch()
-    assert planned_run(recipe(stage="sft"), Consent(trust_checkpoint=True)).foreign == run.checkpoint(3)
+    assert planned_run(recipe(stage="sft"), Consent()).foreign == run.checkpoint(3)
     with pytest.raises(RecipeError) as caught:
-        planned_run(recipe(stage="preference"), Consent(trust_checkpoint=True))
+        planned_run(recipe(stage="preference"), Consent())
     assert caught.value.code == "recipe-changed" and "(sft -> preference, sigmoid)" in caught.value.what
     assert remedy.format(run=run.path) in caught.value.remedy
 
@@ -100,9 +100,8 @@ def test_a_run_that_its_user_named_with_a_number_is_another_run(tmp_path: Path) 
     section = recipe.checkpoint.model_copy(update={"resume": str(other.checkpoint(3))})
     for name in ("state.json", "digests.json"):
         (other.checkpoint(3) / name).touch()
-    with pytest.raises(RecipeError) as caught:
-        planned_run(recipe.model_copy(update={"checkpoint": section}), Consent())
-    assert caught.value.code == "checkpoint-of-another-run"
+    started = planned_run(recipe.model_copy(update={"checkpoint": section}), Consent())
+    assert (started.resumed, started.foreign) == (None, other.checkpoint(3))
     # A start made this one, when the first had finished, and beside the other.
     stopped.update(state="finished")
     assert planned_run(recipe, Consent()).run.path == tmp_path / "sft-3"
