@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 
@@ -61,7 +62,9 @@ def same_path_elsewhere(missing: Path) -> Path | None:
     above = (Path(*[".."] * levels) for levels in (1, 2, 3))
     try:
         below = sorted(each for each in islice(Path().iterdir(), 1000) if each.is_dir())
-        return next((place / missing for place in (*above, *below) if (place / missing).exists()), None)
+        further = (Path(entry.path) for each in below for entry in os.scandir(each) if entry.is_dir())
+        places = chain(above, below, islice(further, 1000))
+        return next((place / missing for place in places if (place / missing).exists()), None)
     except OSError:
         return None
 

@@ -130,6 +130,27 @@ def _has_form_of_path(text: str) -> bool:
 
 
 def _download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str], unwanted: Sequence[str]) -> Path:
+    try:
+        return _download_from_hub(name, kind, revision, wanted, unwanted)
+    except AscendtuneError as error:
+        if error.code in ("not-on-hub", "hub-unreachable", "hub-offline"):
+            error.remedy = _local_path_meant(name) + error.remedy
+        raise
+
+
+def _local_path_meant(name: str) -> str:
+    """What comes before the remedy for a hub id, where a local path may be meant; empty where none can be."""
+    if split_hub(name)[0] is not None:
+        return ""
+    if nearest := closest_path(Path(name)):
+        return f"did you mean the path '{nearest}'? If not: "
+    # Most models on hubs are OWNER/NAME.
+    return "" if "/" in name else "if it is a path: it starts at the working directory, not at the recipe; else: "
+
+
+def _download_from_hub(
+    name: str, kind: Kind, revision: str | None, wanted: Sequence[str], unwanted: Sequence[str]
+) -> Path:
     hub, name = split_hub(name)
     offline = offline_variable(os.environ)
     if hub == "modelscope" or (hub is None and modelscope.is_wanted(os.environ)):
@@ -164,8 +185,6 @@ def _translated(error: BaseException, name: str, kind: Kind, revision: str | Non
 
     refused, what = input_error(kind), noun(kind)
     url = f"{shown_endpoint()}/{'datasets/' if kind == 'dataset' else ''}{name}"
-    nearest = closest_path(Path(name))
-    or_path = f"; for a local path: did you mean '{nearest}'?" if nearest else ""
     if isinstance(error, errors.GatedRepoError):
         return refused(
             f"the {what} {name} is gated: access must be granted first",
@@ -176,7 +195,7 @@ def _translated(error: BaseException, name: str, kind: Kind, revision: str | Non
         return refused(
             f"there is no {what} {name} on {shown_endpoint()} (or it is private), and no such local path",
             code="not-on-hub",
-            remedy=f"check the spelling; a private one needs HF_TOKEN{or_path}",
+            remedy="check the spelling; a private one needs HF_TOKEN",
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return refused(
@@ -200,13 +219,13 @@ def _translated(error: BaseException, name: str, kind: Kind, revision: str | Non
     # What answers may be no hub, for example a proxy's page: huggingface_hub misses keys of the answer.
     if is_of_hub or is_of_http_client(error) or isinstance(error, OSError | KeyError | TypeError | ValueError):
         fault = None if is_of_hub else disk_fault(error, _cache(), "downloading")
-        return fault or _unreachable(error, name, what, or_path)
+        return fault or _unreachable(error, name, what)
     return None
 
 
-def _unreachable(error: BaseException, name: str, what: str, or_path: str) -> MachineError:
+def _unreachable(error: BaseException, name: str, what: str) -> MachineError:
     if variable := offline_variable(os.environ):
-        return modelscope.not_in_the_cache(name, what, variable, _cache(), or_path)
+        return modelscope.not_in_the_cache(name, what, variable, _cache())
     reason = http_status(error) or type(error.__cause__ or error).__name__
     if isinstance(error, KeyError | TypeError | ValueError):
         reason = "its answer is not a hub's"
@@ -214,7 +233,7 @@ def _unreachable(error: BaseException, name: str, what: str, or_path: str) -> Ma
         f"the {what} {name} is not a local path and not in the cache, and {shown_endpoint()} cannot be used ({reason})",
         code="hub-unreachable",
         remedy="check network and proxy; set HF_ENDPOINT to a mirror that you can reach; or download it on another "
-        f"machine and give its path here{or_path}",
+        "machine and give its path here",
     )
 
 

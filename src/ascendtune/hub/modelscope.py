@@ -108,12 +108,12 @@ def _status(error: Exception) -> int | None:
     return status or getattr(first, "status_code", None)
 
 
-def not_in_the_cache(name: str, what: str, variable: str, cache: Path, or_path: str = "") -> MachineError:
+def not_in_the_cache(name: str, what: str, variable: str, cache: Path) -> MachineError:
     """The error for a hub id that is not in the cache where a variable forbids the network."""
     return MachineError(
         f"the {what} {name} is neither a local path nor complete in the cache, and {variable} is set",
         code="hub-offline",
-        remedy=f"unset {variable}, or download it on another machine and copy {cache} from there{or_path}",
+        remedy=f"unset {variable}, or download it on another machine and copy {cache} from there",
     )
 
 

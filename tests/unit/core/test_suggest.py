@@ -35,5 +35,6 @@ def test_a_path_written_for_another_working_directory_is_found(tmp_path: Path, m
     assert closest_path(Path("models/small")) == Path("../models/small")
     monkeypatch.chdir(tmp_path)
     assert closest_path(Path("models/small")) == Path("project/models/small")
+    assert closest_path(Path("small")) == Path("project/models/small")
     assert closest_path(Path("models/large")) is None
     assert closest_path(Path("/models/small")) is None

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.core.errors import DataError, RecipeError
+from ascendtune.core.errors import DataError, MachineError, RecipeError
 from ascendtune.core.process import Finished, run
+from ascendtune.hub import download
 from ascendtune.hub.download import fetch_dataset, fetch_model, split_hub
 from loopback import serving_on_loopback
 
@@ -109,6 +110,7 @@ def hub() -> Iterator[str]:
 _ASK = """
 import sys
 from ascendtune.core.errors import AscendtuneError
+from ascendtune.hub import download
 from ascendtune.hub.download import fetch_dataset, fetch_model, split_hub
 for call in sys.argv[1:]:
     try:
@@ -206,6 +208,30 @@ def test_a_hub_that_cannot_be_reached_is_a_fault_of_the_machine(tmp_path: Path) 
     # Port 9 (discard) is closed everywhere.
     answer = _ask(tmp_path, "http://127.0.0.1:9", "fetch_model('owner/whole')").output
     assert answer.startswith("MachineError 3") and "set HF_ENDPOINT to a mirror" in answer
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("base-model", "did you mean the path 'experiments/first/base-model'? If not: unset HF_HUB_OFFLINE"),
+        ("first/base-model", "did you mean the path 'experiments/first/base-model'? If not: unset HF_HUB_OFFLINE"),
+        ("other", "if it is a path: it starts at the working directory, not at the recipe; else: unset HF_HUB_OFFLINE"),
+        ("owner/none", "unset HF_HUB_OFFLINE"),
+        ("hf:first/base-model", "unset HF_HUB_OFFLINE"),
+    ],
+)
+def test_path_that_looks_like_a_hub_id_is_suggested_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, remedy: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise MachineError("not in the cache", code="hub-offline", remedy="unset HF_HUB_OFFLINE")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(download, "_download_from_hub", refuse)
+    (tmp_path / "experiments" / "first" / "base-model").mkdir(parents=True)
+    with pytest.raises(MachineError) as raised:
+        fetch_model(text)
+    assert raised.value.remedy == remedy
 
 
 @pytest.mark.parametrize("text", ["./model", "/no/such/model", "~/no-such-model", "a/b/c", "models/qwem", "two words"])
