@@ -166,7 +166,7 @@ def _how_to_train(model: ModelFacts, stage: _Stage, tuner: str | None, *, is_sma
             "per_device × accumulate × devices of them make one step" + ("; 1 because of the few rows" * is_small),
         ),
         "",
-        "precision: auto  # bf16 if the device supports it, else fp32; fp16 only if set",
+        "precision: auto  # bf16 if the device supports it, else fp16, else fp32",
         "",
         "memory:",
         *_key("gradient_checkpointing", checkpointing, "true: less memory, about a third slower"),

@@ -105,7 +105,8 @@ class Recipe(Section):
     batch: BatchSection = BatchSection()
     parallel: ParallelSection = ParallelSection()
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Type of matrix products; `auto` is the fastest type that the device supports."""
+    """Type of matrix products; `auto` is the fastest type that the device supports: bf16, else fp16, else fp32. CPUs
+    support bf16 with AVX512-BF16 or AMX; models of a hidden size below 128 may be faster there in fp32."""
     memory: MemorySection = MemorySection()
     kernel: Annotated[Literal["auto", "off"] | KernelSection, BeforeValidator(_off_of_yaml)] = "auto"
     """`auto` uses every fused operator that the device has; or choose them one by one."""
