@@ -10,12 +10,17 @@ from typing import Annotated, Any
 import typer
 
 from ascendtune.cli.options import AsJson, LanguageOption
+from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.cli.terminal import in_language, print_findings
 
 
 def align(
-    reference: Annotated[Path, typer.Argument(help="A run directory, or the log of another trainer.")],
-    candidate: Annotated[Path, typer.Argument(help="The same of the training that is to be judged.")],
+    reference: Annotated[
+        Path, typer.Argument(help="A run directory, or the log of another trainer.", autocompletion=complete_run)
+    ],
+    candidate: Annotated[
+        Path, typer.Argument(help="The same of the training that is to be judged.", autocompletion=complete_run)
+    ],
     noise_runs: Annotated[
         list[Path] | None,
         typer.Option(help="Repetition of the reference, to measure the noise (may be given several times)."),
@@ -44,7 +49,6 @@ def align(
     from ascendtune.check.align.stages import compare, exit_code, require_repetitions
     from ascendtune.check.align.tensor_findings import place_as_json
     from ascendtune.check.align.verdict import verdict
-    from ascendtune.cli.run_names import run_named
     from ascendtune.core.files import require_place_for
 
     chosen = in_language(lang, as_json=as_json)

@@ -14,6 +14,7 @@ import typer
 
 from ascendtune.cli.confirm import agreed
 from ascendtune.cli.options import AsJson, LanguageOption
+from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.cli.terminal import in_language, print_findings
 
 if TYPE_CHECKING:
@@ -22,9 +23,16 @@ if TYPE_CHECKING:
 
 
 def bisect(
-    reference: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    reference: Annotated[
+        Path, typer.Argument(help="A run directory.", show_default=False, autocompletion=complete_run)
+    ],
     candidate: Annotated[
-        Path, typer.Argument(help="A run that parts from it and can be trained on this machine.", show_default=False)
+        Path,
+        typer.Argument(
+            help="A run that parts from it and can be trained on this machine.",
+            show_default=False,
+            autocompletion=complete_run,
+        ),
     ],
     switch: Annotated[
         str, typer.Option(metavar="NAMES", help="Ingredients to swap.")
@@ -61,7 +69,6 @@ def _bisected(
     from ascendtune.check.align.side import read_side
     from ascendtune.check.align.stages import compare
     from ascendtune.check.align.verdict import verdict
-    from ascendtune.cli.run_names import run_named
     from ascendtune.core import log
     from ascendtune.core.errors import NoVerdict
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascendtune.cli.options import LanguageOption
+from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.cli.terminal import in_language, print_findings
 
 if TYPE_CHECKING:
@@ -20,7 +21,14 @@ _BEFORE_TRAINING = frozenset({"weights-not-finite", "logits-not-finite"})
 
 
 def nan(
-    run: Annotated[Path, typer.Argument(help="Directory of a run whose loss was NaN.", show_default=False)],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="A run whose loss was NaN: its directory, or its name.",
+            show_default=False,
+            autocompletion=complete_run,
+        ),
+    ],
     lang: LanguageOption = None,
 ) -> int:
     """Name the module that made the first NaN or infinity of a run, what went into it, and the rows of its batch.
@@ -37,7 +45,7 @@ def nan(
     from ascendtune.core.rundir import RunDir
 
     chosen = in_language(lang)
-    directory = RunDir.open(run)
+    directory = RunDir.open(run_named(run))
     found = first_bad(directory)
     if found is None:
         require_failed(directory)

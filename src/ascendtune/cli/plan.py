@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascendtune.cli.options import MOST_PROCESSES, AsJson
+from ascendtune.cli.run_names import complete_key
 from ascendtune.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ def plan(
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Keys to change, as for `ascendtune train`."),
+        typer.Argument(
+            metavar="KEY=VALUE", help="Keys to change, as for `ascendtune train`.", autocompletion=complete_key
+        ),
     ] = None,
     device: Annotated[
         str | None, typer.Option(metavar="NAME", help="Plan for this device, e.g. 910b3, 910b4, a3, h200, a100-80g.")

@@ -14,6 +14,7 @@ from typer import _completion_shared
 from ascendtune.cli.completion import use_own_scripts
 from ascendtune.cli.run_names import complete_key
 from ascendtune.core.field_docstrings import field_docstrings
+from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.sections import OptimSection
 
 _ANSWERS = {
@@ -106,3 +107,23 @@ def test_words_and_truth_values_of_a_key_are_completed() -> None:
     assert schedulers == {"optim.scheduler=constant", "optim.scheduler=cosine"}
     assert {value for value, _ in complete_key("checkpoint.best=")} == {"checkpoint.best=false", "checkpoint.best=true"}
     assert complete_key("optim.learning_rate=") == [] == complete_key("optim.nothing=")
+
+
+@pytest.mark.parametrize(
+    "command", ["train r.yaml", "plan r.yaml", "bench r.yaml", "profile r.yaml", "recipe check r.yaml"]
+)
+def test_recipe_keys_are_completed_wherever_they_are_taken(ascendtune: Any, command: str) -> None:
+    words = f"ascendtune {command} optim.sch"
+    env = {"_ASCENDTUNE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    assert ascendtune(**env).stdout.split() == ["optim.scheduler="]
+
+
+@pytest.mark.parametrize("command", ["align compare", "align compare a", "align bisect", "align nan", "runs show"])
+def test_names_of_runs_are_completed_wherever_they_are_taken(
+    ascendtune: Any, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    RunDir(tmp_path / "runs" / "alpaca").create("", {}, {})
+    words = f"ascendtune {command} al"
+    env = {"_ASCENDTUNE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    assert ascendtune(**env).stdout.split() == ["alpaca"]
