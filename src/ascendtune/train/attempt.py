@@ -35,9 +35,9 @@ from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.adapters import Adapter, require_recorded_adapters
-from ascendtune.train.data_barrier import DataBarrier
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
+from ascendtune.train.patient_barrier import PatientBarrier
 from ascendtune.train.plan.out_of_memory import describe_memory
 from ascendtune.train.plan.scoreboard import add_run, note_peak
 from ascendtune.train.prepare import prepare_data
@@ -112,17 +112,16 @@ def _train(
     model_directory = Path(record["model_directory"])
     _require_models(record)
     # Data first: while one rank tokenises, no collective may be waiting.
-    barrier = DataBarrier.of_this_job()
-    held.callback(barrier.close)
-    prepared = _open_data(recipe, record["data_hash"], model_directory, phases, barrier.show)
+    barrier = PatientBarrier.of_this_job(phases)
+    with barrier.work("prepares its data"):
+        prepared = _open_data(recipe, record["data_hash"], model_directory, phases, barrier.show)
     phases.enter("rendezvous")
-    barrier.wait(phases.pulse)
-    barrier.close()
     device: Device = find_device(int(os.environ.get("LOCAL_RANK", "0")))
     device.activate()
     _set_torch_defaults(device, held)
     strategy = make_strategy(recipe, device, model_directory)
     held.callback(strategy.close)
+    strategy.in_own_time, strategy.writes_in_own_time = barrier.work, barrier.beside("checkpoint").work
     # A collective: no rank goes on before all have arrived.
     host = socket.gethostname()
     hosts = list(dict.fromkeys(strategy.gather(host)))

@@ -62,29 +62,31 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
         set_single_score(config, prepared.pad_id)
     attention = _choose_attention(recipe, config, strategy)
     tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
-    model, fill = _load(recipe, directory, config, strategy, precision, attention, tokenizer.vocab_size)
-    linears = quantisable_linears(model, recipe.model)
-    if linears:
-        fill = quantising(linears, recipe.model, fill, device.torch_device)
-    elif not strategy.divides_weights:
-        model.to(device.torch_device)
+    with strategy.in_own_time("loads the model"):
+        model, fill = _load(recipe, directory, config, strategy, precision, attention, tokenizer.vocab_size)
+        linears = quantisable_linears(model, recipe.model)
+        if linears:
+            fill = quantising(linears, recipe.model, fill, device.torch_device)
+        elif not strategy.divides_weights:
+            model.to(device.torch_device)
     torch.manual_seed(recipe.seed)
     adapters = [Adapter.of(each).path for each in record.get("adapters", [])]
     tuned = apply_tuner(model, recipe.method, adapters, strategy.fill_on_main)
     require_no_parameter_adapted(tuned, linears)
-    if linears and not strategy.divides_weights:
-        # After the tuner, which makes adapters for plain linear layers.
-        fill(model)
-        model.to(device.torch_device)
-    # After the tuner: it copies modules, and the copies must be of the model's own modules.
-    kernels = install_kernels(model, recipe.kernel, device, precision, fill)
-    promote_layer_norms(model)
-    model_checks.warn_of_untrained_parts(model, recipe, config, attention, is_main=strategy.is_main)
-    if strategy.is_main:
-        model_checks.warn_of_shared_frequencies(recipe, config)
-    recompute_activations(model, recipe.memory)
-    root = RootModule(model)
-    strategy.shard(root, precision, fill)
+    with strategy.in_own_time("loads the model"):
+        if linears and not strategy.divides_weights:
+            # After the tuner, which makes adapters for plain linear layers.
+            fill(model)
+            model.to(device.torch_device)
+        # After the tuner: it copies modules, and the copies must be of the model's own modules.
+        kernels = install_kernels(model, recipe.kernel, device, precision, fill)
+        promote_layer_norms(model)
+        model_checks.warn_of_untrained_parts(model, recipe, config, attention, is_main=strategy.is_main)
+        if strategy.is_main:
+            model_checks.warn_of_shared_frequencies(recipe, config)
+        recompute_activations(model, recipe.memory)
+        root = RootModule(model)
+        strategy.shard(root, precision, fill)
     return ModelSetup(config, precision, attention, kernels, tokenizer, root, tuned)
 
 

@@ -242,10 +242,11 @@ def _another_model(
     section, config = section_of_reference(recipe, directory)
     # Nothing of it is trained, so it needs no more digits than it is multiplied in.
     as_computed = Precision(precision.compute, precision.compute, precision.reason, precision.device_type)
-    model = load_model(
-        section, "preference", directory, config,
-        precision=as_computed, implementation=attention.implementation(), vocabulary=0, seed=recipe.seed,
-    ).to(strategy.device.torch_device)  # fmt: skip
+    with strategy.in_own_time("loads the reference model"):
+        model = load_model(
+            section, "preference", directory, config,
+            precision=as_computed, implementation=attention.implementation(), vocabulary=0, seed=recipe.seed,
+        ).to(strategy.device.torch_device)  # fmt: skip
     if (rows := model.get_input_embeddings().weight.shape[0]) < tokens:
         raise RecipeError(
             f"the reference model knows {rows:,} tokens, the model that is trained {tokens:,}",

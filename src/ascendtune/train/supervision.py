@@ -65,7 +65,7 @@ class Phases:
 
     def enter(self, name: str) -> None:
         """From here on the phase is `name`; of what comes before the first step the time is not kept."""
-        self._phase = name
+        self.current = name
         self.pulse()
 
     @contextmanager
@@ -88,7 +88,7 @@ class Phases:
     def pulse(self) -> None:
         """Write the heartbeat; for long work within one phase."""
         if self._file is not None:
-            beat = json.dumps({"phase": self._phase, "step": self.step, "monotonic": time.monotonic(), **self._who})
+            beat = json.dumps({"phase": self.current, "step": self.step, "monotonic": time.monotonic(), **self._who})
             os.pwrite(self._file, beat.encode().ljust(_BEAT_BYTES - 1) + b"\n", 0)
 
     def take(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Two nodes: one prepares its data for longer than a process group waits for its ranks, or has another model."""
+"""Two nodes: one works for longer than a process group waits for its ranks, or has another model."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train import attempt
+from ascendtune.train import attempt, model_setup
+from ascendtune.train.checkpoint import checkpointer, content
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.strategy import base
 
@@ -42,6 +44,44 @@ def test_node_that_prepares_its_data_for_long_does_not_end_the_others(
     assert run is not None
     on_ranks(2, partial(_train_as_node, run))
     assert run.read()["state"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        pytest.param(model_setup, "_load", id="load"),
+        pytest.param(model_setup, "install_kernels", id="fill"),
+        pytest.param(content, "write_files", id="write"),
+        pytest.param(checkpointer, "require_intact", id="read"),
+    ],
+)
+def test_node_with_slow_files_does_not_end_the_others(
+    module: Any, name: str, recipe: Callable[..., Recipe], on_ranks: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    asked = recipe(
+        optim={"max_steps": 3}, batch={"per_device": 2}, parallel={"strategy": "fsdp"},
+        checkpoint={"every_steps": 1, "resume": "auto"},
+    )  # fmt: skip
+    run = prepare_run(asked, {}).run
+    assert run is not None
+    on_ranks(2, partial(attempt.train, run, run.read()))
+    run.update(state="running")
+    shutil.rmtree(run.checkpoint(2))
+    usual = getattr(module, name)
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(8 if os.environ["RANK"] == "1" else 0)
+        return usual(*arguments)
+
+    monkeypatch.setattr(module, name, slowly)
+    monkeypatch.setattr(base, "TIMEOUT", timedelta(seconds=4))
+    monkeypatch.setattr(dist, "new_group", partial(dist.new_group, timeout=timedelta(seconds=4)))
+    run = prepare_run(asked, {}).run
+    assert run is not None
+    on_ranks(2, partial(_train_as_node, run))
+    assert [each["attempt"] for each in run.read_metrics()] == [1, 2, 2]
+    assert run.read()["state"] == "finished" and run.checkpoint_steps() == [1, 2]
 
 
 def test_nodes_with_other_models_at_the_same_path_are_refused(

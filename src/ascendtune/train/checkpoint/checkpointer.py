@@ -145,6 +145,10 @@ class Checkpointer:
             MachineError: the checkpoint is damaged.
             InputError: it belongs to another model.
         """
+        with self._strategy.in_own_time("reads the checkpoint"):
+            return self._load(directory)
+
+    def _load(self, directory: Path) -> State:
         try:
             require_intact(directory, self._strategy)
             state: State = json.loads((directory / "state.json").read_text())

@@ -13,7 +13,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -80,18 +80,21 @@ class NamedTensors(CheckpointContent):
         model: its trainable parameters are the weights that are kept; frozen ones come from the base model.
         device: where they are.
         rank: of this process, of `ranks`.
+        in_own_time: makes the context of writing, which may take one host hours longer than another.
     """
 
     form = "tensors"
     on_any_ranks = True
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, device: Device, *, rank: int = 0, ranks: int = 1
-    ) -> None:
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, device: Device, *, rank: int = 0, ranks: int = 1,
+        in_own_time: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:  # fmt: skip
         self._model = model
         self._optimizer = optimizer
         self._rank = rank
         self._ranks = ranks
+        self._in_own_time = in_own_time
         self._staging = Staging(device)
 
     def size_bytes(self) -> int:
@@ -114,11 +117,12 @@ class NamedTensors(CheckpointContent):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         path = file_of_rank(directory, self._rank)
         digests, failure = dict[str, str](), None
-        try:
-            write_files(directory, files)
-            digests[path.name] = self._staging.write(path)
-        except Exception as error:  # noqa: BLE001  # raised below, when the other ranks know of it
-            failure = error
+        with self._in_own_time():
+            try:
+                write_files(directory, files)
+                digests[path.name] = self._staging.write(path)
+            except Exception as error:  # noqa: BLE001  # raised below, when the other ranks know of it
+                failure = error
         if group is not None:
             with suppress(Exception) if failure else nullcontext():
                 digests = _of_all_ranks(_Report(names, digests, *_as_fields(failure)), group)

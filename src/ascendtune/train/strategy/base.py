@@ -24,6 +24,8 @@ from ascendtune.train.object_collectives import refuse_foreign_pickles
 from ascendtune.train.precision import Precision
 
 MakeOptimizer = Callable[[], Optimizer]
+OwnTime = Callable[[str], AbstractContextManager[None]]
+"""`PatientBarrier.work`: the context of what may take one host hours longer than another, told as "loads the model"."""
 Answer = TypeVar("Answer")
 COMFORTABLE = 0.7
 """Share of a device's memory that weights, gradients and optimizer state may take; the rest is for activations."""
@@ -78,6 +80,9 @@ class Strategy:
     """Whether the optimizer clips in its own step, and skips a step whose gradients are not finite."""
 
     def __init__(self, device: Device, reason: str = "one device") -> None:
+        self.in_own_time: OwnTime = lambda doing: nullcontext()
+        self.writes_in_own_time: OwnTime = lambda doing: nullcontext()
+        """The same for the thread that writes checkpoints."""
         self.device = device
         self.reason = reason
         """Why it was chosen: for run.json."""
@@ -168,7 +173,10 @@ class Strategy:
 
     def content(self, model: nn.Module, optimizer: Optimizer) -> CheckpointContent:
         """Weights and optimizer state as checkpoints of this strategy hold them."""
-        return NamedTensors(model, optimizer, self.device, rank=self.rank, ranks=self.world_size)
+        return NamedTensors(
+            model, optimizer, self.device,
+            rank=self.rank, ranks=self.world_size, in_own_time=lambda: self.writes_in_own_time("writes a checkpoint"),
+        )  # fmt: skip
 
     def gather(self, text: str) -> list[str]:
         """The `text` of each rank, in the order of ranks."""
