@@ -80,12 +80,11 @@ def train(run: RunDir, record: dict[str, Any], callbacks: Sequence[Callback] = (
         except BaseException as error:
             if _is_lost_connection(error):
                 # Not a failure of the training: an engine that starts failed jobs again does so after this exit code.
-                raise MachineError(
-                    f"the connection to another rank broke: {_one_line(error)}",
-                    code="connection-lost",
-                    remedy="look for the error of that rank: it is the cause",
-                    where=run.logs,
-                ) from error
+                lost = _lost_connection(error, run)
+                if lost.code == _TIMED_OUT_CODE:
+                    # A rank that hangs records nothing.
+                    _note_end(run, lost, rank)
+                raise lost from error
             if not isinstance(error, KeyboardInterrupt):
                 run.require_present()
             ours = _translated(error)
@@ -352,6 +351,10 @@ _LOST_CONNECTION = re.compile(
 )
 
 
+_TIMED_OUT = re.compile(r"(?<!connection )time[ds]? ?-?out|hccl.*error code is 9(?!\d)", re.IGNORECASE | re.DOTALL)
+_TIMED_OUT_CODE = "collective-timed-out"
+
+
 def _is_lost_connection(error: BaseException) -> bool:
     """Whether this rank failed because the connection to another one broke, in training or in a checkpoint."""
     if not started_by_torchrun():
@@ -362,6 +365,23 @@ def _is_lost_connection(error: BaseException) -> bool:
             return True
         cause = cause.__cause__ or cause.__context__
     return False
+
+
+def _lost_connection(error: BaseException, run: RunDir) -> MachineError:
+    if _TIMED_OUT.search(str(error)):
+        return MachineError(
+            f"another rank did not take part in a collective before the time-out: {_one_line(error)}",
+            code=_TIMED_OUT_CODE,
+            remedy="look which rank hung or was late: the stacks of a hang that was reported lie beside the logs, and "
+            "the last phase of each rank in heartbeat/ of the run directory",
+            where=run.logs,
+        )
+    return MachineError(
+        f"the connection to another rank broke: {_one_line(error)}",
+        code="connection-lost",
+        remedy="look for the error of that rank: it is the cause",
+        where=run.logs,
+    )
 
 
 def _is_of_collectives(error: BaseException) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,9 +15,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from ascendtune.core.directories import cache_directory
+from ascendtune.core.errors import MachineError
 from ascendtune.data.prepare import open_prepared
 from ascendtune.data.store import TokenDataset
 from ascendtune.train import FitResult, Recipe, attempt, fit
+from ascendtune.train.loop import Loop
+from ascendtune.train.prepare import prepare_run
 from ascendtune.train.strategy import base
 
 if TYPE_CHECKING:
@@ -321,3 +325,29 @@ def test_ranks_wait_for_an_export_that_takes_longer_than_a_collective_may(
     monkeypatch.setattr(base, "_GOES_ON_SECONDS", 1.0)
     trained = train_on_ranks(2, optim={"max_steps": 1}, parallel={"strategy": "ddp"})
     assert trained.run.read()["state"] == "finished" and trained.weights()
+
+
+def test_time_out_of_a_collective_is_told_and_recorded_as_one(
+    recipe: Callable[..., Recipe], on_ranks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that hangs records nothing: without the record of the others the first to give up would be to blame."""
+    run = prepare_run(recipe(batch={"per_device": 2}, parallel={"strategy": "ddp"}), {}).run
+    assert run is not None
+    monkeypatch.setattr(base, "TIMEOUT", timedelta(seconds=4))
+    update = Loop._update
+
+    def late(loop: Loop) -> None:
+        time.sleep(10 if os.environ["RANK"] == "1" and loop.counters.step == 1 else 0)
+        update(loop)
+
+    monkeypatch.setattr(Loop, "_update", late)
+
+    def train() -> None:
+        code = "collective-timed-out" if os.environ["RANK"] == "0" else "connection-lost"
+        with pytest.raises(MachineError) as caught:
+            attempt.train(run, run.read())
+        assert caught.value.code == code
+
+    on_ranks(2, train)
+    record = run.read()
+    assert record["state"] == "failed" and record["exit_cause"]["code"] == "collective-timed-out"
