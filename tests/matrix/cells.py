@@ -9,7 +9,9 @@ import random
 import socket
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,11 +110,12 @@ class Outcome:
     """From the start of the ranks to their end."""
 
 
-def attempt(values: dict[str, Any], ranks: int, *, killed_after: float | None = None) -> Outcome:
+def attempt(values: dict[str, Any], ranks: int, *, ended_by: str = "", ended_after: float = 0.0) -> Outcome:
     """Train; on several ranks in forked processes, which need not import anything again.
 
     Args:
-        killed_after: seconds after which all ranks are killed, where they are not done by then.
+        ended_by: SIGKILL to all ranks, or SIGTERM to the last one; empty: they are not disturbed.
+        ended_after: seconds after which they get it, where they are not done by then.
     """
     from ascendtune.core.errors import DataError, RecipeError
 
@@ -128,9 +131,12 @@ def attempt(values: dict[str, Any], ranks: int, *, killed_after: float | None = 
     begun = time.monotonic()
     for each in processes:
         each.start()
-    last = begun + (_PATIENCE_SECONDS if killed_after is None else killed_after)
-    for each in processes:
-        each.join(timeout=max(0.0, last - time.monotonic()))
+    if ended_by:
+        _join(processes, begun + ended_after)
+        if ended_by == "SIGTERM":
+            processes[-1].terminate()
+    if ended_by != "SIGKILL":
+        _join(processes, begun + _PATIENCE_SECONDS)
     for each in processes:
         if each.is_alive():
             each.kill()
@@ -141,6 +147,11 @@ def attempt(values: dict[str, Any], ranks: int, *, killed_after: float | None = 
     if failures or any(each.exitcode for each in processes):
         return Outcome(None, failed=failures[0] if failures else f"exit codes {[each.exitcode for each in processes]}")
     return Outcome(curve_of(run), run=run, seconds=time.monotonic() - begun)
+
+
+def _join(processes: Sequence[BaseProcess], until: float) -> None:
+    for each in processes:
+        each.join(timeout=max(0.0, until - time.monotonic()))
 
 
 def prepared(values: dict[str, Any]) -> RunDir:

@@ -29,11 +29,13 @@ class Restart:
     """A start that goes on from a checkpoint of the recipe's first start."""
 
     ranks: int
-    """The same number goes on bit by bit, another one as nearly as two strategies agree."""
+    changes: dict[str, Any]
+    """Of the recipe. Without any, and on as many ranks, it goes on bit by bit, otherwise as nearly as two strategies
+    agree."""
     after: float
-    """Share of the checkpoints that are there."""
-    is_killed: bool
-    """Whether the first start is killed at that share of its time, instead of losing the checkpoints behind."""
+    """Share of the checkpoints that are there, or of the time of the first start."""
+    ended_by: str
+    """`cut`: it loses the checkpoints behind; `SIGKILL` to all ranks; `SIGTERM` to the last one."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +107,14 @@ def _draw(
     if numbers["precision"] == "bf16" and neutral["parallel"].get("strategy") == "deepspeed":
         # DeepSpeed computes with weights that are rounded altogether: its own numbers are those to be kept.
         plain["parallel"] = {"strategy": "deepspeed", "deepspeed": {"stage": 1}}
-    restart = _restart(one, ranks, neutral["parallel"]) if one.random() < 0.5 else None
+    restart = _restart(one, ranks, neutral["parallel"], changed["batch"]) if one.random() < 0.5 else None
+    if restart is None or restart.ended_by != "SIGTERM":
+        # A run that is stopped has a record of its last step.
+        every = {"track": {"every_steps": one.choice((1, 1, 2, 3))}, "checkpoint": {"every_steps": one.choice((1, 2))}}
+        plain, changed = merged(plain, every), merged(changed, every)
     shape = f"{name}, {rows} rows × {ranks} ranks, {per_device} a batch × {accumulate}"
-    words = f"{shape}, {json.dumps(_merged(numbers, neutral))}, {restart}"
-    return Drawn(number, plain, _merged(changed, neutral), ranks, is_random, restart, words)
+    words = f"{shape}, {json.dumps(merged(numbers, neutral))}, {restart}"
+    return Drawn(number, plain, merged(changed, neutral), ranks, is_random, restart, words)
 
 
 def _is_allowed(drawn: Drawn) -> bool:
@@ -118,18 +124,27 @@ def _is_allowed(drawn: Drawn) -> bool:
 
     try:
         recipe = Recipe.check(drawn.changed)
-        for ranks in {drawn.ranks, drawn.restart.ranks if drawn.restart else drawn.ranks}:
-            recipe.parallel.fsdp.shards(ranks=ranks, nodes=1)
+        recipe.parallel.fsdp.shards(ranks=drawn.ranks, nodes=1)
+        if drawn.restart:
+            again = Recipe.check(merged(drawn.changed, drawn.restart.changes))
+            again.parallel.fsdp.shards(ranks=drawn.restart.ranks, nodes=1)
     except RecipeError:
         return False
     return True
 
 
-def _restart(one: random.Random, ranks: int, parallel: dict[str, Any]) -> Restart:
+def _restart(one: random.Random, ranks: int, parallel: dict[str, Any], batch: dict[str, int]) -> Restart:
+    after, ended_by = one.random(), one.choice(("cut", "SIGKILL", "SIGTERM"))
     # DeepSpeed's checkpoints are those of a number of ranks.
-    others = [ranks] if parallel.get("strategy") == "deepspeed" else [1, 2, 3, 4]
-    wanted = ranks if one.random() < 0.5 else one.choice(others)
-    return Restart(wanted, one.random(), is_killed=wanted == ranks and one.random() < 0.5)
+    if parallel.get("strategy") == "deepspeed" or one.random() < 0.5:
+        return Restart(ranks, {}, after, ended_by)
+    strategy = {"strategy": one.choice(("ddp", "fsdp"))}
+    if "reduce_dtype" in parallel:
+        strategy["reduce_dtype"] = parallel["reduce_dtype"]
+    wanted, at_once = one.choice((1, 2, 3, 4)), ranks * batch["per_device"] * batch["accumulate"]
+    # Of a step as large as before the ranks may get unequal parts.
+    changes = {"parallel": strategy, "batch": {"per_device": one.randint(1, at_once), "accumulate": 1}}
+    return Restart(wanted, changes if one.random() < 0.7 else {}, after, ended_by)
 
 
 def _numbers(one: random.Random, rows: int) -> tuple[dict[str, Any], bool]:
@@ -180,8 +195,9 @@ def _numbers(one: random.Random, rows: int) -> tuple[dict[str, Any], bool]:
         "data": data,
         "optim": _some(one, {
             "optimizer": ["adafactor", "muon", "sgd", "sgd"], "scheduler": ["linear", "constant"], "warmup_steps": [2],
+            "min_learning_rate_ratio": [0.1],
             "weight_decay": [0.1], "max_grad_norm": [None, 0.01], "beta2": [0.95],
-        }) | (one.choice(({}, {}, {"max_steps": None, "epochs": one.choice((0.7, 1, 2))}))),
+        }) | (one.choice(({}, {}, {"max_steps": None, "epochs": one.choice((0.7, 1, 2, 2.5))}))),
         "precision": one.choice(("fp32", "fp32", "fp32", "fp32", "bf16")),
         "seed": one.choice((0, 42)),
         **evaluation,
@@ -226,14 +242,14 @@ def _recipe(
 ) -> dict[str, Any]:
     base = asked(numbers["loss"], "full", WAYS[0], files, model, directory)
     changes = {key: value for key, value in numbers.items() if key != "loss"}
-    return _merged(_merged(base, changes), {
+    return merged(merged(base, changes), {
         "batch": {"per_device": per_device, "accumulate": accumulate},
         "checkpoint": {"resume": "auto", "every_steps": 1, "keep": 99},
     })  # fmt: skip
 
 
-def _merged(recipe: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(recipe)
+def merged(recipe: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    result = dict(recipe)
     for key, value in changes.items():
-        merged[key] = _merged(merged.get(key) or {}, value) if isinstance(value, dict) else value
-    return merged
+        result[key] = merged(result.get(key) or {}, value) if isinstance(value, dict) else value
+    return result

@@ -5,8 +5,8 @@ change them (strategy, ranks, how a step is cut into micro-batches, recomputing,
 Both parts together are trained, and the first part alone on one device. Each drawn recipe is refused before anything
 starts, or gives the same losses, gradient norms, evaluations and weights: within the matrix's tolerance, or within what
 cutting the plain form into other micro-batches does to them, which is rounding. Where a run is cut off after a
-checkpoint or killed, and started again, the steps behind it and the weights are the same bit by bit; on another number
-of ranks they are the same as nearly as those of two strategies.
+checkpoint, killed or stopped, and started again, the steps behind it and the weights are the same bit by bit; with
+another strategy, batch or number of ranks they are the same as nearly as those of two strategies.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from pathlib import Path
 import torch
 
 from matrix.cells import Outcome, attempt
-from matrix.draw import Drawn, Restart, draw
+from matrix.draw import Drawn, Restart, draw, merged
 from matrix.page import TOLERANCE
 from matrix.simulated import DEEPSPEED
 
+_OF_STEPS = ("step", "epoch", "learning_rate", "tokens", "labelled_tokens", "tokens_seen")
 _OF_NOISE = 4.0
 """How often a difference may be that of rounding."""
 _SMALL_HINGE = 1e-2
@@ -128,8 +129,9 @@ def _apart(ours: list[float], theirs: list[float], smallest: float) -> float:
 
 def _numbers_of(outcome: Outcome) -> list[float]:
     assert outcome.curve is not None and outcome.run is not None
+    steps = [each[key] for each in outcome.run.read_metrics() for key in _OF_STEPS]
     evaluations = [each[key] for each in outcome.run.read_evaluations() for key in ("step", "loss")]
-    return [*outcome.curve, *evaluations, outcome.run.read()["exported_step"]]
+    return [*outcome.curve, *steps, *evaluations, outcome.run.read()["exported_step"]]
 
 
 def _weights_apart(one: Outcome, two: Outcome) -> float:
@@ -159,17 +161,17 @@ def _as_changes(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _restarted(drawn: Drawn, whole: Outcome, restart: Restart) -> str:
-    """What is wrong with a run that is cut off, or killed, and started again."""
+    """What is wrong with a run that is cut off, killed or stopped, and started again."""
     expected, weights = _numbers_of(whole), _weights_of(whole)
     values, run = drawn.changed, whole.run
     assert run is not None
-    if restart.is_killed:
+    if restart.ended_by != "cut":
         values = {
             **values,
             "run_dir": values["run_dir"].replace("changed-", "cut-"),
-            "name": f"{values['name']}-killed",
+            "name": f"{values['name']}-{restart.ended_by}",
         }
-        attempt(values, drawn.ranks, killed_after=restart.after * whole.seconds)
+        attempt(values, drawn.ranks, ended_by=restart.ended_by, ended_after=restart.after * whole.seconds)
     else:
         steps = run.checkpoint_steps()
         if not steps:
@@ -178,10 +180,10 @@ def _restarted(drawn: Drawn, whole: Outcome, restart: Restart) -> str:
             shutil.rmtree(run.checkpoint(step))
         shutil.rmtree(run.model)
         run.update(state="running")
-    again = attempt(values, restart.ranks)
+    again = attempt(merged(values, restart.changes), restart.ranks)
     if again.refused or again.failed:
         return f"does not go on: {again.refused or again.failed[-1500:]}"
-    if restart.ranks == drawn.ranks:
+    if restart.ranks == drawn.ranks and not restart.changes:
         return _difference(again, expected, weights)
     apart = _apart(_numbers_of(again), expected, _smallest(drawn))
     if drawn.is_random or apart <= max(_OF_NOISE * TOLERANCE, _least(drawn)):
