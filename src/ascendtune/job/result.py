@@ -204,7 +204,12 @@ def as_of_a_shell(code: int) -> int:
 def _death(who: str, code: int, where: Path, *, rank: int | None = None, host: str | None = None) -> SeenFailure:
     name = signal.Signals(-code).name if code < 0 else None
     ending, error_code, remedy = f"ended with exit code {code}", "process-exited", "look at the end of its log"
-    if code == -signal.SIGKILL:
+    if code == _LOST_ANOTHER:
+        remedy = (
+            "look at its last message, above or in its log: if it lost its connection to another rank, that one left "
+            "without an error, or the network between them broke; see the ends of all logs"
+        )
+    elif code == -signal.SIGKILL:
         ending, error_code = f"was killed ({name})", "process-killed"
         remedy = "usually the host ran out of memory: see `dmesg | grep -i oom`; take a smaller batch"
     elif name:
