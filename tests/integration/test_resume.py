@@ -292,6 +292,8 @@ def test_interrupt_before_training_leaves_a_run_that_starts_over(bench: Callable
     ended = job.wait()
     assert ended.code == 130 and "Traceback" not in ended.err
     assert list(run.read_metrics()) == [] and run.checkpoint_steps() == []
+    listed = json.loads(place.run("jobs", "list", "--all", "--json").out)
+    assert [each["state"] for each in listed] in ([], ["ended"])
 
 
 # Several ranks

@@ -286,7 +286,8 @@ class _Finder:
         # The turn is written without its thought, which may be its content, where a later one answers. Gemma 4 writes
         # its content behind the result.
         bare: Message = {"role": "assistant", "content": message["content"], "tool_calls": message["tool_calls"]}
-        thoughtful, silent = ({**each, "content": ""} for each in (message, bare))
+        thoughtful: Message = {**message, "content": ""}
+        silent: Message = {**bare, "content": ""}
         called = Counter(call["function"]["name"] for call in message["tool_calls"])
         for last in (message, thoughtful, bare, silent):
             ending = Conversation([*self._messages[:turn], last], self._tools)

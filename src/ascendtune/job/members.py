@@ -1,7 +1,8 @@
 """Which processes belong to a job? Those below the one that started them, and those that carry its mark.
 
 The processes that a job starts have the variable ASCENDTUNE_JOB in their environment, so that they are recognised when
-their parents have ended; the first one, which the registry names, need not have it. The mark alone is not enough: the process must be this user's, and younger than the job.
+their parents have ended; the first one, which the registry names, need not have it. The mark alone is not enough: the
+process must be this user's, and younger than the job.
 """
 
 from __future__ import annotations

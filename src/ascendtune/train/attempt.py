@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -23,18 +22,18 @@ from ascendtune.core.errors import (
     InputError,
     MachineError,
     RecipeError,
-    Stopped,
     disk_fault,
 )
-from ascendtune.core.exit_cause import OUT_OF_MEMORY, exit_cause_of_worker
+from ascendtune.core.exit_cause import OUT_OF_MEMORY
 from ascendtune.core.foreign_json import first_line
 from ascendtune.core.locks import file_lock
-from ascendtune.core.rundir import RunDir, State
+from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import Prepared, cached_tokens, open_prepared
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.adapters import Adapter, require_recorded_adapters
+from ascendtune.train.attempt_end import note_end
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
 from ascendtune.train.patient_barrier import PatientBarrier
@@ -83,14 +82,14 @@ def train(run: RunDir, record: dict[str, Any], callbacks: Sequence[Callback] = (
                 lost = _lost_connection(error, run)
                 if lost.code == _TIMED_OUT_CODE:
                     # A rank that hangs records nothing.
-                    _note_end(run, lost, rank)
+                    note_end(run, record, lost, rank)
                 raise lost from error
             if not isinstance(error, KeyboardInterrupt):
                 run.require_present()
             ours = _translated(error)
             if ours is not None and ours.code in _DISK_FULL and (steps := run.checkpoint_steps()):
                 ours.remedy += f"; the same command then resumes from step {steps[-1]}"
-            _note_end(run, ours or error, rank)
+            note_end(run, record, ours or error, rank)
             if ours is None or ours is error:
                 raise
             raise ours from error
@@ -316,24 +315,6 @@ def _translated(error: BaseException) -> AscendtuneError | None:
 
 # torch's message in c10/core/impl and the dispatcher (2.13).
 _MISSING_OPERATOR = re.compile(r"Could not run '(?P<name>[^']+)' with arguments from the '(?P<backend>[^']+)' backend")
-
-
-def _note_end(run: RunDir, error: BaseException, rank: int) -> None:
-    """Write the cause to run.json: the first rank that knows one writes it; errors of later ranks follow from it."""
-    if isinstance(error, KeyboardInterrupt):
-        error = Stopped(
-            "stopped at once, without a checkpoint of the last step",
-            remedy="give the same command again: it goes on from the newest checkpoint",
-            signal_number=signal.SIGINT,
-        )
-    try:
-        with file_lock(run.path / ".cause.lock", wait=True):
-            if run.read()["state"] in ("created", "running"):
-                state: State = "stopped" if isinstance(error, Stopped) else "failed"
-                run.end_attempt(state, exit_cause_of_worker(error, rank))
-    except (OSError, AscendtuneError) as second:
-        # run.json may be on the disk whose failure ended the run.
-        log.warn(f"run.json could not be updated: {second}")
 
 
 _DISK_FULL = ("disk-full", "disk-quota-exceeded", "disk-space-missing")

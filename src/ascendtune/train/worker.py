@@ -18,6 +18,7 @@ from ascendtune.core.interrupts import keep_interrupts
 from ascendtune.core.ownership import require_own, restrict_umask
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.terminal_text import make_streams_safe
+from ascendtune.train.attempt_end import note_end
 from ascendtune.train.stack_dump import block_stacks_signal, dump_stacks_on_signals
 
 
@@ -35,11 +36,15 @@ def main(arguments: list[str]) -> int:
     try:
         with claimed(run, arguments[1] if len(arguments) > 1 else None) as record:
             dump_stacks_on_signals(run)
-            # A script's shell starts what ends with `&` so that it ignores SIGINT, by which `jobs stop` asks.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-            # Imported here: torch and transformers take seconds, in which Ctrl-C must not end in a traceback.
-            train = _import_attempt()
+            try:
+                # A script's shell starts what ends with `&` so that it ignores SIGINT, by which `jobs stop` asks.
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+                # Imported here: torch and transformers take seconds, in which Ctrl-C must not end in a traceback.
+                train = _import_attempt()
+            except KeyboardInterrupt as interrupt:
+                note_end(run, record, interrupt, int(os.environ.get("RANK", "0")))
+                raise
             train(run, record)
     except AscendtuneError as error:
         (log.say if isinstance(error, Stopped) else log.error)(str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,9 @@ import torch
 import torch.distributed as dist
 
 from ascendtune.core.errors import DataError, MachineError, RecipeError
-from ascendtune.core.rundir import RunDir
+from ascendtune.core.rundir import RunDir, State
 from ascendtune.train import attempt
+from ascendtune.train.attempt_end import note_end
 from ascendtune.train.plan.scoreboard import note_peak
 from ascendtune.train.supervision import Phases
 
@@ -264,3 +266,30 @@ def test_a_host_without_the_tokens_makes_those_of_the_run_or_refuses(
     with pytest.raises(DataError) as caught:
         attempt._open_data(recipe, of_run, tmp_path, Phases(None), lambda *_: None)
     assert caught.value.code == "data-differs-between-nodes"
+
+
+def test_end_before_the_ranks_met_is_that_of_a_new_attempt(tmp_path: Path) -> None:
+    """The one before, which was killed, has not ended then; and a job finds its own end by its process."""
+    run = RunDir(tmp_path / "run")
+    run.create("", {}, {})
+    run.begin_attempt({})
+    before = run.read()
+    note_end(run, before, KeyboardInterrupt(), rank=0)
+    killed, ended = run.read()["attempts"]
+    assert "ended" not in killed
+    assert (ended["pid"], ended["state"], ended["exit_code"]) == (os.getpid(), "stopped", 130)
+    # Another rank, which knows no more, changes nothing.
+    noted = run.read()
+    note_end(run, before, RuntimeError("later"), rank=1)
+    assert run.read() == noted
+
+
+@pytest.mark.parametrize("state", ["stopped", "failed"])
+def test_failure_before_the_ranks_met_replaces_the_cause_of_the_attempt_before(tmp_path: Path, state: State) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create("", {}, {})
+    run.begin_attempt({})
+    run.end_attempt(state, {"exit_code": 1, "what": "earlier"})
+    note_end(run, run.read(), RuntimeError("now"), rank=1)
+    record = run.read()
+    assert record["state"] == "failed" and record["exit_cause"]["what"] == "RuntimeError: now"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ascendtune.core.rundir import RunDir
 from ascendtune.train import worker
 
 
@@ -32,3 +34,26 @@ def test_ctrl_c_stops_a_worker_that_a_script_started_in_the_background(
     finally:
         signal.signal(signal.SIGINT, before)
     assert seen == [signal.default_int_handler]
+
+
+def test_ctrl_c_while_torch_is_imported_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a record the run would stay `created`, and its job would be `lost`."""
+    run, codes = RunDir(tmp_path / "run"), list[int]()
+    run.create("", {}, {})
+    monkeypatch.setattr(worker, "claimed", lambda run, start_id: nullcontext(run.read()))
+    monkeypatch.setattr(worker, "dump_stacks_on_signals", lambda run: None)
+    for name in ("restrict_umask", "block_stacks_signal"):
+        monkeypatch.setattr(worker, name, lambda: None)
+
+    def interrupted() -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker, "_import_attempt", interrupted)
+    monkeypatch.setattr(os, "_exit", codes.append)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        worker.main([str(run)])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    record = run.read()
+    assert codes == [130] and record["state"] == "stopped" and record["attempts"][-1]["exit_code"] == 130

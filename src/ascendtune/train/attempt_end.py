@@ -1,0 +1,40 @@
+"""Why an attempt ended, for run.json. Free of torch: Ctrl-C may come while that is imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from typing import Any
+
+from ascendtune.core import log
+from ascendtune.core.errors import AscendtuneError, Stopped
+from ascendtune.core.exit_cause import exit_cause_of_worker
+from ascendtune.core.locks import file_lock
+from ascendtune.core.rundir import RunDir, State
+
+
+def note_end(run: RunDir, before: dict[str, Any], error: BaseException, rank: int) -> None:
+    """Write the cause to run.json: the first rank that knows one writes it; errors of later ranks follow from it.
+
+    Args:
+        before: run.json, as it was when this process claimed the run.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        error = Stopped(
+            "stopped at once, without a checkpoint of the last step",
+            remedy="give the same command again: it goes on from the newest checkpoint",
+            signal_number=signal.SIGINT,
+        )
+    try:
+        with file_lock(run.path / ".cause.lock", wait=True):
+            if len(run.read()["attempts"]) == len(before["attempts"]):
+                # It ended before the ranks met: what stands there is of an earlier attempt.
+                host, ranks = socket.gethostname(), int(os.environ.get("WORLD_SIZE", "1"))
+                run.begin_attempt({"host": host, "hosts": [host], "world_size": ranks})
+            if run.read()["state"] in ("created", "running"):
+                state: State = "stopped" if isinstance(error, Stopped) else "failed"
+                run.end_attempt(state, exit_cause_of_worker(error, rank))
+    except (OSError, AscendtuneError) as second:
+        # run.json may be on the disk whose failure ended the run.
+        log.warn(f"run.json could not be updated: {second}")
