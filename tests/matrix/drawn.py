@@ -16,10 +16,12 @@ import shutil
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from ascendtune.core.rundir import RunDir
 from matrix.cells import Outcome, attempt
 from matrix.draw import Drawn, Restart, draw, merged
 from matrix.page import TOLERANCE
@@ -172,6 +174,9 @@ def _restarted(drawn: Drawn, whole: Outcome, restart: Restart) -> str:
             "name": f"{values['name']}-{restart.ended_by}",
         }
         attempt(values, drawn.ranks, ended_by=restart.ended_by, ended_after=restart.after * whole.seconds)
+        if not RunDir(values["run_dir"].format(name=values["name"])).checkpoint_steps():
+            # It begins anew, with steps as large as its own batch and ranks make them.
+            restart = replace(restart, ranks=drawn.ranks, changes={})
     else:
         steps = run.checkpoint_steps()
         if not steps:
