@@ -33,7 +33,7 @@ class Repeats:
 
     def kept(self, count: int) -> list[int]:
         """The blocks that stay when `count` of them do: whole periods in the middle of the region leave."""
-        first = self.start + self.edge
+        first = min(self.start + self.edge, count)
         return [*range(first), *range(first + self.layers - count, self.layers)]
 
     def label(self, position: int, count: int) -> str | None:

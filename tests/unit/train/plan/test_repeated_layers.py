@@ -20,7 +20,7 @@ def test_finds_the_longest_run_that_repeats(kinds: str, expected: Repeats) -> No
     assert find_repeats(kinds) == expected
 
 
-@pytest.mark.parametrize("kinds", ["a" * 28, "d" + "m" * 26, "lllf" * 8, "lllf" * 9 + "l", "f" * 22 + "tt", "ab"])
+@pytest.mark.parametrize("kinds", ["a" * 28, "d" + "m" * 26, "lllf" * 8, "lllf" * 9 + "l", "f" * 22 + "tt", "ab", "a"])
 def test_kept_blocks_are_whole_periods_and_keep_both_ends(kinds: str) -> None:
     repeats = find_repeats(kinds)
     for count in repeats.counts():
