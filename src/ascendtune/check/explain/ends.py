@@ -27,7 +27,7 @@ class Ends:
     """The failures that ended the processes of a job, among the events of all its logs."""
 
     def __init__(self, events: Sequence[Event]) -> None:
-        ends = [event for event in events if event.is_raised and _is_an_end(event)]
+        ends = [event for event in events if (event.is_raised and _is_an_end(event)) or _is_crash(event)]
         self._of_source, self._uncaught = defaultdict[str, list[Event]](list), defaultdict[str, list[Event]](list)
         for end in ends:
             self._of_source[end.source].append(end)
@@ -47,7 +47,7 @@ class Ends:
         if event.weight or not was_logged(event):
             return False
         end = self.later(event)
-        if end is not None and (_says_why(end) or end.number - event.last > _NEAR_LINES):
+        if end is not None and (_says_why(end) or _is_later(end, event)):
             return True
         process = _process_of(event)
         went_on = is_of_thread(event) or self._waited.get(process, 0) > event.last
@@ -64,13 +64,14 @@ class Ends:
         ends = [
             end
             for end in (self._of_source if event.trace is None else self._uncaught)[event.source]
-            if end.trace is not None
-            and event.last < end.trace.first_line
-            and event.speaker in ("", end.speaker)
+            if event.last < _begin_of(end)
+            and (event.speaker == "" or event.is_of_process_of(end))
+            # What a device reports is behind the crash.
+            and (end.trace is not None or _OF_DEVICE.search(event.text) is None)
             # Of one family the later one may only say again what was logged.
             and (end.hit.entry.family != event.hit.entry.family or _says_why(end))
         ]
-        if any(end.hit.entry is event.hit.entry or end.message in event.text for end in ends):
+        if any(_says_the_same(end, event) for end in ends):
             # What was logged was raised as well.
             return None
         # Of several readings of a line the best stands first.
@@ -82,11 +83,16 @@ def is_of_thread(event: Event) -> bool:
     return event.trace is not None and event.trace.passed(_OF_THREAD)
 
 
+def has_stepped_between(event: Event, end: Event) -> bool:
+    """Whether the process reported a loss between `event` and `end`."""
+    return event.next_loss is not None and event.next_loss < _begin_of(end)
+
+
 def was_logged(event: Event) -> bool:
     """Whether the program said `event` and may have gone on."""
     if event.is_raised and event.trace is not None:
-        return event.trace.is_logged
-    return event.trace is None and not (is_of_script(event) or _OF_CRASH.search(event.text))
+        return event.trace.was_caught
+    return event.trace is None and not (is_of_script(event) or _is_crash(event))
 
 
 def _ended_a_process(event: Event) -> bool:
@@ -95,6 +101,27 @@ def _ended_a_process(event: Event) -> bool:
 
 def _process_of(event: Event) -> tuple[str, str] | int:
     return (event.source, event.speaker) if event.rank is None else event.rank
+
+
+def _says_the_same(end: Event, event: Event) -> bool:
+    is_alike = end.hit.entry is event.hit.entry and end.hit.names == event.hit.names
+    return is_alike or end.message in event.text
+
+
+def _is_later(end: Event, event: Event) -> bool:
+    """Whether the program went on for long enough after `event` that `end` is not likely to follow from it."""
+    if end.trace is None:
+        return has_stepped_between(event, end)
+    may_follow = end.trace.type in _MAY_FOLLOW
+    return end.number - event.last > _NEAR_LINES or (has_stepped_between(event, end) and not may_follow)
+
+
+def _begin_of(end: Event) -> int:
+    return end.number if end.trace is None else end.trace.first_line
+
+
+def _is_crash(event: Event) -> bool:
+    return event.trace is None and not event.weak and _OF_CRASH.search(event.text) is not None
 
 
 def _is_an_end(event: Event) -> bool:

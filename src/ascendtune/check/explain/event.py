@@ -50,6 +50,8 @@ class Event:
     """and how often of late, with hardly anything in between."""
     survived: bool = False
     """The log went on for long without any trouble."""
+    next_loss: int | None = None
+    """The first line below it, among the last of the log, in which the same process reports a loss."""
     is_quoted: bool = False
     """The words of an exception in another line: it was caught, or is only reported."""
     is_heading: bool = False
@@ -62,6 +64,12 @@ class Event:
     """The reason that CANN printed below a failed call; empty if there is none."""
     said_by: dict[int, str] = field(default_factory=dict)
     """The ranks that said the same, each with its first words."""
+
+    def is_of_process_of(self, other: Event) -> bool:
+        """Whether the prefixes of both lines name the same process; torch adds a prefix of its own to exceptions."""
+        narrow, wide = sorted((self.speaker, other.speaker), key=len, reverse=True)
+        is_named = narrow == wide or (wide != "" and narrow.startswith(f"{wide} "))
+        return self.source == other.source and is_named
 
     @property
     def where(self) -> str:

@@ -50,6 +50,8 @@ class Ledger:
         first = self._first.get((speaker, kind))
         if first is None or number - first.last > _SURVIVED_AFTER or first.weak > weak or first.is_quoted > quoted:
             return False
+        if first.trace is not None and trace is not None and first.trace.was_caught > trace.was_caught:
+            return False
         has_frames = trace is not None and bool(trace.frames)
         if has_frames and first.trace is not None and not first.trace.frames and first.text == said.strip():
             # The exception stood above its traceback as well, without a frame.

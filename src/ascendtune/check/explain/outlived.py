@@ -26,6 +26,10 @@ _PROGRESS = re.compile(
     re.IGNORECASE,
 )
 _FINISHED = re.compile(r"\btrain_runtime\b|\btraining (?:is |was |has )?(?:completed?|finished|done)\b", re.IGNORECASE)
+_PASSED = re.compile(
+    r"(?:=+ )?\d+ passed\b(?!.*\b(?:failed|errors?)\b).* in [\d.]+s\b.*|OK(?: \((?:skipped|expected failures)=.*\))?"
+)
+"""The last line of a run of pytest or unittest in which no test failed."""
 _TRIED_AGAIN = re.compile(r"\bretry(?:ing)?\b|\btry(?:ing)? again (?:in|after)\b", re.IGNORECASE)
 
 
@@ -44,6 +48,7 @@ def mark_outlived(events: Sequence[Event], tail: str, lines: int, *, of_one_proc
     went_on = _GoneOn(tail, lines, of_one_process=of_one_process)
     for event in events:
         event.survived = event.survived or went_on.after(event)
+        event.next_loss = went_on.next_loss(event)
 
 
 class _GoneOn:
@@ -55,15 +60,28 @@ class _GoneOn:
         numbered = list(enumerate(rows, lines - len(rows) + 1))
         self._steps = [number for number, row in numbered for _ in _PROGRESS.finditer(row)]
         self._losses = [(number, row) for number, row in numbered if _LOSS.search(row)]
+        self._passed = _PASSED.fullmatch(next((row.strip() for row in reversed(rows) if row.strip()), "")) is not None
         self._ends = [number for number, row in numbered if _FINISHED.search(row)]
 
     def after(self, event: Event) -> bool:
+        if self._passed:
+            return True
         if event.is_raised and (not was_logged(event) or is_of_thread(event)):
             return self._has_ended(event) and self._has_losses(event)
         if is_of_script(event):
             return bool(self._ends and self._ends[0] < event.last) or self._has_steps(event)
         is_tried_again = _TRIED_AGAIN.search(event.text) is not None
         return self._has_losses(event) or (is_tried_again and self._has_steps(event))
+
+    def next_loss(self, event: Event) -> int | None:
+        """The first line after `event` in which its process reports a loss."""
+        first = bisect(self._losses, event.last, key=lambda loss: loss[0])
+        own = (number for number, row in self._losses[first : first + _MOST_LOSSES] if self._is_of_speaker(event, row))
+        return next(own, None)
+
+    @staticmethod
+    def _is_of_speaker(event: Event, row: str) -> bool:
+        return not event.speaker or lines_of.read(row).speaker == event.speaker
 
     def _has_steps(self, event: Event) -> bool:
         return len(self._steps) - bisect(self._steps, event.last) >= _STEPS
@@ -79,7 +97,7 @@ class _GoneOn:
         first = bisect(self._losses, event.last, key=lambda loss: loss[0])
         rows = set[str]()
         for _, row in self._losses[first : first + _MOST_LOSSES]:
-            if not event.speaker or lines_of.read(row).speaker == event.speaker:
+            if self._is_of_speaker(event, row):
                 rows.add(row)
             if len(rows) == enough:
                 return True

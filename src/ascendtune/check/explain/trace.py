@@ -60,6 +60,8 @@ _SECTION = re.compile(r"- Dataset Pipeline Error Message:")
 """The heading of what went wrong in a data set of MindSpore, below an exception that does not say it."""
 _RULE = re.compile(r"\W*$")
 _SECTION_LEVEL = re.compile(r"^\[ERROR\] ")
+_OUTERMOST = ("<module>", "<cell line")
+"""Functions of the frame in which a program or a cell of a notebook begins."""
 LINKS = ("was the direct cause of the following", "another exception occurred")
 
 
@@ -76,6 +78,8 @@ class Trace:
     """The exception's type, where the heading names it: IPython writes "TYPE      Traceback …"."""
     parent: Trace | None = None
     """The exception that was being handled, or that caused this one."""
+    child: Trace | None = field(default=None, repr=False, compare=False)
+    """The exception that this one led to."""
     ignored: bool = False
     """Python says that it ignored it."""
     weak: bool = False
@@ -121,6 +125,21 @@ class Trace:
         """Whether it was raised while an object was destroyed or the process ended: an object that was never finished
         has nothing to close."""
         return any(_CLEAN_UP.search(f"{posix(file)} in {function}") for file, _, function in self.frames)
+
+    @property
+    def was_caught(self) -> bool:
+        """Whether the program printed it itself, and may have gone on: an error that it logged, or an exception whose
+        outermost frame is a function of its own. Of an exception that ends a program that frame is a module's code,
+        of one that ends a thread or a process the library's that started it."""
+        chain = [self]
+        while chain[0].parent is not None:
+            chain.insert(0, chain[0].parent)
+        while chain[-1].child is not None:
+            chain.append(chain[-1].child)
+        if any(each.is_logged for each in chain):
+            return True
+        file, _, function = chain[-1].frames[0] if chain[-1].frames else ("", 0, "")
+        return bool(function) and is_own(file) and not (chain[-1].headless or function.startswith(_OUTERMOST))
 
     @property
     def place(self) -> tuple[str, int, str] | None:

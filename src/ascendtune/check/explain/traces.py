@@ -78,6 +78,8 @@ class Traces:
     def begin(self, speaker: str, trace: Trace) -> None:
         """Open a traceback, of which the heading is read."""
         trace.parent = self._last.get(speaker) if speaker in self._linked else None
+        if trace.parent is not None:
+            trace.parent.child = trace
         self._linked.discard(speaker)
         self._open[speaker] = trace
 

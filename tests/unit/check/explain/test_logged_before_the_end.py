@@ -178,3 +178,59 @@ def test_crash_of_another_rank_goes_before_what_a_rank_logged(explained: Explain
 
 def test_crash_of_a_child_is_not_only_logged(explained: Explained) -> None:
     assert _first(explained(f"Fatal Python error: Segmentation fault\n{_NEWS}{_SHAPES}")) == "sigsegv"
+
+
+def _caught(message: str, heading: str = "") -> str:
+    """As `traceback.print_exc` prints it: its outermost frame is the function that caught it."""
+    return f'{heading}{_HEAD}  File "/x/train.py", line 54, in next_row\n    row["moon"]\n{message}\n'
+
+
+@pytest.mark.parametrize("heading", ["", "2026-03-01 07:12:44,101 - job - ERROR - bad row\n"])
+@pytest.mark.parametrize("code", ["batch['labels']", "row['labels']"])
+def test_caught_exception_is_not_the_later_one_of_its_kind(explained: Explained, heading: str, code: str) -> None:
+    explanation = explained(_caught("KeyError: 'moon'", heading) + _NEWS + _raised("KeyError: 'labels'", code))
+
+    assert "'labels'" in explanation.headline()
+
+
+def test_exception_that_the_program_printed_itself_gives_way(explained: Explained) -> None:
+    assert _first(explained(_caught("ValueError: the tide of 7 o'clock is odd") + _NEWS + _SHAPES)) == "shape-mismatch"
+    chain = "\nThe above exception was the direct cause of the following exception:\n\n"
+    led_to = explained(_caught("KeyError: 'moon'") + chain + _SHAPES)
+    assert "'moon'" in led_to.headline() or _first(led_to) == "shape-mismatch"
+
+
+def test_printed_exception_before_losses_is_no_failure(explained: Explained) -> None:
+    losses = "".join(f"step {step} loss {2 - step / 100}\n" for step in range(9))
+
+    assert explained(_caught("KeyError: 'moon'") + losses).is_healthy
+    assert not explained(_caught("KeyError: 'moon'")).is_healthy
+
+
+@pytest.mark.parametrize("crash", ["Killed", "Segmentation fault (core dumped)"])
+def test_crash_after_a_logged_error_is_told(explained: Explained, crash: str) -> None:
+    logged = (
+        "2026-03-01 07:12:44,101 - job - ERROR - HTTPSConnectionPool(host='moon.example', port=443): Read timed out.\n"
+    )
+
+    both = explained(f"step 1 loss 2.5\n{logged}{crash}\n").verdict
+    assert both.first is not None and both.rival is not None and both.rival.text == crash
+    went_on = explained(f"step 1 loss 2.5\n{logged}step 2 loss 2.4\n{crash}\n").verdict
+    assert went_on.first is not None and went_on.first.text == crash
+
+
+def test_mistake_of_code_after_a_logged_symptom_and_a_loss_is_told(explained: Explained) -> None:
+    logged = "ERROR:train:metrics: POST http://moon:9091/push failed: Connection refused\n"
+
+    assert _first(explained(logged + "step 7 loss 2.5\n" + _NONE)) == "none-used"
+
+
+def test_prefix_of_torchrun_alone_and_with_that_of_torch_name_one_process(explained: Explained) -> None:
+    logged = (
+        "[default1]:2026-03-01 07:12:44,101 - job - ERROR - HTTPSConnectionPool(host='moon', port=443): timed out\n"
+    )
+    end = _prefixed(1, _NONE).replace("[rank1]", "[default1]:[rank1]")
+
+    found = explained(f"{logged}[default1]:step 7 loss 2.5\n{end}").verdict
+
+    assert found.first is not None and found.first.text in _NONE
