@@ -38,7 +38,7 @@ _WARNING = re.compile(
     r"^\[W (?!\S+ compiler_depend\S+ Warning: NPU warning, error code)|\bwarnings\.warn\(|\[[WD]\] |"
     r"\d: W (?:tensorflow|external)/|"
     r"\b[Ii]gnor(?:e|ed|ing)\b(?! the above)|\b[Ss]kipp(?:ed|ing)\b|\b[Ff]all(?:ing)? ?back\b|"
-    r"\bcontinuing (?:with(?:out)?|anyway)",
+    r"\bcontinuing (?:with(?:out)?|anyway)|, using (?:the|a) \w+|\bnot (?:reported|shown|logged)$",
     re.ASCII,
 )
 _INFO = re.compile(
@@ -99,7 +99,8 @@ _SOUNDS_BAD = re.compile(
 _DENIED = re.compile(
     r"\b(?:no|without|zero|0)\s+(?:\w+\s+)?(?:error|failure|exception)s?\b|"
     r"\bexception ignored\b|"
-    r"\b(?:error|fail\w*)s?(?:[ _]rate)?(?!\W{0,2}-\d+\b(?!\.))\W{1,3}(?:none\b|false\b|(?!0x|\d{5,}\b(?!\.))[\d.]+)",
+    r"\b(?:error|fail\w*)s?(?:[ _](?:rate|[a-z]{3,12}s))?(?!\W{0,2}-\d+\b(?!\.))"
+    r"\W{1,3}(?:none\b|false\b|(?!0x|\d{5,}\b(?!\.))[\d.]+)",
     re.IGNORECASE,
 )
 """Figures of merit and their absence; codes are hexadecimal, negative or long."""

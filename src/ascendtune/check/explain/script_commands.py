@@ -10,14 +10,14 @@ from ascendtune.check.explain.event import Event
 _COMMANDS = (
     "ldconfig|sysctl|mkdir|rmdir|chmod|chown|ln|cp|mv|rm|cat|grep|sed|awk|tar|touch|rsync|mount|umount|modprobe|lspci|"
     "ibstat|ibv_devinfo|numactl|kill|pkill|killall|which|wget|curl|git|hostname|ulimit|source|module|conda|tput|stty|"
-    "mesg|perl|free|nvidia-smi|npu-smi"
+    "mesg|perl|free|nvidia-smi|npu-smi|ls|du|df|find|tee|dmesg|tail|head|sort"
 )
 _OF_COMMAND = re.compile(
     rf"(?:\S+: )?(?:line )?(?:\d+: )?(?:(?:\S*/)?(?P<command>[\w.+-]+): (?:command )?not found|"
     rf"command not found: (?P<word>[\w.+-]+))$|"
     rf"(?:\S+: line \d+: )?(?:\S*/)?(?P<of_system>{_COMMANDS})(?:\.real)?: |"
     r"E: Could not (?:open lock file|get lock) |"
-    r"fatal: (?P<git>not a git repository|detected dubious ownership|unsafe repository)"
+    r"fatal: (?P<git>not a git repository|detected dubious ownership|unsafe repository|No names found)"
 )
 """Complaints of a shell, or of a command that a script called; without `set -e` the script goes on after them."""
 _BUILDS = ("build", "packages", "package-managers")

@@ -227,7 +227,15 @@ def test_losses_of_another_rank_say_nothing_of_the_one_that_failed(explained: Ca
 
 
 @pytest.mark.parametrize(
-    "line", ["rmdir: failed to remove '/tmp/x': Directory not empty", "perl: warning: Setting locale failed."]
+    "line",
+    [
+        "rmdir: failed to remove '/tmp/x': Directory not empty",
+        "perl: warning: Setting locale failed.",
+        "ls: cannot access 'moon-*': No such file or directory",
+        "tee: 'standard output': Broken pipe",
+        "dmesg: read kernel buffer failed: Operation not permitted",
+        "fatal: No names found, cannot describe anything.",
+    ],
 )
 def test_complaint_of_a_script_after_the_training_was_done_is_no_failure(
     explained: Callable[..., Explanation], line: str
@@ -284,7 +292,7 @@ def test_quoted_exception_gives_way_to_what_is_known_to_have_ended_the_job(
 def test_exception_that_the_training_outlived_until_its_end_is_no_failure(
     explained: Callable[..., Explanation],
 ) -> None:
-    raised = f'Traceback (most recent call last):\n  File "/x/t.py", line 7, in t\n    t()\n{_FAILURE}\n'
+    raised = f'Traceback (most recent call last):\n  File "/x/t.py", line 7, in <module>\n    t()\n{_FAILURE}\n'
     losses = "".join(f"{{'loss': 1.{step}, 'epoch': 0.{step}}}\n" for step in range(6))
     end = "{'train_runtime': 12.0, 'train_loss': 1.0}\n"
 
@@ -341,3 +349,39 @@ def test_message_that_logging_could_not_write_is_no_failure(explained: Callable[
     )
 
     assert explained(f"step 1\n{lost}").is_healthy
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ERROR:asyncio:Unclosed client session",
+        "2027-07-07 07:07:07,101 ERROR asyncio: Task was destroyed but it is pending!",
+        "OSError: [Errno 39] Directory not empty: '/tmp/pymp-x71'",
+        "Processing failed rows: 0",
+        "No module named 'flash_attn', using the PyTorch implementation",
+        "Could not connect to the metrics server, results are not reported",
+    ],
+)
+def test_last_line_of_what_the_job_does_without_is_no_failure(explained: Callable[..., Explanation], line: str) -> None:
+    losses = "".join(f"{{'loss': 1.{step}, 'epoch': 0.{step}}}\n" for step in range(9))
+
+    assert explained(f"{losses}{line}\n").is_healthy
+
+
+@pytest.mark.parametrize(
+    ("end", "is_healthy"),
+    [
+        ("====== 4 passed, 1 skipped, 1 xfailed, 2 warnings in 0.31s ======", True),
+        ("4 passed, 1 warning in 0.31s", True),
+        ("OK (skipped=2)", True),
+        ("====== 1 failed, 4 passed in 0.31s ======", False),
+        ("4 passed, 1 error in 0.31s", False),
+        ("FAILED (failures=1)", False),
+    ],
+)
+def test_tests_that_passed_are_no_failure_whatever_they_printed(
+    explained: Callable[..., Explanation], end: str, is_healthy: bool
+) -> None:
+    printed = "test_moon.py::test_names[tide] ERROR: the moon was lost at 7 o'clock\nPASSED\n"
+
+    assert explained(f"{printed}{end}\n").is_healthy is is_healthy
