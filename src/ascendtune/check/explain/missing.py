@@ -27,6 +27,7 @@ _CONNECTED = re.compile(r"\]connected rankinfo\[LINE \d+\]: ?(?P<ranks>(?:\[\d+\
 _MOST_RANKS = 1 << 16
 _WORK = re.compile(r"\bSeqNum=(?P<number>\d+), OpType=(?P<operation>\w+)")
 _ENDED = re.compile(r"SIGTERM|SignalException|Traceback \(most|closing signal")
+_ENDED_BY_LAUNCHER = re.compile(r"Sending process \d+ closing signal")
 _LONGEST_LINE = 160
 _SILENT = "silent"
 _FEW = 7
@@ -79,6 +80,14 @@ _LOOK_FOR_END = (
     "how did its process end? on its host: `dmesg -T | tail -50` (killed for memory, a crash, a lost card), and its "
     "exit code in the launcher's log"
 )
+_LEFT_EARLY = (
+    "it left without an error while the others went on: fewer batches on this rank (a sampler or loader that divides "
+    "the rows unevenly: DistributedSampler, drop_last=True), or `break`, `return` or sys.exit on this rank alone"
+)
+_LOOK_FOR_CRASH = (
+    "its own last lines say why; none: `python -X faulthandler` prints where native code crashed, and `dmesg -T | tail "
+    "-50` on its host what the kernel ended"
+)
 _LOOK_FOR_NETWORK = "the process of rank {rank} still runs: the network broke: `ascendtune doctor network`"
 _READ_LOG = "read the log of rank {rank} from its last line up"
 
@@ -104,6 +113,8 @@ class Missing:
     """The other missing ranks were doing the same, or wrote nothing either."""
     is_lost: bool = False
     """The others did not wait until a time-out: their connection broke."""
+    exit_code: int | None = None
+    """Of the process of the missing rank; None where its launcher does not tell."""
     behind: str = ""
     """For ranks that reported the time-out as well, in another collective: which one."""
 
@@ -115,6 +126,7 @@ class Missing:
             else say("ranks {ranks}", ranks=listed(self.ranks)),
             "count": len(self.waiting),
             "phase": say(self.phase or ""),
+            "code": self.exit_code,
             "one": say("rank {rank}", rank=self.first_rank),
             "behind": self.behind,
         }
@@ -125,6 +137,9 @@ class Missing:
         return say(self._sentence(), **names) + waited
 
     def _sentence(self) -> str:
+        if self.exit_code is not None:
+            whole = "{ranks} ended with exit code {code}, while {phase}"
+            return whole if self.phase else "{ranks} ended with exit code {code}"
         if not self.last_line and not self.are_alike:
             several = "{ranks} ended, or lost the network ({one} wrote no line)"
             return several if self.is_lost else "{ranks} did not join ({one} wrote no line)"
@@ -143,6 +158,9 @@ class Missing:
     def remedies(self) -> tuple[str, ...]:
         if self.behind:
             return (say(_LOOK_FOR_BRANCHES), say(_SAME_COLLECTIVES))
+        if self.exit_code is not None:
+            ended = say(_LOOK_FOR_CRASH) if self.exit_code else say(_LEFT_EARLY)
+            return (ended, say(_READ_LOG, rank=self.first_rank))
         if self.is_lost:
             rank = self.first_rank
             return (say(_LOOK_FOR_END), say(_READ_LOG, rank=rank), say(_LOOK_FOR_NETWORK, rank=rank))
@@ -206,7 +224,8 @@ def find_missing(waits: Sequence[Event], scans: Sequence[Scan]) -> Missing | Non
         if another is not None or not absent:
             return another
     is_lost = not any(map(_tells_a_time_out, waits))
-    return _told_by_last_lines(Missing(tuple(absent), waiting, size, is_lost=is_lost), scans)
+    missing = _told_by_last_lines(Missing(tuple(absent), waiting, size, is_lost=is_lost), scans)
+    return replace(missing, exit_code=_exit_code(missing, scans))
 
 
 def in_the_same_call(events: Sequence[Event], waits: Sequence[Event]) -> list[Event]:
@@ -267,6 +286,22 @@ def _told_by_last_lines(missing: Missing, scans: Sequence[Scan]) -> Missing:
         phase=phases[rank] if line else None,
         are_alike=len(set(phases.values())) == 1,
     )
+
+
+def _exit_code(missing: Missing, scans: Sequence[Scan]) -> int | None:
+    """How the process of a single missing rank ended, by torchrun's summary. A process of its own that it neither lists
+    nor had to end was gone before, with exit code 0."""
+    launchers = [(scan, scan.launcher) for scan in scans if scan.launcher is not None]
+    if len(missing.ranks) != 1 or len(launchers) != 1:
+        return None
+    (scan, launcher), rank = launchers[0], missing.ranks[0]
+    if rank == launcher.rank:
+        return launcher.exit_code
+    wrote_there = bool(missing.last_line) and missing.where.startswith(scan.name)
+    if rank in launcher.failed or not (wrote_there or rank < max(launcher.failed, default=-1)):
+        return None
+    ended = len(launcher.failed) + len(_ENDED_BY_LAUNCHER.findall(scan.tail))
+    return 0 if ended + 1 == (missing.world_size or len(missing.waiting) + 1) else None
 
 
 def _connected(scans: Sequence[Scan]) -> set[int]:

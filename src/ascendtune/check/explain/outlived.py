@@ -21,6 +21,7 @@ where prefixes name the processes, or the log is that of one rank."""
 _MOST_LOSSES = 100
 """Lines with a loss that are looked at; of many ranks each has some among them."""
 _LOSS = re.compile(r"loss(?: is| value)?['\"]?[ =:]{1,4}['\"]?\d", re.IGNORECASE)
+_STEP = re.compile(r"\b(?:step|iteration|iter)['\"]?[ =:/\[(]{1,3}['\"]?(\d+)", re.IGNORECASE)
 _PROGRESS = re.compile(
     rf"{_LOSS.pattern}|\b(?:step|iteration|iter|epoch)s?['\"]?[ =:/\[(]{{1,3}}['\"]?\d|\d%\||\d ?(?:it/s|s/it)\b",
     re.IGNORECASE,
@@ -45,7 +46,8 @@ def mark_outlived(events: Sequence[Event], tail: str, lines: int, *, of_one_proc
     """
     if not events:
         return
-    went_on = _GoneOn(tail, lines, of_one_process=of_one_process)
+    are_prefixed = any(event.is_raised and event.trace is not None and event.trace.rank is not None for event in events)
+    went_on = _GoneOn(tail, lines, of_one_process=of_one_process, are_prefixed=are_prefixed)
     for event in events:
         event.survived = event.survived or went_on.after(event)
         event.next_loss = went_on.next_loss(event)
@@ -54,8 +56,8 @@ def mark_outlived(events: Sequence[Event], tail: str, lines: int, *, of_one_proc
 class _GoneOn:
     """Where the last lines of a log show that its job made steps."""
 
-    def __init__(self, tail: str, lines: int, *, of_one_process: bool) -> None:
-        self._of_one_process = of_one_process
+    def __init__(self, tail: str, lines: int, *, of_one_process: bool, are_prefixed: bool) -> None:
+        self._of_one_process, self._are_prefixed = of_one_process, are_prefixed
         rows = tail.removesuffix("\n").split("\n")
         numbered = list(enumerate(rows, lines - len(rows) + 1))
         self._steps = [number for number, row in numbered for _ in _PROGRESS.finditer(row)]
@@ -67,7 +69,9 @@ class _GoneOn:
         if self._passed:
             return True
         if event.is_raised and (not was_logged(event) or is_of_thread(event)):
-            return self._has_ended(event) and self._has_losses(event)
+            # torch puts the rank before each line of an exception that ends a process.
+            is_unprefixed = self._are_prefixed and event.trace is not None and event.trace.rank is None
+            return (self._has_ended(event) or is_unprefixed) and self._has_losses(event)
         if is_of_script(event):
             return bool(self._ends and self._ends[0] < event.last) or self._has_steps(event)
         is_tried_again = _TRIED_AGAIN.search(event.text) is not None
@@ -91,14 +95,15 @@ class _GoneOn:
         return bool(self._ends) and event.last < self._ends[-1]
 
     def _has_losses(self, event: Event) -> bool:
-        """Whether several different losses follow, few where the training came to its end; of a process that a prefix
-        names only its own count."""
+        """Whether several different losses follow, or those of several steps; few where the training came to its end.
+        Of a process that a prefix names only its own count."""
         enough = _OWN_LOSSES if event.speaker or self._of_one_process or self._has_ended(event) else _LOSSES
         first = bisect(self._losses, event.last, key=lambda loss: loss[0])
-        rows = set[str]()
+        rows, steps = set[str](), set[str]()
         for _, row in self._losses[first : first + _MOST_LOSSES]:
             if self._is_of_speaker(event, row):
                 rows.add(row)
-            if len(rows) == enough:
+                steps.update(_STEP.findall(row))
+            if len(rows) == enough or len(steps) == _STEPS:
                 return True
         return False

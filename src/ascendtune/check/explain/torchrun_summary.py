@@ -9,6 +9,8 @@ HEADER = "Root Cause (first observed failure)"
 LONGEST = 3000
 """Lines; torchrun lists every rank that ended later before it comes to the first."""
 _FIELD = re.compile(r"\b(host|rank|exitcode)\s*: (\S+)")
+_ENDED_BY_LAUNCHER = "-15"
+"""The exit code of a process that was alive, and got SIGTERM."""
 _LAST = 10
 """Lines of the root cause."""
 
@@ -18,6 +20,8 @@ class RootCause:
     rank: int | None
     host: str | None
     exit_code: int | None
+    failed: frozenset[int]
+    """All ranks that the summary lists, without those that torchrun ended."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,14 @@ def summary(lines: list[str]) -> Summary | None:
             telling = index if match[1] == "exitcode" else telling
         if re.search(r"traceback *: Signal", line):
             telling = index
-    root_cause = RootCause(_number(found.get("rank")), found.get("host"), _number(found.get("exitcode")))
+    rank, failed = None, set[int]()
+    for match in filter(None, map(_FIELD.search, lines[: last + 1])):
+        rank = _number(match[2]) if match[1] == "rank" else rank
+        if match[1] == "exitcode" and rank is not None and match[2] != _ENDED_BY_LAUNCHER:
+            failed.add(rank)
+    root_cause = RootCause(
+        _number(found.get("rank")), found.get("host"), _number(found.get("exitcode")), frozenset(failed)
+    )
     return Summary(root_cause, lines[telling], telling, last) if found else None
 
 

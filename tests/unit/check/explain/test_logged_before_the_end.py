@@ -205,6 +205,10 @@ def test_printed_exception_before_losses_is_no_failure(explained: Explained) -> 
 
     assert explained(_caught("KeyError: 'moon'") + losses).is_healthy
     assert not explained(_caught("KeyError: 'moon'")).is_healthy
+    # Two ranks may report the same loss of a step.
+    steps = "".join(f"step {step} loss 2.{step}\n" * 2 for step in range(3))
+    assert explained(_caught("KeyError: 'moon'") + steps).is_healthy
+    assert not explained(_caught("KeyError: 'moon'") + steps[: steps.index("step 2")]).is_healthy
 
 
 @pytest.mark.parametrize("crash", ["Killed", "Segmentation fault (core dumped)"])
@@ -234,3 +238,11 @@ def test_prefix_of_torchrun_alone_and_with_that_of_torch_name_one_process(explai
     found = explained(f"{logged}[default1]:step 7 loss 2.5\n{end}").verdict
 
     assert found.first is not None and found.first.text in _NONE
+
+
+def test_exception_without_the_rank_that_torch_puts_before_it_was_caught(explained: Explained) -> None:
+    caught, losses = _raised("KeyError: 'moon'"), "".join(f"step {step} loss {2 - step / 100}\n" for step in range(9))
+
+    assert "moon" not in explained(caught + losses + _prefixed(0, _LOST)).headline()
+    assert "moon" in explained(caught + _prefixed(0, _LOST)).headline()
+    assert "moon" in explained(caught + losses + _LOST).headline()

@@ -292,3 +292,36 @@ def test_rank_that_missed_a_monitored_barrier_is_named(explained: Callable[..., 
 
     assert explanation.verdict.missing is not None and explanation.verdict.missing.ranks == (2, 5)
     assert "ranks 2, 5 did not join" in explanation.headline()
+
+
+_SUMMARY = (
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\nFailures:\n  <NO_OTHER_FAILURES>\n"
+    "Root Cause (first observed failure):\n[0]:\n  host      : moon\n  rank      : {rank} (local_rank: {rank})\n"
+    "  exitcode  : {code} (pid: 7)\n"
+)
+_CLOSED = "W0707 07:07:07.0 7 torch/api.py:7] Sending process 77 closing signal SIGTERM\n"
+_GONE = "[rank{rank}]: RuntimeError: [/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:44418.\n"
+
+
+@pytest.mark.parametrize(
+    ("rank", "code", "closed", "ended"),
+    [
+        (3, 1, 2, "rank 2 ended with exit code 0, while training"),
+        (2, -6, 3, "rank 2 ended with exit code -6, while training"),
+        # It was alive when the launcher ended all of them.
+        (3, 1, 3, "rank 2 ended, or lost the network"),
+        # It may be one of another node.
+        (1, 1, 2, "rank 2 ended, or lost the network"),
+    ],
+)
+def test_how_the_lost_rank_ended_is_told_by_torchrun(
+    explained: Callable[..., Explanation], rank: int, code: int, closed: int, ended: str
+) -> None:
+    gone = "".join(_GONE.format(rank=each) for each in (0, 1, 3))
+
+    explanation = explained(
+        job=gone + _CLOSED * closed + _SUMMARY.format(rank=rank, code=code), rank_2="step 7 loss 2.5\n"
+    )
+
+    assert explanation.headline().startswith(ended)
+    assert ("DistributedSampler" in explanation.remedies()[0]) == ("code 0" in ended)
