@@ -1,0 +1,85 @@
+"""Builds of native code that stop, with the same words and another cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.unit.check.explain.first_entry import entry_of
+
+from ascendtune.check.explain.explain import Explanation
+
+Explained = Callable[..., Explanation]
+
+_NO_RULE = "gmake[3]: *** No rule to make target '{}', needed by 'moon.so'.  Stop.\n"
+_IDENTIFIER = 'csrc/moon.cu(7): error: identifier "{}" is undefined\n'
+_PTXAS = "ptxas error   : Entry function 'moon' uses too much {}\n"
+_TORCH = (
+    'CMake Error at CMakeLists.txt:7 (find_package):\n  By not providing "FindTorch.cmake" in CMAKE_MODULE_PATH this '
+    'project has\n  asked CMake to find a package configuration file provided by "Torch", but\n  CMake did not find '
+    "one.\n"
+)
+_RELOCATION = "/usr/bin/ld: moon/{}: relocation R_X86_64_PC32 against symbol `tide' can not be used when making a {}\n"
+_LEFT = "/tmp/pip-build-env-7moon_7/overlay/lib/python3.11/site-packages/torch"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_NO_RULE.format(f"{_LEFT}/lib/libc10.so"), "build-environment-gone"),
+        (
+            f"ninja: error: '{_LEFT}/include/torch/extension.h', needed by 'moon.o', missing and no known rule to make "
+            "it\n",
+            "build-environment-gone",
+        ),
+        (
+            'CMake Error: The source "/moon/CMakeLists.txt" does not match the source "/tide/CMakeLists.txt" used to '
+            "generate cache.  Re-run cmake with a different source directory.\n",
+            "cmake-cache-moved",
+        ),
+        (_TORCH, "cmake-torch-not-found"),
+        (
+            'CMake Error: CMake was unable to find a build program corresponding to "Ninja".  CMAKE_MAKE_PROGRAM is '
+            "not set.  You probably need to select a different build tool.\n",
+            "cmake-no-build-program",
+        ),
+        (
+            "CMake Error at CMakeLists.txt:7 (project):\n  The CMAKE_CUDA_COMPILER:\n\n    /usr/local/cuda/bin/nvcc\n\n"
+            "  is not a full path to an existing compiler tool.\n",
+            "cmake-compiler-path",
+        ),
+        ("nvcc fatal   : Unknown option '-static-global-template-stub=false'\n", "nvcc-option-unknown"),
+        (_IDENTIFIER.format("cuTensorMapEncodeTiled"), "cuda-name-undefined"),
+        (_IDENTIFIER.format("__nv_fp8_e8m0"), "cuda-name-undefined"),
+        (_PTXAS.format("shared data (0x1c700 bytes, 0xc000 max)"), "ptxas-shared-memory"),
+        (_RELOCATION.format("libtide.a(ebb.o)", "shared object; recompile with -fPIC"), "linker-needs-fpic"),
+        (
+            "nvlink error   : Undefined reference to 'nvshmemi_ibgda_device_state_d' in 'build/internode_ll.o'\n",
+            "nvshmem-without-ibgda",
+        ),
+        ("ValueError: ZIP does not support timestamps before 1980\n", "zip-before-1980"),
+        ("collect2: fatal error: ld terminated with signal 9 [Killed]\n", "compiler-killed"),
+        ("clang++: error: unable to execute command: Killed\n", "compiler-killed"),
+    ],
+)
+def test_build_that_stops(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+def test_the_first_error_of_a_build_counts_and_not_what_make_says_of_it(explained: Explained) -> None:
+    log = _IDENTIFIER.format("cuTensorMapEncodeTiled") + (
+        "gmake[3]: *** [CMakeFiles/moon.dir/build.make:77: moon.o] Error 2\nninja: build stopped: subcommand failed.\n"
+    )
+
+    explanation = explained(log)
+
+    assert entry_of(explanation) == "cuda-name-undefined"
+    assert "cuTensorMapEncodeTiled" in explanation.headline()
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [(_NO_RULE.format("moon.cpp"), "build-environment-gone"), (_IDENTIFIER.format("tide"), "cuda-name-undefined")],
+)
+def test_other_names_are_not_of_it(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) != entry
