@@ -1,0 +1,62 @@
+"""What NVIDIA's container runtime and servers of models say of their host, with the same words and another cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.unit.check.explain.first_entry import entry_of
+
+from ascendtune.check.explain.explain import Explanation
+
+Explained = Callable[..., Explanation]
+
+_CLI = "nvidia-container-cli: {}: unknown\n"
+_NVML = _CLI.format("initialization error: nvml error: {}")
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_CLI.format("initialization error: change root failed: no such file or directory"), "nvidia-driver-root"),
+        (
+            _CLI.format("initialization error: open failed: /run/nvidia/driver/proc/moon: no such file or directory"),
+            "nvidia-driver-root",
+        ),
+        (_CLI.format("device error: no-gpu-has-77MiB-to-run: unknown device"), "nvidia-share-no-memory"),
+        (_CLI.format("device error: GPU-7a7a-moon: unknown device"), "nvidia-device-unknown"),
+        (_NVML.format("insufficient permissions"), "nvidia-nvml-refused"),
+        (_NVML.format("unknown error"), "nvidia-nvml-error"),
+        (_NVML.format("driver not loaded"), "nvidia-driver-not-loaded"),
+        (_NVML.format("driver/library version mismatch"), "nvml-mismatch"),
+        (_NVML.format("gpu is lost"), "gpu-lost"),
+        (_CLI.format("initialization error: cuda error: no cuda-capable device is detected"), "nvidia-nvml-error"),
+        (
+            _CLI.format("initialization error: cuda error: forward compatibility was attempted on non supported hw"),
+            "cuda-forward-compatibility",
+        ),
+        (
+            _CLI.format("mount error: write error: /sys/fs/cgroup/devices/moon/devices.allow: operation not permitted"),
+            "nvidia-cgroup-write",
+        ),
+        (
+            _CLI.format(
+                "container error: failed to get device cgroup mount path: relative path in mount prefix: /../.."
+            ),
+            "nvidia-cgroup-write",
+        ),
+        (_CLI.format("container error: cgroup subsystem devices not found"), "nvidia-cgroup"),
+        (_CLI.format("ldcache error: process /sbin/ldconfig terminated with signal 9"), "nvidia-ldconfig-ended"),
+        (_CLI.format("ldcache error: process /sbin/ldconfig failed with error code: 7"), "nvidia-ldconfig-ended"),
+        (
+            _CLI.format("ldcache error: open failed: /sbin/ldconfig.real: no such file or directory"),
+            "container-ldconfig-missing",
+        ),
+    ],
+)
+def test_container_that_nvidias_runtime_does_not_start(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+def test_what_the_driver_answered_is_in_the_headline(explained: Explained) -> None:
+    assert "unknown error" in explained(_NVML.format("unknown error")).headline()
