@@ -12,6 +12,7 @@ from ascendtune.check.explain.explain import Explanation
 Explained = Callable[..., Explanation]
 
 _CLI = "nvidia-container-cli: {}: unknown\n"
+_ROW = "| Model | Version | Status |\n| moon  | 7       | {} |\n"
 _NVML = _CLI.format("initialization error: nvml error: {}")
 
 
@@ -60,3 +61,31 @@ def test_container_that_nvidias_runtime_does_not_start(explained: Explained, log
 
 def test_what_the_driver_answered_is_in_the_headline(explained: Explained) -> None:
     assert "unknown error" in explained(_NVML.format("unknown error")).headline()
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (
+            _ROW.format("UNAVAILABLE: Internal: failed to stat file /opt/tritonserver/backends/tide"),
+            "triton-backend-missing",
+        ),
+        (_ROW.format("UNAVAILABLE: Invalid argument: tide of moon has 3 dims"), "triton-model-unavailable"),
+        (_ROW.format("UNAVAILABLE: Internal: Stub process 'moon_0_0' is not healthy."), "triton-python-stub-died"),
+        (_ROW.format("UNAVAILABLE: unloaded"), None),
+        (_ROW.format("READY"), None),
+        (
+            "E0707 07:07:07.777777 7 model_lifecycle.cc:77] failed to load 'moon' version 7: Invalid argument: "
+            "instance group moon_0 of model moon has kind KIND_GPU but server does not detect any GPUs\n",
+            "triton-no-gpu",
+        ),
+    ],
+)
+def test_model_that_triton_does_not_serve(explained: Explained, log: str, entry: str | None) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+def test_a_row_of_tritons_table_names_the_model_and_the_reason(explained: Explained) -> None:
+    headline = explained(_ROW.format("UNAVAILABLE: Invalid argument: tide of moon has 3 dims")).headline()
+
+    assert headline == "Triton could not load the model moon: Invalid argument: tide of moon has 3 dims"
