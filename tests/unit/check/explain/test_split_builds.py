@@ -83,3 +83,36 @@ def test_the_first_error_of_a_build_counts_and_not_what_make_says_of_it(explaine
 )
 def test_other_names_are_not_of_it(explained: Explained, log: str, entry: str) -> None:
     assert entry_of(explained(log)) != entry
+
+
+def _raised(error: str, file: str = "/x/moon.py", function: str = "rise") -> str:
+    return f'Traceback (most recent call last):\n  File "{file}", line 7, in {function}\n    tide()\n{error}\n'
+
+
+_NO_MODULE = "ModuleNotFoundError: No module named '{}'"
+_NO_OBJECT = "RuntimeError: cudnn shared object not found."
+_TWICE = "RuntimeError: Multiple files found: [PosixPath('/moon/{0}.so'), PosixPath('/tide/{0}.so')]"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_raised(_NO_MODULE.format("_turbomind")), "lmdeploy-turbomind-not-built"),
+        (_raised(_NO_MODULE.format("transformer_engine_torch")), "te-torch-module-missing"),
+        (_raised(_NO_MODULE.format("transformer_engine_extensions")), "te-torch-module-missing"),
+        (_raised(_NO_MODULE.format("awq_inference_engine")), "module-of-build"),
+        (_raised(_NO_MODULE.format("grouped_gemm_backend")), "module-of-build"),
+        (_raised(_NO_MODULE.format("tide_engine")), "module-missing"),
+        (
+            _raised("StopIteration", "/x/transformer_engine/pytorch/__init__.py", "_load_library"),
+            "te-torch-library-missing",
+        ),
+        (_raised("StopIteration", function="_load_library"), "python-exception"),
+        (_raised(_NO_OBJECT, "/x/transformer_engine/common/__init__.py"), "te-cuda-library-missing"),
+        (_raised(_NO_OBJECT), "thing-not-found"),
+        (_raised(_TWICE.format("libtransformer_engine")), "te-libraries-twice"),
+        (_raised(_TWICE.format("libmoon")), "python-exception"),
+    ],
+)
+def test_compiled_part_that_is_missing(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
