@@ -89,3 +89,53 @@ def test_a_row_of_tritons_table_names_the_model_and_the_reason(explained: Explai
     headline = explained(_ROW.format("UNAVAILABLE: Invalid argument: tide of moon has 3 dims")).headline()
 
     assert headline == "Triton could not load the model moon: Invalid argument: tide of moon has 3 dims"
+
+
+_RUNNER = "Error: llama runner process has terminated: {}\n"
+_OLD_DRIVER = (
+    'time=2026-04-07T07:07:07 level=INFO source=gpu.go:7 msg="unable to load cuda driver library" '
+    'library=/usr/lib/libcuda.so.470 error="symbol lookup for cuCtxCreate_v7 failed: undefined symbol"\n'
+)
+_NO_KERNEL = "CUDA error: no kernel image is available for execution on the device"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_RUNNER.format("exit status 7"), "ollama-runner-ended"),
+        (_OLD_DRIVER + _RUNNER.format("exit status 7"), "ollama-driver-old"),
+        (_RUNNER.format("signal: killed"), "ollama-runner-killed"),
+        (
+            'time=2026-04-07T07:07:07 level=ERROR source=server.go:7 msg="llama runner terminated" error="signal: '
+            'killed"\n',
+            "ollama-runner-killed",
+        ),
+        (_RUNNER.format("cudaMalloc failed: out of memory"), "ollama-runner-device-memory"),
+        (_RUNNER.format("error loading model: unable to allocate CUDA0 buffer"), "ollama-runner-device-memory"),
+        (_RUNNER.format(_NO_KERNEL), "ollama-gpu-code"),
+        (
+            "Error: 500 Internal Server Error: unable to load model: /root/.ollama/models/blobs/sha256-77aa\n",
+            "ollama-model-unloadable",
+        ),
+        (
+            f"{_NO_KERNEL}\n  current device: 7, in function ggml_cuda_tide at /x/ggml/src/ggml-cuda/ggml-cuda.cu:7\n",
+            "ggml-without-gpu-code",
+        ),
+        (f"RuntimeError: {_NO_KERNEL}\n", "cuda-no-kernel"),
+        (
+            "fattn-common.cuh:7: ERROR: CUDA kernel tide has no device code compatible with CUDA arch 520. "
+            "ggml-cuda.cu was compiled for: 610,700\n",
+            "ggml-without-gpu-code",
+        ),
+        ("ggml was not compiled with any CUDA arch <= 750\n", "ggml-without-gpu-code"),
+    ],
+)
+def test_model_that_llama_cpp_does_not_run(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+def test_no_room_for_the_cache_is_asked_of_the_other_processes_first(explained: Explained) -> None:
+    remedies = explained("ValueError: No available memory for the cache blocks. Try increasing it.\n").remedies()
+
+    assert "another process" in remedies[0]
+    assert "--gpu-memory-utilization 0.95" in remedies[1]
