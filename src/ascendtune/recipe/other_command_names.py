@@ -26,6 +26,7 @@ KEYS = {
     **dict.fromkeys(("modules_to_save", "lora_modules_to_save"), "method.lora.modules_to_save"),
     "peft_use_dora": "method.lora.dora",
     "peft_use_rslora": "method.lora.rslora",
+    "center_rewards_coefficient": "method.reward.centring",
     "noisy_embedding_alpha": "method.sft.neftune_alpha",
     "packing": "data.packing",
     "split_dataset_ratio": "data.eval_fraction",
@@ -90,6 +91,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "TRL": {
         "data.max_length": 1024, "batch.per_device": 8, "optim.epochs": 3, "optim.scheduler": "linear",
         "method.lora.rank": 16, "method.lora.alpha": 32, "method.lora.dropout": 0.05,
+        # PEFT's, for most models; others have no modules of these names.
+        "method.lora.target": "[q_proj,v_proj]",
     },
     "ms-swift": {
         "optim.epochs": 3, "optim.scheduler": "cosine", "optim.weight_decay": 0.1, "optim.beta2": 0.95,

@@ -22,7 +22,6 @@ from ascendtune.recipe.other_command_names import (
     OPTIMIZERS,
     PREFERENCES,
     QUANTISATION,
-    READERS,
     SAID,
     SCHEDULERS,
     SECTIONS,
@@ -33,6 +32,7 @@ from ascendtune.recipe.other_command_names import (
     TYPES,
     ZERO,
 )
+from ascendtune.recipe.other_data_sets import data_sets, left_out_of_data, text_column
 from ascendtune.recipe.other_names import key_here
 
 
@@ -44,9 +44,13 @@ class Commands:
     train: str
     left_out: tuple[str, ...]
     """Names in the configuration whose values are in neither command."""
+    trains_on_all: bool = False
+    """Whether the other tool trains on every token of a conversation, which the commands cannot know of the rows."""
 
     def __str__(self) -> str:
         rest = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
+        if self.trains_on_all:
+            rest += "; if rows have `messages`, add data.loss_on=all: TRL trains on questions, too"
         return f"{self.init}, then {self.train}{rest}"
 
 
@@ -74,6 +78,7 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
         RecipeError: the other tool's method is not supported.
     """
     given = {name: _plain(value) for name, value in values.items()}
+    is_full_precision = given.get("bf16") is False and not given.get("fp16")
     # 0 is a value, unlike what else is false; what the tool or the tokenizer decides is decided here, too.
     decided = ("auto", "tokenizer_default")
     given = {name: value for name, value in given.items() if value not in decided and (value or _is_number(value))}
@@ -81,7 +86,7 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
     data = next((given[name] for name in DATA if name in given), None)
     stage = STAGES.get(loss or "") or _implied_stage(given, data) or stage
     is_adapted = _is_adapted(given, tool)
-    sets = _data_sets(data)
+    sets = data_sets(data)
     if len(sets) == 1:
         own = {"subset": given.get("dataset_config"), "split": given.get("dataset_train_split")}
         sets = [{key: value for key, value in own.items() if value not in (None, "train")} | sets[0]]
@@ -91,18 +96,20 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
         words += ["--data", each["path"]]
     if stage is not None:
         words += ["--stage", stage]
-    if (column := _text_column(data)) not in (None, "text"):
+    if (column := text_column(data)) not in (None, "text"):
         words += ["--columns", f"text={column}"]
     if is_adapted:
         words += ["--tuner", "lora"]
     asked, left_out = _asked(given, stage)
+    if is_full_precision:
+        asked["precision"] = "fp32"
     if is_adapted and _is_quantised(given) and asked.get("parallel.strategy") != "deepspeed":
         asked["model.quantization"] = "nf4"
         # TRL's own default is off, that of the others on.
         if given.get("use_bnb_nested_quant", given.get("bnb_4bit_use_double_quant", tool != "TRL")):
             asked["model.double_quantization"] = "true"
         left_out = [name for name in left_out if name not in QUANTISATION]
-    left_out += _left_out_of_data(data)
+    left_out += left_out_of_data(data)
     if tool == "TRL" and given.get("eval_strategy", "no") != "no":
         left_out.append("eval_strategy")
     for number, each in enumerate(sets):
@@ -115,7 +122,12 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
     if isinstance(directory := given.get("output_dir"), str):
         asked["run_dir"] = directory
     changes = [f"{key}={asked[key]}" for key in sorted(asked, key=lambda key: SECTIONS.index(key.partition(".")[0]))]
-    return Commands(shlex.join(words), shlex.join(["ascendtune", "train", "recipe.yaml", *changes]), tuple(left_out))
+    return Commands(
+        shlex.join(words),
+        shlex.join(["ascendtune", "train", "recipe.yaml", *changes]),
+        tuple(left_out),
+        trains_on_all=tool == "TRL" and stage in (None, "sft") and "data.loss_on" not in asked,
+    )
 
 
 def overrides_of(name: str, value: str) -> str | None:
@@ -151,21 +163,13 @@ def _loss_of(values: Mapping[str, Any]) -> str | None:
 
 
 def _implied_stage(values: Mapping[str, Any], data: Any) -> str | None:
-    if "pretraining_dataset" in values or _text_column(data):
+    if "pretraining_dataset" in values or text_column(data):
         return "pretrain"
     if "reward_model" in values and "base_model" in values:
         return "reward"
     losses = values.get("loss_type", "")
     is_preference = "beta" in values or (isinstance(losses, str) and losses in LOSSES)
     return "preference" if is_preference else None
-
-
-def _text_column(data: Any) -> str | None:
-    """The column of the texts, where all data sets are axolotl's of whole texts; None elsewhere."""
-    sets = [each if isinstance(each, dict) else {} for each in data] if isinstance(data, list) else []
-    found = {(str(each.get("type")), str(each.get("field") or "text")) for each in sets}
-    kind, column = found.pop() if len(found) == 1 else ("", "")
-    return column if kind == "completion" else None
 
 
 def _is_adapted(values: Mapping[str, Any], tool: str | None) -> bool:
@@ -182,61 +186,6 @@ def _is_quantised(values: Mapping[str, Any]) -> bool:
         values.get("quant_method") == "bnb" and str(values.get("quant_bits")) == "4"
     )
     return asked and values.get("bnb_4bit_quant_type", "nf4") == "nf4"
-
-
-def _data_sets(data: Any) -> list[dict[str, Any]]:
-    """Path or hub id of each data set, with its subset, split and number of rows where these are given."""
-    if isinstance(data, dict):
-        # TRL's dataset_mixer: path -> share of the rows.
-        data = [{"path": path, "weight": share} for path, share in data.items()]
-    found = []
-    for each in data if isinstance(data, list) else [data]:
-        if isinstance(each, str):
-            found.append(_of_ms_swift(each))
-        elif isinstance(each, dict) and isinstance(each.get("path"), str):
-            found += _of_mapping(each)
-    return found
-
-
-def _of_ms_swift(text: str) -> dict[str, Any]:
-    """`HF::path:subset#500`, of which only the path is needed."""
-    hub, separator, path = text.partition("::")
-    path, _, rows = (path if separator and hub.lower() in ("hf", "ms") else text).partition("#")
-    path, _, subset = path.partition(":")
-    return {
-        "path": path,
-        **({"subset": subset} if subset and "/" not in subset else {}),
-        **({"limit": rows} if rows.isdecimal() and int(rows) else {}),
-    }
-
-
-def _of_mapping(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """A data set of axolotl or TRL."""
-    path, files = values["path"], values.get("data_files")
-    if path in READERS and files:
-        return [{"path": str(file)} for file in (files if isinstance(files, list) else [files])]
-    split = values.get("split", values.get("train_on_split"))
-    own = {
-        "subset": values.get("name"),
-        "split": split if isinstance(split, str) and split.isidentifier() and split != "train" else None,
-        "revision": values.get("revision"),
-        "weight": values.get("weight") if values.get("weight") != 1 else None,
-    }
-    return [{"path": path, **{key: value for key, value in own.items() if isinstance(value, str | int | float)}}]
-
-
-def _left_out_of_data(data: Any) -> list[str]:
-    """Keys of axolotl's and TRL's data sets that choose rows, and that the commands do not hold."""
-    return [
-        f"datasets.{number}.{key}"
-        for number, each in enumerate(data if isinstance(data, list) else [])
-        for key in ("split", "shards", "data_files", "data_dir", "columns", "type", "field")
-        if isinstance(each, dict) and each.get(key)
-        if not (key == "split" and str(each[key]).isidentifier())
-        if not (key == "data_files" and each.get("path") in READERS)
-        if not (key == "type" and each[key] != "completion")
-        if not (key in ("type", "field") and _text_column(data))
-    ]
 
 
 def _asked(values: Mapping[str, Any], stage: str | None) -> tuple[dict[str, Any], list[str]]:
@@ -257,7 +206,7 @@ def _asked(values: Mapping[str, Any], stage: str | None) -> tuple[dict[str, Any]
             left_out.append(name)
     if (precision := _precision(values)) is not None:
         asked["precision"] = precision
-    if evaluation := next((_data_sets(values[name]) for name in EVALUATION if name in values), None):
+    if evaluation := next((data_sets(values[name]) for name in EVALUATION if name in values), None):
         asked["data.eval"] = evaluation[0]["path"] if len(evaluation) == 1 else _listed([e["path"] for e in evaluation])
     batch, micro = values.get("batch_size", 0), values.get("micro_batch_size", 0)
     if _is_count(batch) and _is_count(micro):
@@ -290,6 +239,8 @@ def _translated(name: str, value: Any, stage: str | None) -> dict[str, Any] | No
         key = "data.eval_rows"
     if key in ("optim.max_steps", "checkpoint.keep") and _is_number(value) and float(value) <= 0:
         return {}
+    if key == "optim.max_grad_norm" and _is_number(value) and not float(value):
+        return {key: "null"}
     if key == "optim.warmup_steps" and _is_number(value) and float(value) < 1:
         # 0 does not replace a warmup_ratio.
         return {"optim.warmup_ratio": value} if float(value) else {}
@@ -363,6 +314,10 @@ def _settle(asked: dict[str, Any], tool: str | None, stage: str | None, *, is_ad
         defaults["data.packing"] = "false"
     if tool == "TRL":
         defaults["optim.learning_rate"] = TRL_RATES.get(stage or "", "2e-5")
+        if stage in ("preference", "reward"):
+            # Its trainers of pairs and single answers switch dropout off, that of adapters too.
+            asked.pop("method.lora.dropout", None)
+            defaults["method.lora.dropout"] = 0
     if tool == "ms-swift":
         defaults["optim.learning_rate"] = "1e-4" if is_adapted else "1e-5"
         # Of a training on one device.

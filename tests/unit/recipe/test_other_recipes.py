@@ -51,8 +51,8 @@ SWIFT = {"model": "m", "dataset": ["d#500"], "train_type": "lora", "rlhf_type": 
             "TRL",
             "ascendtune init --model m --data d --stage preference --tuner lora",
             "data.eval_fraction=0 data.max_length=1024 method.preference.beta=0.2 method.lora.rank=16 "
-            "method.lora.alpha=32 method.lora.dropout=0.05 optim.warmup_ratio=0 optim.epochs=3 optim.scheduler=linear "
-            "optim.learning_rate=1e-6 batch.per_device=2 batch.accumulate=1",
+            "method.lora.alpha=32 method.lora.dropout=0 'method.lora.target=[q_proj,v_proj]' optim.warmup_ratio=0 "
+            "optim.epochs=3 optim.scheduler=linear optim.learning_rate=1e-6 batch.per_device=2 batch.accumulate=1",
         ),
         (
             SWIFT,
@@ -74,7 +74,7 @@ def test_answer_holds_the_commands(tmp_path: Path, values: dict[str, Any], tool:
         Recipe.load(file)
     assert caught.value.code == "recipe-of-another-tool"
     assert caught.value.remedy == f"{first}, then ascendtune train recipe.yaml {then}"
-    assert _is_valid(tmp_path, first, then.split())
+    assert _is_valid(tmp_path, first, shlex.split(then))
 
 
 def _is_valid(directory: Path, init: str, changes: list[str]) -> bool:
@@ -109,6 +109,17 @@ _SWIFT = {"model": "m", "dataset": "d"}
         (_AXOLOTL | {"num_epochs": 2, "max_steps": 7}, "optim.max_steps=7", "epochs"),
         (_TRL | {"num_train_epochs": 2, "max_steps": -1}, "optim.epochs=2", "max_steps"),
         (_TRL | {"max_length": 9, "max_prompt_length": 4}, "data.max_length=9 ", "max_length=4"),
+        (_TRL | {"use_peft": True}, "'method.lora.target=[q_proj,v_proj]'", "left"),
+        (_TRL | {"use_peft": True, "lora_target_modules": "all-linear"}, "method.lora.target=all-linear", "q_proj"),
+        (_TRL | {"use_peft": True, "beta": 0.1, "lora_dropout": 0.1}, "method.lora.dropout=0 ", "dropout=0.1"),
+        (_TRL | {"use_peft": True}, "method.lora.dropout=0.05", "left"),
+        (_TRL | {"max_grad_norm": 0.0}, "optim.max_grad_norm=null", "norm=0"),
+        (_TRL | {"bf16": False}, "precision=fp32", "left"),
+        (_TRL | {"bf16": False, "fp16": True}, "precision=fp16", "fp32"),
+        (_AXOLOTL | {"bf16": False, "fp16": False}, "precision=fp32", "left"),
+        (_TRL | {"logging_steps": 1}, "add data.loss_on=all", "left"),
+        (_TRL | {"assistant_only_loss": True}, "data.loss_on=assistant", "add data"),
+        (_AXOLOTL | {"num_epochs": 1}, "optim.epochs=1", "add data"),
         (_TRL | {"loss_type": "dft"}, "method.sft.loss=dft", "preference"),
         (_TRL | {"dataset_config": "c", "dataset_train_split": "s"}, "train.0.subset=c data.train.0.split=s", "left"),
         (_TRL | {"eval_strategy": "steps", "eval_steps": 5}, "left out: eval_strategy", "eval.every_steps"),
@@ -163,7 +174,7 @@ def test_values_keep_their_meaning_and_what_is_left_out_is_named(
     file.write_text(yaml.safe_dump(values, sort_keys=False))
     with pytest.raises(RecipeError) as caught:
         Recipe.load(file)
-    commands, _, _ = caught.value.remedy.partition("; left out")
+    commands, _, _ = caught.value.remedy.partition("; ")
     init, _, train = commands.partition(", then ")
     assert present in caught.value.remedy and absent not in caught.value.remedy
     assert _is_valid(tmp_path, init, shlex.split(train)[3:])

@@ -1,0 +1,70 @@
+"""Data sets in configurations of axolotl, TRL and ms-swift, as `ascendtune init` takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ascendtune.recipe.other_command_names import READERS
+
+
+def data_sets(data: Any) -> list[dict[str, Any]]:
+    """Path or hub id of each data set, with its subset, split and number of rows where these are given."""
+    if isinstance(data, dict):
+        # TRL's dataset_mixer: path -> share of the rows.
+        data = [{"path": path, "weight": share} for path, share in data.items()]
+    found = []
+    for each in data if isinstance(data, list) else [data]:
+        if isinstance(each, str):
+            found.append(_of_ms_swift(each))
+        elif isinstance(each, dict) and isinstance(each.get("path"), str):
+            found += _of_mapping(each)
+    return found
+
+
+def _of_ms_swift(text: str) -> dict[str, Any]:
+    """`HF::path:subset#500`, of which only the path is needed."""
+    hub, separator, path = text.partition("::")
+    path, _, rows = (path if separator and hub.lower() in ("hf", "ms") else text).partition("#")
+    path, _, subset = path.partition(":")
+    return {
+        "path": path,
+        **({"subset": subset} if subset and "/" not in subset else {}),
+        **({"limit": rows} if rows.isdecimal() and int(rows) else {}),
+    }
+
+
+def _of_mapping(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """A data set of axolotl or TRL."""
+    path, files = values["path"], values.get("data_files")
+    if path in READERS and files:
+        return [{"path": str(file)} for file in (files if isinstance(files, list) else [files])]
+    split = values.get("split", values.get("train_on_split"))
+    own = {
+        "subset": values.get("name"),
+        "split": split if isinstance(split, str) and split.isidentifier() and split != "train" else None,
+        "revision": values.get("revision"),
+        "weight": values.get("weight") if values.get("weight") != 1 else None,
+    }
+    return [{"path": path, **{key: value for key, value in own.items() if isinstance(value, str | int | float)}}]
+
+
+def text_column(data: Any) -> str | None:
+    """The column of the texts, where all data sets are axolotl's of whole texts; None elsewhere."""
+    sets = [each if isinstance(each, dict) else {} for each in data] if isinstance(data, list) else []
+    found = {(str(each.get("type")), str(each.get("field") or "text")) for each in sets}
+    kind, column = found.pop() if len(found) == 1 else ("", "")
+    return column if kind == "completion" else None
+
+
+def left_out_of_data(data: Any) -> list[str]:
+    """Keys of axolotl's and TRL's data sets that choose rows, and that the commands do not hold."""
+    return [
+        f"datasets.{number}.{key}"
+        for number, each in enumerate(data if isinstance(data, list) else [])
+        for key in ("split", "shards", "data_files", "data_dir", "columns", "type", "field")
+        if isinstance(each, dict) and each.get(key)
+        if not (key == "split" and str(each[key]).isidentifier())
+        if not (key == "data_files" and each.get("path") in READERS)
+        if not (key == "type" and each[key] != "completion")
+        if not (key in ("type", "field") and text_column(data))
+    ]
