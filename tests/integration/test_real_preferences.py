@@ -52,7 +52,7 @@ def _whole(rows: list[dict[str, Any]]) -> list[tuple[Messages, Messages, float]]
 
 def _kto(rows: list[dict[str, Any]]) -> list[tuple[Messages, Messages, float]]:
     said = [[_turn(turn) for turn in row["messages"]] for row in rows]
-    others = [*said[1:], said[0]]
+    others = [said[-1], *said[:-1]]
     return [
         (messages, [*messages[:-1], other[-1]], float(row["label"]))
         for row, messages, other in zip(rows, said, others, strict=True)

@@ -257,7 +257,7 @@ FAULTS = [
     ),
     Fault(
         "data/tokenize.py",
-        "self._rows[(row + 1) % len(self._rows)]",
+        "self._rows[(row - 1) % len(self._rows)]",
         "self._rows[row]",
         "KTO compares with the row's own answer",
         _GROUPS,

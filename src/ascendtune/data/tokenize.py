@@ -51,8 +51,8 @@ def groups_of(rows: Sequence[Any], task: Task) -> Groups:
     """The conversations of `rows`, all of the kind that `task` needs.
 
     A pair is its chosen, then its rejected answer. A single answer is followed by a mismatched one, the same prompt
-    with the answer of the next row (after the last the first): KTO (arXiv 2402.01306) estimates
-    the KL divergence from the reference with it.
+    with the answer of the row before it (before the first the last): KTO (arXiv 2402.01306) estimates
+    the KL divergence from the reference with it. TRL and LLaMA-Factory take the same one.
 
     Raises:
         DataError: a single answer has no other row to take a mismatched answer from.
@@ -79,7 +79,7 @@ class _Members(Sequence[Conversation]):
     def __init__(self, rows: Sequence[Any], make: Callable[[Any, Any], tuple[Conversation, Conversation]]) -> None:
         """
         Args:
-            make: the conversations of a row; called with it and the next row, after the last one the first.
+            make: the conversations of a row; called with it and the row before it, before the first one the last.
         """
         self._rows, self._make = rows, make
 
@@ -96,7 +96,7 @@ class _Members(Sequence[Conversation]):
         if not 0 <= index < len(self):
             raise IndexError(f"conversation {index} of {len(self)}")
         row, member = divmod(index, 2)
-        return self._make(self._rows[row], self._rows[(row + 1) % len(self._rows)])[member]
+        return self._make(self._rows[row], self._rows[(row - 1) % len(self._rows)])[member]
 
 
 def _with_mismatched(row: Single, other: Single) -> tuple[Conversation, Conversation]:

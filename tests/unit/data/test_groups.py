@@ -65,12 +65,12 @@ def test_a_pair_is_two_rows_that_learn_their_last_answer(template: ChatTemplate,
     assert outcome.labelled_tokens == int(dataset.label_counts.sum())
 
 
-def test_a_single_answer_goes_with_the_one_of_the_next_row(template: ChatTemplate, tmp_path: Path) -> None:
+def test_a_single_answer_goes_with_the_one_of_the_row_before(template: ChatTemplate, tmp_path: Path) -> None:
     rows = [Single(chat("q", "yes", "earlier"), True), Single(chat("r", "no", "earlier"), False)]
     rows.append(Single(chat("s", "maybe", "earlier"), True))
     outcome, dataset = run(rows, "singles", template, tmp_path / "o")
     assert dataset.group_size == 2 and dataset.values.tolist() == [1, 0, 1]
-    expected = [("q", "yes"), ("q", "no"), ("r", "no"), ("r", "maybe"), ("s", "maybe"), ("s", "yes")]
+    expected = [("q", "yes"), ("q", "maybe"), ("r", "no"), ("r", "yes"), ("s", "maybe"), ("s", "no")]
     for row, (question, answer) in enumerate(expected):
         assert text_and_learnt(dataset, row, template) == (said(question, answer), f"{answer}<|im_end|>")
     assert outcome.rows == 3
@@ -120,7 +120,7 @@ def test_a_borrowed_answer_is_no_reason_to_drop_a_row(template: ChatTemplate, tm
     outcome, dataset = run(rows, "singles", template, tmp_path / "d", max_length=40, on_long_row="drop")
     assert [(number, reason) for number, reason, _ in outcome.dropped] == [(1, TOO_LONG)]
     assert outcome.truncated_rows == outcome.truncated_tokens == 0
-    assert dataset.values.tolist() == [1, 0] and dataset.lengths[1] == 40
+    assert dataset.values.tolist() == [1, 0] and dataset.lengths[3] == 40
     outcome, _ = run(rows, "singles", template, tmp_path / "t", max_length=40)
     assert (outcome.rows, outcome.truncated_rows) == (3, 1)
 
