@@ -44,6 +44,11 @@ _DIFFERENCES = (
     ("`formatting: openai` adds the system message `detailed thinking off`", "nothing is added"),
     ("`packing` without `neat_packing` lets the rows of a sequence see each other", "they never do"),
     (
+        "`neat_packing` without flash attention gives layers with a sliding window (Mistral, Gemma 2 and 3, gpt-oss) "
+        "the whole row to see",
+        "each layer keeps its window",
+    ),
+    (
         "rows that cannot be trained on are dropped with a line in the log",
         "dropped, and counted by reason with file and line of examples in the data report",
     ),
