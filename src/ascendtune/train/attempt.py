@@ -173,12 +173,14 @@ def _set_deterministic(recipe: Recipe, held: ExitStack) -> None:
     if recipe.deterministic:
         # cuBLAS refuses deterministic mode without a workspace of fixed size (CUDA documentation, cuBLAS).
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        held.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
+        held.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
         torch.use_deterministic_algorithms(True)
 
 
 def _set_torch_defaults(device: Device, held: ExitStack) -> None:
     """Compute as in a process of its own: the program that calls `fit` may have changed what torch does by default.
+
+    The random numbers that this program draws later are those that it would draw without the training.
 
     Raises:
         InputError: the call is inside torch.autocast, which keeps its casts of the weights from one step to the next.
@@ -189,6 +191,9 @@ def _set_torch_defaults(device: Device, held: ExitStack) -> None:
             code="called-in-autocast",
             remedy="call it outside; the recipe's precision says what is computed in which type",
         )
+    held.callback(torch.set_rng_state, torch.get_rng_state())
+    if (of_device := device.random_state()) is not None:
+        held.callback(device.set_random_state, of_device)
     held.callback(torch.set_default_dtype, torch.get_default_dtype())
     torch.set_default_dtype(torch.float32)
     held.enter_context(torch.inference_mode(mode=False))

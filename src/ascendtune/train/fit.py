@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -112,7 +114,7 @@ def fit(
     if rows is not None:
         specs = [DatasetSpec(path=str(_written(rows)))]
         recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": specs})})
-    with _ONE_AT_A_TIME, restricted_umask():
+    with _ONE_AT_A_TIME, restricted_umask(), _variables_and_progress_bars_kept():
         ready = prepare_run(recipe, {}, consent=Consent(allow_change, trust_checkpoint, in_python=True))
         assert ready.run is not None and ready.claim is not None
         # The program may change its directory before it looks at the result.
@@ -130,6 +132,23 @@ def fit(
         best_evaluation_loss=min(evaluations, default=None),
         model=run.model,
     )
+
+
+@contextmanager
+def _variables_and_progress_bars_kept() -> Iterator[None]:
+    """Undo what a training sets for its process and the libraries in it: a training of another library may follow."""
+    before = set(os.environ)
+    # Imported here: see `fit`.
+    from transformers.utils import logging
+
+    has_progress_bars = logging.is_progress_bar_enabled()
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - before:
+            del os.environ[name]
+        if has_progress_bars:
+            logging.enable_progress_bar()
 
 
 def _written(rows: Iterable[Mapping[str, Any]]) -> Path:

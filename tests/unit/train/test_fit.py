@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from ascendtune.core.errors import AscendtuneError, DataError, MachineError, Rec
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.fit import fit
+from ascendtune.train.report.callback import Callback
 
 GOOD = {"prompt": "a", "completion": "b"}
 
@@ -163,6 +165,46 @@ def test_defaults_of_torch_that_a_program_has_changed_do_not_reach_the_training(
     with torch.no_grad():
         trained()
         assert not torch.is_grad_enabled(), "the caller's setting is restored"
+
+
+class Failing(Callback):
+    def on_start(self, facts: object) -> None:
+        raise ZeroDivisionError
+
+
+def test_program_finds_its_process_as_it_was(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from transformers.utils import logging
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in ("CUBLAS_WORKSPACE_CONFIG", "LRU_CACHE_CAPACITY", "MPLCONFIGDIR"):
+        monkeypatch.delenv(name, raising=False)
+    had_progress_bars = logging.is_progress_bar_enabled()
+    logging.enable_progress_bar()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+    def state() -> tuple[object, ...]:
+        deterministic = torch.get_deterministic_debug_mode()
+        return torch.get_rng_state().tolist(), dict(os.environ), logging.is_progress_bar_enabled(), deterministic
+
+    recipe: dict[str, Any] = {
+        "run_dir": str(tmp_path / "run"),
+        "model": {"path": str(tiny_model)},
+        "method": {"tuner": "lora", "lora": {"dropout": 0.1}},
+        "optim": {"max_steps": 1},
+        "deterministic": True,
+    }
+    try:
+        before = state()
+        fit(recipe, rows=[GOOD])
+        assert state() == before
+        with pytest.raises(ZeroDivisionError):
+            fit({**recipe, "run_dir": str(tmp_path / "other")}, rows=[GOOD], callbacks=[Failing()])
+        assert state() == before, "after a training that failed"
+    finally:
+        torch.use_deterministic_algorithms(False)
+        if not had_progress_bars:
+            logging.disable_progress_bar()
 
 
 def test_training_inside_autocast_is_refused(trained: Callable[[], list[float]]) -> None:
