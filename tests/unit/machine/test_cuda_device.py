@@ -21,12 +21,17 @@ from ascendtune.machine.torch_backend.cuda import CudaDevice
         ("NVIDIA A100-SXM4-80GB", 312e12),
         ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None),
         ("Tesla V100-SXM2-32GB", None),
+        ("NVIDIA GeForce RTX 4090", 165e12),
+        ("NVIDIA GeForce RTX 4090 D", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA H800 PCIe", None),
+        ("NVIDIA H800", 989e12),
     ],
 )
 def test_peak_is_that_of_the_whole_chip_or_not_known(
     name: str, peak: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A part of a chip would have the `mfu` of the whole."""
+    """A part of a chip, or a slower one of the same name, would have the `mfu` of the whole."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: name)
     assert CudaDevice().peak_flops == peak

@@ -11,8 +11,12 @@ import torch
 
 from ascendtune.machine.torch_backend.device import Device, require_index
 
-# Dense bf16 FLOP/s from NVIDIA's data sheets.
+# Dense bf16 FLOP/s from NVIDIA's data sheets; None: slower than the chip that it is named after.
 _PEAK_FLOPS = {
+    " MIG ": None,
+    "4090 D": None,
+    "4090 Laptop": None,
+    "H800 PCIe": None,
     "A100": 312e12,
     "A800": 312e12,
     "H100 PCIe": 756e12,
@@ -92,9 +96,6 @@ class CudaDevice(Device):
 
     @property
     def peak_flops(self) -> float | None:
-        if " MIG " in self.name:
-            # A part of the chip, named after the whole.
-            return None
         return next((flops for chip, flops in _PEAK_FLOPS.items() if chip in self.name), None)
 
     def versions(self) -> dict[str, str | None]:

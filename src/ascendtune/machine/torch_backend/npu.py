@@ -11,8 +11,9 @@ import torch
 from ascendtune.core.errors import MachineError
 from ascendtune.machine.torch_backend.device import Device, StepProfiler, require_index
 
-# Dense bf16 FLOP/s per chip. 354e12 is what verl, MindSpeed-LLM and ms-swift take for the 910B (their flops counters).
-_PEAK_FLOPS = {"Ascend910B": 354e12}
+# Dense bf16 FLOP/s per device of torch, of an A3 one of two dies. Sources: train/plan/devices.toml. No figure of the
+# 910B1 and 910B4 is public.
+_PEAK_FLOPS = {"Ascend910B2": 354e12, "Ascend910B3": 313e12, "Ascend910_93": 376e12}
 # Chips without bf16: 910A ("Ascend910", "Ascend910ProB") and the 310 inference family.
 _WITHOUT_BF16 = ("Ascend910A", "Ascend910ProA", "Ascend910ProB", "Ascend910PremiumA", "Ascend310")
 

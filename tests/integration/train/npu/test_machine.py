@@ -14,6 +14,7 @@ from ascend_node.cann.environment import simulated_environment
 from ascend_node.cann.node import Ended, Node
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
+from ascendtune.train.plan.device_table import speed_of
 
 Prepared = Callable[..., RunDir]
 STEPS = {"max_steps": 2}
@@ -53,7 +54,7 @@ def test_bf16_is_refused_where_the_chip_has_none(node: Node, prepared: Prepared,
     assert ended_cleanly(ended)
 
 
-def abilities() -> tuple[str, bool, bool, bool, str]:
+def abilities() -> tuple[str, bool, bool, bool, str, float | None]:
     """On the node: what a device says of itself, and what torch_npu says of it."""
     import torch
 
@@ -61,15 +62,17 @@ def abilities() -> tuple[str, bool, bool, bool, str]:
 
     device = open_device("npu")
     vendor = bool(torch.npu.is_bf16_supported())
-    return device.name, device.supports_bf16, device.supports_fp16, vendor, device.best_precision()
+    return device.name, device.supports_bf16, device.supports_fp16, vendor, device.best_precision(), device.peak_flops
 
 
 @pytest.mark.parametrize(
-    "soc", ["Ascend910A", "Ascend910ProB", "Ascend310P3", "Ascend910B2", "Ascend910B4", "Ascend910_9391"]
+    "soc",
+    ["Ascend910A", "Ascend910ProB", "Ascend310P3", "Ascend910B2", "Ascend910B3", "Ascend910B4", "Ascend910_9391"],
 )
-def test_a_chip_has_bf16_where_torch_npu_says_so(node: Node, soc: str) -> None:
-    name, bf16, fp16, vendor, best = node.call(abilities, SIMULATED_NPU_SOC=soc)
+def test_a_chip_has_bf16_where_torch_npu_says_so_and_the_peak_of_the_plan(node: Node, soc: str) -> None:
+    name, bf16, fp16, vendor, best, peak = node.call(abilities, SIMULATED_NPU_SOC=soc)
     assert name == soc and fp16
+    assert peak == speed_of(soc, "bf16").flops
     assert bf16 == vendor
     assert best == ("bf16" if vendor else "fp16")
 
