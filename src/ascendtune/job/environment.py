@@ -12,7 +12,7 @@ from ascendtune.machine.peers import INIT_METHOD
 from ascendtune.machine.vendor.find import vendor_of
 
 MARK = "ASCENDTUNE_JOB"
-"""Carries the job's id into every process of the job, so that none is lost when its parents are gone."""
+"""Carries the job's id into every process that the job starts, so that none is lost when its parents are gone."""
 
 # A rank's place, left over when the command is started inside another job; this job has a world of its own.
 _PLACES = frozenset(
