@@ -24,7 +24,7 @@ def matches(columns: Collection[str]) -> bool:
 
 def is_marked(row: Mapping[str, Any]) -> bool:
     """Whether the label says good or bad, as data for this format do, and not something else."""
-    return isinstance(_label_of(row), bool)
+    return isinstance(_truth(_label_of(row)), bool)
 
 
 def convert(row: Mapping[str, Any]) -> Single | BadRow:
@@ -39,14 +39,16 @@ def convert(row: Mapping[str, Any]) -> Single | BadRow:
         return BadRow("no answer", "there is neither a completion nor a conversation")
     if isinstance(made, BadRow):
         return made
-    label = _label_of(row)
-    if isinstance(label, str) and label.strip().lower() in _TRUTHS:
-        # CSV holds only text.
-        label = _TRUTHS[label.strip().lower()]
+    label = _truth(_label_of(row))
     if not isinstance(label, bool):
         shown = repr(label) if isinstance(label, str | int | float) else kind_of(label)
         return BadRow("label is not true or false", f"it is {shown}")
     return Single(made, label)
+
+
+def _truth(label: Any) -> Any:
+    """The truth that a text says: CSV holds only text. Other labels stay."""
+    return _TRUTHS.get(label.strip().lower(), label) if isinstance(label, str) else label
 
 
 def _label_of(row: Mapping[str, Any]) -> Any:

@@ -91,6 +91,13 @@ def test_conversations_may_have_labels_of_their_own() -> None:
     assert _choose(["messages", "label"], label="greeting")[0] == "messages"
 
 
+@pytest.mark.parametrize("label", [False, "False"])
+def test_bad_answers_are_not_conversations(label: object) -> None:
+    """CSV holds only text: its bad answers would be trained on like the good ones."""
+    with pytest.raises(DataError, match="this file has answers with a label"):
+        _choose(["prompt", "completion", "label"], label=label)
+
+
 def test_a_format_that_is_named_is_taken() -> None:
     assert _choose(["messages", "chosen", "rejected"], format="messages")[0] == "messages"
     assert _choose(["text", "prompt"], format="text")[0] == "text"
