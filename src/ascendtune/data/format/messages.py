@@ -19,7 +19,7 @@ from ascendtune.data.format.turns import (
 from ascendtune.data.json_rows import kind_of
 
 GIVES = ("conversations",)
-WORDS = ("messages", "tools", "system")
+WORDS = ("messages", "tools", "functions", "system")
 
 _ROLES = {
     "system": "system",
@@ -44,7 +44,8 @@ def matches(columns: Collection[str]) -> bool:
 
 
 def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
-    """`system` is used where the messages do not begin with one; `tools` are the schemas offered."""
+    """`system` is used where the messages do not begin with one; `tools` are the schemas offered, which OpenAI first
+    called `functions`."""
     messages = messages_of(row.get("messages"))
     if isinstance(messages, BadRow):
         return messages
@@ -53,7 +54,7 @@ def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
         if isinstance(system, BadRow):
             return system
         messages = system + messages
-    schemas = tools(row.get("tools"))
+    schemas = tools(row.get("tools") or row.get("functions"))
     return schemas if isinstance(schemas, BadRow) else checked(messages, schemas)
 
 

@@ -89,6 +89,13 @@ def test_thoughts_have_the_names_that_transformers_reads(key: str) -> None:
     assert made.messages[1] == {**_ANSWER, "reasoning_content": "hm"}
 
 
+def test_tools_may_be_called_functions() -> None:
+    """As in OpenAI's first rows with calls; a model would learn to call what it was not offered."""
+    schema = {"name": "add", "description": "d", "parameters": {}}
+    made = _converted(_USER, _ANSWER, functions=[schema])
+    assert made.tools == [{"type": "function", "function": schema}]
+
+
 def test_parts_of_openais_responses_are_text() -> None:
     asked = [{"type": "input_text", "text": "q"}]
     made = _converted(
