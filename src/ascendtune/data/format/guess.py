@@ -197,7 +197,7 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
         if question:
             found = {"prompt": question, "chosen": chosen, "rejected": rejected}
             return _guess("pairs", "preference", found, certain=question.is_named("question"))
-    if len(prose) == 1:
+    if len(prose) == 1 and not any(each.is_named("question") and each.holds_turns() for each in columns):
         return _guess("text", "text", {"text": prose[0]}, certain=prose[0].is_named("text"))
     return _question_and_answer(columns, prose)
 

@@ -174,12 +174,11 @@ def test_system_prompt_is_not_the_question(asks: bool) -> None:
     if not asks:
         assert not found.certain
         return
-    assert found == Guess(
-        "conversations",
-        "prompt_completion",
-        {"prompt": "input", "completion": "output", "system": "system_prompt"},
-        certain=True,
-    )
+    words = {"prompt": "input", "completion": "output"}
+    with_system = {**words, "system": "system_prompt"}
+    assert found == Guess("conversations", "prompt_completion", with_system, certain=True)
+    del row["system_prompt"]
+    assert guess([row] * 3) == Guess("conversations", "prompt_completion", words, certain=True)
 
 
 @pytest.mark.parametrize("written", [lambda value: value, json.dumps], ids=["objects", "text"])
