@@ -26,10 +26,13 @@ class Message(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages in order, ending with an assistant turn; `tools` are JSON schemas offered to the model."""
+    """Messages in order, ending with an assistant turn."""
 
     messages: list[Message]
     tools: list[dict[str, Any]] | None = None
+    """JSON schemas offered to the model."""
+    options: dict[str, Any] | None = None
+    """For the chat template: `{"enable_thinking": false}`."""
 
 
 @dataclass(frozen=True, slots=True)

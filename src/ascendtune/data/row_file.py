@@ -125,7 +125,7 @@ def _as_json(row: Row) -> tuple[Any, Callable[[Any], Row]]:
     """`row` as lists and texts, and what makes it from these."""
     match row:
         case Conversation():
-            return (row.messages, row.tools), _conversation
+            return (row.messages, row.tools, row.options), _conversation
         case Text():
             return row.text, Text
         case Pair():
@@ -139,11 +139,11 @@ def _conversation(values: Any) -> Conversation:
 
 
 def _pair(values: Any) -> Pair:
-    return Pair(Conversation(*values[:2]), Conversation(*values[2:4]), values[4])
+    return Pair(Conversation(*values[:3]), Conversation(*values[3:6]), values[6])
 
 
 def _single(values: Any) -> Single:
-    return Single(Conversation(*values[:2]), values[2])
+    return Single(Conversation(*values[:3]), values[3])
 
 
 class Rows(Sequence[Any]):

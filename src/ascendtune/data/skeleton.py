@@ -63,7 +63,8 @@ class SkeletonRenderer:
 
     def shape_of(self, conversation: Conversation) -> Shape | None:
         """What rows of one skeleton have in common; None for a row that needs the slow way."""
-        if conversation.tools or not self.usable or len(conversation.messages) > _MOST_MESSAGES:
+        has_more = conversation.tools or conversation.options
+        if has_more or not self.usable or len(conversation.messages) > _MOST_MESSAGES:
             return None
         shape = []
         for message in conversation.messages:

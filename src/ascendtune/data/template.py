@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -30,6 +31,8 @@ _TEMPLATE_FAULTS = (
 
 
 _LONGEST_REASON = 500
+_NOT_OPTIONS = ("messages", "tools", "add_generation_prompt")
+"""What a row says otherwise."""
 _UNUSUAL = "7302946185"
 """An answer that no template writes itself, as the word in `</answer>`, and that a change of case leaves as it is."""
 # Bytes; a longer file is refused for its length.
@@ -79,6 +82,7 @@ class ChatTemplate:
         self.name = name
         self.loss_on = loss_on
         self.environment = environment or ChatEnvironment()
+        self._options: dict[str, Any] = {}
         self._compiled = self._compile()
 
     def _compile(self) -> jinja2.Template:
@@ -135,7 +139,18 @@ class ChatTemplate:
         Raises:
             Refused: the template refuses it.
         """
-        return find_spans(self, conversation, needed)
+        return find_spans(self._with(conversation.options), conversation, needed)
+
+    def _with(self, options: dict[str, Any] | None) -> ChatTemplate:
+        """This template, with these variables in all that it writes."""
+        if not options:
+            return self
+        # The copy has what is known of this one, and is not compiled again.
+        for known in ("stop_tokens", "_takes_arguments_as_text"):
+            getattr(self, known)
+        made = copy(self)
+        made._options = {name: value for name, value in options.items() if name not in _NOT_OPTIONS}
+        return made
 
     def render_prompt(self, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None) -> str:
         """The text after which the model answers.
@@ -159,9 +174,9 @@ class ChatTemplate:
         self.environment.meter.start(len(messages), given)
         try:
             text = self._compiled.render(
+                {"documents": None, **self._options},
                 messages=shown,
                 tools=tools,
-                documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self.tokenizer.named_tokens,
             )

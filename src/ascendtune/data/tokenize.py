@@ -104,7 +104,7 @@ def _with_mismatched(row: Single, other: Single) -> tuple[Conversation, Conversa
 
 
 def _mismatched(conversation: Conversation, other: Conversation) -> Conversation:
-    return Conversation([*conversation.messages[:-1], other.messages[-1]], conversation.tools)
+    return Conversation([*conversation.messages[:-1], other.messages[-1]], conversation.tools, conversation.options)
 
 
 _ROWS_PER_BATCH = 512

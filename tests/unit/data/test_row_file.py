@@ -38,8 +38,8 @@ def stored(*rows: Any) -> RowFile:
     [
         [chat("a", "b\n"), chat("灯 \ud800 \x00", tools=[{"name": "f", "arguments": {"x": [1.5, None, True]}}])],
         [Text(""), Text("null"), Text('","')],
-        [Pair(chat("q", "yes"), chat("q", "no"), 0.1), Pair(chat("q"), chat("r", tools=[]))],
-        [Single(chat("q"), True), Single(chat("r"), False)],
+        [Pair(chat("q", "yes"), chat("q", "no", options={"x": 1}), 0.1), Pair(chat("q"), chat("r", tools=[]))],
+        [Single(chat("q"), True), Single(chat("r", options={"thinking": False}), False)],
     ],
     ids=["conversations", "texts", "pairs", "singles"],
 )

@@ -9,6 +9,7 @@ import pytest
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.data.conversation import Conversation, Message
+from ascendtune.data.skeleton import SkeletonRenderer
 from ascendtune.data.spans import Refused
 from ascendtune.data.spec import NAMED
 from ascendtune.data.template import ChatTemplate
@@ -68,6 +69,32 @@ def test_templates_write_what_transformers_writes(path: Path, make_model: Callab
             assert template.text_of(messages, tools, add_generation_prompt=prompt)[0] == expected
             if prompt:
                 assert template.render_prompt(messages, tools) == expected
+
+
+def test_options_of_a_row_are_variables_of_the_template(make_model: Callable[..., Path]) -> None:
+    """As in transformers and TRL; SmolTalk 2 has tools and the mode of thinking there."""
+    from transformers import AutoTokenizer
+
+    source = (
+        "{% if enable_thinking is defined and not enable_thinking %}/no_think {% endif %}{{ custom | default('') }}"
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    directory = make_model(chat_template=source, eos_token="<|im_end|>")
+    template, theirs = ChatTemplate.load("auto", Tokenizer.load(directory)), AutoTokenizer.from_pretrained(directory)
+    messages: list[Message] = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    drawn: list[dict[str, Any]] = [
+        {"enable_thinking": False},
+        {"custom": "Be brief."},
+        {"messages": [], "custom": "x"},
+        {},
+    ]
+    for options in drawn:
+        found = template.render(Conversation(messages, options=options))
+        kept = {name: value for name, value in options.items() if name != "messages"}
+        assert found.text == theirs.apply_chat_template(messages, tokenize=False, **kept)
+        assert [found.text[begin:end] for begin, end in found.spans] == ["a<|im_end|>"]
+        assert (SkeletonRenderer(template).render(Conversation(messages, options=options)) is None) == bool(options)
 
 
 @pytest.mark.parametrize("name", sorted({*NAMED} - {"auto"}))

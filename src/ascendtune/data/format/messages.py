@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ascendtune.data.conversation import BadRow, Conversation, Message
@@ -45,7 +46,7 @@ def matches(columns: Collection[str]) -> bool:
 
 def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
     """`system` is used where the messages do not begin with one; `tools` are the schemas offered, which OpenAI first
-    called `functions`."""
+    called `functions`. The template gets `chat_template_kwargs`, as in TRL."""
     messages = messages_of(row.get("messages"))
     if isinstance(messages, BadRow):
         return messages
@@ -55,7 +56,11 @@ def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
             return system
         messages = system + messages
     schemas = tools(row.get("tools") or row.get("functions"))
-    return schemas if isinstance(schemas, BadRow) else checked(messages, schemas)
+    made = schemas if isinstance(schemas, BadRow) else checked(messages, schemas)
+    options = listed(row.get("chat_template_kwargs"))
+    if isinstance(made, Conversation) and options and isinstance(options, dict):
+        return replace(made, options=options)
+    return made
 
 
 def messages_of(value: Any) -> list[Message] | BadRow:
