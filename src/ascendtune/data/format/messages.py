@@ -103,7 +103,7 @@ def _message_of(turn: Any, number: int) -> Message | BadRow:
     if isinstance(content, BadRow):
         return content
     message: Message = {"role": role, "content": content}
-    if calls := turn.get("tool_calls") or turn.get("function_call"):
+    if calls := _calls_of(turn):
         read = tool_calls(calls)
         if isinstance(read, BadRow):
             return read
@@ -114,6 +114,13 @@ def _message_of(turn: Any, number: int) -> Message | BadRow:
     if (reasoning := next((turn[key] for key in _REASONING if is_text(turn.get(key))), None)) is not None:
         message["reasoning_content"] = reasoning
     return _weighted(message, turn, number)
+
+
+def _calls_of(turn: dict[str, Any]) -> Any:
+    """The calls of a turn; None where there are none: exports of tables also write "[]", "null" or null keys then."""
+    calls = listed(turn.get("tool_calls") or turn.get("function_call"))
+    has_only_nulls = isinstance(calls, dict) and not any(value is not None for value in calls.values())
+    return None if has_only_nulls or calls == "null" else calls or None
 
 
 def _content_of(content: Any, number: int) -> str | BadRow:

@@ -82,7 +82,7 @@ def _translated(turn: Any, number: int) -> Any:
     rest = {key: kept for key, kept in turn.items() if key not in ("from", "value")}
     if speaker == "function_call":
         thought, calls = _split_thought(value)
-        return {**rest, "role": "assistant", "content": thought, "tool_calls": calls or "[]"}
+        return {**rest, "role": "assistant", "content": thought, "tool_calls": calls if listed(calls) else [None]}
     role = _ROLES.get(speaker) if isinstance(speaker, str) else None
     if role is None:
         known = ", ".join([*_ROLES, "function_call"])

@@ -104,7 +104,7 @@ def tool_calls(value: Any) -> list[dict[str, Any]] | BadRow:
 def tools(value: Any) -> list[dict[str, Any]] | BadRow | None:
     """Schemas in OpenAI's form, from that form or from bare `{"name", "description", "parameters"}`; None for none."""
     value = listed(value)
-    if value is None or value == "" or value == []:
+    if value in (None, "", "null", [], {}):
         return None
     schemas = []
     for schema in value if isinstance(value, list) else [value]:
@@ -116,7 +116,10 @@ def tools(value: Any) -> list[dict[str, Any]] | BadRow | None:
             # Exports of tables give every schema, and every call, the keys of all rows.
             detail = f"the parameter '{empty}' of {function['name']} is null; leave nulls out here and in calls"
             return BadRow("unreadable tools", detail)
-        schemas.append(schema if "function" in schema else {"type": "function", "function": schema})
+        if "function" not in schema:
+            # OpenAI's Responses write the type beside the name.
+            schema = {"type": "function", "function": {key: schema[key] for key in schema if key != "type"}}
+        schemas.append(schema)
     return schemas
 
 

@@ -97,6 +97,19 @@ def test_options_of_the_template_are_kept(written: Callable[[Any], Any]) -> None
     assert _converted(_USER, _ANSWER, chat_template_kwargs=written({})).options is None
 
 
+@pytest.mark.parametrize("key", ["tool_calls", "function_call"])
+@pytest.mark.parametrize("empty", ["[]", "null", {"name": None, "arguments": None}], ids=str)
+def test_exports_of_tables_have_turns_without_calls(key: str, empty: object) -> None:
+    made = _converted(_USER, {**_ANSWER, key: empty}, tools="null")
+    assert made.messages == [_USER, _ANSWER] and made.tools is None
+
+
+def test_schemas_of_openais_responses_have_their_type_once() -> None:
+    made = _converted(_USER, _ANSWER, tools=[{"type": "function", "name": "add", "parameters": {}, "strict": True}])
+    function = {"name": "add", "parameters": {}, "strict": True}
+    assert made.tools == [{"type": "function", "function": function}]
+
+
 def test_tools_may_be_called_functions() -> None:
     """As in OpenAI's first rows with calls; a model would learn to call what it was not offered."""
     schema = {"name": "add", "description": "d", "parameters": {}}
