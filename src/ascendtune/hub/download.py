@@ -26,7 +26,7 @@ from ascendtune.hub.verify import check_model_directory
 
 _HUB_ID = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?")
 _HUBS = ("hf", "modelscope")
-_DATA_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".txt")
+_DATA_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".txt")
 # Without pickled weights: they are never loaded, so they are not downloaded.
 _MODEL_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.tiktoken", "*.jinja", "*.py"]
 # Copies of the weights in other layouts, for other programs.

@@ -33,6 +33,7 @@ _DATASET = {
     "en/train.jsonl": b'{"prompt": "1", "completion": "2"}\n',
     "en/test.jsonl": b"{}\n",
     "zh/train.jsonl": b"{}\n",
+    "de/train/data-00000-of-00001.arrow": b"rows",
 }
 
 
@@ -176,6 +177,11 @@ def test_an_adapter_is_downloaded_for_commands_that_use_or_merge_weights(hub: st
 def test_only_the_split_and_subset_of_a_data_set_are_downloaded(hub: str, tmp_path: Path) -> None:
     folder = Path(_ask(tmp_path, hub, "fetch_dataset('owner/rows', split='train', subset='en')").output.strip())
     assert [str(file.relative_to(folder)) for file in folder.rglob("*.*")] == ["en/train.jsonl"]
+
+
+def test_data_sets_of_save_to_disk_are_downloaded(hub: str, tmp_path: Path) -> None:
+    folder = Path(_ask(tmp_path, hub, "fetch_dataset('owner/rows', subset='de')").output.strip())
+    assert [file.name for file in folder.rglob("*.*")] == ["data-00000-of-00001.arrow"]
 
 
 def test_a_split_without_files_is_named(hub: str, tmp_path: Path) -> None:
