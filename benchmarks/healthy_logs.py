@@ -1,10 +1,12 @@
-"""A hundred logs of runs that went well, made anew, and what `ascendtune explain` says of them: nothing.
+"""Two hundred logs of runs that went well, made anew, and what `ascendtune explain` says of them: nothing.
 
     python benchmarks/healthy_logs.py DIR [NAME…]
 
-Runs of ours, of torchrun, of transformers and TRL and of the peers with different settings, each of some seconds on a
-CPU, two at a time. A log that is there already is not made again. A run that ends in a failure of its own is listed and
-not counted. Exit code 1 where some healthy log is not taken for one.
+Runs of ours, of torchrun, Accelerate, DeepSpeed, transformers, TRL and the peers with different settings, of jobs that
+libraries complain in, of downloads, installations, builds, tests and servers, each of some seconds on a CPU, two at
+a time. A log that is there already is not made again. A run that ends in a failure of its own is listed and not
+counted; of one that Ctrl-C stopped, the answer may be that it was interrupted. Exit code 1 where some healthy log is
+not taken for one.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import signal
 import subprocess
 import sys
 import time
@@ -20,9 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
 
-from healthy.cases import Case, Place, all_cases
+from healthy.case import Case, Place
+from healthy.cases import all_cases
 from inputs import make
 
+from ascendtune.check.explain.ends import INTERRUPTED
 from ascendtune.check.explain.explain import explain
 
 _SIDE_BY_SIDE = 2
@@ -38,7 +41,7 @@ def main() -> None:
         list(pool.map(lambda chain: [_run(case, place) for case in chain], chains))
     failed = sorted(path.stem for path in place.logs.glob("*.failed"))
     logs = sorted(place.logs.glob("*.log"))
-    loud = [path for path in logs if not explain([str(path)]).is_healthy]
+    loud = [path for path in logs if not _is_silent(path)]
     for name in failed:
         print(f"{name}: the run itself failed; not counted")
     for path in loud:
@@ -47,6 +50,12 @@ def main() -> None:
     runs = {path.name.split(".")[0] for path in logs}
     print(f"{len(runs)} healthy runs, {len(logs)} logs; explain is not silent on {len(loud)}")
     sys.exit(1 if loud else 0)
+
+
+def _is_silent(log: Path) -> bool:
+    found = explain([str(log)])
+    was_stopped = log.name.startswith("stopped-") and found.verdict.first is not None
+    return found.is_healthy or (was_stopped and found.findings()[0].code in INTERRUPTED)
 
 
 def _prepare(directory: Path) -> Place:
@@ -74,6 +83,7 @@ def _prepare(directory: Path) -> Place:
             {"prompt": asked, "completion": answer, "label": number % 3 > 0}
             for number, (asked, answer) in enumerate(said)
         ],
+        "questions": [{"prompt": asked} for asked, _ in said],
         "bad": [{"messages": asked + answer} for asked, answer in said[:60]] + [{"messages": []}, {"nothing": 1}],
     }
     for name, rows in written.items():
@@ -95,8 +105,8 @@ def _run(case: Case, place: Place) -> None:
     env = {name: value for name, value in env.items() if value}
     half = log.with_suffix(".half")
     code = _to_terminal(case, half, env) if case.terminal else _to_file(case, half, env)
-    # A stop by Ctrl-C is what was asked for.
-    half.rename(log if code == 0 or (case.interrupt_at and code > 0) else failed)
+    # A stop is what was asked for.
+    half.rename(log if code == 0 or (case.interrupt_at and code in _stopped(case)) else failed)
     if log.exists():
         for beside in case.also:
             for path in filter(lambda path: path.stat().st_size, sorted(place.directory.glob(beside))):
@@ -110,7 +120,7 @@ def _to_file(case: Case, log: Path, env: dict[str, str]) -> int:
             case.argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, start_new_session=True
         )
         if case.interrupt_at:
-            _press_ctrl_c(child, case.interrupt_at)
+            _stop(child, case)
         return child.wait(_LONGEST_SECONDS)
 
 
@@ -132,15 +142,20 @@ def _to_terminal(case: Case, log: Path, env: dict[str, str]) -> int:
     return child.wait(_LONGEST_SECONDS)
 
 
-def _press_ctrl_c(child: subprocess.Popen[bytes], sign: Path) -> None:
-    """As soon as `sign` has something in it."""
+def _stop(child: subprocess.Popen[bytes], case: Case) -> None:
     for _ in range(_LONGEST_SECONDS * 5):
         if child.poll() is not None:
             return
-        if sign.exists() and sign.stat().st_size:
+        if case.interrupt_at and case.interrupt_at.exists() and case.interrupt_at.stat().st_size:
             break
         time.sleep(0.2)
-    os.killpg(child.pid, signal.SIGINT)
+    time.sleep(case.after)
+    os.killpg(child.pid, case.by)
+
+
+def _stopped(case: Case) -> tuple[int, ...]:
+    """Exit codes of a program that was stopped; some call it a failure of theirs."""
+    return 1, -case.by, 128 + case.by
 
 
 if __name__ == "__main__":

@@ -5,44 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from healthy.case import BIN, Case, Chain, Place
+from healthy.programs import accelerate, commands, deepspeed, downloads, servers, tools, warned
 from peers import venv
 
 _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parents[1]
-_BIN = Path(sys.executable).parent
-
-
-@dataclass(frozen=True)
-class Place:
-    directory: Path
-    model: Path
-    alpaca: Path
-    rows: Path
-    logs: Path
-
-
-@dataclass(frozen=True)
-class Case:
-    name: str
-    argv: list[str]
-    env: dict[str, str] = field(default_factory=dict)
-    """An empty value takes the variable away."""
-    terminal: bool = False
-    interrupt_at: Path | None = None
-    """Ctrl-C when this file has something in it."""
-    also: tuple[str, ...] = ()
-    """Patterns of further logs, from the directory on."""
-
-
-Chain = list[Case]
 
 
 def all_cases(place: Place) -> Iterator[Chain]:
     """In an order in which kinds alternate, so that a part of it is a sample of all."""
-    kinds = [list(kind(place)) for kind in (ours, torchrun, trainers, simulated, peers)]
+    own = (ours, torchrun, trainers, simulated, peers)
+    others = (accelerate, deepspeed, warned, downloads, commands, tools, servers)
+    kinds = [list(kind(place)) for kind in (*own, *others)]
     for number in range(max(map(len, kinds))):
         for kind in kinds:
             yield from kind[number : number + 1]
@@ -134,7 +111,7 @@ def ours(place: Place) -> Iterator[Chain]:
     yield [_ours(place, "terminal-lora", "method.tuner=lora", terminal=True)]
     yield [_ours(place, "two-terminal", "", "--devices", "2", terminal=True)]
     yield [_ours(place, "only-data", "", "--prepare")]
-    yield [Case("ours-recipe-check", [str(_BIN / "ascendtune"), "recipe", "check", *_recipe(place, "check", "")])]
+    yield [Case("ours-recipe-check", [str(BIN / "ascendtune"), "recipe", "check", *_recipe(place, "check", "")])]
 
 
 def _ours(
@@ -146,7 +123,7 @@ def _ours(
     terminal: bool = False,
     run: str | None = None,
 ) -> Case:
-    argv = [str(_BIN / "ascendtune"), "train", *_recipe(place, run or name, words), *options]
+    argv = [str(BIN / "ascendtune"), "train", *_recipe(place, run or name, words), *options]
     also = (f"{_run_dir(place, run or name).relative_to(place.directory)}/log/*.log",)
     return Case(f"ours-{name}", argv, env or {}, terminal, also=also)
 
@@ -208,7 +185,7 @@ _TORCHRUN: dict[str, tuple[str, str, dict[str, str]]] = {
 def torchrun(place: Place) -> Iterator[Chain]:
     for name, (options, words, env) in _TORCHRUN.items():
         out = place.directory / "out" / f"torchrun-{name}"
-        launcher = [str(_BIN / "torchrun"), *(["--standalone"] if "rdzv" not in options else [])]
+        launcher = [str(BIN / "torchrun"), *(["--standalone"] if "rdzv" not in options else [])]
         argv = [*launcher, *options.format(out=out).split(), str(_HERE / "torchrun_job.py")]
         also = (f"out/torchrun-{name}/*/attempt_0/*/*.log",)
         yield [Case(f"torchrun-{name}", [*argv, *words.format(out=out).split()], env, also=also)]
@@ -231,12 +208,45 @@ _TRAINERS: dict[str, tuple[str, str, dict[str, object], str]] = {
     "trainer-saved": ("trainer", "chat", {"save_steps": 1, "save_total_limit": 1, "load_best_model_at_end": False}, ""),
     "trl-dpo-ipo": ("dpo", "pairs", {"loss_type": "ipo", "beta": 0.2}, ""),
     "trl-sft-two": ("sft", "chat", {}, "--nproc-per-node 2"),
+    "trainer-workers": (
+        "trainer",
+        "chat",
+        {"dataloader_num_workers": 2, "dataloader_persistent_workers": True},
+        "",
+    ),
+    "trainer-stopped-early": (
+        "trainer",
+        "chat",
+        {
+            "stop_early": 1,
+            "max_steps": 12,
+            "eval_strategy": "steps",
+            "eval_steps": 1,
+            "save_steps": 1,
+            "load_best_model_at_end": True,
+            "metric_for_best_model": "eval_loss",
+            "learning_rate": 0.0,
+        },
+        "",
+    ),
+    "trainer-resumed": ("trainer", "chat", {"save_steps": 2, "resume": "again"}, ""),
+    "trainer-batch-found": ("trainer", "chat", {"auto_find_batch_size": True}, ""),
+    "trainer-tensorboard": ("trainer", "chat", {"report_to": "tensorboard", "log_level": "info"}, ""),
+    "trainer-two-workers": (
+        "trainer",
+        "chat",
+        {"dataloader_num_workers": 2, "eval_strategy": "epoch"},
+        "--nproc-per-node 2",
+    ),
+    "trl-grpo": ("grpo", "questions", {"num_generations": 2, "max_completion_length": 8}, ""),
+    "trl-rloo": ("rloo", "questions", {"num_generations": 2, "max_completion_length": 8}, ""),
+    "trl-dpo-two": ("dpo", "pairs", {"dataloader_num_workers": 1}, "--nproc-per-node 2"),
 }
 
 
 def trainers(place: Place) -> Iterator[Chain]:
     for name, (kind, rows, settings, launcher) in _TRAINERS.items():
-        start = [str(_BIN / "torchrun"), "--standalone", *launcher.split()] if launcher else [sys.executable]
+        start = [str(BIN / "torchrun"), "--standalone", *launcher.split()] if launcher else [sys.executable]
         out = place.directory / "out" / name
         script = [str(_HERE / "trainer_job.py"), kind, str(place.model), str(place.rows / f"{rows}.jsonl"), str(out)]
         yield [Case(name, [*start, *script, json.dumps(settings)])]

@@ -13,6 +13,10 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parents[2]
 _INTO = _ROOT / "tests" / "fixtures" / "explain" / "healthy"
 _KEPT = (
+    "accelerate-two-states",
+    "command-launch",
+    "deepspeed-1",
+    "download-limited",
     "ours-bad-rows",
     "ours-debug",
     "ours-dpo-lora",
@@ -26,9 +30,18 @@ _KEPT = (
     "ours-two-fsdp-offload",
     "ours-two-stopped",
     "ours-two-stopped.log-launcher",
+    "stopped-torchrun-term",
+    "tool-pytest",
+    "tool-torch-extension",
     "torchrun-cpp",
     "torchrun-left",
     "torchrun-tee",
+    "trainer-stopped-early",
+    "trl-grpo",
+    "warned-caught",
+    "warned-of-asyncio",
+    "warned-of-pool",
+    "warned-probes-of-transformers-of-datasets-of-th",
 )
 _FIRST, _LAST = 60, 60
 

@@ -62,7 +62,8 @@ class _GoneOn:
         numbered = list(enumerate(rows, lines - len(rows) + 1))
         self._steps = [number for number, row in numbered for _ in _PROGRESS.finditer(row)]
         self._losses = [(number, row) for number, row in numbered if _LOSS.search(row)]
-        self._passed = _PASSED.fullmatch(next((row.strip() for row in reversed(rows) if row.strip()), "")) is not None
+        said = (lines_of.read(row).said.strip() for row in reversed(rows))
+        self._passed = _PASSED.fullmatch(next(filter(None, said), "")) is not None
         self._ends = [number for number, row in numbered if _FINISHED.search(row)]
 
     def after(self, event: Event) -> bool:
