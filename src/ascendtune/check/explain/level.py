@@ -27,8 +27,7 @@ _SIGNS = (
     "CRITICAL",
     "WARN",
 )
-_SIGNS_AS_BYTES = tuple(sign.encode() for sign in _SIGNS)
-_SIGNS_OF_ANY_DIGITS = re.compile(rb"[EF][A-Z]?\d|\d\]? error ")
+_SIGNS_AS_BYTES = re.compile("|".join([*map(re.escape, _SIGNS), r"[EF][A-Z]?\d|\d\]? error "]).encode())
 _GLOG = re.compile(r"[EF](?:\d{3,8} \d\d:|20\d{6} |[A-Z1-9]\d{4}: )")
 _STAMPED = re.compile(r"\d\]? error (?=\S*\d)")
 _WARNING = re.compile(
@@ -114,7 +113,7 @@ def may_matter(text: str) -> bool:
 
 def has_sign(line: bytes) -> bool:
     """Whether `may_matter` may hold for the line, or for one that differs from it in digits only."""
-    return any(map(line.__contains__, _SIGNS_AS_BYTES)) or _SIGNS_OF_ANY_DIGITS.search(line) is not None
+    return _SIGNS_AS_BYTES.search(line) is not None
 
 
 def is_error(text: str, said: str) -> bool:

@@ -42,6 +42,8 @@ _COMMON = frozenset(
 _UNTELLING = _COMMON | _TROUBLE
 _HITS_KEPT = 5
 """Entries of one line: those that require facts are decided when the whole log is read."""
+_MANY = 8
+"""Pieces of text that one pattern finds faster than as many searches."""
 _TELLING = 4
 """Letters of a word within an anchor that is looked for in place of one at its ends."""
 ASCEND = frozenset(b"ascend npu cann hccl".split())
@@ -76,8 +78,8 @@ class Matcher:
                 words = [word for part in parts for word in _WORD.findall(part)]
                 whole = [word for part in parts for word in _WORD.findall(part)[1:-1]]
                 inner = [word for word in whole if len(word) >= _TELLING and word not in _UNTELLING]
-                longest, tried = max(inner or words, key=len), max(inner or words, key=_narrows)
-                rare = longest if longest not in _COMMON else max(words, key=_is_rare)
+                tried = max(inner or words, key=_narrows)
+                rare = tried if tried not in _COMMON else max(words, key=_is_rare)
                 chunk = _chunk(parts)
                 if chunk.strip() == rare and any(map(_DIGITS.search, parts)):
                     numbered.add(rare)
@@ -87,6 +89,8 @@ class Matcher:
         self._rare = frozenset(chunks).union(numbered)
         self._chunks = {word: tuple(chunks.get(word, ())) for word in self._rare}
         """By a word of anchors: of each anchor the longest piece without digits."""
+        self._patterns: dict[bytes, re.Pattern[bytes]] = {}
+        """Of words with many such pieces, one that matches any of them; made when a line first holds the word."""
         self._numbered = frozenset(numbered)
         """Words whose anchors have a number besides, and nothing else."""
         self._anchors = frozenset(self._by_word)
@@ -116,12 +120,17 @@ class Matcher:
             return True
         lower = line.lower()
         for word in self._rare.intersection(words):
-            for chunk in self._chunks[word]:
-                if chunk in lower:
-                    return True
-            if word in self._numbered and _DIGITS.search(lower):
+            if self._holds_chunk(word, lower) or (word in self._numbered and _DIGITS.search(lower)):
                 return True
         return (b"[E" in line or b"rror" in line or not _TROUBLE.isdisjoint(words)) and level.has_sign(line)
+
+    def _holds_chunk(self, word: bytes, lower: bytes) -> bool:
+        chunks = self._chunks[word]
+        if len(chunks) < _MANY:
+            return any(map(lower.__contains__, chunks))
+        if word not in self._patterns:
+            self._patterns[word] = re.compile(b"|".join(map(re.escape, chunks)))
+        return self._patterns[word].search(lower) is not None
 
     def hits(self, text: str) -> list[Hit]:
         """Everything known that a line speaks of, the best first: what explains most, then the longest anchor."""
