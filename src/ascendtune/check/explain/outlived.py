@@ -30,7 +30,8 @@ _FINISHED = re.compile(r"\btrain_runtime\b|\btraining (?:is |was |has )?(?:compl
 _PASSED = re.compile(
     r"(?:=+ )?\d+ passed\b(?!.*\b(?:failed|errors?)\b).* in [\d.]+s\b.*|OK(?: \((?:skipped|expected failures)=.*\))?"
 )
-"""The last line of a run of pytest or unittest in which no test failed."""
+"""One of the last lines of a run of pytest or unittest in which no test failed."""
+_LAST = 3
 _TRIED_AGAIN = re.compile(r"\bretry(?:ing)?\b|\btry(?:ing)? again (?:in|after)\b", re.IGNORECASE)
 
 
@@ -62,8 +63,7 @@ class _GoneOn:
         numbered = list(enumerate(rows, lines - len(rows) + 1))
         self._steps = [number for number, row in numbered for _ in _PROGRESS.finditer(row)]
         self._losses = [(number, row) for number, row in numbered if _LOSS.search(row)]
-        said = (lines_of.read(row).said.strip() for row in reversed(rows))
-        self._passed = _PASSED.fullmatch(next(filter(None, said), "")) is not None
+        self._passed = any(_PASSED.fullmatch(lines_of.read(row).said.strip()) for row in rows[-_LAST:])
         self._ends = [number for number, row in numbered if _FINISHED.search(row)]
 
     def after(self, event: Event) -> bool:
