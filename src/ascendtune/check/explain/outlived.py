@@ -63,11 +63,14 @@ class _GoneOn:
         numbered = list(enumerate(rows, lines - len(rows) + 1))
         self._steps = [number for number, row in numbered for _ in _PROGRESS.finditer(row)]
         self._losses = [(number, row) for number, row in numbered if _LOSS.search(row)]
-        self._passed = any(_PASSED.fullmatch(lines_of.read(row).said.strip()) for row in rows[-_LAST:])
+        last = numbered[-_LAST:]
+        self._passed = max(
+            (number for number, row in last if _PASSED.fullmatch(lines_of.read(row).said.strip())), default=0
+        )
         self._ends = [number for number, row in numbered if _FINISHED.search(row)]
 
     def after(self, event: Event) -> bool:
-        if self._passed:
+        if event.last < self._passed:
             return True
         if event.is_raised and (not was_logged(event) or is_of_thread(event)):
             # torch puts the rank before each line of an exception that ends a process.
