@@ -203,9 +203,10 @@ def awaited(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Missing 
 def find_missing(waits: Sequence[Event], scans: Sequence[Scan]) -> Missing | None:
     """The ranks that the time-outs `waits` lack, or None when the logs do not tell.
 
-    Ranks that a message names as absent come first, then ranks of the job that report no time-out, then ranks that
-    report it in an earlier or another collective, then numbers between those of the job that no line is of. Half of the
-    ranks at most can be missing: time-outs of a few ranks among many say only that the others were ended first.
+    Ranks that a message names as absent come first, then the one that torchrun saw fail first, where the connection to
+    it was lost, then ranks of the job that report no time-out, then ranks that report it in an earlier or another
+    collective, then numbers between those of the job that no line is of. Half of the ranks at most can be missing:
+    time-outs of a few ranks among many say only that the others were ended first.
     """
     said = {rank: text for event in reversed(waits) for rank, text in event.said_by.items()}
     named = _named(waits)
@@ -215,15 +216,17 @@ def find_missing(waits: Sequence[Event], scans: Sequence[Scan]) -> Missing | Non
     if came and not named:
         everyone |= set(range(max(came)))
         said = {rank: said.get(rank, "") for rank in came}
-    absent = named or sorted(everyone - set(said))
+    is_lost = not any(map(_tells_a_time_out, waits))
+    launched = (scan.launcher.rank for scan in scans if scan.launcher is not None)
+    failed = sorted({rank for rank in launched if rank is not None and rank not in said} if is_lost else ())
+    absent = named or failed or sorted(everyone - set(said))
     waiting = tuple(sorted(set(said) - set(absent)))
     if not waiting:
         return None
-    if not (named or 0 < 2 * len(absent) <= len(everyone)):
+    if not (named or failed or 0 < 2 * len(absent) <= len(everyone)):
         another, absent = _in_another_collective(said, size), [] if absent else _gaps(everyone)
         if another is not None or not absent:
             return another
-    is_lost = not any(map(_tells_a_time_out, waits))
     missing = _told_by_last_lines(Missing(tuple(absent), waiting, size, is_lost=is_lost), scans)
     return replace(missing, exit_code=_exit_code(missing, scans))
 

@@ -325,3 +325,10 @@ def test_how_the_lost_rank_ended_is_told_by_torchrun(
 
     assert explanation.headline().startswith(ended)
     assert ("DistributedSampler" in explanation.remedies()[0]) == ("code 0" in ended)
+
+
+def test_rank_that_torchrun_saw_fail_first_is_the_lost_one(explained: Callable[..., Explanation]) -> None:
+    """It wrote no line that names it, and the log does not say how many ranks there are."""
+    explanation = explained(_GONE.format(rank=0) + _CLOSED + _SUMMARY.format(rank=1, code=7))
+
+    assert explanation.headline().startswith("rank 1 ended with exit code 7: 1 other rank lost the connection")
