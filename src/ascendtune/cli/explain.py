@@ -60,9 +60,12 @@ def explain(
     import os
     import sys
 
-    from ascendtune.check.explain.explain import as_json as explanation_as_json
-    from ascendtune.check.explain.explain import explain as explain_logs
-    from ascendtune.check.explain.report import as_text, opinion_as_text
+    from ascendtune.core.imports import uncollected_imports
+
+    with uncollected_imports():
+        from ascendtune.check.explain.explain import as_json as explanation_as_json
+        from ascendtune.check.explain.explain import explain as explain_logs
+        from ascendtune.check.explain.report import as_text, opinion_as_text
     from ascendtune.cli.complain import warn
     from ascendtune.cli.terminal import in_language, paint, width
     from ascendtune.core.errors import InputError, NoVerdict

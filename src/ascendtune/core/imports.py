@@ -1,4 +1,4 @@
-"""Imports of large packages, such as torch and transformers."""
+"""Imports of large packages, such as torch and transformers, and other things that are made once and stay."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ from ascendtune.check.explain.knowledge import IMPORTER, KnownFailure, entries
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.memory import Sums, sums_in
-from ascendtune.check.explain.now import on_this_machine, this_machine
 from ascendtune.check.explain.own_words import (
     advice_of,
     direct_cause,
@@ -28,7 +27,6 @@ from ascendtune.check.explain.own_words import (
     own_sentence,
     says_more_than,
 )
-from ascendtune.check.explain.run import Newest, newest_attempt
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.shapes import mismatch_in
 from ascendtune.check.explain.source import STDIN, logs_in
@@ -37,10 +35,12 @@ from ascendtune.check.explain.sureness import sureness_of
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_json as findings_as_json
 from ascendtune.core.exit_cause import CauseKind
+from ascendtune.core.imports import uncollected_imports
 from ascendtune.core.rundir import RunDir
 
 if TYPE_CHECKING:
     from ascendtune.check.explain.opinion import Opinion
+    from ascendtune.check.explain.run import Newest
 
 PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
 """Where CANN writes what it does not print; one file a process."""
@@ -189,7 +189,8 @@ class Explanation:
         if not first.is_known or entry.kind == "consequence":
             return ""
         if "{" in entry.what:
-            return "" if _is_filled(entry.what, first.hit.names) else own_sentence(first)
+            is_filled = any(name in first.hit.names for name in _NAME.findall(entry.what))
+            return "" if is_filled else own_sentence(first)
         if entry.specific:
             return own_sentence(first) if says_more_than(first, first.meaning) else ""
         if entry.general:
@@ -280,6 +281,8 @@ class Explanation:
         first = self.verdict.first
         if not self.is_here or first is None or self.verdict.missing is not None:
             return ()
+        from ascendtune.check.explain.now import on_this_machine, this_machine
+
         return on_this_machine(first, first.hit.entry.remedies, self.facts, this_machine())
 
     def _read_plog(self) -> tuple[str, ...]:
@@ -325,6 +328,8 @@ def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:
         if name == STDIN or not Path(name).is_dir():
             files.append((name, 0))
         elif RunDir(name).run_json.is_file():
+            from ascendtune.check.explain.run import newest_attempt
+
             runs.append(newest_attempt(RunDir(name)))
             files += runs[-1].logs
         else:
@@ -350,14 +355,10 @@ def _names_device(first: Event) -> bool:
     return "{device}" in first.hit.entry.what and first.hit.names.get("device") == str(first.device)
 
 
-def _is_filled(what: str, names: dict[str, str]) -> bool:
-    """Whether a sentence with {names} has got some value."""
-    return any(name in names for name in _NAME.findall(what))
-
-
 @cache
 def _matcher() -> Matcher:
-    return Matcher(entries())
+    with uncollected_imports():
+        return Matcher(entries())
 
 
 def _weighed(found: Diagnosis, cause: dict[str, Any] | None) -> Diagnosis:

@@ -14,6 +14,7 @@ from ascendtune.check.explain.matcher import Hit, Matcher, rank
 from ascendtune.check.explain.origin import names_of
 from ascendtune.check.explain.trace import Trace
 from ascendtune.check.explain.traces import Traces
+from ascendtune.core.imports import uncollected_imports
 
 _UNMISTAKABLE = 25
 """Letters of an anchor that are the package's own, whoever raised them."""
@@ -82,4 +83,5 @@ def _may_raise(hit: Hit, said: str, trace: Trace) -> bool:
 
 @cache
 def _matcher() -> Matcher:
-    return Matcher(raised_entries())
+    with uncollected_imports():
+        return Matcher(raised_entries())
