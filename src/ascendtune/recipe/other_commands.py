@@ -310,14 +310,14 @@ def _settle(asked: dict[str, Any], tool: str | None, stage: str | None, *, is_ad
     if tool is None:
         return
     defaults = ALWAYS | DEFAULTS[tool]
+    if stage in ("preference", "reward"):
+        # TRL's trainers of pairs and single answers, which the others use, switch dropout off, that of adapters too.
+        asked.pop("method.lora.dropout", None)
+        defaults["method.lora.dropout"] = 0
     if stage in (None, "sft"):
         defaults["data.packing"] = "false"
     if tool == "TRL":
         defaults["optim.learning_rate"] = TRL_RATES.get(stage or "", "2e-5")
-        if stage in ("preference", "reward"):
-            # Its trainers of pairs and single answers switch dropout off, that of adapters too.
-            asked.pop("method.lora.dropout", None)
-            defaults["method.lora.dropout"] = 0
     if tool == "ms-swift":
         defaults["optim.learning_rate"] = "1e-4" if is_adapted else "1e-5"
         # Of a training on one device.

@@ -59,7 +59,7 @@ SWIFT = {"model": "m", "dataset": ["d#500"], "train_type": "lora", "rlhf_type": 
             "ms-swift",
             "ascendtune init --model m --data d --stage preference --tuner lora",
             "data.max_length=64 data.train.0.limit=500 data.eval_fraction=0 method.preference.loss=simpo "
-            "method.lora.rank=8 method.lora.alpha=32 method.lora.dropout=0.05 method.preference.sft_weight=1 "
+            "method.lora.rank=8 method.lora.alpha=32 method.lora.dropout=0 method.preference.sft_weight=1 "
             "method.preference.beta=2 method.preference.simpo_gamma=1 optim.warmup_ratio=0 optim.epochs=3 "
             "optim.scheduler=cosine optim.weight_decay=0.1 optim.beta2=0.95 optim.learning_rate=1e-4 "
             "batch.per_device=1 batch.accumulate=16",
@@ -112,6 +112,7 @@ _SWIFT = {"model": "m", "dataset": "d"}
         (_TRL | {"use_peft": True}, "'method.lora.target=[q_proj,v_proj]'", "left"),
         (_TRL | {"use_peft": True, "lora_target_modules": "all-linear"}, "method.lora.target=all-linear", "q_proj"),
         (_TRL | {"use_peft": True, "beta": 0.1, "lora_dropout": 0.1}, "method.lora.dropout=0 ", "dropout=0.1"),
+        (_AXOLOTL | {"adapter": "lora", "rl": "dpo", "lora_dropout": 0.1}, "method.lora.dropout=0 ", "dropout=0.1"),
         (_TRL | {"use_peft": True}, "method.lora.dropout=0.05", "left"),
         (_TRL | {"max_grad_norm": 0.0}, "optim.max_grad_norm=null", "norm=0"),
         (_TRL | {"bf16": False}, "precision=fp32", "left"),
