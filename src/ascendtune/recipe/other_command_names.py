@@ -27,6 +27,7 @@ KEYS = {
     "peft_use_dora": "method.lora.dora",
     "peft_use_rslora": "method.lora.rslora",
     "center_rewards_coefficient": "method.reward.centring",
+    **dict.fromkeys(("excess_length_strategy", "truncation_strategy"), "data.on_long_row"),
     "noisy_embedding_alpha": "method.sft.neftune_alpha",
     "packing": "data.packing",
     "split_dataset_ratio": "data.eval_fraction",
@@ -52,6 +53,11 @@ SWITCHES = frozenset((
 ))  # fmt: skip
 LISTS = frozenset(("method.lora.target", "method.lora.modules_to_save"))
 SCHEDULERS = {"constant_with_warmup": "constant", **{name: name for name in ("linear", "cosine", "constant")}}
+LONG_ROWS = {
+    **dict.fromkeys(("drop", "delete"), "drop"),
+    **dict.fromkeys(("truncate", "right"), "truncate"),
+    "raise": "fail",
+}
 OPTIMIZERS = {
     **dict.fromkeys(("adamw", "adamw_torch", "adamw_torch_fused", "adamw_torch_npu_fused", "adamw_hf"), "adamw"),
     **{name: name for name in ("adafactor", "muon", "sgd")},
@@ -87,7 +93,10 @@ ALWAYS: dict[str, Any] = {
     "data.eval_fraction": 0, "batch.per_device": 1, "batch.accumulate": 1, "optim.warmup_ratio": 0,
 }  # fmt: skip
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "axolotl": {"data.max_length": 512, "optim.epochs": 1, "optim.scheduler": "cosine", "optim.warmup_ratio": 0.03},
+    "axolotl": {
+        "data.max_length": 512, "data.on_long_row": "drop", "optim.epochs": 1, "optim.scheduler": "cosine",
+        "optim.warmup_ratio": 0.03,
+    },
     "TRL": {
         "data.max_length": 1024, "batch.per_device": 8, "optim.epochs": 3, "optim.scheduler": "linear",
         "method.lora.rank": 16, "method.lora.alpha": 32, "method.lora.dropout": 0.05,
@@ -95,7 +104,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "method.lora.target": "[q_proj,v_proj]",
     },
     "ms-swift": {
-        "optim.epochs": 3, "optim.scheduler": "cosine", "optim.weight_decay": 0.1, "optim.beta2": 0.95,
+        "data.on_long_row": "drop", "optim.epochs": 3, "optim.scheduler": "cosine", "optim.weight_decay": 0.1,
+        "optim.beta2": 0.95,
         "method.lora.rank": 8, "method.lora.alpha": 32, "method.lora.dropout": 0.05,
     },
 }  # fmt: skip

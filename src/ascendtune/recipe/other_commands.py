@@ -17,6 +17,7 @@ from ascendtune.recipe.other_command_names import (
     EVALUATION,
     KEYS,
     LISTS,
+    LONG_ROWS,
     LOSSES,
     MODEL,
     OPTIMIZERS,
@@ -259,6 +260,8 @@ def _value(key: str, value: Any) -> Any:
         return _listed(names) if all(isinstance(each, str) and each.isidentifier() for each in names) else None
     if key == "optim.scheduler":
         return SCHEDULERS.get(str(value))
+    if key == "data.on_long_row":
+        return LONG_ROWS.get(str(value))
     if key == "optim.optimizer":
         return OPTIMIZERS.get(str(value))
     if key in COUNTS and not _is_count(value):
@@ -318,6 +321,8 @@ def _settle(asked: dict[str, Any], tool: str | None, stage: str | None, *, is_ad
         defaults["data.packing"] = "false"
     if tool == "TRL":
         defaults["optim.learning_rate"] = TRL_RATES.get(stage or "", "2e-5")
+        if stage == "reward":
+            defaults["data.on_long_row"] = "drop"
     if tool == "ms-swift":
         defaults["optim.learning_rate"] = "1e-4" if is_adapted else "1e-5"
         # Of a training on one device.
@@ -326,6 +331,8 @@ def _settle(asked: dict[str, Any], tool: str | None, stage: str | None, *, is_ad
         defaults["method.preference.sft_weight"] = 1
         if tool == "ms-swift":
             defaults |= {"method.preference.beta": 2, "method.preference.simpo_gamma": 1}
+    if stage == "pretrain":
+        defaults.pop("data.on_long_row", None)
     if "optim.max_steps" in asked:
         del defaults["optim.epochs"]
     if "optim.warmup_steps" in asked:

@@ -35,15 +35,15 @@ SWIFT = {"model": "m", "dataset": ["d#500"], "train_type": "lora", "rlhf_type": 
             AXOLOTL,
             "axolotl",
             "ascendtune init --model m --data 'data/my rows.json' --data org/rows --tuner lora",
-            "data.max_length=256 data.eval_fraction=0 data.packing=false method.lora.rank=8 optim.learning_rate=0.0002 "
-            "optim.scheduler=cosine optim.optimizer=adamw optim.warmup_ratio=0.03 optim.epochs=1 batch.per_device=2 "
-            "batch.accumulate=1 precision=bf16",
+            "data.max_length=256 data.eval_fraction=0 data.on_long_row=drop data.packing=false method.lora.rank=8 "
+            "optim.learning_rate=0.0002 optim.scheduler=cosine optim.optimizer=adamw optim.warmup_ratio=0.03 "
+            "optim.epochs=1 batch.per_device=2 batch.accumulate=1 precision=bf16",
         ),
         (
             {"base_model": "m", "datasets": [{"path": "d"}], "rl": "dpo", "rl_beta": 0.2, "output_dir": "./out"},
             "axolotl",
             "ascendtune init --model m --data d --stage preference",
-            "run_dir=./out data.eval_fraction=0 data.max_length=512 method.preference.beta=0.2 "
+            "run_dir=./out data.eval_fraction=0 data.max_length=512 data.on_long_row=drop method.preference.beta=0.2 "
             "optim.warmup_ratio=0.03 optim.epochs=1 optim.scheduler=cosine batch.per_device=1 batch.accumulate=1",
         ),
         (
@@ -58,9 +58,10 @@ SWIFT = {"model": "m", "dataset": ["d#500"], "train_type": "lora", "rlhf_type": 
             SWIFT,
             "ms-swift",
             "ascendtune init --model m --data d --stage preference --tuner lora",
-            "data.max_length=64 data.train.0.limit=500 data.eval_fraction=0 method.preference.loss=simpo "
-            "method.lora.rank=8 method.lora.alpha=32 method.lora.dropout=0 method.preference.sft_weight=1 "
-            "method.preference.beta=2 method.preference.simpo_gamma=1 optim.warmup_ratio=0 optim.epochs=3 "
+            "data.max_length=64 data.train.0.limit=500 data.eval_fraction=0 data.on_long_row=drop "
+            "method.preference.loss=simpo method.lora.rank=8 method.lora.alpha=32 method.lora.dropout=0 "
+            "method.preference.sft_weight=1 method.preference.beta=2 method.preference.simpo_gamma=1 "
+            "optim.warmup_ratio=0 optim.epochs=3 "
             "optim.scheduler=cosine optim.weight_decay=0.1 optim.beta2=0.95 optim.learning_rate=1e-4 "
             "batch.per_device=1 batch.accumulate=16",
         ),
@@ -114,6 +115,12 @@ _SWIFT = {"model": "m", "dataset": "d"}
         (_TRL | {"use_peft": True, "beta": 0.1, "lora_dropout": 0.1}, "method.lora.dropout=0 ", "dropout=0.1"),
         (_AXOLOTL | {"adapter": "lora", "rl": "dpo", "lora_dropout": 0.1}, "method.lora.dropout=0 ", "dropout=0.1"),
         (_TRL | {"use_peft": True}, "method.lora.dropout=0.05", "left"),
+        (_TRL | {"max_length": 64}, "data.max_length=64", "on_long_row"),
+        (_AXOLOTL | {"excess_length_strategy": "truncate"}, "data.on_long_row=truncate", "left"),
+        (_SWIFT | {"truncation_strategy": "right"}, "data.on_long_row=truncate", "drop "),
+        (_SWIFT | {"truncation_strategy": "left"}, "left out: truncation_strategy", "on_long_row=truncate"),
+        (_AXOLOTL | {"datasets": None, "pretraining_dataset": [{"path": "p"}]}, "--stage pretrain", "on_long_row"),
+        (_AXOLOTL | {"reward_model": True}, "data.on_long_row=drop", "left"),
         (_TRL | {"max_grad_norm": 0.0}, "optim.max_grad_norm=null", "norm=0"),
         (_TRL | {"bf16": False}, "precision=fp32", "left"),
         (_TRL | {"bf16": False, "fp16": True}, "precision=fp16", "fp32"),
