@@ -112,6 +112,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 TRL_RATES = {"preference": "1e-6", "reward": "1e-4"}
 SECTIONS = ("run_dir", "model", "data", "method", "optim", "batch", "precision", "memory", "parallel", "checkpoint",
             "eval", "track", "seed")  # fmt: skip
+# Switches that these tools have on: false changes what is trained.
+ON_BY_DEFAULT = (
+    "dataset_shuffle", "train_dataloader_shuffle", "shuffle_merged_datasets", "enable_thinking", "use_chat_template",
+    "disable_dropout",
+)  # fmt: skip
 # The first counts only where the second is `steps`.
 STEPS = {"save_steps": "save_strategy", "eval_steps": "eval_strategy"}
 # What the commands say in other places, or what has no effect on what is trained.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from ascendtune.recipe.other_command_names import (
     LONG_ROWS,
     LOSSES,
     MODEL,
+    ON_BY_DEFAULT,
     OPTIMIZERS,
     PREFERENCES,
     QUANTISATION,
@@ -80,6 +82,7 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
     """
     given = {name: _plain(value) for name, value in values.items()}
     is_full_precision = given.get("bf16") is False and not given.get("fp16")
+    switched_off = [name for name in ON_BY_DEFAULT if given.get(name) is False]
     # 0 is a value, unlike what else is false; what the tool or the tokenizer decides is decided here, too.
     decided = ("auto", "tokenizer_default")
     given = {name: value for name, value in given.items() if value not in decided and (value or _is_number(value))}
@@ -110,7 +113,7 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
         if given.get("use_bnb_nested_quant", given.get("bnb_4bit_use_double_quant", tool != "TRL")):
             asked["model.double_quantization"] = "true"
         left_out = [name for name in left_out if name not in QUANTISATION]
-    left_out += left_out_of_data(data)
+    left_out += switched_off + left_out_of_data(data)
     if tool == "TRL" and given.get("eval_strategy", "no") != "no":
         left_out.append("eval_strategy")
     for number, each in enumerate(sets):
@@ -205,6 +208,9 @@ def _asked(values: Mapping[str, Any], stage: str | None) -> tuple[dict[str, Any]
         # What is 0 is switched off, as a rule.
         if found is None and value != 0:
             left_out.append(name)
+    if values.get("lora_target_linear") is True:
+        # In axolotl the modules of lora_target_modules come on top of these.
+        asked["method.lora.target"] = "all-linear"
     if (precision := _precision(values)) is not None:
         asked["precision"] = precision
     if evaluation := next((data_sets(values[name]) for name in EVALUATION if name in values), None):
@@ -326,7 +332,7 @@ def _settle(asked: dict[str, Any], tool: str | None, stage: str | None, *, is_ad
     if tool == "ms-swift":
         defaults["optim.learning_rate"] = "1e-4" if is_adapted else "1e-5"
         # Of a training on one device.
-        defaults["batch.accumulate"] = max(16 // int(asked.get("batch.per_device", 1)), 1)
+        defaults["batch.accumulate"] = math.ceil(16 / int(asked.get("batch.per_device", 1)))
     if asked.get("method.preference.loss") == "simpo":
         defaults["method.preference.sft_weight"] = 1
         if tool == "ms-swift":

@@ -57,7 +57,7 @@ def text_column(data: Any) -> str | None:
 
 
 def left_out_of_data(data: Any) -> list[str]:
-    """Keys of axolotl's and TRL's data sets that choose rows, and that the commands do not hold."""
+    """Keys of axolotl's and TRL's data sets that choose rows or write prompts, and that the commands do not hold."""
     return [
         f"datasets.{number}.{key}"
         for number, each in enumerate(data if isinstance(data, list) else [])
@@ -65,6 +65,6 @@ def left_out_of_data(data: Any) -> list[str]:
         if isinstance(each, dict) and each.get(key)
         if not (key == "split" and str(each[key]).isidentifier())
         if not (key == "data_files" and each.get("path") in READERS)
-        if not (key == "type" and each[key] != "completion")
+        if not (key == "type" and str(each[key]).startswith("chat_template"))
         if not (key in ("type", "field") and text_column(data))
     ]

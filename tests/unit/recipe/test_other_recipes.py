@@ -14,7 +14,7 @@ from ascendtune.recipe.recipe import Recipe
 
 AXOLOTL = {
     "base_model": "m",
-    "datasets": [{"path": "data/my rows.json", "type": "alpaca"}, {"path": "org/rows"}],
+    "datasets": [{"path": "data/my rows.json", "type": "chat_template"}, {"path": "org/rows"}],
     "sequence_len": 256,
     "adapter": "lora",
     "lora_r": 8,
@@ -156,7 +156,11 @@ _SWIFT = {"model": "m", "dataset": "d"}
         (_AXOLOTL | {"datasets": [{"path": "a", "type": "completion", "field": "f"}]},
          "--data a --stage pretrain --columns text=f", "left"),
         (_AXOLOTL | {"datasets": [{"path": "a", "type": "completion"}, {"path": "b", "type": "alpaca"}]},
-         "left out: datasets.0.type", "pretrain"),
+         "left out: datasets.0.type, datasets.1.type", "pretrain"),
+        (_AXOLOTL | {"adapter": "lora", "lora_target_linear": True, "lora_target_modules": ["q_proj"]},
+         "method.lora.target=all-linear", "q_proj"),
+        (_SWIFT | {"per_device_train_batch_size": 6}, "batch.per_device=6 batch.accumulate=3", "left"),
+        (_SWIFT | {"dataset_shuffle": False, "enable_thinking": False}, "left out: dataset_shuffle, enable_th", "true"),
         (_AXOLOTL | {"reward_model": True, "chat_template": "tokenizer_default"}, "--stage reward", "left"),
         (_AXOLOTL | {"datasets": [{"path": "a"}, {"path": "b", "split": "train[:9%]", "shards": 9}]},
          "left out: datasets.1.split, datasets.1.shards", "split=train"),
