@@ -47,14 +47,12 @@ class Commands:
     train: str
     left_out: tuple[str, ...]
     """Names in the configuration whose values are in neither command."""
-    trains_on_all: bool = False
-    """Whether the other tool trains on every token of a conversation, which the commands cannot know of the rows."""
+    remarks: tuple[str, ...] = ()
+    """What the other tool does with some kinds of rows, which the commands cannot know."""
 
     def __str__(self) -> str:
         rest = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
-        if self.trains_on_all:
-            rest += "; if rows have `messages`, add data.loss_on=all: TRL trains on questions, too"
-        return f"{self.init}, then {self.train}{rest}"
+        return "; ".join((f"{self.init}, then {self.train}{rest}", *self.remarks))
 
 
 def tool_of(values: Mapping[str, Any]) -> str | None:
@@ -130,8 +128,19 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
         shlex.join(words),
         shlex.join(["ascendtune", "train", "recipe.yaml", *changes]),
         tuple(left_out),
-        trains_on_all=tool == "TRL" and stage in (None, "sft") and "data.loss_on" not in asked,
+        _remarks(asked, stage) if tool == "TRL" else (),
     )
+
+
+def _remarks(asked: Mapping[str, Any], stage: str | None) -> tuple[str, ...]:
+    """What TRL does with conversations and with plain text."""
+    plain = (
+        "where prompts are plain text, add data.template=plain, which puts a line break behind them: TRL uses no chat "
+        "template then"
+    )
+    if stage in (None, "sft") and "data.loss_on" not in asked:
+        return "if rows have `messages`, add data.loss_on=all: TRL trains on questions, too", plain
+    return () if stage == "pretrain" else (plain,)
 
 
 def overrides_of(name: str, value: str) -> str | None:

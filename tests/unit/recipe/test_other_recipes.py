@@ -74,7 +74,7 @@ def test_answer_holds_the_commands(tmp_path: Path, values: dict[str, Any], tool:
     with pytest.raises(RecipeError, match=tool) as caught:
         Recipe.load(file)
     assert caught.value.code == "recipe-of-another-tool"
-    assert caught.value.remedy == f"{first}, then ascendtune train recipe.yaml {then}"
+    assert caught.value.remedy.partition("; where prompts")[0] == f"{first}, then ascendtune train recipe.yaml {then}"
     assert _is_valid(tmp_path, first, shlex.split(then))
 
 
@@ -126,7 +126,8 @@ _SWIFT = {"model": "m", "dataset": "d"}
         (_TRL | {"bf16": False, "fp16": True}, "precision=fp16", "fp32"),
         (_AXOLOTL | {"bf16": False, "fp16": False}, "precision=fp32", "left"),
         (_TRL | {"logging_steps": 1}, "add data.loss_on=all", "left"),
-        (_TRL | {"assistant_only_loss": True}, "data.loss_on=assistant", "add data"),
+        (_TRL | {"assistant_only_loss": True}, "data.loss_on=assistant", "loss_on=all"),
+        (_TRL | {"beta": 0.1}, "add data.template=plain", "loss_on"),
         (_AXOLOTL | {"num_epochs": 1}, "optim.epochs=1", "add data"),
         (_TRL | {"loss_type": "dft"}, "method.sft.loss=dft", "preference"),
         (_TRL | {"dataset_config": "c", "dataset_train_split": "s"}, "train.0.subset=c data.train.0.split=s", "left"),
