@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,7 @@ class Commands:
     left_out: tuple[str, ...]
     """Names in the configuration whose values are in neither command."""
     remarks: tuple[str, ...] = ()
-    """What the other tool does with some kinds of rows, which the commands cannot know."""
+    """Where the same values come to something else there, or rows decide it, which the commands cannot know."""
 
     def __str__(self) -> str:
         rest = f"; left out: {', '.join(self.left_out)}" if self.left_out else ""
@@ -128,19 +128,23 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
         shlex.join(words),
         shlex.join(["ascendtune", "train", "recipe.yaml", *changes]),
         tuple(left_out),
-        _remarks(asked, stage) if tool == "TRL" else (),
+        tuple(_remarks(asked, tool, stage)),
     )
 
 
-def _remarks(asked: Mapping[str, Any], stage: str | None) -> tuple[str, ...]:
-    """What TRL does with conversations and with plain text."""
-    plain = (
-        "where prompts are plain text, add data.template=plain, which puts a line break behind them: TRL uses no chat "
-        "template then"
-    )
-    if stage in (None, "sft") and "data.loss_on" not in asked:
-        return "if rows have `messages`, add data.loss_on=all: TRL trains on questions, too", plain
-    return () if stage == "pretrain" else (plain,)
+def _remarks(asked: Mapping[str, Any], tool: str | None, stage: str | None) -> Iterator[str]:
+    if asked.get("optim.optimizer") == "adafactor":
+        yield (
+            "adafactor: a step here is learning_rate times the size of the weight that moves, there learning_rate "
+            "alone, so the same value trains more slowly here"
+        )
+    if tool == "TRL" and stage in (None, "sft") and "data.loss_on" not in asked:
+        yield "if rows have `messages`, add data.loss_on=all: TRL trains on questions, too"
+    if tool == "TRL" and stage != "pretrain":
+        yield (
+            "where prompts are plain text, add data.template=plain, which puts a line break behind them: TRL uses no "
+            "chat template then"
+        )
 
 
 def overrides_of(name: str, value: str) -> str | None:

@@ -128,6 +128,7 @@ _SWIFT = {"model": "m", "dataset": "d"}
         (_TRL | {"logging_steps": 1}, "add data.loss_on=all", "left"),
         (_TRL | {"assistant_only_loss": True}, "data.loss_on=assistant", "loss_on=all"),
         (_TRL | {"beta": 0.1}, "add data.template=plain", "loss_on"),
+        (_AXOLOTL | {"optimizer": "adafactor"}, "adafactor: a step here is learning_rate times", "left"),
         (_AXOLOTL | {"num_epochs": 1}, "optim.epochs=1", "add data"),
         (_TRL | {"loss_type": "dft"}, "method.sft.loss=dft", "preference"),
         (_TRL | {"dataset_config": "c", "dataset_train_split": "s"}, "train.0.subset=c data.train.0.split=s", "left"),
