@@ -133,6 +133,11 @@ _DIFFERENCES = (
         "they do not decay",
     ),
     (
+        "`stage: pt` writes BOS only where the tokenizer has `add_bos_token: true`, with packing in the place of each "
+        "block's first token",
+        "a text begins with BOS where the tokenizer itself puts one",
+    ),
+    (
         "`stage: pt` ends a text with the end mark of `template` where it has one (`<|im_end|>` of `qwen`)",
         "with the tokenizer's EOS",
     ),
