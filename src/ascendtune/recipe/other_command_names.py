@@ -67,6 +67,7 @@ TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 CHOICES = {
     "train_on_inputs": {"data.loss_on": "all"},
     "assistant_only_loss": {"data.loss_on": "assistant"},
+    "completion_only_loss": {"data.loss_on": "assistant"},
     "use_dynamic_finetuning": {"method.sft.loss": "dft"},
     "enable_dft_loss": {"method.sft.loss": "dft"},
     "use_eaft": {"method.sft.loss": "eaft"},
@@ -112,7 +113,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 TRL_RATES = {"preference": "1e-6", "reward": "1e-4"}
 SECTIONS = ("run_dir", "model", "data", "method", "optim", "batch", "precision", "memory", "parallel", "checkpoint",
             "eval", "track", "seed")  # fmt: skip
-# Switches that these tools have on: false changes what is trained.
+# Switch -> key and value where it is false.
+IF_OFF = {"bf16": ("precision", "fp32"), "completion_only_loss": ("data.loss_on", "all")}
+# Switches that these tools have on, and that have no key here.
 ON_BY_DEFAULT = (
     "dataset_shuffle", "train_dataloader_shuffle", "shuffle_merged_datasets", "enable_thinking", "use_chat_template",
     "disable_dropout",

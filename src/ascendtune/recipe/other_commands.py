@@ -16,6 +16,7 @@ from ascendtune.recipe.other_command_names import (
     DATA,
     DEFAULTS,
     EVALUATION,
+    IF_OFF,
     KEYS,
     LISTS,
     LONG_ROWS,
@@ -79,8 +80,7 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
         RecipeError: the other tool's method is not supported.
     """
     given = {name: _plain(value) for name, value in values.items()}
-    is_full_precision = given.get("bf16") is False and not given.get("fp16")
-    switched_off = [name for name in ON_BY_DEFAULT if given.get(name) is False]
+    switched_off = {name for name, value in given.items() if value is False}
     # 0 is a value, unlike what else is false; what the tool or the tokenizer decides is decided here, too.
     decided = ("auto", "tokenizer_default")
     given = {name: value for name, value in given.items() if value not in decided and (value or _is_number(value))}
@@ -103,15 +103,14 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
     if is_adapted:
         words += ["--tuner", "lora"]
     asked, left_out = _asked(given, stage)
-    if is_full_precision:
-        asked["precision"] = "fp32"
+    asked = dict(key for name, key in IF_OFF.items() if name in switched_off) | asked
     if is_adapted and _is_quantised(given) and asked.get("parallel.strategy") != "deepspeed":
         asked["model.quantization"] = "nf4"
         # TRL's own default is off, that of the others on.
         if given.get("use_bnb_nested_quant", given.get("bnb_4bit_use_double_quant", tool != "TRL")):
             asked["model.double_quantization"] = "true"
         left_out = [name for name in left_out if name not in QUANTISATION]
-    left_out += switched_off + left_out_of_data(data)
+    left_out += [name for name in ON_BY_DEFAULT if name in switched_off] + left_out_of_data(data)
     if tool == "TRL" and given.get("eval_strategy", "no") != "no":
         left_out.append("eval_strategy")
     for number, each in enumerate(sets):
