@@ -19,6 +19,7 @@ from ascendtune.cli.short_run import train_briefly
 from ascendtune.core import log
 from ascendtune.core.errors import CheckFailed, InputError, MachineError, translated_disk_errors
 from ascendtune.core.files import parsed_record, read_record, write_json
+from ascendtune.core.foreign_json import value_at
 from ascendtune.core.locks import file_lock
 from ascendtune.core.ownership import require_own
 from ascendtune.core.rundir import RunDir
@@ -169,8 +170,7 @@ def _devices_of_job(visible: Visible, count: int) -> list[Accelerator]:
 
 def _failure(run: Path | None, output: Path) -> str:
     """Why a training failed: the cause in run.json, else the error that it printed."""
-    cause = RunDir(run).read().get("exit_cause") if run else None
-    what = cause.get("what") if isinstance(cause, dict) else None
+    what = value_at(RunDir(run).read(), "exit_cause", "what") if run else None
     return what if isinstance(what, str) else error_in(output)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ascendtune.cli.run_names import complete_run, run_named
+from ascendtune.core.foreign_json import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -158,7 +159,7 @@ def _value(record: dict[str, Any], name: str) -> float | None:
     if name not in record:
         return None
     value = record[name]
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
+    return float(value) if is_number(value) else math.nan
 
 
 def _steps_without_number(metrics: dict[int, dict[str, Any]]) -> list[int]:

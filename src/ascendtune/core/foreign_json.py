@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 from ascendtune.core.errors import RecipeError, read_fault
 from ascendtune.core.files import NotRegular, open_regular
@@ -16,6 +17,7 @@ LFS_POINTER = b"version https://git-"
 """A file in a clone of a hub's repository begins so where Git LFS did not bring its content."""
 _MOST_BYTES = 32 << 20
 _DEEPEST = 64
+_LARGEST = sys.float_info.max
 _SHOWN_CHARACTERS = 40
 _SHOWN_NAMES = 3
 
@@ -188,8 +190,20 @@ def kind_of(value: object) -> str:
     return kinds[type(value)]
 
 
-def is_number(value: object, least: float, most: float) -> bool:
-    """Whether `value` is an int or float in the range; false for NaN and for true and false."""
+def value_at(values: Any, *keys: str) -> Any:
+    """The value below nested keys of objects; None where one is absent, or lies in what is no object."""
+    for key in keys:
+        values = values.get(key) if isinstance(values, Mapping) else None
+    return values
+
+
+def object_of(value: Any) -> dict[str, Any]:
+    """`value` if it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def is_number(value: object, least: float = -_LARGEST, most: float = _LARGEST) -> TypeGuard[float]:
+    """Whether `value` is a finite int or float in the range; false for true and false."""
     return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from ascendtune.core.document import Document, read_document
 from ascendtune.core.errors import MachineError, RecipeError, together
+from ascendtune.core.foreign_json import value_at
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.recipe.deepspeed_keys import KNOWN, PASSED_ON, REPLACED, REQUIRED, UNSUPPORTED, is_comment
 from ascendtune.recipe.other_names import key_here
@@ -245,10 +246,7 @@ class _Comparison:
         self._complaints.append(RecipeError(what, code=code, remedy=remedy, where=place))
 
     def _find(self, key: str) -> Any:
-        found: Any = self._document.values
-        for part in key.split("."):
-            found = found.get(part) if isinstance(found, dict) else None
-        return found
+        return value_at(self._document.values, *key.split("."))
 
 
 def _fill_buckets(zero: Config, hidden_size: int | None) -> None:

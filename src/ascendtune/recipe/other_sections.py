@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascendtune.core.errors import RecipeError
+from ascendtune.core.foreign_json import value_at
 
 # Path in the file -> key here, for values that mean the same.
 _TORCHTUNE = {
@@ -179,10 +180,7 @@ def _is_adapted(values: Mapping[str, Any]) -> bool:
 
 
 def _find(values: Mapping[str, Any], path: str) -> Any:
-    found: Any = values
-    for part in path.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+    return value_at(values, *path.split("."))
 
 
 def _value(found: Any) -> str | None:

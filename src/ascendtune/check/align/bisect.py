@@ -18,6 +18,7 @@ from ascendtune.check.align.language import say
 from ascendtune.check.align.side import Side
 from ascendtune.check.finding import Finding, failure, ok, unknown
 from ascendtune.core.config import MOST
+from ascendtune.core.foreign_json import object_of, value_at
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.changes import leaves_of
 from ascendtune.recipe.recipe import Recipe
@@ -58,8 +59,9 @@ class TrainedRecipe:
             RecipeError: recipe.yaml cannot be read.
         """
         asked = Recipe.load(RunDir(side.path).recipe).model_dump(mode="json")
-        values, resolved = deepcopy(asked), _object(side.run.get("resolved"))
-        attention = _object(resolved.get("attention")).get("name")
+        # A run directory may come from a stranger.
+        values, resolved = deepcopy(asked), object_of(side.run.get("resolved"))
+        attention = value_at(resolved, "attention", "name")
         if values["model"]["attention"] == "auto" and attention in _ATTENTIONS:
             values["model"]["attention"] = attention
         if values["precision"] == "auto" and side.precision in ("bf16", "fp16", "fp32"):
@@ -67,7 +69,7 @@ class TrainedRecipe:
         if (is_padding_free := resolved.get("padding_free")) is not None:
             # A trial has the layout of the run: dropout draws for padding, too.
             asked["align"]["pad"] = not is_padding_free
-        return cls(values, asked, _object(resolved.get("kernel")), side.world_size)
+        return cls(values, asked, object_of(resolved.get("kernel")), side.world_size)
 
 
 @dataclass(frozen=True)
@@ -265,8 +267,3 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
     for part in path:
         values = values[part]
     values[last] = value
-
-
-def _object(value: Any) -> dict[str, Any]:
-    """`value` if it is a JSON object, else an empty one: a run directory may come from a stranger."""
-    return value if isinstance(value, dict) else {}

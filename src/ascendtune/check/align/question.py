@@ -9,6 +9,7 @@ from ascendtune.check.align.language import say
 from ascendtune.check.align.record_phrases import names_of_sides
 from ascendtune.check.align.side import Side
 from ascendtune.check.finding import Finding, ok, unknown
+from ascendtune.core.foreign_json import is_number
 
 # Keys that decide where things go and how they are computed, not what is computed.
 _FREE = (
@@ -92,7 +93,7 @@ def _drawn(side: Side) -> list[str]:
 
 
 def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return is_number(value) and value > 0
 
 
 def _unlike_draws(reference: Side, candidate: Side) -> list[str]:

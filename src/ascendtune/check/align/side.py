@@ -19,7 +19,7 @@ from ascendtune.check.align.msprobe import find_msprobe
 from ascendtune.core.document import read_document
 from ascendtune.core.errors import DataError, InputError
 from ascendtune.core.files import open_regular, walk
-from ascendtune.core.foreign_json import parsed_json, read_json_object, read_regular_file
+from ascendtune.core.foreign_json import object_of, parsed_json, read_json_object, read_regular_file, value_at
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.suggest import run_suggestion
 from ascendtune.recipe.changes import leaves_of
@@ -91,7 +91,7 @@ class Side:
     def adapters(self) -> tuple[str, ...]:
         """SHA-256 of the adapters that training went on from."""
         listed = self.run.get("adapters")
-        return tuple(str(_object(each).get("digest")) for each in (listed if isinstance(listed, list) else []))
+        return tuple(str(value_at(each, "digest")) for each in (listed if isinstance(listed, list) else []))
 
 
 def read_side(path: Path) -> Side:
@@ -200,7 +200,7 @@ def _read_run(run: RunDir) -> Side:
     record = run.read()
     if isinstance(record.get("imported"), dict):
         return _foreign(run.path, "TensorBoard", run.read_metrics(), _OURS, rounded=False)
-    precision = _object(_object(record.get("resolved")).get("precision")).get("compute")
+    precision = value_at(record, "resolved", "precision", "compute")
     recipe = leaves_of(read_document(run.recipe).values)
     dump, weights = find_dump(run.dumps), _start_weights(run)
     curve = _metrics(run.metrics) if run.metrics.is_file() or dump is None else Curve.empty()
@@ -214,7 +214,7 @@ def _read_run(run: RunDir) -> Side:
         run=record,
         precision=precision if isinstance(precision, str) else None,
         # The recipe may have added blocks to those that config.json has.
-        layers=depth_of_names(_object(weights.get("parameters"))) or depth_of_config(record.get("model_directory")),
+        layers=depth_of_names(object_of(weights.get("parameters"))) or depth_of_config(record.get("model_directory")),
         dump=dump,
         start_weights=weights,
     )
@@ -237,7 +237,7 @@ def _read_recorded(path: Path) -> Side:
         curve=curve,
         run=facts,
         precision=precision,
-        layers=depth_of_names(_object(weights.get("parameters"))),
+        layers=depth_of_names(object_of(weights.get("parameters"))),
         dump=dump,
         start_weights=weights,
     )
@@ -288,11 +288,6 @@ def _floats(column: Any) -> Floats:
             part[bits[chunk.offset : chunk.offset + len(chunk)] == 0] = np.nan
         parts.append(part)
     return np.concatenate(parts) if parts else np.empty(0)
-
-
-def _object(value: Any) -> dict[str, Any]:
-    """`value` if it is a JSON object, else an empty one: a run directory may come from a stranger."""
-    return value if isinstance(value, dict) else {}
 
 
 def _foreign(path: Path, kind: str, records: Iterator[dict[str, Any]], names: dict[str, str], *, rounded: bool) -> Side:

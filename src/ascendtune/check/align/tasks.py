@@ -23,7 +23,7 @@ from ascendtune.check.align.language import say
 from ascendtune.check.align.score_intervals import paired_interval
 from ascendtune.check.finding import Finding, failure, ok, unknown
 from ascendtune.core.errors import DataError, NoVerdict
-from ascendtune.core.foreign_json import parsed_json, read_json_object, read_regular_file
+from ascendtune.core.foreign_json import parsed_json, read_json_object, read_regular_file, value_at
 
 _MOST_BYTES = 1 << 30
 _MOST_ITEMS = 1 << 53
@@ -172,14 +172,12 @@ def _task_of(path: Path) -> str:
 
 
 def _aggregates(content: Mapping[str, Any], results: Mapping[str, Any], path: Path) -> dict[str, dict[str, Scores]]:
-    counts = content.get("n-samples")
     when = _RESULTS.fullmatch(path.name)
     found: dict[str, dict[str, Scores]] = {}
     for task, scores in results.items():
         if not isinstance(scores, dict):
             continue
-        of_task = counts.get(task) if isinstance(counts, dict) else None
-        count = of_task.get("effective") if isinstance(of_task, dict) else None
+        count = value_at(content, "n-samples", task, "effective")
         found[task] = {
             name: Scores(name, float(value), count if _is_count(count) else None, _error_of(scores, name))
             for name, value in scores.items()

@@ -207,7 +207,7 @@ def _per_token(rank: RankProfile) -> dict[str, float] | None:
     tokens, ranks = rank.facts.get("tokens_per_step"), rank.facts.get("world_size")
     if not is_number(tokens, 1, _MOST_TOKENS) or not is_number(ranks, 1, _MOST_TOKENS):
         return None
-    factor = float(ranks) / float(tokens) / rank.split.steps  # type: ignore[arg-type]
+    factor = float(ranks) / float(tokens) / rank.split.steps
     return {title: seconds * factor for title, seconds, _ in parts_of(rank.split)}
 
 

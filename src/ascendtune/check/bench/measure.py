@@ -8,7 +8,7 @@ from typing import Any
 
 from ascendtune.check.bench.cells import Repeat
 from ascendtune.core.errors import CheckFailed
-from ascendtune.core.foreign_json import is_number
+from ascendtune.core.foreign_json import is_number, value_at
 from ascendtune.core.rundir import RunDir
 from ascendtune.machine.inventory import Accelerator
 
@@ -82,7 +82,7 @@ def read_repeat(run: RunDir, steps: range, samples: DeviceSamples) -> Repeat:
         is_measured = before is not None and before >= steps.start - 1 and step < steps.stop
         if is_measured and is_number(took, 1e-9, _MOST) and is_number(record.get("tokens"), 1, _MOST):
             tokens.append(float(record["tokens"]))
-            seconds.append(float(took))  # type: ignore[arg-type]
+            seconds.append(float(took))
             peak = _whole(record.get("memory_peak_bytes"))
         before = step
     if not tokens:
@@ -92,8 +92,7 @@ def read_repeat(run: RunDir, steps: range, samples: DeviceSamples) -> Repeat:
             remedy="give more --steps than the recipe's track.every_steps",
             where=run.metrics,
         )
-    chosen = (run.read().get("resolved") or {}).get("strategy")
-    strategy = chosen.get("name") if isinstance(chosen, dict) else None
+    strategy = value_at(run.read(), "resolved", "strategy", "name")
     return Repeat(
         run=str(run),
         tokens_per_second=sum(tokens) / sum(seconds),

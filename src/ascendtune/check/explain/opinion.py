@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from ascendtune.check.explain.question import Question
 from ascendtune.core.errors import InputError
+from ascendtune.core.foreign_json import value_at
 from ascendtune.core.http import Fault, exchange_json, is_loopback
 
 KEY = "ASCENDTUNE_ASK_KEY"
@@ -86,8 +87,8 @@ class Server:
             Fault: no connection, or not the answer of such a server.
         """
         answer = exchange_json(f"{self._url}/models", self._headers, seconds=_LIST_SECONDS)
-        listed = answer.get("data") if isinstance(answer, Mapping) else None
-        names = [each.get("id") for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else []
+        listed = value_at(answer, "data")
+        names = [value_at(each, "id") for each in listed] if isinstance(listed, list) else []
         found = [name for name in names if isinstance(name, str)]
         if not found:
             raise Fault("the server lists no models")

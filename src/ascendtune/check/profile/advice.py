@@ -16,7 +16,7 @@ from ascendtune.check.profile.language import say
 from ascendtune.check.profile.memory import MemoryUse
 from ascendtune.check.profile.profile import RankProfile
 from ascendtune.check.profile.split import Split
-from ascendtune.core.foreign_json import is_number
+from ascendtune.core.foreign_json import is_number, value_at
 from ascendtune.core.units import format_bytes
 
 _LEAST_SHARE = 0.02
@@ -269,8 +269,7 @@ def _unfused(split: Split, facts: dict[str, Any]) -> Iterator[Advice]:
 
 def _to_fuse_norms(facts: dict[str, Any]) -> str:
     """The key that switches the fused norm on, or why none does."""
-    kernels = resolved(facts, "kernel")
-    reason = kernels.get("rms_norm") if isinstance(kernels, dict) else None
+    reason = value_at(facts, "resolved", "kernel", "rms_norm")
     if isinstance(reason, str) and facts.get("kernel") == "auto":
         return say("no recipe key changes that: {reason}", reason=reason)
     set_key = say("set {keys}", keys="kernel.rms_norm: true")
@@ -286,10 +285,10 @@ def _batches(rank: RankProfile) -> Iterator[Advice]:
         yield Advice(
             "padding",
             say("{share} % of the positions in the rows are padding, which is computed, too",
-                share=f"{100 * padding:.0f}"),  # type: ignore[operator]
+                share=f"{100 * padding:.0f}"),
             say("set {keys}", keys="data.packing: true") if facts.get("packing") is False
             else say("a smaller batch.per_device with more batch.accumulate pads less"),
-            float(padding) * computing / split.steps,  # type: ignore[arg-type]
+            float(padding) * computing / split.steps,
             keys={"data.packing": True} if facts.get("packing") is False else {},
         )  # fmt: skip
     count, size = whole(facts.get("accumulate")), facts.get("per_device")

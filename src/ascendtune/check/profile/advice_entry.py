@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ascendtune.core.foreign_json import value_at
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -27,8 +29,7 @@ class Advice:
 
 def resolved(facts: dict[str, Any], name: str) -> Any:
     """The value that the run chose for an `auto`; None if unknown."""
-    resolved = facts.get("resolved")
-    return resolved.get(name) if isinstance(resolved, dict) else None
+    return value_at(facts, "resolved", name)
 
 
 def whole(value: Any) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from ascendtune.check.profile.kinds import kind_of_collective, kind_of_operator
 from ascendtune.check.profile.split import Split
 from ascendtune.check.profile.trace import MOST_EVENTS, too_many
 from ascendtune.core.errors import InputError
-from ascendtune.core.foreign_json import open_foreign, read_json_object
+from ascendtune.core.foreign_json import is_number, object_of, open_foreign, read_json_object, value_at
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 _STEPS, _KERNELS, _COMMUNICATION = "step_trace_time.csv", "kernel_details.csv", "communication.json"
@@ -185,10 +184,8 @@ def _calls_in(content: dict[str, Any]) -> list[tuple[str, float]]:
     found = []
     for step in content.values():
         for group in _GROUPS:
-            calls = step.get(group) if isinstance(step, dict) else None
-            for name, facts in calls.items() if isinstance(calls, dict) else ():
-                times = facts.get("Communication Time Info") if isinstance(facts, dict) else None
-                seconds = _number(times.get("Elapse Time(ms)")) * _MILLI if isinstance(times, dict) else 0.0
+            for name, facts in object_of(value_at(step, group)).items():
+                seconds = _number(value_at(facts, "Communication Time Info", "Elapse Time(ms)")) * _MILLI
                 if seconds and not name.lower().startswith("total"):
                     found.append((name[:_LONGEST_NAME], seconds))
     return found
@@ -243,8 +240,7 @@ def _seconds(row: dict[str, str], column: str) -> float:
 
 
 def _number(value: Any) -> float:
-    is_time = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if is_time and 0 <= value < _LONGEST else 0.0
+    return float(value) if is_number(value, 0, _LONGEST) else 0.0
 
 
 def _length(intervals: list[Interval]) -> float:

@@ -88,7 +88,7 @@ def _paging(rank: RankProfile) -> Iterator[Advice]:
     faults, steps = rank.facts.get("major_faults"), rank.split.steps
     if not is_number(faults, 1, _MOST_FAULTS):
         return
-    each_step = float(faults) / steps  # type: ignore[arg-type]
+    each_step = float(faults) / steps
     seconds = min(each_step * _PAGE_SECONDS, rank.step_seconds)
     if seconds < 0.02 * rank.step_seconds:
         return

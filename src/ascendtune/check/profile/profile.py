@@ -18,7 +18,7 @@ from ascendtune.check.profile.memory import HELD, MemoryUse, memory_use
 from ascendtune.check.profile.split import Split, split_of
 from ascendtune.check.profile.trace import Trace, read_trace
 from ascendtune.core.errors import InputError
-from ascendtune.core.foreign_json import is_number, read_json_object
+from ascendtune.core.foreign_json import is_number, object_of, read_json_object, value_at
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.suggest import run_suggestion
 
@@ -70,7 +70,7 @@ class RankProfile:
             return None
         world_size = self.facts.get("world_size")
         ranks = world_size if isinstance(world_size, int) and world_size > 0 else 1
-        return float(tokens) * float(per_token) / ranks / self.step_seconds  # type: ignore[arg-type]
+        return float(tokens) * float(per_token) / ranks / self.step_seconds
 
     def utilisation(self) -> float | None:
         """`model_flops` as a share of the peak (MFU, Chowdhery et al. 2022, appendix B); None if unknown."""
@@ -82,7 +82,7 @@ class RankProfile:
 
     def _share_of_peak(self, name: str) -> float | None:
         achieved, peak = self._flops(name), self.facts.get("peak_flops")
-        return achieved / peak if achieved is not None and is_number(peak, 1, _MOST_RATIO) else None  # type: ignore[operator]
+        return achieved / peak if achieved is not None and is_number(peak, 1, _MOST_RATIO) else None
 
 
 def read_profile(path: Path) -> list[RankProfile]:
@@ -184,16 +184,13 @@ def _read_rank(file: Path, position: int, tokens: dict[int, float]) -> RankProfi
 
 def _noted_rank(trace: Trace) -> int | None:
     """The rank that torch.profiler has noted; None where the program was not distributed."""
-    noted = trace.values.get("distributedInfo")
-    rank = noted.get("rank") if isinstance(noted, dict) else None
+    rank = value_at(trace.values, "distributedInfo", "rank")
     return rank if type(rank) is int and 0 <= rank < _MOST_WORLD else None
 
 
 def _held(facts: dict[str, Any]) -> dict[str, int]:
     """Category -> bytes before the profile, as `train` noted them."""
-    noted = facts.get("held_bytes")
-    if not isinstance(noted, dict):
-        return {}
+    noted = object_of(facts.get("held_bytes"))
     return {name: int(noted[name]) for name in HELD if is_number(noted.get(name), 1, _MOST_BYTES)}
 
 
@@ -203,6 +200,6 @@ def _tokens_by_step(run: RunDir) -> dict[int, float]:
     for record in run.read_metrics():
         step, count = record.get("step"), record.get("tokens")
         if isinstance(step, int) and is_number(count, 1, _MOST_RATIO):
-            found[step] = float(count) / max(1, step - before)  # type: ignore[arg-type]
+            found[step] = float(count) / max(1, step - before)
             before = step
     return found

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from ascendtune.core.errors import InputError
+from ascendtune.core.foreign_json import value_at
 from ascendtune.core.http import Fault, get_json
 from ascendtune.core.mask import without_secrets
 from ascendtune.hub.modelscope import Kind
@@ -80,7 +81,7 @@ class HuggingFace(_Hub):
     def listing(self, name: str, kind: Kind, revision: str | None) -> Listing:
         base = f"{self.endpoint}/api/{kind}s/{quote(name)}"
         info, _ = get_json(f"{base}/revision/{quote(revision or 'main', safe='')}", self.headers())
-        commit = info.get("sha") if isinstance(info, dict) else None
+        commit = value_at(info, "sha")
         if not isinstance(commit, str) or not re.fullmatch(r"[0-9a-f]{40}", commit):
             raise Fault("the answer names no commit")
         files: list[RemoteFile] = []
@@ -113,8 +114,7 @@ class ModelScope(_Hub):
             end = "files" if kind == "model" else "tree"
             url = f"{self.endpoint}/api/v1/{kind}s/{quote(name)}/repo/{end}?{urlencode(query)}"
             answer, _ = get_json(url, self.headers())
-            data = answer.get("Data") if isinstance(answer, dict) else None
-            entries = _listed(data.get("Files") if isinstance(data, dict) else None)
+            entries = _listed(value_at(answer, "Data", "Files"))
             known = {each.path for each in files}
             new = [
                 each

@@ -107,8 +107,6 @@ def read_measured(run: RunDir, predicted: Answer, predicted_seconds: float | Non
         CheckFailed: the run did not record them.
     """
     record = next((each for each in run.read_metrics() if each.get("step") == STEPS), {})
-    seconds: Any
-    peak: Any
     seconds, peak = (record.get("seconds") or {}).get("step"), record.get("memory_peak_bytes")
     if not is_number(seconds, 1e-9, _MOST) or not is_number(peak, 1, _MOST):
         raise CheckFailed(
@@ -117,7 +115,9 @@ def read_measured(run: RunDir, predicted: Answer, predicted_seconds: float | Non
             remedy="`ascendtune train` with the same recipe shows what is wrong",
             where=run.metrics,
         )
-    return Measured(str(run), predicted.estimate.expected, None if target.is_host else peak, predicted_seconds, seconds)
+    return Measured(
+        str(run), predicted.estimate.expected, None if target.is_host else int(peak), predicted_seconds, seconds
+    )
 
 
 def corrected(estimate: Estimate, factor: float) -> Estimate:

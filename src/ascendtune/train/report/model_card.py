@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from ascendtune.core.document import read_document
+from ascendtune.core.foreign_json import is_number, value_at
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_count, format_duration
@@ -120,11 +121,11 @@ def model_card(
     """
     recipe, record = _recipe(run), run.read()
     exported = record.get("exported_step")
-    if step is None and _is_number(exported) and exported != run.last_step():
+    if step is None and isinstance(exported, int) and exported != run.last_step():
         step = exported
     lines = [*_head(run, weights or run.model, recipe, repository, base), "## Data", "", *_data(run)]
     lines += ["## Training", "", *_table(("setting", "value"), _settings(recipe, record)), ""]
-    steps = [each for each in _until(step, run.read_metrics()) if _is_number(each.get("loss"))]
+    steps = [each for each in _until(step, run.read_metrics()) if is_number(each.get("loss"))]
     if step is not None:
         lines += [f"These are the weights of step {step}.", ""]
     if steps:
@@ -132,9 +133,9 @@ def model_card(
                   f"{steps[-1]['loss']:.4g} at step {_shown(steps[-1].get('step'))}.", ""]  # fmt: skip
     if with_picture:
         lines += [f"![Loss, learning rate, gradient norm and throughput of the run]({PICTURE})", ""]
-    evaluations = [each for each in _until(step, run.comparable_evaluations()) if _is_number(each.get("loss"))]
+    evaluations = [each for each in _until(step, run.comparable_evaluations()) if is_number(each.get("loss"))]
     if evaluations:
-        extras = [name for name in SHOWN_EXTRAS if any(_is_number(each.get(name)) for each in evaluations)]
+        extras = [name for name in SHOWN_EXTRAS if any(is_number(each.get(name)) for each in evaluations)]
         rows = [[_shown(each.get(name)) for name in ("step", "loss", *extras)] for each in _some(evaluations)]
         lines += ["## Evaluation", "", "On rows that were not trained on.", "",
                   *_table(("step", "loss", *extras), rows), ""]  # fmt: skip
@@ -145,7 +146,7 @@ def model_card(
 
 def _until(step: int | None, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The records up to `step`; None: all."""
-    return [each for each in records if step is None or (_is_number(each.get("step")) and each["step"] <= step)]
+    return [each for each in records if step is None or (is_number(each.get("step")) and each["step"] <= step)]
 
 
 def _head(run: RunDir, weights: Path, recipe: Mapping[str, Any], repository: str, base: str | None) -> Iterator[str]:
@@ -205,13 +206,13 @@ def _settings(recipe: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[
     for name, key in (("rows of a step", "global_batch"), ("steps", "total_steps")):
         yield [name, _shown(resolved.get(key))]
     for name, key in (("parameters", "parameters"), ("of which trained", "trainable")):
-        if _is_number(resolved.get(key)):
+        if is_number(resolved.get(key)):
             yield [name, format_count(resolved[key])]
     device = resolved.get("device")
     if isinstance(device, dict):
         yield ["devices", f"{_shown(device.get('world_size'))} × {_code(device.get('name'))}"]
-    attempts = [each for each in record.get("attempts") or [] if _is_number(each.get("ended"))]
-    took = sum(each["ended"] - each["started"] for each in attempts if _is_number(each.get("started")))
+    attempts = [each for each in record.get("attempts") or [] if is_number(each.get("ended"))]
+    took = sum(each["ended"] - each["started"] for each in attempts if is_number(each.get("started")))
     if took > 0:
         yield ["time", format_duration(took)]
 
@@ -236,10 +237,7 @@ def _recipe(run: RunDir) -> Mapping[str, Any]:
 
 
 def _at(recipe: Mapping[str, Any], key: str) -> Any:
-    value: Any = recipe
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    return value_at(recipe, *key.split("."))
 
 
 def _name(path: Any) -> str:
@@ -257,13 +255,9 @@ def _code(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    if not _is_number(value):
+    if not is_number(value):
         return "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _table(header: tuple[str, ...], rows: Any) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ascendtune.core.errors import MachineError
 from ascendtune.core.figure import figure_style, import_matplotlib, write_figure
+from ascendtune.core.foreign_json import is_number
 from ascendtune.core.log import warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_count
@@ -54,17 +55,13 @@ class _Records:
 
     def curve(self, key: str) -> tuple[list[float], list[float]]:
         """Steps and values, where the value is a finite number."""
-        found = [record for record in self.records if _is_number(record.get(key))]
+        found = [record for record in self.records if is_number(record.get(key))]
         return [record["step"] for record in found], [record[key] for record in found]
 
     def resumed_at(self) -> list[int]:
         """The first steps of the second and later attempts."""
         pairs = zip(self.records, self.records[1:], strict=False)
         return [later["step"] for before, later in pairs if later.get("attempt") != before.get("attempt")]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _compose(figure: Any, run: RunDir, steps: _Records, evaluations: _Records) -> None:

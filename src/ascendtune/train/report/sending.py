@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from typing import Any, Literal
 from ascendtune.core.document import read_document
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
 from ascendtune.core.files import parsed_record, read_record, write_json
+from ascendtune.core.foreign_json import is_number, value_at
 from ascendtune.core.locks import file_lock
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.rundir import RunDir
@@ -72,9 +72,7 @@ class Points:
             self._times[step] = _time(record.get("time")) or begin + self._seconds.get(attempt, 0.0)
         numbers = {name: value for name, value in curves(kind, record).items() if name != f"{kind}/time"}
         self._values.setdefault(step, {}).update(
-            (name, float(value))
-            for name, value in numbers.items()
-            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            (name, float(value)) for name, value in numbers.items() if is_number(value)
         )
         self._newest = max(self._newest, step)
         if len(self._values) > _MOST_POINTS:
@@ -96,8 +94,7 @@ class Points:
 
 
 def _time(value: Any) -> float:
-    is_time = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 40
-    return float(value) if is_time else 0.0
+    return float(value) if is_number(value, 0, 1 << 40) else 0.0
 
 
 def identity_of(run: RunDir) -> Identity:
@@ -113,13 +110,8 @@ def identity_of(run: RunDir) -> Identity:
         raise InputError(
             "this run has not begun to train", code="no-training-records", remedy="send it later", where=run.path
         )
-    imported = record.get("imported")
     # What no later attempt changes. The name and the place of the directory may change.
-    fixed = [
-        attempts[0].get("started"),
-        record.get("host"),
-        imported.get("from") if isinstance(imported, dict) else None,
-    ]
+    fixed = [attempts[0].get("started"), record.get("host"), value_at(record, "imported", "from")]
     number = hashlib.sha256(json.dumps(fixed).encode()).hexdigest()[:16]
     recipe = read_document(run.recipe).values if run.recipe.is_file() else {}
     config = {"recipe": recipe, "resolved": record.get("resolved") or {}, "versions": record.get("versions") or {}}
@@ -256,8 +248,7 @@ def sent_step(run: RunDir, destination: Destination) -> int:
     Raises:
         MachineError: the record is damaged.
     """
-    entry = _records(run).get(_key(destination))
-    step = entry.get("step") if isinstance(entry, dict) else None
+    step = value_at(_records(run), _key(destination), "step")
     return step if type(step) is int else -1
 
 
