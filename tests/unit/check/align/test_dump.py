@@ -66,17 +66,15 @@ def test_many_tensors_of_one_key_take_one_step_each(tmp_path: Path, monkeypatch:
     assert sorted(key.nth for key in found.tensors) == list(range(300)) and len(replaced) < 300
 
 
-@pytest.mark.parametrize("changes", [{"step": 2}, {"rank": 1}, {"step": None}])
-def test_file_of_another_step_or_rank_than_its_path_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("step", 2), ("rank", 1), ("step", None), ("row_begins", "1"), ("row_begins", [None]), ("row_begins", [1.5])],
+)
+def test_header_of_another_file_or_with_begins_that_are_no_whole_numbers_is_refused(
+    tmp_path: Path, field: str, value: Any
+) -> None:
     with pytest.raises(DataError) as caught:
-        read_rank(written(tmp_path, LINE, header={**HEADER, **changes}))
-    assert caught.value.code == "dump-damaged"
-
-
-@pytest.mark.parametrize("value", ["1", [None], [1.5]])
-def test_begins_of_rows_that_are_not_whole_numbers_are_refused(tmp_path: Path, value: Any) -> None:
-    with pytest.raises(DataError) as caught:
-        read_rank(written(tmp_path, LINE, header={**HEADER, "row_begins": value}))
+        read_rank(written(tmp_path, LINE, header={**HEADER, field: value}))
     assert caught.value.code == "dump-damaged"
 
 

@@ -80,18 +80,12 @@ def test_wrong_content_is_thrown_away_and_fetched_again(fetched: Fetch, hub: Hub
     assert _content(tmp_path) == _FILES
 
 
-def test_a_file_that_is_too_short_never_gets_its_name(fetched: Fetch, hub: Hub, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [_FILES["config.json"][:-1], bytes(len(_FILES["config.json"]))])
+def test_a_file_that_stays_too_short_or_wrong_is_named_and_never_gets_its_name(
+    fetched: Fetch, hub: Hub, tmp_path: Path, content: bytes
+) -> None:
     name = "config.json"
-    hub.wrong = {name: [_FILES[name][:-1]] * 99}
-    with pytest.raises(MachineError) as caught:
-        fetched(tmp_path, hub)
-    assert caught.value.code == "file-not-fetched" and name in caught.value.what
-    assert not (tmp_path / name).exists()
-
-
-def test_content_that_stays_wrong_is_an_error_that_names_the_file(fetched: Fetch, hub: Hub, tmp_path: Path) -> None:
-    name = "sub/merges.txt"
-    hub.wrong = {name: [bytes(len(_FILES[name]))] * 99}
+    hub.wrong = {name: [content] * 99}
     with pytest.raises(MachineError) as caught:
         fetched(tmp_path, hub)
     assert caught.value.code == "file-not-fetched" and name in caught.value.what
