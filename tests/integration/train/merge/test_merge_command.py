@@ -145,8 +145,10 @@ def test_another_base_is_told(make_base: Any, make_adapter: Any, tmp_path: Path)
 
 @pytest.mark.usefixtures("preloaded")
 @pytest.mark.parametrize(
-    ("before", "at"), [("write_header", 1), ("_write", 4), ("write_json", 1), ("sync_tree", 1), ("sync_path", 1)]
-)
+    ("before", "at"),
+    [("write.write_header", 1), ("write._write", 4), ("write.write_json", 1),
+     ("files.sync_tree", 1), ("files.sync_path", 1)],
+)  # fmt: skip
 def test_killed_anywhere_the_target_is_absent_or_whole(
     before: str, at: int, make_base: Any, make_adapter: Any, tmp_path: Path
 ) -> None:
@@ -162,7 +164,7 @@ def test_killed_anywhere_the_target_is_absent_or_whole(
     child.wait()
     merge([str(adapter)], tmp_path / "whole", verify=False)
     # What is left to do after the rename is to make it durable.
-    assert target.exists() == (before == "sync_path")
+    assert target.exists() == (before == "files.sync_path")
     if not target.exists():
         merge([str(adapter)], target, verify=False)
     assert _contents(target) == _contents(tmp_path / "whole")
