@@ -9,21 +9,18 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ascendtune.data.conversation import BadRow, Conversation, Pair, RawRow, Single, Text
-from ascendtune.data.format.choose import choose_format
-from ascendtune.data.load import add_system_message
-from ascendtune.data.read import read_rows
+from ascendtune.data.load import converted_rows
 from ascendtune.data.spans import Refused
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.token_ranges import trained_tokens
 from ascendtune.data.tokenizer import Tokenizer
 
-_ROWS_THAT_TELL_THE_FORMAT = 100
 _MOST_CHARACTERS = 400_000
 _CHARACTERS_FOR_SCRIPTS = 500
 
@@ -110,14 +107,9 @@ class Inspection:
     def _numbered(self) -> Iterator[tuple[int, RawRow, str, Any]]:
         number = 0
         for spec in self.section.train:
-            rows = read_rows(spec, self.resolve(spec))
-            first = list(islice(rows, _ROWS_THAT_TELL_THE_FORMAT))
-            name, convert = choose_format(spec, first, self.task)
-            for row in chain(first, rows):
+            name, rows = converted_rows(spec, self.resolve(spec), self.task)
+            for row, made in rows:
                 number += 1
-                made = row.fault or convert(row.values)
-                if spec.system and not isinstance(made, BadRow):
-                    add_system_message(made, spec.system)
                 yield number, row, name, made
 
     def _inspected(self, number: int, row: RawRow, name: str, made: Any) -> InspectedRow:

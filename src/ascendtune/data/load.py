@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -84,29 +84,44 @@ def format_of(spec: DatasetSpec, path: Path, task: Task) -> str:
     Raises:
         DataError: unreadable, or nothing for `task`.
     """
-    return choose_format(spec, list(islice(read_rows(spec, path), _ROWS_THAT_TELL_THE_FORMAT)), task)[0]
+    return converted_rows(spec, path, task)[0]
 
 
-def _convert_all(spec: DatasetSpec, path: Path, task: Task, kept: RowFile, first_bad: list[str]) -> DatasetReport:
+def converted_rows(spec: DatasetSpec, path: Path, task: Task) -> tuple[str, Iterator[tuple[RawRow, Row | BadRow]]]:
+    """The name of a data set's format, and every row with what it becomes.
+
+    Raises:
+        DataError: unreadable, here or at a row; or nothing for `task`.
+    """
     rows = read_rows(spec, path)
     first_rows = list(islice(rows, _ROWS_THAT_TELL_THE_FORMAT))
     name, convert = choose_format(spec, first_rows, task)
+
+    def converted() -> Iterator[tuple[RawRow, Row | BadRow]]:
+        for row in chain(first_rows, rows):
+            made = row.fault or convert(row.values)
+            if spec.system and not isinstance(made, BadRow):
+                _add_system_message(made, spec.system)
+            yield row, made
+
+    return name, converted()
+
+
+def _convert_all(spec: DatasetSpec, path: Path, task: Task, kept: RowFile, first_bad: list[str]) -> DatasetReport:
+    name, rows = converted_rows(spec, path, task)
     report = DatasetReport(path=spec.path, format=name, weight=spec.weight)
     before = len(kept)
-    for row in chain(first_rows, rows):
+    for row, made in rows:
         report.rows_read += 1
-        made = row.fault or convert(row.values)
         if isinstance(made, BadRow):
             _count(row, made, report, first_bad)
-            continue
-        if spec.system:
-            add_system_message(made, spec.system)
-        kept.append(made, row.source, row.number)
+        else:
+            kept.append(made, row.source, row.number)
     report.rows_kept = len(kept) - before
     return report
 
 
-def add_system_message(row: Row, text: str) -> None:
+def _add_system_message(row: Row, text: str) -> None:
     for conversation in conversations_of(row):
         if conversation.messages[0]["role"] != "system":
             conversation.messages.insert(0, {"role": "system", "content": text})
