@@ -5,10 +5,13 @@ Every command loads this before anything else, so it imports almost nothing.
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import sys
 import threading
+import time
+from types import FrameType
 from typing import Any
 
 LAUNCHER_TOKEN = "ASCENDTUNE_LAUNCHER"
@@ -16,6 +19,8 @@ LAUNCHER_TOKEN = "ASCENDTUNE_LAUNCHER"
 it. The launcher passes stop signals on to them. Not the job's mark, which the next attempt of the job carries, too."""
 
 _AGAIN_SECONDS = 0.02
+_waits = False
+"""Whether a Ctrl-C waits for the end of NumPy's import."""
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
@@ -24,11 +29,38 @@ def stop_signals() -> tuple[signal.Signals, ...]:
     return (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if hangs_up else ()))
 
 
-def keep_interrupts() -> None:
-    """Raise a KeyboardInterrupt again that Python drops, as it does in destructors and in callbacks of imports.
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Handler of SIGINT: raises KeyboardInterrupt, but within NumPy's import at its end; at a second Ctrl-C at once.
 
-    Python would print "Exception ignored in …" and continue as if Ctrl-C had not been pressed.
+    torch imports NumPy and drops what that raises. NumPy stays half imported, and what uses it later fails with an
+    error that says nothing of Ctrl-C.
     """
+    global _waits
+    is_second, _waits = _waits, False
+    spec = getattr(sys.modules.get("numpy"), "__spec__", None)
+    if is_second or not getattr(spec, "_initializing", False):
+        signal.default_int_handler(number, frame)
+    _waits = True
+    # Not a Timer: this handler may have come while the main thread held the locks of `threading`.
+    _thread.start_new_thread(_interrupt_again, ())
+
+
+def _interrupt_again() -> None:
+    global _waits
+    time.sleep(_AGAIN_SECONDS)
+    if _waits:
+        _waits = False
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def keep_interrupts() -> None:
+    """Let no Ctrl-C be dropped: raise none within NumPy's import (`interrupt`), and those again that Python drops.
+
+    It does so in destructors and in callbacks: it would print "Exception ignored in …" and continue as if Ctrl-C had
+    not been pressed.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
     others = sys.unraisablehook
 
     def raise_again(caught: Any) -> None:

@@ -14,7 +14,7 @@ from ascendtune.core import log
 from ascendtune.core.claim import Claim
 from ascendtune.core.errors import AscendtuneError, Stopped
 from ascendtune.core.imports import uncollected_imports
-from ascendtune.core.interrupts import keep_interrupts
+from ascendtune.core.interrupts import interrupt, keep_interrupts
 from ascendtune.core.ownership import require_own, restrict_umask
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.terminal_text import make_streams_safe
@@ -38,12 +38,12 @@ def main(arguments: list[str]) -> int:
             dump_stacks_on_signals(run)
             try:
                 # A script's shell starts what ends with `&` so that it ignores SIGINT, by which `jobs stop` asks.
-                signal.signal(signal.SIGINT, signal.default_int_handler)
+                signal.signal(signal.SIGINT, interrupt)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
                 # Imported here: torch and transformers take seconds, in which Ctrl-C must not end in a traceback.
                 train = _import_attempt()
-            except KeyboardInterrupt as interrupt:
-                note_end(run, record, interrupt, int(os.environ.get("RANK", "0")))
+            except KeyboardInterrupt as stop:
+                note_end(run, record, stop, int(os.environ.get("RANK", "0")))
                 raise
             train(run, record)
     except AscendtuneError as error:

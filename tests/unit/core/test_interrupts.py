@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -39,3 +40,36 @@ def test_other_unraisable_exceptions_are_still_printed() -> None:
     program = _DROPPED.replace("sleep(5)", "sleep(0)")
     ended = subprocess.run([sys.executable, "-c", program, "other"], capture_output=True, text=True, timeout=30)
     assert ended.stdout == "went on\n" and "ValueError: another fault" in ended.stderr
+
+
+_IMPORTING = """
+import sys, time
+from ascendtune.core.interrupts import keep_interrupts
+keep_interrupts()
+sys.path.insert(0, sys.argv[1])
+try:
+    import numpy
+    time.sleep(5)
+    print("went on")
+except KeyboardInterrupt:
+    print("interrupted", "numpy" in sys.modules)
+"""
+_NUMPY = """
+import os, signal, sys, time
+try:
+    for _ in range(int(sys.argv[2])):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+except KeyboardInterrupt:
+    print("within", end=" ")
+    raise
+"""
+
+
+@pytest.mark.parametrize(
+    ("presses", "printed"), [("1", "interrupted True\n"), ("2", "within interrupted False\n")], ids=["once", "twice"]
+)
+def test_interrupt_within_the_import_of_numpy_is_raised_at_its_end(presses: str, printed: str, tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text(_NUMPY)
+    argv = [sys.executable, "-c", _IMPORTING, str(tmp_path), presses]
+    assert subprocess.run(argv, capture_output=True, text=True, timeout=30).stdout == printed

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ascendtune.core.interrupts import interrupt
 from ascendtune.core.rundir import RunDir
 from ascendtune.train import worker
 
@@ -33,7 +34,7 @@ def test_ctrl_c_stops_a_worker_that_a_script_started_in_the_background(
         assert worker.main([str(tmp_path)]) == 0
     finally:
         signal.signal(signal.SIGINT, before)
-    assert seen == [signal.default_int_handler]
+    assert seen == [interrupt]
 
 
 def test_ctrl_c_while_torch_is_imported_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
