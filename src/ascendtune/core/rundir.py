@@ -29,6 +29,8 @@ from ascendtune.core.suggest import run_suggestion
 
 State = Literal["created", "running", "finished", "failed", "stopped"]
 SCHEMA_VERSION = 1
+JOB_MARK = "ASCENDTUNE_JOB"
+"""Carries the job's id into every process that the job starts, so that none is lost when its parents are gone."""
 STACKS_SIGNAL = signal.SIGUSR1
 """Asks a worker for its Python stacks. Unused by torch, torchrun, DeepSpeed and torch_npu, as is the next."""
 FORCED_STACKS_SIGNAL = signal.SIGUSR2
@@ -267,7 +269,7 @@ class RunDir:
             "boot_id": procfs.boot_id(),
             "pid_namespace": procfs.pid_namespace(),
         }
-        began = {"started": time.time(), "monotonic": time.monotonic()}
+        began = {"job": os.environ.get(JOB_MARK), "started": time.time(), "monotonic": time.monotonic()}
         record["attempts"].append({"attempt": number, **began, **process, **facts})
         write_json(self.run_json, {**record, "state": "running", "exit_cause": None})
         self._reserve()

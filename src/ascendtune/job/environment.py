@@ -6,13 +6,11 @@ from collections.abc import Mapping
 
 from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.files import write_json
+from ascendtune.core.rundir import JOB_MARK
 from ascendtune.job.hang import flight_recorder
 from ascendtune.job.spec import ALONE, JobSpec, NodePlace
 from ascendtune.machine.peers import INIT_METHOD
 from ascendtune.machine.vendor.find import vendor_of
-
-MARK = "ASCENDTUNE_JOB"
-"""Carries the job's id into every process that the job starts, so that none is lost when its parents are gone."""
 
 # A rank's place, left over when the command is started inside another job; this job has a world of its own.
 _PLACES = frozenset(
@@ -31,7 +29,7 @@ def environment(spec: JobSpec, user: Mapping[str, str], *, cores: int, place: No
     if spec.device_ids is not None and (variable := vendor_of(spec.kind).visible_variable):
         chosen[variable] = ",".join(spec.device_ids)
     inherited = {name: value for name, value in user.items() if name not in _PLACES}
-    chosen |= {**spec.variables, MARK: spec.id}
+    chosen |= {**spec.variables, JOB_MARK: spec.id}
     return {**defaults(spec, inherited, cores=cores, place=place), **inherited, **chosen}
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import psutil
 
 from ascendtune.core import procfs
-from ascendtune.job.environment import MARK
+from ascendtune.core.rundir import JOB_MARK
 from ascendtune.job.record import Job, is_alive
 
 
@@ -29,7 +29,7 @@ class Marked:
 def marked() -> Iterator[Marked]:
     """This user's processes with the mark of any job."""
     for stat in procfs.stats():
-        if procfs.owner_of(stat.pid) == os.getuid() and (job_id := procfs.environment_of(stat.pid).get(MARK)):
+        if procfs.owner_of(stat.pid) == os.getuid() and (job_id := procfs.environment_of(stat.pid).get(JOB_MARK)):
             yield Marked(stat, job_id)
 
 
@@ -49,10 +49,10 @@ def members_of(job: Job) -> list[procfs.Stat]:
     there = {stat.pid: stat for stat in procfs.stats()}
     mine = {driver.pid} if driver else set()
     for stat in there.values():
-        if stat.start_ticks >= job.start_ticks and procfs.environment_of(stat.pid).get(MARK) == job.id:
+        if stat.start_ticks >= job.start_ticks and procfs.environment_of(stat.pid).get(JOB_MARK) == job.id:
             mine.add(stat.pid)
     if driver:
-        mine |= {pid for pid in _below(driver.pid, there) if procfs.environment_of(pid).get(MARK, job.id) == job.id}
+        mine |= {pid for pid in _below(driver.pid, there) if procfs.environment_of(pid).get(JOB_MARK, job.id) == job.id}
     ours = (there[pid] for pid in mine if pid in there and procfs.owner_of(pid) == job.uid)
     return sorted(ours, key=lambda stat: stat.start_ticks)
 

@@ -129,6 +129,8 @@ def attempt_of(job: Job, record: dict[str, Any]) -> dict[str, Any] | None:
         record: run.json, which lists other jobs' attempts at the run, too.
     """
     attempts = [each for each in record.get("attempts") or [] if _is_of(each.get("started"), float)]
+    # A job that was lost has no end, behind which the attempts of later ones are.
+    attempts = [each for each in attempts if each.get("job") in (None, job.id)]
     mine = [each for each in attempts if _is_during(job, each)]
     if not job.watched:
         # A clock may be set meanwhile, and a container gives the same pid again: the start of the process decides.

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.procfs import Stat
+from ascendtune.core.rundir import JOB_MARK
 from ascendtune.job import cleanup, registry
-from ascendtune.job.environment import MARK
 from ascendtune.job.spec import JobSpec
 
 
@@ -19,7 +19,7 @@ def test_process_of_a_job_is_left_behind_when_the_job_has_ended(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     job = registry.register(JobSpec(("x",), tmp_path / "run", nproc=1, kind="cpu"), [], watched=True)
-    with subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: job.id}) as worker:
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, JOB_MARK: job.id}) as worker:
         try:
             assert worker.pid not in {each.stat.pid for each in cleanup.find_leftovers([], tmp_path)}
             registry.close(job, 0)

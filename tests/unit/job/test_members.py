@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ascendtune.core.procfs import stat_of
+from ascendtune.core.rundir import JOB_MARK
 from ascendtune.job import registry
-from ascendtune.job.environment import MARK
 from ascendtune.job.members import members_of
 from ascendtune.job.record import Job
 from ascendtune.job.spec import JobSpec
@@ -32,7 +32,7 @@ def carry_mark(spec: JobSpec) -> Iterator[Any]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(**how: Any) -> int:
-        started.append(subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: spec.id}, **how))
+        started.append(subprocess.Popen(["sleep", "60"], env={**os.environ, JOB_MARK: spec.id}, **how))
         return started[-1].pid
 
     yield start

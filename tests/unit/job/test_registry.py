@@ -161,6 +161,21 @@ def test_later_jobs_on_a_run_do_not_change_the_state_of_an_earlier_one(tmp_path:
         registry.close(later, 0)
 
 
+def test_lost_job_is_without_the_attempts_of_the_next_one(
+    tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create("", {}, {})
+    lost, later = _registered(str(run)), _registered(str(run))
+    for job, step in ((lost, 3), (later, 9)):
+        monkeypatch.setenv("ASCENDTUNE_JOB", job.id)
+        run.begin_attempt({})
+        run.metrics.write_text(f'{{"step": {step}}}\n')
+        run.end_attempt("finished")
+    steps = [(attempt_of(job, run.read()) or {}).get("step") for job in (lost, later)]
+    assert steps == [3, 9]
+
+
 def test_a_job_is_found_by_what_people_type() -> None:
     first, second = _registered("runs/a"), _registered("runs/ab")
     assert (first.name, second.name) == ("a", "ab")
