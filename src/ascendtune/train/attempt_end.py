@@ -21,11 +21,9 @@ def note_end(run: RunDir, before: dict[str, Any], error: BaseException, rank: in
         before: run.json, as it was when this process claimed the run.
     """
     if isinstance(error, KeyboardInterrupt):
-        error = Stopped(
-            "stopped at once, without a checkpoint of the last step",
-            remedy="give the same command again: it goes on from the newest checkpoint",
-            signal_number=signal.SIGINT,
-        )
+        what, steps = "stopped at once, without a checkpoint of the last step", run.checkpoint_steps()
+        after = f"resumes from step {steps[-1]}" if steps else "starts over, as there is no checkpoint yet"
+        error = Stopped(what, remedy=f"give the same command again: it {after}", signal_number=signal.SIGINT)
     try:
         with file_lock(run.path / ".cause.lock", wait=True):
             if len(run.read()["attempts"]) == len(before["attempts"]):

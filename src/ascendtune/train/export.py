@@ -136,5 +136,4 @@ def _sort_module_names(config: Path) -> None:
 
 
 def _require_space(needed: int, place: Path) -> None:
-    remedy = "free space and give the same command again: it goes on from the last checkpoint"
-    require_free_space(place, needed, f"the model needs {format_bytes(needed)}", remedy=remedy)
+    require_free_space(place, needed, f"the model needs {format_bytes(needed)}", remedy="free space there")

@@ -222,6 +222,26 @@ def test_full_disk_names_the_step_that_the_same_command_resumes_from(
         assert caught.value.remedy.endswith(remedy)
 
 
+@pytest.mark.parametrize(
+    ("step", "after"), [(None, "starts over, as there is no checkpoint yet"), (4, "resumes from step 4")]
+)
+def test_stop_at_once_tells_what_the_same_command_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int | None, after: str
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    run = RunDir(tmp_path / "run")
+    run.create("model: {path: m}\ndata: {train: rows}\n", {}, {})
+    run.begin_attempt({})
+    if step:
+        run.checkpoint(step).mkdir(parents=True)
+    monkeypatch.setattr(attempt, "_train", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        attempt.train(run, run.read())
+    assert run.read()["exit_cause"]["remedy"] == f"give the same command again: it {after}"
+
+
 def test_our_own_errors_stay_and_unknown_ones_are_not_guessed_at() -> None:
     ours = RecipeError("wrong", code="test", remedy="mend it")
     assert attempt._translated(ours) is ours
