@@ -135,16 +135,21 @@ def extra_noise(*sides: Side) -> ExtraNoise:
         has_muon=any(map(_uses_muon, sides)),
         sends_bf16=any((side.recipe or {}).get("parallel.reduce_dtype") == "bf16" for side in sides),
         after_update=_OF_DELTA_RULE if any(map(_has_delta_rule, sides)) else 1.0,
+        has_experts=any("expert" in name for side in sides for name in _weights(side)),
     )
 
 
 def _has_delta_rule(side: Side) -> bool:
     """Whether layers have the logarithms of decays, as state space models do, without the latter's skip connection."""
-    names = side.start_weights.get("parameters")
-    if not isinstance(names, dict):
-        return False
-    layers = (str(name).removesuffix("A_log") for name in names if str(name).endswith(".A_log"))
+    names = _weights(side)
+    layers = (name.removesuffix("A_log") for name in names if name.endswith(".A_log"))
     return any(f"{layer}D" not in names for layer in layers)
+
+
+def _weights(side: Side) -> set[str]:
+    """Names of the parameters that it began with; empty where it did not record them."""
+    found = side.start_weights.get("parameters")
+    return set(map(str, found)) if isinstance(found, dict) else set()
 
 
 def _uses_muon(side: Side) -> bool:

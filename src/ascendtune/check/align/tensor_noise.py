@@ -9,7 +9,8 @@ Algorithms, 2002, section 2.8). Two machines differ, relative to the root mean s
     sigma = sqrt(2 · n · (u² + u32² · K / 2)).
 
 n is the position of the tensor in the order of execution, which is at least the number of operations that lead to it.
-Limits are four sigma. docs/decisions/0016 has what was measured.
+Limits are four sigma. Errors of a tensor's elements cancel in its norm: that of a gradient has a quarter of the limit.
+docs/decisions/0016 has what was measured.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from ascendtune.check.align.dump import Tensor
 
 CERTAIN = 4.0
 """Standard deviations beyond which a difference is not taken for rounding."""
+_OF_NORM = 0.25
+"""Share of a gradient's limit that its norm has."""
 UNIT_FP32 = 2.0**-24
 _UNITS = {
     "float64": 2.0**-53,
@@ -45,11 +48,13 @@ class ExtraNoise:
         has_muon: a side's optimizer orthogonalises the updates of matrices in bf16.
         sends_bf16: ranks of a side round their gradients to bf16 before these are added.
         after_update: factor of the limits that each of the first updates brings.
+        has_experts: a router sends tokens to experts; rounding to 16 bits sends some to others.
     """
 
     has_muon: bool = False
     sends_bf16: bool = False
     after_update: float = 1.0
+    has_experts: bool = False
 
 
 NO_EXTRA_NOISE = ExtraNoise()
@@ -130,6 +135,15 @@ def differences(pairs: Pairs) -> Floats:
         elif reference.shape != candidate.shape:
             found[index] = np.nan
     return np.asarray(found)
+
+
+def with_norms(pairs: Pairs, apart: Floats, most: Floats) -> tuple[Floats, Floats]:
+    """Differences `apart` and their limits `most`, (pairs,) float64; those of the norms where these alone part."""
+    rms = np.array([(one.rms, other.rms) for one, other in pairs], dtype=np.float64).reshape(-1, 2)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        of_norms = np.abs(rms[:, 0] - rms[:, 1]) / rms.max(axis=1)
+    alone = (apart <= most) & (of_norms > _OF_NORM * most)
+    return np.where(alone, of_norms, apart), np.where(alone, _OF_NORM * most, most)
 
 
 def _columns(tensors: Sequence[Tensor], most: int) -> dict[str, Floats]:

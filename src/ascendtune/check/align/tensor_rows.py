@@ -24,6 +24,7 @@ from ascendtune.check.align.tensor_noise import (
     is_float,
     limits,
     unit_of,
+    with_norms,
 )
 
 _GROWTH = 0.5
@@ -32,6 +33,8 @@ _AMPLIFYING_UPDATES = 3
 """Updates of which each makes more of a difference of weights, where layers amplify it."""
 _WELL_CONDITIONED = 0.1
 """An element's update is compared where the noise of its gradient changes it by at most this share."""
+_OF_ROUTED = 2.0
+"""Factor of the limits in 16 bits, where rounding decides to which expert some tokens go."""
 _UNIT_OF_BF16 = 2.0**-8
 """u of what is rounded to bf16, whatever the products are computed in: Muon's updates, gradients that are sent."""
 _REPLICA_OPERATIONS = 64
@@ -127,6 +130,8 @@ def rows_of(
     forward = {batch: [*found.values()] for (phase, batch), found in groups.items() if phase == "forward"}
     modules = [pair for pairs in forward.values() for pair in pairs]
     unit = max((unit_of(each) for pair in modules for each in pair), default=0.0)
+    is_routed = extra.has_experts and unit > UNIT_FP32
+    growth *= _OF_ROUTED if is_routed else 1.0
     tokens = max((each.vectors for each, _ in modules), default=1)
     usual = Counter(each.vectors for each, _ in modules if len(each.shape) > 1).most_common(1)
     operations = max(map(len, forward.values()), default=len(reference.tensors))
@@ -159,6 +164,8 @@ def rows_of(
             apart = _measured(reference, candidate, pairs)
             if phase in ("forward", "backward") and usual:
                 _forgive_order(apart, pairs, most, usual[0][0])
+            if phase == "gradient" and not is_routed:
+                apart, most = with_norms(pairs, apart, most)
             rows += _rows(step, rank, [*found], pairs, apart, most)
     return rows
 

@@ -1,0 +1,73 @@
+"""In 16 bits: a gradient's norm says more than its elements, and rounding sends some tokens to other experts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ascendtune.check.align.curve import Curve
+from ascendtune.check.align.dump import Key, RankDump, Tensor
+from ascendtune.check.align.noise import extra_noise
+from ascendtune.check.align.side import Side
+from ascendtune.check.align.tensor_noise import ExtraNoise
+from ascendtune.check.align.tensor_rows import rows_of
+
+HEALTHY = (1.0, 1.0)
+"""Factors of the samples and of the norm of the candidate's gradient."""
+
+
+def _dump(dtype: str, samples: float = 1.0, norm: float = 1.0, outputs: float = 1.0) -> RankDump:
+    """Sixty-four outputs of modules, then one gradient."""
+    tensors = {}
+    for order in range(64):
+        values = (outputs, -outputs)
+        tensors[Key("forward", 0, f"layer.{order}", "output", 0)] = Tensor(
+            order, "", (1, 2), dtype, -outputs, outputs, 0.0, 2**0.5 * outputs, 0, 0, "", values
+        )
+    gradient = Tensor(64, "", (8, 8), dtype, -1.0, 1.0, 0.0, 8.0 * norm, 0, 0, "", (samples, -samples))
+    tensors[Key("gradient", None, "a.weight", "", 0)] = gradient
+    return RankDump(Path("rank.jsonl"), 1, tensors)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "candidate", "is_parted"),
+    [
+        ("bfloat16", (0.75, 0.75), True),
+        ("bfloat16", (0.9, 0.95), False),
+        ("bfloat16", (0.75, 1.0), False),
+        ("float32", (1.0, 1.0 + 2e-5), True),
+        ("float32", (1.0, 1.0 + 1e-6), False),
+    ],
+)
+def test_norm_of_a_gradient_may_differ_less_than_its_elements(
+    dtype: str, candidate: tuple[float, float], is_parted: bool
+) -> None:
+    [*_, row] = rows_of(1, 0, _dump(dtype, *HEALTHY), _dump(dtype, *candidate), ExtraNoise(), with_modules=True)
+    assert row.key.phase == "gradient" and row.is_parted is is_parted, (row.difference, row.limit)
+    if is_parted:
+        assert row.difference == pytest.approx(abs(1 - candidate[1]), rel=1e-2), "what is shown is what exceeds"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "has_experts", "outputs", "parted"),
+    [
+        ("bfloat16", False, 1.035, ["forward"]),
+        ("bfloat16", True, 1.035, []),
+        ("bfloat16", True, 1.4, ["forward"]),
+        ("float32", True, 1.035, ["forward"]),
+    ],
+)
+def test_tokens_may_go_to_other_experts(dtype: str, has_experts: bool, outputs: float, parted: list[str]) -> None:
+    sides = _dump(dtype), _dump(dtype, outputs=outputs)
+    rows = rows_of(1, 0, *sides, ExtraNoise(has_experts=has_experts), with_modules=True)
+    assert sorted({row.key.phase for row in rows if row.is_parted}) == parted
+
+
+@pytest.mark.parametrize(("name", "expected"), [("mlp.experts.down_proj", True), ("mlp.down_proj.weight", False)])
+def test_names_of_weights_tell_experts(name: str, expected: bool) -> None:
+    curve = Curve.of_columns({"step": np.ones(1), "loss": np.ones(1)}, [None], resolution=0.0, source="x")
+    weights = {"parameters": {f"model.layers.0.{name}": "00"}}
+    sides = (Side("x", Path("x"), "ascendtune", curve, start_weights=each) for each in (weights, {}))
+    assert extra_noise(*sides).has_experts is expected
