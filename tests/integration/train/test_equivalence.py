@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,17 @@ def test_two_ranks_under_a_torchrun_of_ones_own(train: Train, start_by_torchrun:
     together = start_by_torchrun(2, batch=batch, optim={**SHORT, "max_steps": 2}, data={"packing": True})
     alone = train(batch={"per_device": 4}, optim={**SHORT, "max_steps": 2}, data={"packing": True})
     assert_same(together, alone)
+
+
+def test_rank_whose_attention_keeps_no_documents_apart_pads_with_all_others(
+    train: Train, train_on_ranks: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rank would have a plan of its own, train on other rows, and divide by the tokens of others."""
+    usual = setup.isolates
+    monkeypatch.setattr(setup, "isolates", lambda *each: usual(*each) and os.environ.get("RANK") != "1")
+    batch = {"per_device": 1, "accumulate": 2}
+    together = train_on_ranks(2, batch=batch, data={"packing": "auto"}, optim=SHORT)
+    assert_same(together, train(batch={"per_device": 4}, optim=SHORT))
 
 
 @pytest.mark.parametrize("tuner", ["full", "lora"])
