@@ -83,8 +83,7 @@ def test_a_run_whose_host_dies_goes_on_from_its_checkpoint(
     run = place.run("died")
     wait_until(lambda: run.run_json.is_file() and run.checkpoint_steps(), 60)
     # torchrun has the worker's words among its own.
-    agent, worker = sorted(cluster.named("nodeb", "ascendtune.train.worker"))[:2]
-    assert agent in cluster.named("nodeb", "ascendtune.job.torchrun")
+    worker = min({*cluster.named("nodeb", "ascendtune.train.worker")} - {*cluster.named("nodeb", "job.torchrun")})
     os.kill(worker, signal.SIGKILL)
     assert job.wait(120) == 0, place.said("died")
     assert "rank 1 on nodeb was killed (SIGKILL)); resuming from step" in place.said("died")
