@@ -37,7 +37,7 @@ def matcher() -> Matcher:
 
 def _found(matcher: Matcher, text: str, known: KnownFailure | None = None) -> list[str]:
     """Ids in the order of preference; entries with conditions beyond the line count only if they are `known`."""
-    worth = matcher.worth_a_look(text.encode())
+    worth = matcher.worth_a_look(text.encode(), frozenset())
     return [
         hit.entry.id
         for line, look in zip(text.split("\n"), worth, strict=True)
@@ -170,7 +170,7 @@ def test_first_remedy_of_a_general_entry_is_a_check_and_no_change() -> None:
 def test_lines_with_words_but_no_piece_of_an_anchor_are_passed_over(matcher: Matcher) -> None:
     lines = b"a forward\nthere is an aivector error\nnull\nan error of memory and a failure"
 
-    assert matcher.worth_a_look(lines) == [False, True, False, False]
+    assert matcher.worth_a_look(lines, frozenset()) == [False, True, False, False]
 
 
 def test_an_anchor_begins_and_ends_within_names_that_run_together(matcher: Matcher) -> None:
@@ -178,7 +178,7 @@ def test_an_anchor_begins_and_ends_within_names_that_run_together(matcher: Match
     lines = ["LinearOperation setup failed!", "RuntimeError: MoonOperation setup failed!Tide"]
 
     assert all("atb-setup" in [hit.entry.id for hit in matcher.hits(line)] for line in lines)
-    assert matcher.worth_a_look("\n".join(lines).encode()) == [True, True]
+    assert matcher.worth_a_look("\n".join(lines).encode(), frozenset()) == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_an_anchor_does_not_begin_within_a_word(line: str, is_found: bool) -> No
     ],
 )
 def test_lines_that_may_matter_are_worth_a_look(matcher: Matcher, line: str) -> None:
-    assert matcher.worth_a_look(line.encode()) == [True]
+    assert matcher.worth_a_look(line.encode(), frozenset()) == [True]
 
 
 def test_lines_with_a_word_that_is_asked_for_are_worth_a_look(matcher: Matcher) -> None:
