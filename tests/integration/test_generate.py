@@ -144,8 +144,11 @@ def test_an_adapter_goes_onto_its_base(taught: Path, tmp_path: Path) -> None:
 
     from ascendtune.data.tokenizer import Tokenizer
 
-    tokenizer = Tokenizer.load(taught, ["<new>"])
-    model = AutoModelForCausalLM.from_pretrained(taught)
+    base = shutil.copytree(taught, tmp_path / "base")
+    # As GLM, whose turns end with the token that opens the next one.
+    (base / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 1]}))
+    tokenizer = Tokenizer.load(base, ["<new>"])
+    model = AutoModelForCausalLM.from_pretrained(base)
     model.resize_token_embeddings(tokenizer.vocab_size, mean_resizing=False)
     torch.manual_seed(0)
     config = LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear", r=4, init_lora_weights=False)
@@ -160,6 +163,7 @@ def test_an_adapter_goes_onto_its_base(taught: Path, tmp_path: Path) -> None:
     with torch.no_grad():
         expected, found = tuned(ids).logits, loaded.model.model(ids).logits
     torch.testing.assert_close(found, expected)
+    assert set(loaded.template.stop_ids) == {tokenizer.eos_id, 0, 1}
     assert loaded.generate([asked("who are you?")], 20) != load(taught).generate([asked("who are you?")], 20)
 
 

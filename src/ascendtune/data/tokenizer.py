@@ -43,10 +43,12 @@ class Tokenizer:
         chat_templates: Jinja texts by name; the usual one is "default".
         chat_template_file: the file that holds "default".
         vocab_size: rows that the embeddings need: largest token id + 1.
+        generation_config: the file that lists further tokens that end a text; it may be absent.
     """
 
     def __init__(self, directory: Path, backend: tokenizers.Tokenizer, config: dict[str, Any]) -> None:
         self.directory = directory
+        self.generation_config = directory / "generation_config.json"
         self.backend = backend
         self.config = config
         self.named_tokens = _named_tokens(directory, config)
@@ -119,7 +121,7 @@ class Tokenizer:
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """Every id that ends a text: the tokenizer's EOS, and what generation_config.json lists."""
-        path = self.directory / "generation_config.json"
+        path = self.generation_config
         listed = _read_json(path).get("eos_token_id")
         ids = [self.eos_id, *(listed if isinstance(listed, list) else [listed])]
         if not all(each is None or (type(each) is int and -1 <= each <= _LARGEST_ID) for each in ids):

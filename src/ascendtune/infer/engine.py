@@ -55,6 +55,9 @@ def load(
     """
     weights = find_weights(path)
     tokenizer = Tokenizer.load(weights.tokenizer)
+    if not tokenizer.generation_config.is_file():
+        # Of an adapter: the tokens that end an answer are those of its base, too.
+        tokenizer.generation_config = weights.model / "generation_config.json"
     if weights.adapter is None:
         # An adapter includes the embeddings of its own tokens.
         require_rows_for_tokens(weights.model / "config.json", tokenizer.vocab_size, 0)
