@@ -288,7 +288,31 @@ class ChatTemplate:
             found.append(
                 "neither tokenizer nor template names a token that ends an answer: the model cannot learn to stop"
             )
+        if prefix := self._prefix_not_learnt:
+            found.append(
+                f"prompts end with {prefix!r}, which the template does not write before an answer without a thought: "
+                "such answers are trained on behind another prompt than they will be asked for with; give them "
+                "thoughts (reasoning_content), or choose a data.template that writes it"
+            )
         return found
+
+    @property
+    def _prefix_not_learnt(self) -> str:
+        """What a prompt ends with and an answer without a thought does not begin with: `<think>` of DeepSeek-R1's
+        distilled models and MiniMax-M2, an empty thought of Gemma 4. White space aside."""
+        question: Message = {"role": "user", "content": "question"}
+        try:
+            prompt = self.render_prompt([question])
+            before, _ = self.text_of([question])
+            text, _ = self.text_of([question, {"role": "assistant", "content": _UNUSUAL}])
+        except Refused:
+            return ""
+        if "".join(text.split()).startswith("".join(prompt.split())):
+            return ""
+        # The header is written before every answer.
+        written = text.removeprefix(before).partition(_UNUSUAL)[0]
+        header = prompt.removeprefix(before)
+        return header.removeprefix(written).strip() or header.strip()
 
 
 def template_source(template: str, tokenizer: Tokenizer) -> str:

@@ -180,6 +180,26 @@ def test_markers_that_are_no_tokens_are_warned_of(make_model: Callable[..., Path
     assert template.warnings == [] and template.stop_tokens[0] == "<|im_end|>"
 
 
+@pytest.mark.parametrize("prefix", ["<think>\n", "<think>\n\n</think>\n\n", ""])
+def test_prompt_that_no_answer_is_trained_behind_is_warned_of(prefix: str, make_model: Callable[..., Path]) -> None:
+    """As in the templates of DeepSeek-R1's distilled models and of Gemma 4."""
+    source = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n" + prefix + "{% endif %}"
+    )
+    tokenizer = Tokenizer.load(make_model(chat_template=source, eos_token="<|im_end|>"))
+    warnings = ChatTemplate.load("auto", tokenizer).warnings
+    assert len(warnings) == bool(prefix) and all(repr(prefix.strip()) in each for each in warnings)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_answers_of_our_templates_are_trained_on_behind_their_prompt(
+    name: str, make_model: Callable[..., Path]
+) -> None:
+    warnings = ChatTemplate.load(name, Tokenizer.load(make_model())).warnings
+    assert not any("prompts end with" in each for each in warnings)
+
+
 def test_the_turn_end_stops_generation_before_the_eos(make_model: Callable[..., Path]) -> None:
     directory = make_model(eos_token="<|endoftext|>")
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 3]}))
