@@ -64,7 +64,7 @@ def _simple(row: Mapping[str, Any]) -> Conversation | BadRow | None:
     system = system_message(row.get("system"))
     if isinstance(system, BadRow):
         return system
-    schemas = tools(row.get("tools"))
+    schemas = tools(row.get("tools") or row.get("functions"))
     if isinstance(schemas, BadRow):
         return schemas
     has_system = bool(messages) and messages[0]["role"] == "system"

@@ -14,6 +14,7 @@ from ascendtune.infer.prompts import Prompt, read_prompts
 USER = {"role": "user", "content": "why?"}
 SYSTEM = {"role": "system", "content": "be short"}
 ANSWER = {"role": "assistant", "content": "because"}
+SCHEMA: dict[str, Any] = {"type": "function", "function": {"name": "add", "parameters": {}}}
 
 
 def rows_in(path: Path, *rows: dict[str, Any]) -> Path:
@@ -29,6 +30,8 @@ def rows_in(path: Path, *rows: dict[str, Any]) -> Path:
         ({"prompt": "why?", "system": "be short"}, Prompt([SYSTEM, USER])),
         ({"prompt": [SYSTEM, USER]}, Prompt([SYSTEM, USER])),
         ({"messages": [USER]}, Prompt([USER])),
+        ({"messages": [USER], "tools": [SCHEMA]}, Prompt([USER], [SCHEMA])),
+        ({"messages": [USER], "functions": [SCHEMA["function"]]}, Prompt([USER], [SCHEMA])),
         ({"messages": [USER, ANSWER, USER, ANSWER]}, Prompt([USER, ANSWER, USER], None, "because")),
         ({"prompt": "why?", "completion": "because"}, Prompt([USER], None, "because")),
         ({"instruction": "why?", "input": "", "output": "because"}, Prompt([USER], None, "because")),
