@@ -138,6 +138,34 @@ def test_a_conversation_is_saved_as_training_data(
     assert capsys.readouterr().err.count("error: ") == 2
 
 
+class Thinker:
+    """An engine that thinks before it answers."""
+
+    def stream(
+        self, _: Sequence[Message], on_text: Callable[[str], None], *__: Any, on_thought: Callable[[str], None],
+        **___: Any,
+    ) -> str:  # fmt: skip
+        for piece in ("They", " greet."):
+            on_thought(piece)
+        on_text("Hi!")
+        return "Hi!"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_thought_is_shown_on_a_terminal_and_kept_apart(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shown: Any = Terminal() if is_terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stdout", shown)
+    monkeypatch.setenv("NO_COLOR", "1")
+    talk = chat._Conversation(Thinker(), None, chat._Options(9, 0.0, 1.0, 0), None)  # type: ignore[arg-type]
+    talk.take("hello")
+    assert shown.getvalue() == ("They greet.\n\n" if is_terminal else "") + "Hi!\n"
+    talk.take(f"/save {tmp_path / 'chat.jsonl'}")
+    answer = json.loads((tmp_path / "chat.jsonl").read_text())["messages"][1]
+    assert answer == {"role": "assistant", "content": "Hi!", "reasoning_content": "They greet."}
+
+
 def test_conversation_without_an_answer_is_not_saved(
     conversation: chat._Conversation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
