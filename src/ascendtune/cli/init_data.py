@@ -197,7 +197,11 @@ def decided(facts: DataFacts, columns: Mapping[str, str]) -> DataFacts:
 def _converted(facts: DataFacts, convert: Convert) -> DataFacts:
     made: list[Any] = [row.fault or convert(row.values) for row in facts.raw]
     good = [each for each in made if not isinstance(each, BadRow)]
-    bad = [f"{row.place}: {each.reason}" for row, each in zip(facts.raw, made, strict=True) if isinstance(each, BadRow)]
+    bad = [
+        f"{row.place}: {each.reason}" + (f" ({each.detail})" if each.detail else "")
+        for row, each in zip(facts.raw, made, strict=True)
+        if isinstance(each, BadRow)
+    ]
     if not good:
         raise DataError(
             f"none of the first {count_of(len(facts.raw), 'row')} can be trained on: "

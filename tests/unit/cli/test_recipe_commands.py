@@ -259,7 +259,8 @@ def test_init_says_which_rows_are_bad(ascendtune: Any, tiny_model: Path, tmp_pat
     (tmp_path / "rows.jsonl").write_text('{"prompt": "2+3?", "completion": "5"}\n' + '{"prompt": "2+3?"}\n' * 6)
     made = ascendtune("init", "--model", tiny_model, "--data", "rows.jsonl")
     assert made.returncode == 0
-    assert "warning: 6 of the first 7 rows of rows.jsonl cannot be trained on, first rows.jsonl:2: " in made.stderr
+    first = "rows.jsonl:2: no answer (completion is missing or null)"
+    assert f"warning: 6 of the first 7 rows of rows.jsonl cannot be trained on, first {first}; " in made.stderr
     (tmp_path / "rows.jsonl").write_text('{"prompt": "2+3?", "completion": ""}\n' * 6)
     refused = ascendtune("init", "--model", tiny_model, "--data", "rows.jsonl", "-y")
     assert refused.returncode == 2 and "none of the first 6 rows can be trained on: 1: " in refused.stderr
