@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 Status = Literal["ok", "warning", "failure", "unknown"]
 
-_WORST_FIRST: tuple[Status, ...] = ("failure", "warning", "unknown", "ok")
+WORST_FIRST: tuple[Status, ...] = ("failure", "warning", "unknown", "ok")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def unknown(
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """Failures, warnings, unknowns, then ok; otherwise in the given order."""
-    return sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.status))
+    return sorted(findings, key=lambda finding: WORST_FIRST.index(finding.status))
 
 
 def exit_code(findings: Sequence[Finding]) -> int:

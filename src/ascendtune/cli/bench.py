@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _STRATEGIES = ("ddp", "fsdp", "deepspeed")
 _MOST_STEPS = 10_000
-_PLAIN_COLUMNS = 100
 _SPARE = ("mean", "global batch", "power", "spread", "utilisation")
 """Columns that a narrow terminal leaves out, in this order; bench.md has all."""
 
@@ -126,10 +125,10 @@ def _as_text(setting: Setting, rows: list[Row], short: list[Shortfall], notes: l
     from ascendtune.check.bench.cells import COMPARISONS
     from ascendtune.check.bench.language import say
     from ascendtune.check.bench.show import LEFT_ALIGNED, failures, head, table_of
-    from ascendtune.cli.terminal import table, width
+    from ascendtune.cli.terminal import PLAIN_COLUMNS, table, width
     from ascendtune.core.terminal_text import safe, wrap_words
 
-    columns = width(sys.stdout) or _PLAIN_COLUMNS
+    columns = width(sys.stdout) or PLAIN_COLUMNS
     lines = wrap_words(safe(head(setting)), columns, "", "")
     for comparison in COMPARISONS:
         heads, content = table_of([each for each in rows if each.comparison == comparison])

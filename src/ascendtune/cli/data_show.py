@@ -16,7 +16,7 @@ import typer
 
 from ascendtune.cli.options import AsJson, Overrides, RecipeFile
 from ascendtune.cli.side_by_side import beside, fits_beside
-from ascendtune.cli.terminal import paint, width
+from ascendtune.cli.terminal import PLAIN_COLUMNS, paint, width
 
 if TYPE_CHECKING:
     from ascendtune.core.errors import InputError
@@ -258,7 +258,7 @@ def _short(value: Any) -> str:
 def _stats_lines(facts: dict[str, Any]) -> Iterator[str]:
     from ascendtune.data.report import DataReport, lines
 
-    yield from lines(DataReport.from_json(facts["report"]), width(sys.stdout) or 100)
+    yield from lines(DataReport.from_json(facts["report"]), width(sys.stdout) or PLAIN_COLUMNS)
     histogram = facts["report"]["length_histogram"]
     highest = max((count for _, count in histogram), default=0)
     for bound, count in histogram:

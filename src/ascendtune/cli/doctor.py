@@ -192,14 +192,14 @@ def _list(chosen: list[str], as_json: bool) -> str:
     from ascendtune.check.doctor import CHECKS, DEEP_CHECKS, NODE_CHECKS
     from ascendtune.check.doctor.check import get_check
     from ascendtune.check.doctor.language import say
-    from ascendtune.cli.terminal import width
+    from ascendtune.cli.terminal import PLAIN_COLUMNS, width
     from ascendtune.core.terminal_text import wrap_words
 
     checks = [get_check(code) for code in chosen or (*CHECKS, *DEEP_CHECKS, *NODE_CHECKS)]
     if as_json:
         shown = [{"code": each.code, "what": each.what, "why": each.why, "fix": each.fix} for each in checks]
         return json.dumps(shown, indent=2, ensure_ascii=False)
-    size, columns = max(map(len, CHECKS)) + 2, min(width(sys.stdout) or 100, 120)
+    size, columns = max(map(len, CHECKS)) + 2, min(width(sys.stdout) or PLAIN_COLUMNS, 120)
     lines = (wrap_words(say(each.what), columns, each.code.ljust(size), " " * size) for each in checks)
     return "\n".join(line for each in lines for line in each)
 

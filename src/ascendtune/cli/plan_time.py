@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ascendtune.train.plan.time import Range, TimeEstimate
 
 _GIGA = 1e9
-_PLAIN_COLUMNS = 100
 
 
 def rate_of(option: str, value: float | None, unit: float = _GIGA) -> float | None:
@@ -76,7 +75,7 @@ _SHOWN_RUNS = 20
 
 def history_text(runs: Sequence[PastRun]) -> str:
     """Past runs, the newest first, a table for each device, and how far predictions were off."""
-    from ascendtune.cli.terminal import table, width
+    from ascendtune.cli.terminal import PLAIN_COLUMNS, table, width
     from ascendtune.core.terminal_text import wrap_words
     from ascendtune.core.units import format_bytes, format_count
     from ascendtune.train.plan.history import errors_of
@@ -95,7 +94,7 @@ def history_text(runs: Sequence[PastRun]) -> str:
             ]
         )  # fmt: skip
     heads = ["model", "method", "precision", "ranks", "step", "error", "peak", "peak error"]
-    columns = width(sys.stdout) or _PLAIN_COLUMNS
+    columns = width(sys.stdout) or PLAIN_COLUMNS
     lines = []
     for device, of_device in rows.items():
         shown = table(heads, of_device, right=["step", "error", "peak", "peak error"], spare=_SPARE)

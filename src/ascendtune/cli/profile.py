@@ -13,7 +13,6 @@ import typer
 
 from ascendtune.cli.options import AsJson, DeviceCount, DeviceIds, LanguageOption, Overrides
 
-_PLAIN_COLUMNS = 100
 _STEPS = "5-8"
 """Where neither the command line nor the recipe names any."""
 _SNIFFED_BYTES = 1 << 16
@@ -67,7 +66,7 @@ def profile(
     from ascendtune.check.profile.show import as_plain, as_text
     from ascendtune.cli.profile_trial import trials_as_text, try_changes
     from ascendtune.cli.run_names import run_named
-    from ascendtune.cli.terminal import in_language, width
+    from ascendtune.cli.terminal import PLAIN_COLUMNS, in_language, width
     from ascendtune.core import language, log
     from ascendtune.core.files import require_place_for, write_json
     from ascendtune.core.terminal_text import safe
@@ -108,7 +107,7 @@ def profile(
             compared = {"against": comparison_as_plain(found, before)} if before is not None else {}
             print(json.dumps(content() | compared, indent=2, ensure_ascii=False))
             return
-        columns = width(sys.stdout) or _PLAIN_COLUMNS
+        columns = width(sys.stdout) or PLAIN_COLUMNS
         print(as_text(found, advice_for(found), columns))
         print("\n" + say("profile: {path}", path=safe(str(place))))
         for page in pages:

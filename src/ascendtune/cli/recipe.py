@@ -11,7 +11,7 @@ import typer
 
 from ascendtune.cli.complain import warn
 from ascendtune.cli.options import Overrides, RecipeFile
-from ascendtune.cli.terminal import width
+from ascendtune.cli.terminal import PLAIN_COLUMNS, width
 
 if TYPE_CHECKING:
     from ascendtune.data.spec import DatasetSpec, Task
@@ -75,7 +75,7 @@ def _data_report(recipe: Recipe) -> list[str]:
         prepared = prepare_data(recipe, model, progress.show)
     for message in prepared.warnings:
         warn(message)
-    return lines(prepared.report, width(sys.stdout) or 100)
+    return lines(prepared.report, width(sys.stdout) or PLAIN_COLUMNS)
 
 
 def _facts(recipe: Recipe) -> dict[str, str]:

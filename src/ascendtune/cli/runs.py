@@ -145,7 +145,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
 
 def _data(run: Path, reports: dict[str, Any] | None) -> list[str]:
     """The reports on training data and evaluation data."""
-    from ascendtune.cli.terminal import width
+    from ascendtune.cli.terminal import PLAIN_COLUMNS, width
     from ascendtune.data.report import DataReport, lines
 
     shown: list[str] = []
@@ -153,7 +153,7 @@ def _data(run: Path, reports: dict[str, Any] | None) -> list[str]:
         if report is None:
             continue
         try:
-            shown += ["", f"{name} data", *lines(DataReport.from_json(report), width(sys.stdout) or 100)]
+            shown += ["", f"{name} data", *lines(DataReport.from_json(report), width(sys.stdout) or PLAIN_COLUMNS)]
         except (AttributeError, KeyError, TypeError, ValueError):
             # It is JSON of another form.
             warn(f"data.json is damaged: {run / 'data.json'}")

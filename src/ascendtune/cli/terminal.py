@@ -15,6 +15,8 @@ from ascendtune.core.text_table import table_lines
 if TYPE_CHECKING:
     from ascendtune.check.finding import Finding
 
+PLAIN_COLUMNS = 100
+"""Of text that is laid out for a width, where it is piped."""
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36"}
 _CODES = {**_COLOURS, "bold": "1", "dim": "2"}
 

@@ -35,7 +35,7 @@ _TEXTS = ("model_type", *_ACTIVATIONS)
 _OBJECTS = ("rope_scaling", "rope_parameters", "id2label", "label2id", "text_config", "auto_map")
 _DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "auto")
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
-_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 # The config classes of these make head_dim from hidden_size and num_attention_heads where it is not given.
 _DIVIDING = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "gpt2", "gpt_neox", "phi", "phi3", "olmo", "olmo2")
 _DECODER_LAYER = re.compile(
@@ -143,7 +143,7 @@ def require_layers(config_path: Path, config: Mapping[str, Any], shapes: Mapping
         RecipeError: names the field and both numbers.
     """
     text = text_config(config)
-    key, layers = next(((key, text[key]) for key in _LAYERS if isinstance(text.get(key), int)), ("", 0))
+    key, layers = next(((key, text[key]) for key in LAYERS if isinstance(text.get(key), int)), ("", 0))
     numbers = {int(found[1]) for name in shapes if (found := _DECODER_LAYER.match(name))}
     extra = text.get("num_nextn_predict_layers")
     predicting = extra if isinstance(extra, int) else 0

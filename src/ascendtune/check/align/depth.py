@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.foreign_json import read_json_object
+from ascendtune.hub.model_config import LAYERS
 
 _NUMBERED = re.compile(r"(.*?)(?:^|\.)(0|[1-9][0-9]{0,5})\.")
 """The part of a name up to its first number: a list within a block (experts) has a second one."""
-_CONFIG_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
 
 def depth_of_names(parameters: Iterable[str]) -> int | None:
@@ -26,7 +26,7 @@ def depth_of_names(parameters: Iterable[str]) -> int | None:
 
 def depth_of_config(model_directory: Any) -> int | None:
     """As its config.json says; None where the model is not on this machine."""
-    found = (section.get(key) for section in sections_of_config(model_directory) for key in _CONFIG_KEYS)
+    found = (section.get(key) for section in sections_of_config(model_directory) for key in LAYERS)
     return next((each for each in found if type(each) is int and each > 0), None)
 
 

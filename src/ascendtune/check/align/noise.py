@@ -30,7 +30,7 @@ from ascendtune.check.align.curve import Curve, Floats
 from ascendtune.check.align.language import Sentence
 from ascendtune.check.align.pair import paired
 from ascendtune.check.align.side import Side
-from ascendtune.check.align.tensor_noise import ExtraNoise
+from ascendtune.check.align.tensor_noise import CERTAIN, ExtraNoise
 from ascendtune.core.errors import NoVerdict
 
 _BITS = {"bf16": 8, "fp16": 11, "fp32": 24}
@@ -38,8 +38,6 @@ _LAYERS = 32
 """Where the depth is not known."""
 _TOKENS = 100
 """Where the number of labelled tokens is not known: few, so that the tolerance is wide."""
-_CERTAIN = 4.0
-"""Standard deviations beyond which a difference is not taken for rounding: 1 in 16,000."""
 _SLOPES = {"sigmoid": 0.5, "hinge": 1.0, "kto": 0.5}
 """|f'| of losses of sums where policy and reference agree, as at the start; of KTO that of the ratio and of the KL."""
 _SUM_ROUNDINGS = 8
@@ -100,7 +98,7 @@ def expected_noise(reference: Side, candidate: Side) -> Noise:
 
     def limit(unit: float) -> float:
         sigma = unit * math.sqrt(4 * layers)
-        return _CERTAIN * sigma * share + sigma**2 + written
+        return CERTAIN * sigma * share + sigma**2 + written
 
     extra, bf16 = extra_noise(reference, candidate), max(unit, 2.0 ** -_BITS["bf16"])
     of_gradients = bf16 if extra.sends_bf16 else unit
@@ -116,7 +114,7 @@ def expected_noise(reference: Side, candidate: Side) -> Noise:
     )
     if groups is not None:
         basis = Sentence("expected", "{basis}, {groups} pairs or answers", {"basis": basis, "groups": groups})
-    grad_norm = _CERTAIN * of_gradients * math.sqrt(4 * layers)
+    grad_norm = CERTAIN * of_gradients * math.sqrt(4 * layers)
     if extra.after_update > 1:
         grad_norm *= _NORM_OF_DELTA_RULE
         # Who reads "aligned" must know how little that says here.

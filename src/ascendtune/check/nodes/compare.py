@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ascendtune.check.finding import Finding, Status, worst_first
+from ascendtune.check.finding import WORST_FIRST, Finding, Status, worst_first
 from ascendtune.check.nodes.answer import Answer
 from ascendtune.check.nodes.facts import REQUIRED
 from ascendtune.check.nodes.language import say
@@ -56,7 +56,7 @@ def compare(answers: Mapping[str, Answer]) -> Comparison:
     wrong = {name for name, values in found.items() if not differ(values) and say("ok") not in values.values()}
     first = next(iter(answers.values()))
     return Comparison(
-        tuple(sorted(differences, key=lambda each: _ORDER.index(each.status))),
+        tuple(sorted(differences, key=lambda each: WORST_FIRST.index(each.status))),
         tuple(each for each in first.findings if each.code in wrong and each.status != "ok"),
         sum(not differ(values) for values in facts.values()),
         sum(not differ(values) for values in found.values()),
@@ -68,9 +68,6 @@ def all_nodes(names: Collection[str]) -> str:
     if len(names) > 1:
         return say("all {count} nodes", count=len(names)) if len(names) > 2 else say("both nodes")
     return next(iter(names))
-
-
-_ORDER: tuple[Status, ...] = ("failure", "warning", "unknown", "ok")
 
 
 def _by_name(told: Mapping[str, Mapping[str, str]], missing: str) -> dict[str, dict[str, str]]:
@@ -100,5 +97,5 @@ def _check(code: str, values: Mapping[str, str], answers: Mapping[str, Answer]) 
     for node, each in found:
         if each.remedy:
             remedies.setdefault(values[node], each.remedy)
-    worst = min((each.status for _, each in found), key=_ORDER.index)
+    worst = min((each.status for _, each in found), key=WORST_FIRST.index)
     return Difference(code, worst, groups_of(values), is_fact=False, remedies=remedies)

@@ -17,11 +17,11 @@ import torch
 
 from ascendtune.core.log import warn
 from ascendtune.core.replaced import replaced
+from ascendtune.hub.adapter_files import PREFIX
 from ascendtune.train.attention.proof import layer_pattern
 from ascendtune.train.tuner.frozen_adapters import TRAINED
 from ascendtune.train.tuner.targets import linear_modules
 
-_PREFIX = "base_model.model."
 _WEIGHT = ".weight"
 
 
@@ -103,7 +103,7 @@ def unreadable_modules(tuned: Any) -> list[str]:
     kinds = {layer_pattern(name): name for name in sorted(tensors, reverse=True) if ".lora_" in name}
     with torch.device("cpu"):
         _, lost = _as_peft_reads(tuned, {name: _with_content(tensors[name]) for name in kinds.values()})
-    return sorted({name.removeprefix(_PREFIX).partition(".lora_")[0] for name in lost})
+    return sorted({name.removeprefix(PREFIX).partition(".lora_")[0] for name in lost})
 
 
 def _with_content(tensor: torch.Tensor) -> torch.Tensor:
@@ -125,7 +125,7 @@ def _write_tensors(tuned: Any, directory: Path) -> None:
     if lost:
         warn(
             f"PEFT makes something else of {len(lost)} weights of this adapter when it loads them, first "
-            f"{lost[0].removeprefix(_PREFIX)}: use `ascendtune merge`"
+            f"{lost[0].removeprefix(PREFIX)}: use `ascendtune merge`"
         )
 
 
@@ -144,9 +144,9 @@ def _as_peft_reads(tuned: Any, tensors: dict[str, Any]) -> tuple[dict[str, Any],
     for name, tensor in tensors.items():
         if ".lora_" not in name or is_read_as({name: tensor}, name):
             continue
-        inner = name.removeprefix(_PREFIX)
+        inner = name.removeprefix(PREFIX)
         in_files = revert_weight_conversion(tuned.get_base_model(), {inner: tensor.clone()})
-        written = {f"{_PREFIX}{key}": value.contiguous() for key, value in in_files.items()}
+        written = {f"{PREFIX}{key}": value.contiguous() for key, value in in_files.items()}
         if is_read_as(written, name):
             changed[name] = written
     kept = {name: tensor for name, tensor in tensors.items() if name not in changed}
