@@ -189,8 +189,7 @@ class _Trainer:
         from ascendtune.cli.align_repeat import error_in
         from ascendtune.core.rundir import RunDir
 
-        record = RunDir(run)
-        cause = record.read().get("exit_cause") if record.run_json.is_file() else None
+        cause = RunDir(run).read_if_any().get("exit_cause")
         if cause and cause.get("code") == "loss-not-finite":
             return False, str(cause.get("what"))
         if exit_code:
@@ -198,7 +197,7 @@ class _Trainer:
             return None, say("it could not be trained: {why}", why=why)
         side = replace(read_side(run), name=self.candidate.name)
         dumped = side.dump is not None and self.step in side.dump.files
-        if (record.last_step() or 0) < self.step and not dumped:
+        if (RunDir(run).last_step() or 0) < self.step and not dumped:
             return None, say("its training ended before step {step}", step=self.step)
         comparison = compare(self.reference, side, expected_noise(self.reference, side))
         return comparison.parted is None, verdict(comparison, self.reference, side)

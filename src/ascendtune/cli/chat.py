@@ -191,8 +191,7 @@ def _base_of(weights: Weights, named: str) -> str:
 
     if weights.adapter is not None:
         return str(weights.model)
-    run = RunDir(named)
-    trained = run.read().get("model_directory") if run.run_json.is_file() else None
+    trained = RunDir(named).read_if_any().get("model_directory")
     if not isinstance(trained, str):
         raise InputError(
             "this is neither a run nor an adapter, so it has no base model",

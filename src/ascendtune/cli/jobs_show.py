@@ -34,7 +34,7 @@ def _facts(job: Job) -> dict[str, Any]:
     from ascendtune.job.record import attempt_of, state_of
 
     run = RunDir(job.run_dir)
-    record = run.read() if run.run_json.is_file() else None
+    record = run.read_if_any() or None
     attempt = attempt_of(job, record) if record else None
     is_newest = record is not None and attempt is not None and attempt is record["attempts"][-1]
     last = run.last_metrics() if is_newest else None

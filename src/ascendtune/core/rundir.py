@@ -178,6 +178,10 @@ class RunDir:
         """Whether any step was recorded."""
         return self.metrics.is_file() and self.metrics.stat().st_size > 0
 
+    def read_if_any(self) -> dict[str, Any]:
+        """`read`; empty where there is no run.json."""
+        return self.read() if self.run_json.is_file() else {}
+
     def read(self) -> dict[str, Any]:
         """run.json.
 

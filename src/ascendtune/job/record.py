@@ -178,9 +178,8 @@ def _with_its_end(job: Job) -> Job:
 
 
 def _record_of(job: Job) -> dict[str, Any]:
-    run = RunDir(job.run_dir)
     try:
-        return run.read() if run.run_json.is_file() else {}
+        return RunDir(job.run_dir).read_if_any()
     except MachineError:
         # One damaged run must not hide the others.
         return {}

@@ -83,8 +83,7 @@ class Ending:
 
 def record_of(run_dir: Path) -> dict[str, Any] | None:
     """run.json, or None where the job keeps none."""
-    run = RunDir(run_dir)
-    return run.read() if run.run_json.is_file() else None
+    return RunDir(run_dir).read_if_any() or None
 
 
 def job_result(run_dir: Path, before: dict[str, Any] | None, ending: Ending, asked: signal.Signals | None) -> JobResult:

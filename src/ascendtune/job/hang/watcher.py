@@ -13,6 +13,7 @@ from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, CheckFailed
 from ascendtune.core.exit_cause import exit_cause
+from ascendtune.core.foreign_json import value_at
 from ascendtune.core.locks import file_lock
 from ascendtune.core.log import say, warn
 from ascendtune.core.procfs import Stat
@@ -44,9 +45,7 @@ class Ways:
 
 def has_hung(run_dir: Path) -> bool:
     """Whether the newest attempt was ended because it hung."""
-    run = RunDir(run_dir)
-    cause = run.read().get("exit_cause") if run.run_json.is_file() else None
-    return cause is not None and cause.get("kind") == "hang"
+    return bool(value_at(RunDir(run_dir).read_if_any(), "exit_cause", "kind") == "hang")
 
 
 class Watcher:

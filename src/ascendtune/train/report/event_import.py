@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
 from ascendtune.core.files import appearing, open_regular, walk, write_atomically, write_json
+from ascendtune.core.foreign_json import value_at
 from ascendtune.core.rundir import SCHEMA_VERSION, RunDir
 
 _PATTERN = "events.out.tfevents."
@@ -162,8 +163,7 @@ def write_run(found: ImportedRun, target: Path) -> RunDir:
             _write(RunDir(unfinished), found, source)
     else:
         run = RunDir(target)
-        before = run.read().get("imported") if run.run_json.is_file() else None
-        if not isinstance(before, dict) or before.get("from") != source:
+        if value_at(run.read_if_any(), "imported", "from") != source:
             raise InputError(
                 "the directory exists, and was not imported from these events",
                 code="path-exists",
