@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import gzip
 import json
 import shlex
 import sys
+import zlib
 from collections.abc import Iterator
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from ascendtune.core.errors import InputError
 from ascendtune.core.files import is_endless, walk
@@ -22,7 +26,8 @@ _LONGEST_LINE = 1 << 16
 _TO_NEWLINES = bytes.maketrans(b"\r", b"\n")
 """Progress bars end their lines with \\r."""
 
-_WRAPPED = b'{"log":"'
+_GZIP, _GZIP_SUFFIX = b"\x1f\x8b", ".gz"
+_WRAPPED = b'{"log":"', b'{"log": "'
 
 _SIMPLIFIED = "gb2312"
 """GBK's characters of two bytes above 127, nearly all that are written. The others' second byte may be a letter: a
@@ -57,12 +62,12 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
         if name != STDIN and is_endless(Path(name)):
             remedy = f"give a log file; or its text: head -c 1G '{name}' | ascendtune explain -"
             raise InputError("a pipe or a device, not a log", code="not-a-log", remedy=remedy, where=name)
-        with sys.stdin.buffer if name == STDIN else Path(name).open("rb") as file:
+        with _decompressed(sys.stdin.buffer if name == STDIN else Path(name).open("rb")) as file:
             if start:
                 file.seek(start)
             is_first, has_crlf, wide = True, False, None
             block = rest = b""
-            while new := file.read(BLOCK_BYTES):
+            while new := _piece_of(file):
                 if is_first and new.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                     # PowerShell's redirection.
                     wide = codecs.getincrementaldecoder("utf-16")(errors="replace")
@@ -98,6 +103,22 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
             remedy=run_suggestion(Path(name), usual) if isinstance(error, FileNotFoundError) else usual,
             where=name,
         ) from error
+
+
+def _decompressed(file: BinaryIO) -> BufferedIOBase:
+    """The file; of one that gzip compressed, such as a log that was rotated, what it holds."""
+    opened = cast(BufferedReader, file)
+    return gzip.GzipFile(fileobj=opened) if opened.peek(len(_GZIP)).startswith(_GZIP) else opened
+
+
+def _piece_of(file: BufferedIOBase) -> bytes:
+    """The next bytes; of a compressed log that is cut off, or damaged within, those before that place."""
+    if not isinstance(file, gzip.GzipFile):
+        return file.read(BLOCK_BYTES)
+    try:
+        return file.read1(BLOCK_BYTES)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        return b""
 
 
 def _unwrapped(block: bytes) -> bytes:
@@ -154,7 +175,8 @@ def logs_in(directory: Path) -> list[str]:
         if place == directory:
             runs = sorted(place / name for name in directories if _is_run(place / name))
         entries += len(directories) + len(names)
-        logs = [path for name in names if name.endswith(_SUFFIXES) and (path := place / name).is_file()]
+        logs = [place / name for name in names if name.removesuffix(_GZIP_SUFFIX).endswith(_SUFFIXES)]
+        logs = [path for path in logs if path.is_file()]
         found += logs
         size += sum(size_of(path) for path in logs)
         if entries > _MOST_ENTRIES or len(found) > _MOST_LOGS or size > _MOST_BYTES:
@@ -195,12 +217,9 @@ def _require_text(block: bytes, name: str) -> None:
     sample = block[-_SAMPLE:].replace(b"\0", b"")
     if len(sample.translate(None, _CONTROL)) >= len(sample) * _LEAST_TEXT:
         return
-    is_gzip = block.startswith(b"\x1f\x8b")
     raise InputError(
-        "not a log: the file is compressed" if is_gzip else "not a log: the file is not text",
+        "not a log: the file is not text",
         code="not-a-log",
-        remedy=f"zcat '{name}' | ascendtune explain -"
-        if is_gzip
-        else "give a log file, a run directory, or - for stdin",
+        remedy="give a log file, a run directory, or - for stdin",
         where=name,
     )

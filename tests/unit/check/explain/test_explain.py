@@ -359,6 +359,18 @@ def test_what_is_no_text_is_no_log(tmp_path: Path) -> None:
     assert caught.value.code == "not-a-log"
 
 
+@pytest.mark.parametrize("kept", [1.0, 0.9])
+def test_compressed_log_is_read_also_where_it_is_cut_off(tmp_path: Path, kept: float) -> None:
+    steps = "".join(f"step {step} loss {step / 7}\n" for step in range(9000))
+    packed = gzip.compress(f"OSError: [Errno 28] No space left on device: '/moon/7'\n{steps}".encode())
+    (tmp_path / "rank_3.log.gz").write_bytes(packed[: int(kept * len(packed))])
+
+    scan = explain([str(tmp_path)]).scans[0]
+
+    assert scan.rank == 3 and scan.lines >= 8000 * kept
+    assert [event.hit.entry.id for event in scan.events if "No space" in event.text]
+
+
 def test_a_log_that_was_cut_while_it_was_written_is_text(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_bytes(b"\0" * 300_000 + b"ModuleNotFoundError: No module named 'deepspeed'\n")
