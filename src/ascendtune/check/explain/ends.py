@@ -51,7 +51,8 @@ class Ends:
             return True
         process = _process_of(event)
         went_on = is_of_thread(event) or self._waited.get(process, 0) > event.last
-        return went_on and any(_process_of(failure) != process for failure in self._failures)
+        others = [failure for failure in self._failures if _process_of(failure) != process]
+        return bool(others) and (went_on or any(map(_says_why, others)))
 
     def later(self, event: Event) -> Event | None:
         """The last exception of the program after `event`, which was only logged; None where it does not say why.

@@ -246,3 +246,11 @@ def test_exception_without_the_rank_that_torch_puts_before_it_was_caught(explain
     assert "moon" not in explained(caught + losses + _prefixed(0, _LOST)).headline()
     assert "moon" in explained(caught + _prefixed(0, _LOST)).headline()
     assert "moon" in explained(caught + losses + _LOST).headline()
+
+
+def test_exception_of_another_rank_goes_before_what_a_rank_logged_last(explained: Explained) -> None:
+    """Its log may be cut off there."""
+    logged = "step 7 loss 2.5\nERROR - HTTPSConnectionPool(host='moon', port=443): Read timed out.\n"
+
+    assert explained(rank_1=logged, rank_2=_SHAPES).verdict.rank == 2
+    assert explained(rank_1=logged, rank_2="step 7 loss 2.5\n").verdict.rank == 1
