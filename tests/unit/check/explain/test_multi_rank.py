@@ -332,3 +332,16 @@ def test_rank_that_torchrun_saw_fail_first_is_the_lost_one(explained: Callable[.
     explanation = explained(_GONE.format(rank=0) + _CLOSED + _SUMMARY.format(rank=1, code=7))
 
     assert explanation.headline().startswith("rank 1 ended with exit code 7: 1 other rank lost the connection")
+
+
+def test_rank_that_never_joined_is_named_where_the_others_waited_for_its_address(
+    explained: Callable[..., Explanation],
+) -> None:
+    waited = "".join(
+        f"[default{rank}]:[rank{rank}]: torch.distributed.DistStoreError: wait timeout after 7000ms, keys: /7//cpu/0\n"
+        for rank in (0, 2, 3)
+    )
+
+    explanation = explained(f"[default1]:Map (num_proc=8):  43%|####3     | 215/500 [17:10<22:45]\n{waited}")
+
+    assert explanation.headline().startswith("rank 1 did not join while preparing data: 3 other ranks waited")
