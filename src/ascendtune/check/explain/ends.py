@@ -52,7 +52,8 @@ class Ends:
         process = _process_of(event)
         went_on = is_of_thread(event) or self._waited.get(process, 0) > event.last
         others = [failure for failure in self._failures if _process_of(failure) != process]
-        return bool(others) and (went_on or any(map(_says_why, others)))
+        ended = [failure for failure in others if failure.is_raised and _says_why(failure)]
+        return bool(others) and (went_on or (bool(ended) and not event.weak))
 
     def later(self, event: Event) -> Event | None:
         """The last exception of the program after `event`, which was only logged; None where it does not say why.

@@ -79,7 +79,9 @@ class Matcher:
                 whole = [word for part in parts for word in _WORD.findall(part)[1:-1]]
                 inner = [word for word in whole if len(word) >= _TELLING and word not in _UNTELLING]
                 tried = max(inner or words, key=_narrows)
-                rare = tried if tried not in _COMMON else max(words, key=_is_rare)
+                # Lines that differ in digits only are worth the same.
+                rare = max(filter(bytes.isalpha, inner or words), key=_narrows, default=tried)
+                rare = rare if rare not in _COMMON else max(words, key=_is_rare)
                 chunk = _chunk(parts)
                 if chunk.strip() == rare and any(map(_DIGITS.search, parts)):
                     numbered.add(rare)

@@ -9,7 +9,7 @@ import shlex
 import sys
 import zlib
 from collections.abc import Iterator
-from io import BufferedIOBase, BufferedReader
+from io import BufferedIOBase, BufferedReader, RawIOBase
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -107,7 +107,7 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
 
 def _decompressed(file: BinaryIO) -> BufferedIOBase:
     """The file; of one that gzip compressed, such as a log that was rotated, what it holds."""
-    opened = cast(BufferedReader, file)
+    opened = BufferedReader(cast(RawIOBase, file))
     return gzip.GzipFile(fileobj=opened) if opened.peek(len(_GZIP)).startswith(_GZIP) else opened
 
 
