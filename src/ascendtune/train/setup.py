@@ -92,7 +92,11 @@ def set_up(
         reference_attention = attention_of_reference(recipe, reference_directory, device)
         padding_free = padding_free and may_isolate(recipe, reference_attention, is_main=strategy.is_main)
         masked = masked or reference_attention.is_own
-    padding_free = _agreed_padding_free(padding_free, strategy)
+    # A rank with a plan of its own would train on other rows.
+    is_shared = strategy.agree(padding_free)
+    if padding_free and not is_shared and strategy.is_main:
+        warn("rows are padded: attention keeps documents apart on this rank, and not on every other one")
+    padding_free = is_shared
     batches, held_out = _make_batches(recipe, strategy, prepared, record, padding_free=padding_free, masked=masked)
     model_checks.warn_of_long_rows(setup.config, int(batches.dataset.lengths.max()))
     schedule = _make_schedule(recipe, batches.plan)
@@ -158,14 +162,6 @@ def set_up(
         stop=stop, recorder=recorder,
         model=setup.tuned, tokenizer=setup.tokenizer, export_dtype=dtype,
     )  # fmt: skip
-
-
-def _agreed_padding_free(padding_free: bool, strategy: Strategy) -> bool:
-    """Whether every rank goes without padding: a rank with a plan of its own would train on other rows."""
-    answers = strategy.gather("apart" if padding_free else "padded")
-    if padding_free and "padded" in answers and strategy.is_main:
-        warn(f"rows are padded: attention keeps documents apart on rank 0, and not on rank {answers.index('padded')}")
-    return "padded" not in answers
 
 
 def _make_batches(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -22,6 +23,7 @@ from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.prepare import prepare_run
 from ascendtune.train.setup import set_up
+from ascendtune.train.strategy import fsdp
 from ascendtune.train.strategy.fsdp import FsdpStrategy, _give_zeros_to_unused, blocks_of
 from ascendtune.train.supervision import Phases
 from families.measure import write_model
@@ -51,6 +53,14 @@ def test_two_ranks_are_one(train: Train, train_on_ranks: Train, section: Any, ch
     together = train_on_ranks(2, optim=SHORT, batch=batch, parallel={**FSDP, "fsdp": section}, **changes)
     assert together.run.read()["resolved"]["strategy"] == {"name": "fsdp", "reason": "as asked"}
     assert_same(together, train(optim=SHORT, batch={"per_device": 4}, **changes))
+
+
+def test_devices_with_unequal_memory_reduce_gradients_as_often(
+    train: Train, train_on_ranks: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fsdp, "reduces_once", lambda *_, **__: os.environ.get("RANK") == "0")
+    together = train_on_ranks(2, optim=SHORT, batch={"per_device": 1, "accumulate": 2}, parallel=FSDP)
+    assert_same(together, train(optim=SHORT, batch={"per_device": 4}))
 
 
 def test_fsdp_on_one_rank_gives_the_curve_of_one_device(train: Train, train_on_ranks: Train) -> None:

@@ -52,6 +52,9 @@ class _Fsdp(FsdpStrategy):
         Strategy.__init__(self, setting.device)
         self.recipe, self.world_size, self.shards = setting.recipe, setting.ranks, setting.shards
 
+    def agree(self, answer: bool) -> bool:
+        return answer
+
     def _mesh(self) -> DeviceMesh:
         # It reads the numbers of its ranks.
         with unset_fake_temporarily():

@@ -182,6 +182,10 @@ class Strategy:
         """The `text` of each rank, in the order of ranks."""
         return [text]
 
+    def agree(self, answer: bool) -> bool:
+        """Whether the `answer` of every rank is yes."""
+        return "no" not in self.gather("yes" if answer else "no")
+
     def sum_on_device(self, values: list[torch.Tensor | float]) -> torch.Tensor:
         """(values,) on the device: sums over ranks of scalars, () each; fp64 where the device has it, else fp32."""
         return self.all_reduce(stack_scalars(values, self.device))

@@ -65,7 +65,8 @@ class FsdpStrategy(GroupStrategy):
     def shard(
         self, root: RootModule, precision: Precision, fill: Callable[[nn.Module], None] = nothing_deferred
     ) -> None:
-        self.reduces_once = reduces_once(root, self.recipe, self.device, shards=self.shards)
+        # One for all ranks, whose devices may have unequal memory: they reduce gradients as often.
+        self.reduces_once = self.agree(reduces_once(root, self.recipe, self.device, shards=self.shards))
         if self.reduces_once:
             self.reason += "; gradients are reduced once a step"
         options: dict[str, Any] = {
