@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.strategy.choose import resolve_auto
+from ascendtune.train.strategy.choose import make_strategy, resolve_auto
 
 # The tiny model has 125,504 parameters (32,832 of them outside its two blocks), 16 bytes each in fp32 with AdamW.
 FITS, DIVIDED, TOO_SMALL = 16 * 125_504 / 0.7 + 2, 16 * 125_504 / 0.7 - 2, 1_000_000
@@ -61,3 +62,16 @@ def test_one_device_and_one_host_need_no_division(recipe: Callable[..., Recipe],
 def test_adafactor_is_not_divided(recipe: Callable[..., Recipe], strategy: str) -> None:
     with pytest.raises(RecipeError, match="Adafactor keeps means over rows and columns"):
         recipe(optim={"optimizer": "adafactor"}, parallel={"strategy": strategy})
+
+
+def test_devices_for_which_auto_is_another_strategy_are_refused(
+    recipe: Callable[..., Recipe], on_ranks: Callable[..., None], tiny_model: Path
+) -> None:
+    """A rank of ddp would wait in sums that one of fsdp never makes, until the time-out."""
+
+    def start() -> None:
+        with pytest.raises(MachineError, match="auto is ddp on rank 0 and fsdp.* on rank 1") as caught:
+            make_strategy(recipe(), Accelerator(FITS if os.environ["RANK"] == "0" else DIVIDED), tiny_model)
+        assert caught.value.code == "strategies-differ"
+
+    on_ranks(2, start)

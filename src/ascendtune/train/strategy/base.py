@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from ascendtune.core.errors import MachineError
 from ascendtune.core.threads import left_behind
 from ascendtune.machine.peers import init_method, require_own_peers
 from ascendtune.machine.torch_backend.device import Device
@@ -250,6 +251,19 @@ class GroupStrategy(Strategy):
             dist.init_process_group(both, store=dist.HashStore(), rank=0, world_size=1, device_id=bound)
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
+        self._require_one_strategy()
+
+    def _require_one_strategy(self) -> None:
+        """Raise where `auto` came to different strategies: ranks would wait in collectives that others never call."""
+        chosen = self.gather(self.name + ", fsdp.offload: true" * self.recipe.parallel.fsdp.offload)
+        other = next((rank for rank, each in enumerate(chosen) if each != chosen[0]), None)
+        if other is not None:
+            raise MachineError(
+                f"parallel.strategy: auto is {chosen[0]} on rank 0 and {chosen[other]} on rank {other}: their devices "
+                "have unequal memory",
+                code="strategies-differ",
+                remedy="set parallel.strategy: fsdp, with parallel.fsdp.offload where one of them needs it",
+            )
 
     def gather(self, text: str) -> list[str]:
         texts: list[str | None] = [None] * self.world_size
