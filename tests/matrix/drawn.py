@@ -174,7 +174,10 @@ def _restarted(drawn: Drawn, whole: Outcome, restart: Restart) -> str:
             "name": f"{values['name']}-{restart.ended_by}",
         }
         attempt(values, drawn.ranks, ended_by=restart.ended_by, ended_after=restart.after * whole.seconds)
-        if not RunDir(values["run_dir"].format(name=values["name"])).checkpoint_steps():
+        ended = RunDir(values["run_dir"].format(name=values["name"]))
+        if ended.read()["state"] == "finished":
+            return ""
+        if not ended.checkpoint_steps():
             # It begins anew, with steps as large as its own batch and ranks make them.
             restart = replace(restart, ranks=drawn.ranks, changes={})
     else:
