@@ -24,7 +24,7 @@ from ascendtune.check.align.curve import Floats
 from ascendtune.check.align.dump import Tensor
 
 CERTAIN = 4.0
-"""Standard deviations beyond which a difference is not taken for rounding: 1 in 16,000."""
+"""Standard deviations beyond which a difference is not taken for rounding."""
 _OF_NORM = 0.25
 """Share of a gradient's limit that its norm has."""
 UNIT_FP32 = 2.0**-24

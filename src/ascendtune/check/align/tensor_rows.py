@@ -164,7 +164,7 @@ def rows_of(
             apart = _measured(reference, candidate, pairs)
             if phase in ("forward", "backward") and usual:
                 _forgive_order(apart, pairs, most, usual[0][0])
-            if phase == "gradient" and not is_routed:
+            if phase == "gradient" and not is_routed and extra.after_update == 1:
                 apart, most = with_norms(pairs, apart, most)
             rows += _rows(step, rank, [*found], pairs, apart, most)
     return rows
