@@ -78,7 +78,10 @@ def _refined(finding: Finding, dumps: DumpComparison) -> Finding:
     if stage in dumps.agreeing and finding.status in ("ok", "unknown"):
         is_one = len(dumps.steps) == 1
         said = say(
-            "dumped tensors of step {first} agree" if is_one else "dumped tensors of steps {first} to {last} agree",
+            "dumped tensors of step {first} agree"
+            if is_one
+            else "dumped tensors of {count} steps ({first} to {last}) agree",
+            count=len(dumps.steps),
             first=dumps.steps[0],
             last=dumps.steps[-1],
         )

@@ -214,3 +214,10 @@ def test_rows_in_another_order_are_not_blamed_for_a_loss_that_parts() -> None:
     found = compare(one, other, noise, DumpComparison(steps=(1,), obstacle=order, compared=1))
     assert found.parted is not None and (found.parted.code, found.step) == ("update", 8)
     assert "another order" in next(each.measured for each in found.findings if each.code == "data")
+
+
+def test_steps_between_those_that_were_dumped_do_not_count_as_compared() -> None:
+    sides = side("gpu", [1e-3] * 3), side("npu", [1e-3] * 3)
+    dumps = DumpComparison(steps=(1, 2, 3, 10), agreeing=frozenset({"forward"}), compared=4)
+    [found] = [each for each in compare(*sides, expected_noise(*sides), dumps).findings if each.code == "forward"]
+    assert found.status == "ok" and found.measured.endswith("dumped tensors of 4 steps (1 to 10) agree")
