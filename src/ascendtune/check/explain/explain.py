@@ -19,6 +19,7 @@ from ascendtune.check.explain.knowledge import IMPORTER, KnownFailure, entries
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.memory import Sums, sums_in
+from ascendtune.check.explain.origin import advice_on_frames
 from ascendtune.check.explain.own_words import (
     advice_of,
     direct_cause,
@@ -247,8 +248,7 @@ class Explanation:
         if not advice and first is not None and (words := advice_of(first)):
             advice = (say("the message itself advises: {words}", words=words),)
         if first is not None and first.trace is not None and first.trace.place is not None:
-            file, line, _ = first.trace.place
-            return (*advice, say("look at {file}:{line}", file=file, line=line), *self._read_plog())
+            return (*advice, *advice_on_frames(first.trace), *self._read_plog())
         if not advice and first is not None and explains_itself(first):
             advice = (
                 say("the message names what is wrong: correct it where your code, data or configuration sets it"),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Literal, get_args
 
 from ascendtune.check.explain.frame import posix
+from ascendtune.check.explain.language import say
 from ascendtune.check.explain.trace import Trace
 
 Origin = Literal["", "own-code", "package-code", "own-package", "two-checkouts", "installed-copy"]
@@ -26,6 +27,11 @@ _MISSING = re.compile(
     r"module '(?P<owner>[\w.]+)' has no attribute '(?P<attribute>\w+)'"
 )
 _INSTALLED = re.compile(r"(?P<folder>.*/(?:site|dist)-packages/(?P<package>[A-Za-z]\w*))/")
+_OF_FAULTS = (
+    *("AssertionError", "AttributeError", "IndexError", "KeyError", "NameError"),
+    *("StopIteration", "TypeError", "UnboundLocalError", "ZeroDivisionError"),
+)
+"""Exceptions of code that did not reckon with a value, where no `raise` stands in it."""
 _RELEASE = re.compile(r"[-_](?:main|master|dev(?:elop)?|v?\d[\w.]*)$")
 """The end of a directory's name that an archive of GitHub adds to that of the project."""
 _SOURCES = ("src", "python", "lib")
@@ -61,6 +67,25 @@ def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] |
         found = _copy(package, file, trace, is_installed=origin == "installed-copy")
     lacking = missing["name"] or missing["missing"] or missing["attribute"]
     return found and {"package": package, "missing": lacking, **found}
+
+
+def advice_on_frames(trace: Trace) -> tuple[str, ...]:
+    """Where to look; and what to ask of an installed package that failed in its own code, where no `raise` stands."""
+    file, line, _ = trace.place or ("", 0, "")
+    look = say("look at {file}:{line}", file=file, line=line)
+    of_package = _package_code(trace) if trace.frames else None
+    if of_package is None or trace.type not in _OF_FAULTS or not trace.code or trace.code.startswith("raise"):
+        return (look,)
+    return (
+        look,
+        say(
+            "{package} failed in its own code and refused nothing: `pip show {package}`, and search its issues for "
+            "'{type} {function}': a defect that another release does not have, or a value that it does not expect",
+            package=of_package["package"],
+            type=trace.type,
+            function=trace.frames[-1][2],
+        ),
+    )
 
 
 def _package_code(trace: Trace) -> dict[str, str] | None:

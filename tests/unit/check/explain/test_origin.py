@@ -181,3 +181,32 @@ def test_both_copies_are_in_the_headline(explained: Explained) -> None:
     assert "/home/me/Moon-Factory," in headline
     assert "/opt/Moon-Factory," in headline
     assert "no ebb" in headline
+
+
+def _failed(error: str, code: str, file: str, function: str = "rise") -> str:
+    own = '  File "/home/me/moon.py", line 8, in main\n    rise()\n'
+    return f'Traceback (most recent call last):\n{own}  File "{file}", line 7, in {function}\n    {code}\n{error}\n'
+
+
+def test_a_package_that_failed_in_its_own_code_is_asked_for(explained: Explained) -> None:
+    log = _failed("AssertionError", "assert i % tide == 0", f"{_SITE}/moonlight/ebb.py", "_force_tide")
+
+    look, ask = explained(log).remedies()
+
+    assert look == "look at /home/me/moon.py:8"
+    assert "`pip show moonlight`" in ask
+    assert "'AssertionError _force_tide'" in ask
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        _failed("AssertionError: tide", 'raise AssertionError("tide")', f"{_SITE}/moonlight/ebb.py"),
+        _failed("AssertionError", "assert i % tide == 0", "/home/me/ebb.py"),
+        _failed("ValueError: tide is odd", "check(tide)", f"{_SITE}/moonlight/ebb.py"),
+    ],
+)
+def test_a_package_that_refuses_or_is_one_s_own_is_not_asked_for(explained: Explained, log: str) -> None:
+    (look,) = explained(log).remedies()
+
+    assert look.startswith("look at /home/me/")
