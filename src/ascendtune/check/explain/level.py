@@ -7,7 +7,7 @@ import re
 _ERROR = re.compile(
     r"(?:^|[\s\[|(])(?:ERROR(?! \| stderr \|)|CRITICAL|FATAL)(?=[\s\]|:)])|\[(?:error|fatal)\]|\bNCCL WARN\b|"
     r"^E20\d{6} |:\d+\)?: (?:fatal )?error: |^(?:[Ee]rror|fatal|Exception): |^\[?[EF](?:\d{4})?\d{3,4} \d\d:\d\d:\d\d|"
-    r"\blevel\W{1,4}(?:error|fatal|critical)\b|"
+    r"\blevel\W{1,4}(?i:error|fatal|critical)\b|"
     r"\d\d:\d\d(?:[.,]\d+)?\]? (?:error|fatal) |^CMake Error\b|\berror\[E\d+\]: |"
     r"^\W*E[A-Z1-9]\d{4}: |^[a-z][\w.-]*: (?:fatal )?error: |"
     r"^[a-z]\w+: error (?:load|read|open|pars)ing |"
@@ -35,14 +35,15 @@ _WARNING = re.compile(
     r"(?<!NCCL )(?<!error:)\bWARN(?:ING)?\b(?!! lib[\w.]+ not found)|"
     r"^\W*\[?W(?:(?:\d{4})?\d{4} |\d{3} \d\d:)|"
     r"^\[W (?!\S+ compiler_depend\S+ Warning: NPU warning, error code)|\bwarnings\.warn\(|\[[WD]\] |"
-    r"\d: W (?:tensorflow|external)/|"
+    r"\d: W (?:tensorflow|external)/|\blevel\W{1,4}(?i:warn(?:ing)?)\b|"
     r"\b[Ii]gnor(?:e|ed|ing)\b(?! the above)|\b[Ss]kipp(?:ed|ing)\b|\b[Ff]all(?:ing)? ?back\b|"
     r"\bcontinuing (?:with(?:out)?|anyway)|, using (?:the|a) \w+|\bnot (?:reported|shown|logged)$",
     re.ASCII,
 )
 _INFO = re.compile(
     r"^\W{0,3}\[?I(?:(?:\d{4})?\d{4} |\d{3} \d\d:)|\[INFO\]|\bNCCL INFO\b|^INFO:|\[I\] |"
-    r"(?:^|[\s\[|])(?:INFO(?! \| stdout \|)|DEBUG)(?=[\s\]|:])"
+    r"(?:^|[\s\[|])(?:INFO(?! \| stdout \|)|DEBUG)(?=[\s\]|:])|"
+    r"\blevel\W{1,4}(?i:info|debug)\b(?!.*\baborting \w+ request)"  # Ollama gives a request up
 )
 _ASIDE = re.compile(
     r"(?=.*\\(?:\(.*\\\)|times\s|frac\{|boxed\{))|"  # LaTeX: what a model wrote

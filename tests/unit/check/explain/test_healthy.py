@@ -385,3 +385,33 @@ def test_tests_that_passed_are_no_failure_whatever_they_printed(
     printed = "test_moon.py::test_names[tide] ERROR: the moon was lost at 7 o'clock\nPASSED\n"
 
     assert explained(f"{printed}{end}\n").is_healthy is is_healthy
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'time="2026-07-07T07:07:07.777Z" level=info msg="skip loading plugin" error="aufs is not supported (modprobe '
+        'aufs failed: exit status 1 \\"modprobe: FATAL: Module aufs not found in directory /lib\\n\\"): skip"',
+        'time="2026-07-07T07:07:07.777Z" level=info msg="trying next host" error="failed to do request: Head '
+        '\\"http://127.0.0.1:7000/v2/moon\\": dial tcp 127.0.0.1:7000: connect: connection refused"',
+        '{"level":"info","msg":"retrying","error":"dial tcp 10.0.0.7:7777: connect: connection refused"}',
+        '{"level":"warn","msg":"retrying","error":"dial tcp 10.0.0.7:7777: connect: connection refused"}',
+    ],
+)
+def test_what_a_service_logs_below_the_level_of_errors_is_no_failure(
+    explained: Callable[..., Explanation], line: str
+) -> None:
+    assert explained(f'{line}\ntime="2026-07-07T07:07:08.777Z" level=info msg="moon is up"\n').is_healthy
+
+
+def test_news_of_a_service_are_not_its_last_words(explained: Callable[..., Explanation]) -> None:
+    line = 'time=2026-07-07T07:07:07.777 level=INFO msg="failure during GPU discovery" error="tide failed"'
+
+    assert explained(f"{line}\n").is_healthy
+
+
+def test_the_level_of_errors_is_known_in_any_case(explained: Callable[..., Explanation]) -> None:
+    line = 'time=2026-07-07T07:07:07.777 level={} source=moon.go:7 msg="tide did not come" error="moon"\n'
+
+    for level in ("ERROR", "error", "FATAL"):
+        assert not explained(line.format(level)).is_healthy
