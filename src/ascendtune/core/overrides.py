@@ -18,7 +18,7 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
     """Set `a.b=c` words in place; the value is read as YAML.
 
     Raises:
-        RecipeError: a word without `=`, or a path through something that is not a section.
+        RecipeError: a word without `=` or value, or a path through something that is not a section.
     """
     for word in overrides:
         dotted, equals, text = word.partition("=")
@@ -28,6 +28,14 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> None:
                 "not an override: '=' or a key is missing",
                 code="invalid-override",
                 remedy="write it as key=value, e.g. optim.learning_rate=1e-4",
+                where=where,
+            )
+        if not text.strip():
+            # A shell variable that is not set; the key's default would be taken in silence.
+            raise RecipeError(
+                f"'{dotted}' has no value",
+                code="invalid-override",
+                remedy=f"give one, or {dotted}=null for none",
                 where=where,
             )
         value = parse_value(text, where)

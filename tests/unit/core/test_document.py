@@ -200,6 +200,13 @@ def test_an_override_that_leads_nowhere_says_where_it_ends(word: str, said: str)
     assert caught.value.code == "override-path-missing" and said in caught.value.what
 
 
+@pytest.mark.parametrize("word", ["optim.learning_rate=", "optim.learning_rate= "])
+def test_override_of_a_shell_variable_that_is_not_set_is_refused(word: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        apply_overrides(Document({}, "r.yaml"), [word])
+    assert caught.value.what == "'optim.learning_rate' has no value" and "null for none" in caught.value.remedy
+
+
 def test_the_home_directory_of_an_unknown_user_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         expanded("~nosuchuser/model")
