@@ -145,7 +145,7 @@ def _local_path_meant(name: str) -> str:
     if nearest := closest_path(Path(name)):
         return f"did you mean the path '{nearest}'? If not: "
     # Most models on hubs are OWNER/NAME.
-    return "" if "/" in name else "if it is a path: it starts at the working directory, not at the recipe; else: "
+    return "" if "/" in name else "if it is a path: it starts at the working directory; else: "
 
 
 def _download_from_hub(

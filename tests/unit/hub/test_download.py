@@ -221,7 +221,7 @@ def test_a_hub_that_cannot_be_reached_is_a_fault_of_the_machine(tmp_path: Path) 
     [
         ("base-model", "did you mean the path 'experiments/first/base-model'? If not: unset HF_HUB_OFFLINE"),
         ("first/base-model", "did you mean the path 'experiments/first/base-model'? If not: unset HF_HUB_OFFLINE"),
-        ("other", "if it is a path: it starts at the working directory, not at the recipe; else: unset HF_HUB_OFFLINE"),
+        ("other", "if it is a path: it starts at the working directory; else: unset HF_HUB_OFFLINE"),
         ("owner/none", "unset HF_HUB_OFFLINE"),
         ("hf:first/base-model", "unset HF_HUB_OFFLINE"),
     ],
