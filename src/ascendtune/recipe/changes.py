@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ascendtune.core.errors import InputError, RecipeError
+from ascendtune.core.files import expanded
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.recipe.recipe import Recipe
 
 # Keys that decide which weights and which optimizer state exist: a checkpoint cannot be loaded under others.
 _FIXED = (
-    "model.path",
     "model.init",
     "model.quantization",
     "model.double_quantization",
@@ -100,6 +100,9 @@ def require_same_recipe(run: RunDir, recipe: Recipe, consent: Consent) -> None:
     """Raise where `recipe` differs from that of the run in what changes the training."""
     before = leaves_of(Recipe.load(run.recipe).model_dump(mode="json"))
     after = leaves_of(recipe.model_dump(mode="json"))
+    if run.read().get("model_directory") == str(expanded(recipe.model.path).resolve()):
+        # The same directory, written otherwise or seen from another one.
+        after["model.path"] = before["model.path"]
     if fixed := [key for key in _FIXED if before.get(key) != after.get(key)]:
         raise RecipeError(
             f"{fixed[0]} cannot change within a run ({_word(before.get(fixed[0]))} -> {_word(after.get(fixed[0]))}): "

@@ -55,15 +55,28 @@ def test_allowing_one_key_allows_no_other(tmp_path: Path) -> None:
             require_same_recipe(run, changed, Consent(allowed))
 
 
-@pytest.mark.parametrize("key", ["method.tuner", "optim.optimizer", "model.path"])
+@pytest.mark.parametrize("key", ["method.tuner", "optim.optimizer", "model.init"])
 def test_keys_that_decide_checkpoint_content_cannot_change(tmp_path: Path, key: str) -> None:
     run = RunDir(tmp_path)
     run.create(_recipe("a.jsonl").to_yaml(), {}, {})
     section, _, name = key.partition(".")
-    value = {"method.tuner": "freeze", "optim.optimizer": "sgd", "model.path": "n"}[key]
+    value = {"method.tuner": "freeze", "optim.optimizer": "sgd", "model.init": "random"}[key]
+    changed = _recipe("a.jsonl", **{section: {name: value, **({"path": "m"} if section == "model" else {})}})
     with pytest.raises(RecipeError) as caught:
-        require_same_recipe(run, _recipe("a.jsonl", **{section: {name: value}}), Consent([key, section]))
+        require_same_recipe(run, changed, Consent([key, section]))
     assert caught.value.code == "recipe-changed"
+
+
+def test_model_may_be_written_otherwise_and_moved_with_consent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = RunDir(tmp_path / "run")
+    run.create(_recipe("a.jsonl").to_yaml(), {}, {"model_directory": str(tmp_path / "m")})
+    require_same_recipe(run, _recipe("a.jsonl", model={"path": str(tmp_path / "m")}), Consent())
+    moved = _recipe("a.jsonl", model={"path": "moved"})
+    with pytest.raises(RecipeError, match=r"model\.path: m -> moved") as caught:
+        require_same_recipe(run, moved, Consent())
+    assert "--allow-change model.path" in caught.value.remedy
+    require_same_recipe(run, moved, Consent(["model.path"]))
 
 
 @pytest.mark.parametrize("allowed", [["data"], ["data.train"], ["seed", "data.max_length"]])
