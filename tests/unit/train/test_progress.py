@@ -21,7 +21,8 @@ import pytest
 
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.report.callback import RunFacts
-from ascendtune.train.report.progress import Progress, ProgressDisplay, show_summary, sparkline, wrapped_pieces
+from ascendtune.train.report.progress import ProgressDisplay, show_summary, sparkline, wrapped_pieces
+from ascendtune.train.report.run_progress import Progress
 
 
 def record(step: int, loss: float = 3.2137) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ascendtune.core.units import format_duration
 
 if TYPE_CHECKING:
-    from ascendtune.train.report.progress import Progress
+    from ascendtune.train.report.run_progress import Progress
 
 _REDRAW_SECONDS = 0.5
 

@@ -8,23 +8,20 @@ from __future__ import annotations
 import json
 import math
 import os
-import statistics
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ascendtune.core.log import is_quiet
 from ascendtune.core.rundir import RunDir
-from ascendtune.core.silence import is_silent, silence_in_words
 from ascendtune.core.terminal_text import SafeStream, control, safe
-from ascendtune.core.units import format_bytes, format_duration
+from ascendtune.core.units import format_duration
 from ascendtune.train.report.callback import Callback, RunFacts
 from ascendtune.train.report.notebook import NotebookScreen, in_notebook
-from ascendtune.train.report.summary import SHOWN_EXTRAS
+from ascendtune.train.report.run_progress import Progress, shown_extras, shown_loss
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,10 +32,6 @@ _EVALUATION_SECONDS = 1.0
 """Between two lines on evaluations: epochs of a step are evaluated at every step; all evaluations are in eval.jsonl."""
 _LOOK_SECONDS = 1.0
 """Between two looks at the heartbeat of this rank."""
-_RECENT = 32
-"""Records that speed and ETA are taken from."""
-_COURSE = 24
-"""Bars of the loss's course on a wide terminal, each for its share of all steps."""
 
 
 def show_summary(lines: Sequence[tuple[str, str]]) -> None:
@@ -134,98 +127,6 @@ def _last_beat(run: RunDir) -> tuple[str, float] | None:
         return None
 
 
-class Progress:
-    """Where the run stands."""
-
-    def __init__(self, name: str, facts: RunFacts) -> None:
-        self.name = name
-        self.step = facts.start_step
-        self.total = facts.total_steps
-        self.record: dict[str, Any] | None = None
-        self.evaluation: dict[str, Any] | None = None
-        self.silent_seconds: float | None = None
-        """Since the last heartbeat; None while heartbeats come as usual."""
-        self._start = facts.start_step
-        self._course = [(0.0, 0)] * _COURSE
-        self._began = time.monotonic()
-        self._recent: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_RECENT)
-        self._step_seconds: deque[float] = deque(maxlen=_RECENT)
-
-    def add(self, record: dict[str, Any]) -> None:
-        self._step_seconds.append(record["seconds"]["step"] / (record["step"] - self.step))
-        self.record, self.step = record, record["step"]
-        self._recent.append((time.monotonic(), record))
-        if record["loss"] is None:  # every step since the last record was skipped
-            return
-        at = (self.step - 1 - self._start) * _COURSE // (self.total - self._start)
-        total, count = self._course[at]
-        self._course[at] = (total + record["loss"], count + 1)
-
-    def note_silence(self, beat: tuple[str, float] | None) -> bool:
-        """Compare this rank's last heartbeat with the pace; returns whether the silence has begun, grown or ended."""
-        before = self.silent_seconds
-        self.silent_seconds = None
-        if beat is not None:
-            phase, moment = beat
-            seconds = time.monotonic() - moment
-            if is_silent(phase, seconds, self.usual_step_seconds):
-                self.silent_seconds = seconds
-        return before is not None or self.silent_seconds is not None
-
-    @property
-    def usual_step_seconds(self) -> float | None:
-        """Median of the recent records, each of which may be of several steps."""
-        return statistics.median(self._step_seconds) if self._step_seconds else None
-
-    @property
-    def silence(self) -> str | None:
-        """In words; None while heartbeats come as usual."""
-        if self.silent_seconds is None:
-            return None
-        return silence_in_words(self.silent_seconds, self.usual_step_seconds)
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds of this attempt."""
-        return time.monotonic() - self._began
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Mean of the recent records: single short steps jump about."""
-        seconds: float = sum(record["seconds"]["step"] for _, record in self._recent)
-        return sum(record["tokens"] for _, record in self._recent) / seconds if seconds else None
-
-    @property
-    def eta(self) -> float | None:
-        """Seconds to the last step at the recent pace, evaluations and checkpoints included; None at first.
-
-        The first step, which warms everything up, is not a pace.
-        """
-        if len(self._recent) < 2:
-            return None
-        (began, first), (now, last) = self._recent[0], self._recent[-1]
-        pace: float = (now - began) / (last["step"] - first["step"])
-        return pace * (self.total - self.step)
-
-    @property
-    def course(self) -> list[float]:
-        """Mean loss of each share of the steps so far."""
-        return [total / count for total, count in self._course if count]
-
-    def pieces(self) -> list[str]:
-        """`loss 3.214`, `lr 9.9e-05`, …: the values that are known."""
-        if self.record is None:
-            return ["waiting for the first step"]
-        speed, memory = self.tokens_per_second, self.record["memory_peak_bytes"]
-        return [
-            f"loss {_loss(self.record)}",
-            *_extras(self.record),
-            f"lr {self.record['learning_rate']:.1e}",
-            *([f"{speed:,.0f} tok/s"] if speed else []),
-            *([format_bytes(memory)] if memory else []),
-        ]
-
-
 class _Screen(Protocol):
     def stepped(self) -> None: ...
     def evaluated(self) -> None: ...
@@ -259,8 +160,8 @@ class _LineScreen:
     def _print_evaluation(self, evaluation: dict[str, Any]) -> None:
         self._shown_evaluation = evaluation
         pieces = [
-            f"evaluation loss {_loss(evaluation)}",
-            *_extras(evaluation),
+            f"evaluation loss {shown_loss(evaluation)}",
+            *shown_extras(evaluation),
             f"took {format_duration(evaluation['seconds'])}",
         ]
         self._print(pieces, step=evaluation["step"])
@@ -378,7 +279,9 @@ class _LiveScreen:
         if (silence := progress.silence) is not None:
             others.append(silence)
         if (evaluation := progress.evaluation) is not None:
-            others.append(f"eval {', '.join([_loss(evaluation), *_extras(evaluation)])} at step {evaluation['step']}")
+            others.append(
+                f"eval {', '.join([shown_loss(evaluation), *shown_extras(evaluation)])} at step {evaluation['step']}"
+            )
         return [f"{first}{self._sparkline()}", *others]
 
     def _sparkline(self) -> str:
@@ -392,14 +295,6 @@ def sparkline(values: Sequence[float]) -> str:
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     span = (high - low) or 1.0
     return "".join("▁▂▃▄▅▆▇█"[round((value - low) / span * 7)] if math.isfinite(value) else " " for value in values)
-
-
-def _loss(record: dict[str, Any]) -> str:
-    return "not a number" if record["loss"] is None else f"{record['loss']:#.4g}"
-
-
-def _extras(record: dict[str, Any]) -> list[str]:
-    return [f"{name} {record[name]:.3g}" for name in SHOWN_EXTRAS if record.get(name) is not None]
 
 
 def wrapped_pieces(pieces: Sequence[str], width: int) -> list[str]:

@@ -1,0 +1,118 @@
+"""Where a run stands: its last records, its speed, and the silence since its last heartbeat."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from typing import Any
+
+from ascendtune.core.silence import is_silent, silence_in_words
+from ascendtune.core.units import format_bytes
+from ascendtune.train.report.callback import RunFacts
+from ascendtune.train.report.summary import SHOWN_EXTRAS
+
+_RECENT = 32
+"""Records that speed and ETA are taken from."""
+_COURSE = 24
+"""Bars of the loss's course on a wide terminal, each for its share of all steps."""
+
+
+class Progress:
+    """Where the run stands."""
+
+    def __init__(self, name: str, facts: RunFacts) -> None:
+        self.name = name
+        self.step = facts.start_step
+        self.total = facts.total_steps
+        self.record: dict[str, Any] | None = None
+        self.evaluation: dict[str, Any] | None = None
+        self.silent_seconds: float | None = None
+        """Since the last heartbeat; None while heartbeats come as usual."""
+        self._start = facts.start_step
+        self._course = [(0.0, 0)] * _COURSE
+        self._began = time.monotonic()
+        self._recent: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_RECENT)
+        self._step_seconds: deque[float] = deque(maxlen=_RECENT)
+
+    def add(self, record: dict[str, Any]) -> None:
+        self._step_seconds.append(record["seconds"]["step"] / (record["step"] - self.step))
+        self.record, self.step = record, record["step"]
+        self._recent.append((time.monotonic(), record))
+        if record["loss"] is None:  # every step since the last record was skipped
+            return
+        at = (self.step - 1 - self._start) * _COURSE // (self.total - self._start)
+        total, count = self._course[at]
+        self._course[at] = (total + record["loss"], count + 1)
+
+    def note_silence(self, beat: tuple[str, float] | None) -> bool:
+        """Compare this rank's last heartbeat with the pace; returns whether the silence has begun, grown or ended."""
+        before = self.silent_seconds
+        self.silent_seconds = None
+        if beat is not None:
+            phase, moment = beat
+            seconds = time.monotonic() - moment
+            if is_silent(phase, seconds, self.usual_step_seconds):
+                self.silent_seconds = seconds
+        return before is not None or self.silent_seconds is not None
+
+    @property
+    def usual_step_seconds(self) -> float | None:
+        """Median of the recent records, each of which may be of several steps."""
+        return statistics.median(self._step_seconds) if self._step_seconds else None
+
+    @property
+    def silence(self) -> str | None:
+        """In words; None while heartbeats come as usual."""
+        if self.silent_seconds is None:
+            return None
+        return silence_in_words(self.silent_seconds, self.usual_step_seconds)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of this attempt."""
+        return time.monotonic() - self._began
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Mean of the recent records: single short steps jump about."""
+        seconds: float = sum(record["seconds"]["step"] for _, record in self._recent)
+        return sum(record["tokens"] for _, record in self._recent) / seconds if seconds else None
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds to the last step at the recent pace, evaluations and checkpoints included; None at first.
+
+        The first step, which warms everything up, is not a pace.
+        """
+        if len(self._recent) < 2:
+            return None
+        (began, first), (now, last) = self._recent[0], self._recent[-1]
+        pace: float = (now - began) / (last["step"] - first["step"])
+        return pace * (self.total - self.step)
+
+    @property
+    def course(self) -> list[float]:
+        """Mean loss of each share of the steps so far."""
+        return [total / count for total, count in self._course if count]
+
+    def pieces(self) -> list[str]:
+        """`loss 3.214`, `lr 9.9e-05`, …: the values that are known."""
+        if self.record is None:
+            return ["waiting for the first step"]
+        speed, memory = self.tokens_per_second, self.record["memory_peak_bytes"]
+        return [
+            f"loss {shown_loss(self.record)}",
+            *shown_extras(self.record),
+            f"lr {self.record['learning_rate']:.1e}",
+            *([f"{speed:,.0f} tok/s"] if speed else []),
+            *([format_bytes(memory)] if memory else []),
+        ]
+
+
+def shown_loss(record: dict[str, Any]) -> str:
+    return "not a number" if record["loss"] is None else f"{record['loss']:#.4g}"
+
+
+def shown_extras(record: dict[str, Any]) -> list[str]:
+    return [f"{name} {record[name]:.3g}" for name in SHOWN_EXTRAS if record.get(name) is not None]
