@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from ascendtune.cli.job_display import JobId
@@ -43,6 +44,7 @@ def _facts(job: Job) -> dict[str, Any]:
         "state": state_of(job),
         "processes": processes_of(job),
         "run_state": runs.state_of(record) if record else None,
+        "given_command": record.get("argv") if record and is_newest else None,
         "step": last["step"] if last else attempt.get("step") if attempt else None,
         "loss": last.get("loss") if last else None,
         "exit_cause": record.get("exit_cause") if record and is_newest else None,
@@ -87,8 +89,10 @@ def _lines(job: Job, facts: dict[str, Any]) -> list[str]:
     progress = [f"run {facts['run_state']}"] if facts["run_state"] else []
     if facts["step"] is not None:
         progress.append(f"step {facts['step']:,}" + ("" if facts["loss"] is None else f", loss {facts['loss']:.4f}"))
+    given = facts["given_command"]
     shown = {
-        "command": " ".join(job.argv),
+        # The one to give again; the job's own is that of its process.
+        "command": shlex.join(map(str, given)) if isinstance(given, list) else " ".join(job.argv),
         "devices": devices_in_words(job),
         "hosts": ", ".join(job.hosts) + (f"; started from {job.started_from}" if job.started_from else ""),
         "started": moment(job.started),

@@ -108,6 +108,7 @@ def test_an_id_is_whole_on_a_narrow_terminal(
 def test_show_tells_why_a_job_ended(called: Called, tmp_path: Path) -> None:
     job = _job(tmp_path, "a")
     run = RunDir(job.run_dir)
+    run.update(argv=["ascendtune", "train", "my recipe.yaml", "seed=7"])
     run.begin_attempt({})
     run.metrics.write_text('{"step": 7, "loss": 0.5}\n')
     (run.logs / "rank_1.log").write_text("x" * 2048)
@@ -115,7 +116,14 @@ def test_show_tells_why_a_job_ended(called: Called, tmp_path: Path) -> None:
     registry.close(job, 1)
     code, out, _ = called("show", job.id)
     assert code == 0 and out.startswith(f"{job.id}: failed (1), ")
-    for words in ("npu 0,3", "run failed, step 7, loss 0.5000", "the loss is not a number", "lower it", "2.0 KiB"):
+    for words in (
+        "ascendtune train 'my recipe.yaml' seed=7",
+        "npu 0,3",
+        "run failed, step 7, loss 0.5000",
+        "the loss is not a number",
+        "lower it",
+        "2.0 KiB",
+    ):
         assert words in out, words
     run.begin_attempt({})
     run.end_attempt("failed", {"what": "another trouble", "remedy": "", "exit_code": 1, "rank": 0})
