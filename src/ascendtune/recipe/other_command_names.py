@@ -52,7 +52,11 @@ SWITCHES = frozenset((
     "data.packing", "memory.gradient_checkpointing", "method.lora.dora", "method.lora.rslora", "checkpoint.best",
 ))  # fmt: skip
 LISTS = frozenset(("method.lora.target", "method.lora.modules_to_save"))
-SCHEDULERS = {"constant_with_warmup": "constant", **{name: name for name in ("linear", "cosine", "constant")}}
+SCHEDULERS = {
+    "constant_with_warmup": "constant",
+    "cosine_with_min_lr": "cosine",
+    **{name: name for name in ("linear", "cosine", "constant")},
+}
 LONG_ROWS = {
     **dict.fromkeys(("drop", "delete"), "drop"),
     **dict.fromkeys(("truncate", "right"), "truncate"),

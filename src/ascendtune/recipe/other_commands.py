@@ -249,6 +249,9 @@ def _translated(name: str, value: Any, stage: str | None) -> dict[str, Any] | No
         return _of_fsdp(value)
     if name == "loss_type":
         return _of_loss_type(value, stage)
+    if name == "lr_scheduler_kwargs":
+        share = value["min_lr_rate"] if isinstance(value, dict) and {*value} == {"min_lr_rate"} else None
+        return {"optim.min_learning_rate_ratio": share} if _is_number(share) else None
     if name in CHOICES:
         return CHOICES[name] if value else None
     key = KEYS[name] if name in KEYS else key_here(name)
