@@ -96,7 +96,7 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     # One reading of a line is enough: the first cause's for its own, the best for every other.
     readings = {(event.source, event.number): event for event in reversed(fatal)}
     echoes = tuple(event for place, event in reversed(readings.items()) if place != (first.source, first.number))
-    rival = _rival(first, fatal, scans) or (ends.later(first) if first.is_cause else None)
+    rival = _rival(first, fatal, scans) or (ends.later(first) if missing is None and first.weight == 0 else None)
     return Diagnosis(_certainty(first), first, echoes, notices, rank=rank, host=host, missing=missing, rival=rival)
 
 

@@ -63,7 +63,11 @@ _OF_TROUBLE = re.compile(
     r"has (?:an )?invalid \w+(?!.*[:=] ?0\b)|exceeded (?:its|the|job) \w+ limit|skipping step, detected inf)(?!\w)",
     re.IGNORECASE,
 )
-_OF_THREAD = re.compile(r"Exception in (?:thread|callback) |future: <Task ")
+_OF_THREAD = re.compile(
+    r"Exception in (?:thread|callback) |future: <Task |exception calling callback |Error on request:$|"
+    r"Exception (?:occurred|happened) during processing of request from "
+)
+"""Lines that threads, tasks and servers of Python print above an exception after which the program goes on."""
 _REDIRECTED = re.compile(r" \| (?:ERROR|INFO) \| std(?:err|out) \|")
 """The prefix that FastChat's logger adds to every line of a stream; its level says which stream it was."""
 _WHOLE = re.compile(r"(?:Terminated|Out of memory|OOM|\w*(?:Error|Exception)|SystemExit: (?!0$|None$).+)[.!]?$")

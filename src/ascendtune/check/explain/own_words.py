@@ -88,7 +88,8 @@ def _cut_off(trace: Trace) -> Hit:
     file, line, function = call
     is_innermost = trace.frames[-1][1:] == (line, function)
     code = trace.code[:_LONGEST_MESSAGE] if is_innermost else ""
-    names = {"place": f"{file}:{line}", "function": function, "code": code}
+    # The frame itself may be cut off before its function.
+    names = {"place": f"{file}:{line}", "function": function or "…", "code": code}
     names = {name: value for name, value in names.items() if value}
     if imported := _IMPORT.match(code):
         module = imported["whole"] or imported["other"]

@@ -254,3 +254,21 @@ def test_exception_of_another_rank_goes_before_what_a_rank_logged_last(explained
 
     assert explained(rank_1=logged, rank_2=_SHAPES).verdict.rank == 2
     assert explained(rank_1=logged, rank_2="step 7 loss 2.5\n").verdict.rank == 1
+
+
+@pytest.mark.parametrize(
+    "heading", ["Exception occurred during processing of request from ('127.0.0.1', 7)", "Error on request:"]
+)
+def test_exception_of_a_request_to_a_server_is_not_told_alone(explained: Explained, heading: str) -> None:
+    """Of a server in a thread of the program; it prints no level."""
+    request = f"{_HEAD}  File \"/x/lib/python3.11/socketserver.py\", line 7, in handle\n    r()\nKeyError: 'moon'\n"
+
+    found = explained(f"{heading}\n{request}{'-' * 40}\n{_FAILED}").verdict
+
+    assert found.rival is not None and found.rival.text in _FAILED
+
+
+def test_frame_that_is_cut_off_before_its_function_is_told(explained: Explained) -> None:
+    cut_off = f'{_HEAD}  File "/x/train.py", line 7, in main\n    run()\n  File "/x/train.py", line 9'
+
+    assert "failed in … at /x/train.py:9" in explained(cut_off).headline()
