@@ -70,7 +70,7 @@ def test_devices_for_which_auto_is_another_strategy_are_refused(
     """A rank of ddp would wait in sums that one of fsdp never makes, until the time-out."""
 
     def start() -> None:
-        with pytest.raises(MachineError, match="auto is ddp on rank 0 and fsdp.* on rank 1") as caught:
+        with pytest.raises(MachineError, match=r"auto is ddp on rank 0 and fsdp.* on rank 1") as caught:
             make_strategy(recipe(), Accelerator(FITS if os.environ["RANK"] == "0" else DIVIDED), tiny_model)
         assert caught.value.code == "strategies-differ"
 
