@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from ascendtune.machine.torch_backend.find import find_device
+from ascendtune.recipe.parallel import ParallelSection
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import RootModule, Strategy
 from ascendtune.train.strategy.ddp import DdpStrategy
@@ -92,7 +93,7 @@ def test_casts_are_shared_where_there_are_several_micro_batches(micro_batches: i
 
 @pytest.fixture
 def ddp() -> Iterator[DdpStrategy]:
-    recipe: Any = SimpleNamespace(batch=SimpleNamespace(accumulate=2), parallel=SimpleNamespace(reduce_dtype="fp32"))
+    recipe: Any = SimpleNamespace(batch=SimpleNamespace(accumulate=2), parallel=ParallelSection(strategy="ddp"))
     strategy = DdpStrategy(find_device(), recipe)
     yield strategy
     strategy.close()
