@@ -35,7 +35,7 @@ _OF_EXCEPTIONS = re.compile(r"\.exceptions\.[A-Z]\w+$")
 _ANYBODYS = ("Error", "Exception", "Failure", "Timeout")
 """Words before a colon that no exception of Python is called by, but every other program says."""
 _LONGEST = 400
-"""Lines after which a traceback without an end is given up."""
+"""Lines after which a traceback without an end is given up; of several ranks that write at once, for each of them."""
 _UNINDENTED = re.compile(r"(?:return |raise )?[a-z_][\w.]*(?:, \w+)*(?: [-+*]?= |\()(?!.*(?:rror|failed))\S")
 """A line of code that lost its blanks when the log was copied."""
 _BANNER = re.compile(r"\W{3,}.*\W{3,}$")
@@ -97,7 +97,7 @@ class Traces:
         trace = self._open.get(speaker) or self._adopted(speaker, text, number)
         if trace is None:
             return False, None
-        if number - trace.first_line > _LONGEST:
+        if number - trace.first_line > _LONGEST * len(self._open):
             del self._open[speaker]
             return False, None
         if trace.type:

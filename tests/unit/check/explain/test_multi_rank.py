@@ -345,3 +345,13 @@ def test_rank_that_never_joined_is_named_where_the_others_waited_for_its_address
     explanation = explained(f"[default1]:Map (num_proc=8):  43%|####3     | 215/500 [17:10<22:45]\n{waited}")
 
     assert explanation.headline().startswith("rank 1 did not join while preparing data: 3 other ranks waited")
+
+
+def test_tracebacks_that_many_ranks_write_at_once_are_put_together(explained: Callable[..., Explanation]) -> None:
+    frames = [f'  File "/x/moon.py", line {line}, in call_{line}\n    call()' for line in range(1, 9)]
+    rows = "\n".join(["Traceback (most recent call last):", *frames, "ValueError: the tide of 7 o'clock"]).split("\n")
+    lines = [f"[rank{rank}]: {row}" for row in rows for rank in range(64)]
+
+    first = explained("\n".join(lines)).verdict.first
+
+    assert first is not None and first.trace is not None and len(first.trace.frames) == 8
