@@ -15,7 +15,14 @@ import numpy as np
 from ascendtune.check.align.dump import Dump, Key, RankDump
 from ascendtune.check.align.language import Sentence
 from ascendtune.check.align.tensor_noise import ExtraNoise, is_float
-from ascendtune.check.align.tensor_rows import Row, largest_of_matrices, replica_rows, rows_of, rows_of_pair
+from ascendtune.check.align.tensor_rows import (
+    FROM_WEIGHTS,
+    Row,
+    largest_of_matrices,
+    replica_rows,
+    rows_of,
+    rows_of_pair,
+)
 from ascendtune.check.align.untrained import trained_rows
 
 _MOST_STEPS = 64
@@ -23,8 +30,6 @@ _REPLICATED = ("parameter_before", "gradient", "parameter_after")
 _OUTCOMES = ("loss", "backward", "gradient", "parameter_after")
 """Phases in which a difference of the forward pass must show, if it has an effect."""
 _SAME_RATIO = 0.01
-_FROM_WEIGHTS = 30.0
-"""Times as much as weights may differ what a module computes with them: attention and small gradients amplify."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Place:
     def follows_from_weights(self) -> bool:
         """Whether weights that differ before the step explain what it computed."""
         is_computed = self.stage not in ("start", "ranks") and not self.has_other_rows
-        return is_computed and self.row.difference <= _FROM_WEIGHTS * self.weights_apart
+        return is_computed and self.row.difference <= FROM_WEIGHTS * self.weights_apart
 
     @property
     def has_other_rows(self) -> bool:

@@ -37,6 +37,8 @@ _OF_ROUTED = 2.0
 """Factor of the limits in 16 bits, where rounding decides to which expert some tokens go."""
 _UNIT_OF_BF16 = 2.0**-8
 """u of what is rounded to bf16, whatever the products are computed in: Muon's updates, gradients that are sent."""
+FROM_WEIGHTS = 30.0
+"""Times as much as weights may differ what a module computes with them: norms, attention, small gradients amplify."""
 _REPLICA_OPERATIONS = 64
 """Operations that ranks may round differently before their replicas differ by more; the bits should be equal."""
 _EMBEDDINGS = ("Embedding", "Gemma3TextScaledWordEmbedding", "VocabParallelEmbedding")
@@ -135,7 +137,7 @@ def rows_of(
     tokens = max((each.vectors for each, _ in modules), default=1)
     usual = Counter(each.vectors for each, _ in modules if len(each.shape) > 1).most_common(1)
     operations = max(map(len, forward.values()), default=len(reference.tensors))
-    drift = CERTAIN * _drift(groups) if step > 1 else 0.0
+    drift = FROM_WEIGHTS * _drift(groups) if step > 1 else 0.0
     rows: list[Row] = []
     if step > 1 and (extra.has_muon or extra.sends_bf16):
         unit = max(unit, _UNIT_OF_BF16)

@@ -1,0 +1,35 @@
+"""From the second step on weights differ by rounding, and what is computed with them differs by a multiple of that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ascendtune.check.align.dump import Key, RankDump, Tensor
+from ascendtune.check.align.tensor_rows import rows_of
+
+
+def _tensor(order: int, value: float) -> Tensor:
+    samples = (value, -value, value, -value)
+    return Tensor(order, "", (2, 2), "float32", -value, value, 0.0, 2 * value, 0, 0, "", samples)
+
+
+def _dump(weights: float, computed: float) -> RankDump:
+    before, passed, after = (
+        (Key("parameter_before", None, "a.lora_B", "", 0), _tensor(0, weights)),
+        (Key("backward", 0, "a.lora_A", "output", 0), _tensor(1, computed)),
+        (Key("parameter_after", None, "a.lora_B", "", 0), _tensor(2, weights)),
+    )
+    return RankDump(Path("rank.jsonl"), 1, dict((before, passed, after)))
+
+
+@pytest.mark.parametrize(
+    ("weights", "computed", "is_parted"),
+    [(1e-5, 1e-4, False), (0.0, 1e-4, True), (1e-5, 1e-3, True)],
+    ids=["small adapter after one update", "equal weights", "more than weights explain"],
+)
+def test_what_weights_explain_does_not_part(weights: float, computed: float, is_parted: bool) -> None:
+    sides = _dump(1.0, 1.0), _dump(1.0 + weights, 1.0 + computed)
+    [row] = [row for row in rows_of(2, 0, *sides, with_modules=True) if row.key.phase == "backward"]
+    assert row.is_parted is is_parted, (row.difference, row.limit)
