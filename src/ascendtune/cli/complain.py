@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from typer.exceptions import TyperException
 
 from ascendtune.cli.other_tools import option_remedy
 from ascendtune.cli.terminal import colour, width
-from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.errors import AscendtuneError, error_to_json
 from ascendtune.core.terminal_text import wrapped
 
 
 def complain(error: AscendtuneError) -> None:
     """Print the error and the further errors in it."""
-    _print(error.what, error.remedy, error.where, error.code)
+    for each in _all_in(error):
+        _print(each.what, each.remedy, each.where, each.code)
+
+
+def print_as_json(error: AscendtuneError) -> None:
+    """Print the error and the further errors in it on stdout, for a program that reads JSON."""
+    print(json.dumps({"errors": [error_to_json(each) for each in _all_in(error)]}, indent=2, ensure_ascii=False))
+
+
+def _all_in(error: AscendtuneError) -> Iterator[AscendtuneError]:
+    yield error
     for other in error.further:
-        complain(other)
+        yield from _all_in(other)
 
 
 def complain_about_usage(error: TyperException, words: list[str]) -> None:

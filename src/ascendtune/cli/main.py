@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 from pkgutil import resolve_name
 from typing import Annotated, Any, get_type_hints
 
@@ -16,7 +17,7 @@ from typer.main import get_command
 
 from ascendtune import __version__
 from ascendtune.cli.commands import COMMANDS, DEFAULTS, GROUPS
-from ascendtune.cli.complain import complain, complain_about_bug, complain_about_usage
+from ascendtune.cli.complain import complain, complain_about_bug, complain_about_usage, print_as_json
 from ascendtune.cli.other_tools import require_command
 from ascendtune.core.errors import AscendtuneError, MachineError, uncaught_os_error
 from ascendtune.core.terminal_text import make_streams_safe, terminal_width
@@ -54,6 +55,9 @@ def _run(words: list[str]) -> int:
         return code if isinstance(code, int) else 0
     except AscendtuneError as error:
         complain(error)
+        # Words behind "--" are another program's.
+        if "--json" in takewhile(lambda word: word != "--", words):
+            print_as_json(error)
         return _after(error, error.exit_code)
     except TyperException as error:
         complain_about_usage(error, words)

@@ -306,6 +306,17 @@ def test_every_error_found_is_told_with_its_place(failing: Any) -> None:
     )
 
 
+def test_a_program_that_asks_for_json_gets_errors_as_json(in_process: Any, tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text("modle: {}\nepochs: 1\n")
+    result = in_process("plan", str(tmp_path / "r.yaml"), "--json")
+    assert result.returncode == 2 and result.stderr.startswith("error: ")
+    errors = json.loads(result.stdout)["errors"]
+    unknown = [each["where"] for each in errors if each["code"] == "unknown-recipe-key"]
+    assert unknown == [f"{tmp_path}/r.yaml:{line}" for line in (1, 2)]
+    assert all(each["what"] and each["remedy"] and each["exit_code"] == 2 for each in errors)
+    assert in_process("plan", str(tmp_path / "r.yaml")).stdout == ""
+
+
 def test_the_class_of_an_error_is_its_exit_code(failing: Any) -> None:
     assert failing(MachineError("no", code="test", remedy="yes"))[0] == 3
     assert failing(KeyboardInterrupt())[0] == 130
