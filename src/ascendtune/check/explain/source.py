@@ -9,6 +9,7 @@ import shlex
 import sys
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedIOBase, BufferedReader, RawIOBase
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -77,7 +78,8 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
                     is_first, has_crlf = False, b"\r\n" in new[:_LONGEST_LINE]
                 if has_crlf:
                     if new.endswith(b"\r"):
-                        new += wide.decode(file.read(2)).encode(errors="replace") if wide else file.read(1)
+                        behind = _piece_of(file, 2 if wide else 1)
+                        new += wide.decode(behind).encode(errors="replace") if wide else behind
                     new = new.replace(b"\r\n", b"\n")
                 # Many stand where a log was cut while it was written.
                 new = new.replace(b"\0", b"")
@@ -105,18 +107,24 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
         ) from error
 
 
-def _decompressed(file: BinaryIO) -> BufferedIOBase:
+@contextmanager
+def _decompressed(file: BinaryIO) -> Iterator[BufferedIOBase]:
     """The file; of one that gzip compressed, such as a log that was rotated, what it holds."""
-    opened = BufferedReader(cast(RawIOBase, file))
-    return gzip.GzipFile(fileobj=opened) if opened.peek(len(_GZIP)).startswith(_GZIP) else opened
+    with BufferedReader(cast(RawIOBase, file)) as opened:
+        if opened.peek(len(_GZIP)).startswith(_GZIP):
+            # It does not close the file below it.
+            with gzip.GzipFile(fileobj=opened) as unpacked:
+                yield unpacked
+        else:
+            yield opened
 
 
-def _piece_of(file: BufferedIOBase) -> bytes:
+def _piece_of(file: BufferedIOBase, most: int = BLOCK_BYTES) -> bytes:
     """The next bytes; of a compressed log that is cut off, or damaged within, those before that place."""
     if not isinstance(file, gzip.GzipFile):
-        return file.read(BLOCK_BYTES)
+        return file.read(most)
     try:
-        return file.read1(BLOCK_BYTES)
+        return file.read1(most)
     except (EOFError, zlib.error, gzip.BadGzipFile):
         return b""
 

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -369,6 +370,17 @@ def test_compressed_log_is_read_also_where_it_is_cut_off(tmp_path: Path, kept: f
 
     assert scan.rank == 3 and scan.lines >= 8000 * kept
     assert [event.hit.entry.id for event in scan.events if "No space" in event.text]
+
+
+def test_compressed_log_that_is_cut_off_between_cr_and_lf_is_read_and_closed(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    packer = zlib.compressobj(wbits=31)
+    log = tmp_path / "a.log.gz"
+    log.write_bytes(packer.compress(b"step 1\r\nstep 2\r") + packer.flush(zlib.Z_SYNC_FLUSH))
+
+    assert explain([str(log)]).scans[0].lines == 2
+    assert not [each for each in recwarn if each.category is ResourceWarning]
 
 
 def test_a_log_that_was_cut_while_it_was_written_is_text(tmp_path: Path) -> None:
