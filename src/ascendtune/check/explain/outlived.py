@@ -28,10 +28,12 @@ _PROGRESS = re.compile(
 )
 _FINISHED = re.compile(r"\btrain_runtime\b|\btraining (?:is |was |has )?(?:completed?|finished|done)\b", re.IGNORECASE)
 _PASSED = re.compile(
-    r"(?:=+ )?\d+ passed\b(?!.*\b(?:failed|errors?)\b).* in [\d.]+s\b.*|OK(?: \((?:skipped|expected failures)=.*\))?"
+    r"^(?:=+ )?\d+ passed\b(?!.*\b(?:failed|errors?)\b).* in [\d.]+s\b.*$|"
+    r"^Ran \d+ tests? in [\d.]+s\n+OK(?: \((?:skipped|expected failures)=.*\))?$",
+    re.MULTILINE,
 )
-"""One of the last lines of a run of pytest or unittest in which no test failed."""
-_LAST = 3
+"""Among the last lines of a run of pytest or unittest in which no test failed; others end with a mere OK, too."""
+_LAST = 5
 _TRIED_AGAIN = re.compile(r"\bretry(?:ing)?\b|\btry(?:ing)? again (?:in|after)\b", re.IGNORECASE)
 
 
@@ -63,10 +65,8 @@ class _GoneOn:
         numbered = list(enumerate(rows, lines - len(rows) + 1))
         self._steps = [number for number, row in numbered for _ in _PROGRESS.finditer(row)]
         self._losses = [(number, row) for number, row in numbered if _LOSS.search(row)]
-        last = numbered[-_LAST:]
-        self._passed = max(
-            (number for number, row in last if _PASSED.fullmatch(lines_of.read(row).said.strip())), default=0
-        )
+        last = "\n".join(lines_of.read(row).said.strip() for row in rows[-_LAST:])
+        self._passed = max((lines - last.count("\n", found.end()) for found in _PASSED.finditer(last)), default=0)
         self._ends = [number for number, row in numbered if _FINISHED.search(row)]
 
     def after(self, event: Event) -> bool:

@@ -373,7 +373,9 @@ def test_last_line_of_what_the_job_does_without_is_no_failure(explained: Callabl
     [
         ("====== 4 passed, 1 skipped, 1 xfailed, 2 warnings in 0.31s ======", True),
         ("4 passed, 1 warning in 0.31s", True),
-        ("OK (skipped=2)", True),
+        ("Ran 1 test in 0.310s\n\nOK", True),
+        ("Ran 3 tests in 0.310s\n\nOK (skipped=2)", True),
+        ("OK", False),
         ("====== 1 failed, 4 passed in 0.31s ======", False),
         ("4 passed, 1 error in 0.31s", False),
         ("FAILED (failures=1)", False),
