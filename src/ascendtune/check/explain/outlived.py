@@ -107,7 +107,7 @@ class _GoneOn:
         for _, row in self._losses[first : first + _MOST_LOSSES]:
             if self._is_of_speaker(event, row):
                 rows.add(row)
-                steps.update(_STEP.findall(row))
+                steps.update(_STEP.findall(row)[:1])
             if len(rows) == enough or len(steps) == _STEPS:
                 return True
         return False

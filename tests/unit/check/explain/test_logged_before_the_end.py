@@ -205,10 +205,14 @@ def test_printed_exception_before_losses_is_no_failure(explained: Explained) -> 
 
     assert explained(_caught("KeyError: 'moon'") + losses).is_healthy
     assert not explained(_caught("KeyError: 'moon'")).is_healthy
+
+
+@pytest.mark.parametrize("line", ["step {step} loss 2.{step}\n", "step {step}/7 (iter 7{step}) loss 2.5\n"])
+def test_losses_of_three_steps_are_counted_once_a_step(explained: Explained, line: str) -> None:
     # Two ranks may report the same loss of a step.
-    steps = "".join(f"step {step} loss 2.{step}\n" * 2 for step in range(3))
-    assert explained(_caught("KeyError: 'moon'") + steps).is_healthy
-    assert not explained(_caught("KeyError: 'moon'") + steps[: steps.index("step 2")]).is_healthy
+    steps = [line.format(step=step) * 2 for step in range(3)]
+    assert explained(_caught("KeyError: 'moon'") + "".join(steps)).is_healthy
+    assert not explained(_caught("KeyError: 'moon'") + "".join(steps[:2])).is_healthy
 
 
 @pytest.mark.parametrize("crash", ["Killed", "Segmentation fault (core dumped)"])
