@@ -88,7 +88,9 @@ def _with_calls_in_turns(turns: list[Any]) -> list[Any]:
             continue
         answers = bool(found) and isinstance(found[-1], dict) and found[-1].get("role") == "assistant"
         before = found.pop() if answers else {**turn, "role": "assistant", "content": None}
-        found.append({**before, "tool_calls": [*(before.get("tool_calls") or ()), listed(turn.get("content"))]})
+        earlier = _calls_of(before) or []
+        calls = earlier if isinstance(earlier, list) else [earlier]
+        found.append({**before, "tool_calls": [*calls, listed(turn.get("content"))]})
     return found
 
 

@@ -83,6 +83,13 @@ def test_tool_call_turns_of_ms_swift_are_calls_of_one_turn(content: str | None) 
     assert made.messages == [_USER, expected, *({**each, "role": "tool"} for each in results), _ANSWER]
 
 
+@pytest.mark.parametrize("empty", ["[]", "null", {"name": None, "arguments": None}], ids=str)
+def test_tool_call_turns_follow_an_answer_whose_calls_a_table_writes_as_none(empty: object) -> None:
+    call = {"role": "tool_call", "content": '{"name": "weather", "arguments": {}}', "tool_calls": empty}
+    made = _converted(_USER, {**_ANSWER, "tool_calls": empty}, call, {"role": "tool", "content": "7"}, _ANSWER)
+    assert [len(message.get("tool_calls", [])) for message in made.messages] == [0, 1, 0, 0]
+
+
 @pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning"])
 def test_thoughts_have_the_names_that_transformers_reads(key: str) -> None:
     others = {"thinking": None, "reasoning": "" if key == "reasoning_content" else None}
