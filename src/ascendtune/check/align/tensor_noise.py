@@ -9,7 +9,8 @@ Algorithms, 2002, section 2.8). Two machines differ, relative to the root mean s
     sigma = sqrt(2 · n · (u² + u32² · K / 2)).
 
 n is the position of the tensor in the order of execution, which is at least the number of operations that lead to it.
-Limits are four sigma. Errors of a tensor's elements cancel in its norm: that of a gradient has a quarter of the limit.
+Limits are four sigma. Errors of a tensor's n elements cancel in its norm: that of a gradient has 1/sqrt(n) of the limit,
+at least a quarter.
 docs/decisions/0016 has what was measured.
 """
 
@@ -26,7 +27,7 @@ from ascendtune.check.align.dump import Tensor
 CERTAIN = 4.0
 """Standard deviations beyond which a difference is not taken for rounding."""
 _OF_NORM = 0.25
-"""Share of a gradient's limit that its norm has."""
+"""Least share of a gradient's limit that its norm has."""
 UNIT_FP32 = 2.0**-24
 _UNITS = {
     "float64": 2.0**-53,
@@ -142,8 +143,9 @@ def with_norms(pairs: Pairs, apart: Floats, most: Floats) -> tuple[Floats, Float
     rms = np.array([(one.rms, other.rms) for one, other in pairs], dtype=np.float64).reshape(-1, 2)
     with np.errstate(invalid="ignore", divide="ignore"):
         of_norms = np.abs(rms[:, 0] - rms[:, 1]) / rms.max(axis=1)
-    alone = (apart <= most) & (of_norms > _OF_NORM * most)
-    return np.where(alone, of_norms, apart), np.where(alone, _OF_NORM * most, most)
+        share = np.maximum(_OF_NORM, np.array([one.numel for one, _ in pairs], dtype=np.float64) ** -0.5)
+    alone = (apart <= most) & (of_norms > share * most)
+    return np.where(alone, of_norms, apart), np.where(alone, share * most, most)
 
 
 def _columns(tensors: Sequence[Tensor], most: int) -> dict[str, Floats]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,9 @@ HEALTHY = (1.0, 1.0)
 """Factors of the samples and of the norm of the candidate's gradient."""
 
 
-def _dump(dtype: str, samples: float = 1.0, norm: float = 1.0, outputs: float = 1.0) -> RankDump:
+def _dump(
+    dtype: str, samples: float = 1.0, norm: float = 1.0, outputs: float = 1.0, shape: tuple[int, ...] = (8, 8)
+) -> RankDump:
     """Sixty-four outputs of modules, then one gradient."""
     tensors = {}
     for order in range(64):
@@ -26,7 +29,8 @@ def _dump(dtype: str, samples: float = 1.0, norm: float = 1.0, outputs: float = 
         tensors[Key("forward", 0, f"layer.{order}", "output", 0)] = Tensor(
             order, "", (1, 2), dtype, -outputs, outputs, 0.0, 2**0.5 * outputs, 0, 0, "", values
         )
-    gradient = Tensor(64, "", (8, 8), dtype, -1.0, 1.0, 0.0, 8.0 * norm, 0, 0, "", (samples, -samples))
+    l2 = math.prod(shape) ** 0.5 * norm
+    gradient = Tensor(64, "", shape, dtype, -1.0, 1.0, 0.0, l2, 0, 0, "", (samples, -samples))
     tensors[Key("gradient", None, "a.weight", "", 0)] = gradient
     return RankDump(Path("rank.jsonl"), 1, tensors)
 
@@ -48,6 +52,13 @@ def test_norm_of_a_gradient_may_differ_less_than_its_elements(
     assert row.key.phase == "gradient" and row.is_parted is is_parted, (row.difference, row.limit)
     if is_parted:
         assert row.difference == pytest.approx(abs(1 - candidate[1]), rel=1e-2), "what is shown is what exceeds"
+
+
+@pytest.mark.parametrize(("shape", "is_parted"), [((), False), ((1,), False), ((4,), False), ((4, 4), True)])
+def test_errors_of_few_elements_hardly_cancel_in_their_norm(shape: tuple[int, ...], is_parted: bool) -> None:
+    sides = _dump("bfloat16", *HEALTHY, shape=shape), _dump("bfloat16", 0.9, 0.9, shape=shape)
+    [*_, row] = rows_of(1, 0, *sides, ExtraNoise(), with_modules=True)
+    assert row.key.phase == "gradient" and row.is_parted is is_parted, (row.difference, row.limit)
 
 
 @pytest.mark.parametrize(
