@@ -300,7 +300,7 @@ def _exit_code(missing: Missing, scans: Sequence[Scan]) -> int | None:
     (scan, launcher), rank = launchers[0], missing.ranks[0]
     if rank == launcher.rank:
         return launcher.exit_code
-    wrote_there = bool(missing.last_line) and missing.where.startswith(scan.name)
+    wrote_there = bool(missing.last_line) and f"{missing.where}:".startswith(f"{scan.name}:")
     if rank in launcher.failed or not (wrote_there or rank < max(launcher.failed, default=-1)):
         return None
     ended = len(launcher.failed) + len(_ENDED_BY_LAUNCHER.findall(scan.tail))

@@ -327,6 +327,16 @@ def test_how_the_lost_rank_ended_is_told_by_torchrun(
     assert ("DistributedSampler" in explanation.remedies()[0]) == ("code 0" in ended)
 
 
+def test_log_whose_name_goes_on_behind_that_of_the_launcher_is_another_one(tmp_path: Path) -> None:
+    """The lost rank may be one of another node, whose launcher the logs do not have."""
+    gone = "".join(_GONE.format(rank=each) for each in (0, 1))
+    launcher, of_rank = tmp_path / "job", tmp_path / "job.rank_2.log"
+    launcher.write_text(gone + _CLOSED + _SUMMARY.format(rank=1, code=1))
+    of_rank.write_text("[rank2]: step 7 loss 2.5\n")
+
+    assert explain([str(launcher), str(of_rank)]).headline().startswith("rank 2 ended, or lost the network")
+
+
 def test_rank_that_torchrun_saw_fail_first_is_the_lost_one(explained: Callable[..., Explanation]) -> None:
     """It wrote no line that names it, and the log does not say how many ranks there are."""
     explanation = explained(_GONE.format(rank=0) + _CLOSED + _SUMMARY.format(rank=1, code=7))
