@@ -138,6 +138,8 @@ def rows_of_markdown(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow
 
 
 _ROWS_OF_A_BATCH = 1024
+_ARROW_FILE = b"ARROW1"
+"""Arrow's file format begins so, which polars and Feather write; datasets writes the format of streams."""
 
 
 class _NumberedSource(Source):
@@ -148,7 +150,7 @@ class _NumberedSource(Source):
 
 
 def rows_of_parquet(path: Path) -> Iterator[RawRow]:
-    """All rows of a Parquet file, or of an Arrow file (.arrow), as datasets' `save_to_disk` writes it; numbered from 1.
+    """All rows of a Parquet file, or of an Arrow file (.arrow), a stream or not; numbered from 1.
 
     A null inside a column is left out: a column has the keys of all rows, so it stands for a key that a row does not
     have. A tool call would have every argument of every tool.
@@ -194,7 +196,14 @@ def _parquet_batches(file: IO[bytes]) -> Iterator[Any]:
 def _arrow_batches(file: IO[bytes]) -> Iterator[Any]:
     from pyarrow import ipc
 
-    for batch in ipc.open_stream(file):
+    begin = file.read(len(_ARROW_FILE))
+    file.seek(0)
+    if begin == _ARROW_FILE:
+        reader = ipc.open_file(file)
+        batches = map(reader.get_batch, range(reader.num_record_batches))
+    else:
+        batches = iter(ipc.open_stream(file))
+    for batch in batches:
         yield from (batch.slice(at, _ROWS_OF_A_BATCH) for at in range(0, batch.num_rows, _ROWS_OF_A_BATCH))
 
 

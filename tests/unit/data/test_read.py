@@ -160,6 +160,22 @@ def test_directories_of_save_to_disk_are_read(tmp_path: Path) -> None:
     assert _refused(cut).code == "arrow-damaged"
 
 
+def test_arrow_file_that_is_no_stream_is_read(tmp_path: Path) -> None:
+    """As polars and Feather write it."""
+    import pyarrow.ipc
+
+    path = tmp_path / "rows.arrow"
+    table = pyarrow.Table.from_pylist([{"n": number} for number in range(5)])
+    with pyarrow.ipc.new_file(path, table.schema) as file:
+        file.write_table(table, max_chunksize=2)
+    assert [row.values["n"] for row in _read(path)] == [0, 1, 2, 3, 4]
+    packed = tmp_path / "rows.arrow.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert [row.values["n"] for row in _read(packed)] == [0, 1, 2, 3, 4]
+    path.write_bytes(path.read_bytes()[:-100])
+    assert _refused(path).code == "arrow-damaged"
+
+
 def test_a_key_that_other_parquet_rows_have_is_absent(tmp_path: Path) -> None:
     """A tool call of one row would be trained on with the arguments of the others."""
     rows = [
