@@ -35,7 +35,7 @@ _WARNING = re.compile(
     r"(?<!NCCL )(?<!error:)\bWARN(?:ING)?\b(?!! lib[\w.]+ not found)|"
     r"^\W*\[?W(?:(?:\d{4})?\d{4} |\d{3} \d\d:)|"
     r"^\[W (?!\S+ compiler_depend\S+ Warning: NPU warning, error code)|\bwarnings\.warn\(|\[[WD]\] |"
-    r"\d: W (?:tensorflow|external)/|\blevel\W{1,4}(?i:warn(?:ing)?)\b|"
+    r"\d: W (?:tensorflow|external)/|(?<!-)\blevel\W{1,4}(?i:warn(?:ing)?)\b|"
     r"\b[Ii]gnor(?:e|ed|ing)\b(?! the above)|\b[Ss]kipp(?:ed|ing)\b|\b[Ff]all(?:ing)? ?back\b|"
     r"\bcontinuing (?:with(?:out)?|anyway)|, using (?:the|a) \w+|\bnot (?:reported|shown|logged)$",
     re.ASCII,
@@ -43,7 +43,7 @@ _WARNING = re.compile(
 _INFO = re.compile(
     r"^\W{0,3}\[?I(?:(?:\d{4})?\d{4} |\d{3} \d\d:)|\[INFO\]|\bNCCL INFO\b|^INFO:|\[I\] |"
     r"(?:^|[\s\[|])(?:INFO(?! \| stdout \|)|DEBUG)(?=[\s\]|:])|"
-    r"\blevel\W{1,4}(?i:info|debug)\b(?!.*\baborting \w+ request)"  # Ollama gives a request up
+    r"(?<!-)\blevel\W{1,4}(?i:info|debug)\b(?!.*\baborting \w+ request)"  # Ollama gives a request up
 )
 _ASIDE = re.compile(
     r"(?=.*\\(?:\(.*\\\)|times\s|frac\{|boxed\{))|"  # LaTeX: what a model wrote

@@ -412,6 +412,13 @@ def test_news_of_a_service_are_not_its_last_words(explained: Callable[..., Expla
     assert explained(f"{line}\n").is_healthy
 
 
+@pytest.mark.parametrize("option", ["--log-level=debug", "--log-level info", "--log-level=warning"])
+def test_option_for_the_level_of_a_log_is_not_the_level_of_its_line(
+    explained: Callable[..., Explanation], option: str
+) -> None:
+    assert not explained(f"step 1\nERROR: the worker crashed at 7, run with {option} for details\n").is_healthy
+
+
 def test_the_level_of_errors_is_known_in_any_case(explained: Callable[..., Explanation]) -> None:
     line = 'time=2026-07-07T07:07:07.777 level={} source=moon.go:7 msg="tide did not come" error="moon"\n'
 
