@@ -412,6 +412,13 @@ def test_news_of_a_service_are_not_its_last_words(explained: Callable[..., Expla
     assert explained(f"{line}\n").is_healthy
 
 
+@pytest.mark.parametrize(
+    "line", ["failed ranks: 3", "failed ranks: 0, 7", "Failed nodes: [0, 7]", "job failed, failed tasks: 1 of 8"]
+)
+def test_things_that_failed_and_are_counted_are_a_failure(explained: Callable[..., Explanation], line: str) -> None:
+    assert not explained(f"step 1\n{line}\n").is_healthy
+
+
 @pytest.mark.parametrize("option", ["--log-level=debug", "--log-level info", "--log-level=warning"])
 def test_option_for_the_level_of_a_log_is_not_the_level_of_its_line(
     explained: Callable[..., Explanation], option: str
