@@ -9,9 +9,8 @@ Algorithms, 2002, section 2.8). Two machines differ, relative to the root mean s
     sigma = sqrt(2 · n · (u² + u32² · K / 2)).
 
 n is the position of the tensor in the order of execution, which is at least the number of operations that lead to it.
-Limits are four sigma. Errors of a tensor's n elements cancel in its norm: that of a gradient has 1/sqrt(n) of the limit,
-at least a quarter.
-docs/decisions/0016 has what was measured.
+Limits are four sigma. Errors of a tensor's elements cancel in its norm: that of a gradient of n elements has 1/sqrt(n)
+of the limit, at least a quarter. docs/decisions/0016 has what was measured.
 """
 
 from __future__ import annotations
