@@ -119,7 +119,8 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
             asked[f"data.train.{number}.system"] = given["system"]
     if loss in PREFERENCES - {"dpo"}:
         asked["method.preference.loss"] = loss
-    _settle(asked, tool, stage, is_adapted=is_adapted)
+    has_dropout = stage not in ("preference", "reward") or "disable_dropout" in switched_off
+    _settle(asked, tool, stage, is_adapted=is_adapted, has_dropout=has_dropout)
     if isinstance(directory := given.get("output_dir"), str):
         asked["run_dir"] = directory
     changes = [f"{key}={asked[key]}" for key in sorted(asked, key=lambda key: SECTIONS.index(key.partition(".")[0]))]
@@ -317,7 +318,7 @@ def _precision(values: Mapping[str, Any]) -> str | None:
     return TYPES.get(str(values.get("torch_dtype"))) if "dataset" in values else None
 
 
-def _settle(asked: dict[str, Any], tool: str | None, stage: str | None, *, is_adapted: bool) -> None:
+def _settle(asked: dict[str, Any], tool: str | None, stage: str | None, *, is_adapted: bool, has_dropout: bool) -> None:
     """Remove keys that another one replaces, and fill in the tool's defaults."""
     without_effect = [] if is_adapted else [key for key in asked if key.startswith("method.lora.")]
     of_answers = ("data.packing", "data.loss_on") if stage in ("preference", "reward") else ("data.loss_on",)
@@ -334,7 +335,7 @@ def _settle(asked: dict[str, Any], tool: str | None, stage: str | None, *, is_ad
     if tool is None:
         return
     defaults = ALWAYS | DEFAULTS[tool]
-    if stage in ("preference", "reward"):
+    if not has_dropout:
         # TRL's trainers of pairs and single answers, which the others use, switch dropout off, that of adapters too.
         asked.pop("method.lora.dropout", None)
         defaults["method.lora.dropout"] = 0

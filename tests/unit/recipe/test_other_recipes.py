@@ -113,6 +113,8 @@ _SWIFT = {"model": "m", "dataset": "d"}
         (_TRL | {"use_peft": True}, "'method.lora.target=[q_proj,v_proj]'", "left"),
         (_TRL | {"use_peft": True, "lora_target_modules": "all-linear"}, "method.lora.target=all-linear", "q_proj"),
         (_TRL | {"use_peft": True, "beta": 0.1, "lora_dropout": 0.1}, "method.lora.dropout=0 ", "dropout=0.1"),
+        (_TRL | {"use_peft": True, "beta": 0.1, "lora_dropout": 0.1, "disable_dropout": False},
+         "dropout=0.1", "dropout=0 "),
         (_AXOLOTL | {"adapter": "lora", "rl": "dpo", "lora_dropout": 0.1}, "method.lora.dropout=0 ", "dropout=0.1"),
         (_TRL | {"use_peft": True}, "method.lora.dropout=0.05", "left"),
         (_TRL | {"max_length": 64}, "data.max_length=64", "on_long_row"),
