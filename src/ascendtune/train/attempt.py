@@ -120,13 +120,14 @@ def _train(
     strategy = make_strategy(recipe, device, model_directory)
     held.callback(strategy.close)
     strategy.in_own_time, strategy.writes_in_own_time = barrier.work, barrier.beside("checkpoint").work
-    # A collective: no rank goes on before all have arrived.
     host = socket.gethostname()
     hosts = list(dict.fromkeys(strategy.gather(host)))
     if strategy.is_main:
         run.begin_attempt(
             {"host": host, "hosts": hosts, "world_size": strategy.world_size, "device": device.name},
         )
+    # A rank that fails from here on ends this attempt, and begins none.
+    strategy.barrier()
     phases.enter("loading")
     loop = set_up(run, record, recipe, strategy, prepared, phases, held)
     if strategy.is_main:

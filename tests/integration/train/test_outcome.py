@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import MachineError
+from ascendtune.core.rundir import RunDir
 from ascendtune.data.prepare import open_prepared
 from ascendtune.data.store import TokenDataset
 from ascendtune.train import FitResult, Recipe, attempt, fit
@@ -351,3 +352,31 @@ def test_time_out_of_a_collective_is_told_and_recorded_as_one(
     on_ranks(2, train)
     record = run.read()
     assert record["state"] == "failed" and record["exit_cause"]["code"] == "collective-timed-out"
+
+
+def test_failure_right_after_the_ranks_met_ends_the_attempt_that_the_main_rank_begins(
+    recipe: Callable[..., Recipe], on_ranks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main rank may still be writing run.json, on a file server, when another one fails."""
+    run = prepare_run(recipe(batch={"per_device": 2}, parallel={"strategy": "ddp"}), {}).run
+    assert run is not None
+    begin = RunDir.begin_attempt
+
+    def begin_slowly(run: RunDir, facts: dict[str, Any]) -> int:
+        time.sleep(1 if os.environ["RANK"] == "0" else 0)
+        return begin(run, facts)
+
+    def fail(*_: object) -> None:
+        raise ValueError(f"rank {os.environ['RANK']}")
+
+    monkeypatch.setattr(RunDir, "begin_attempt", begin_slowly)
+    monkeypatch.setattr(attempt, "set_up", fail)
+
+    def train() -> None:
+        with pytest.raises(ValueError, match="rank"):
+            attempt.train(run, run.read())
+
+    on_ranks(2, train)
+    record = run.read()
+    (begun,) = record["attempts"]
+    assert begun["device"] and begun["state"] == record["state"] == "failed"
