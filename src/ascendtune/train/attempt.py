@@ -33,7 +33,7 @@ from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.adapters import Adapter, require_recorded_adapters
-from ascendtune.train.attempt_end import note_end
+from ascendtune.train.attempt_end import has_finished, note_end
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
 from ascendtune.train.patient_barrier import PatientBarrier
@@ -60,8 +60,7 @@ def train(run: RunDir, record: dict[str, Any], callbacks: Sequence[Callback] = (
     Raises:
         AscendtuneError: with the exit code that the process should end with.
     """
-    # The recipe may name a checkpoint of a finished run by its path: then the run goes on.
-    if record["state"] == "finished" and not record.get("resume_from"):
+    if has_finished(record):
         log.say(f"{run} has finished; nothing to do")
         return
     recipe = Recipe.load(run.recipe)

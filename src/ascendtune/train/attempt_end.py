@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 from ascendtune.core import log
@@ -14,17 +15,29 @@ from ascendtune.core.locks import file_lock
 from ascendtune.core.rundir import RunDir, State
 
 
+def has_finished(record: Mapping[str, Any]) -> bool:
+    """Whether nothing is left to train; `record` is run.json.
+
+    A finished run goes on where the recipe names a checkpoint by its path.
+    """
+    return record["state"] == "finished" and not record.get("resume_from")
+
+
 def note_end(run: RunDir, before: dict[str, Any], error: BaseException, rank: int) -> None:
     """Write the cause to run.json: the first rank that knows one writes it; errors of later ranks follow from it.
+
+    A run that had finished before stays so.
 
     Args:
         before: run.json, as it was when this process claimed the run.
     """
-    if isinstance(error, KeyboardInterrupt):
-        what, steps = "stopped at once, without a checkpoint of the last step", run.checkpoint_steps()
-        after = f"resumes from step {steps[-1]}" if steps else "starts over, as there is no checkpoint yet"
-        error = Stopped(what, remedy=f"give the same command again: it {after}", signal_number=signal.SIGINT)
+    if has_finished(before):
+        return
     try:
+        if isinstance(error, KeyboardInterrupt):
+            what, steps = "stopped at once, without a checkpoint of the last step", run.checkpoint_steps()
+            after = f"resumes from step {steps[-1]}" if steps else "starts over, as there is no checkpoint yet"
+            error = Stopped(what, remedy=f"give the same command again: it {after}", signal_number=signal.SIGINT)
         with file_lock(run.path / ".cause.lock", wait=True):
             if len(run.read()["attempts"]) == len(before["attempts"]):
                 # It ended before the ranks met: what stands there is of an earlier attempt.

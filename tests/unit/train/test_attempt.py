@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from ascendtune.core import log
 from ascendtune.core.errors import DataError, MachineError, RecipeError
 from ascendtune.core.rundir import RunDir, State
 from ascendtune.train import attempt
@@ -313,3 +314,28 @@ def test_failure_before_the_ranks_met_replaces_the_cause_of_the_attempt_before(t
     note_end(run, run.read(), RuntimeError("now"), rank=1)
     record = run.read()
     assert record["state"] == "failed" and record["exit_cause"]["what"] == "RuntimeError: now"
+
+
+def test_ctrl_c_before_a_finished_run_is_found_to_be_one_leaves_it_finished(tmp_path: Path) -> None:
+    """An engine that starts its worker again imports torch first."""
+    run = RunDir(tmp_path / "run")
+    run.create("", {}, {})
+    run.begin_attempt({})
+    run.end_attempt("finished")
+    before = run.read()
+    note_end(run, before, KeyboardInterrupt(), rank=0)
+    assert run.read() == before
+
+
+def test_disk_that_cannot_be_read_does_not_hide_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(run: RunDir) -> list[int]:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    run = RunDir(tmp_path / "run")
+    run.create("", {}, {})
+    monkeypatch.setattr(RunDir, "checkpoint_steps", fail)
+    log.set_up()
+    note_end(run, run.read(), KeyboardInterrupt(), rank=0)
+    assert "Stale file handle" in capsys.readouterr().err
