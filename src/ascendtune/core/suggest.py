@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
+
+_MOST_LOOKED_AT = 1000
 
 
 def closest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
@@ -60,13 +63,24 @@ def same_path_elsewhere(missing: Path) -> Path | None:
     if missing.is_absolute() or missing.parts[:1] in ((), ("..",)):
         return None
     above = (Path(*[".."] * levels) for levels in (1, 2, 3))
+    below = sorted(_directories_in(Path()))
+    further = chain.from_iterable(map(_directories_in, below))
+    places = chain(above, below, islice(further, _MOST_LOOKED_AT))
+    return next((place / missing for place in places if _is_sure((place / missing).exists)), None)
+
+
+def _directories_in(place: Path) -> Iterator[Path]:
+    """None where it cannot be read, as `lost+found` in the root of a disk."""
+    with suppress(OSError), os.scandir(place) as entries:
+        yield from (Path(each.path) for each in islice(entries, _MOST_LOOKED_AT) if _is_sure(each.is_dir))
+
+
+def _is_sure(question: Callable[[], bool]) -> bool:
+    """The answer of the file system; no where it gives none."""
     try:
-        below = sorted(each for each in islice(Path().iterdir(), 1000) if each.is_dir())
-        further = (Path(entry.path) for each in below for entry in os.scandir(each) if entry.is_dir())
-        places = chain(above, below, islice(further, 1000))
-        return next((place / missing for place in places if (place / missing).exists()), None)
+        return question()
     except OSError:
-        return None
+        return False
 
 
 def run_suggestion(missing: Path, otherwise: str) -> str:

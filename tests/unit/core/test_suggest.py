@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,3 +41,31 @@ def test_a_path_written_for_another_working_directory_is_found(tmp_path: Path, m
     assert closest_path(Path("small")) == Path("project/models/small")
     assert closest_path(Path("models/large")) is None
     assert closest_path(Path("/models/small")) is None
+
+
+def test_a_directory_that_cannot_be_read_does_not_hide_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As lost+found, beside which a disk's directories are."""
+    (tmp_path / "project/models/small").mkdir(parents=True)
+    (tmp_path / "lost+found").mkdir()
+    monkeypatch.chdir(tmp_path)
+    scan, stat = os.scandir, Path.stat
+
+    def refuse(path: Path) -> None:
+        if "lost+found" in Path(path).parts:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    def refusing_scan(path: Path) -> Any:
+        refuse(path)
+        return scan(path)
+
+    def refusing_stat(path: Path, **named: Any) -> os.stat_result:
+        # The directory itself may be looked at, but not what is in it.
+        refuse(path.parent)
+        return stat(path, **named)
+
+    monkeypatch.setattr(os, "scandir", refusing_scan)
+    monkeypatch.setattr(Path, "stat", refusing_stat)
+    assert closest_path(Path("models/small")) == Path("project/models/small")
+    assert closest_path(Path("small")) == Path("project/models/small")
