@@ -137,7 +137,7 @@ def fit(
 @contextmanager
 def _variables_and_progress_bars_kept() -> Iterator[None]:
     """Undo what a training sets for its process and the libraries in it: a training of another library may follow."""
-    before = set(os.environ)
+    before = dict(os.environ)
     # Imported here: see `fit`.
     from transformers.utils import logging
 
@@ -145,8 +145,9 @@ def _variables_and_progress_bars_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        for name in set(os.environ) - before:
+        for name in set(os.environ) - set(before):
             del os.environ[name]
+        os.environ.update(before)
         if has_progress_bars:
             logging.enable_progress_bar()
 

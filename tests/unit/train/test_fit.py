@@ -169,6 +169,8 @@ def test_defaults_of_torch_that_a_program_has_changed_do_not_reach_the_training(
 
 class Failing(Callback):
     def on_start(self, facts: object) -> None:
+        # As the tracker of a server of one's own does.
+        os.environ["SWANLAB_API_HOST"] = "https://of.the.recipe"
         raise ZeroDivisionError
 
 
@@ -179,6 +181,7 @@ def test_program_finds_its_process_as_it_was(tiny_model: Path, tmp_path: Path, m
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name in ("CUBLAS_WORKSPACE_CONFIG", "LRU_CACHE_CAPACITY", "MPLCONFIGDIR"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SWANLAB_API_HOST", "https://of.the.program")
     had_progress_bars = logging.is_progress_bar_enabled()
     logging.enable_progress_bar()
     torch.use_deterministic_algorithms(True, warn_only=True)
