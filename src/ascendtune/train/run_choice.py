@@ -166,8 +166,10 @@ def _checkpoint_remedy(missing: Path) -> str:
 
 def _from_path(recipe: Recipe, checkpoint: Path, newest: RunDir, consent: Consent) -> Choice:
     require_checkpoint(checkpoint)
-    _require_own(checkpoint.parent, checkpoint, consent)
-    wanted, owner = recipe.run_directory(), RunDir(checkpoint.resolve().parent.parent)
+    # Behind a symbolic link, what may be changed is where it leads.
+    place = checkpoint.resolve()
+    _require_own(place.parent, place, consent)
+    wanted, owner = recipe.run_directory(), RunDir(place.parent.parent)
     own = next((path for path in _runs_of_series(wanted).values() if path.resolve() == owner.path), None)
     if own is not None and owner.run_json.is_file():
         require_same_recipe(owner, recipe, consent)
@@ -175,7 +177,7 @@ def _from_path(recipe: Recipe, checkpoint: Path, newest: RunDir, consent: Consen
     if owner.recipe.is_file():
         _require_same_loss(owner, recipe, checkpoint)
     run = _next_of_series(wanted) if newest.run_json.is_file() else newest
-    return Choice(run, None, checkpoint.resolve(), [f"starting {run} from {checkpoint}: as asked"])
+    return Choice(run, None, place, [f"starting {run} from {checkpoint}: as asked"])
 
 
 def _require_same_loss(owner: RunDir, recipe: Recipe, checkpoint: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.changes import Consent
 from ascendtune.recipe.recipe import Recipe
@@ -81,6 +81,23 @@ def test_checkpoint_of_a_run_with_another_loss_is_refused(tuner: str, remedy: st
         planned_run(recipe(stage="preference"), Consent())
     assert caught.value.code == "recipe-changed" and "(sft -> preference, sigmoid)" in caught.value.what
     assert remedy.format(run=run.path) in caught.value.remedy
+
+
+def test_checkpoint_in_a_directory_that_others_may_write_is_refused_behind_a_link_too(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    (shared / "step_3").mkdir(parents=True)
+    for name in ("state.json", "digests.json"):
+        (shared / "step_3" / name).touch()
+    shared.chmod(0o777)
+    (tmp_path / "link").symlink_to(shared / "step_3")
+    recipe = Recipe.check({
+        "run_dir": str(tmp_path / "{name}"), "model": {"path": "m"}, "data": {"train": "d"},
+        "checkpoint": {"resume": str(tmp_path / "link")},
+    })  # fmt: skip
+    with pytest.raises(MachineError) as caught:
+        planned_run(recipe, Consent())
+    assert caught.value.code == "writable-by-others" and "--trust-checkpoint" in caught.value.remedy
+    assert planned_run(recipe, Consent(trust_checkpoint=True)).foreign == shared / "step_3"
 
 
 def test_a_run_that_its_user_named_with_a_number_is_another_run(tmp_path: Path) -> None:
