@@ -322,10 +322,10 @@ class RunDir:
         if not self.metrics.is_file():
             return []
         with open_regular(self.metrics) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
-            tail = file.read()
-        lines = tail[: tail.rfind(b"\n") + 1].splitlines()
+            begin = max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES)
+            file.seek(begin)
+            # A line is not whole where the reading begins in it, nor where no newline ends it.
+            lines = file.read().split(b"\n")[1 if begin else 0 : -1]
         return [parsed_record(line, self.metrics) for line in lines[-count:]]
 
     def last_step(self) -> int | None:

@@ -24,6 +24,15 @@ def run(tmp_path: Path) -> RunDir:
     return run
 
 
+def test_newest_records_are_read_whole_where_they_are_long(run: RunDir) -> None:
+    assert [each["step"] for each in run.newest_metrics(3)] == [5, 6, 7]
+    run.metrics.write_text("".join(json.dumps({"step": step, "of": "a" * 3000}) + "\n" for step in range(40)))
+    steps = [each["step"] for each in run.newest_metrics(32)]
+    assert 10 < len(steps) < 32 and steps == list(range(40))[-len(steps) :]
+    run.metrics.write_text("")
+    assert run.newest_metrics(2) == []
+
+
 @pytest.mark.parametrize(
     ("step", "evaluated_step", "steps", "evaluations"),
     [
