@@ -88,7 +88,6 @@ def test(
     One rank per device, connected by HCCL, NCCL or gloo. Ranks with wrong values and missing ranks are named. Dtypes
     that the backend does not support are listed with its reason. Exit code 1: at least one collective failed.
     """
-
     from ascendtune.check.comm.collective import BARRIER, COLLECTIVES, LARGEST_EXACT
     from ascendtune.check.comm.judge import judge, results, verdict
     from ascendtune.check.finding import exit_code

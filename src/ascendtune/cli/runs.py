@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -221,6 +220,8 @@ class RunSummary:
 
 
 def _speed(run: RunDir) -> float | None:
+    from statistics import median
+
     try:
         speeds = [number(each.get("tokens_per_second")) for each in run.newest_metrics(_RECENT)]
     except AscendtuneError:

@@ -26,7 +26,7 @@ from ascendtune.cli.options import (
     RecipeFile,
     Verbose,
 )
-from ascendtune.cli.terminal import width
+from ascendtune.cli.terminal import PLAIN_COLUMNS, width
 
 if TYPE_CHECKING:
     from ascendtune.cli.node_choice import ChosenNodes
@@ -231,5 +231,5 @@ def _show_prepared(ready: PreparedRun, recipe: Recipe, path: Path, *, verbose: b
 
     columns = width(sys.stderr)
     shown = sample_lines(recipe, path, whole=verbose)
-    for line in (*lines(ready.prepared.report, columns or 100), *shown, *ready.messages):
+    for line in (*lines(ready.prepared.report, columns or PLAIN_COLUMNS), *shown, *ready.messages):
         print(wrapped(line, columns), file=sys.stderr)

@@ -16,18 +16,18 @@ _FILES = {
 """Controller in /proc/self/cgroup (empty for cgroup v2) -> root of the groups, and the file."""
 
 
-def memory_limit(text_of: Callable[[str], str]) -> int | None:
+def memory_limit(read: Callable[[str], str]) -> int | None:
     """The lowest limit in bytes of this process's control group and its parents; None if there is none.
 
     Args:
-        text_of: the content of a file; empty where it cannot be read.
+        read: returns the content of a file; empty where it cannot be read.
     """
     groups = dict.fromkeys(_FILES, "/")
-    for line in text_of("/proc/self/cgroup").splitlines():
+    for line in read("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         groups |= {name: path for name in controllers.split(",") if name in _FILES}
     told = [
-        text_of(f"{_FILES[name][0]}/{each}/{_FILES[name][1]}").strip()
+        read(f"{_FILES[name][0]}/{each}/{_FILES[name][1]}").strip()
         for name, path in groups.items()
         # In a container the path may be that of the host, and the root the container's own group.
         for each in (PurePath(path), *PurePath(path).parents)

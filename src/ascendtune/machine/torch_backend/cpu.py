@@ -72,7 +72,7 @@ class CpuDevice(Device):
     @property
     def supports_bf16(self) -> bool:
         # Every CPU computes bf16, but without these instructions it is slower than fp32, so `auto` must not take it.
-        # With AVX512-BF16 alone, steps of a model of hidden size 64 take 1.3 times those in fp32, of 256 and 512 half.
+        # With AVX512-BF16 alone, a step takes 1.3 times as long as in fp32 with hidden size 64, half with 256 and 512.
         return bool(torch.cpu._is_avx512_bf16_supported()) or bool(torch.cpu._is_amx_tile_supported())
 
     @property
