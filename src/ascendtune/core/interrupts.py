@@ -32,10 +32,16 @@ def stop_signals() -> tuple[signal.Signals, ...]:
 def interrupt(number: int, frame: FrameType | None) -> None:
     """Handler of SIGINT: raises KeyboardInterrupt, but within NumPy's import at its end; at a second Ctrl-C at once.
 
+    Where the main thread blocks SIGINT, a thread that does not block it, as of NumPy's OpenBLAS, has taken it: it waits
+    for the main thread, which is to unblock it.
+
     torch imports NumPy and drops what that raises. NumPy stays half imported, and what uses it later fails with an
     error that says nothing of Ctrl-C.
     """
     global _waits
+    if number in signal.pthread_sigmask(signal.SIG_BLOCK, []):
+        signal.pthread_kill(_thread.get_ident(), number)
+        return
     is_second, _waits = _waits, False
     spec = getattr(sys.modules.get("numpy"), "__spec__", None)
     if is_second or not getattr(spec, "_initializing", False):

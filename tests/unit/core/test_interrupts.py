@@ -73,3 +73,27 @@ def test_interrupt_within_the_import_of_numpy_is_raised_at_its_end(presses: str,
     (tmp_path / "numpy.py").write_text(_NUMPY)
     argv = [sys.executable, "-c", _IMPORTING, str(tmp_path), presses]
     assert subprocess.run(argv, capture_output=True, text=True, timeout=30).stdout == printed
+
+
+_BLOCKING = """
+import os, signal, threading, time
+from ascendtune.core.interrupts import keep_interrupts
+keep_interrupts()
+threading.Thread(target=time.sleep, args=(2,), daemon=True).start()
+try:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.2)
+    print("blocked", end=" ")
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    time.sleep(5)
+    print("went on")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_interrupt_that_the_main_thread_blocks_waits_for_it_where_another_thread_takes_it() -> None:
+    """As between the start of a job and the worker in the same interpreter: nothing would record the end."""
+    ended = subprocess.run([sys.executable, "-c", _BLOCKING], capture_output=True, text=True, timeout=30)
+    assert (ended.stdout, ended.stderr) == ("blocked interrupted\n", "")
