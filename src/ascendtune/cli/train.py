@@ -79,7 +79,10 @@ def train(
 
     from ascendtune.core import log
     from ascendtune.core.imports import uncollected_imports
+    from ascendtune.train.stack_dump import block_stacks_signal
 
+    # Before any thread is started: the worker, whose threads must block it, may run in this process.
+    block_stacks_signal()
     with uncollected_imports():
         from ascendtune.cli.job_start import stays_with_the_terminal
         from ascendtune.cli.node_choice import choose_nodes, require_one_starter

@@ -61,6 +61,8 @@ def test_stacks_are_taken_from_a_training_and_not_a_bit_changes(
     ended = job.wait()
     assert ended.code == 0, ended.err
     assert taken[0].beat.pid == job.process.pid
+    # At the first signal: at the second one its frames would be read without the interpreter's lock.
+    assert taken[0].source != "faulthandler"
     assert any("ascendtune/train/loop.py" in each.file.read_text() for each in taken)
     assert all(each.frames[-1].function == "_run_module_as_main" for each in taken[:3])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -43,6 +44,7 @@ def in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Ca
     def run(*words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
         logger, umask, variables = logging.getLogger("ascendtune"), os.umask(0), dict(os.environ)
         os.umask(umask)
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
         with monkeypatch.context() as changed, Path(os.devnull).open() as nothing:
             changed.chdir(tmp_path)
             for name, value in {"COLUMNS": "80", **env}.items():
@@ -58,6 +60,7 @@ def in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Ca
                     main([*map(str, words)])
             finally:
                 os.umask(umask)
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
                 for name in os.environ.keys() - variables.keys() - {"COLUMNS", *env}:
                     del os.environ[name]
         return subprocess.CompletedProcess(words, int(ended.value.code or 0), *capfd.readouterr())
