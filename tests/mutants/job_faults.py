@@ -31,8 +31,8 @@ JOB_FAULTS = [
     ),
     Fault(
         "job/members.py",
-        "if stat.start_ticks >= job.start_ticks and procfs",
-        "if procfs",
+        "if stat.start_ticks >= job.start_ticks and mark_of",
+        "if mark_of",
         "a process that is older than the job and carries its mark is stopped with it",
         f"{_JOB}/test_members.py",
     ),

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ascendtune.core import process_tree, procfs
-from ascendtune.core.rundir import JOB_MARK
 from ascendtune.job import registry
 from ascendtune.job.device_memory_holders import Held, devices_of, pid_here
-from ascendtune.job.members import Marked, handle, marked, still_there
+from ascendtune.job.members import Marked, handle, mark_of, marked, still_there
 from ascendtune.job.record import is_alive, state_of
 from ascendtune.machine.inventory import Accelerator
 
@@ -99,9 +98,7 @@ def _marked() -> Iterator[tuple[procfs.Stat, str | None]]:
 def _highest(marked: Marked) -> procfs.Stat:
     """The ancestor of all processes of the same job."""
     highest = marked.stat
-    while (parent := procfs.stat_of(highest.parent)) and procfs.environment_of(parent.pid).get(
-        JOB_MARK
-    ) == marked.job_id:
+    while (parent := procfs.stat_of(highest.parent)) and mark_of(parent.pid) == marked.job_id:
         highest = parent
     return highest
 
@@ -114,7 +111,7 @@ def _holding(devices: Sequence[Accelerator], dev: Path) -> Iterator[tuple[procfs
         if (
             (stat.pid in listed or (has_files and _device_files(stat.pid, dev)))
             and _has_lost_its_parent(stat)
-            and JOB_MARK not in procfs.environment_of(stat.pid)
+            and mark_of(stat.pid) is None
             and not procfs.is_service(stat.pid)
         ):
             yield stat, None

@@ -26,10 +26,15 @@ class Marked:
     job_id: str
 
 
+def mark_of(pid: int, otherwise: str | None = None) -> str | None:
+    """The id of the job whose mark the process carries; `otherwise` where it carries none."""
+    return procfs.environment_of(pid).get(JOB_MARK, otherwise)
+
+
 def marked() -> Iterator[Marked]:
     """This user's processes with the mark of any job."""
     for stat in procfs.stats():
-        if procfs.owner_of(stat.pid) == os.getuid() and (job_id := procfs.environment_of(stat.pid).get(JOB_MARK)):
+        if procfs.owner_of(stat.pid) == os.getuid() and (job_id := mark_of(stat.pid)):
             yield Marked(stat, job_id)
 
 
@@ -49,10 +54,10 @@ def members_of(job: Job) -> list[procfs.Stat]:
     there = {stat.pid: stat for stat in procfs.stats()}
     mine = {driver.pid} if driver else set()
     for stat in there.values():
-        if stat.start_ticks >= job.start_ticks and procfs.environment_of(stat.pid).get(JOB_MARK) == job.id:
+        if stat.start_ticks >= job.start_ticks and mark_of(stat.pid) == job.id:
             mine.add(stat.pid)
     if driver:
-        mine |= {pid for pid in _below(driver.pid, there) if procfs.environment_of(pid).get(JOB_MARK, job.id) == job.id}
+        mine |= {pid for pid in _below(driver.pid, there) if mark_of(pid, job.id) == job.id}
     ours = (there[pid] for pid in mine if pid in there and procfs.owner_of(pid) == job.uid)
     return sorted(ours, key=lambda stat: stat.start_ticks)
 
