@@ -86,6 +86,8 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
             model_checks.warn_of_shared_frequencies(recipe, config)
         recompute_activations(model, recipe.memory)
         root = RootModule(model)
+    # Not within the work above, which takes one host longer than another: ranks of fsdp agree before they fill.
+    with strategy.in_own_time("loads the model"):
         strategy.shard(root, precision, fill)
     return ModelSetup(config, precision, attention, kernels, tokenizer, root, tuned)
 
