@@ -135,13 +135,13 @@ def _complaint(model: type[BaseModel], document: Document, item: Mapping[str, An
     kind = item["type"]
     if kind == "extra_forbidden":
         what = f"unknown key '{dotted}'"
-        if issubclass(model, Section) and (remedy := model.unsupported_keys.get(str(path[-1]).lower())):
+        if nested := _nested(path, model):
+            return _Complaint(where, what, _remedy_for_dots(nested, model), _UNKNOWN_KEY)
+        if remedy := _remedy_for_name(path, model):
             return _Complaint(where, what, remedy, _UNKNOWN_KEY)
-        valid = keys_of(model, path[:-1])
-        nearest = _nearest(str(path[-1]), valid, path[:-1], model)
-        if nearest is None and valid:
+        if valid := keys_of(model, path[:-1]):
             return _Complaint(where, what, f"valid keys: {', '.join(valid)}", _UNKNOWN_KEY, listed_key=dotted)
-        return _Complaint(where, what, nearest or "nothing can stand below this key", _UNKNOWN_KEY)
+        return _Complaint(where, what, "nothing can stand below this key", _UNKNOWN_KEY)
     if kind == "missing":
         missing = ".".join(map(str, item["loc"]))
         remedy = f"add it under '{dotted}'" if dotted else "add it"
@@ -220,9 +220,27 @@ def _kinds_in(annotation: Any) -> set[Any]:
     return {kind for argument in arguments for kind in _kinds_in(argument)} if arguments else {annotation}
 
 
-def _nearest(key: str, valid: list[str], parent: Path_, model: type[BaseModel]) -> str | None:
-    """The question whether a similar valid key is meant; None where none is similar."""
-    if found := closest(key, valid):
+def _nested(path: Path_, model: type[BaseModel]) -> Path_ | None:
+    """The path that the dots of its last key stand for, as on the command line; None if they lead into no section."""
+    nested = (*path[:-1], *str(path[-1]).split("."))
+    return nested if len(nested) > len(path) and keys_of(model, nested[:-1]) else None
+
+
+def _remedy_for_dots(nested: Path_, model: type[BaseModel]) -> str:
+    valid = keys_of(model, nested[:-1])
+    if nested[-1] in valid:
+        *parents, key = (str(part) for part in nested if not isinstance(part, int))
+        return f"nest the keys: '{': {'.join(parents)}: {{{key}: …}}{'}' * (len(parents) - 1)}'"
+    remedy = _remedy_for_name(nested, model) or f"valid keys: {', '.join(valid)}"
+    return f"nest keys in a file, 'a: {{b: …}}' for a.b; {remedy}"
+
+
+def _remedy_for_name(path: Path_, model: type[BaseModel]) -> str | None:
+    """What is known of an unknown key by its name, or a similar valid key; None where neither is."""
+    key, *parent = str(path[-1]), *path[:-1]
+    if issubclass(model, Section) and (remedy := model.unsupported_keys.get(key.lower())):
+        return remedy
+    if found := closest(key, keys_of(model, path[:-1])):
         return f"did you mean '{'.'.join(map(str, (*parent, found)))}'?"
     # A valid key at the wrong level is as common as a misspelt one.
     for section in model.model_fields:

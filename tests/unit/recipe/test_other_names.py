@@ -20,6 +20,11 @@ def test_every_name_stands_for_a_key_that_exists(name: str) -> None:
     ("values", "remedy"),
     [
         ({"optim": {"lr": 1e-4}}, "did you mean 'optim.learning_rate'?"),
+        ({"optim.lr": 1e-4}, "nest keys in a file, 'a: {b: …}' for a.b; did you mean 'optim.learning_rate'?"),
+        ({"optim.learning_rat": 1}, "nest keys in a file, 'a: {b: …}' for a.b; did you mean 'optim.learning_rate'?"),
+        ({"optim.learning_rate": 1e-4}, "nest the keys: 'optim: {learning_rate: …}'"),
+        ({"method": {"lora.rank": 8}}, "nest the keys: 'method: {lora: {rank: …}}'"),
+        ({"method.lora.rank": 8}, "nest the keys: 'method: {lora: {rank: …}}'"),
         ({"model_name_or_path": "x"}, "did you mean 'model.path'?"),
         ({"lora_r": 8}, "did you mean 'method.lora.rank'?"),
         (
