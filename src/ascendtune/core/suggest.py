@@ -60,13 +60,18 @@ def closest_path(missing: Path) -> Path | None:
 
 def same_path_elsewhere(missing: Path) -> Path | None:
     """A relative path as it is from here, that was written for another working directory, such as the recipe's."""
-    if missing.is_absolute() or missing.parts[:1] in ((), ("..",)):
+    if missing.is_absolute() or not missing.parts:
         return None
-    above = (Path(*[".."] * levels) for levels in (1, 2, 3))
+    # From further up, a path that leads up would leave the project.
+    above = (Path(*[".."] * levels) for levels in (() if missing.parts[0] == ".." else (1, 2, 3)))
     below = sorted(_directories_in(Path()))
     further = chain.from_iterable(map(_directories_in, below))
     places = chain(above, below, islice(further, _MOST_LOOKED_AT))
-    return next((place / missing for place in places if _is_sure((place / missing).exists)), None)
+    found = next((place / missing for place in places if _is_sure((place / missing).exists)), None)
+    if found is None:
+        return None
+    short = Path(os.path.normpath(found))
+    return short if _is_sure(lambda: short.samefile(found)) else found
 
 
 def _directories_in(place: Path) -> Iterator[Path]:
@@ -94,5 +99,7 @@ def run_suggestion(missing: Path, otherwise: str) -> str:
 
 def path_suggestion(missing: Path, otherwise: str) -> str:
     """`did_you_mean` for a path."""
+    if elsewhere := same_path_elsewhere(missing):
+        return f"did you mean '{elsewhere}'? A path starts at the working directory"
     found = closest_path(missing)
     return f"did you mean '{found}'?" if found else otherwise

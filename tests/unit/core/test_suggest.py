@@ -41,6 +41,18 @@ def test_a_path_written_for_another_working_directory_is_found(tmp_path: Path, m
     assert closest_path(Path("small")) == Path("project/models/small")
     assert closest_path(Path("models/large")) is None
     assert closest_path(Path("/models/small")) is None
+    # A recipe in project/scripts names it so.
+    assert closest_path(Path("../models/small")) == Path("project/models/small")
+    assert closest_path(Path("../models/large")) is None
+    assert (
+        path_suggestion(Path("../models/small"), "check the path")
+        == "did you mean 'project/models/small'? A path starts at the working directory"
+    )
+    # Up from where a link leads is elsewhere.
+    (tmp_path / "other/deep").mkdir(parents=True)
+    (tmp_path / "other/data").mkdir()
+    (tmp_path / "link").symlink_to("other/deep")
+    assert closest_path(Path("../data")) == Path("link/../data")
 
 
 def test_a_directory_that_cannot_be_read_does_not_hide_the_others(
