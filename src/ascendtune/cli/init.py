@@ -163,8 +163,13 @@ def _asked_columns(facts: DataFacts) -> dict[str, str]:
     from ascendtune.data.format.guess import unfolded
 
     guessed = ", ".join(f"{word} = {column}" for word, column in facts.columns.items())
-    if guessed and typer.confirm(f"{guessed}: is that right?", default=True):
-        return facts.columns
+    while guessed:
+        answer = str(typer.prompt(f"{guessed}: is that right? [Y/n]", default="y", show_default=False)).strip().lower()
+        if answer in ("y", "yes"):
+            return facts.columns
+        if answer in ("n", "no"):
+            break
+        print("type y to accept, or n to name the columns one by one")
     found = list(dict.fromkeys(name for row in facts.raw for name in unfolded(row.values)))
     print(f"columns: {', '.join(found)}")
     words = facts.columns or {word: found[min(at, len(found) - 1)] for at, word in enumerate(facts.undecided)}

@@ -40,6 +40,15 @@ def test_guess_is_confirmed_by_one_answer_or_replaced(
     assert not facts.is_undecided and facts.columns == columns and len(facts.rows) == 9
 
 
+def test_another_answer_than_yes_or_no_is_told_what_may_be_typed(
+    rows: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal("data.y\nn\ndata.y\ndata.x\n"))
+    facts = _decided(look_at_data(rows), yes=False)
+    assert facts.columns == {"prompt": "data.y", "completion": "data.x"}
+    assert "type y to accept, or n to name the columns one by one" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("stage", "format", "words"),
     [

@@ -307,7 +307,11 @@ def _two_answers(prose: Sequence[_Column]) -> tuple[_Column | None, _Column | No
 
 
 def _question_and_answer(columns: Sequence[_Column], prose: Sequence[_Column]) -> Guess | None:
-    answer = max((each for each in prose if each.is_named("answer")), key=_answer_score, default=None)
+    answers = [each for each in prose if each.is_named("answer")]
+    if not any(each.is_named("question") for each in columns):
+        # `a` is an answer beside `q`; beside `b` it is the first letter.
+        answers = [each for each in answers if not each.words & _WORDS["answer"] <= {"a"}]
+    answer = max(answers, key=_answer_score, default=None)
     asked = [each for each in columns if each.is_named("question") and each.holds_turns()]
     question = asked[0] if asked else _best_question(prose, taken=(answer,) if answer else ())
     certain = bool(answer and question and question.is_named("question") and not _has_rival(answer, prose))

@@ -76,6 +76,13 @@ def test_identifiers_dates_and_links_are_neither_question_nor_answer(identifier:
     assert made is not None and made.columns == {"prompt": "foo", "completion": "answer"} and not made.certain
 
 
+def test_letters_are_in_their_order_and_a_is_an_answer_only_beside_a_question() -> None:
+    letters = guess(_rows(id="{}", a="foo is {}", b="bar was {}"))
+    assert letters is not None and letters.columns == {"prompt": "a", "completion": "b"} and not letters.certain
+    asked = guess(_rows(id="{}", a="foo is {}", q="bar was {}"))
+    assert asked is not None and asked.columns == {"prompt": "q", "completion": "a"} and asked.certain
+
+
 def test_columns_with_unknown_names_are_a_guess() -> None:
     made = guess(_rows(foo="Something on {}", bar="More words about {} than there"))
     assert made is not None and not made.certain and set(made.columns.values()) == {"foo", "bar"}
