@@ -108,7 +108,20 @@ def _choose(recipe: Recipe, newest: RunDir, consent: Consent) -> Choice:
             record,
         )
     free = _next_of_series(wanted)
-    return Choice(free, None, None, [f"starting {free}: {reason}"])
+    unfinished = _unfinished_before(newest, wanted) if resume == "auto" else []
+    return Choice(free, None, None, [f"starting {free}: {reason}", *unfinished])
+
+
+def _unfinished_before(newest: RunDir, wanted: Path) -> list[str]:
+    """How to go on in the newest run before `newest` that was stopped or failed: a start looks at `newest` alone."""
+    runs = _runs_of_series(wanted)
+    for number in sorted(runs, reverse=True):
+        earlier = RunDir(runs[number])
+        end = _ENDS.get(_noted(earlier.path, "state"))
+        if end and earlier.path != newest.path and (steps := earlier.checkpoint_steps()):
+            more = shlex.quote(f"{_RESUME}={earlier.path.name}@{steps[-1]}")
+            return [f"{earlier} is not finished, {end} (step {steps[-1]}): to go on there instead, add {more}"]
+    return []
 
 
 def checkpoint_to_resume(recipe: Recipe) -> Path:
@@ -211,12 +224,15 @@ def _series(wanted: Path) -> dict[int, Path]:
 
 def _runs_of_series(wanted: Path) -> dict[int, Path]:
     """`_series` without the runs that a user has given such a name: they are other runs."""
-    return {number: path for number, path in _series(wanted).items() if number == 1 or _name_in(path) != path.name}
+    return {
+        number: path for number, path in _series(wanted).items() if number == 1 or _noted(path, "name") != path.name
+    }
 
 
-def _name_in(path: Path) -> Any:
+def _noted(path: Path, key: str) -> Any:
+    """A value of run.json; None where it has none or cannot be read."""
     try:
-        return RunDir(path).read().get("name")
+        return RunDir(path).read().get(key)
     except (AscendtuneError, OSError):
         return None
 

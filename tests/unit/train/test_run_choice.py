@@ -124,3 +124,27 @@ def test_a_run_that_its_user_named_with_a_number_is_another_run(tmp_path: Path) 
     assert planned_run(recipe, Consent()).run.path == tmp_path / "sft-3"
     third = make("sft-3", "sft", "stopped")
     assert planned_run(recipe, Consent()).resumed == third.checkpoint(3)
+
+
+def test_a_start_after_a_finished_run_tells_of_an_earlier_one_that_was_stopped(tmp_path: Path) -> None:
+    values = {"name": "sft", "run_dir": str(tmp_path / "{name}"), "model": {"path": "m"}, "data": {"train": "d"}}
+    recipe = Recipe.check(values)
+    for directory, state, step in (("sft", "stopped", 18), ("sft-2", "finished", 3)):
+        run = RunDir(tmp_path / directory)
+        run.create(recipe.to_yaml(), {}, {"name": "sft"})
+        run.update(state=state)
+        run.checkpoint(step).mkdir()
+        for name in ("state.json", "digests.json"):
+            (run.checkpoint(step) / name).touch()
+    first, second = planned_run(recipe, Consent()).messages
+    assert first == f"starting {tmp_path}/sft-3: {tmp_path}/sft-2 has finished"
+    assert second == (
+        f"{tmp_path}/sft is not finished, it was stopped (step 18): "
+        "to go on there instead, add checkpoint.resume=sft@18"
+    )
+    resumed = planned_run(Recipe.check({**values, "checkpoint": {"resume": "sft@18"}}), Consent())
+    assert (resumed.run.path, resumed.resumed) == (tmp_path / "sft", tmp_path / "sft/checkpoints/step_18")
+    # A start anew that was asked for is not told.
+    assert len(planned_run(Recipe.check({**values, "checkpoint": {"resume": "never"}}), Consent()).messages) == 1
+    (tmp_path / "sft/run.json").write_text("{")
+    assert len(planned_run(recipe, Consent()).messages) == 1
