@@ -62,7 +62,7 @@ def show(
 
     log.set_up()
     checked = Recipe.load(recipe, overrides or [])
-    inspection = _inspection(checked)
+    inspection = inspection_of(checked)
     rows = _packs(checked, inspection, row, count) if packed else inspection.rows(row, count)
     if not rows:
         raise _no_such_number(row, packed, inspection)
@@ -87,7 +87,7 @@ def sample_lines(recipe: Recipe, path: Path, *, whole: bool) -> list[str]:
     from ascendtune.core.errors import AscendtuneError
 
     try:
-        rows = _inspection(recipe).rows(1, _ROWS_TO_FIND_A_SAMPLE)
+        rows = inspection_of(recipe).rows(1, _ROWS_TO_FIND_A_SAMPLE)
     except (AscendtuneError, OSError):
         return []  # A run that is resumed needs its tokens, not the files that they were made from.
     row = next((each for each in rows if not each.problem), None)
@@ -116,7 +116,8 @@ def _around_the_labels(text: str, most: int) -> str:
     return ("…" if begin else "") + shown[bool(begin) :] + ("…" if begin + most < len(text) else "")
 
 
-def _inspection(recipe: Recipe) -> Inspection:
+def inspection_of(recipe: Recipe) -> Inspection:
+    """What shows the rows of a recipe as they are trained on; downloads what is a hub id, the model without weights."""
     from ascendtune.data.inspect import Inspection
     from ascendtune.data.template import ChatTemplate
     from ascendtune.data.tokenizer import Tokenizer
@@ -180,7 +181,14 @@ def _no_such_number(number: int, packed: bool, inspection: Inspection) -> InputE
 
 
 def _stats(recipe: Recipe, inspection: Inspection) -> dict[str, Any]:
-    report = _prepared(recipe).report
+    from ascendtune.cli.complain import warn
+    from ascendtune.data.build import NoRowLeft
+
+    try:
+        report = _prepared(recipe).report
+    except NoRowLeft as error:
+        warn(f"{error.what}; {error.remedy}")
+        report = error.report
     rows, duplicates, scripts = inspection.duplicates_and_scripts()
     return {"rows": rows, "duplicates": duplicates, "scripts": dict(scripts.most_common()), "report": report.to_json()}
 

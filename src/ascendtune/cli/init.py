@@ -18,6 +18,9 @@ from ascendtune.core.files import expanded
 if TYPE_CHECKING:
     from ascendtune.cli.init_data import DataFacts
 
+_ROWS_LOOKED_AT = 20
+"""For an answer within the model's length."""
+
 
 def init(
     model: Annotated[str | None, typer.Option(help="Directory or hub id of the model.")] = None,
@@ -59,6 +62,7 @@ def init(
     do not show which column holds a field, init asks on a terminal; without a terminal it writes TODO, which train
     rejects.
     """
+    from ascendtune.cli.data_show import inspection_of
     from ascendtune.cli.draft import draft, look_at_model
     from ascendtune.cli.init_data import columns_of, look_at_data, preview
     from ascendtune.cli.preset import load_preset
@@ -66,6 +70,7 @@ def init(
     from ascendtune.core.document import parse_document
     from ascendtune.core.files import write_atomically
     from ascendtune.core.terminal_text import wrapped
+    from ascendtune.core.units import count_of
     from ascendtune.recipe.recipe import Recipe
 
     _require_known(tuner=tuner, stage=stage, format=format, encoding=encoding)
@@ -93,16 +98,21 @@ def init(
     quoted = shlex.quote(str(output))
     write_atomically(output, f"# Check: ascendtune recipe check {quoted}\n# Train: ascendtune train {quoted}\n\n{text}")
     _warn_of_bad_rows(data_facts, are_skipped=checked.data.on_bad_row == "skip")
-    if longest and facts.max_length and longest.tokens > facts.max_length:
-        warn(
-            f"the longest of the first rows has {longest.tokens:,} tokens, the model takes {facts.max_length:,}: rows "
-            "are cut there, and those without an answer before it are left out; "
-            f"`ascendtune data show {quoted} --stats` counts them"
-        )
     if any(each.is_undecided for each in data_facts):
         print(f"wrote {output}; replace TODO there by names of columns, then: ascendtune train {quoted}")
         return
-    print(f"wrote {output}; next: ascendtune train {quoted}")
+    first = ""
+    if longest and facts.max_length and longest.tokens > facts.max_length:
+        rows = inspection_of(checked).rows(1, _ROWS_LOOKED_AT)
+        what = "rows are cut there, and those without an answer before it are left out"
+        if all(each.problem for each in rows):
+            what += f", as all of the first {count_of(len(rows), 'row')} are"
+            first = "choose a model for longer texts or shorten the rows, then: "
+        warn(
+            f"the longest of the first rows has {longest.tokens:,} tokens, the model takes {facts.max_length:,}: "
+            f"{what}; `ascendtune data show {quoted} --stats` counts them"
+        )
+    print(f"wrote {output}; next: {first}ascendtune train {quoted}")
 
 
 def _require_known(**options: str | None) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ascendtune.core.errors import DataError
+from ascendtune.core.foreign_json import read_json_object, value_at
 from ascendtune.core.units import count_of
 from ascendtune.data.load import Loaded, load_rows
 from ascendtune.data.report import EXAMPLES_KEPT, DataReport
@@ -74,9 +75,13 @@ def build(directory: Path, source: Source, progress: Progress | None) -> dict[st
             report.rows_by_weight = len(loaded.rows) + report.rows_held_out - distinct
             eval_report = DataReport(rows_read=report.rows_held_out)
         write = partial(_write, source=source, tokenizer=tokenizer, template=template, progress=progress)
-        write(directory / "train", "training", loaded, report)
-        if held_out is not None and eval_report is not None:
-            write(directory / "eval", "evaluation", held_out, eval_report)
+        try:
+            write(directory / "train", "training", loaded, report)
+            if held_out is not None and eval_report is not None:
+                write(directory / "eval", "evaluation", held_out, eval_report)
+        except NoRowLeft as error:
+            error.report = report
+            raise
     return {
         "report": report.to_json(),
         "eval_report": eval_report.to_json() if eval_report else None,
@@ -192,6 +197,7 @@ def _write(
     report.tokens = outcome.tokens
     report.labelled_tokens = outcome.labelled_tokens
     report.longest = outcome.longest
+    _require_rows(outcome, source)
     report.length_histogram = _histogram(TokenDataset.open(directory))
 
 
@@ -225,28 +231,55 @@ def _refuse(outcome: Outcome, places: Places, section: DataSection) -> None:
             if outcome.uncounted_rows
             else f"set data.max_length: {outcome.longest}, or data.on_long_row to truncate or drop",
         )
+
+
+class NoRowLeft(DataError):
+    """No row has a token to train on."""
+
+    report: DataReport
+    """Of the training rows."""
+
+
+def _require_rows(outcome: Outcome, source: Source) -> None:
     if outcome.rows:
         return
     reasons = {reason for _, reason, _ in outcome.dropped}
-    least = "more than " if outcome.uncounted_rows else ""
     if reasons & {NO_ANSWER_LEFT, TOO_LONG}:
-        raise DataError(
-            f"data.max_length ({section.max_length:,}) leaves no row with an answer: "
+        least = "more than " if outcome.uncounted_rows else ""
+        raise NoRowLeft(
+            f"data.max_length ({source.section.max_length:,}) leaves no row with an answer: "
             f"the shortest row has {outcome.shortest:,} tokens, the longest {least}{outcome.longest:,}",
             code="no-answer-left",
-            remedy=f"set data.max_length to {least}{outcome.longest}, or as high as memory allows",
+            remedy=_remedy_for_length(f"{least}{outcome.longest}", outcome, source),
         )
     if NO_ANSWER_SPAN in reasons:
-        raise DataError(
+        raise NoRowLeft(
             "the chat template writes no answer span: no row has a token to train on",
             code="template-without-answer",
             remedy="choose another data.template, or correct it: it must write what assistant messages contain",
         )
-    raise DataError(
+    raise NoRowLeft(
         "no row has a token to train on",
         code="no-answer-left",
         remedy="check `train: false` and the roles in the data",
     )
+
+
+def _remedy_for_length(wanted: str, outcome: Outcome, source: Source) -> str:
+    positions = _positions_of(source.model_directory)
+    if positions is None or outcome.longest <= positions:
+        return f"set data.max_length to {wanted}, or as high as memory allows"
+    if outcome.shortest is not None and source.section.max_length < outcome.shortest <= positions:
+        return f"set data.max_length to {positions}, the positions that the model was made for, or shorten the rows"
+    return f"choose a model for longer texts, or shorten the rows: this one was made for {positions:,} positions"
+
+
+def _positions_of(model_directory: Path) -> int | None:
+    """The longest row that the model was made for; None where config.json does not say."""
+    path = model_directory / "config.json"
+    config = read_json_object(path) if path.is_file() else {}
+    found = value_at(config, "text_config", "max_position_embeddings") or value_at(config, "max_position_embeddings")
+    return found if isinstance(found, int) else None
 
 
 def _listed(what: str, rows: list[tuple[int, str]], places: Places) -> str:
@@ -264,4 +297,4 @@ def _histogram(dataset: TokenDataset) -> list[tuple[int, int]]:
     return [((number + 1) * width, count) for number, count in enumerate(counts)]
 
 
-__all__ = ["build"]
+__all__ = ["NoRowLeft", "build"]

@@ -34,6 +34,17 @@ def test_data_show_marks_what_is_trained_on_and_what_is_cut(ascendtune: Any, rec
     assert "duplicates: 1 of 2 rows equal an earlier one\n" in cut and "writing systems: Latin 2\n" in cut
 
 
+def test_stats_count_rows_of_which_none_keeps_an_answer(ascendtune: Any, recipe: Path, tmp_path: Path) -> None:
+    words = ("data", "show", recipe, "-n", "1", "--stats", "data.max_length=8")
+    shown = ascendtune(*words)
+    assert shown.returncode == 0, shown.stderr
+    assert "data: 2 rows read, 0 used, 2 dropped\n" in shown.stdout and "duplicates: 1 of 2 rows" in shown.stdout
+    assert "dropped 2: no answer left within max_length" in shown.stdout
+    assert "leaves no row with an answer" in " ".join(shown.stderr.split())
+    as_json = json.loads(ascendtune(*words, "--json").stdout)
+    assert as_json["stats"]["report"]["rows_kept"] == 0
+
+
 def test_packed_shows_the_rows_that_share_a_sequence(ascendtune: Any, recipe: Path) -> None:
     shown = ascendtune("data", "show", recipe, "--packed", "--json", "data.max_length=64")
     assert shown.returncode == 0, shown.stderr

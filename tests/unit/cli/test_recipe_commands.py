@@ -210,6 +210,23 @@ def test_init_takes_the_way_of_training_from_a_preset(
     assert other.returncode == 2 and "code: preset-of-another-stage" in other.stderr
 
 
+@pytest.mark.parametrize("positions", [8, 40])
+def test_init_says_that_none_of_the_first_rows_keeps_an_answer(
+    ascendtune: Any, tiny_model: Path, tmp_path: Path, positions: int
+) -> None:
+    shutil.copytree(tiny_model, tmp_path / "short")
+    config = json.loads((tmp_path / "short/config.json").read_text())
+    (tmp_path / "short/config.json").write_text(json.dumps({**config, "max_position_embeddings": positions}))
+    rows = [{"prompt": "2 + 3?", "completion": "five " * length} for length in (1, 90, 90)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = ascendtune("init", "--model", "short", "--data", "rows.jsonl", "-y")
+    said = " ".join(made.stderr.split())
+    assert f"the model takes {positions}: rows are cut there" in said
+    assert ("as all of the first 3 rows are" in said) == (positions == 8)
+    assert ("next: choose a model for longer texts or shorten the rows, then: " in made.stdout) == (positions == 8)
+    assert "ascendtune train recipe.yaml" in made.stdout
+
+
 def test_recipe_check_says_what_it_did_not_look_at_and_reads_all_rows_when_asked(
     ascendtune: Any, tiny_model: Path, data: Path
 ) -> None:

@@ -314,6 +314,27 @@ def test_max_length_shorter_than_every_row_is_refused(data: Path, model: Path, t
     assert not [each for each in tmp_path.iterdir() if each.is_dir()]
 
 
+@pytest.mark.parametrize(
+    ("positions", "remedy"),
+    [
+        (5, "choose a model for longer texts, or shorten the rows: this one was made for 5 positions"),
+        (32, "choose a model for longer texts"),
+        (40, "set data.max_length to 40, the positions that the model was made for, or shorten the rows"),
+        (100_000, "or as high as memory allows"),
+    ],
+)
+@pytest.mark.parametrize("within", ["{}", '{{"text_config": {}}}'])
+def test_remedy_for_rows_that_are_all_too_long_knows_the_positions_of_the_model(
+    data: Path, model: Path, tmp_path: Path, positions: int, remedy: str, within: str
+) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(model, copy)
+    (copy / "config.json").write_text(within.format(json.dumps({"max_position_embeddings": positions})))
+    with pytest.raises(DataError) as caught:
+        prepare(section(data, max_length=5), copy, seed=1, cache=tmp_path / "cache")
+    assert remedy in caught.value.remedy
+
+
 def test_long_rows_fail_by_name(data: Path, model: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         prepare(section(data, max_length=40, on_long_row="fail"), model, seed=1, cache=tmp_path)
