@@ -22,6 +22,7 @@ A table of a package, knowledge/api/DISTRIBUTION.toml, looks like this:
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -47,8 +48,25 @@ _OF_CLASS = re.compile(
 _MEANT = re.compile(r"\bDid you mean: '(?P<now>\w+)'\?")
 """The suggestion that Python 3.10 and later append to the message."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_CLASS = re.compile(r"[A-Z]\w+(?=[(.]|$)")
+_MUCH = 3
+_EXTENDED = {
+    "vllm_ascend": "vllm",
+    "torch_npu": "torch",
+    "mindspeed": "megatron-core",
+    "mindspeed_llm": "megatron-core",
+}
+"""Packages that put themselves in place of parts of another one, of which they are made for one release."""
 _CONSTRUCTOR = "__init__"
 _PYTHON = "python"
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """A library with the modules that it brings."""
+
+    library: str
+    modules: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -141,6 +159,38 @@ def _names_of(module: str) -> Iterator[str]:
     for content in _tables():
         if root in content["modules"]:
             yield from content.get("names", ())
+
+
+def library_of(name: str, importer: str, files: Sequence[str]) -> str:
+    """The distribution of a class, or of the class of a method, that code of another package used; empty if unknown.
+
+    Args:
+        importer: the package whose code used it.
+        files: those of the traceback; of several libraries with such a class the one that has one of them.
+    """
+    if importer in _EXTENDED:
+        return _EXTENDED[importer]
+    owners = _owners().get(name.partition(".")[0], Counter())
+    passed = [owner for owner in owners if any(f"/{module}/" in file for module in owner.modules for file in files)]
+    ranked = passed or [owner for owner, _ in owners.most_common()]
+    is_known = len(passed) == 1 or (not passed and _stands_out(owners))
+    return ranked[0].library if ranked and is_known and importer not in ranked[0].modules else ""
+
+
+def _stands_out(owners: Counter[_Owner]) -> bool:
+    """Whether one library has many more names of the class than any other that has a class of that name."""
+    first, second = ([*sorted(owners.values(), reverse=True), 0, 0])[:2]
+    return first > _MUCH * second
+
+
+@cache
+def _owners() -> dict[str, Counter[_Owner]]:
+    """By class: the libraries that have one of this name, each with its rows in the tables."""
+    found: dict[str, Counter[_Owner]] = {}
+    for change in changes():
+        if match := _CLASS.match(change.name):
+            found.setdefault(match[0], Counter())[_Owner(change.library, change.modules)] += 1
+    return found
 
 
 def _change_in(message: str) -> ApiChange | None:

@@ -14,6 +14,7 @@ from ascendtune.check.explain.language import say
 
 _NONE_HAS_NO = re.compile(r"'NoneType' object has no attribute '(\w+)'")
 _NONE_NOT_SUBSCRIPTABLE = "'NoneType' object is not subscriptable"
+_NONE_NOT_CALLABLE = "'NoneType' object is not callable"
 _SUBSCRIPT = re.compile(r"^(?:[\w., ]+ = )?([A-Za-z_][\w.]*(?:\([^()]*\))?)\[[^\[\]]*\]$")
 """A line of code with one subscript and nothing else, of which it can be said what was None."""
 _LENGTH_OF = re.compile(r"\blen\(([A-Za-z_][\w.]*)\)")
@@ -49,6 +50,13 @@ _PASSING_ON = "torch/_ops.py"
 """A file of torch that only calls the operator: who chose its arguments stands above it."""
 _RUN_FROM_CLONES = re.compile(r"(?:.*/)?(vllm_ascend|mindspeed(?:_\w+)?|mindie_llm|atb_llm|megatron)/")
 """Packages that are mostly run from a clone, whatever its directory is called."""
+_OF_FRAMEWORK = re.compile(
+    r"(?:.*/)?(?:sglang/(?=srt/)|vllm/(?=(?:v1|engine|entrypoints|executor|model_executor|worker|compilation)/)|"
+    r"lmdeploy/(?=(?:pytorch|turbomind|serve)/)|verl/(?=(?:trainer|workers|single_controller)/)|"
+    r"transformers/(?=(?:models|generation|integrations|utils)/)|deepspeed/(?=(?:runtime|ops|module_inject)/)|"
+    r"llamafactory/(?=(?:train|data|model|hparams)/)|swift/(?=(?:llm|trainers|megatron|tuners)/))"
+)
+"""Packages that are known by the directories within them, wherever they lie and however a path was shortened."""
 
 _LISTING = ("state_dict", "Weights only", "variable ready only once", "No operator found")
 """Messages of torch that name what they are about some lines below."""
@@ -71,7 +79,13 @@ def package_in(frames: list[tuple[str, int, str]], passed_on: str = "") -> str:
 
 def _package_of(file: str) -> str:
     match = _PACKAGE.match(file) or _SOURCE_TREE.match(file) or _RUN_FROM_CLONES.match(file)
-    return match[match.re.groups] if match else _cloned(file)
+    return match[match.re.groups] if match else framework_of(file) or _cloned(file)
+
+
+def framework_of(file: str) -> str:
+    """The training or serving framework that a file belongs to by its directories; empty if it is another file."""
+    match = _OF_FRAMEWORK.match(file)
+    return match[0].rstrip("/").rpartition("/")[2] if match else ""
 
 
 def _cloned(file: str) -> str:
@@ -104,8 +118,11 @@ def none_in(code: str, message: str) -> str:
         return _operand(code, operands)
     if _NEGATED in message:
         return _only(ast.unparse(each.operand) for each in _nodes_of(code) if isinstance(each, ast.UnaryOp))
-    used = _SUBSCRIPT.search(code) if _NONE_NOT_SUBSCRIPTABLE in message else None
-    return used[1] if used else ""
+    if _NONE_NOT_SUBSCRIPTABLE in message:
+        return _only(ast.unparse(each.value) for each in _nodes_of(code) if isinstance(each, ast.Subscript))
+    if _NONE_NOT_CALLABLE in message:
+        return _only(ast.unparse(each.func) for each in _nodes_of(code) if isinstance(each, ast.Call))
+    return ""
 
 
 def _operand(code: str, operands: re.Match[str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ascendtune.check.explain.cann_reason import PROCESS, TIME
 from ascendtune.check.explain.distributions import named_for_pip
-from ascendtune.check.explain.knowledge import IMPORTER, KINDS, words_of
+from ascendtune.check.explain.knowledge import IMPORTER, KINDS, OWNER, words_of
 from ascendtune.check.explain.matcher import Hit, filled
 from ascendtune.check.explain.trace import Trace
 
@@ -106,7 +106,7 @@ class Event:
     @property
     def _names(self) -> dict[str, str]:
         """The captured values. A package that the traceback does not name is called PACKAGE, as in other commands."""
-        return {IMPORTER: "PACKAGE", **self.hit.names}
+        return {IMPORTER: "PACKAGE", OWNER: "LIBRARY", **self.hit.names}
 
     @property
     def message(self) -> str:

@@ -91,6 +91,8 @@ EXPRESSION = "expression"
 """Another one: what is None, by the code of the frame that used it."""
 TABLE = "table"
 """A third: what has no such key, by the code of the frame that looked for it."""
+OWNER = "owner"
+"""A fourth: the library of the class that the message names, where another package's code used it."""
 _FOLDER = files(__package__) / "knowledge"
 RAISED = "raised/"
 """Beginning of the families of what packages raise."""
@@ -147,7 +149,7 @@ class KnownFailure:
         patterns: Iterator[LazyPattern | ApiPattern] = filter(None, given)
         of_origin = NAMES_OF_ORIGIN if self.origin else ()
         named = (name for pattern in patterns for name in pattern.names)
-        return frozenset([IMPORTER, EXPRESSION, TABLE, *of_origin, *named])
+        return frozenset([IMPORTER, EXPRESSION, TABLE, OWNER, *of_origin, *named])
 
     @property
     def is_of_api(self) -> bool:

@@ -48,11 +48,24 @@ def below(lines: list[bytes], index: int, line: Line, count: int) -> list[str]:
 
 def above(lines: list[bytes], index: int, line: Line) -> str:
     """The line above the one at `index`; where a prefix names its speaker, the speaker's. Empty if there is none."""
-    before, said = lines[max(0, index - _SPEAKERS) : index], line.said.encode()
-    if line.speaker and lines[index].endswith(said):
-        prefix = lines[index].removesuffix(said)
-        before = [each for each in before if each.startswith(prefix)]
+    before, _ = _lines_above(lines, index, line)
     return before[-1][:LONGEST_TEXT].decode(errors="replace") if before else ""
+
+
+def code_above(lines: list[bytes], index: int, line: Line) -> list[str]:
+    """The two lines above the one at `index` that are not empty, those of its speaker, without the prefix."""
+    before, prefix = _lines_above(lines, index, line)
+    said = [each.removeprefix(prefix)[:LONGEST_TEXT].decode(errors="replace") for each in before]
+    return [each for each in said if each.strip()][-2:]
+
+
+def _lines_above(lines: list[bytes], index: int, line: Line) -> tuple[list[bytes], bytes]:
+    """The lines above the one at `index`, and the prefix of its speaker, with which each of them begins."""
+    before, said = lines[max(0, index - _SPEAKERS) : index], line.said.encode()
+    if not line.speaker or not lines[index].endswith(said):
+        return before, b""
+    prefix = lines[index].removesuffix(said)
+    return [each for each in before if each.startswith(prefix)], prefix
 
 
 def boxed_error(lines: list[bytes], index: int) -> str:

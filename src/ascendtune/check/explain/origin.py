@@ -27,7 +27,7 @@ _MISSING = re.compile(
     r"module '(?P<owner>[\w.]+)' has no attribute '(?P<attribute>\w+)'"
 )
 _INSTALLED = re.compile(r"(?P<folder>.*/(?:site|dist)-packages/(?P<package>[A-Za-z]\w*))/")
-_OF_FAULTS = (
+FAULTS_OF_CODE = (
     *("AssertionError", "AttributeError", "IndexError", "KeyError", "NameError"),
     *("StopIteration", "TypeError", "UnboundLocalError", "ZeroDivisionError"),
 )
@@ -73,15 +73,15 @@ def advice_on_frames(trace: Trace) -> tuple[str, ...]:
     """Where to look; and what to ask of an installed package that failed in its own code, where no `raise` stands."""
     file, line, _ = trace.place or ("", 0, "")
     look = say("look at {file}:{line}", file=file, line=line)
-    of_package = _package_code(trace) if trace.frames else None
-    if of_package is None or trace.type not in _OF_FAULTS or not trace.code or trace.code.startswith("raise"):
+    package = trace.package_that_failed
+    if not package or trace.type not in FAULTS_OF_CODE or not trace.code or trace.code.startswith("raise"):
         return (look,)
     return (
         look,
         say(
             "{package} failed in its own code and refused nothing: `pip show {package}`, and search its issues for "
             "'{type} {function}': a defect that another release does not have, or a value that it does not expect",
-            package=of_package["package"],
+            package=package,
             type=trace.type,
             function=trace.frames[-1][2],
         ),

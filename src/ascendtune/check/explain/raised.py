@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from ascendtune.check.explain.frame import posix
-from ascendtune.check.explain.knowledge import RAISED, raised_entries
+from ascendtune.check.explain.api_change import library_of
+from ascendtune.check.explain.knowledge import EXPRESSION, IMPORTER, OWNER, RAISED, TABLE, raised_entries
 from ascendtune.check.explain.matcher import Hit, Matcher, rank
 from ascendtune.check.explain.origin import names_of
 from ascendtune.check.explain.trace import Trace
@@ -46,6 +46,17 @@ def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
     return reported or hits
 
 
+def name_parties(hit: Hit, trace: Trace) -> None:
+    """Add to the names of `hit` what the frames tell: who asked, for what, and of which library."""
+    importer = trace.importer_of(hit.names.get("package", "") if hit.entry.is_of_api else "")
+    named = hit.names.get("function") or hit.names.get("object", "")
+    owner = library_of(named, importer, trace.files) if importer and f"{{{OWNER}}}" in hit.entry.what else ""
+    found = {IMPORTER: importer, EXPRESSION: trace.none_expression, TABLE: trace.table, OWNER: owner}
+    for name, value in found.items():
+        if value:
+            hit.names.setdefault(name, value)
+
+
 def known_exception(matcher: Matcher, said: str, number: int) -> Trace | None:
     """The exception that a line names, whatever its class is called, if something is known of it."""
     trace = Traces.of_any_name(said, number)
@@ -77,7 +88,7 @@ def _may_raise(hit: Hit, said: str, trace: Trace) -> bool:
     least = _OF_NATIVE if family in _NATIVE else _UNMISTAKABLE
     if hit.length >= least or hit.entry.frame or family.startswith(_GENERAL) or not trace.frames:
         return True
-    passed = (said, *(posix(file) for file, _, _ in trace.frames))
+    passed = (said, *trace.files)
     return any(family in each.lower().replace("-", "_") for each in passed)
 
 

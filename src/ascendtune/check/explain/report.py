@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 from ascendtune.check.explain import level
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.frame import posix
 from ascendtune.check.explain.language import say
+from ascendtune.check.explain.origin import FAULTS_OF_CODE
 from ascendtune.check.explain.scan import Scan
+from ascendtune.check.explain.trace import Trace
 from ascendtune.check.table import WIDE, Paint
 from ascendtune.core.terminal_text import columns_of, wrap_words
 
@@ -168,13 +171,29 @@ def _places(explanation: Explanation, first: Event, short: int) -> Iterator[_Blo
     if explanation.verdict.certainty == "unexplained":
         for event in explanation.telling[1:]:
             yield _Block("", f"{event.where}: {_short(event.quote, short)}", _HELPFUL)
+    is_named = any(map(_FRAME.search, first.hit.entry.remedies[:1]))
     if first.trace is not None and (place := first.trace.place) is not None:
-        file, line, function = place
-        inside = say(" in {function}", function=function) if function else ""
-        is_named = any(map(_FRAME.search, first.hit.entry.remedies[:1]))
-        yield _Block("frame", f"{file}:{line}{inside}", _NEXT if is_named else _HELPFUL)
+        yield _Block("frame", _frame(first.trace, place), _NEXT if is_named else _HELPFUL)
+    elif is_named:
+        code = first.trace.code if first.trace is not None else ""
+        absent = say("not in this log; the whole traceback ends with it: `File …, line …`")
+        yield _Block("frame", f"{absent}: {code}" if code else absent, _MORE)
     if (rival := explanation.verdict.rival) is not None:
         yield _Block("or", f"{rival.meaning} ({rival.where})", _KEPT)
+
+
+def _frame(trace: Trace, place: tuple[str, int, str]) -> str:
+    """The frame of `place`; and where code of a package that it called made a mistake, the innermost one of that."""
+    called = trace.last_call
+    is_of_package = trace.type in FAULTS_OF_CODE and place in trace.frames[:-1] and bool(trace.package)
+    if not is_of_package or called is None or (posix(place[0]).endswith(called[0]) and called[1:] == place[1:]):
+        return _as_text(place)
+    return say("{caller}, which led to {called}", caller=_as_text(place), called=_as_text(called))
+
+
+def _as_text(frame: tuple[str, int, str]) -> str:
+    file, line, function = frame
+    return f"{file}:{line}" + (say(" in {function}", function=function) if function else "")
 
 
 def _entry(explanation: Explanation, first: Event) -> Iterator[_Block]:

@@ -9,7 +9,6 @@ from ascendtune.check.explain import cann_reason, escaped, level, message_lines,
 from ascendtune.check.explain import line as lines_of
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.frame import frame_of
-from ascendtune.check.explain.knowledge import EXPRESSION, IMPORTER, TABLE
 from ascendtune.check.explain.ledger import Ledger, kind_of
 from ascendtune.check.explain.line import InnerPrefixes, Line
 from ascendtune.check.explain.line_times import LineTimes
@@ -17,7 +16,7 @@ from ascendtune.check.explain.matcher import Hit, Matcher, best, rank, with_spar
 from ascendtune.check.explain.message_lines import LONGEST_TEXT, NO_SOLUTION
 from ascendtune.check.explain.outlived import mark_outlived
 from ascendtune.check.explain.own_words import unknown_exception, unknown_line
-from ascendtune.check.explain.raised import hit_of_line, hits_of, known_exception
+from ascendtune.check.explain.raised import hit_of_line, hits_of, known_exception, name_parties
 from ascendtune.check.explain.sieve import Sieve
 from ascendtune.check.explain.source import blocks, lines_before
 from ascendtune.check.explain.trace import HEADER, LINKS, Trace
@@ -189,6 +188,7 @@ class Scan:
         if trace is not None:
             below = message_lines.below(lines, index, line, _BELOW_BLOCK)
             trace.read_below(below, above)
+            trace.read_above(message_lines.code_above(lines, index, line))
             self._note_trace(line, said, trace, below)
         elif not level.is_aside(said) and (not level.goes_on_without(above) or level.is_error(text, said)):
             warned = message_lines.begins_warning(above) and not level.is_error(text, said)
@@ -252,12 +252,7 @@ class Scan:
         known = [hit for hit in hits if hit.entry.kind != "unknown"]
         unknown = next((hit for hit in hits if hit not in known), unknown_exception(trace))
         for hit in with_spare(best(known), unknown):
-            if importer := trace.importer_of(hit.names.get("package", "") if hit.entry.is_of_api else ""):
-                hit.names.setdefault(IMPORTER, importer)
-            if expression := trace.none_expression:
-                hit.names.setdefault(EXPRESSION, expression)
-            if table := trace.table:
-                hit.names.setdefault(TABLE, table)
+            name_parties(hit, trace)
             number, reason = trace.last_line or trace.first_line, self._reason(said, below)
             self._note(line, said, said, number, hit, trace, weak=trace.weak, reason=reason)
 

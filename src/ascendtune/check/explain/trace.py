@@ -168,6 +168,17 @@ class Trace:
         """The package of the innermost frame; empty if the frame is not in one."""
         return code_of.package_in(self.frames)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of its frames, outermost first, with slashes."""
+        return tuple(posix(file) for file, _, _ in self.frames)
+
+    @property
+    def package_that_failed(self) -> str:
+        """The installed package, or known framework, of the innermost frame; empty if that is other code."""
+        file = posix(self.frames[-1][0]) if self.frames else ""
+        return self.package if _PACKAGES.match(file) else code_of.framework_of(file)
+
     def importer_of(self, library: str) -> str:
         """The package of the innermost frame that is not in `library`; empty if that frame is in none."""
         return code_of.package_in(self.frames, library)
@@ -175,7 +186,8 @@ class Trace:
     @property
     def none_expression(self) -> str:
         """The expression that was None, from the line of code below the last frame; empty if it is not known."""
-        name = code_of.none_in(self.code, self.message) or (
+        name = code_of.none_in(self.marked, self.message) or code_of.none_in(self.code, self.message)
+        name = name or (
             # The operators of torch are called by a function that passes everything on.
             code_of.none_in(self.outer_code, self.message) if self.code.startswith(_PASSED_ON) else ""
         )
@@ -192,6 +204,20 @@ class Trace:
         code, start = self.code_line.rstrip(), len(line) - len(line.lstrip())
         if _MARKS.match(line) and start >= len(code) - len(code.lstrip()):
             self.marked = code[start : len(line.rstrip())]
+
+    def read_above(self, above: list[str]) -> None:
+        """Take the line of code above an exception without frames, if it holds what the message is about.
+
+        Args:
+            above: the last two lines above it; the lower one may be Python's marks.
+        """
+        if self.frames or not above:
+            return
+        self.code_line = above[0] if _MARKS.match(above[-1]) else above[-1]
+        self.code = self.code_line.strip()
+        self.read_marks(above[-1])
+        if not (self.none_expression or self.table):
+            self.code = self.code_line = self.marked = ""
 
     def passed(self, parts: tuple[str, ...]) -> bool:
         """Whether some frame, as "FILE in FUNCTION", or the code of the two innermost ones has one of `parts` in it.

@@ -1,0 +1,111 @@
+"""Who does not fit whom: what an excerpt without frames still says, and the package on each side of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ascendtune.check.explain.code_of_frame import framework_of, none_in
+from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.report import as_text
+
+Explained = Callable[..., Explanation]
+
+_PACKAGES = "/v/lib/python3.11/site-packages"
+_NO_ATTRIBUTE = "AttributeError: 'NoneType' object has no attribute 'tide'"
+_NO_SUBSCRIPT = "TypeError: 'NoneType' object is not subscriptable"
+_NOT_GIVEN = "missing 1 required positional argument: 'tide'"
+
+
+def _trace(error: str, *frames: tuple[str, str]) -> str:
+    rows = "".join(f'  File "{file}", line 7, in rise\n    {code}\n' for file, code in frames)
+    return f"Traceback (most recent call last):\n{rows}{error}\n"
+
+
+def _text(explanation: Explanation) -> str:
+    return " ".join(as_text(explanation, columns=None, paint=lambda text, *_: text, everything=True).split())
+
+
+@pytest.mark.parametrize(
+    ("log", "expression"),
+    [
+        (f"line 7, in rise\n    height=moon_config.tide,\n{_NO_ATTRIBUTE}\n", "moon_config"),
+        (f"height=moon_config.tide,\n\n{_NO_ATTRIBUTE}\n", "moon_config"),
+        (
+            f"[rank3]:     low = moon.sea[..., :-1, :].ebb()\n[rank3]:           ~~~~~~~~^^^^^^^^^^^^^\n"
+            f"[rank3]: {_NO_SUBSCRIPT}\n",
+            "moon.sea",
+        ),
+        (f"the tide of the moon\n{_NO_ATTRIBUTE}\n", ""),
+        (f"[rank1]:     height=moon.tide,\n[rank0]: {_NO_ATTRIBUTE}\n", ""),
+    ],
+)
+def test_line_of_code_above_an_exception_without_frames_names_what_is_none(
+    explained: Explained, log: str, expression: str
+) -> None:
+    headline = explained(log).headline()
+
+    assert f"({expression})" in headline if expression else "was expected:" in headline
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "expression"),
+    [
+        ("low = moon.sea[..., :-1, :].ebb()", _NO_SUBSCRIPT, "moon.sea"),
+        ("low = moon.sea[0][1]", _NO_SUBSCRIPT, ""),
+        ("self.moon.rise(7)", "'NoneType' object is not callable", "self.moon.rise"),
+        ("self.moon(rise(7))", "'NoneType' object is not callable", ""),
+    ],
+)
+def test_one_use_in_a_line_of_code_tells_what_is_none(code: str, message: str, expression: str) -> None:
+    assert none_in(code, message) == expression
+
+
+def test_python_s_marks_tell_which_of_two_uses_is_meant(explained: Explained) -> None:
+    code = "low = moon.sea[0] + sun.sea[1]\n                        ~~~~~~~^^^"
+
+    assert "(sun.sea)" in explained(_trace(_NO_SUBSCRIPT, ("/me/tide.py", code))).headline()
+
+
+def test_the_frame_that_a_remedy_speaks_of_is_said_to_be_missing(explained: Explained) -> None:
+    assert "frame not in this log" in _text(explained(f"height=moon.tide,\n{_NO_ATTRIBUTE}\n"))
+
+
+def test_the_line_of_a_package_that_failed_stands_beside_one_s_own(explained: Explained) -> None:
+    own, package = ("/me/tide.py", "moon()"), (f"{_PACKAGES}/moon/sea.py", "x = None.tide")
+
+    assert "frame /me/tide.py:7 in rise, which led to moon/sea.py:7 in rise" in _text(
+        explained(_trace("AttributeError: 'Moon' object has no attribute 'tide'", own, package))
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "package", "words"),
+    [
+        ("AttributeError: type object 'TrainingArguments' has no attribute '_T'", "trl", "`pip show trl transformers`"),
+        (f"TypeError: QwenMoon.forward() {_NOT_GIVEN}", "vllm_ascend", "`pip show vllm_ascend vllm`"),
+        (f"TypeError: TrainingArguments.rise() {_NOT_GIVEN}", "transformers", "`pip show transformers LIBRARY`"),
+        ("AttributeError: 'MoonTide' object has no attribute 'tide'", "trl", "`pip show trl LIBRARY`"),
+    ],
+)
+def test_library_of_the_class_that_another_package_used(
+    explained: Explained, error: str, package: str, words: str
+) -> None:
+    log = _trace(error, ("/me/tide.py", "moon()"), (f"{_PACKAGES}/{package}/sea.py", "moon.tide"))
+
+    assert words in explained(log).remedies()[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "package"),
+    [
+        ("sglang/srt/managers/moon.py", "sglang"),
+        ("/sgl-workspace/sglang/python/sglang/srt/moon.py", "sglang"),
+        ("/vllm-workspace/vllm/v1/core/moon.py", "vllm"),
+        ("/me/vllm/moon.py", ""),
+        ("moon/srt/tide.py", ""),
+    ],
+)
+def test_framework_is_known_by_the_directories_within_it(file: str, package: str) -> None:
+    assert framework_of(file) == package
