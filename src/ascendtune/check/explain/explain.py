@@ -33,6 +33,7 @@ from ascendtune.check.explain.shapes import mismatch_in
 from ascendtune.check.explain.source import STDIN, logs_in
 from ascendtune.check.explain.state_dict import names_in
 from ascendtune.check.explain.sureness import sureness_of
+from ascendtune.check.explain.twins import with_twins
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_json as findings_as_json
 from ascendtune.core.exit_cause import CauseKind
@@ -61,18 +62,6 @@ _GENERAL_ANCHORS = 3
 _TELLING = 3
 _WHO_HOLDS = "-smi"
 """Part of the remedies that ask who holds the device."""
-_ONE_DEVICE_A_RANK = (
-    "one device for each rank: torch.npu.set_device(local_rank) or torch.cuda.set_device(local_rank) before the model "
-    'is loaded; device_map={"": local_rank} instead of 0 or "cuda"; the visible devices must not be one card for all'
-)
-_LARGEST_SAMPLE = (
-    "find the sample behind it, the longest row or the largest image of the batch, and cut or drop it "
-    "(data.max_length, a limit of pixels); a smaller batch helps only where the batch has several rows"
-)
-_MISCOUNTED = (
-    "print the shapes and counts before the call of the frame shown: so large a tensor is a size that was computed "
-    "wrongly (a count that was never set, an index out of range, a negative or overflowed number), not a batch"
-)
 _COMPARE = (
     "compare what CANN names with what the job passes at the frame shown: print shape, dtype and attributes of the "
     "inputs before the call; then change the setting, layout or parallel size that they come from"
@@ -225,11 +214,15 @@ class Explanation:
         return [Finding(code, "failure", self.headline(), remedy="; ".join(self.remedies()), evidence=evidence)]
 
     def remedies(self) -> tuple[str, ...]:
+        """What to do, in the order of trying."""
+        return with_twins(self._remedies(), names_ascend=self.plog is not None)
+
+    def _remedies(self) -> tuple[str, ...]:
         first = self.verdict.first
         if self.verdict.missing is not None:
             return self.verdict.missing.remedies
         if first is not None and first.is_known and first.hit.entry.remedies:
-            holders = self._holders()
+            holders = self.sums.first_remedies() if self.sums is not None else ()
             remedies = (*holders, *(remedy for remedy in first.remedies if not (holders and _WHO_HOLDS in remedy)))
             if first.hit.entry.kind == "wrapper" and self._names_values(first.reason):
                 remedies = (say(_COMPARE), *remedies[1:])
@@ -260,21 +253,6 @@ class Explanation:
         ended: of a time-out there are no inputs to compare.
         """
         return bool(reason) and reason in self.headline() and not cann_reason.is_of_runtime(reason)
-
-    def _holders(self) -> tuple[str, ...]:
-        """The first remedies where other processes hold most of the device's memory, or one tensor asks for it."""
-        if self.sums is None:
-            return ()
-        others = say(
-            "`ascendtune devices` (npu-smi info, nvidia-smi) names the processes: end them, or use a free card"
-        )
-        if self.sums.are_ranks_of_one_job:
-            return (say(_ONE_DEVICE_A_RANK), others)
-        if self.sums.are_others_to_blame:
-            return (others,)
-        if self.sums.is_miscounted:
-            return (say(_MISCOUNTED),)
-        return (say(_LARGEST_SAMPLE),) if self.sums.is_one_tensor else ()
 
     def now(self) -> tuple[str, ...]:
         """What the remedies name, as it is on this machine."""

@@ -38,6 +38,19 @@ _NEVER_MEANT = 16
 _OUTSIDE = "{bytes} are held outside of this process's allocator: another process, communication buffers, or workspace"
 _FRAGMENTED = "{bytes} are reserved but not in use, more than was asked for: memory is fragmented"
 
+_ONE_DEVICE_A_RANK = (
+    "one device for each rank: torch.npu.set_device(local_rank) or torch.cuda.set_device(local_rank) before the model "
+    'is loaded; device_map={"": local_rank} instead of 0 or "cuda"; the visible devices must not be one card for all'
+)
+_LARGEST_SAMPLE = (
+    "find the sample behind it, the longest row or the largest image of the batch, and cut or drop it "
+    "(data.max_length, a limit of pixels); a smaller batch helps only where the batch has several rows"
+)
+_MISCOUNTED = (
+    "print the shapes and counts before the call of the frame shown: so large a tensor is a size that was computed "
+    "wrongly (a count that was never set, an index out of range, a negative or overflowed number), not a batch"
+)
+
 
 @dataclass(frozen=True)
 class Sums:
@@ -117,6 +130,19 @@ class Sums:
         if unused is not None and unused >= tried:
             return say(_FRAGMENTED, bytes=format_bytes(unused))
         return say("the model, its activations and the optimizer really fill the device")
+
+    def first_remedies(self) -> tuple[str, ...]:
+        """What comes first where other processes hold most of the device's memory, or one tensor asks for it."""
+        others = say(
+            "`ascendtune devices` (npu-smi info, nvidia-smi) names the processes: end them, or use a free card"
+        )
+        if self.are_ranks_of_one_job:
+            return (say(_ONE_DEVICE_A_RANK), others)
+        if self.are_others_to_blame:
+            return (others,)
+        if self.is_miscounted:
+            return (say(_MISCOUNTED),)
+        return (say(_LARGEST_SAMPLE),) if self.is_one_tensor else ()
 
     def headline(self) -> str:
         """What was asked for, and what of it was there."""
