@@ -18,6 +18,9 @@ _UNNAMED = "an exception"
 """In place of the exception's type, where the log does not say it."""
 _PASSED_ON = "return self._op("
 _MARKS = re.compile(r"\s+~*\^+~*\s*$")
+_ENDS_FRAME = re.compile(r"\bline \d+, in [\w<>.]+\s*$")
+_INDENTED_CODE = re.compile(r"\s{2,}(?![\w.-]+:(?: |$))\S")
+"""A line of code below a frame, and not a key of a configuration with its value."""
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _STANDARD_LIBRARY = re.compile(r"/lib/python3[.\d]*/(?!(?:site|dist)-packages/)|^<")
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
@@ -213,7 +216,10 @@ class Trace:
         """
         if self.frames or not above:
             return
-        self.code_line = above[0] if _MARKS.match(above[-1]) else above[-1]
+        is_marked = _MARKS.match(above[-1]) is not None
+        if not (is_marked or _ENDS_FRAME.search(above[0]) or _INDENTED_CODE.match(above[-1])):
+            return
+        self.code_line = above[0] if is_marked else above[-1]
         self.code = self.code_line.strip()
         self.read_marks(above[-1])
         if not (self.none_expression or self.table):

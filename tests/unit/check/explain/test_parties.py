@@ -31,7 +31,9 @@ def _text(explanation: Explanation) -> str:
     ("log", "expression"),
     [
         (f"line 7, in rise\n    height=moon_config.tide,\n{_NO_ATTRIBUTE}\n", "moon_config"),
-        (f"height=moon_config.tide,\n\n{_NO_ATTRIBUTE}\n", "moon_config"),
+        (f"    height=moon_config.tide,\n\n{_NO_ATTRIBUTE}\n", "moon_config"),
+        (f"model: moon\nmoon_config.tide: 7\n{_NO_ATTRIBUTE}\n", ""),
+        (f"config:\n    moon_config.tide: 7\n{_NO_ATTRIBUTE}\n", ""),
         (
             f"[rank3]:     low = moon.sea[..., :-1, :].ebb()\n[rank3]:           ~~~~~~~~^^^^^^^^^^^^^\n"
             f"[rank3]: {_NO_SUBSCRIPT}\n",
@@ -69,7 +71,7 @@ def test_python_s_marks_tell_which_of_two_uses_is_meant(explained: Explained) ->
 
 
 def test_the_frame_that_a_remedy_speaks_of_is_said_to_be_missing(explained: Explained) -> None:
-    assert "frame not in this log" in _text(explained(f"height=moon.tide,\n{_NO_ATTRIBUTE}\n"))
+    assert "frame not in this log" in _text(explained(f"    height=moon.tide,\n{_NO_ATTRIBUTE}\n"))
 
 
 def test_the_line_of_a_package_that_failed_stands_beside_one_s_own(explained: Explained) -> None:
