@@ -49,6 +49,8 @@ _MEANT = re.compile(r"\bDid you mean: '(?P<now>\w+)'\?")
 """The suggestion that Python 3.10 and later append to the message."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _CLASS = re.compile(r"[A-Z]\w+(?=[(.]|$)")
+_OF_MODELS = re.compile(r"(?:Model|For[A-Z]\w+|Attention|MLP|Layer|Norm|Embedding)$")
+"""Classes that servers and trainers write anew under the same name: only the frames tell whose it is."""
 _MUCH = 3
 _EXTENDED = {
     "vllm_ascend": "vllm",
@@ -170,10 +172,11 @@ def library_of(name: str, importer: str, files: Sequence[str]) -> str:
     """
     if importer in _EXTENDED:
         return _EXTENDED[importer]
-    owners = _owners().get(name.partition(".")[0], Counter())
+    owner_class = name.partition(".")[0]
+    owners = _owners().get(owner_class, Counter())
     passed = [owner for owner in owners if any(f"/{module}/" in file for module in owner.modules for file in files)]
     ranked = passed or [owner for owner, _ in owners.most_common()]
-    is_known = len(passed) == 1 or (not passed and _stands_out(owners))
+    is_known = len(passed) == 1 or (not passed and not _OF_MODELS.search(owner_class) and _stands_out(owners))
     return ranked[0].library if ranked and is_known and importer not in ranked[0].modules else ""
 
 

@@ -88,6 +88,7 @@ def test_the_line_of_a_package_that_failed_stands_beside_one_s_own(explained: Ex
         ("AttributeError: type object 'TrainingArguments' has no attribute '_T'", "trl", "`pip show trl transformers`"),
         (f"TypeError: QwenMoon.forward() {_NOT_GIVEN}", "vllm_ascend", "`pip show vllm_ascend vllm`"),
         (f"TypeError: TrainingArguments.rise() {_NOT_GIVEN}", "transformers", "`pip show transformers LIBRARY`"),
+        (f"TypeError: LlamaForCausalLM.rise() {_NOT_GIVEN}", "lmdeploy", "`pip show lmdeploy LIBRARY`"),
         ("AttributeError: 'MoonTide' object has no attribute 'tide'", "trl", "`pip show trl LIBRARY`"),
     ],
 )
