@@ -215,7 +215,8 @@ class Explanation:
 
     def remedies(self) -> tuple[str, ...]:
         """What to do, in the order of trying."""
-        return with_twins(self._remedies(), names_ascend=self.plog is not None)
+        texts = (text for scan in self.scans for text in (scan.head, scan.tail))
+        return with_twins(self._remedies(), texts, names_ascend=self.plog is not None)
 
     def _remedies(self) -> tuple[str, ...]:
         first = self.verdict.first

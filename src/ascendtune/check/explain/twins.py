@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ascendtune.check.explain.language import say
@@ -27,13 +28,16 @@ _CHANGE = re.compile(
 )
 """A command that installs another release of such a package, not the same one anew."""
 _OF_ASCEND_ALSO = "vllm"
-"""Of its failures alone a log seldom tells whether the machine has NPUs."""
+"""Of its failures alone a log seldom tells whether the machine has NPUs,"""
+_OF_CUDA = re.compile(r"cuda|nvidia|nccl|cudnn|cublas|xformers|marlin|flash_attn|flashinfer", re.IGNORECASE)
+"""unless it has words of the other kind."""
 
 
-def with_twins(remedies: tuple[str, ...], *, names_ascend: bool) -> tuple[str, ...]:
+def with_twins(remedies: tuple[str, ...], texts: Iterable[str], *, names_ascend: bool) -> tuple[str, ...]:
     """The remedies; where they change one package of a pair, what is to be kept in mind on Ascend.
 
     Args:
+        texts: what the logs say.
         names_ascend: whether the logs speak of Ascend.
     """
     change = next(filter(None, map(_CHANGE.search, remedies)), None)
@@ -43,7 +47,7 @@ def with_twins(remedies: tuple[str, ...], *, names_ascend: bool) -> tuple[str, .
     twin = _TWINS[library]
     if any(twin.name in remedy or twin.name.replace("-", "_") in remedy for remedy in remedies):
         return remedies
-    if not (names_ascend or library == _OF_ASCEND_ALSO):
+    if not names_ascend and (library != _OF_ASCEND_ALSO or any(map(_OF_CUDA.search, texts))):
         return remedies
     together = say(
         "on Ascend do not change {library} alone, {twin} is made for one release of it: install both in releases that "

@@ -21,6 +21,7 @@ def _trace(error: str, *frames: tuple[str, str]) -> str:
     [
         ("/usr/local/Ascend/ascend-toolkit/latest on Ascend910B1\n", "vllm", 0),
         ("", "vllm", 2),
+        ("cuda_version: 12.8\n", "vllm", None),
         ("/usr/local/Ascend/ascend-toolkit/latest on Ascend910B1\n", "transformers", None),
     ],
 )
