@@ -46,9 +46,15 @@ def test_another_line_that_tells_the_reason_goes_before(explained: Explained, lo
     assert entry_of(explained(log)) == entry
 
 
-def test_memory_that_two_may_hold_is_not_said_to_be_of_one(explained: Explained) -> None:
-    error = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`."
-    found = explained(_trace(error, (f"{_PACKAGES}/vllm/v1/moon.py", "raise tide")))
+@pytest.mark.parametrize(
+    ("package", "error"),
+    [
+        ("vllm", "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`."),
+        ("mindie_llm", "RuntimeError: Device out of memory (OOM) reported by PyTorch, but it can possibly be HCCL."),
+    ],
+)
+def test_memory_that_two_may_hold_is_not_said_to_be_of_one(explained: Explained, package: str, error: str) -> None:
+    found = explained(_trace(error, (f"{_PACKAGES}/{package}/moon.py", "raise tide")))
 
     assert found.sureness.startswith("certain what broke; why")
     assert "another process" in str(found.verdict.first and found.verdict.first.causes)
