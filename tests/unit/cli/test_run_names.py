@@ -85,6 +85,9 @@ def test_a_misspelt_run_is_answered_with_the_similar_one(typed: str) -> None:
     with pytest.raises(InputError) as caught:
         RunDir.open("other")
     assert "did you mean" not in caught.value.remedy
+    with pytest.raises(InputError, match="no such file") as caught:
+        read_side(Path("other"))
+    assert "`ascendtune runs list`" in caught.value.remedy
 
 
 def test_a_name_like_that_of_a_run_may_still_be_a_model_of_a_hub(capsys: pytest.CaptureFixture[str]) -> None:

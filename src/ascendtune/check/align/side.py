@@ -106,7 +106,9 @@ def read_side(path: Path) -> Side:
         raise InputError(
             "no such file or directory",
             code="path-missing",
-            remedy=run_suggestion(path, "give a run directory or the log of another trainer"),
+            remedy=run_suggestion(
+                path, "give a run directory or the log of another trainer; `ascendtune runs list` shows the runs"
+            ),
             where=path,
         )
     if path.is_dir():
