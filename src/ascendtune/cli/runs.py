@@ -255,7 +255,9 @@ def _newest_elsewhere() -> str | None:
     newest = next((run for run in reversed(found) if run.run_json.is_file()), None)
     if newest is None:
         return None
-    return f"give the directory that contains your runs: ascendtune runs list {shlex.quote(str(newest.path.parent))}"
+    # `align nan` repeats a run in a directory below it.
+    outermost = [place for place in (newest.path, *newest.path.parents) if RunDir(place).run_json.is_file()][-1]
+    return f"give the directory that contains your runs: ascendtune runs list {shlex.quote(str(outermost.parent))}"
 
 
 def _below(directory: Path, depth: int) -> Iterator[RunDir]:

@@ -374,9 +374,10 @@ def test_a_run_is_known_by_its_name_and_completed(ascendtune: Any, runs: Path) -
 
 
 def test_directory_without_runs_names_that_of_the_newest_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [RunDir(tmp_path / "my saves" / name) for name in ("first", "gone")]
-    runs[0].path.mkdir(parents=True)
-    runs[0].run_json.write_text("{}")
+    runs = [RunDir(tmp_path / "my saves" / name) for name in ("first", "first/replay", "gone")]
+    for run in runs[:2]:
+        run.path.mkdir(parents=True)
+        run.run_json.write_text("{}")
     monkeypatch.setattr(
         "ascendtune.job.registry.jobs", lambda: iter(SimpleNamespace(run_dir=each.path) for each in runs)
     )
