@@ -49,6 +49,8 @@ def complain_about_usage(error: TyperException, words: list[str]) -> None:
     remedy = option_remedy(getattr(error, "option_name", None) or "", words) or f"see `{command} --help`"
     if command == "ascendtune init" and "unexpected extra argument" in message:
         remedy = "ascendtune init --model MODEL --data DATA"
+    if command == "ascendtune explain" and message.startswith("Missing argument"):
+        remedy = "give a log or a run, or - for the output of another program: COMMAND 2>&1 | ascendtune explain -"
     _print(message[:1].lower() + message[1:].rstrip("."), remedy, None, "usage")
 
 

@@ -71,6 +71,7 @@ def test_version_option_prints_the_version(ascendtune: Any) -> None:
         (["runs", "lst"], "no such command 'lst'. Did you mean 'list'?"),
         (["train", "r.yaml", "--device", "2"], "--devices"),
         (["train"], "missing argument"),
+        (["explain"], "COMMAND 2>&1 | ascendtune explain -"),
         (["train", "r.yaml", "--devices", "two"], "valid integer"),
         (["train", "r.yaml", "--devices", "0"], "--devices"),
         (["submit", "r.yaml", "--to", "lsf"], "invalid value for '--to': 'lsf' is not one of"),
