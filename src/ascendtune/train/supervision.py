@@ -142,7 +142,8 @@ class StopRequest:
             self._since = time.monotonic()
             # A closed terminal means the same as SIGTERM.
             self.signal_number = signal.SIGTERM if number == signal.SIGHUP else number
-            say_in_handler(f"{signal.Signals(number).name}: stopping, with {self._kept} (Ctrl-C again: at once)")
+            name = "SIGHUP, treated as SIGTERM" if number == signal.SIGHUP else signal.Signals(number).name
+            say_in_handler(f"{name}: stopping, with {self._kept} (Ctrl-C again: at once)")
 
 
 def stop_flags(signal_number: int) -> list[float]:

@@ -208,6 +208,20 @@ def test_ctrl_c_that_reaches_a_rank_twice_is_one(
     assert stop.signal_number == signal.SIGINT
 
 
+def test_message_of_a_hangup_says_that_the_run_ends_as_by_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("ascendtune.train.supervision.say_in_handler", said.append)
+    stop = StopRequest()
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with stop.listening("a checkpoint"):
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert stop.signal_number == signal.SIGTERM
+    assert said == ["SIGHUP, treated as SIGTERM: stopping, with a checkpoint (Ctrl-C again: at once)"]
+
+
 def test_signals_stay_with_the_caller_of_a_training_in_a_thread() -> None:
     def handlers() -> list[Any]:
         with StopRequest().listening("a checkpoint"):
