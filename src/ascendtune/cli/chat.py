@@ -28,7 +28,7 @@ _HELP = """/clear             start a new conversation (/reset is the same)
 /regenerate        answer the last question again, with another seed
 /save FILE         write the conversation as a row of training data (messages)
 """
-_HELP_ON_TERMINAL = """/exit              quit, like exit, Ctrl-D, and Ctrl-C at an empty prompt
+_HELP_ON_TERMINAL = """/exit              quit, like exit, Ctrl-D, and Ctrl-C twice at an empty prompt
 \\ at a line's end  continue the message on the next line
 \"\"\"                begin a message of several lines; the same ends it"""
 _HELP_OF_PIPE = """/exit              quit, as at the end of the input
@@ -71,7 +71,7 @@ def chat(
     echo "Who are you?" | ascendtune chat runs/alpaca-qwen
 
     Each line is a turn. /help lists the commands: clear, system, regenerate, save. Ctrl-C stops an answer; Ctrl-D, or
-    Ctrl-C at an empty prompt, quits.
+    Ctrl-C twice at an empty prompt, quits.
     """
     if _has_ended():
         return
@@ -240,6 +240,7 @@ def _lines() -> Iterator[str]:
     import readline
 
     print(wrapped(_COMMANDS, terminal_width(sys.stderr)), file=sys.stderr)
+    was_interrupted = False
     while True:
         try:
             line = _message(input)
@@ -248,9 +249,16 @@ def _lines() -> Iterator[str]:
             return
         except KeyboardInterrupt:
             print()
-            if not readline.get_line_buffer():
+            if readline.get_line_buffer():
+                was_interrupted = False
+            elif was_interrupted:
                 return
+            else:
+                # It may have been meant for an answer that has just ended.
+                was_interrupted = True
+                print("press Ctrl-C again, or /exit, to quit", file=sys.stderr)
             continue
+        was_interrupted = False
         if line:
             yield line
 

@@ -205,14 +205,23 @@ def test_messages_may_have_several_lines(typed: list[str], message: str, monkeyp
     assert chat._message(lambda _: next(lines)) == message
 
 
-def test_ctrl_c_at_an_empty_prompt_ends_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: str) -> str:
-        raise KeyboardInterrupt
+def test_only_a_second_ctrl_c_at_an_empty_prompt_ends_the_chat(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first may have been meant for an answer that had just ended."""
+    typed = iter([None, "one", None, None, "two"])
+
+    def asked(_: str) -> str:
+        line = next(typed)
+        if line is None:
+            raise KeyboardInterrupt
+        return line
 
     monkeypatch.setattr(chat, "_is_waiting", lambda _: False)
     monkeypatch.setattr(sys, "stdin", Terminal())
-    monkeypatch.setattr("builtins.input", interrupted)
-    assert list(chat._lines()) == []
+    monkeypatch.setattr("builtins.input", asked)
+    assert list(chat._lines()) == ["one"] and next(typed) == "two"
+    assert capsys.readouterr().err.count("press Ctrl-C again, or /exit, to quit\n") == 2
 
 
 _CHATTER = """
