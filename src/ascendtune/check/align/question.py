@@ -19,6 +19,8 @@ _FREE = (
 # Decided by hashes where both sides have them: the same files may lie elsewhere.
 _DATA = ("data.train", "data.eval")
 _SHOWN = 5
+_NAMED = 3
+"""Of these in the sentence; the others are evidence."""
 _DRAWN = {
     "method.lora.dropout": ("method.tuner", "lora"),
     "method.oft.module_dropout": ("method.tuner", "oft"),
@@ -55,9 +57,13 @@ def question(reference: Side, candidate: Side) -> Finding:
     return Finding(
         "question",
         "failure",
-        say("the recipes differ in keys that decide the result ({count}): {first}", count=len(lines), first=lines[0]),
+        say(
+            "the recipes differ in keys that decide the result ({count}): {first}",
+            count=len(lines),
+            first="; ".join(lines[:_NAMED]),
+        ),
         remedy=say("train the candidate with the reference's recipe.yaml"),
-        evidence=tuple(lines[:_SHOWN]),
+        evidence=tuple(lines[_NAMED:_SHOWN]),
     )
 
 

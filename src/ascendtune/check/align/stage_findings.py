@@ -214,8 +214,14 @@ def update(
     return ok("update", say("the losses right after the first updates agree"))
 
 
-def later(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
-    """7: do the curves stay together?"""
+def later(
+    reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding: int | None, to_ask_the_same: str | None
+) -> Finding:
+    """7: do the curves stay together?
+
+    Args:
+        to_ask_the_same: the remedy where the sides were not asked for the same; None where they were.
+    """
     if lacking := _without_loss(reference, candidate):
         return unknown("later", say("{names} recorded no loss", names=names_of_sides(lacking)))
     relative = pair.relative
@@ -256,7 +262,7 @@ def later(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding:
         ),
     ]
     if exceeding is not None:
-        return _parted(pair, noise, exceeding, said, accepted)
+        return _parted(pair, noise, exceeding, said, accepted, to_ask_the_same)
     if (pair.difference > noise.band(pair.steps)).any():
         return warning(
             "later",
@@ -264,9 +270,8 @@ def later(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding:
                 "{measured}; the difference begins as rounding and grows with every step: this training amplifies it",
                 measured=said,
             ),
-            remedy=say(
-                "lower the learning rate, or give repeated reference runs with --noise-runs to measure the noise"
-            ),
+            remedy=to_ask_the_same
+            or say("lower the learning rate, or give repeated reference runs with --noise-runs to measure the noise"),
             evidence=accepted,
         )
     if mean >= VERL_LIMIT and noise.measured is None:
@@ -277,13 +282,16 @@ def later(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding:
                 measured=said,
                 basis=noise.basis,
             ),
-            remedy=say("repeat the reference and give the runs with --noise-runs, or compare both sides in fp32"),
+            remedy=to_ask_the_same
+            or say("repeat the reference and give the runs with --noise-runs, or compare both sides in fp32"),
             evidence=accepted,
         )
     return ok("later", said, evidence=accepted)
 
 
-def _parted(pair: Pair, noise: Noise, exceeding: int, said: str, accepted: Sequence[str]) -> Finding:
+def _parted(
+    pair: Pair, noise: Noise, exceeding: int, said: str, accepted: Sequence[str], to_ask_the_same: str | None
+) -> Finding:
     """The failure of `later`; `said` is what was measured."""
     if np.isnan(pair.difference[pair.steps == exceeding]).any():
         return failure(
@@ -293,19 +301,22 @@ def _parted(pair: Pair, noise: Noise, exceeding: int, said: str, accepted: Seque
             remedy=say("find the first module that makes it: ascendtune align nan RUN"),
             evidence=accepted,
         )
+    measure = to_ask_the_same or say(
+        "repeat the reference twice and give both runs with --noise-runs: then the band is measured"
+    )
     if not (pair.difference > noise.band(pair.steps)).any():
         return failure(
             "later",
             said,
             expected=say("at most {limit:.0%} on average, whatever rounding may explain", limit=ASCEND_LIMIT),
-            remedy=say("repeat the reference twice and give both runs with --noise-runs: then the band is measured"),
+            remedy=measure,
             evidence=accepted,
         )
     return failure(
         "later",
         say("{measured}; beyond rounding from {which} on", measured=said, which=steps_of_record(pair, exceeding)),
         expected=say("within the noise of {basis}", basis=noise.basis),
-        remedy=say("repeat the reference twice and give both runs with --noise-runs: then the band is measured"),
+        remedy=measure,
         evidence=accepted,
     )
 

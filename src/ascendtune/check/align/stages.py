@@ -87,14 +87,17 @@ def compare(reference: Side, candidate: Side, noise: Noise, dumps: DumpCompariso
     place = dumps.place
     if place is not None and exceeding is not None and exceeding <= place.step and place.follows_from_weights:
         dumps, place = _as_consequence(dumps, place), None
+    asked = question(reference, candidate)
+    # Repetitions of the reference do not explain what another recipe does.
+    to_ask_the_same = asked.remedy if asked.status == "failure" else None
     from_records: tuple[Finding, ...] = (
-        question(reference, candidate),
+        asked,
         stage_findings.data(reference, candidate),
         stage_findings.start(reference, candidate),
         stage_findings.forward(reference, candidate, pair, noise, exceeding),
         stage_findings.backward(reference, candidate, noise),
         stage_findings.update(reference, candidate, other_rate, pair, exceeding),
-        stage_findings.later(reference, candidate, pair, noise, exceeding),
+        stage_findings.later(reference, candidate, pair, noise, exceeding, to_ask_the_same),
         stage_findings.ranks(reference, candidate, exceeding),
     )
     findings = refined(from_records, dumps)

@@ -32,13 +32,13 @@ def _which(comparison: Comparison) -> str:
 
 
 def _verdict(comparison: Comparison, reference: Side, candidate: Side) -> str:
-    sides = {"candidate": candidate.name, "reference": reference.name}
+    sides = {"reference": reference.name, "candidate": candidate.name}
     parted, dumps = comparison.parted, comparison.dumps
     if parted is not None and dumps.place is not None and dumps.place.stage == parted.code:
-        return say("{candidate} and {reference} part at {place}", place=parted.measured, **sides)
+        return say("{reference} and {candidate} part at {place}", place=parted.measured, **sides)
     if parted is not None:
         return say(
-            "{candidate} and {reference} part at {which}, {stage}: {reason}",
+            "{reference} and {candidate} part at {which}, {stage}: {reason}",
             which=_which(comparison),
             stage=say(parted.code),
             reason=parted.measured,
@@ -46,7 +46,7 @@ def _verdict(comparison: Comparison, reference: Side, candidate: Side) -> str:
         )
     if not len(comparison.pair.steps):
         return say(
-            "{candidate} and {reference} are aligned: {count:,} dumped tensors agree within rounding; "
+            "{reference} and {candidate} are aligned: {count:,} dumped tensors agree within rounding; "
             "no losses were compared",
             count=dumps.compared,
             **sides,
@@ -54,10 +54,10 @@ def _verdict(comparison: Comparison, reference: Side, candidate: Side) -> str:
     if not np.nanmax(comparison.pair.difference, initial=0.0):
         count = len(comparison.pair.steps) - len(comparison.pair.without_numbers)
         return say(
-            "{candidate} and {reference} are aligned: {count:,} losses are equal to the last digit",
+            "{reference} and {candidate} are aligned: {count:,} losses are equal to the last digit",
             count=count,
             **sides,
         )
     return say(
-        "{candidate} and {reference} are aligned within the noise of {basis}", basis=comparison.noise.basis, **sides
+        "{reference} and {candidate} are aligned within the noise of {basis}", basis=comparison.noise.basis, **sides
     )

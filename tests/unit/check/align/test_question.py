@@ -13,6 +13,7 @@ from ascendtune.check.align.curve import Curve
 from ascendtune.check.align.noise import expected_noise
 from ascendtune.check.align.side import Side
 from ascendtune.check.align.stages import Comparison, compare
+from ascendtune.check.align.verdict import verdict
 
 DROPOUT = {"method.tuner": "lora", "method.lora.dropout": 0.1}
 GPU = {"resolved": {"device": {"kind": "cuda", "name": "H100"}, "per_device": 4}, "world_size": 1}
@@ -65,6 +66,31 @@ def test_trainings_that_draw_other_numbers_part_in_the_question(recipe: dict[str
 def test_other_trainings_part_where_their_losses_do(recipe: dict[str, Any], other: dict[str, Any]) -> None:
     found = compared(recipe, GPU, other)
     assert found.parted is not None and found.parted.code == "forward"
+
+
+def test_recipes_that_differ_are_named_and_no_repetition_is_asked_for() -> None:
+    one, other = (
+        Side(
+            name,
+            Path(name),
+            "ascendtune",
+            Curve.of_columns(
+                {"step": np.arange(1.0, 9.0), "loss": 2.0 + apart * (np.arange(1.0, 9.0) > 5)},
+                [None] * 8,
+                resolution=0.0,
+                source="x",
+            ),
+            {"method.stage": "sft", "optim.max_steps": steps, "seed": seed},
+            {},
+            "fp32",
+        )
+        for name, apart, steps, seed in (("A", 0.0, 40, 1), ("B", 0.5, 60, 2))
+    )
+    found = compare(one, other, expected_noise(one, other))
+    assert verdict(found, one, other).startswith("A and B part at step 6, question: ")
+    assert verdict(found, one, other).endswith("(2): optim.max_steps: 40 and 60; seed: 1 and 2")
+    later = next(each for each in found.findings if each.code == "later")
+    assert later.status == "failure" and later.remedy == "train the candidate with the reference's recipe.yaml"
 
 
 def test_dropout_of_the_model_itself_counts(tmp_path: Path) -> None:

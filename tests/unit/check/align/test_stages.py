@@ -32,7 +32,7 @@ def test_learning_rates_that_part_before_the_losses_give_the_step() -> None:
     one, other = side("one", [1e-3] * 8), side("other", [1e-3] * 6 + [5e-4] * 2)
     found = compare(one, other, expected_noise(one, other))
     assert found.parted is not None and (found.parted.code, found.step) == ("update", 7)
-    assert verdict(found, one, other).startswith("other and one part at step 7, update: learning rate of step 7")
+    assert verdict(found, one, other).startswith("one and other part at step 7, update: learning rate of step 7")
 
 
 def test_learning_rates_of_recorded_loops_part_too() -> None:
@@ -53,7 +53,7 @@ def test_verdict_is_chinese_where_it_is_asked_for() -> None:
         found = compare(one, other, expected_noise(one, other))
         same = compare(one, one, expected_noise(one, one))
         assert verdict(found, one, other) == (
-            "other 与 one 在第 7 步的“参数更新”阶段出现差异：第 7 步的学习率：0.001 与 0.0005"
+            "one 与 other 在第 7 步的“参数更新”阶段出现差异：第 7 步的学习率：0.001 与 0.0005"
         )
         assert verdict(same, one, one) == "one 与 one 一致：8 个损失逐位相同"
 
@@ -187,7 +187,7 @@ def test_losses_that_are_nan_on_both_sides_are_not_called_equal() -> None:
     one, other = (csv_side(name, [2.0, 1.9, np.nan, np.nan]) for name in ("one", "other"))
     found = compare(one, other, expected_noise(one, other))
     said = "losses that are NaN or infinite on both sides: 2 (step 3 to 4)"
-    assert verdict(found, one, other) == f"other and one are aligned: 2 losses are equal to the last digit; {said}"
+    assert verdict(found, one, other) == f"one and other are aligned: 2 losses are equal to the last digit; {said}"
     later = next(each for each in found.findings if each.code == "later")
     assert later.measured.startswith("2 losses") and said in later.evidence
 
