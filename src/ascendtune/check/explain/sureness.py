@@ -56,5 +56,5 @@ def _of_known_cause(found: Diagnosis, first: Event) -> str:
     if _GUESS.search(first.hit.entry.what):
         return say("likely: the most frequent cause of what broke")
     if len(first.hit.entry.causes) > 1:
-        return say("certain what broke; why: one of those below")
+        return say("certain what broke; why: one of several known causes")
     return say("certain")

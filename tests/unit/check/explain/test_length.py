@@ -34,6 +34,13 @@ def test_quoted_line_is_cut_where_nothing_else_can_be_left_out(
     assert len(_text(explanation, 60, everything=True).splitlines()) > _MOST
 
 
+def test_answer_without_room_for_causes_points_to_none(explained: Callable[..., Explanation]) -> None:
+    memory = "(NPU 0; 60.96 GiB total capacity; 57.41 GiB already allocated; 1.20 GiB free; 58.02 GiB reserved in total"
+    text = _text(explained(f"RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB {memory} by PyTorch)\n"), 60)
+
+    assert "\nwhy " not in text and "\nsure     certain what broke; " in text and "below" not in text
+
+
 @pytest.mark.long
 def test_answer_to_the_test_of_each_entry_has_at_most_twelve_lines(explained: Callable[..., Explanation]) -> None:
     long = {
