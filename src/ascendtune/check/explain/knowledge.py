@@ -15,7 +15,8 @@ An entry looks like this:
     remedies = ["…"]                    # in the order of trying
     source = "https://…"
     checks = ["npu_network"]            # doctor checks that look at the same thing
-    below = "do: "                      # optional; counts only if one of the next lines holds this
+    below = "do: "                      # optional; counts only if one of the next lines holds this; what follows it
+                                        # there can stand in `remedies`, as {below}
     frame = ["trainer.py in evaluate"]   # optional; only for exceptions whose traceback passed one of these: parts of
                                         # "FILE in FUNCTION", or of the code of the two innermost frames
                                         # ("features["); a single one may stand without brackets
@@ -93,6 +94,8 @@ TABLE = "table"
 """A third: what has no such key, by the code of the frame that looked for it."""
 OWNER = "owner"
 """A fourth: the library of the class that the message names, where another package's code used it."""
+BELOW = "below"
+"""Of entries with `below`: what follows those words in their line."""
 _FOLDER = files(__package__) / "knowledge"
 RAISED = "raised/"
 """Beginning of the families of what packages raise."""
@@ -149,7 +152,7 @@ class KnownFailure:
         patterns: Iterator[LazyPattern | ApiPattern] = filter(None, given)
         of_origin = NAMES_OF_ORIGIN if self.origin else ()
         named = (name for pattern in patterns for name in pattern.names)
-        return frozenset([IMPORTER, EXPRESSION, TABLE, OWNER, *of_origin, *named])
+        return frozenset([IMPORTER, EXPRESSION, TABLE, OWNER, *of_origin, *named, *([BELOW] if self.below else [])])
 
     @property
     def is_of_api(self) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from ascendtune.check.explain import level
 from ascendtune.check.explain.api_change import ApiChange
 from ascendtune.check.explain.frame import without_escapes
-from ascendtune.check.explain.knowledge import KnownFailure
+from ascendtune.check.explain.knowledge import BELOW, KnownFailure
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.line import without_colours
 
@@ -58,6 +59,16 @@ class Hit:
     """Characters of the anchor; the longer one is the more telling one."""
     names: dict[str, str]
     """What the pattern captured."""
+
+    def confirmed_by(self, below: Sequence[str]) -> Hit | None:
+        """The hit, with what follows the words that must stand below its line; None where they do not stand there."""
+        words = self.entry.below
+        index = next((index for index, each in enumerate(below) if words in each), None)
+        if not words or index is None:
+            return None if words else self
+        rest = takewhile(lambda each: each.startswith(" " * len(words)), below[index + 1 :])
+        said = [below[index].partition(words)[2], *rest]
+        return replace(self, names={**self.names, BELOW: " ".join(map(str.strip, said))})
 
 
 class Matcher:

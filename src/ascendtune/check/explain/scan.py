@@ -289,12 +289,12 @@ class Scan:
         reason, first_line, said = self._reason(said, below), said.strip(), message_lines.with_message(said, below)
         lines = [first_line, said.strip().removeprefix(first_line).strip()] if said.strip() != first_line else []
         hits = [
-            hit
+            confirmed
             for hit in self._matcher.hits(said)
             if not hit.entry.frame
             and hit.entry.origin in ("", "own-code")
             and hit.entry.kind != "unknown"
-            and any(hit.entry.below in each for each in below[:_BELOW] or [""])
+            and (confirmed := hit.confirmed_by(below[:_BELOW])) is not None
         ]
         weak = warned or level.is_warning_or_news(text) or level.is_warning(said)
         if not hits and (weak or not level.is_error(text, said)):

@@ -135,6 +135,9 @@ def test_only_our_own_errors_have_a_remedy_below_them(explained: Explained) -> N
     ours = "error: optim.learning_rate must be positive\n   do: give a positive number\nwhere: recipe.yaml:3\n"
 
     assert explained(ours).headline().startswith("ascendtune says: optim")
+    assert explained(ours).remedies() == ("give a positive number",)
+    wrapped = ours.replace("positive number\n", "positive\n       number\n")
+    assert explained(wrapped).remedies() == ("give a positive number",)
     assert "ascendtune" not in explained("error: could not compile `moon`\nerror: exit status 1\n").headline()
 
 
