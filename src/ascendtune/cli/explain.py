@@ -21,7 +21,7 @@ def explain(
         list[str],
         typer.Argument(
             metavar="LOG",
-            help="Log files of any ranks, - for stdin, or a directory of them or a run.",
+            help="Log files of any ranks, - for stdin, a directory of them, a run or a job.",
             autocompletion=complete_run,
         ),
     ],
@@ -77,7 +77,7 @@ def explain(
     server = _server(ask, os.environ) if ask is not None else None
     chosen = in_language(lang, as_json=as_json)
     with chosen:
-        names = [run_named(each) for each in logs]
+        names = [run_named(each, or_logs=True) for each in logs]
         explanation = explain_logs(names, is_here=here)
         if question and explanation.is_empty:
             # As with --ask, which sends nothing then.

@@ -78,7 +78,7 @@ def launch(
     # What comes from other hosts is shown as it comes.
     result = chosen_nodes.start(spec) if detach or chosen_nodes.hosts else _shown(spec, chosen_nodes)
     if result.error:
-        complain(_explained(result, spec) or result.error)
+        complain(_explained(result, spec) or _with_command_to_explain(result.error, spec))
     raise typer.Exit(result.exit_code)
 
 
@@ -101,6 +101,17 @@ def _explained(result: JobResult, spec: JobSpec) -> AscendtuneError | None:
         return None
     remedy = f"{'; '.join(explanation.remedies())}; `ascendtune explain {spec.logs}` shows more"
     return CheckFailed(f"rank {rank}: {first.meaning}", code="rank-failed", remedy=remedy, where=first.where)
+
+
+def _with_command_to_explain(error: AscendtuneError, spec: JobSpec) -> AscendtuneError:
+    """The error; where a process ended with a code of its own, which says nothing, with the command that reads its log.
+
+    In a run the same error is part of what that command prints.
+    """
+    if error.code != "process-exited":
+        return error
+    remedy = f"{error.remedy}; `ascendtune explain {spec.id}` finds the first cause in all logs"
+    return type(error)(error.what, code=error.code, remedy=remedy, where=error.where)
 
 
 def _size_of(logs: Path) -> int:

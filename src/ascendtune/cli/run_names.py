@@ -20,10 +20,13 @@ _PLAIN = re.compile(r"[\w.-]+")
 """What a recipe's `name` may be, and a state. The shell puts what it completes unquoted into the line that it runs."""
 
 
-def run_named(text: str | Path) -> str:
+def run_named(text: str | Path, *, or_logs: bool = False) -> str:
     """The directory of the run that `runs list` or `jobs list` shows under this name; any other text as it is.
 
     A path that exists stands for itself; then a run below `runs/` of the working directory, then the run of a job.
+
+    Args:
+        or_logs: a job without a run, such as one of `launch`, stands for the directory of its logs.
 
     Raises:
         InputError: the text names a checkpoint, as `run@120`, and the command takes runs.
@@ -41,7 +44,7 @@ def run_named(text: str | Path) -> str:
     found = [run for run in _runs() if run.path.name == name]
     if len(found) == 1:
         return str(found[0])
-    return _run_of_job(name) or name
+    return _run_of_job(name, or_logs=or_logs) or name
 
 
 def weights_named(text: str | Path, *, trust_remote_code: bool = False) -> str:
@@ -120,13 +123,17 @@ def model_named(text: str, *, trust_remote_code: bool = False) -> str:
     return name
 
 
-def _run_of_job(name: str) -> str | None:
+def _run_of_job(name: str, *, or_logs: bool) -> str | None:
     from ascendtune.core.rundir import RunDir
     from ascendtune.job.registry import jobs
 
     fitting = [job for job in jobs() if name in (job.id, job.name)]
-    newest = RunDir(fitting[-1].run_dir) if fitting else None
-    return str(newest) if newest is not None and newest.run_json.is_file() else None
+    if not fitting:
+        return None
+    newest = fitting[-1]
+    if RunDir(newest.run_dir).run_json.is_file():
+        return str(newest.run_dir)
+    return str(newest.logs) if or_logs and newest.logs.is_dir() else None
 
 
 def _runs() -> list[RunDir]:

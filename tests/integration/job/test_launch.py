@@ -78,6 +78,8 @@ def test_every_rank_is_heard_and_the_first_failure_is_the_exit_code() -> None:
         assert sorted(mine) == [f"[rank {rank}] err {job.id}", f"[rank {rank}] out {rank} 2 {rank} True"]
     assert "error: rank 1 ended with exit code 7\n" in done.stderr and "Traceback" not in done.stderr
     assert f"where: {job.logs / 'rank_1.log'}\n" in done.stderr
+    assert f"   do: look at the end of its log; `ascendtune explain {job.id}` finds" in done.stderr
+    assert _run("explain", job.id).returncode != 2
     assert _run("jobs", "logs", "smoke", "--rank", "0", "--lines", "1").stdout in map("{}\n".format, lines)
     assert members_of(job) == []
 
@@ -88,7 +90,8 @@ def test_the_rank_that_raised_is_named_and_not_the_one_that_ended_first() -> Non
     assert done.returncode == 1
     assert "error: rank 1: there is no 'labels' in a table or configuration\n" in done.stderr
     assert f"where: {job.logs / 'rank_1.log'}:" in done.stderr
-    explained = _run("explain", str(job.logs)).stdout
+    explained = _run("explain", "victim").stdout
+    assert explained == _run("explain", str(job.logs)).stdout
     assert "there is no 'labels' in a table or configuration (rank 1)" in explained
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ascendtune.check.align.side import read_side
 from ascendtune.check.profile.profile import read_profile
-from ascendtune.cli.run_names import complete_run, complete_weights, model_named, weights_named
+from ascendtune.cli.run_names import complete_run, complete_weights, model_named, run_named, weights_named
 from ascendtune.core.errors import InputError
 from ascendtune.core.rundir import RunDir
 
@@ -88,6 +89,17 @@ def test_a_misspelt_run_is_answered_with_the_similar_one(typed: str) -> None:
     with pytest.raises(InputError, match="no such file") as caught:
         read_side(Path("other"))
     assert "`ascendtune runs list`" in caught.value.remedy
+
+
+def test_job_without_a_run_stands_for_its_logs_where_logs_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = tmp_path / "state/smoke-1a2b/log"
+    logs.mkdir(parents=True)
+    job = SimpleNamespace(id="smoke-1a2b", name="smoke", run_dir=logs.parent, logs=logs)
+    monkeypatch.setattr("ascendtune.job.registry.jobs", lambda: iter([job]))
+    assert run_named("smoke", or_logs=True) == run_named("smoke-1a2b", or_logs=True) == str(logs)
+    assert run_named("smoke") == "smoke"
 
 
 def test_a_name_like_that_of_a_run_may_still_be_a_model_of_a_hub(capsys: pytest.CaptureFixture[str]) -> None:
