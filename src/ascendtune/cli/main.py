@@ -55,8 +55,8 @@ def _run(words: list[str]) -> int:
         return code if isinstance(code, int) else 0
     except AscendtuneError as error:
         complain(error)
-        # Words behind "--" are another program's.
-        if "--json" in takewhile(lambda word: word != "--", words):
+        # Words behind "--" are another program's. What a check found stands in the document that it has printed.
+        if "--json" in takewhile(lambda word: word != "--", words) and not getattr(sys.stdout, "has_written", False):
             print_as_json(error)
         return _after(error, error.exit_code)
     except TyperException as error:

@@ -81,9 +81,11 @@ class SafeStream:
 
     def __init__(self, stream: TextIO, *, has_progress_bars: bool = False) -> None:
         self.stream = stream
+        self.has_written = False
         self._has_progress_bars = has_progress_bars
 
     def write(self, text: str) -> int:
+        self.has_written = True
         begin = ""
         # Control characters of libraries' progress bars, written in separate calls.
         if (

@@ -237,6 +237,9 @@ def _prepared(recipe: Recipe) -> RunDir:
 
 
 def _be_rank(target: Callable[[], None], rank: int, variables: dict[str, str]) -> None:
+    # A fork makes torch's thread pool unusable. The first thread that asks for it makes it anew; of several at once, as
+    # those that load weights are, the others would find none.
+    torch.set_num_threads(torch.get_num_threads())
     os.environ |= {**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}
     log.set_up()
     target()

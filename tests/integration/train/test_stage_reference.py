@@ -199,7 +199,7 @@ def test_kto_is_the_reference(
     singles = [{"prompt": _texts(draw, 5), "completion": _texts(draw, 12), "label": at % 3 != 0} for at in range(ROWS)]
     data = _write(tmp_path / "singles.jsonl", singles)
     found = train(**_changes(directory, data, division, method={"stage": "preference", "preference": {"loss": "kto"}}))
-    tokenizer, others = _tokenizer(directory), [*singles[1:], singles[0]]
+    tokenizer, others = _tokenizer(directory), [singles[-1], *singles[:-1]]
     loss = stages.kto_loss(
         [stages.answer_row(tokenizer, each["prompt"], each["completion"]) for each in singles],
         [
