@@ -117,7 +117,10 @@ def _around_the_labels(text: str, most: int) -> str:
 
 
 def inspection_of(recipe: Recipe) -> Inspection:
-    """What shows the rows of a recipe as they are trained on; downloads what is a hub id, the model without weights."""
+    """The inspection of a recipe's rows, as they are trained on.
+
+    Data sets and models that are hub ids are downloaded; of the model everything but the weights.
+    """
     from ascendtune.data.inspect import Inspection
     from ascendtune.data.template import ChatTemplate
     from ascendtune.data.tokenizer import Tokenizer

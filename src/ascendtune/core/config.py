@@ -236,7 +236,7 @@ def _remedy_for_dots(nested: Path_, model: type[BaseModel]) -> str:
 
 
 def _remedy_for_name(path: Path_, model: type[BaseModel]) -> str | None:
-    """What is known of an unknown key by its name, or a similar valid key; None where neither is."""
+    """The remedy for an unknown key, by what is known of its name or by a similar valid key; None without either."""
     key, *parent = str(path[-1]), *path[:-1]
     if issubclass(model, Section) and (remedy := model.unsupported_keys.get(key.lower())):
         return remedy

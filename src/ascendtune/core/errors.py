@@ -110,7 +110,7 @@ def error_to_json(error: AscendtuneError) -> dict[str, Any]:
 
 
 def error_of_json(content: Mapping[str, Any]) -> AscendtuneError:
-    """What `error_to_json` was given."""
+    """The error that `error_to_json` has written."""
     kind = class_of(content["exit_code"])
     return kind(content["what"], code=content["code"], remedy=content["remedy"], where=content.get("where"))
 

@@ -191,7 +191,7 @@ def kind_of(value: object) -> str:
 
 
 def value_at(values: Any, *keys: str) -> Any:
-    """The value below nested keys of objects; None where one is absent, or lies in what is no object."""
+    """The value at a path of keys through nested objects; None where the path breaks off."""
     for key in keys:
         values = values.get(key) if isinstance(values, Mapping) else None
     return values

@@ -69,7 +69,7 @@ def using(language: Language) -> Iterator[None]:
 
 
 def in_each(sentence: Callable[[], Answer]) -> dict[Language, Answer]:
-    """What `sentence` gives in each language."""
+    """The answer of `sentence`, asked once in each language."""
     found = dict[Language, Answer]()
     for each in LANGUAGES:
         with using(each):

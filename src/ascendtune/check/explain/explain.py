@@ -214,7 +214,7 @@ class Explanation:
         return [Finding(code, "failure", self.headline(), remedy="; ".join(self.remedies()), evidence=evidence)]
 
     def remedies(self) -> tuple[str, ...]:
-        """What to do, in the order of trying."""
+        """What to do; what is to be tried first comes first."""
         texts = (text for scan in self.scans for text in (scan.head, scan.tail))
         return with_twins(self._remedies(), texts, names_ascend=self.plog is not None)
 

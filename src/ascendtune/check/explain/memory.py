@@ -132,7 +132,7 @@ class Sums:
         return say("the model, its activations and the optimizer really fill the device")
 
     def first_remedies(self) -> tuple[str, ...]:
-        """What comes first where other processes hold most of the device's memory, or one tensor asks for it."""
+        """What to try first where other processes hold most of the memory, or one tensor asks for most of it."""
         others = say(
             "`ascendtune devices` (npu-smi info, nvidia-smi) names the processes: end them, or use a free card"
         )

@@ -292,8 +292,11 @@ def _told_by_last_lines(missing: Missing, scans: Sequence[Scan]) -> Missing:
 
 
 def _exit_code(missing: Missing, scans: Sequence[Scan]) -> int | None:
-    """How the process of a single missing rank ended, by torchrun's summary. A process of its own that it neither lists
-    nor had to end was gone before, with exit code 0."""
+    """The exit code of the one missing rank, by torchrun's summary; None where that does not tell.
+
+    torchrun lists the ranks that failed, and says which ones it had to end. A rank that is in neither had ended before,
+    with exit code 0.
+    """
     launchers = [(scan, scan.launcher) for scan in scans if scan.launcher is not None]
     if len(missing.ranks) != 1 or len(launchers) != 1:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.written_trace import PACKAGES, written_trace
 
 from ascendtune.check.explain.code_of_frame import framework_of, none_in
 from ascendtune.check.explain.explain import Explanation
@@ -12,15 +13,9 @@ from ascendtune.check.explain.report import as_text
 
 Explained = Callable[..., Explanation]
 
-_PACKAGES = "/v/lib/python3.11/site-packages"
 _NO_ATTRIBUTE = "AttributeError: 'NoneType' object has no attribute 'tide'"
 _NO_SUBSCRIPT = "TypeError: 'NoneType' object is not subscriptable"
 _NOT_GIVEN = "missing 1 required positional argument: 'tide'"
-
-
-def _trace(error: str, *frames: tuple[str, str]) -> str:
-    rows = "".join(f'  File "{file}", line 7, in rise\n    {code}\n' for file, code in frames)
-    return f"Traceback (most recent call last):\n{rows}{error}\n"
 
 
 def _text(explanation: Explanation) -> str:
@@ -67,7 +62,7 @@ def test_one_use_in_a_line_of_code_tells_what_is_none(code: str, message: str, e
 def test_python_s_marks_tell_which_of_two_uses_is_meant(explained: Explained) -> None:
     code = "low = moon.sea[0] + sun.sea[1]\n                        ~~~~~~~^^^"
 
-    assert "(sun.sea)" in explained(_trace(_NO_SUBSCRIPT, ("/me/tide.py", code))).headline()
+    assert "(sun.sea)" in explained(written_trace(_NO_SUBSCRIPT, ("/me/tide.py", code))).headline()
 
 
 def test_the_frame_that_a_remedy_speaks_of_is_said_to_be_missing(explained: Explained) -> None:
@@ -75,10 +70,10 @@ def test_the_frame_that_a_remedy_speaks_of_is_said_to_be_missing(explained: Expl
 
 
 def test_the_line_of_a_package_that_failed_stands_beside_one_s_own(explained: Explained) -> None:
-    own, package = ("/me/tide.py", "moon()"), (f"{_PACKAGES}/moon/sea.py", "x = None.tide")
+    own, package = ("/me/tide.py", "moon()"), (f"{PACKAGES}/moon/sea.py", "x = None.tide")
 
     assert "frame /me/tide.py:7 in rise, which led to moon/sea.py:7 in rise" in _text(
-        explained(_trace("AttributeError: 'Moon' object has no attribute 'tide'", own, package))
+        explained(written_trace("AttributeError: 'Moon' object has no attribute 'tide'", own, package))
     )
 
 
@@ -95,7 +90,7 @@ def test_the_line_of_a_package_that_failed_stands_beside_one_s_own(explained: Ex
 def test_library_of_the_class_that_another_package_used(
     explained: Explained, error: str, package: str, words: str
 ) -> None:
-    log = _trace(error, ("/me/tide.py", "moon()"), (f"{_PACKAGES}/{package}/sea.py", "moon.tide"))
+    log = written_trace(error, ("/me/tide.py", "moon()"), (f"{PACKAGES}/{package}/sea.py", "moon.tide"))
 
     assert words in explained(log).remedies()[0]
 

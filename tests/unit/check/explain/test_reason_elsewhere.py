@@ -6,30 +6,27 @@ from collections.abc import Callable
 
 import pytest
 from tests.unit.check.explain.first_entry import entry_of
+from tests.unit.check.explain.written_trace import PACKAGES, written_trace
 
 from ascendtune.check.explain.explain import Explanation
 
 Explained = Callable[..., Explanation]
 
-_PACKAGES = "/v/lib/python3.11/site-packages"
 _NO_TORCH = "ImportError: libc10.so: cannot open shared object file: No such file or directory\n"
 _ARRAY = "JSON parse error: Column() changed from object to array in row 0"
 _HANDLING = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 
-def _trace(error: str, *frames: tuple[str, str]) -> str:
-    rows = "".join(f'  File "{file}", line 7, in rise\n    {code}\n' for file, code in frames)
-    return f"Traceback (most recent call last):\n{rows}{error}\n"
-
-
 @pytest.mark.parametrize(
     ("log", "entry"),
     [
-        (_trace(f"ArrowInvalid: {_ARRAY}", (f"{_PACKAGES}/datasets/json.py", "moon()")), "data-json-list"),
+        (written_trace(f"ArrowInvalid: {_ARRAY}", (f"{PACKAGES}/datasets/json.py", "moon()")), "data-json-list"),
         (
-            _trace(f"ArrowInvalid: {_ARRAY}", (f"{_PACKAGES}/datasets/json.py", "moon()"))
+            written_trace(f"ArrowInvalid: {_ARRAY}", (f"{PACKAGES}/datasets/json.py", "moon()"))
             + _HANDLING
-            + _trace("ArrowTypeError: Expected bytes, got a 'int' object", (f"{_PACKAGES}/datasets/json.py", "sea()")),
+            + written_trace(
+                "ArrowTypeError: Expected bytes, got a 'int' object", (f"{PACKAGES}/datasets/json.py", "sea()")
+            ),
             "pyarrow-expected-text",
         ),
         (_NO_TORCH, "torch-library-not-loaded"),
@@ -54,7 +51,7 @@ def test_another_line_that_tells_the_reason_goes_before(explained: Explained, lo
     ],
 )
 def test_memory_that_two_may_hold_is_not_said_to_be_of_one(explained: Explained, package: str, error: str) -> None:
-    found = explained(_trace(error, (f"{_PACKAGES}/{package}/moon.py", "raise tide")))
+    found = explained(written_trace(error, (f"{PACKAGES}/{package}/moon.py", "raise tide")))
 
     assert found.sureness.startswith("certain what broke; why")
     assert "another process" in str(found.verdict.first and found.verdict.first.causes)
