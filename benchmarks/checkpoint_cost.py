@@ -31,6 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=512, help="of the weights and both moments together")
     parser.add_argument("--saves", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=200, help="before the first one")
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows = given.megabytes * 2**20 // (3 * 4 * 4096)
@@ -48,6 +49,9 @@ def main() -> None:
         (run.path / "run.json").write_text("{}")
         strategy = Strategy(find_device())
         checkpointer = Checkpointer(run, strategy, NamedTensors(model, optimizer, strategy.device), keep=1)
+        checkpointer.make_room()
+        for _ in range(given.steps):
+            step()
         for number in range(1, given.saves + 1):
             begun, busy, all_busy = time.perf_counter(), time.thread_time(), time.process_time()
             checkpointer.save(number, {})

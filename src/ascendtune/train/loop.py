@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from ascendtune.core.errors import CheckFailed, Stopped
 from ascendtune.core.rundir import RunDir
@@ -49,7 +48,7 @@ class Loop:
     """Of the forward pass in the loop."""
     root: RootModule
     """Gathers the weights and calls what it is given."""
-    module: nn.Module
+    module: torch.nn.Module
     """`root` as the strategy wrapped it: what training calls."""
     objective: Objective
     optimizer: torch.optim.Optimizer
@@ -103,6 +102,8 @@ class Loop:
                 with self.dumps.step(counters.step + 1):
                     self._step(source)
                 counters.step += 1
+                if self.checkpoint_every < self.schedule.total_steps:
+                    self.checkpointer.make_room()
                 self._record(last)
                 if self._should_evaluate(counters.step):
                     self._evaluate()

@@ -67,6 +67,16 @@ class Checkpointer:
         self._pending_step = 0
         self._saved_step = 0
         self._complete_step = 0
+        self._has_room = False
+
+    def make_room(self) -> None:
+        """Get memory for the first checkpoint in the background: new pages cost more time than the copy to them.
+
+        After a step, with which the optimizer's state begins. Further calls do nothing.
+        """
+        if not self._has_room:
+            self._has_room = True
+            self._content.make_room()
 
     def save(
         self,

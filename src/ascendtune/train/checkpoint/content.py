@@ -52,6 +52,9 @@ class CheckpointContent(ABC):
     def size_bytes(self) -> int:
         """What `write` will take on the disk, all ranks together; about."""
 
+    def make_room(self) -> None:  # noqa: B027  # for those who need none
+        """Get memory that the first `write` will need, in the background; the state is as large as it will be."""
+
     @abstractmethod
     def write(self, directory: Path, files: Mapping[str, bytes]) -> Future[dict[str, str]]:
         """Copy everything now, and write this rank's part; done when every rank's is written.
@@ -99,6 +102,9 @@ class NamedTensors(CheckpointContent):
 
     def size_bytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors().values())
+
+    def make_room(self) -> None:
+        self._staging.make_room(parts_of_rank(self._tensors(), self._rank, self._ranks))
 
     def write(self, directory: Path, files: Mapping[str, bytes]) -> Future[dict[str, str]]:
         tensors = self._tensors()

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from ascendtune.core.threads import left_behind
 from ascendtune.machine.torch_backend.device import Device
 
 Region = tuple[slice, ...]
@@ -89,16 +92,26 @@ class Staging:
         self._head = b""
         self._buffer = torch.empty(0, dtype=torch.uint8)
         self._views: list[torch.Tensor] = []
+        self._room: Future[None] | None = None
+
+    def make_room(self, parts: Mapping[str, Part]) -> None:
+        """Get the memory that the first `copy` of `parts` will need, in the background."""
+        if self._layout is not None:
+            return
+
+        def touch_each_page() -> None:
+            self._lay_out(parts)
+            self._buffer[:: mmap.PAGESIZE].zero_()
+
+        self._room = left_behind(touch_each_page)
 
     def copy(self, parts: Mapping[str, Part]) -> None:
         """Copy `parts`, and wait until they are there."""
-        # The widest first, so that each begins at a multiple of its width.
-        ordered = sorted(parts.items(), key=lambda each: -each[1].values.element_size())
-        layout = [(name, part.values.dtype, part.values.shape, part.size, part.offsets) for name, part in ordered]
-        if layout != self._layout:
-            self._lay_out(dict(ordered))
-            self._layout = layout
-        for view, (_, part) in zip(self._views, ordered, strict=True):
+        if self._room is not None:
+            self._room.result()
+            self._room = None
+        self._lay_out(parts)
+        for view, part in zip(self._views, _widest_first(parts).values(), strict=True):
             view.copy_(part.values, non_blocking=True)
         if not self._device.shares_host_memory:
             self._device.synchronize()
@@ -118,6 +131,12 @@ class Staging:
         return digest.hexdigest()
 
     def _lay_out(self, parts: Mapping[str, Part]) -> None:
+        """Make head, buffer and views for `parts`, unless they are those of the last ones."""
+        parts = _widest_first(parts)
+        layout = [(name, part.values.dtype, part.values.shape, part.size, part.offsets) for name, part in parts.items()]
+        if layout == self._layout:
+            return
+        self._layout = None
         header: dict[str, Any] = {}
         divided = {
             name: {"size": part.size, "offsets": part.offsets} for name, part in parts.items() if not part.is_whole
@@ -139,6 +158,12 @@ class Staging:
         for name, part in parts.items():
             begin, end = header[name]["data_offsets"]
             self._views.append(self._buffer[begin:end].view(part.values.dtype).view(part.values.shape))
+        self._layout = layout
+
+
+def _widest_first(parts: Mapping[str, Part]) -> dict[str, Part]:
+    """So that each begins at a multiple of its width."""
+    return dict(sorted(parts.items(), key=lambda each: -each[1].values.element_size()))
 
 
 def file_of_rank(directory: Path, rank: int) -> Path:

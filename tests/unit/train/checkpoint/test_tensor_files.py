@@ -90,6 +90,30 @@ def test_memory_is_used_again_and_holds_the_newest_values(tmp_path: Path) -> Non
     assert load_file(tmp_path / "file")["b"].dtype == torch.float64
 
 
+def test_room_that_was_made_is_used_by_the_first_copy_and_made_once(tmp_path: Path) -> None:
+    staging, tensor = Staging(find_device()), torch.ones(3, 5000)
+    staging.make_room({"a": part_of(tensor)})
+    assert staging._room is not None
+    staging._room.result(20)
+    room = staging._buffer.data_ptr()
+    staging.copy({"a": part_of(tensor)})
+    assert staging._buffer.data_ptr() == room
+    # Where there was a copy first, its content is kept: it may be written at this moment.
+    staging.make_room({"a": part_of(tensor)})
+    assert staging._room is None
+    staging.write(tmp_path / "file")
+    assert torch.equal(load_file(tmp_path / "file")["a"], tensor)
+
+
+def test_room_for_other_tensors_does_not_matter(tmp_path: Path) -> None:
+    """As after a first step that was skipped: the optimizer has no state yet."""
+    staging, tensor = Staging(find_device()), torch.ones(3)
+    staging.make_room({"a": part_of(torch.ones(7))})
+    staging.copy({"a": part_of(tensor)})
+    staging.write(tmp_path / "file")
+    assert torch.equal(load_file(tmp_path / "file")["a"], tensor)
+
+
 def test_a_file_longer_than_a_block_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ascendtune.train.checkpoint.tensor_files._BLOCK_BYTES", 10)
     staging, tensor = Staging(find_device()), torch.arange(101)
