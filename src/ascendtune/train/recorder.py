@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -122,8 +122,7 @@ class Recorder:
             "seconds": {"step": round(elapsed, 6), **self.phases.take()},
         }
         for callback in self.callbacks:
-            # A copy: the display keeps the record, and a callback of `fit` may change what it is given.
-            callback.on_step(deepcopy(record))
+            callback.on_step(_copy(record))
         # A device computes on meanwhile; on the host the callbacks' time is not that of a step.
         self._begun = read_at if device.runs_asynchronously else time.perf_counter()
 
@@ -146,7 +145,7 @@ class Recorder:
             "seconds": seconds,
         }
         for callback in self.callbacks:
-            callback.on_evaluation(deepcopy(record))
+            callback.on_evaluation(_copy(record))
         self.leave_out(seconds)
 
     def announce_checkpoint(self, step: int) -> None:
@@ -161,3 +160,8 @@ class Recorder:
 
 def _all_finite(values: dict[str, float]) -> dict[str, float | None]:
     return {name: finite_or_none(value) for name, value in values.items()}
+
+
+def _copy(record: dict[str, Any]) -> dict[str, Any]:
+    """For one callback: the display keeps the record, and a callback of `fit` may change what it is given."""
+    return {name: value.copy() if isinstance(value, dict) else value for name, value in record.items()}

@@ -45,7 +45,7 @@ class Phases:
         )
         stat = stat_of(os.getpid())
         self.attempt = attempt
-        self._who = {
+        who = {
             "attempt": attempt,
             "pid": os.getpid(),
             "start_ticks": stat.start_ticks if stat else None,
@@ -53,6 +53,8 @@ class Phases:
             "boot_id": boot_id(),
             "pid_namespace": pid_namespace(),
         }
+        self._who = json.dumps(who)[1:]
+        """What all beats end with: some ten are written in a step, so that they are put together as text."""
         self._seconds: dict[str, float] = {}
         self._innermost: str | None = None
         """The innermost phase that is open."""
@@ -88,7 +90,7 @@ class Phases:
     def pulse(self) -> None:
         """Write the heartbeat; for long work within one phase."""
         if self._file is not None:
-            beat = json.dumps({"phase": self.current, "step": self.step, "monotonic": time.monotonic(), **self._who})
+            beat = f'{{"phase": "{self.current}", "step": {self.step}, "monotonic": {time.monotonic()}, {self._who}'
             os.pwrite(self._file, beat.encode().ljust(_BEAT_BYTES - 1) + b"\n", 0)
 
     def take(self) -> dict[str, float]:

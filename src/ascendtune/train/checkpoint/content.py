@@ -93,11 +93,11 @@ class NamedTensors(CheckpointContent):
         self, model: nn.Module, optimizer: torch.optim.Optimizer, device: Device, *, rank: int = 0, ranks: int = 1,
         in_own_time: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:  # fmt: skip
-        self._model = model
         self._optimizer = optimizer
         self._rank = rank
         self._ranks = ranks
         self._in_own_time = in_own_time
+        self._names = {parameter: name for name, parameter in model.named_parameters()}
         self._staging = Staging(device)
 
     def size_bytes(self) -> int:
@@ -142,11 +142,11 @@ class NamedTensors(CheckpointContent):
 
     def _tensors(self, like: Mapping[str, Stored] | None = None) -> dict[str, torch.Tensor]:
         """Everything by name, `model.NAME` and `optimizer.NAME.KEY`. With `like`, optimizer state to be filled."""
-        names = {parameter: name for name, parameter in self._model.named_parameters() if parameter.requires_grad}
-        tensors = {f"model.{name}": parameter.detach() for parameter, name in names.items()}
+        trained = {parameter: name for parameter, name in self._names.items() if parameter.requires_grad}
+        tensors = {f"model.{name}": parameter.detach() for parameter, name in trained.items()}
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
-                prefix = f"optimizer.{names[parameter]}."
+                prefix = f"optimizer.{trained[parameter]}."
                 if like is None:
                     state = self._optimizer.state.get(parameter, {})
                     tensors |= {prefix + key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
@@ -162,11 +162,10 @@ class NamedTensors(CheckpointContent):
         return tensors
 
     def _restore_optimizer(self, tensors: dict[str, torch.Tensor]) -> None:
-        names = {parameter: name for name, parameter in self._model.named_parameters()}
         parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         state: dict[int, dict[str, torch.Tensor]] = {}
         for number, parameter in enumerate(parameters):
-            prefix = f"optimizer.{names[parameter]}."
+            prefix = f"optimizer.{self._names[parameter]}."
             found = {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
             if found := {key: value for key, value in found.items() if "." not in key}:
                 state[number] = found
