@@ -7,7 +7,13 @@ import torch
 from torch import nn
 
 from ascendtune.core.errors import MachineError, RecipeError
-from ascendtune.train.attention.interface import eager_attention, register, sdpa_attention, varlen_attention
+from ascendtune.train.attention.interface import (
+    eager_attention,
+    register,
+    sdpa_attention,
+    sdpa_fp32_attention,
+    varlen_attention,
+)
 
 HEADS, KEY_VALUE_HEADS, DIMENSION = 4, 2, 8
 BORDERS = (0, 5, 6, 13)
@@ -62,6 +68,19 @@ def test_a_window_sees_itself_and_what_is_left_of_it():
     # A window of one: each token sees only itself, so its output is its own value.
     own = value.repeat_interleave(2, dim=1).transpose(1, 2)
     torch.testing.assert_close(output, own)
+
+
+def test_autocast_leaves_fp32_where_it_is_promised():
+    """torch's autocast for CPU makes bf16 of whatever SDPA is given."""
+    found = []
+    for is_enabled in (False, True):
+        inputs = [each.detach().float().requires_grad_() for each in tensors()]
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_enabled):
+            output, _ = sdpa_fp32_attention(Layer(), *inputs, None, cu_seqlens=BORDERS)
+        output.square().sum().backward()
+        found.append([output, *(each.grad for each in inputs)])
+    for without, within in zip(*found, strict=True):
+        assert torch.equal(without, within)
 
 
 def test_soft_capping_and_sinks_are_computed_or_refused():

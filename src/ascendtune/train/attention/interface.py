@@ -175,7 +175,9 @@ def sdpa_fp32_attention(
     times as long as the same in fp32, casts included (torch 2.13, AVX-512 with bf16 instructions); from 500 on they are
     equal.
     """
-    output, _ = sdpa_attention(module, query.float(), key.float(), value.float(), attention_mask, **options)
+    # Autocast would make bf16 of them again.
+    with torch.autocast(query.device.type, enabled=False):
+        output, _ = sdpa_attention(module, query.float(), key.float(), value.float(), attention_mask, **options)
     return output.to(query.dtype), None
 
 
