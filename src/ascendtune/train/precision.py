@@ -48,6 +48,18 @@ class Precision:
         return device.gradient_scaler() if self.compute == "fp16" else None
 
 
+def in_autocast_type(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """`tensors`, of any shape, in the type that autocast wants of matrix products, for operators that it does not know.
+
+    Several of one operator come in different types otherwise: in a model with fp32 weights, queries and keys that were
+    rotated are fp32 and values are bf16.
+    """
+    kind = tensors[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return tensors
+    return tuple(tensor.to(torch.get_autocast_dtype(kind)) for tensor in tensors)
+
+
 def choose_precision(recipe: Recipe, device: Device) -> Precision:
     """Resolve `auto`.
 

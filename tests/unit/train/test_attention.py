@@ -151,6 +151,22 @@ def test_varlen_calls_what_each_torch_has(monkeypatch, released, window, scale):
     assert bool(calls) == (released is not of_torch_2_10 or (window is None and scale != 0.7))
 
 
+def test_varlen_computes_what_autocast_leaves_in_two_types(monkeypatch):
+    """Rotated queries and keys of a model with fp32 weights are fp32, its values bf16."""
+    types = []
+
+    def called(query, key, value, *args, **options):
+        types.append([query.dtype, key.dtype, value.dtype])
+        return of_torch_2_12(query, key, value, *args, **options)
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", wraps(of_torch_2_12)(called))
+    query, key, value = (each.detach().float() for each in tensors())
+    ends = torch.tensor(BORDERS, dtype=torch.int32)
+    with torch.autocast("cpu", torch.bfloat16):
+        varlen_attention(Layer(), query, key, value.bfloat16(), None, cu_seqlens=BORDERS, cu_seqlens_device=ends)
+    assert types == [[torch.bfloat16] * 3]
+
+
 @pytest.mark.parametrize(("width", "of_values"), [(24, 16), (12, 12), (512, 512)])
 def test_heads_that_the_flash_kernel_does_not_take_go_to_sdpa(monkeypatch, width, of_values):
     """Values that are narrower (DeepSeek, MiniCPM3, GLM 4.7 Flash), and widths that it has no kernel for (Gemma 4)."""

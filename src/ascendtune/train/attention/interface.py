@@ -28,6 +28,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from ascendtune.core.errors import MachineError, RecipeError
+from ascendtune.train.precision import in_autocast_type
 
 TABLE = {
     "eager": "ascendtune.train.attention.interface:eager_attention",
@@ -206,6 +207,7 @@ def varlen_attention(
     refuse_unsupported("varlen", softcap, s_aux)
     from torch.nn.attention.varlen import varlen_attn
 
+    query, key, value = in_autocast_type(query, key, value)
     width = query.shape[-1]
     fits = query.dtype in (torch.bfloat16, torch.float16) and not (dropout and module.training)
     fits = fits and width == value.shape[-1] and width % 8 == 0 and width <= 256

@@ -15,6 +15,7 @@ import torch_npu
 from torch import nn
 
 from ascendtune.train.attention.interface import refuse_unsupported
+from ascendtune.train.precision import in_autocast_type
 
 
 def npu_fusion_attention(
@@ -39,7 +40,7 @@ def npu_fusion_attention(
     refuse_unsupported("npu_fusion", softcap, s_aux)
     batch, heads, tokens, head_dim = query.shape
     ends = list(cu_seqlens[1:]) if cu_seqlens else [tokens * (row + 1) for row in range(batch)]
-    q, k, v = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (query, key, value))
+    q, k, v = (tensor.transpose(1, 2).flatten(0, 1) for tensor in in_autocast_type(query, key, value))
     windowed = sliding_window is not None
     output = torch_npu.npu_fusion_attention(
         q,

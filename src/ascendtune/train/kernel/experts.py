@@ -14,6 +14,7 @@ from torch import nn
 from torch.func import functional_call
 
 from ascendtune.train.kernel.fusable import FusableModule, Kernel, randn
+from ascendtune.train.precision import in_autocast_type
 
 _TRIED_EXPERTS = 4
 """A real mixture has hundreds; what an operator does is shown by a few of the same size."""
@@ -39,7 +40,7 @@ class FusableExperts(FusableModule):
         def forward(
             self: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
         ) -> torch.Tensor:
-            gate_up, down = _in_autocast_type(self.gate_up_proj), _in_autocast_type(self.down_proj)
+            gate_up, down = in_autocast_type(self.gate_up_proj, self.down_proj)
             if not transposed:
                 gate_up, down = gate_up.transpose(1, 2), down.transpose(1, 2)
             top_k, experts = top_k_index.shape[-1], torch.arange(len(gate_up), device=top_k_index.device)
@@ -177,13 +178,6 @@ class _Reorder(torch.autograd.Function):
         (back,) = ctx.saved_tensors
         gradient = gradient.index_select(0, back)
         return gradient.unflatten(0, (-1, ctx.times)).sum(1) if ctx.times > 1 else gradient, None, None, None
-
-
-def _in_autocast_type(weight: torch.Tensor) -> torch.Tensor:
-    """A weight in the type that autocast wants of matrix products; it knows of none with groups."""
-    if not torch.is_autocast_enabled(weight.device.type):
-        return weight
-    return weight.to(torch.get_autocast_dtype(weight.device.type))
 
 
 def _gated(module: Any, gate_up: torch.Tensor) -> torch.Tensor:
