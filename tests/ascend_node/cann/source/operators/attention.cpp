@@ -4,7 +4,8 @@
 // leading 0). A mask says what is hidden. Sparse modes: 0 and 1 the mask that is given, 2 causal from the upper left,
 // 3 causal from the lower right, 4 a band; 2 to 4 want the compressed 2048 × 2048 mask. The saved maximum and sum of
 // the softmax are not those of the device: the gradient is computed from the inputs alone. Fully hidden rows give the
-// mean of the values here; what a device gives is unknown.
+// mean of the values here; what a device gives is unknown. Queries, keys and values of different types are refused, as
+// CANN's pages on these operators ask for one type.
 #include "../aclnn.h"
 
 using namespace simulated;
@@ -51,6 +52,8 @@ struct Attention {
 
   Attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& bias, const Mask& mask, double scale)
       : query(q.to(at::kFloat)), group(q.size(1) / k.size(1)), scale(scale) {
+    TORCH_CHECK(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type(),
+                "query, key and value have different types");
     key = k.to(at::kFloat).repeat_interleave(group, 1);
     value = v.to(at::kFloat).repeat_interleave(group, 1);
     auto scores = at::matmul(query, key.transpose(-1, -2)) * scale;
