@@ -28,7 +28,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """bf16 weights, AdamW in bf16, no gradient checkpointing, one device."""
+    """bf16 products, AdamW in the type of the weights, no gradient checkpointing, one device."""
 
     shape: str
     tuner: str
@@ -39,6 +39,8 @@ class Cell:
     """In a step."""
     target: int | None = None
     """Real tokens per second on one NVIDIA H200."""
+    weights: str = "bf16"
+    """Their type; fp32, which recipes of full fine-tuning have unless they say otherwise, is computed with autocast."""
     warm_steps: int = 4
     steps: int = 10
     """Measured, after the warm ones."""
@@ -46,13 +48,14 @@ class Cell:
     @property
     def name(self) -> str:
         length = f"{self.length // 1024}k" if self.length >= 1024 else str(self.length)
-        return f"{self.shape}-{self.tuner}-{length}"
+        return f"{self.shape}-{self.tuner}-{length}" + ("-fp32" if self.weights == "fp32" else "")
 
 
 _FULL = (
     Cell("8b", "lora", 4096, 2, target=13_000),
     Cell("8b", "full", 4096, 2, target=8_200),
     Cell("1b", "full", 4096, 4, target=48_000),
+    Cell("1b", "full", 4096, 4, weights="fp32"),
     Cell("1b", "lora", 4096, 4),
     Cell("8b", "lora", 8192, 1),
     Cell("8b", "full", 8192, 1),
@@ -61,6 +64,7 @@ _FULL = (
 )
 _SMALL = (
     Cell("tiny", "full", 256, 2, warm_steps=1, steps=2),
+    Cell("tiny", "full", 256, 2, weights="fp32", warm_steps=1, steps=2),
     Cell("tiny", "lora", 256, 2, warm_steps=1, steps=2),
 )
 PEER_RATIO = 1.3

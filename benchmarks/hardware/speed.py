@@ -30,6 +30,7 @@ from hardware.machine import ROOT, versions
 
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import find_device
+from ascendtune.train.precision import DTYPES
 from tiny_model import write_tiny_model
 
 _LORA = {"rank": 8, "alpha": 16}
@@ -82,7 +83,7 @@ def recipe_of(cell: Cell, model: Path, rows: Path) -> dict[str, Any]:
     last = cell.warm_steps + cell.steps + 2
     return {
         "name": "run", "run_dir": str(rows.parent / "{name}"),
-        "model": {"path": str(model), **({"dtype": "bf16"} if cell.tuner == "full" else {})},
+        "model": {"path": str(model), **({"dtype": cell.weights} if cell.tuner == "full" else {})},
         "data": {"train": [{"path": str(rows)}], "max_length": cell.length, "packing": True},
         "method": {"tuner": cell.tuner, **({"lora": _LORA} if cell.tuner == "lora" else {})},
         "optim": {"learning_rate": 1e-4, "max_steps": last},
@@ -146,7 +147,7 @@ def of_bare_loop(cell: Cell, model: Path, rows: Path, device: Device) -> dict[st
 
     tokens = prepare_data(Recipe.check(recipe_of(cell, model, rows)), model).directory
     feed = bare.batches(tokens, cell.rows, cell.length, packing=True)
-    net = random_model(model, device, attention="sdpa")
+    net = random_model(model, device, cell.weights)
     if cell.tuner == "lora":
         from peft import LoraConfig, get_peft_model
 
@@ -176,14 +177,14 @@ def padded(tensor: torch.Tensor, length: int, fill: int) -> torch.Tensor:
     return torch.nn.functional.pad(tensor, (0, length - tensor.shape[1]), value=fill)
 
 
-def random_model(directory: Path, device: Device, *, attention: str) -> Any:
-    """Weights in bf16, drawn on the device."""
+def random_model(directory: Path, device: Device, dtype: str = "bf16") -> Any:
+    """A model with SDPA whose weights are drawn on the device."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
     with device.torch_device:
         return AutoModelForCausalLM.from_config(
-            AutoConfig.from_pretrained(directory), dtype=torch.bfloat16, attn_implementation=attention
+            AutoConfig.from_pretrained(directory), dtype=DTYPES[dtype], attn_implementation="sdpa"
         )
 
 
@@ -196,7 +197,7 @@ def save_random_model(directory: Path, device: Device, shape: str) -> None:
     kept = Path(os.environ.get("ASCENDTUNE_HARDWARE_MODELS", directory.parent)) / f"weights-{shape}"
     if not kept.exists():
         part = kept.with_suffix(".part")
-        random_model(directory, device, attention="sdpa").save_pretrained(part)
+        random_model(directory, device).save_pretrained(part)
         part.rename(kept)
     for file in kept.glob("model*"):
         os.link(file, directory / file.name)
@@ -275,7 +276,7 @@ def of_trl(cell: Cell, model: Path, rows: Path, device: Device) -> dict[str, Any
     def start(callback: Any) -> None:
         # Text rows: prompt and completion that are one string each, which TRL joins.
         SFTTrainer(
-            random_model(model, device, attention="sdpa"),
+            random_model(model, device, cell.weights),
             args=settings,
             train_dataset=load_dataset("json", data_files=str(rows), split="train"),
             processing_class=AutoTokenizer.from_pretrained(model),
@@ -298,8 +299,8 @@ def of_llamafactory(cell: Cell, model: Path, rows: Path, device: Device) -> dict
         "stage": "sft", "do_train": True, "model_name_or_path": str(model), "dataset_dir": str(rows.parent),
         "dataset": "rows", "template": "chatml", "cutoff_len": cell.length, "packing": True, "neat_packing": True,
         "finetuning_type": cell.tuner, "output_dir": str(rows.parent / "llamafactory"), "bf16": True,
-        "pure_bf16": cell.tuner == "full" and device.kind == "cuda", "disable_gradient_checkpointing": True,
-        "flash_attn": "sdpa",
+        "pure_bf16": cell.tuner == "full" and cell.weights == "bf16" and device.kind == "cuda",
+        "disable_gradient_checkpointing": True, "flash_attn": "sdpa",
         "per_device_train_batch_size": cell.rows, "max_steps": cell.warm_steps + cell.steps, "learning_rate": 1e-4,
         "logging_steps": 1000, "report_to": "none", "save_strategy": "no", "use_cpu": device.kind == "cpu",
         "enable_liger_kernel": has_liger(device), "overwrite_cache": True,
