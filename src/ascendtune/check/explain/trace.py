@@ -59,10 +59,11 @@ _CLEAN_UP = re.compile(
     r"/weakref\.py in __call__$|/atexit\.py in "
 )
 """Frames of destructors, and of what runs when the interpreter ends."""
-_SECTION = re.compile(r"- Dataset Pipeline Error Message:")
-"""The heading of what went wrong in a data set of MindSpore, below an exception that does not say it."""
+_SECTION = re.compile(r"- Dataset Pipeline Error Message:|Error details from previous import attempts:")
+"""The heading of what went wrong, below an exception that does not say it: in a data set of MindSpore, in the import of
+sgl_kernel's library."""
 _RULE = re.compile(r"\W*$")
-_SECTION_LEVEL = re.compile(r"^\[ERROR\] ")
+_SECTION_LEVEL = re.compile(r"^(?:\[ERROR\] |- )")
 _OUTERMOST = ("<module>", "<cell line")
 """Functions of the frame in which a program or a cell of a notebook begins."""
 LINKS = ("was the direct cause of the following", "another exception occurred")
