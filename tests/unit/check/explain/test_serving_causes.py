@@ -42,3 +42,22 @@ def test_reason_below_a_message_tells_why_a_kernel_library_does_not_load(
     explained: Explained, log: str, entry: str
 ) -> None:
     assert entry_of(explained(log)) == f"sglang-kernel-{entry}"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_SLICE.format("local protection error"), "slice-protection"),
+        (_SLICE.format("transport retry counter exceeded"), "slice-unreachable"),
+        (_SLICE.format("remote access error"), "slice-remote-access"),
+        (
+            _SLICE.format("local protection error") + _SLICE.format("work request flushed error"),
+            "slice-protection",
+        ),
+        (_REGISTERED.format("Bad address [14]"), "register-gpu"),
+        (_REGISTERED.format("Cannot allocate memory [12]"), "register-locked"),
+        (_REGISTERED.format("Resource temporarily unavailable [11]"), "register-keys"),
+    ],
+)
+def test_reason_of_a_transfer_goes_before_the_request_that_failed(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == f"mooncake-{entry}"
