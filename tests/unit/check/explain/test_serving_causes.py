@@ -29,6 +29,14 @@ _SLICE = (
 _REGISTERED = "E0730 11:49:18.000077 77 rdma_context.cpp:236] Failed to register memory 0x7efb94000000: {}\n"
 
 
+def _checked(file: str, code: str, before: str = "") -> str:
+    """A traceback that ends in an assertion without a text."""
+    return (
+        f'{before}Traceback (most recent call last):\n  File "{_SITE}/{file}", line 7, in rise\n    {code}\n'
+        "AssertionError\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("log", "entry"),
     [
@@ -61,3 +69,41 @@ def test_reason_below_a_message_tells_why_a_kernel_library_does_not_load(
 )
 def test_reason_of_a_transfer_goes_before_the_request_that_failed(explained: Explained, log: str, entry: str) -> None:
     assert entry_of(explained(log)) == f"mooncake-{entry}"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_checked("sglang/srt/models/moon.py", "assert self.total_num_heads % tp_size == 0"), "engine-heads-per-card"),
+        (
+            _checked("vllm/model_executor/models/moon.py", "assert tp_size % self.total_num_kv_heads == 0"),
+            "engine-kv-heads-per-card",
+        ),
+        (
+            _checked("vllm/model_executor/layers/linear.py", "assert param_data.shape == loaded_weight.shape"),
+            "engine-weight-shape",
+        ),
+        (
+            _checked(
+                "vllm/model_executor/layers/linear.py",
+                "assert param_data.shape == loaded_weight.shape",
+                "vllm serve moon/tide-bnb-4bit\n",
+            ),
+            "engine-weight-quantised-shape",
+        ),
+        (_checked("vllm/v1/core/block_pool.py", "assert block.ref_cnt == 0"), "engine-inner-check"),
+        (_checked("moon/block_pool.py", "assert block.ref_cnt == 0"), "python-exception"),
+    ],
+)
+def test_code_of_a_check_without_a_text_tells_what_is_meant(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+def test_options_that_an_engine_refuses_are_named_with_its_own_words(explained: Explained) -> None:
+    found = explained(
+        f'Traceback (most recent call last):\n  File "{_SITE}/sglang/srt/arg_groups/moon_hook.py", line 7, in rise\n'
+        "    raise ValueError(\nValueError: --enable-lmcache requires radix cache to be enabled\n"
+    )
+
+    assert entry_of(found) == "engine-options-refused"
+    assert found.headline().endswith(": --enable-lmcache requires radix cache to be enabled")
