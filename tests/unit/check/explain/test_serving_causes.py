@@ -107,3 +107,13 @@ def test_options_that_an_engine_refuses_are_named_with_its_own_words(explained: 
 
     assert entry_of(found) == "engine-options-refused"
     assert found.headline().endswith(": --enable-lmcache requires radix cache to be enabled")
+
+
+def test_reason_of_a_model_goes_before_the_end_of_triton(explained: Explained) -> None:
+    found = explained(
+        "E1216 09:12:01.12 77 model_lifecycle.cc:642] \"failed to load 'moon' version 1: Internal: the tide is out\"\n"
+        "error: creating server: Internal - failed to load all models\n"
+    )
+
+    assert entry_of(found) == "triton-model-failed"
+    assert found.headline() == "Triton could not load the model moon: Internal: the tide is out"
