@@ -32,7 +32,7 @@ _GLOG = re.compile(r"[EF](?:\d{3,8} \d\d:|20\d{6} |[A-Z1-9]\d{4}: )")
 _STAMPED = re.compile(r"\d\]? error (?=\S*\d)")
 _WARNING = re.compile(
     r"^(?:[a-z][\w.-]*: )?warning: |\w*Warning:(?! NPU warning, error code is)|"
-    r"(?<!NCCL )(?<!error:)\bWARN(?:ING)?\b(?!! lib[\w.]+ not found)|"
+    r"(?<!NCCL )(?<!error:)(?<!=)\bWARN(?:ING)?\b(?!! lib[\w.]+ not found)|"
     r"^\W*\[?W(?:(?:\d{4})?\d{4} |\d{3} \d\d:)|"
     r"^\[W (?!\S+ compiler_depend\S+ Warning: NPU warning, error code)|\bwarnings\.warn\(|\[[WD]\] |"
     r"\d: W (?:tensorflow|external)/|(?<!-)\blevel\W{1,4}(?i:warn(?:ing)?)\b|"

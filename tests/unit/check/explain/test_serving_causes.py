@@ -117,3 +117,13 @@ def test_reason_of_a_model_goes_before_the_end_of_triton(explained: Explained) -
 
     assert entry_of(found) == "triton-model-failed"
     assert found.headline() == "Triton could not load the model moon: Internal: the tide is out"
+
+
+def test_level_that_an_advice_names_does_not_make_an_error_a_warning(explained: Explained) -> None:
+    found = explained(
+        "[07/07/2026-07:07:07] [TRT-LLM] [RANK 0] [E] Failed to initialize executor on rank 0: [TensorRT-LLM][ERROR] "
+        "Assertion failed: Failed, NCCL error ../moon.cpp:7 'invalid usage (run with NCCL_DEBUG=WARN for details)'\n"
+        "RuntimeError: Executor worker returned error\n"
+    )
+
+    assert entry_of(found) == "trtllm-nccl-same-device"
