@@ -70,6 +70,7 @@ class Ends:
             and (event.speaker == "" or event.is_of_process_of(end))
             # What a device reports is behind the crash.
             and (end.trace is not None or _OF_DEVICE.search(event.text) is None)
+            and event.hit.entry.id not in end.hit.entry.echo_of
             # Of one family the later one may only say again what was logged.
             and (end.hit.entry.family != event.hit.entry.family or _says_why(end))
         ]

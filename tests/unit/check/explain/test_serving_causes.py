@@ -127,3 +127,26 @@ def test_level_that_an_advice_names_does_not_make_an_error_a_warning(explained: 
     )
 
     assert entry_of(found) == "trtllm-nccl-same-device"
+
+
+_LAUNCHER = (
+    'Traceback (most recent call last):\n  File "/x/site-packages/triton/runtime/build.py", line 7, in _build\n'
+    "    ret = subprocess.check_call(cc_cmd)\n"
+    "{}CalledProcessError: Command '['/usr/bin/gcc', '/tmp/tide/cuda_utils.c', '-lcuda']' returned non-zero exit "
+    "status 1.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "entry"),
+    [
+        ("/tmp/tide/cuda_utils.c:7:10: fatal error: Python.h: No such file or directory\n", "python-header-missing"),
+        ("/usr/bin/ld: cannot find -lcuda: No such file or directory\n", "linker-without-driver-library"),
+        ("/usr/include/stdlib.h:31:10: fatal error: stddef.h: No such file or directory\n", "compiler-header-missing"),
+    ],
+)
+@pytest.mark.parametrize("type_of", ["subprocess.", "torch._inductor.exc.InductorError: "])
+def test_what_a_compiler_said_goes_before_the_exception_that_it_failed(
+    explained: Explained, said: str, entry: str, type_of: str
+) -> None:
+    assert entry_of(explained(said + _LAUNCHER.format(type_of))) == entry
