@@ -150,3 +150,24 @@ def test_what_a_compiler_said_goes_before_the_exception_that_it_failed(
     explained: Explained, said: str, entry: str, type_of: str
 ) -> None:
     assert entry_of(explained(said + _LAUNCHER.format(type_of))) == entry
+
+
+@pytest.mark.parametrize(
+    ("key", "entry"),
+    [
+        ("layers.7.mlp.gate.g_idx", "engine-key-quantised"),
+        ("model.layers.7.mlp.down_proj.weight_scale", "engine-key-quantised"),
+        ("layers.7.mlp.experts.w2_weight", "engine-key-experts"),
+        ("layers.7.attention.wk.weight", "engine-key-consolidated"),
+        ("layers.7.mlp.down_proj.weight.absmax", "engine-key-bitsandbytes"),
+        ("layers.7.self_attn.q_proj.lora_A.weight", "engine-key-adapter"),
+        ("layers.7.self_attn.tide.weight", "key-weight-name"),
+        ("rope_type", "engine-key-rope-type"),
+    ],
+)
+def test_weight_that_an_engine_does_not_place_tells_how_it_was_saved(
+    explained: Explained, key: str, entry: str
+) -> None:
+    log = _checked("vllm/model_executor/models/moon.py", "param = params_dict[name]")
+
+    assert entry_of(explained(log.replace("AssertionError", f"KeyError: '{key}'"))) == entry
