@@ -46,6 +46,7 @@ _LOGGER = re.compile(
     r"|(?:\S+ \[\d+\] )?(?:\S+:\d+ )?NCCL WARN "
     r"|[EF](?:\d{4})?\d{4} \d\d:\d\d:\d\d(?:\.\d+)? +\d+ \S+\] "  # glog
     r"|\[[EF](?:\d{3,4} [\d:.]+)? ?\S+\.(?:cpp|cc):\d+\] (?:\[[^\]]*\] ?)*"  # c10
+    r"|(?:\(raylet[^)]*\) )?\[[\d-]{10} [\d:,]+ [EC] \d+ \d+\] (?:\(\w+\) )?\S+:\d+: +(?:Check failed: )?"  # Ray
     r"|\[\d+\.\d+\] \[[\w.-]+:\d+:\d+\] +\S+:\d+ +UCX +(?:ERROR|FATAL) |\[[\w.-]+:\d+ *:\d+:\d+\] "  # UCX
     r"|(?:srun|slurmstepd(?:-\S+)?): error: (?:\S+: )?"
     r"|(?:\d{4}-\d\d-\d\d[ T-])?\d\d:\d\d:\d\d\S* (?:- )?(?:\S+ - )?(?:ERROR|CRITICAL|FATAL)\W+"

@@ -11,6 +11,7 @@ from ascendtune.check.explain.explain import Explanation
 
 Explained = Callable[..., Explanation]
 
+_RAY = "[2027-07-07 07:07:07,123 C 77 77] "
 _SITE = "/x/lib/python3.11/site-packages"
 _KERNEL = (
     'Traceback (most recent call last):\n  File "/x/site-packages/sgl_kernel/load_utils.py", line 7, in load\n'
@@ -171,3 +172,34 @@ def test_weight_that_an_engine_does_not_place_tells_how_it_was_saved(
     log = _checked("vllm/model_executor/models/moon.py", "param = params_dict[name]")
 
     assert entry_of(explained(log.replace("AssertionError", f"KeyError: '{key}'"))) == entry
+
+
+@pytest.mark.parametrize(
+    ("said", "entry"),
+    [
+        (
+            "(raylet) node_manager.cc:7: Exiting because this node manager has mistakenly been marked as dead by the "
+            "GCS: moon",
+            "ray-marked-dead",
+        ),
+        (
+            "(raylet) grpc_server.cc:7: Failed to start the grpc server. The specified port is 10777. "
+            "moon: Address already in use",
+            "ray-grpc-port",
+        ),
+        (
+            "(raylet) agent_manager.cc:7: The raylet exited immediately because one Ray agent failed, agent_name = "
+            "dashboard_agent/7.\n[2027-07-07 07:07:08,123 C 78 78] moon.cc:7: Check failed: "
+            "IOError: [RayletClient] Unable to register worker with raylet. moon",
+            "ray-agent-failed",
+        ),
+    ],
+)
+def test_fatal_lines_of_rays_own_processes_are_failures(explained: Explained, said: str, entry: str) -> None:
+    assert entry_of(explained(f"step 1\n{_RAY}{said}\n")) == entry
+
+
+def test_headline_leaves_out_what_rays_logger_puts_before_a_message(explained: Explained) -> None:
+    found = explained(_RAY + "(raylet) moon.cc:7: Check failed: the tide failed to come in time\n")
+
+    assert found.headline() == "something failed, in its own words: the tide failed to come in time"
