@@ -203,3 +203,35 @@ def test_headline_leaves_out_what_rays_logger_puts_before_a_message(explained: E
     found = explained(_RAY + "(raylet) moon.cc:7: Check failed: the tide failed to come in time\n")
 
     assert found.headline() == "something failed, in its own words: the tide failed to come in time"
+
+
+@pytest.mark.parametrize(
+    ("reason", "entry"),
+    [
+        (
+            "unknown (magic, version) combination: 46554747, 00000003; is this really a GGML file?",
+            "llama-older-than-gguf",
+        ),
+        ("unknown (magic, version) combination: 67676a74, 00000003; is this really a GGML file?", "llama-ggml-file"),
+        ("the tide has no moon", "llama-load-reason"),
+    ],
+)
+def test_reason_of_llama_cpp_goes_before_the_model_that_it_did_not_load(
+    explained: Explained, reason: str, entry: str
+) -> None:
+    found = explained(
+        f"llama_model_load: error loading model: {reason}\n"
+        "llama_init_from_gpt_params: error: failed to load model '/moon/tide.gguf'\nmain: error: unable to load model\n"
+    )
+
+    assert entry_of(found) == entry
+
+
+def test_option_of_llama_cpp_that_took_the_next_one_for_its_value(explained: Explained) -> None:
+    found = explained(
+        "error while handling argument \"--flash-attn\": error: unkown value for --flash-attn: '--numa'\n"
+    )
+
+    assert found.headline() == (
+        "--flash-attn needs a value in this release of llama.cpp, and the next option (--numa) was taken for it"
+    )
