@@ -235,3 +235,10 @@ def test_option_of_llama_cpp_that_took_the_next_one_for_its_value(explained: Exp
     assert found.headline() == (
         "--flash-attn needs a value in this release of llama.cpp, and the next option (--numa) was taken for it"
     )
+
+
+@pytest.mark.parametrize(("name", "entry"), [("torch_npu", "engine-optional-package"), ("moon", "name-undefined")])
+def test_package_whose_import_was_left_out_is_named(explained: Explained, name: str, entry: str) -> None:
+    log = _checked("sglang/srt/hardware_backend/npu/utils.py", f"{name}.rise()")
+
+    assert entry_of(explained(log.replace("AssertionError", f"NameError: name '{name}' is not defined"))) == entry
