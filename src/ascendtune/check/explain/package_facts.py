@@ -10,7 +10,11 @@ _NOT_FOUND = re.compile(
     r"\b(?:ResolvePackageNotFound|PackagesNotFoundError|LibMambaUnsatisfiableError|SpecNotFound|UnsatisfiableError)\b.*"
 )
 _SPEC = r"[A-Za-z_][\w.-]*(?:::[\w.-]+)?(?:[ =<>!~]+[\d*][^\s,]*)*(?:=[\w.]+)*"
-_ROW = re.compile(rf"(?:\bnothing provides (?:requested )?|^[ \t]+[-└├─│ ]+)(?P<spec>{_SPEC})(?=[\s,]|$)", re.MULTILINE)
+_ROW = re.compile(
+    r"(?:\bnothing provides (?:requested )?|^[ \t]+[-└├─│ ]+(?!nothing provides)(?:package (?=\S+ requires))?)"
+    rf"(?P<spec>{_SPEC})(?=[\s,]|$)",
+    re.MULTILINE,
+)
 _LONGEST_LIST = 4000
 _BUILD_STRING = re.compile(r"^[\w.-]+=[=\w.]+=\w*h[0-9a-f]{6,}")
 _PLATFORM = re.compile(

@@ -1,0 +1,67 @@
+"""What pip, uv, conda and compilers say, with the same words and another cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.unit.check.explain.first_entry import entry_of
+
+from ascendtune.check.explain.explain import Explanation
+
+Explained = Callable[..., Explanation]
+
+_TORCH = "ModuleNotFoundError: No module named 'torch'\n"
+_UV = "  × Failed to download `moon==7.7`\n"
+_CONDA = "LibMambaUnsatisfiableError: Encountered problems while solving:\n  - {}\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_TORCH, "torch-missing"),
+        (
+            f"      {_TORCH}  × Getting requirements to build wheel did not run successfully.\n",
+            "module-missing-in-build",
+        ),
+        ("      Killed\n      ninja: build stopped: subcommand failed.\n", "killed-while-compiling"),
+        ("      FAILED: moon.o\n      ninja: build stopped: subcommand failed.\n", "build-failed"),
+        ("moon.h:7:7: fatal error: libaio.h: No such file or directory\n", "system-header-missing"),
+        ("moon.h:7:7: fatal error: nccl.h: No such file or directory\n", "nccl-header-missing"),
+        ("moon.h:7:7: fatal error: crt/host_config.h: No such file or directory\n", "cuda-header-missing"),
+        (
+            "WARNING: The repository located at moon.example is not a trusted or secure host and is being ignored.\n"
+            "ERROR: No matching distribution found for tide\n",
+            "pip-host-not-trusted",
+        ),
+        ("ERROR: No matching distribution found for tide\n", "pip-no-version"),
+        (
+            "Could not fetch URL https://moon.example/simple/: There was a problem confirming the ssl certificate: "
+            "HTTPSConnectionPool(host='moon.example', port=443): Max retries exceeded with url: /simple/ (Caused by "
+            'SSLError("Can\'t connect to HTTPS URL because the SSL module is not available.")) - skipping\n',
+            "pip-python-without-ssl",
+        ),
+        (_UV + "  ╰─▶ Failed to download distribution due to network timeout.\n", "uv-slow-download"),
+        (
+            _UV + "  ╰─▶ HTTP status client error (401 Unauthorized) for url (https://moon.example/)\n",
+            "uv-fetch-refused",
+        ),
+        (
+            "error: Failed to fetch: `https://moon.example/`\n  Caused by: invalid peer certificate: UnknownIssuer\n",
+            "uv-certificate",
+        ),
+        (_CONDA.format("nothing provides __cuda >=11.8 needed by moon-13"), "conda-no-driver"),
+        (
+            _CONDA.format("package moon-2.0 requires python >=3.10, but none of the providers can be installed"),
+            "conda-two-requirements",
+        ),
+    ],
+)
+def test_installation(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+def test_conda_names_what_nothing_provides(explained: Explained) -> None:
+    headline = explained(_CONDA.format("nothing provides tide-version 12.4 needed by moon-2.5.1")).headline()
+
+    assert headline.endswith(": tide-version 12.4")
