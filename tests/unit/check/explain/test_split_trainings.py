@@ -37,6 +37,8 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py") -> s
         (_raised(_NO_PART, "tides = model.layers"), "model-part-elsewhere"),
         (_raised(_NO_PART.replace("layers", "tides"), "model.tides"), "attribute-missing"),
         (_raised(_NO_PART.replace("Tide", "Peft"), "model.layers"), "attribute-missing"),
+        (_raised(_NO_PART, "self.tides", "/x/site-packages/peft/moon.py"), "transformers-class-changed"),
+        (_raised(_NO_PART.replace("Tide", "PeftModel"), "x", "/x/site-packages/peft/moon.py"), "attribute-missing"),
         (_raised(_GRPO.format(kind="train", gap=" ", of="per prompt (7)")), "grpo-batch-indivisible"),
         (_raised(_GRPO.format(kind="train", gap=" " * 40, of="per prompt (7)")), "grpo-batch-indivisible"),
         (_raised(_GRPO.format(kind="eval", gap=" ", of="used for evaluation (7)")), "grpo-batch-indivisible"),
