@@ -22,7 +22,6 @@ A table of a package, knowledge/api/DISTRIBUTION.toml, looks like this:
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -48,27 +47,8 @@ _OF_CLASS = re.compile(
 _MEANT = re.compile(r"\bDid you mean: '(?P<now>\w+)'\?")
 """The suggestion that Python 3.10 and later append to the message."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_CLASS = re.compile(r"[A-Z]\w+(?=[(.]|$)")
-_OF_MODELS = re.compile(r"(?:Model|For[A-Z]\w+|Attention|MLP|Layer|Norm|Embedding)$")
-"""Classes that servers and trainers write anew under the same name: only the frames tell whose it is."""
-_MUCH = 3
-_EXTENDED = {
-    "vllm_ascend": "vllm",
-    "torch_npu": "torch",
-    "mindspeed": "megatron-core",
-    "mindspeed_llm": "megatron-core",
-}
-"""Packages that put themselves in place of parts of another one, of which they are made for one release."""
 _CONSTRUCTOR = "__init__"
 _PYTHON = "python"
-
-
-@dataclass(frozen=True)
-class _Owner:
-    """A library with the modules that it brings."""
-
-    library: str
-    modules: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -163,39 +143,6 @@ def _names_of(module: str) -> Iterator[str]:
             yield from content.get("names", ())
 
 
-def library_of(name: str, importer: str, files: Sequence[str]) -> str:
-    """The distribution of a class, or of the class of a method, that code of another package used; empty if unknown.
-
-    Args:
-        importer: the package whose code used it.
-        files: those of the traceback; of several libraries with such a class the one that has one of them.
-    """
-    if importer in _EXTENDED:
-        return _EXTENDED[importer]
-    owner_class = name.partition(".")[0]
-    owners = _owners().get(owner_class, Counter())
-    passed = [owner for owner in owners if any(f"/{module}/" in file for module in owner.modules for file in files)]
-    ranked = passed or [owner for owner, _ in owners.most_common()]
-    is_known = len(passed) == 1 or (not passed and not _OF_MODELS.search(owner_class) and _stands_out(owners))
-    return ranked[0].library if ranked and is_known and importer not in ranked[0].modules else ""
-
-
-def _stands_out(owners: Counter[_Owner]) -> bool:
-    """Whether one library has many more names of the class than any other that has a class of that name."""
-    first, second = ([*sorted(owners.values(), reverse=True), 0, 0])[:2]
-    return first > _MUCH * second
-
-
-@cache
-def _owners() -> dict[str, Counter[_Owner]]:
-    """By class: the libraries that have one of this name, each with its rows in the tables."""
-    found: dict[str, Counter[_Owner]] = {}
-    for change in changes():
-        if match := _CLASS.match(change.name):
-            found.setdefault(match[0], Counter())[_Owner(change.library, change.modules)] += 1
-    return found
-
-
 def _change_in(message: str) -> ApiChange | None:
     if imported := _IMPORTED.search(message):
         module, name = imported["module"], imported["name"]
@@ -282,6 +229,13 @@ def changes() -> Iterator[ApiChange]:
             yield ApiChange(**of_library, name=name, is_added=True, release=release)
         for name, row in content.get("removed", {}).items():
             yield ApiChange(**of_library, name=name, is_added=False, release=row["release"], now=row.get("now", ""))
+
+
+def names() -> Iterator[ApiChange]:
+    """The names of all releases, as if they had been added at some time."""
+    for content in _tables():
+        for name in content.get("names", ()):
+            yield ApiChange(content["distribution"], tuple(content["modules"]), name, is_added=True)
 
 
 @cache

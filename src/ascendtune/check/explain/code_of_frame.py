@@ -46,8 +46,12 @@ _SOURCE_TREE = re.compile(rf".*/(?:src/(?!{_ANYBODYS})(?=[a-z]\w*/)|(?P<name>[a-
 _OF_MODULES = ("__getattr__", "__getattribute__")
 """Methods of modules and configurations that say that they have no such attribute: who asked stands above them."""
 
-_PASSING_ON = "torch/_ops.py"
-"""A file of torch that only calls the operator: who chose its arguments stands above it."""
+_PASSING_ON = re.compile(
+    r"torch/_ops\.py |torch/nn/modules/module\.py in _(?:wrapped_)?call_impl|torch/utils/_contextlib\.py |"
+    r"accelerate/(?:hooks|utils/operations)\.py in (?:new_)?forward|"
+    r"transformers/utils/(?:generic|deprecation)\.py in wrap"
+)
+"""Frames that only call a function with what they were given: who chose its arguments stands above them."""
 _RUN_FROM_CLONES = re.compile(r"(?:.*/)?(vllm_ascend|mindspeed(?:_\w+)?|mindie_llm|atb_llm|megatron)/")
 """Packages that are mostly run from a clone, whatever its directory is called."""
 _OF_FRAMEWORK = re.compile(
@@ -72,8 +76,9 @@ def package_in(frames: list[tuple[str, int, str]], passed_on: str = "") -> str:
     Args:
         passed_on: a package whose frames do not count: it only passed on what its caller gave it.
     """
-    called = [posix(file) for file, _, function in frames if function not in _OF_MODULES]
-    packages = (_package_of(file) for file in reversed(called) if _PASSING_ON not in file)
+    called = [(posix(file), function) for file, _, function in frames if function not in _OF_MODULES]
+    choosing = (file for file, function in reversed(called) if not _PASSING_ON.search(f"{file} in {function}"))
+    packages = map(_package_of, choosing)
     return next((package for package in packages if not passed_on or package != passed_on), "")
 
 

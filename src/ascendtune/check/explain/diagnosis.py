@@ -11,6 +11,7 @@ from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.facts import Facts, satisfied
 from ascendtune.check.explain.first_cause import KILLED, MESSAGE_LINES, first_cause
 from ascendtune.check.explain.missing import Missing, awaited, is_one_of_several, waits_among
+from ascendtune.check.explain.parties import name_mismatch
 from ascendtune.check.explain.scan import Scan
 
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
@@ -134,6 +135,7 @@ def _meets(event: Event, facts: Facts, beside: dict[str, dict[str, str] | None])
     if named is None or told is None:
         return False
     event.hit.names.update(named | told)
+    name_mismatch(event.hit, event.message, facts)
     return True
 
 

@@ -92,7 +92,7 @@ class Event:
     @property
     def remedies(self) -> tuple[str, ...]:
         remedies = [named_for_pip(self._command(remedy)) for remedy in words_of(self.hit.entry).remedies]
-        if self.hit.entry.by_owner and self.trace is not None and self.trace.package:
+        if self.hit.entry.by_owner and IMPORTER in self.hit.names:
             remedies[:2] = reversed(remedies[:2])
         return tuple(remedies)
 

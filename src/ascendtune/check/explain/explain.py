@@ -15,7 +15,7 @@ from ascendtune.check.explain.batch_sizes import batch_sizes_in
 from ascendtune.check.explain.diagnosis import Diagnosis, diagnose
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.facts import Facts
-from ascendtune.check.explain.knowledge import IMPORTER, KnownFailure, entries
+from ascendtune.check.explain.knowledge import IMPORTER, OWNER, KnownFailure, entries
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.memory import Sums, sums_in
@@ -153,10 +153,10 @@ class Explanation:
 
     def _versions(self, first: Event) -> str:
         """The versions of the packages that an import or a call failed between, where the log names one of each."""
-        if not {"module", "package"} & first.hit.names.keys():
+        if not {"module", "package", OWNER} & first.hit.names.keys():
             return ""
-        named = (first.hit.names.get(name, "").partition(".")[0] for name in ("module", "package", IMPORTER))
-        known = {package: self.facts.get(f"version.{package.lower()}", ()) for package in named if package}
+        named = (first.hit.names.get(name, "").partition(".")[0] for name in ("module", "package", OWNER, IMPORTER))
+        known = {package: facts_of.versions(self.facts, package) for package in named if package}
         shown = [
             f"{package} {values[0]}"
             for package, values in known.items()

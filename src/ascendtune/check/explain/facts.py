@@ -222,6 +222,11 @@ def _installed_in(text: str, lower: str) -> Iterator[re.Match[str]]:
         yield from _PACKAGE.finditer(line["packages"])
 
 
+def versions(facts: Facts, package: str) -> tuple[str, ...]:
+    """The releases of a package that the log names, whatever the spelling of the package."""
+    return facts.get(f"version.{package.lower().replace('-', '_')}", ())
+
+
 def of_message(text: str) -> Facts:
     """What a message says in numbers and names: shapes, dtypes, sizes, operators, error codes, peers, paths, names."""
     found: dict[str, tuple[str, ...]] = {}

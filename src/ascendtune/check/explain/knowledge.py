@@ -94,6 +94,8 @@ TABLE = "table"
 """A third: what has no such key, by the code of the frame that looked for it."""
 OWNER = "owner"
 """A fourth: the library of the class that the message names, where another package's code used it."""
+MISMATCH, FIX = "mismatch", "fix"
+"""Two more, of the importer and this library: which of them is older, and what to install (parties.py)."""
 BELOW = "below"
 """Of entries with `below`: what follows those words in their line."""
 _FOLDER = files(__package__) / "knowledge"
@@ -152,7 +154,9 @@ class KnownFailure:
         patterns: Iterator[LazyPattern | ApiPattern] = filter(None, given)
         of_origin = NAMES_OF_ORIGIN if self.origin else ()
         named = (name for pattern in patterns for name in pattern.names)
-        return frozenset([IMPORTER, EXPRESSION, TABLE, OWNER, *of_origin, *named, *([BELOW] if self.below else [])])
+        return frozenset(
+            [IMPORTER, EXPRESSION, TABLE, OWNER, MISMATCH, FIX, *of_origin, *named, *([BELOW] if self.below else [])]
+        )
 
     @property
     def is_of_api(self) -> bool:

@@ -33,6 +33,12 @@ _OF_CUDA = re.compile(r"cuda|nvidia|nccl|cudnn|cublas|xformers|marlin|flash_attn
 """unless it has words of the other kind."""
 
 
+def releases_of_pair(one: str, other: str) -> str | None:
+    """Where the releases that go together are listed; None if the two packages are not such a pair."""
+    names = {one.replace("-", "_"), other.replace("-", "_")}
+    return next((twin.releases for name, twin in _TWINS.items() if names == {name, twin.name.replace("-", "_")}), None)
+
+
 def with_twins(remedies: tuple[str, ...], texts: Iterable[str], *, names_ascend: bool) -> tuple[str, ...]:
     """The remedies; where they change one package of a pair, what is to be kept in mind on Ascend.
 

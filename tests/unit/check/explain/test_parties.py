@@ -107,3 +107,68 @@ def test_library_of_the_class_that_another_package_used(
 )
 def test_framework_is_known_by_the_directories_within_it(file: str, package: str) -> None:
     assert framework_of(file) == package
+
+
+_VLLM = ("/w/vllm/vllm/v1/worker/moon.py", "self.builder.build(moon)")
+_VLLM_ASCEND = ("/w/vllm-ascend/vllm_ascend/worker/moon.py", "common = CommonAttentionMetadata(")
+_UNKNOWN = "got an unexpected keyword argument 'moon_tide'"
+
+
+@pytest.mark.parametrize(
+    ("error", "frame", "headline", "remedy"),
+    [
+        (
+            "TypeError: XPOTrainer.rise() takes 3 positional arguments but 4 were given",
+            (f"{PACKAGES}/transformers/trainer.py", "loss = self.training_step(model, inputs, moon)"),
+            "was given 4 (by transformers): trl is older than transformers",
+            "pip install -U trl;",
+        ),
+        (
+            f"TypeError: QwenForCausalLM.__init__() {_UNKNOWN}",
+            (f"{PACKAGES}/transformers/modeling_utils.py", "model = cls(config, *model_args, **model_kwargs)"),
+            "(of transformers) does not know the argument moon_tide (passed by swift)",
+            "install the transformers that the requirements of swift name",
+        ),
+        (
+            f"TypeError: QwenForCausalLM.forward() {_UNKNOWN}",
+            (f"{PACKAGES}/torch/nn/modules/module.py", "return forward_call(*args, **kwargs)"),
+            "(passed by swift)",
+            "`pip show ms-swift LIBRARY`",
+        ),
+    ],
+)
+def test_caller_and_library_of_a_call_that_does_not_fit(
+    explained: Explained, error: str, frame: tuple[str, str], headline: str, remedy: str
+) -> None:
+    log = written_trace(error, (f"{PACKAGES}/swift/llm/train.py", "moon()"), frame)
+    explanation = explained(log.replace('module.py", line 7, in rise', 'module.py", line 7, in _call_impl'))
+
+    assert headline in explanation.headline()
+    assert remedy in explanation.remedies()[0]
+
+
+@pytest.mark.parametrize(
+    ("versions", "mismatch"),
+    [
+        ("", "the two are of releases that do not fit each other"),
+        ("vllm 0.11.0\nvllm_ascend==0.10.2rc1\n", "vllm_ascend is older than vllm"),
+        ("vllm==0.9.1\nvllm-ascend==0.11.0\n", "vllm is older than vllm_ascend"),
+    ],
+)
+def test_versions_in_the_log_tell_which_of_a_pair_is_older(explained: Explained, versions: str, mismatch: str) -> None:
+    error = f"TypeError: CommonAttentionMetadata.__init__() {_UNKNOWN}"
+    explanation = explained(f"{versions}{written_trace(error, _VLLM, _VLLM_ASCEND)}")
+
+    assert (
+        f"(of vllm) does not know the argument moon_tide (passed by vllm_ascend): {mismatch}" in explanation.headline()
+    )
+    assert "pip install vllm==VERSION vllm_ascend==VERSION" in explanation.remedies()[0]
+    assert "-U" not in " ".join(explanation.remedies())
+
+
+def test_argument_that_own_code_misspells_is_said_to_be_of_the_library(explained: Explained) -> None:
+    config = explained(written_trace("TypeError: LoraConfig.__init__() got an unexpected keyword argument 'lora_alfa'"))
+    zeros = written_trace(f"TypeError: zeros() {_UNKNOWN}", ("/me/tide.py", "torch.zeros(3, moon_tide=7)"))
+
+    assert "LoraConfig.__init__() (of peft) does not know the argument lora_alfa: it is misspelt" in config.headline()
+    assert "zeros() (of torch)" in explained(zeros).headline()

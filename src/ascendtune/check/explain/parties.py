@@ -1,0 +1,194 @@
+"""Who called whom: the package whose code an exception ended, the library of what it used, which of the two is older,
+and what to install."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+
+from ascendtune.check.explain.api_change import changes, names
+from ascendtune.check.explain.facts import Facts, versions
+from ascendtune.check.explain.knowledge import FIX, IMPORTER, MISMATCH, OWNER
+from ascendtune.check.explain.language import say
+from ascendtune.check.explain.matcher import Hit
+from ascendtune.check.explain.twins import releases_of_pair
+
+_CLASS = re.compile(r"[A-Z]\w+(?=[(.]|$)")
+_OF_MODELS = re.compile(r"(?:Model|For[A-Z]\w+|Attention|MLP|Layer|Norm|Embedding)$")
+"""Classes that servers and trainers write anew under the same name: only the frames tell whose it is."""
+_OF_VLLM_ASCEND = re.compile(r"(?:Ascend|NPU)[A-Z_]\w+")
+_MUCH = 3
+_EXTENDED = {
+    "vllm_ascend": "vllm",
+    "torch_npu": "torch",
+    "mindspeed": "megatron-core",
+    "mindspeed_llm": "megatron-core",
+}
+"""Packages that put themselves in place of parts of another one, of which they are made for one release."""
+_SUBCLASSED = {
+    "transformers": ("trl", "ms_swift", "swift", "llamafactory", "unsloth", "optimum", "sentence_transformers"),
+    "trl": ("ms_swift", "swift", "llamafactory", "unsloth"),
+}
+"""Packages, each with others that override its methods."""
+_MODULES = {
+    "torch": "torch",
+    "nn": "torch",
+    "F": "torch",
+    "np": "numpy",
+    "numpy": "numpy",
+    "transformers": "transformers",
+}
+"""Names by which code calls a library's functions."""
+_FOR_OTHERS = ("torch", "torch_npu", "triton", "vllm", "vllm_ascend", "sglang")
+"""Packages that others are built for: never to be upgraded alone."""
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """A library with the modules that it brings."""
+
+    library: str
+    modules: tuple[str, ...]
+
+
+def library_of(name: str, importer: str, files: Sequence[str], code: str = "") -> str:
+    """The distribution of a class, function or method that code of another package used; empty if unknown.
+
+    Args:
+        importer: the package whose code used it; empty for code of one's own.
+        files: those of the traceback; of several libraries with such a class the one that has one of them.
+        code: the line that used it.
+    """
+    owner_class, _, method = name.partition(".")
+    if _OF_VLLM_ASCEND.fullmatch(owner_class) and (importer == "vllm" or any("/vllm/" in file for file in files)):
+        return "" if importer == "vllm_ascend" else "vllm-ascend"
+    if importer in _EXTENDED:
+        return _EXTENDED[importer]
+    if not method and (called := re.search(rf"(?<![\w.])(\w+)\.(?:\w+\.)*{re.escape(name)}\(", code)):
+        library = _MODULES.get(called[1], "")
+        return library if library != importer else ""
+    owners = _owners().get(owner_class, Counter())
+    passed = [owner for owner in owners if any(f"/{module}/" in file for module in owner.modules for file in files)]
+    ranked = passed or [owner for owner, _ in owners.most_common()]
+    is_known = len(passed) == 1 or (not passed and not _OF_MODELS.search(owner_class) and _stands_out(owners))
+    return ranked[0].library if ranked and is_known and importer not in ranked[0].modules else ""
+
+
+def _stands_out(owners: Counter[_Owner]) -> bool:
+    """Whether one library has many more names of the class than any other that has a class of that name."""
+    first, second = ([*sorted(owners.values(), reverse=True), 0, 0])[:2]
+    return first > _MUCH * second
+
+
+@cache
+def _owners() -> dict[str, Counter[_Owner]]:
+    """By class: the libraries that have one of this name, each with its rows in the tables."""
+    found: dict[str, Counter[_Owner]] = {}
+    for change in chain(changes(), names()):
+        if match := _CLASS.match(change.name):
+            found.setdefault(match[0], Counter())[_Owner(change.library, change.modules)] += 1
+    return found
+
+
+def name_mismatch(hit: Hit, message: str, facts: Facts) -> None:
+    """Add to the names of `hit` which of its two packages is older, and what to install, where its sentences say so.
+
+    Args:
+        facts: what the log says of versions.
+    """
+    if f"{{{FIX}}}" in "".join(hit.entry.remedies):
+        importer, owner = hit.names.get(IMPORTER, ""), hit.names.get(OWNER, "")
+        used = hit.names.get("function") or hit.names.get("object", "")
+        pair = _older_and_newer(importer, owner, message, facts)
+        hit.names[FIX] = _fix(importer, owner, used, pair)
+        if mismatch := _mismatch(importer, owner, message, pair):
+            hit.names[MISMATCH] = mismatch
+
+
+def _mismatch(importer: str, owner: str, message: str, pair: tuple[str, str] | None) -> str:
+    """Which of the two packages is older, as a phrase; empty where nothing says that they do not fit."""
+    if pair is not None:
+        return say("{older} is older than {newer}", older=pair[0], newer=pair[1])
+    if importer and owner:
+        return say("the two are of releases that do not fit each other")
+    if "argument" not in message:
+        return ""
+    if importer:
+        return say("the caller and the library are of releases that do not fit each other")
+    is_name = "unexpected keyword" in message
+    return (
+        say("it is misspelt, or the installed release is another one than the code was written for") if is_name else ""
+    )
+
+
+def _fix(importer: str, owner: str, used: str, pair: tuple[str, str] | None) -> str:
+    """What to install, so that both packages go together.
+
+    Args:
+        used: the function or class that was used.
+        pair: the older and the newer package, where that is known.
+    """
+    if not importer:
+        return say("a package makes the call: install what its requirements name (`pip check`)")
+    if not owner:
+        return say(
+            "`pip show {importer} LIBRARY` (LIBRARY: the package of {used}): install the release of it that the "
+            "requirements of {importer} name (`pip check`), or the {importer} that is made for the installed one",
+            importer=importer,
+            used=used,
+        )
+    if (releases := releases_of_pair(importer, owner)) is not None:
+        return say(
+            "`pip show {importer} {owner}`: install both in releases that go together ({list}), in one command: "
+            "pip install {owner}==VERSION {importer}==VERSION",
+            importer=importer,
+            owner=owner,
+            list=releases,
+        )
+    if pair is not None and _spelt(pair[0]) not in _FOR_OTHERS:
+        return say(
+            "`pip show {importer} {owner}`: pip install -U {older}; its newest release fails alike: the {newer} that "
+            "its requirements name: pip install '{newer}==VERSION'",
+            importer=importer,
+            owner=owner,
+            older=pair[0],
+            newer=pair[1],
+        )
+    return say(
+        "`pip show {importer} {owner}`: install the {owner} that the requirements of {importer} name: pip install "
+        "'{owner}==VERSION'; {owner} has to stay: the release of {importer} that is made for it",
+        importer=importer,
+        owner=owner,
+    )
+
+
+def _older_and_newer(importer: str, owner: str, message: str, facts: Facts) -> tuple[str, str] | None:
+    """The older and the newer package; None where neither the log's versions nor the kind of error tell."""
+    if not (importer and owner):
+        return None
+    if releases_of_pair(importer, owner) is not None:
+        # Both count their releases alike.
+        releases = [_release(versions(facts, name)) for name in (importer, owner)]
+        if all(releases) and releases[0] != releases[1]:
+            return (importer, owner) if releases[0] < releases[1] else (owner, importer)
+    is_overridden = _spelt(owner) in _SUBCLASSED.get(_spelt(importer), ()) or _EXTENDED.get(_spelt(owner)) == importer
+    if "required" in message:
+        # A library adds arguments; of a method that overrides one of the caller's, either side may have changed.
+        return None if is_overridden else (importer, owner)
+    return (owner, importer) if is_overridden else None
+
+
+def _release(named: tuple[str, ...]) -> tuple[int, ...]:
+    """Major, minor and patch of the one version that the log names; empty if it names none or several."""
+    numbers = [
+        tuple(map(int, found[0].split("."))) for each in named if (found := re.match(r"\d{1,4}(\.\d{1,4}){2}", each))
+    ]
+    return numbers[0] if len(set(numbers)) == 1 else ()
+
+
+def _spelt(name: str) -> str:
+    return name.lower().replace("-", "_")
