@@ -47,6 +47,17 @@ _OF_CLASS = re.compile(
 _MEANT = re.compile(r"\bDid you mean: '(?P<now>\w+)'\?")
 """The suggestion that Python 3.10 and later append to the message."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_BASES = {
+    "Config": ("PretrainedConfig",),
+    "Tokenizer": ("PreTrainedTokenizerBase", "PreTrainedTokenizer"),
+    "TokenizerFast": ("PreTrainedTokenizerBase", "PreTrainedTokenizerFast"),
+    "Trainer": ("Trainer",),
+    "Model": ("PreTrainedModel",),
+    "LM": ("PreTrainedModel", "GenerationMixin"),
+    "ForConditionalGeneration": ("PreTrainedModel", "GenerationMixin"),
+    "ForSequenceClassification": ("PreTrainedModel",),
+}
+"""By the ending of a class's name: classes of the tables that it most likely inherits from."""
 _CONSTRUCTOR = "__init__"
 _PYTHON = "python"
 
@@ -64,6 +75,8 @@ class ApiChange:
     now: str = ""
     is_misspelt: bool = False
     """A name that no release has: `now` is the one that was meant."""
+    is_overridden: bool = False
+    """An argument that the library hands to a method since `release`; the class that overrides the method is older."""
 
     @property
     def kind(self) -> str:
@@ -76,7 +89,7 @@ class ApiChange:
 
     def groupdict(self) -> dict[str, str]:
         """The names that sentences may use, as a match of a regular expression has them."""
-        bound = ">=" if self.is_added else "<"
+        bound = ">=" if self.is_added and not self.is_overridden else "<"
         unknown = self.library if self.is_added else f"{self.library}==VERSION"  # pip's newest is the one that lacks it
         return {
             "library": self.library,
@@ -104,6 +117,23 @@ class ApiPattern:
 def change_in(message: str) -> ApiChange | None:
     """Which release has the missing name, or which name it is a misspelling of; None if neither is known."""
     return _change_in(message) or _misspelling_in(message)
+
+
+def inherited_in(message: str) -> ApiChange | None:
+    """The change of a class of the tables, from which the class that the message names most likely inherits."""
+    if argument := _ARGUMENT.search(message):
+        owner, _, method = argument["function"].rpartition(".")
+        member, is_overridden = f".{method}({argument['argument']})", True
+    elif attribute := _OF_CLASS.search(message):
+        owner, is_overridden = attribute["object"] or attribute["type"], False
+        member = f".{attribute['attribute']}"
+    else:
+        return None
+    ending = max(filter(owner.endswith, _BASES), key=len, default="")
+    bases = _BASES[ending] if ending and owner != ending else ()
+    known = (change for base in bases for change in _changes().get(f"{base}{member}", ()) if change.release)
+    found = next(known, None)
+    return replace(found, name=f"{owner}{member}", is_overridden=is_overridden) if found is not None else None
 
 
 def missing_in(message: str) -> tuple[str, str] | None:

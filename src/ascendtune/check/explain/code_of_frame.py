@@ -82,6 +82,11 @@ def package_in(frames: list[tuple[str, int, str]], passed_on: str = "") -> str:
     return next((package for package in packages if not passed_on or package != passed_on), "")
 
 
+def is_model_code_in(frames: list[tuple[str, int, str]]) -> bool:
+    """Whether a frame is of code that a model on the hub brings (trust_remote_code)."""
+    return any("/transformers_modules/" in posix(file) for file, _, _ in frames)
+
+
 def _package_of(file: str) -> str:
     match = _PACKAGE.match(file) or _SOURCE_TREE.match(file) or _RUN_FROM_CLONES.match(file)
     return match[match.re.groups] if match else framework_of(file) or _cloned(file)

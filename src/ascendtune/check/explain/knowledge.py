@@ -8,7 +8,7 @@ An entry looks like this:
     anchors = ["EI0006:", "topo exchange … timeout"]   # literals, any of them; … : both on one line, in this order
     pattern = 'timeout\\[(?P<seconds>\\d+)'               # optional; must match as well
     api = "added"                        # optional, in place of a pattern: the line says that a name is missing, which
-                                        # the tables of api_change.py call added, removed or renamed
+                                        # the tables of api_change.py call added, removed, renamed or misspelt
     capture = 'rank\\[(?P<rank>\\d+)'    # optional; what it names can stand in `what` and `remedies`
     what = "…"                          # plain words, may use {names} of the pattern
     causes = ["…"]                      # the most likely first
@@ -22,7 +22,7 @@ An entry looks like this:
                                         # ("features["); a single one may stand without brackets
     origin = "own-package"              # optional; only for exceptions with this origin (origin.py): a package that
                                         # lacks its own part; "own-code" (lines, too), "package-code", "two-checkouts",
-                                        # "installed-copy"
+                                        # "installed-copy", "model-code" (of trust_remote_code, and transformers)
     requires = { world_size = "^1$" }    # optional; counts only if the log's facts match (facts.py); may name parts
     beside = 'daemon-reload'             # optional; counts only if the log's first or last 128 KB match; may name parts
     specific = true                      # optional; goes before general entries that know the same line

@@ -11,7 +11,7 @@ from ascendtune.check.explain.frame import posix
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.trace import Trace
 
-Origin = Literal["", "own-code", "package-code", "own-package", "two-checkouts", "installed-copy"]
+Origin = Literal["", "own-code", "package-code", "own-package", "two-checkouts", "installed-copy", "model-code"]
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 NAMES = frozenset({"package", "missing", "file", "folder", "checkout", "copy"})
 """Names that the sentences of an entry with an origin may use.
@@ -54,6 +54,8 @@ def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] |
     """
     if origin in ("", "own-code"):
         return {} if not origin or trace is None or not trace.package else None
+    if origin == "model-code":
+        return {} if trace is not None and trace.is_between_model_and_transformers else None
     if origin == "package-code":
         return _package_code(trace) if trace is not None and trace.frames else None
     missing = _MISSING.search(said)

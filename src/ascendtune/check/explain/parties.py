@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 
-from ascendtune.check.explain.api_change import changes, names
+from ascendtune.check.explain.api_change import ApiChange, changes, inherited_in, names
 from ascendtune.check.explain.facts import Facts, versions
 from ascendtune.check.explain.knowledge import FIX, IMPORTER, MISMATCH, OWNER
 from ascendtune.check.explain.language import say
@@ -45,6 +45,13 @@ _MODULES = {
 """Names by which code calls a library's functions."""
 _FOR_OTHERS = ("torch", "torch_npu", "triton", "vllm", "vllm_ascend", "sglang")
 """Packages that others are built for: never to be upgraded alone."""
+
+
+_FIX_OF_MODEL_CODE = (
+    "`pip show transformers; grep transformers_version config.json`: install the version that the model was published "
+    "with: pip install 'transformers==VERSION' (transformers 5, and a model of the time of 4: pip install "
+    "'transformers<5'), or fetch the newest revision of the model's files"
+)
 
 
 @dataclass(frozen=True)
@@ -103,10 +110,43 @@ def name_mismatch(hit: Hit, message: str, facts: Facts) -> None:
     if f"{{{FIX}}}" in "".join(hit.entry.remedies):
         importer, owner = hit.names.get(IMPORTER, ""), hit.names.get(OWNER, "")
         used = hit.names.get("function") or hit.names.get("object", "")
+        change = inherited_in(message)
+        if change is not None and importer in change.modules:
+            # What a library asks of an object of its own, an older class does not give.
+            change = replace(change, is_overridden=True)
         pair = _older_and_newer(importer, owner, message, facts)
-        hit.names[FIX] = _fix(importer, owner, used, pair)
-        if mismatch := _mismatch(importer, owner, message, pair):
+        mismatch = _mismatch_by_tables(change) if change else _mismatch(importer, owner, message, pair)
+        if mismatch and not (hit.entry.origin and change is None):
             hit.names[MISMATCH] = mismatch
+        if change is not None:
+            hit.names[FIX] = _fix_by_tables(change)
+        elif hit.entry.origin:
+            hit.names[FIX] = say(_FIX_OF_MODEL_CODE)
+        else:
+            hit.names[FIX] = _fix(importer, owner, used, pair)
+
+
+def _mismatch_by_tables(change: ApiChange) -> str:
+    library, release = change.library, change.release
+    if change.is_overridden and change.is_added:
+        return say("{library} asks for it since {release}: the class is older", library=library, release=release)
+    if change.is_added:
+        return say("{library} has it since {release}: the installed one is older", library=library, release=release)
+    return say(
+        "{library} removed it in {release}: the code that asks for it is older", library=library, release=release
+    )
+
+
+def _fix_by_tables(change: ApiChange) -> str:
+    fitting = change.groupdict()["fitting"]
+    if change.is_added and not change.is_overridden:
+        return say("`pip show {library}`: pip install -U {fitting}", library=change.library, fitting=fitting)
+    return say(
+        "`pip show {library}`: pip install {fitting}; or the newest release of the package, or revision of the model's "
+        "files, that the older code belongs to",
+        library=change.library,
+        fitting=fitting,
+    )
 
 
 def _mismatch(importer: str, owner: str, message: str, pair: tuple[str, str] | None) -> str:

@@ -188,6 +188,11 @@ class Trace:
         return code_of.package_in(self.frames, library)
 
     @property
+    def is_between_model_and_transformers(self) -> bool:
+        """Whether code that a model brings and the code of transformers around it do not fit: one of the two failed."""
+        return code_of.is_model_code_in(self.frames) and self.package in ("", "transformers")
+
+    @property
     def none_expression(self) -> str:
         """The expression that was None, from the line of code below the last frame; empty if it is not known."""
         name = code_of.none_in(self.marked, self.message) or code_of.none_in(self.code, self.message)

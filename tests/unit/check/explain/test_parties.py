@@ -172,3 +172,60 @@ def test_argument_that_own_code_misspells_is_said_to_be_of_the_library(explained
 
     assert "LoraConfig.__init__() (of peft) does not know the argument lora_alfa: it is misspelt" in config.headline()
     assert "zeros() (of torch)" in explained(zeros).headline()
+
+
+_MODEL_CODE = ("/c/modules/transformers_modules/moon/modeling_moon.py", "self.rise(tide)")
+_TRANSFORMERS = (f"{PACKAGES}/transformers/modeling_utils.py", "model.moon()")
+
+
+@pytest.mark.parametrize(
+    ("error", "frames", "headline", "remedy"),
+    [
+        (
+            "AttributeError: 'MoonForCausalLM' object has no attribute 'get_head_mask'",
+            (_TRANSFORMERS, _MODEL_CODE),
+            "transformers removed it in 5.0: the code that asks for it is older",
+            "pip install 'transformers<5.0'",
+        ),
+        (
+            "AttributeError: 'DynamicCache' object has no attribute 'seen_tokens'",
+            (_TRANSFORMERS, _MODEL_CODE),
+            "(trust_remote_code) is older than the installed transformers, which has get_seq_length()",
+            "pip install 'transformers<4.54'",
+        ),
+        (
+            "ImportError: cannot import name 'auto_docstring' from 'transformers.utils' (/x/transformers/utils.py)",
+            (_TRANSFORMERS, _MODEL_CODE),
+            "(trust_remote_code) is newer than the installed transformers",
+            "pip install -U 'transformers>=4.52'",
+        ),
+        (
+            "TypeError: MoonForCausalLM.moon() got an unexpected keyword argument 'tide'",
+            (_MODEL_CODE, _TRANSFORMERS),
+            "does most likely not fit the installed transformers (unexpected keyword argument 'tide')",
+            "pip install 'transformers<5'",
+        ),
+    ],
+)
+def test_code_that_a_model_brings_is_older_or_newer_than_transformers(
+    explained: Explained, error: str, frames: tuple[tuple[str, str], ...], headline: str, remedy: str
+) -> None:
+    explanation = explained(written_trace(error, ("/me/tide.py", "moon()"), *frames))
+
+    assert headline in explanation.headline()
+    assert remedy in explanation.remedies()[0]
+
+
+def test_model_code_that_only_led_to_a_failure_elsewhere_is_not_the_cause(explained: Explained) -> None:
+    error = "AttributeError: 'MoonEngine' object has no attribute 'tide'"
+    log = written_trace(error, _MODEL_CODE, (f"{PACKAGES}/deepspeed/runtime/moon.py", "self.engine.tide()"))
+
+    assert "MoonEngine has no tide (asked for by deepspeed)" in explained(log).headline()
+
+
+def test_transformers_5_in_the_log_confirms_that_model_code_is_of_the_time_of_4(explained: Explained) -> None:
+    error = "AttributeError: 'MoonForCausalLM' object has no attribute 'num_tides'"
+    explanation = explained(f"transformers==5.2.0\n{written_trace(error, _TRANSFORMERS, _MODEL_CODE)}")
+
+    assert "transformers 5.2.0, which is installed: it was written for transformers 4" in explanation.headline()
+    assert "pip install 'transformers<5'" in explanation.remedies()[0]
