@@ -21,6 +21,7 @@ _LENGTH_OF = re.compile(r"\blen\(([A-Za-z_][\w.]*)\)")
 _MEMBER_OF = re.compile(r"(?P<loop>\bfor [\w, ()]+? )?\bin (?P<whole>[A-Za-z_][\w.]*)(?![\w.(\[])")
 _LOOP = re.compile(r"\bfor (?P<each>[\w, ()]+?) in (?P<whole>[A-Za-z_][\w.]*)(?![\w.(\[])")
 _NO_ARGUMENT = re.compile(r"for argument '(\w+)' .*but (?:instead )?found type '?NoneType'?")
+_PLACED = re.compile(r"(?P<function>\w+)\(\): argument '(?P<name>\w+)' \(position (?P<place>\d+)\) .*\bnot NoneType")
 _OPERANDS = re.compile(
     r"unsupported operand type\(s\) for (?P<operator>[^\s=:]+)=?(?: or pow\(\))?: '(?P<left>\w+)' and '(?P<right>\w+)'"
 )
@@ -124,6 +125,8 @@ def none_in(code: str, message: str) -> str:
         return _iterated(code)
     if argument := _NO_ARGUMENT.search(message):
         return _only(re.findall(rf"\b{argument[1]}=([A-Za-z_][\w.]*)(?![\w.(\[])", code))
+    if placed := _PLACED.search(message):
+        return _only(_given(code, placed["function"], placed["name"], int(placed["place"])))
     if operands := _OPERANDS.search(message) or _COMPARED.search(message):
         return _operand(code, operands)
     if _NEGATED in message:
@@ -133,6 +136,14 @@ def none_in(code: str, message: str) -> str:
     if _NONE_NOT_CALLABLE in message:
         return _only(ast.unparse(each.func) for each in _nodes_of(code) if isinstance(each, ast.Call))
     return ""
+
+
+def _given(code: str, function: str, name: str, place: int) -> Iterator[str]:
+    """The expressions in `code` that calls of `function` pass as the argument `name`, the one at `place` from 1 on."""
+    for node in _nodes_of(code):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == function:
+            yield from (ast.unparse(each.value) for each in node.keywords if each.arg == name)
+            yield from (ast.unparse(each) for each in node.args[place - 1 : place])
 
 
 def _operand(code: str, operands: re.Match[str]) -> str:
@@ -210,6 +221,50 @@ def table_in(code: str, message: str) -> str:
     if named:
         return named[0]
     return next(iter(tables)) if len(tables) == 1 else ""
+
+
+def indexed_in(code: str, message: str) -> str:
+    """The list in `code` that is too short, if only one is indexed or popped; empty if it is not known."""
+    nodes = _nodes_of(code)
+    if "pop from" in message:
+        calls = (node.func for node in nodes if isinstance(node, ast.Call))
+        return _only(
+            ast.unparse(each.value) for each in calls if isinstance(each, ast.Attribute) and each.attr == "pop"
+        )
+    looked_up = [node for node in nodes if isinstance(node, ast.Subscript)]
+    lists = (
+        each for each in looked_up if not isinstance(each.slice, (ast.Slice, ast.Tuple)) and not _is_text(each.slice)
+    )
+    return _only(ast.unparse(each.value) for each in lists)
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def taken_from(code: str, error: str) -> str:
+    """What gave no value, or another number of values, where `code` takes them from it; empty if it is not known.
+
+    Args:
+        error: the exception's type and message.
+    """
+    nodes = _nodes_of(code)
+    if error.startswith("StopIteration"):
+        called = (node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "next")
+        return _only(ast.unparse(each.args[0]) for each in called if each.args)
+    if "values to unpack" not in error:
+        return ""
+    assigned = (node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple))
+    looped = (
+        node for node in nodes if isinstance(node, (ast.For, ast.comprehension)) and isinstance(node.target, ast.Tuple)
+    )
+    entries = (say("an entry of {name}", name=ast.unparse(each.iter)) for each in looped)
+    return _only([*(ast.unparse(each.value) for each in assigned), *entries])
+
+
+def condition_in(code: str) -> str:
+    """What a line of code asserts, without the message for its failure; empty if the line does not end there."""
+    return _only(ast.unparse(node.test) for node in _nodes_of(code) if isinstance(node, ast.Assert))
 
 
 def listed_in(message: str, below: list[str]) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+from ascendtune.check.explain.code_of_frame import condition_in
 from ascendtune.check.explain.event import Event, without_stamp
 from ascendtune.check.explain.facts import ENDED
 from ascendtune.check.explain.frame import posix
 from ascendtune.check.explain.knowledge import KnownFailure
+from ascendtune.check.explain.language import say
 from ascendtune.check.explain.matcher import Hit
 from ascendtune.check.explain.trace import Trace
 
@@ -79,7 +81,19 @@ def unknown_exception(trace: Trace) -> Hit:
         names["function"] = function
     if trace.code and not trace.message:
         names["code"] = trace.code[:_LONGEST_MESSAGE]
+    if trace.frames:
+        names["place"] = _place_of(trace)
+    if trace.message == trace.code and (condition := condition_in(trace.code)):
+        return Hit(_ASSERTION, 0, {**names, "condition": condition})
+    if trace.code.startswith("raise NotImplementedError") and not trace.message:
+        return Hit(_NOT_IMPLEMENTED, 0, names)
     return Hit(_EXCEPTION if trace.message else _BARE_EXCEPTION, 0, names)
+
+
+def _place_of(trace: Trace) -> str:
+    """The function of the innermost frame, with the installed package that it belongs to."""
+    function, package = trace.frames[-1][2], trace.package_that_failed
+    return say("{function} of {package}", function=function, package=package) if package else function
 
 
 def _cut_off(trace: Trace) -> Hit:
@@ -222,6 +236,12 @@ def _unknown(identity: str, what: str, source: str, *remedies: str) -> KnownFail
 _PYTHON = "https://docs.python.org/3/tutorial/errors.html"
 _EXCEPTION = _unknown("python-exception", "Python failed with {type}: {message}", _PYTHON)
 _BARE_EXCEPTION = _unknown("python-exception", "Python failed with {type} (in {function}): {code}", _PYTHON)
+_ASSERTION = _unknown("python-exception", "an assertion failed (in {place}): {condition} does not hold", _PYTHON)
+_NOT_IMPLEMENTED = _unknown(
+    "python-exception",
+    "a function that this class, device or option does not have was called ({place}): it is not implemented",
+    _PYTHON,
+)
 _CUT_OFF = _unknown("traceback-cut-off", "Python failed; the log ends before the exception", _PYTHON)
 _CUT_OFF_CALL = _unknown(
     "traceback-cut-off", "Python failed in {function} at {place}; the log ends before the exception: {code}", _PYTHON

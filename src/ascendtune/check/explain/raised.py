@@ -59,7 +59,12 @@ def name_parties(hit: Hit, trace: Trace) -> None:
     if is_innermost and is_of_two and not owner and "argument" in hit.names and _HANDED_ON.search(trace.code):
         # The package only handed on what its own caller gave it.
         importer, owner = trace.importer_of(importer), importer
-    found = {IMPORTER: importer, EXPRESSION: trace.none_expression, TABLE: trace.table, OWNER: owner}
+    found = {
+        IMPORTER: importer,
+        EXPRESSION: trace.none_expression or trace.taken_from,
+        TABLE: trace.table,
+        OWNER: owner,
+    }
     for name, value in found.items():
         if value:
             hit.names.setdefault(name, value)

@@ -193,6 +193,11 @@ class Trace:
         return code_of.is_model_code_in(self.frames) and self.package in ("", "transformers")
 
     @property
+    def taken_from(self) -> str:
+        """What gave no value, or another number of values, by the line of code below the last frame."""
+        return code_of.taken_from(self.code, self.text)
+
+    @property
     def none_expression(self) -> str:
         """The expression that was None, from the line of code below the last frame; empty if it is not known."""
         name = code_of.none_in(self.marked, self.message) or code_of.none_in(self.code, self.message)
@@ -206,6 +211,8 @@ class Trace:
     def table(self) -> str:
         """The table that lacks the key or index, from the line of code below the last frame; empty if unknown."""
         marked = code_of.looked_up_in(self.marked) if self.type.endswith(("KeyError", "IndexError")) else ""
+        if self.type.endswith("IndexError"):
+            return marked or code_of.indexed_in(self.code, self.message)
         return marked or (code_of.table_in(self.code, self.message) if self.type.endswith("KeyError") else "")
 
     def read_marks(self, line: str) -> None:

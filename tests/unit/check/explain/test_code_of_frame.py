@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.unit.check.explain.written_trace import written_trace
 
 from ascendtune.check.explain.code_of_frame import argument_of, looked_up_in, none_in, package_in, table_in
 from ascendtune.check.explain.explain import Explanation
@@ -187,3 +188,63 @@ def test_remedy_for_the_owner_of_the_innermost_frame_comes_first(
 
     assert explanation.remedies()[0].startswith("`pip show tide" if of_package else "code of your own")
     assert not any("Did you mean" in remedy for remedy in explanation.remedies())
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "headline"),
+    [
+        (
+            "tide = next(self.moon.parameters()).dtype",
+            "StopIteration",
+            "self.moon.parameters() is empty: the module has no",
+        ),
+        ("tide = next(sea.glob('*.so'))", "StopIteration", "takes the first one: sea.glob('*.so')"),
+        ("tide = next(self.tides)", "StopIteration", "self.tides has no next value"),
+        ("return tides[-1]", "IndexError: list index out of range", "a list (tides) is shorter"),
+        ("return tides['moon'][7]", "IndexError: list index out of range", "a list (tides['moon']) is shorter"),
+        ("return tides[7][8]", "IndexError: list index out of range", "a list is shorter"),
+        ("self.tides.pop()", "IndexError: pop from empty list", "a list (self.tides) is shorter"),
+        (
+            "loss, moon = self.rise(tide)",
+            "ValueError: too many values to unpack (expected 2)",
+            "self.rise(tide) gives another number of values than the 2",
+        ),
+        (
+            "for moon, tide in seas:",
+            "ValueError: not enough values to unpack (expected 2, got 1)",
+            "an entry of seas gives another number of values (1) than the 2",
+        ),
+        (
+            "torch.full((2, 3), moon.tide)",
+            "TypeError: full(): argument 'fill_value' (position 2) must be Number, not NoneType",
+            "None was used where a value was expected (moon.tide)",
+        ),
+        ("assert moon is not None, tide(", "AssertionError", "Python failed with AssertionError: assert moon"),
+        (
+            "assert moon is not None, 'tide'",
+            "AssertionError",
+            "an assertion failed (in rise): moon is not None does not",
+        ),
+        ("raise NotImplementedError", "NotImplementedError", "option does not have was called (rise)"),
+    ],
+)
+def test_code_of_a_frame_says_what_was_looked_for(
+    explained: Callable[..., Explanation], code: str, error: str, headline: str
+) -> None:
+    assert headline in explained(written_trace(error, ("/me/tide.py", code))).headline()
+
+
+@pytest.mark.parametrize(
+    "methods",
+    ["with abstract method rise", "without an implementation for abstract methods 'rise', 'set'"],
+)
+def test_abstract_class_that_lacks_a_method_of_a_newer_base(
+    explained: Callable[..., Explanation], methods: str
+) -> None:
+    error = f"TypeError: Can't instantiate abstract class NPUTide {methods}"
+    own = explained(written_trace(error.replace("NPUTide", "Tide"), ("/me/tide.py", "Tide()")))
+    vllm = explained(written_trace(error, ("/w/vllm/vllm/v1/worker/moon.py", "self.tide = tide_class()")))
+
+    assert own.headline().startswith("Tide does not define ") and "define" in own.remedies()[0]
+    assert "vllm-ascend is older than vllm" in vllm.headline()
+    assert "pip install vllm-ascend==VERSION vllm==VERSION" in vllm.remedies()[0]

@@ -157,7 +157,7 @@ def test_line_that_is_shown_is_one_of_the_log(explained: Explained) -> None:
         "AssertionError\n"
     )
 
-    assert "assert ebb == flow" in explanation.headline()
+    assert "ebb == flow does not hold" in explanation.headline()
     assert _seen(explanation) == "assert ebb == flow ↵ AssertionError"
 
 

@@ -200,7 +200,7 @@ def test_a_bare_assertion_says_what_was_not_so(explained: Explained, prefix: str
     lines = (*_TRACEBACK[:2], "    assert moon.phase < 7", "           ^^^^^^^^^^^^^^", "AssertionError")
     explanation = explained("\n".join(prefix + line for line in lines[first:]))
 
-    assert explanation.headline() == "Python failed with AssertionError: assert moon.phase < 7"
+    assert explanation.headline() == "an assertion failed (in step): moon.phase < 7 does not hold"
 
 
 def test_message_below_a_decorated_line_is_found(explained: Explained) -> None:
