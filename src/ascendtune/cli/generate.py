@@ -76,6 +76,7 @@ def generate(
             seed=seed,
             batch_size=batch_size,
             tools=[each.tools for each in prompts],
+            template_options=[each.options for each in prompts],
             progress=lambda done, total: progress.show("answers", done, total),
         )
     for asked, answer in zip(prompts, answers, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -61,6 +61,21 @@ class Single:
 
 
 Row = Conversation | Text | Pair | Single
+
+
+def with_options(row: Row, options: dict[str, Any]) -> Row:
+    """The row with these variables for the chat template; a text has none."""
+    match row:
+        case Pair():
+            return replace(
+                row, chosen=replace(row.chosen, options=options), rejected=replace(row.rejected, options=options)
+            )
+        case Single():
+            return replace(row, conversation=replace(row.conversation, options=options))
+        case Conversation():
+            return replace(row, options=options)
+        case Text():
+            return row
 
 
 def conversations_of(row: Row) -> tuple[Conversation, ...]:

@@ -139,9 +139,9 @@ class ChatTemplate:
         Raises:
             Refused: the template refuses it.
         """
-        return find_spans(self._with(conversation.options), conversation, needed)
+        return find_spans(self.with_options(conversation.options), conversation, needed)
 
-    def _with(self, options: dict[str, Any] | None) -> ChatTemplate:
+    def with_options(self, options: dict[str, Any] | None) -> ChatTemplate:
         """This template, with these variables in all that it writes."""
         if not options:
             return self

@@ -92,6 +92,7 @@ class Engine:
         seed: int = 0,
         batch_size: int = 32,
         tools: Sequence[list[dict[str, Any]] | None] | None = None,
+        template_options: Sequence[dict[str, Any] | None] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Answer]:
         """One answer for each conversation, in order, without surrounding white space.
@@ -100,6 +101,7 @@ class Engine:
             temperature: 0 always takes the most likely token; above 0, tokens are sampled with `top_p` and `seed`.
             batch_size: conversations answered at once.
             tools: for each conversation the JSON schemas of its tools.
+            template_options: for each conversation variables of the chat template: `{"enable_thinking": False}`.
             progress: called with (answered, total) after every batch.
 
         Raises:
@@ -109,8 +111,10 @@ class Engine:
         _require_in_range(max_new_tokens, temperature, top_p)
         if batch_size < 1:
             raise _out_of_range("batch_size", batch_size, "1 or more")
-        offered = tools or [None] * len(conversations)
-        prompts = [self._prompt(each, offer) for each, offer in zip(conversations, offered, strict=True)]
+        none = [None] * len(conversations)
+        prompts = [
+            self._prompt(*each) for each in zip(conversations, tools or none, template_options or none, strict=True)
+        ]
         answers = [Answer("")] * len(prompts)
         # Prompts of similar length need the least padding.
         order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
@@ -168,7 +172,7 @@ class Engine:
                 show(self._parts(self._without_end(text), is_whole=False))
 
         [ids] = self.model.generate(
-            [self._prompt(messages, None)],
+            [self._prompt(messages)],
             max_new_tokens,
             temperature=temperature,
             top_p=top_p,
@@ -181,9 +185,14 @@ class Engine:
         show(self._parts(self._until_end(self._decoded(ids)), is_whole=True))
         return self._answer(ids).text
 
-    def _prompt(self, messages: Sequence[Message], tools: list[dict[str, Any]] | None) -> list[int]:
+    def _prompt(
+        self,
+        messages: Sequence[Message],
+        tools: list[dict[str, Any]] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> list[int]:
         try:
-            return self.tokenizer.encode(self.template.render_prompt(_checked(messages), tools))
+            return self.tokenizer.encode(self.template.with_options(options).render_prompt(_checked(messages), tools))
         except Refused as error:
             raise InputError(
                 f"the chat template rejects this conversation: {error.reason}",

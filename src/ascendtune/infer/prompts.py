@@ -12,7 +12,7 @@ from ascendtune.data.conversation import BadRow, Conversation, Message, RawRow
 from ascendtune.data.files import data_files
 from ascendtune.data.format.choose import choose_format
 from ascendtune.data.format.messages import messages_of
-from ascendtune.data.format.turns import is_text, not_text, system_message, tools
+from ascendtune.data.format.turns import is_text, not_text, system_message, template_options, tools
 from ascendtune.data.read import read_rows
 from ascendtune.data.spec import DatasetSpec
 
@@ -25,6 +25,8 @@ class Prompt:
     tools: list[dict[str, Any]] | None = None
     expected: str | None = None
     """The answer in the file."""
+    options: dict[str, Any] | None = None
+    """For the chat template."""
 
 
 def read_prompts(path: Path, system: str | None = None) -> list[Prompt]:
@@ -64,11 +66,13 @@ def _simple(row: Mapping[str, Any]) -> Conversation | BadRow | None:
     system = system_message(row.get("system"))
     if isinstance(system, BadRow):
         return system
-    schemas = tools(row.get("tools") or row.get("functions"))
+    schemas, options = tools(row.get("tools") or row.get("functions")), template_options(row)
     if isinstance(schemas, BadRow):
         return schemas
+    if isinstance(options, BadRow):
+        return options
     has_system = bool(messages) and messages[0]["role"] == "system"
-    return Conversation(messages if has_system else [*system, *messages], schemas)
+    return Conversation(messages if has_system else [*system, *messages], schemas, options)
 
 
 def _prompt(found: Conversation | BadRow, row: RawRow, system: str | None) -> Prompt:
@@ -83,4 +87,4 @@ def _prompt(found: Conversation | BadRow, row: RawRow, system: str | None) -> Pr
         raise DataError("this row has no message to answer", code="bad-rows", remedy=remedy, where=row.place)
     if system and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": system})
-    return Prompt(messages, found.tools, expected)
+    return Prompt(messages, found.tools, expected, found.options)

@@ -77,6 +77,19 @@ def test_an_answer_ends_at_whichever_stop_token_comes(make_engine: Callable[...,
     assert "".join(pieces) == " Paris France"
 
 
+def test_each_prompt_is_written_with_its_own_options(
+    make_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    template = tmp_path / "template.jinja"
+    template.write_text("{{ messages[0].content }}{% if thinks is defined and not thinks %}, briefly{% endif %}:")
+    engine = make_engine(END_OF_TURN, template=str(template))
+    prompts: list[list[int]] = []
+    monkeypatch.setattr(engine.model, "generate", lambda given, *_, **__: prompts.extend(given) or [[]] * len(given))
+    engine.answers([ASKED, ASKED], template_options=[{"thinks": False}, None])
+    question = ASKED[0]["content"]
+    assert sorted(map(engine.tokenizer.decode, prompts)) == [f"{question}, briefly:", f"{question}:"]
+
+
 @pytest.mark.parametrize("end", [END_OF_TURN, END_OF_TEXT])
 def test_generation_stops_at_the_end_token(make_engine: Callable[..., Engine], end: str) -> None:
     engine = make_engine(end)

@@ -32,6 +32,11 @@ def rows_in(path: Path, *rows: dict[str, Any]) -> Path:
         ({"messages": [USER]}, Prompt([USER])),
         ({"messages": [USER], "tools": [SCHEMA]}, Prompt([USER], [SCHEMA])),
         ({"messages": [USER], "functions": [SCHEMA["function"]]}, Prompt([USER], [SCHEMA])),
+        ({"messages": [USER], "chat_template_kwargs": {"k": 1}}, Prompt([USER], options={"k": 1})),
+        (
+            {"instruction": "why?", "output": "because", "chat_template_kwargs": {"k": 1}},
+            Prompt([USER], None, "because", {"k": 1}),
+        ),
         ({"messages": [USER, ANSWER, USER, ANSWER]}, Prompt([USER, ANSWER, USER], None, "because")),
         ({"prompt": "why?", "completion": "because"}, Prompt([USER], None, "because")),
         ({"instruction": "why?", "input": "", "output": "because"}, Prompt([USER], None, "because")),

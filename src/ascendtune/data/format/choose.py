@@ -10,10 +10,11 @@ from typing import Any
 
 from ascendtune.core.errors import DataError
 from ascendtune.core.suggest import did_you_mean
-from ascendtune.data.conversation import BadRow, RawRow, conversations_of
+from ascendtune.data.conversation import BadRow, RawRow, conversations_of, with_options
 from ascendtune.data.format import scored, text, unpaired
 from ascendtune.data.format.guess import guess
 from ascendtune.data.format.mapping import available, has_column, translated
+from ascendtune.data.format.turns import template_options
 from ascendtune.data.spec import DatasetSpec, Task
 
 Convert = Callable[[Mapping[str, Any]], Any]
@@ -81,7 +82,7 @@ def choose_format(spec: DatasetSpec, rows: Sequence[RawRow], task: Task = "conve
         if name and name in fitting:
             if task == "text":
                 return name, translated(text.convert_to_text, spec)
-            return name, _refusing_media(translated(_module(name).convert, spec))
+            return name, _with_template_options(_refusing_media(translated(_module(name).convert, spec)))
         elsewhere = fitting and not of_task and not name
         complaint = _file_of_another_task(fitting[-1], task, columns) if elsewhere else None
         complaint = complaint or _unfit(name, columns, of_task, task, rows)
@@ -109,6 +110,18 @@ def _refusing_media(convert: Convert) -> Convert:
         return made
 
     return of_text
+
+
+def _with_template_options(convert: Convert) -> Convert:
+    """`convert`, and the template gets the variables in the row's `chat_template_kwargs`."""
+
+    def with_them(row: Mapping[str, Any]) -> Any:
+        made, options = convert(row), template_options(row)
+        if isinstance(made, BadRow) or options is None:
+            return made
+        return options if isinstance(options, BadRow) else with_options(made, options)
+
+    return with_them
 
 
 def main_task_of(name: str) -> Task:

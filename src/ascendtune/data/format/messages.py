@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 from ascendtune.data.conversation import BadRow, Conversation, Message
@@ -46,7 +45,7 @@ def matches(columns: Collection[str]) -> bool:
 
 def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
     """`system` is used where the messages do not begin with one; `tools` are the schemas offered, which OpenAI first
-    called `functions`. The template gets `chat_template_kwargs`, as in TRL."""
+    called `functions`."""
     messages = messages_of(row.get("messages"))
     if isinstance(messages, BadRow):
         return messages
@@ -56,11 +55,7 @@ def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
             return system
         messages = system + messages
     schemas = tools(row.get("tools") or row.get("functions"))
-    made = schemas if isinstance(schemas, BadRow) else checked(messages, schemas)
-    options = listed(row.get("chat_template_kwargs"))
-    if isinstance(made, Conversation) and options and isinstance(options, dict):
-        return replace(made, options=options)
-    return made
+    return schemas if isinstance(schemas, BadRow) else checked(messages, schemas)
 
 
 def messages_of(value: Any) -> list[Message] | BadRow:

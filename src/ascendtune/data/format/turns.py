@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from ascendtune.data.conversation import BadRow, Conversation, Message
@@ -121,6 +122,16 @@ def tools(value: Any) -> list[dict[str, Any]] | BadRow | None:
             schema = {"type": "function", "function": {key: schema[key] for key in schema if key != "type"}}
         schemas.append(schema)
     return schemas
+
+
+def template_options(row: Mapping[str, Any]) -> dict[str, Any] | BadRow | None:
+    """Variables for the chat template, named as in TRL; None for none."""
+    options = listed(row.get("chat_template_kwargs"))
+    if options in (None, "", "null", {}):
+        return None
+    if not isinstance(options, dict):
+        return BadRow("unreadable chat_template_kwargs", f"an object is needed, this is {kind_of(options)}")
+    return options
 
 
 def _null_parameter(function: dict[str, Any]) -> str | None:

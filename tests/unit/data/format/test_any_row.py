@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascendtune.data.conversation import BadRow, RawRow, Source
+from ascendtune.data.conversation import BadRow, RawRow, Source, conversations_of
 from ascendtune.data.format.choose import FORMATS, choose_format, main_task_of
 from ascendtune.data.spec import DatasetSpec, Task
 from ascendtune.data.tokenize import groups_of
@@ -86,6 +86,20 @@ def test_every_format_has_a_good_row_here() -> None:
 def test_columns_of_a_good_row_tell_its_format(name: str, extra: dict[str, Any]) -> None:
     row = RawRow(extra | _GOOD_ROWS[name], Source(Path("rows.jsonl")), 1)
     assert choose_format(DatasetSpec(path="rows.jsonl"), [row], main_task_of(name))[0] == name
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_template_gets_the_options_of_a_row_of_any_format(name: str) -> None:
+    def made(options: Any) -> Any:
+        row = RawRow(_GOOD_ROWS[name] | {"chat_template_kwargs": options}, Source(Path("rows.jsonl")), 1)
+        return choose_format(DatasetSpec(path="rows.jsonl"), [row], main_task_of(name))[1](row.values)
+
+    for options in ({"enable_thinking": False}, '{"enable_thinking": false}'):
+        assert all(each.options == {"enable_thinking": False} for each in conversations_of(made(options)))
+    for empty in (None, "", {}, "{}"):
+        assert all(each.options is None for each in conversations_of(made(empty)))
+    if name != "text":
+        assert made(["enable_thinking"]).reason == "unreadable chat_template_kwargs"
 
 
 @pytest.mark.long

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -95,13 +94,6 @@ def test_thoughts_have_the_names_that_transformers_reads(key: str) -> None:
     others = {"thinking": None, "reasoning": "" if key == "reasoning_content" else None}
     made = _converted(_USER, {**_ANSWER, **others, key: "hm"})
     assert made.messages[1] == {**_ANSWER, "reasoning_content": "hm"}
-
-
-@pytest.mark.parametrize("written", [lambda value: value, json.dumps], ids=["object", "text"])
-def test_options_of_the_template_are_kept(written: Callable[[Any], Any]) -> None:
-    made = _converted(_USER, _ANSWER, chat_template_kwargs=written({"enable_thinking": False}))
-    assert made.options == {"enable_thinking": False}
-    assert _converted(_USER, _ANSWER, chat_template_kwargs=written({})).options is None
 
 
 @pytest.mark.parametrize("key", ["tool_calls", "function_call"])
