@@ -10,6 +10,8 @@ from ascendtune.data.template import ChatTemplate
 
 # No template writes these itself.
 _QUESTION, _THOUGHT, _ANSWER = "4917360285", "8206514973", "7302946185"
+_THOUGHT_TOKENS = (("[THINK]", "[/THINK]"), ("<think>", "</think>"))
+"""Begin and end of a thought that the template does not write: Mistral's takes it from parts of the content only."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,16 @@ class AnswerMarks:
     def of(cls, template: ChatTemplate) -> AnswerMarks | None:
         """None where these marks are ordinary text: an answer is then shown whole, as it was generated."""
         plain, thinking = _written(template, {}), _written(template, {"reasoning_content": _THOUGHT})
-        if plain is None:
-            return None
+        specials = template.tokenizer.special_tokens
         before, mark, rest = (thinking or "").partition(_THOUGHT)
         between = rest.partition(_ANSWER)[0].strip()
-        made = cls(plain.partition(_ANSWER)[0].strip())
+        made = cls((plain or "").partition(_ANSWER)[0].strip())
         if mark and between and _ANSWER in rest:
             made = cls(made.before_answer, before.strip(), between)
+        elif not mark and (pair := next((pair for pair in _THOUGHT_TOKENS if specials.issuperset(pair)), None)):
+            made = cls(made.before_answer, *pair)
         texts = (made.before_answer, made.before_thought or "", made.between)
-        return made if any(token in text for token in template.tokenizer.special_tokens for text in texts) else None
+        return made if any(token in text for token in specials for text in texts) else None
 
     def split(self, text: str, *, is_whole: bool) -> Answer:
         """The parts of what was generated so far, special tokens included.

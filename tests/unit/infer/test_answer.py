@@ -27,6 +27,8 @@ _NEW_TOKENS = [
     "<|channel>",
     "<channel|>",
     "<turn|>",
+    "[THINK]",
+    "[/THINK]",
 ]
 _PROMPT = "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
 # As those of gpt-oss and Gemma 4, for what matters here.
@@ -40,6 +42,10 @@ TEMPLATES = {
     "opened": "{% for m in messages %}<|start|>{{ m.role }}\n{% if m.role == 'assistant' %}<|channel>"
     "{{ m.reasoning_content or '' }}<channel|>{% endif %}{{ m.content }}<turn|>{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant\n<|channel>{% endif %}",
+    "mistral": "{% for m in messages %}{% if m.role == 'user' %}<|start|>{{ m.content }}<|end|>{% else %}"
+    "{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
+    "{{ '[THINK]' + part.thinking + '[/THINK]' if part.type == 'thinking' else part.text }}{% endfor %}{% endif %}"
+    "<turn|>{% endif %}{% endfor %}",
     "chatml": "{% for m in messages %}<|start|>{{ m.role }}\n{% if m.reasoning_content %}<think>\n"
     "{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}<turn|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}",
@@ -57,6 +63,9 @@ SAID = [
     ("gemma", "<|channel>thought\n<channel|>Hi!", "Hi!", ""),
     ("opened", "They greet.<channel|>Hi!", "Hi!", "They greet."),
     ("opened", "<channel|>Hi!", "Hi!", ""),
+    ("mistral", "[THINK]They greet.[/THINK]Hi!", "Hi!", "They greet."),
+    ("mistral", "[THINK]They greet.", "", "They greet."),
+    ("mistral", "Hi!", "Hi!", ""),
 ]  # fmt: skip
 
 
