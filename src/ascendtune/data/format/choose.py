@@ -134,7 +134,7 @@ def _fitting(spec: DatasetSpec, rows: Sequence[RawRow], columns: Sequence[str], 
     """The formats that the columns fit, those for preferences last."""
     words = available(spec, columns)
     fitting = [name for name in FORMATS if _module(name).matches(words)]
-    if task != "singles" and "unpaired" in fitting and not any(unpaired.is_marked(row.values) for row in rows):
+    if task != "singles" and "unpaired" in fitting and not unpaired.are_marked([row.values for row in rows]):
         # Conversations may have labels of all kinds.
         fitting.remove("unpaired")
     column = spec.columns.get("completions", "completions") or ""

@@ -18,6 +18,10 @@ _ROLES = {
     "human": "user",
     "user": "user",
     "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "model": "assistant",
     "assistant": "assistant",
     "observation": "tool",
     "tool": "tool",
@@ -83,7 +87,7 @@ def _translated(turn: Any, number: int) -> Any:
     if speaker == "function_call":
         thought, calls = _split_thought(value)
         return {**rest, "role": "assistant", "content": thought, "tool_calls": calls if listed(calls) else [None]}
-    role = _ROLES.get(speaker) if isinstance(speaker, str) else None
+    role = _ROLES.get(speaker.lower()) if isinstance(speaker, str) else None
     if role is None:
         known = ", ".join([*_ROLES, "function_call"])
         return BadRow("unknown role", f"turn {number} is from {speaker!r}; known: {known}")

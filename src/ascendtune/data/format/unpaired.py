@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ascendtune.data.conversation import BadRow, Single
@@ -15,20 +15,27 @@ GIVES = ("singles",)
 WORDS = ("completion", "label", "output", "kto_tag", *PROMPT_WORDS)
 
 _BODIES = ({"prompt", "completion"}, {"messages"}, {"conversations"}, {"instruction", "output"})
-_TRUTHS = {"true": True, "false": False}
+_TRUTHS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
 
 
 def matches(columns: Collection[str]) -> bool:
     return ("label" in columns or "kto_tag" in columns) and any(body.issubset(columns) for body in _BODIES)
 
 
-def is_marked(row: Mapping[str, Any]) -> bool:
-    """Whether the label says good or bad, as data for this format do, and not something else."""
-    return isinstance(_truth(_label_of(row)), bool)
+def are_marked(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the labels say good or bad, as data for this format do, and not something else.
+
+    0 and 1 may be any two classes; beside TRL's columns, prompt and completion, they are good and bad.
+    """
+    labels = [label for row in rows if (label := _label_of(row)) is not None]
+    if any(str(label).strip().lower() in ("true", "false") for label in labels):
+        return True
+    are_truths = bool(labels) and all(isinstance(_truth(label), bool) for label in labels)
+    return are_truths and all({"prompt", "completion"} <= row.keys() for row in rows)
 
 
 def convert(row: Mapping[str, Any]) -> Single | BadRow:
-    """`label` (or `kto_tag`) is true for a good answer."""
+    """`label` (or `kto_tag`) is true, or 1, for a good answer."""
     if row.get("completion") is not None:
         made = answered(row, "completion")
     elif row.get("instruction") is not None:
@@ -47,8 +54,8 @@ def convert(row: Mapping[str, Any]) -> Single | BadRow:
 
 
 def _truth(label: Any) -> Any:
-    """The truth that a text says: CSV holds only text. Other labels stay."""
-    return _TRUTHS.get(label.strip().lower(), label) if isinstance(label, str) else label
+    """The truth that a text or number says: CSV holds only text. Other labels stay."""
+    return _TRUTHS.get(str(label).strip().lower(), label) if isinstance(label, str | int | float) else label
 
 
 def _label_of(row: Mapping[str, Any]) -> Any:

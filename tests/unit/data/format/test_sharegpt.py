@@ -29,6 +29,13 @@ def test_turns_may_be_in_openais_words() -> None:
     assert isinstance(made, Conversation) and made.messages[1] == {"role": "assistant", "content": "a"}
 
 
+@pytest.mark.parametrize("speaker", ["chatgpt", "bing", "bard", "model", "GPT"])
+def test_speakers_of_collected_chats_are_assistants(speaker: str) -> None:
+    made = convert({"conversations": _turns(("Human", "q"), (speaker, "a"))})
+    assert isinstance(made, Conversation)
+    assert [message["role"] for message in made.messages] == ["user", "assistant"]
+
+
 @pytest.mark.parametrize("between", ["", "\n", "\n\n"], ids=repr)
 @pytest.mark.parametrize("name", ["qwen", "qwen3", "qwen3_nothink"])
 def test_a_thought_before_a_function_call_is_kept(name: str, between: str, tiny_model: Path) -> None:
@@ -66,7 +73,7 @@ def test_a_function_call_becomes_a_tool_call_with_an_object(listed: bool) -> Non
     ("turns", "reason"),
     [
         (None, "no messages"),
-        (_turns(("human", "q"), ("bing", "a")), "unknown role"),
+        (_turns(("human", "q"), ("narrator", "a")), "unknown role"),
         (_turns(("human", "q"), ("gpt", None)), "no answer"),
         (_turns(("gpt", "a"), ("human", "q")), "ends without an assistant turn"),
         (_turns(("human", "q"), ("function_call", "add(1)")), "unreadable tool call"),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ascendtune.data.conversation import BadRow, Conversation, Single
-from ascendtune.data.format.unpaired import convert, matches
+from ascendtune.data.format.unpaired import are_marked, convert, matches
 
 USER, ANSWER = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 EARLIER = [{"role": "user", "content": "before"}, {"role": "assistant", "content": "then", "train": False}]
@@ -32,17 +32,26 @@ def test_every_form_is_the_same_answer(name: str) -> None:
     assert convert(row) == Single(Conversation([*prompt, ANSWER]), desirable=True)
 
 
-def test_false_label_makes_an_undesirable_answer() -> None:
-    assert convert({"prompt": "q", "completion": "a", "label": False}) == Single(
-        Conversation([USER, ANSWER]), desirable=False
-    )
+@pytest.mark.parametrize(("good", "bad"), [(True, False), (1, 0), ("1", "0"), (1.0, 0.0), ("True", "False")])
+def test_label_says_whether_the_answer_is_desirable(good: Any, bad: Any) -> None:
+    row = {"prompt": "q", "completion": "a"}
+    for label in (good, bad):
+        assert convert({**row, "label": label}) == Single(Conversation([USER, ANSWER]), desirable=label == good)
+    assert are_marked([{**row, "label": good}, {**row, "label": None}, {**row, "label": bad}])
+
+
+def test_zero_and_one_beside_other_columns_may_be_classes() -> None:
+    rows = [{"instruction": "which?", "output": "positive", "label": label} for label in (0, 1)]
+    assert not are_marked(rows)
+    assert are_marked([{**row, "label": bool(row["label"])} for row in rows])
+    assert not are_marked([{"prompt": "q", "completion": "a", "label": label} for label in (0, 1, 2)])
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"label": None}, "label is not true or false"),
-        ({"label": 1}, "label is not true or false"),
+        ({"label": 2}, "label is not true or false"),
         ({"label": "good"}, "label is not true or false"),
         ({"completion": None}, "no answer"),
         ({"completion": " "}, "no answer"),
