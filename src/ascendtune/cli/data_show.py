@@ -124,8 +124,9 @@ def inspection_of(recipe: Recipe) -> Inspection:
     from ascendtune.data.inspect import Inspection
     from ascendtune.data.template import ChatTemplate
     from ascendtune.data.tokenizer import Tokenizer
-    from ascendtune.hub.download import fetch_dataset, fetch_model
+    from ascendtune.hub.download import fetch_dataset, fetch_model, require_local_paths
 
+    require_local_paths(source for source in recipe.sources if source[0] == recipe.model.path or source[1] == "dataset")
     directory = fetch_model(recipe.model.path, recipe.model.revision, weights_needed=False)
     tokenizer = Tokenizer.load(directory, recipe.model.new_tokens)
     task, section = recipe.method.task, recipe.data

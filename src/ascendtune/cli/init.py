@@ -71,6 +71,7 @@ def init(
     from ascendtune.core.files import write_atomically
     from ascendtune.core.terminal_text import wrapped
     from ascendtune.core.units import count_of
+    from ascendtune.hub.download import require_local_paths
     from ascendtune.recipe.recipe import Recipe
 
     _require_known(tuner=tuner, stage=stage, format=format, encoding=encoding)
@@ -79,6 +80,7 @@ def init(
     paths = data or [_ask("data (file, directory or hub id)", "--data")]
     _require_other_than(output, [model, *paths])
     _require_free(output, yes)
+    require_local_paths([(model, "model"), *((path, "dataset") for path in paths)])
     facts = look_at_model(model)
     named = columns_of(columns or [])
     data_facts = []

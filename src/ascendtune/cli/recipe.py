@@ -37,9 +37,11 @@ def check(
     Without --data only the first rows of each data set are read, for their format.
     """
     from ascendtune.core.terminal_text import wrapped
+    from ascendtune.hub.download import require_local_paths
     from ascendtune.recipe.recipe import Recipe
 
     checked, origins = Recipe.load_with_origins(recipe, overrides or [])
+    require_local_paths(checked.sources)
     facts = _facts(checked)
     _require_files(checked)
     report = _data_report(checked) if data else []

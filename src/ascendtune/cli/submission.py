@@ -17,7 +17,6 @@ from ascendtune.core.files import expanded
 from ascendtune.core.log import warn
 from ascendtune.hub import modelscope
 from ascendtune.hub.download import find_local, split_hub
-from ascendtune.hub.modelscope import Kind as SourceKind
 from ascendtune.job.backend import compose, docker, kubernetes, slurm
 from ascendtune.job.backend.engine import ENGINES
 from ascendtune.job.backend.submission import Mount, Submission, job_name
@@ -258,7 +257,7 @@ def mounts_on_this_host(recipe_file: Path, recipe: Recipe) -> tuple[tuple[Mount,
     read = {recipe_file.absolute()}
     written = {run_place(recipe), cache_directory()}
     variables = {"XDG_CACHE_HOME": str(cache_directory().parent)}
-    for text, kind in _sources(recipe):
+    for text, kind in recipe.sources:
         if local := find_local(text, kind):
             read |= _with_targets(local.absolute())
         else:
@@ -289,7 +288,7 @@ def _hub_caches(hub_id: str) -> dict[str, str]:
 def mounts_elsewhere(recipe: Recipe) -> tuple[Mount, ...]:
     """The mounts on other machines; the recipe's paths need not exist on this one."""
     read = set()
-    for text, kind in _sources(recipe):
+    for text, kind in recipe.sources:
         try:
             local = find_local(text, kind)
         except InputError:
@@ -302,18 +301,9 @@ def mounts_elsewhere(recipe: Recipe) -> tuple[Mount, ...]:
     return _distinct({*read, *_files(recipe)}, {run_place(recipe)})
 
 
-def _sources(recipe: Recipe) -> list[tuple[str, SourceKind]]:
-    """Paths or hub ids in the recipe."""
-    models = [recipe.model.path, *recipe.method.start_from]
-    if recipe.method.preference.reference:
-        models.append(recipe.method.preference.reference)
-    data = [spec.path for spec in (*recipe.data.train, *recipe.data.eval)]
-    return [*((name, "model") for name in models), *((name, "dataset") for name in data)]
-
-
 def _home(recipe: Recipe) -> dict[str, str]:
     """The home directory, where a path of the recipe begins with it: an image has another one."""
-    paths = (recipe.run_dir, *_names_of_files(recipe), *(text for text, _ in _sources(recipe)))
+    paths = (recipe.run_dir, *_names_of_files(recipe), *(text for text, _ in recipe.sources))
     return {"HOME": str(Path.home())} if any(text.startswith("~") for text in paths) else {}
 
 

@@ -10,12 +10,20 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import AscendtuneError, DataError, MachineError, disk_fault, errors_as_ours
+from ascendtune.core.errors import (
+    AscendtuneError,
+    DataError,
+    InputError,
+    MachineError,
+    disk_fault,
+    errors_as_ours,
+    together,
+)
 from ascendtune.core.files import expanded
 from ascendtune.core.log import say
 from ascendtune.core.mask import without_secrets
@@ -115,6 +123,25 @@ def find_local(text: str, kind: Kind) -> Path | None:
         remedy = path_suggestion(path, "check the path; it starts at the working directory")
         raise input_error(kind)(f"no such {noun(kind)} path", code="path-missing", remedy=remedy, where=text)
     return None
+
+
+def require_local_paths(sources: Iterable[tuple[str, Kind]]) -> None:
+    """Raise for all paths that do not exist at once. What has the form of a hub id is not looked for.
+
+    Args:
+        sources: paths or hub ids, and of what.
+
+    Raises:
+        RecipeError, DataError: a path does not exist.
+    """
+    errors: list[AscendtuneError] = []
+    for text, kind in sources:
+        try:
+            find_local(text, kind)
+        except InputError as error:
+            errors.append(error)
+    if errors:
+        raise together(errors)
 
 
 def split_hub(text: str) -> tuple[str | None, str]:

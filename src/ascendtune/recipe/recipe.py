@@ -16,6 +16,7 @@ from ascendtune.core.errors import RecipeError, with_other_names
 from ascendtune.core.files import expanded
 from ascendtune.core.overrides import apply_overrides
 from ascendtune.data.spec import DataSection
+from ascendtune.hub.modelscope import Kind
 from ascendtune.recipe.ignored_keys import ignored_keys
 from ascendtune.recipe.llamafactory.detect import is_llamafactory_key, is_llamafactory_recipe
 from ascendtune.recipe.llamafactory.translate import translate
@@ -216,6 +217,15 @@ class Recipe(Section):
     def other_names(self) -> Mapping[str, str]:
         """Key -> its name in the LLaMA-Factory recipe that was translated; empty for a native one."""
         return self._other_names
+
+    @property
+    def sources(self) -> list[tuple[str, Kind]]:
+        """Paths or hub ids in the recipe, and of what."""
+        models = [self.model.path, *self.method.start_from]
+        if self.method.preference.reference:
+            models.append(self.method.preference.reference)
+        data = [spec.path for spec in (*self.data.train, *self.data.eval)]
+        return [*((name, "model") for name in models), *((name, "dataset") for name in data)]
 
     def to_yaml(self) -> str:
         return to_yaml(self)

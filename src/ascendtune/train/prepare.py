@@ -20,7 +20,7 @@ from ascendtune.core.mask import command_without_secrets
 from ascendtune.core.rundir import RunDir, hash_of_recipe
 from ascendtune.data.prepare import Prepared, prepare
 from ascendtune.data.spec import DatasetSpec
-from ascendtune.hub.download import fetch_dataset, fetch_model
+from ascendtune.hub.download import fetch_dataset, fetch_model, require_local_paths
 from ascendtune.hub.model_config import require_rows_for_tokens
 from ascendtune.hub.verify import require_unquantised
 from ascendtune.recipe.changes import Consent, require_known, require_same_data
@@ -71,6 +71,7 @@ def prepare_run(
     if recipe.parallel.strategy == "deepspeed":
         require_deepspeed()
         zero_config(recipe, compute=None, ranks=None, hidden_size=None)
+    require_local_paths(recipe.sources)
     model_directory = fetch_model(
         recipe.model.path, recipe.model.revision, weights_needed=recipe.model.init == "pretrained"
     ).resolve()

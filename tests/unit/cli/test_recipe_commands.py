@@ -160,6 +160,20 @@ def test_a_bad_recipe_is_refused_with_a_remedy(
     assert "\n   do: " in result.stderr and "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("command", ["recipe check", "train", "data show"])
+def test_paths_that_do_not_exist_are_all_named_at_once(ascendtune: Any, tmp_path: Path, command: str) -> None:
+    (tmp_path / "recipe.yaml").write_text(
+        "model: {path: ./m}\ndata: {train: [{path: ./t}, {path: owner/id}], eval: ./e}\n"
+    )
+    result = ascendtune(*command.split(), "recipe.yaml")
+    assert result.returncode == 2 and result.stderr.count("code: path-missing") == 3
+    assert [line for line in result.stderr.splitlines() if "where:" in line] == [
+        "where: ./m", "where: ./t", "where: ./e"
+    ]  # fmt: skip
+    created = ascendtune("init", "--model", "./m", "--data", "./t", "-o", "other.yaml")
+    assert created.returncode == 2 and created.stderr.count("code: path-missing") == 2
+
+
 def test_a_bad_recipe_is_refused_within_a_second(ascendtune: Any, tiny_model: Path, data: Path, tmp_path: Path) -> None:
     ascendtune("init", "--model", tiny_model, "--data", data)
     commands = json.dumps([["recipe", "check", "recipe.yaml", override] for override in BAD])
