@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from typer.exceptions import TyperException
@@ -40,7 +41,7 @@ def complain_about_usage(error: TyperException, words: list[str]) -> None:
     message = error.format_message()
     if message.startswith("Usage:"):
         # A group was called without a command: print its help.
-        print(message, file=sys.stderr)
+        _write(message)
         return
     # Where pydantic converted a value, its message is for programmers.
     message = message.replace(": Value error, ", ": ").replace(": Input should", ": it should")
@@ -108,13 +109,19 @@ def suggest_next(command: str) -> None:
 
 def _print(what: str, remedy: str, where: str | None, code: str) -> None:
     _say("error", "red", what)
-    print(wrapped(f"   do: {remedy}", width(sys.stderr)), file=sys.stderr)
+    _write(wrapped(f"   do: {remedy}", width(sys.stderr)))
     if where:
-        print(f"where: {where}", file=sys.stderr)
+        _write(f"where: {where}")
     if code:
-        print(f" code: {code}", file=sys.stderr)
+        _write(f" code: {code}")
 
 
 def _say(kind: str, painted: str, message: str) -> None:
     text = wrapped(f"{kind}: {message}", width(sys.stderr))
-    print(colour(kind, painted, sys.stderr) + text.removeprefix(kind), file=sys.stderr)
+    _write(colour(kind, painted, sys.stderr) + text.removeprefix(kind))
+
+
+def _write(text: str) -> None:
+    # The exit code says it, too, where stderr is on a full disk or its reader has gone.
+    with suppress(OSError):
+        print(text, file=sys.stderr)

@@ -6,6 +6,8 @@ for zsh evaluates the help texts. Both leave a space behind `optim.learning_rate
 
 from __future__ import annotations
 
+import os
+
 _ASK = (
     '(env _TYPER_COMPLETE_ARGS="{line}" _TYPER_COMPLETE_FISH_ACTION=get-args '
     "%(autocomplete_var)s=complete_fish %(prog_name)s)"
@@ -57,10 +59,16 @@ compdef %(complete_func)s %(prog_name)s
 """
 
 
-def use_own_scripts() -> None:
-    """Let typer's `--install-completion` and `--show-completion` write these scripts."""
+def use_own_scripts(*, shell_is_given: bool) -> None:
+    """Let typer's `--install-completion` and `--show-completion` write these scripts.
+
+    Args:
+        shell_is_given: a shell follows the option; otherwise typer takes the one that it finds above this process.
+    """
     from typer import _completion_shared
 
+    if shell_is_given:
+        os.environ["_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"] = "1"
     _completion_shared._completion_scripts.update(bash=_BASH, zsh=_ZSH)
 
 

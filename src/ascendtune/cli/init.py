@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from ascendtune.cli.complain import warn
+from ascendtune.cli.options import Quiet
 from ascendtune.cli.terminal import width
 from ascendtune.core.errors import DataError, InputError
 from ascendtune.core.files import expanded
@@ -49,6 +50,7 @@ def init(
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The recipe to write.")] = Path("recipe.yaml"),
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Overwrite, and accept guesses, without asking.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write a commented recipe for a model and data; asks for missing values.
 
@@ -66,6 +68,7 @@ def init(
     from ascendtune.cli.draft import draft, look_at_model
     from ascendtune.cli.init_data import columns_of, look_at_data, preview
     from ascendtune.cli.preset import load_preset
+    from ascendtune.core import log
     from ascendtune.core.config import validate
     from ascendtune.core.document import parse_document
     from ascendtune.core.files import write_atomically
@@ -74,6 +77,7 @@ def init(
     from ascendtune.hub.download import require_local_paths
     from ascendtune.recipe.recipe import Recipe
 
+    log.set_up(quiet=quiet)
     _require_known(tuner=tuner, stage=stage, format=format, encoding=encoding)
     pattern = load_preset(preset) if preset else None
     model = model or _ask("model (directory or hub id)", "--model")
@@ -86,7 +90,7 @@ def init(
     data_facts = []
     for path in paths:
         found = look_at_data(path, format=format, columns=named, stage=stage, encoding=encoding)
-        for line in preview(found):
+        for line in [] if quiet and not found.is_undecided else preview(found):
             print(wrapped(line, width(sys.stdout), indent=6))
         data_facts.append(_decided(found, yes))
     text, longest = draft(facts, data_facts, tuner=tuner, template=template, stage=stage, preset=pattern)

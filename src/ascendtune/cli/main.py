@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if words[:1] in (["--install-completion"], ["--show-completion"]):
         from ascendtune.cli.completion import use_own_scripts
 
-        use_own_scripts()
+        use_own_scripts(shell_is_given=len(words) > 1 and not words[1].startswith("-"))
     if COMPLETE in os.environ:
         from ascendtune.cli.completion import use_plain_help
 

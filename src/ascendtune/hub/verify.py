@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.foreign_json import shown_names, shown_value
+from ascendtune.core.rundir import RunDir
 from ascendtune.hub.model_config import read_model_config, require_layers, text_config
 from ascendtune.hub.safetensors_header import StoredTensor
 from ascendtune.hub.weight_files import all_tensors, read_weight_headers
@@ -118,7 +120,8 @@ def _require_floats(path: Path, config: Mapping[str, Any], tensors: Mapping[str,
 
 
 def _instead_of(path: Path) -> str:
-    if (path / "adapter_config.json").exists():
-        return "this is a LoRA adapter; give the base model, or merge the adapter into it first"
+    if any((place / "adapter_config.json").exists() for place in (path, RunDir(path).model)):
+        merge = f"`ascendtune merge {shlex.quote(str(path))} --to merged`"
+        return f"this is an adapter; give its base model, or {merge}, then give merged"
     inside = sorted([*path.glob("*/config.json"), *path.glob("snapshots/*/config.json")])
     return f"did you mean '{inside[0].parent}'?" if inside else "give a directory in Hugging Face format, or a hub id"

@@ -40,7 +40,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _script(shell: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(_completion_shared, "_completion_scripts", dict(_completion_shared._completion_scripts))
-    use_own_scripts()
+    use_own_scripts(shell_is_given=False)
     return _completion_shared.get_completion_script(
         prog_name="ascendtune", complete_var="_ASCENDTUNE_COMPLETE", shell=shell
     )
@@ -87,8 +87,9 @@ def test_zsh_leaves_no_space_behind_a_key_and_runs_no_help_text(program: Path, m
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_the_option_prints_the_own_script(shell: str, ascendtune: Any) -> None:
-    shown = ascendtune("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").stdout
+    shown = ascendtune("--show-completion", shell).stdout
     assert "_TYPER_COMPLETE_FISH_ACTION=get-args" in shown and "eval" not in shown
+    assert ("compdef" in shown) == (shell == "zsh")
 
 
 def test_a_key_is_one_completion_however_long_its_help_is(ascendtune: Any) -> None:

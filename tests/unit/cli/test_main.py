@@ -371,7 +371,14 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("closing", "words", "code"), [("<&-", ["init"], 2), ("2>&-", ["trian"], 2), (">&-", ["--version"], 0)]
+    ("closing", "words", "code"),
+    [
+        ("<&-", ["init"], 2),
+        ("2>&-", ["trian"], 2),
+        (">&-", ["--version"], 0),
+        ("2>/dev/full", ["train", "absent.yaml"], 2),
+        ("2>/dev/full", ["trian"], 2),
+    ],
 )
 def test_a_closed_stream_is_no_bug_and_changes_no_exit_code(closing: str, words: list[str], code: int) -> None:
     argv = ["bash", "-c", f'"$@" {closing}', "bash", sys.executable, "-m", "ascendtune", *words]

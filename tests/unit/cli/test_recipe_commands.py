@@ -125,6 +125,12 @@ def test_recipe_check_warns_of_a_key_without_effect(ascendtune: Any, tiny_model:
     assert "warning: method.lora.rank has no effect: tuner is full" in checked.stderr
 
 
+def test_quiet_init_prints_where_the_recipe_is_and_no_rows(ascendtune: Any, tiny_model: Path, data: Path) -> None:
+    loud = ascendtune("init", "--model", tiny_model, "--data", data, "-o", "loud.yaml").stdout
+    quiet = ascendtune("init", "--model", tiny_model, "--data", data, "-q").stdout
+    assert "row 1" in loud and quiet == "wrote recipe.yaml; next: ascendtune train recipe.yaml\n"
+
+
 BAD = {
     "optim.learnin_rate=1": "did you mean 'optim.learning_rate'?",
     "batch.per_device=0": "batch.per_device",

@@ -42,6 +42,11 @@ def _adapter(model: Path) -> None:
     (model / "config.json").rename(model / "adapter_config.json")
 
 
+def _run_with_adapter(run: Path) -> None:
+    (run / "model").mkdir()
+    (run / "config.json").rename(run / "model" / "adapter_config.json")
+
+
 def _one_level_up(model: Path) -> None:
     inner = model / "checkpoint"
     inner.mkdir()
@@ -50,7 +55,8 @@ def _one_level_up(model: Path) -> None:
 
 _DAMAGES: dict[str, tuple[Any, ...]] = {
     "no config": (lambda m: (m / "config.json").unlink(), "model-config-missing"),
-    "adapter": (_adapter, "model-config-missing", "LoRA adapter"),
+    "adapter": (_adapter, "model-config-missing", "this is an adapter"),
+    "run with an adapter": (_run_with_adapter, "model-config-missing", "`ascendtune merge ", "then give merged"),
     "one level up": (_one_level_up, "model-config-missing", "checkpoint"),
     "config is no JSON": (lambda m: (m / "config.json").write_text("{"), "invalid-json"),
     "config without type": (lambda m: (m / "config.json").write_text("{}"), "model-type-missing"),
