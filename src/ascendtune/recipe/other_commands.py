@@ -184,9 +184,9 @@ def _implied_stage(values: Mapping[str, Any], data: Any) -> str | None:
         return "pretrain"
     if "reward_model" in values and "base_model" in values:
         return "reward"
-    losses = values.get("loss_type", "")
-    is_preference = "beta" in values or (isinstance(losses, str) and losses in LOSSES)
-    return "preference" if is_preference else None
+    losses = values.get("loss_type")
+    named = losses if isinstance(losses, list) else [losses]
+    return "preference" if "beta" in values or any(loss in LOSSES for loss in named) else None
 
 
 def _is_adapted(values: Mapping[str, Any], tool: str | None) -> bool:
@@ -212,7 +212,7 @@ def _asked(values: Mapping[str, Any], stage: str | None) -> tuple[dict[str, Any]
     for name, value in values.items():
         if (
             name in SAID
-            or name.startswith("dataloader_")
+            or (name.startswith("dataloader_") and name != "dataloader_drop_last")
             or (name in STEPS and values.get(STEPS[name], "steps") != "steps")
         ):
             continue

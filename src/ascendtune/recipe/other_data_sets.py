@@ -56,14 +56,29 @@ def text_column(data: Any) -> str | None:
     return column if kind == "completion" else None
 
 
+_READ = frozenset(("path", "name", "train_on_split", "revision", "weight", "ds_type", "trust_remote_code"))
+"""Keys that the commands hold, or that only say how the files are read."""
+_DEFAULTS: dict[str, tuple[Any, ...]] = {
+    "roles_to_train": (["assistant"], ["assistant", "gpt"], ["gpt"]),
+    "train_on_eos": ("turn",),
+    "field_messages": ("messages", "conversations"),
+    "message_field_role": ("role", "from"),
+    "message_field_content": ("content", "value"),
+    "message_property_mappings": ({"role": "role", "content": "content"}, {"role": "from", "content": "value"}),
+    "chat_template": ("tokenizer_default",),
+}
+"""Values of axolotl's keys with which rows are read and trained on as here."""
+
+
 def left_out_of_data(data: Any) -> list[str]:
     """Keys of axolotl's and TRL's data sets that choose rows or write prompts, and that the commands do not hold."""
     return [
         f"datasets.{number}.{key}"
         for number, each in enumerate(data if isinstance(data, list) else [])
-        for key in ("split", "shards", "data_files", "data_dir", "columns", "type", "field")
-        if isinstance(each, dict) and each.get(key)
+        for key in (each if isinstance(each, dict) else ())
+        if key not in _READ and each[key]
         if not (key == "split" and str(each[key]).isidentifier())
+        if each[key] not in _DEFAULTS.get(key, ())
         if not (key == "data_files" and each.get("path") in READERS)
         if not (key == "type" and str(each[key]).startswith("chat_template"))
         if not (key in ("type", "field") and text_column(data))
