@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ascendtune.core.errors import RecipeError
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.data.spec import LAST_THOUGHT
 from ascendtune.recipe.llamafactory.dataset_info import DataSets, data_sets
@@ -102,11 +103,7 @@ def template_of(name: str) -> str | tuple[str, str]:
 
 
 def put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe, *, modelscope: bool) -> None:
-    """The `data` section.
-
-    Raises:
-        RecipeError: of `data_sets`.
-    """
+    """The `data` section."""
     if not recipe.given("dataset"):
         recipe.complain(
             "dataset",
@@ -120,10 +117,14 @@ def put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe, *, modelscope: bo
             "val_size", "eval_dataset and val_size contradict each other", "keep one of them", code="conflicting-keys"
         )
     for name, key in (("dataset", "data.train"), ("eval_dataset", "data.eval")):
-        if recipe.given(name):
-            found = data_sets(
-                recipe[name], recipe["dataset_dir"], recipe["stage"], recipe.place(name), modelscope=modelscope
-            )
+        if not recipe.given(name):
+            continue
+        place = recipe.place(name)
+        try:
+            found = data_sets(recipe[name], recipe["dataset_dir"], recipe["stage"], place, modelscope=modelscope)
+        except RecipeError as error:
+            recipe.add_complaints(error)
+        else:
             _put_data_sets(recipe, native, key, found)
     _put_held_out(recipe, native)
     _put_template(recipe, native)

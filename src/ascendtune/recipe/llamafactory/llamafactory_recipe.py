@@ -181,6 +181,11 @@ class LlamaFactoryRecipe:
     def complain(self, key: str, what: str, remedy: str, *, code: str) -> None:
         self.complaints.append(RecipeError(what, code=code, remedy=remedy, where=self.place(key)))
 
+    def add_complaints(self, error: RecipeError) -> None:
+        """Add an error, and the further errors in it."""
+        self.complaints += [error, *(each for each in error.further if isinstance(each, RecipeError))]
+        error.further = ()
+
     def raise_complaints(self) -> None:
         if self.complaints:
             raise together(sorted(self.complaints, key=lambda error: line_of(error.where or "")))

@@ -46,7 +46,6 @@ def translate(document: Document, environment: Mapping[str, str]) -> Document:
     _put_output(recipe, native)
     _put_evaluation(recipe, native)
     recipe.put_copies(native)
-    recipe.raise_complaints()
     put_data(recipe, native, modelscope=modelscope.is_wanted(environment))
     recipe.raise_complaints()
     for why, keys in recipe.ignored_keys().items():

@@ -327,6 +327,14 @@ def test_unsupported_key_is_refused_by_name_unless_it_has_its_default(key: str, 
     Recipe.load(write({key: default}))
 
 
+def test_errors_of_data_sets_and_of_other_keys_are_said_at_once(write: Write) -> None:
+    refusals = _refusals(
+        write({"use_galore": True, "dataset": "absent,gone", "template": "no_such", "eval_dataset": "away"})
+    )
+    said = " ".join(each.what for each in refusals)
+    assert all(name in said for name in ("use_galore", "absent", "gone", "no_such", "away"))
+
+
 def test_all_is_said_at_once(write: Write) -> None:
     refusals = _refusals(write({"use_galore": True, "lora_rank": "eight", "use_apollo": True, "nonsense": 1}))
     assert len(refusals) == 4
