@@ -64,9 +64,9 @@ class DatasetSpec(Section):
     header: bool = True
     """The first line of a CSV or TSV file names the columns; false: it is a row, and they are column_1, column_2, …"""
     split: str | None = None
-    """For a hub data set: the split whose files are read (default `train`)."""
+    """For a hub data set, or a copy of one: the split whose files are read (default `train`)."""
     subset: str | None = None
-    """For a hub data set: the subdirectory or configuration whose files are read."""
+    """Likewise the configuration, by its README.md, or subdirectory (default: README.md's default, or its first)."""
     revision: str | None = None
     """For a hub data set: branch, tag or commit."""
     weight: float = Field(default=1.0, gt=0, le=1000)

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ascendtune.core.dataset_card import CARD, choose_files
 from ascendtune.core.errors import (
     AscendtuneError,
     DataError,
@@ -77,7 +78,7 @@ def fetch_dataset(
 
     Args:
         revision: branch, tag or commit of a hub id.
-        split: of a hub id, only files named after it are downloaded.
+        split: of a hub id, only files that its card names for it, or that are named after it, are downloaded.
         subset: likewise.
 
     Raises:
@@ -88,13 +89,16 @@ def fetch_dataset(
     if path is not None:
         return path
     words = [word for word in (subset, split) if word]
-    middle = "".join(f"{word}*" for word in words)
-    wanted = [f"*{middle}{suffix}{packed}" for suffix in _DATA_SUFFIXES for packed in ("", ".gz")]
+    chosen = choose_files(_download(path_or_id, "dataset", revision, [CARD], []), subset, split)
+    # A hub's `*` crosses directories.
+    named = [pattern.replace("**/", "*") for pattern in chosen.patterns] if chosen else ["*".join(["", *words, ""])]
+    suffixes = [f"{suffix}{packed}" for suffix in _DATA_SUFFIXES for packed in ("", ".gz")]
+    wanted = [f"{name}{suffix}" for name in named for suffix in (suffixes if name.endswith("*") else ("",))]
     path = _download(path_or_id, "dataset", revision, wanted, [])
-    if not path.is_dir():
-        named = f" named after {' and '.join(words)}" if words else ""
+    if not any(file.name != CARD for file in path.rglob("*") if not file.is_dir()):
+        after = f" named after {' and '.join(words)}" if words else ""
         raise DataError(
-            f"the data set {path_or_id} has no data file{named}",
+            f"the data set {path_or_id} has no data file{after}",
             code="data-file-missing",
             remedy=f"look at the names of its files on the hub: they must end in {', '.join(_DATA_SUFFIXES)} (or .gz)",
         )

@@ -498,6 +498,79 @@ def test_split_and_subset_choose_files_by_name(folder: Path) -> None:
     assert "no file belongs to the split 'dev'" in error.what and "a.json" in error.remedy
 
 
+_CARD = """---
+license: mit
+configs:
+- config_name: all
+  data_files:
+  - split: train
+    path: all/train-*
+- config_name: default
+  data_files:
+  - {split: train, path: data/train-*}
+  - {split: test, path: [data/test-*, more/*]}
+- config_name: socratic
+  data_dir: deep
+  data_files: "**/x*.jsonl"
+- config_name: gone
+  data_files: gone/*
+---
+# Rows
+"""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "read"),
+    [
+        ({}, ["data/train-0.jsonl"]),
+        ({"subset": "all"}, ["all/train-0.jsonl"]),
+        ({"split": "test"}, ["data/test-0.jsonl", "more/a.jsonl"]),
+        ({"subset": "socratic"}, ["deep/er/x1.jsonl", "deep/x0.jsonl"]),
+        # What the card does not name is found by the names of files.
+        ({"subset": "other"}, ["other/train.jsonl"]),
+        ({"subset": "gone", "split": "dev"}, ["gone/dev.jsonl"]),
+    ],
+    ids=str,
+)
+def test_the_card_of_a_data_set_says_which_files_a_subset_has(
+    chosen: dict[str, str], read: list[str], tmp_path: Path
+) -> None:
+    """Several subsets may hold the same rows, which would be trained on twice."""
+    (tmp_path / "README.md").write_text(_CARD)
+    for name in ("all/train-0", "data/train-0", "data/test-0", "more/a", "deep/x0", "deep/er/x1", "deep/y",
+                 "other/train", "other/test", "gone/dev"):  # fmt: skip
+        file = tmp_path / f"{name}.jsonl"
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.write_text(json.dumps({"from": f"{name}.jsonl"}) + "\n")
+    assert _names(_read(tmp_path, **chosen)) == read
+
+
+@pytest.mark.parametrize(
+    ("header", "read"),
+    [
+        ("configs:\n- {config_name: b, data_files: b.jsonl}\n- {config_name: a, data_files: a.jsonl}", ["b.jsonl"]),
+        ("configs:\n- {config_name: b, data_files: b.jsonl}\n- {config_name: a, data_files: a.jsonl, default: true}",
+         ["a.jsonl"]),
+        ("configs:\n- data_files:\n  - {split: train_a, path: a.jsonl}\n  - {split: train_b, path: b.jsonl}",
+         ["a.jsonl"]),
+        ("configs:\n- data_files:\n  - {split: x, path: a.jsonl}\n  - {split: y, path: b.jsonl}",
+         ["a.jsonl", "b.jsonl"]),
+        ("configs:\n- data_files: {train: ./a.jsonl, test: b.jsonl}", ["a.jsonl"]),
+        # Not a card, or none that names files which are there.
+        ("configs:\n- {config_name: b}", ["a.jsonl", "b.jsonl"]),
+        ("configs:\n- data_files: ../a.jsonl", ["a.jsonl", "b.jsonl"]),
+        ("configs: [1, {data_files: 3}, {data_files: [{path: 1}]}]", ["a.jsonl", "b.jsonl"]),
+        ("configs: [", ["a.jsonl", "b.jsonl"]),
+        ("- 1", ["a.jsonl", "b.jsonl"]),
+    ],
+)  # fmt: skip
+def test_a_card_has_a_default_subset_or_none_at_all(header: str, read: list[str], tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(f"---\n{header}\n---\n")
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_text(json.dumps({"from": name}) + "\n")
+    assert _names(_read(tmp_path)) == read
+
+
 def test_a_test_file_beside_a_train_file_is_not_trained_on(tmp_path: Path) -> None:
     for name in ("train.jsonl", "test.jsonl"):
         (tmp_path / name).write_text(json.dumps({"from": name}) + "\n")

@@ -37,6 +37,14 @@ _DATASET = {
 }
 
 
+_SUBSETS = {
+    "README.md": b"---\nconfigs:\n- {config_name: main, data_files: [{split: train, path: data/train-*}]}\n"
+    b"- {config_name: all, data_files: 'all/**'}\n---\n",
+    "data/train-0.jsonl": b"{}\n",
+    "data/test-0.jsonl": b"{}\n",
+    "all/more/a.jsonl.gz": b"",
+    "all/a.png": b"",
+}
 _ADAPTER = {
     "adapter_config.json": b'{"peft_type": "LORA", "task_type": "CAUSAL_LM"}',
     "adapter_model.safetensors": _EMPTY_WEIGHTS,
@@ -45,6 +53,8 @@ _REPOSITORIES = {
     "models/owner/whole": _MODEL,
     "models/owner/adapter": _ADAPTER,
     "datasets/owner/rows": _DATASET,
+    "datasets/owner/subsets": _SUBSETS,
+    "datasets/owner/picture": {"README.md": b"# none", "a.png": b"picture"},
 }
 
 
@@ -176,12 +186,25 @@ def test_an_adapter_is_downloaded_for_commands_that_use_or_merge_weights(hub: st
 
 def test_only_the_split_and_subset_of_a_data_set_are_downloaded(hub: str, tmp_path: Path) -> None:
     folder = Path(_ask(tmp_path, hub, "fetch_dataset('owner/rows', split='train', subset='en')").output.strip())
-    assert [str(file.relative_to(folder)) for file in folder.rglob("*.*")] == ["en/train.jsonl"]
+    assert sorted(str(file.relative_to(folder)) for file in folder.rglob("*.*")) == ["README.md", "en/train.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "files"), [("", ["data/train-0.jsonl"]), (", subset='all'", ["all/more/a.jsonl.gz"])]
+)
+def test_the_files_that_its_card_names_are_downloaded(hub: str, tmp_path: Path, asked: str, files: list[str]) -> None:
+    folder = Path(_ask(tmp_path, hub, f"fetch_dataset('owner/subsets'{asked})").output.strip())
+    assert sorted(str(file.relative_to(folder)) for file in folder.rglob("*.*")) == ["README.md", *files]
+
+
+def test_a_data_set_without_data_is_named(hub: str, tmp_path: Path) -> None:
+    answer = _ask(tmp_path, hub, "fetch_dataset('owner/picture')").output
+    assert answer.startswith("DataError 2 the data set owner/picture has no data file")
 
 
 def test_data_sets_of_save_to_disk_are_downloaded(hub: str, tmp_path: Path) -> None:
     folder = Path(_ask(tmp_path, hub, "fetch_dataset('owner/rows', subset='de')").output.strip())
-    assert [file.name for file in folder.rglob("*.*")] == ["data-00000-of-00001.arrow"]
+    assert sorted(file.name for file in folder.rglob("*.*")) == ["README.md", "data-00000-of-00001.arrow"]
 
 
 def test_a_split_without_files_is_named(hub: str, tmp_path: Path) -> None:

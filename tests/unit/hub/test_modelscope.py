@@ -79,7 +79,7 @@ def test_a_model_and_a_data_set_come_from_it(hub: str) -> None:
     # Pickled weights are never wanted.
     assert not (model / "pytorch_model.bin").exists()
     data = fetch_dataset("org/there")
-    assert [path.name for path in data.iterdir()] == ["train.jsonl"]
+    assert sorted(path.name for path in data.iterdir()) == ["README.md", "train.jsonl"]
 
 
 def test_cache_alone_is_used_where_the_network_is_forbidden(hub: str, monkeypatch: pytest.MonkeyPatch) -> None:

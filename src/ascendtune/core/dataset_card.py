@@ -1,0 +1,101 @@
+"""Which files belong to a subset and split of a data set, as the header of its README.md names them.
+
+`datasets` reads the same header: without it, the subsets of a repository could not be told apart, and rows that two of
+them hold would be trained on twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CARD = "README.md"
+
+_LARGEST_HEADER = 4 << 20
+_DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class ChosenFiles:
+    """The files of one subset and split."""
+
+    subset: str
+    split: str | None
+    """None for all splits."""
+    patterns: tuple[str, ...]
+    """Of paths below the directory; `*` stays within a directory, `**` does not."""
+    other_subsets: tuple[str, ...]
+
+    def hold(self, path: str) -> bool:
+        """Whether the file at `path`, below the directory, is one of them."""
+        return any(_expression_of(pattern).fullmatch(path) for pattern in self.patterns)
+
+
+def choose_files(directory: Path, subset: str | None, split: str | None) -> ChosenFiles | None:
+    """The files of a subset, by default of the one that the card calls the default, or its first one.
+
+    Args:
+        subset, split: names; a split that is not given is `train`, or the first that begins so, or all.
+
+    Returns:
+        None where the card does not name the files of this subset and split.
+    """
+    subsets = dict(_subsets_in(_header_of(directory / CARD)))
+    name = subset or next(iter(subsets), None)
+    splits = subsets.get(name or "", {})
+    if split is None:
+        split = next((each for each in ("train", *splits) if each in splits and each.startswith("train")), None)
+        patterns = splits[split] if split else tuple(each for found in splits.values() for each in found)
+    else:
+        patterns = splits.get(split, ())
+    if name is None or not patterns:
+        return None
+    return ChosenFiles(name, split, patterns, tuple(each for each in subsets if each != name))
+
+
+def _header_of(card: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        with card.open(encoding="utf-8", errors="replace") as file:
+            text = file.read(_LARGEST_HEADER)
+    except OSError:
+        return {}
+    header = re.match(r"---[ \t]*\n(.*?)\n---[ \t]*(\n|$)", text, re.DOTALL)
+    try:
+        values = yaml.load(header[1], getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if header else None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _subsets_in(header: dict[str, Any]) -> Iterator[tuple[str, dict[str, tuple[str, ...]]]]:
+    """(name, split -> patterns) of each subset, the default first."""
+    configs = header.get("configs")
+    found = [each for each in configs if isinstance(each, dict)] if isinstance(configs, list) else []
+    found.sort(key=lambda each: (each.get("default") is not True, each.get("config_name") != _DEFAULT))
+    for each in found:
+        folder = f"{each['data_dir'].strip('/')}/" if isinstance(each.get("data_dir"), str) else ""
+        yield str(each.get("config_name", _DEFAULT)), _splits_in(each.get("data_files", "**" if folder else ()), folder)
+
+
+def _splits_in(files: Any, folder: str) -> dict[str, tuple[str, ...]]:
+    """`data_files`: a pattern, a list of patterns or of `{split, path}`, or a mapping from splits to these."""
+    if isinstance(files, dict):
+        files = [{"split": split, "path": paths} for split, paths in files.items()]
+    found: dict[str, tuple[str, ...]] = {}
+    for each in files if isinstance(files, list | tuple) else [files]:
+        split, paths = (
+            (str(each.get("split", "train")), each.get("path")) if isinstance(each, dict) else ("train", each)
+        )
+        names = [path for path in (paths if isinstance(paths, list) else [paths]) if isinstance(path, str)]
+        found[split] = (*found.get(split, ()), *(f"{folder}{name.removeprefix('./')}" for name in names))
+    return found
+
+
+def _expression_of(pattern: str) -> re.Pattern[str]:
+    wild = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return re.compile("".join(wild.get(part, re.escape(part)) for part in re.split(r"(\*\*/|\*\*|\*|\?)", pattern)))
