@@ -99,11 +99,11 @@ class Staging:
         if self._layout is not None:
             return
 
-        def touch_each_page() -> None:
+        def lay_out() -> None:
+            self._device.use_in_thread()
             self._lay_out(parts)
-            self._buffer[:: mmap.PAGESIZE].zero_()
 
-        self._room = left_behind(touch_each_page)
+        self._room = left_behind(lay_out)
 
     def copy(self, parts: Mapping[str, Part]) -> None:
         """Copy `parts`, and wait until they are there."""
@@ -154,6 +154,8 @@ class Staging:
         # The old one goes before there is a new one.
         self._views, self._buffer = [], torch.empty(0, dtype=torch.uint8)
         self._buffer = torch.empty(end, dtype=torch.uint8)
+        # A driver that pins pages holds its locks, for which kernels wait: it shall not have to get them as well.
+        self._buffer[:: mmap.PAGESIZE].zero_()
         self._device.pin(self._buffer)
         for name, part in parts.items():
             begin, end = header[name]["data_offsets"]

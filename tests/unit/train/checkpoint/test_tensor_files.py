@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from pathlib import Path
 from random import Random
 
@@ -103,6 +104,20 @@ def test_room_that_was_made_is_used_by_the_first_copy_and_made_once(tmp_path: Pa
     assert staging._room is None
     staging.write(tmp_path / "file")
     assert torch.equal(load_file(tmp_path / "file")["a"], tensor)
+
+
+def test_room_is_pinned_for_the_device_of_this_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new thread's device is the first one, where CUDA would begin a context of this process."""
+    device, told = find_device(), list[tuple[str, int]]()
+    monkeypatch.setattr(device, "use_in_thread", lambda: told.append(("device", threading.get_ident())))
+    monkeypatch.setattr(device, "pin", lambda buffer: told.append(("pin", threading.get_ident())))
+    staging = Staging(device)
+    staging.make_room({"a": part_of(torch.ones(3))})
+    assert staging._room is not None
+    staging._room.result(20)
+    names, threads = zip(*told, strict=True)
+    assert names == ("device", "pin")
+    assert len(set(threads)) == 1 and threading.get_ident() not in threads
 
 
 def test_room_for_other_tensors_does_not_matter(tmp_path: Path) -> None:
