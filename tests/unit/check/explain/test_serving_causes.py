@@ -242,3 +242,20 @@ def test_package_whose_import_was_left_out_is_named(explained: Explained, name: 
     log = _checked("sglang/srt/hardware_backend/npu/utils.py", f"{name}.rise()")
 
     assert entry_of(explained(log.replace("AssertionError", f"NameError: name '{name}' is not defined"))) == entry
+
+
+_CUDA = "CUDA error: an illegal memory access was encountered\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (
+            f"ggml_cuda_compute_forward: ADD_ID failed\n{_CUDA}  current device: 0, in function ggml_moon at /x.cu:7\n",
+            True,
+        ),
+        (_CUDA, False),
+    ],
+)
+def test_kernel_of_llama_cpp_is_told_from_those_of_torch(explained: Explained, log: str, entry: bool) -> None:
+    assert (entry_of(explained(log)) == "ggml-cuda-kernel") is entry
