@@ -259,3 +259,19 @@ _CUDA = "CUDA error: an illegal memory access was encountered\n"
 )
 def test_kernel_of_llama_cpp_is_told_from_those_of_torch(explained: Explained, log: str, entry: bool) -> None:
     assert (entry_of(explained(log)) == "ggml-cuda-kernel") is entry
+
+
+@pytest.mark.parametrize(
+    ("error", "entry"),
+    [
+        ("Failed: Assertion error /x/DeepGEMM/csrc/heuristics/common.hpp:7 'Unknown SM'", "deepgemm-gpu"),
+        ("Failed: CUDA runtime error csrc/jit/handle.hpp:7 '718'", "deepgemm-launch"),
+        ("DeepEP error: timeout (dispatch CPU)", "deepep-timeout"),
+        ("Failed to initialize the TMA descriptor 999", "cutlass-tma-descriptor"),
+        ("Error Internal", "cutlass-error-internal"),
+    ],
+)
+def test_libraries_of_kernels_are_named(explained: Explained, error: str, entry: str) -> None:
+    log = _checked("vllm/_custom_ops.py", "torch.ops._C.cutlass_scaled_mm(out, a, b)")
+
+    assert entry_of(explained(log.replace("AssertionError", f"RuntimeError: {error}"))) == entry
