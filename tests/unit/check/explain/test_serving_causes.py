@@ -275,3 +275,14 @@ def test_libraries_of_kernels_are_named(explained: Explained, error: str, entry:
     log = _checked("vllm/_custom_ops.py", "torch.ops._C.cutlass_scaled_mm(out, a, b)")
 
     assert entry_of(explained(log.replace("AssertionError", f"RuntimeError: {error}"))) == entry
+
+
+def test_exceptions_of_speculative_decoding_are_told_from_those_of_the_model(explained: Explained) -> None:
+    error = "RuntimeError: Sizes of tensors must match except in dimension 1. Expected size 7 but got size 77."
+    of_draft, of_model = (
+        _checked(f"sglang/srt/{file}", "self.tide = torch.cat(").replace("AssertionError", error)
+        for file in ("speculative/eagle_utils.py", "models/llama.py")
+    )
+
+    assert entry_of(explained(of_draft)) == "engine-speculative"
+    assert entry_of(explained(of_model)) != "engine-speculative"
