@@ -286,3 +286,14 @@ def test_exceptions_of_speculative_decoding_are_told_from_those_of_the_model(exp
 
     assert entry_of(explained(of_draft)) == "engine-speculative"
     assert entry_of(explained(of_model)) != "engine-speculative"
+
+
+@pytest.mark.parametrize(
+    ("file", "entry"),
+    [("vllm_ascend/distributed/mooncake_connector.py", "kv-connector-port"), ("moon.py", "port-taken")],
+)
+def test_port_of_a_kv_connector_is_told_from_other_ports(explained: Explained, file: str, entry: str) -> None:
+    log = _checked(file, "with zmq_ctx(zmq.ROUTER, path) as sock:")
+    error = "zmq.error.ZMQError: Address already in use (addr='tcp://192.0.2.7:30177')"
+
+    assert entry_of(explained(log.replace("AssertionError", error))) == entry
