@@ -297,3 +297,17 @@ def test_port_of_a_kv_connector_is_told_from_other_ports(explained: Explained, f
     error = "zmq.error.ZMQError: Address already in use (addr='tcp://192.0.2.7:30177')"
 
     assert entry_of(explained(log.replace("AssertionError", error))) == entry
+
+
+@pytest.mark.parametrize(
+    ("reason", "entry"),
+    [
+        ("operation not supported /x/src/turbomind/utils/allocator.h:7", "turbomind-virtual-gpu"),
+        ("invalid argument /x/src/turbomind/utils/memory_utils.cu:7", "turbomind-weights-of-other-tp"),
+        ("invalid device function /x/src/turbomind/kernels/moon.cu:7", "turbomind-gpu-old"),
+        ("out of memory /x/src/turbomind/utils/memory_utils.cu:7", "turbomind-memory"),
+        ("an illegal memory access was encountered /x/src/turbomind/models/moon.cu:7", "turbomind-kernel-failed"),
+    ],
+)
+def test_reason_of_cuda_and_its_place_tell_why_turbomind_failed(explained: Explained, reason: str, entry: str) -> None:
+    assert entry_of(explained(f"RuntimeError: [TM][ERROR] CUDA runtime error: {reason} \n")) == entry
