@@ -311,3 +311,44 @@ def test_port_of_a_kv_connector_is_told_from_other_ports(explained: Explained, f
 )
 def test_reason_of_cuda_and_its_place_tell_why_turbomind_failed(explained: Explained, reason: str, entry: str) -> None:
     assert entry_of(explained(f"RuntimeError: [TM][ERROR] CUDA runtime error: {reason} \n")) == entry
+
+
+_DIED = "RuntimeError: Engine core initialization failed. Failed core proc(s): {{'EngineCore_DP0': {}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_DIED.format(-9), "sigkill"),
+        (_DIED.format(-11), "sigsegv"),
+        (_DIED.format(-7), "sigbus"),
+        (_DIED.format(1), "engine-start"),
+        (
+            "RuntimeError: Rank 0 scheduler died during initialization (exit code: -9). If exit code is -9 (SIGKILL)\n",
+            "sigkill",
+        ),
+        (
+            "RuntimeError: Rank 3 scheduler died during initialization (exit code: -11). If exit code is -9\n",
+            "sigsegv",
+        ),
+        ("[2027-07-07 07:07:07] Rank 0 scheduler is dead.\n[2027-07-07 07:07:07] Exit code: -9\n", "sigkill"),
+        (
+            "ERROR 07-07 07:07:07 utils.py:7] Worker VllmWorkerProcess pid 77 died, exit code: -9\n",
+            "sigkill",
+        ),
+    ],
+)
+def test_exit_code_of_an_engines_process_tells_which_signal_ended_it(
+    explained: Explained, log: str, entry: str
+) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+@pytest.mark.parametrize(("held", "entry"), [("55.20", "kv-cache-other-process"), ("0.20", "kv-cache-no-blocks")])
+def test_memory_outside_of_torch_tells_another_process_on_the_card(explained: Explained, held: str, entry: str) -> None:
+    found = explained(
+        f"INFO worker.py:7] model weights take 14.99GiB; non_torch_memory takes {held}GiB; PyTorch activation peak\n"
+        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`\n"
+    )
+
+    assert entry_of(found) == entry
