@@ -304,7 +304,7 @@ def test_log_that_ends_well_is_healthy(explained: Explained, last: str) -> None:
             "slurmstepd: error: pyxis:     [ERROR] Command not found: moon-cli\n"
             "slurmstepd: error: pyxis:     [ERROR] /etc/enroot/hooks.d/98.sh exited with return code 1\n"
             "srun: error: moon2: task 1: Exited with exit code 1\n",
-            "enroot could not start the container of the step: [ERROR] Command not found: moon-cli",
+            "enroot on this node lacks the program moon-cli, which one of its hooks calls",
         ),
         (
             "srun: error: Task launch for StepId=96.0 failed on node moon2: No such process\n"

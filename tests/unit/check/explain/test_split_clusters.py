@@ -1,4 +1,4 @@
-"""What container runtimes, Kubernetes, HAMi and Ray say, with the same words and another cause."""
+"""What container runtimes, Kubernetes, HAMi, Slurm and downloads say, with the same words and another cause."""
 
 from __future__ import annotations
 
@@ -45,7 +45,31 @@ _MOUNT = 'MountVolume.SetUp failed for volume "moon" : mount failed: exit status
             "/sbin/mount.<type> helper program.\n",
             "nfs-helper-missing",
         ),
+        ("srun: error: timeout waiting for task launch, started 0 of 16 tasks\n", "slurm-launch-timeout"),
+        ("curl: (60) SSL certificate problem: unable to get local issuer certificate\n", "curl-certificate"),
+        (
+            "Error: HTTP status client error (404 Not Found) for url (https://moon.example/api/xet-read-token/7a)\n",
+            "hub-xet-through-mirror",
+        ),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/dev/shm/torch_77_7_0'\n", "shared-tensor-gone"),
     ],
 )
-def test_container_or_pod(explained: Explained, log: str, entry: str) -> None:
+def test_cluster(explained: Explained, log: str, entry: str) -> None:
     assert entry_of(explained(log)) == entry
+
+
+def test_rank_that_waits_for_an_address_of_a_proxy_names_it(explained: Explained) -> None:
+    line = (
+        "[W116 05:41:45.632092587 socket.cpp:929] [c10d] The server socket on [::ffff:198.18.0.1]:43195 has timed out, "
+    )
+
+    assert "198.18.0.1:43195" in explained(f"{line}will retry.\n" * 3).headline()
+
+
+def test_address_that_answers_in_the_end_is_harmless(explained: Explained) -> None:
+    line = (
+        "[W116 05:41:45.632092587 socket.cpp:929] [c10d] The server socket on [::ffff:10.0.0.7]:43195 has timed out, "
+    )
+    steps = "".join(f"step {step} loss {7 / step:.3f}\n" for step in range(1, 78))
+
+    assert explained(f"{line}will retry.\n{steps}").is_healthy
