@@ -33,7 +33,7 @@ _HANDLING = "\nDuring handling of the above exception, another exception occurre
         (
             f"{_NO_TORCH}\n"
             "ImportError: /x/tide.cpython-310.so: undefined symbol: _ZN3c105ErrorC2ENS_14SourceLocationESs\n",
-            "symbol-of-torch",
+            "extension-of-old-cxx-abi",
         ),
         ("OSError: /n/nnal/atb/latest/atb/lib/libtide.so: undefined symbol: _ZN3Mki4MoonEv\n", "symbol-within-atb"),
         ("OSError: /v/torch_npu/lib/libtide.so: undefined symbol: _ZN3Mki4MoonEv\n", "symbol-of-atb"),

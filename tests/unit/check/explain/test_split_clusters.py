@@ -45,6 +45,14 @@ _MOUNT = 'MountVolume.SetUp failed for volume "moon" : mount failed: exit status
             "/sbin/mount.<type> helper program.\n",
             "nfs-helper-missing",
         ),
+        (
+            'level=info msg="Error: error validating toolkit installation: exec: \\"nvidia-smi\\": executable file not '
+            'found in $PATH"\n',
+            "gpu-operator-toolkit",
+        ),
+        ("pdsh@moon: tide: rcmd: connect: Connection refused\n", "pdsh-rsh"),
+        ("torch.distributed.elastic.rendezvous.api.RendezvousClosedError\n", "rendezvous-closed"),
+        ("105 seconds elapsed: Waiting for GCS to be ready.\n", "kuberay-head-not-ready"),
         ("srun: error: timeout waiting for task launch, started 0 of 16 tasks\n", "slurm-launch-timeout"),
         ("curl: (60) SSL certificate problem: unable to get local issuer certificate\n", "curl-certificate"),
         (
@@ -73,3 +81,7 @@ def test_address_that_answers_in_the_end_is_harmless(explained: Explained) -> No
     steps = "".join(f"step {step} loss {7 / step:.3f}\n" for step in range(1, 78))
 
     assert explained(f"{line}will retry.\n{steps}").is_healthy
+
+
+def test_head_that_a_worker_waited_for_is_harmless(explained: Explained) -> None:
+    assert explained("105 seconds elapsed: Waiting for GCS to be ready.\nGCS is ready.\n").is_healthy

@@ -12,6 +12,7 @@ from ascendtune.check.explain.explain import Explanation
 Explained = Callable[..., Explanation]
 
 _TORCH = "ModuleNotFoundError: No module named 'torch'\n"
+_SYMBOL = "ImportError: /moon/tide_2_cuda.cpython-310.so: undefined symbol: _ZN3c105ErrorC2ENS_14SourceLocation{}\n"
 _UV = "  × Failed to download `moon==7.7`\n"
 _CONDA = "LibMambaUnsatisfiableError: Encountered problems while solving:\n  - {}\n"
 
@@ -20,6 +21,8 @@ _CONDA = "LibMambaUnsatisfiableError: Encountered problems while solving:\n  - {
     ("log", "entry"),
     [
         (_TORCH, "torch-missing"),
+        (_SYMBOL.format("ENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"), "extension-of-other-cxx-abi"),
+        (_SYMBOL.format("ESs"), "extension-of-old-cxx-abi"),
         (
             f"      {_TORCH}  × Getting requirements to build wheel did not run successfully.\n",
             "module-missing-in-build",
