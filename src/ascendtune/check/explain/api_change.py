@@ -46,6 +46,7 @@ _OF_CLASS = re.compile(
 )
 _MEANT = re.compile(r"\bDid you mean: '(?P<now>\w+)'\?")
 """The suggestion that Python 3.10 and later append to the message."""
+_INSTALLED = re.compile(r"-packages|/lib(?:64)?/python[\d.]+/\w+\.py$|/Lib/\w+\.py$")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _BASES = {
     "Config": ("PretrainedConfig",),
@@ -193,7 +194,7 @@ def _change_in(message: str) -> ApiChange | None:
 
 def _is_shadow(file: str, module: str) -> bool:
     """Whether something of one's own has the name of the package: a file beside the script, or an empty directory."""
-    is_file = PurePosixPath(posix(file)).name == f"{module}.py" and "-packages" not in file
+    is_file = PurePosixPath(posix(file)).name == f"{module}.py" and not _INSTALLED.search(posix(file))
     return is_file or file == "unknown location"
 
 
