@@ -13,6 +13,7 @@ from ascendtune.check.explain.first_cause import KILLED, MESSAGE_LINES, first_ca
 from ascendtune.check.explain.missing import Missing, awaited, is_one_of_several, waits_among
 from ascendtune.check.explain.parties import name_mismatch
 from ascendtune.check.explain.scan import Scan
+from ascendtune.check.explain.symbols import name_provider
 
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
 
@@ -136,6 +137,7 @@ def _meets(event: Event, facts: Facts, beside: dict[str, dict[str, str] | None])
         return False
     event.hit.names.update(named | told)
     name_mismatch(event.hit, event.message, facts)
+    name_provider(event.hit, event.text)
     return True
 
 
