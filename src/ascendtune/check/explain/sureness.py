@@ -16,6 +16,8 @@ from ascendtune.check.explain.own_words import explains_itself, fits_in_words_on
 
 _GUESS = re.compile(r"\b(?:usually|often|likely|probably|perhaps|maybe|may be|might|seems?|seldom)\b")
 """Words of an entry that says no more than what is the case most often."""
+_ALTERNATIVES = re.compile(r", or |: [^:]* or (?:its|the|an?|another|it|this|no|not|of|was|is|were|has|have|in|that) ")
+"""What broke, and two or more reasons for it in the same sentence."""
 
 
 def sureness_of(found: Diagnosis) -> str:
@@ -55,6 +57,6 @@ def _of_known_cause(found: Diagnosis, first: Event) -> str:
         return say("likely: no other line of the log says why it failed")
     if _GUESS.search(first.hit.entry.what):
         return say("likely: the most frequent cause of what broke")
-    if len(first.hit.entry.causes) > 1:
+    if len(first.hit.entry.causes) > 1 or _ALTERNATIVES.search(first.hit.entry.what):
         return say("certain what broke; why: one of several known causes")
     return say("certain")

@@ -56,7 +56,10 @@ def test_line_that_has_only_words_of_an_entry_is_likely(explained: Explained) ->
     known = explained("curl: (56) Recv failure: Connection reset by peer\n")
     other = explained("ERROR: IncompleteRead while the gardener carried seventeen lanterns uphill\n")
 
-    assert (entry_of(known), known.sureness) == ("curl-connection-cut", "certain")
+    assert (entry_of(known), known.sureness) == (
+        "curl-connection-cut",
+        "certain what broke; why: one of several known causes",
+    )
     assert entry_of(other) == "download-failed"
     assert other.sureness == "likely: the line has words of this kind of failure, and says more than they do"
 
@@ -181,3 +184,34 @@ def test_missing_program_is_explained_by_the_directory_that_slurm_could_not_ente
 
     assert entry_of(explanation) == "slurm-directory"
     assert entry_of(explained("python: can't open file '/x/train.py': [Errno 2] No such file\n")) == "script-not-found"
+
+
+@pytest.mark.parametrize(
+    ("line", "sureness"),
+    [
+        ("make: *** No rule to make target 'tide'.  Stop.\n", "certain what broke; why: one of several known causes"),
+        ("ValueError: Please specify the ZeRO optimization config in the DeepSpeed config.\n", "certain"),
+    ],
+)
+def test_sentence_that_names_several_reasons_is_not_certain_of_one(
+    explained: Explained, line: str, sureness: str
+) -> None:
+    assert explained(line).sureness == sureness
+
+
+def test_one_of_several_tasks_that_failed_is_the_cause_of_the_group(explained: Explained) -> None:
+    # https://docs.python.org/3/library/exceptions.html#exception-groups
+    log = (
+        "  + Exception Group Traceback (most recent call last):\n"
+        '  |   File "/moon/serve.py", line 9, in <module>\n'
+        "  |     asyncio.run(main())\n"
+        "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)\n"
+        "  +-+---------------- 1 ----------------\n"
+        "    | Traceback (most recent call last):\n"
+        '    |   File "/moon/serve.py", line 3, in rise\n'
+        '    |     raise ValueError("the tide of May is 7")\n'
+        "    | ValueError: the tide of May is 7\n"
+        "    +------------------------------------\n"
+    )
+
+    assert "the tide of May is 7" in explained(log).headline()
