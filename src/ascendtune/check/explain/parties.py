@@ -155,6 +155,8 @@ def _mismatch(importer: str, owner: str, message: str, pair: tuple[str, str] | N
         return say("{older} is older than {newer}", older=pair[0], newer=pair[1])
     if importer and owner:
         return say("the two are of releases that do not fit each other")
+    if "cannot import name" in message:
+        return say("another release of it is installed than was meant, or another copy of it is found first")
     if "argument" not in message:
         return ""
     if importer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from ascendtune.check.explain.knowledge import EXPRESSION, IMPORTER, OWNER, RAISED, TABLE, raised_entries
+from ascendtune.check.explain.knowledge import EXPRESSION, FIX, IMPORTER, OWNER, RAISED, TABLE, raised_entries
 from ascendtune.check.explain.matcher import Hit, Matcher, rank
 from ascendtune.check.explain.origin import names_of
 from ascendtune.check.explain.parties import library_of
@@ -53,6 +53,10 @@ def name_parties(hit: Hit, trace: Trace) -> None:
     """Add to the names of `hit` what the frames tell: who asked, for what, and of which library."""
     importer = trace.importer_of(hit.names.get("package", "") if hit.entry.is_of_api else "")
     named = hit.names.get("function") or hit.names.get("object", "")
+    library = hit.names.get("module", "").partition(".")[0]
+    if library and f"{{{FIX}}}" in hit.entry.remedies:
+        importer = trace.importer_of(library)
+        hit.names.setdefault(OWNER, library)
     is_of_two = f"{{{OWNER}}}" in hit.entry.what
     owner = library_of(named, importer, trace.files, trace.code) if named and is_of_two else ""
     is_innermost = bool(importer) and f"/{importer}/" in trace.files[-1]

@@ -229,3 +229,14 @@ def test_transformers_5_in_the_log_confirms_that_model_code_is_of_the_time_of_4(
 
     assert "transformers 5.2.0, which is installed: it was written for transformers 4" in explanation.headline()
     assert "pip install 'transformers<5'" in explanation.remedies()[0]
+
+
+def test_import_between_two_packages_names_both(explained: Explained) -> None:
+    error = "ImportError: cannot import name 'tide_of_moon' from 'vllm.utils' (/w/vllm/vllm/utils/__init__.py)"
+    of_package = explained(written_trace(error, _VLLM_ASCEND))
+    own = explained(written_trace(error, ("/me/tide.py", "from vllm.utils import tide_of_moon")))
+
+    assert "(by vllm_ascend): the two are of releases that do not fit each other" in of_package.headline()
+    assert "pip install vllm==VERSION vllm_ascend==VERSION" in of_package.remedies()[0]
+    assert "another copy of it is found first" in own.headline()
+    assert "pip install 'vllm==VERSION'" in own.remedies()[0]
