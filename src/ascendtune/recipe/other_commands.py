@@ -121,6 +121,10 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
         asked["method.preference.loss"] = loss
     has_dropout = stage not in ("preference", "reward") or "disable_dropout" in switched_off
     _settle(asked, tool, stage, is_adapted=is_adapted, has_dropout=has_dropout)
+    if unlimited := [name for name in ("max_length", "max_seq_length") if name in values and name not in given]:
+        # null there: no row is cut, whatever the tool's default is.
+        asked.pop("data.max_length", None)
+        left_out += unlimited
     if isinstance(directory := given.get("output_dir"), str):
         asked["run_dir"] = directory
     changes = [f"{key}={asked[key]}" for key in sorted(asked, key=lambda key: SECTIONS.index(key.partition(".")[0]))]

@@ -117,6 +117,7 @@ _SWIFT = {"model": "m", "dataset": "d"}
          "dropout=0.1", "dropout=0 "),
         (_AXOLOTL | {"adapter": "lora", "rl": "dpo", "lora_dropout": 0.1}, "method.lora.dropout=0 ", "dropout=0.1"),
         (_TRL | {"use_peft": True}, "method.lora.dropout=0.05", "left"),
+        (_TRL | {"max_length": None}, "left out: max_length", "data.max_length"),
         (_TRL | {"max_length": 64}, "data.max_length=64", "on_long_row"),
         (_AXOLOTL | {"excess_length_strategy": "truncate"}, "data.on_long_row=truncate", "left"),
         (_SWIFT | {"truncation_strategy": "right"}, "data.on_long_row=truncate", "drop "),
