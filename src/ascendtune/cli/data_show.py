@@ -223,7 +223,8 @@ def _sequence_lines(sequence: Sequence, most: int, with_tokens: bool) -> Iterato
 
 def _summary(sequence: Sequence, most: int) -> str:
     length, trained = len(sequence.token_ids), sum(sequence.trained[:most])
-    cut = f"; cut at max_length {most:,}, {length - most:,} tokens lost" if length > most else ""
+    lost = sum(each.tokens for each in sequence.segments if each.is_cut)
+    cut = f"; cut at max_length {most:,}, {lost:,} tokens lost" if lost else ""
     return f"{length:,} tokens{' or more' if sequence.is_beginning else ''}, {trained:,} trained on{cut}"
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from ascendtune.data.conversation import BadRow, Conversation, Pair, RawRow, Single, Text
 from ascendtune.data.load import converted_rows
+from ascendtune.data.shards import TOO_LONG
 from ascendtune.data.spans import Refused
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
 from ascendtune.data.template import ChatTemplate
@@ -121,8 +122,10 @@ class Inspection:
                 sequences = self._sequences(made)
         except Refused as refusal:
             problem = f"the chat template refuses it: {refusal.reason}"
+        most, truncates = self.section.max_length, self.section.on_long_row == "truncate"
         for each in sequences:
-            most = self.section.max_length
+            if problem is None and len(each.token_ids) > most and not truncates:
+                problem = f"{TOO_LONG}, with data.on_long_row: {self.section.on_long_row}"
             # No position predicts the first token.
             if problem is None and self.task != "text" and not any(each.trained[1:most]):
                 problem = "no answer left within max_length" if any(each.trained) else "no token to train on"
@@ -186,10 +189,11 @@ class Inspection:
         places: begin and end of each token in characters; tokens that are the bytes of one character share them.
         """
         segments: list[Segment] = []
-        most = self.section.max_length
+        # Without a cut the whole row is left out.
+        most = self.section.max_length if self.section.on_long_row == "truncate" else sys.maxsize
         begin = 0
         for at in range(1, len(ids) + 1):
-            if at == len(ids) or trained[at] != trained[begin] or at == most:
+            if at in (len(ids), most) or (at < most and trained[at] != trained[begin]):
                 shown = (texts[each] for each in range(begin, at) if each == 0 or places[each] != places[each - 1])
                 segments.append(Segment("".join(shown), at - begin, trained[begin], begin >= most))
                 begin = at

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,29 @@ def test_rows_that_cannot_be_trained_on_say_why(tiny_model: Path, tmp_path: Path
         "no answer left within max_length",
     ]
     assert inspection.rows(4, 1) == []
+
+
+@pytest.mark.parametrize("choice", ["drop", "fail"])
+@pytest.mark.parametrize("task", ["conversations", "pairs", "text"])
+def test_a_long_row_that_is_not_cut_is_left_out_whole(
+    task: Task, choice: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    inspection = _inspection(tmp_path / "rows.jsonl", ROWS[task], task, tiny_model, max_length=20)
+    assert any(segment.is_cut for row in inspection.rows(1, 9) for each in row.sequences for segment in each.segments)
+    section = inspection.section.model_copy(update={"on_long_row": choice})
+    rows = replace(inspection, section=section).rows(1, 9)
+    is_long = [any(len(each.token_ids) > 20 for each in row.sequences) for row in rows]
+    assert any(is_long)
+    assert [row.problem == f"longer than max_length, with data.on_long_row: {choice}" for row in rows] == is_long
+    assert not any(segment.is_cut for row in rows for each in row.sequences for segment in each.segments)
+
+
+def test_what_is_cut_is_one_segment_however_many_answers_it_holds(tiny_model: Path, tmp_path: Path) -> None:
+    turns = [{"role": role, "content": f"{role} says"} for role in ("user", "assistant") * 6]
+    inspection = _inspection(tmp_path / "rows.jsonl", [{"messages": turns}], "conversations", tiny_model)
+    [row] = inspection.rows(1, 1)
+    assert [segment.is_cut for segment in row.sequences[0].segments].count(True) == 1
+    assert sum(segment.tokens for segment in row.sequences[0].segments) == len(row.sequences[0].token_ids)
 
 
 def test_duplicates_and_writing_systems_are_counted(tiny_model: Path, tmp_path: Path) -> None:
