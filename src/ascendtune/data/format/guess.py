@@ -303,6 +303,9 @@ def _ending(text: str) -> str | None:
 def _two_answers(prose: Sequence[_Column]) -> tuple[_Column | None, _Column | None]:
     good = [column for column in prose if column.is_named("chosen")]
     bad = [column for column in prose if column.is_named("rejected")]
+    if bad and not good:
+        # ms-swift's rejected_response stands beside response.
+        good = [each for each in prose if each.is_named("answer") and each.words < bad[0].words]
     return (good[0] if good else None), (bad[0] if bad else None)
 
 

@@ -25,12 +25,23 @@ _ROLES = {
     "system": "system",
     "developer": "system",
     "user": "user",
+    "human": "user",
     "assistant": "assistant",
     "model": "assistant",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "ai": "assistant",
     "tool": "tool",
     "function": "tool",
     "tool_response": "tool",
+    "observation": "tool",
+    "function_response": "tool",
 }
+"""OpenAI's names, and those of Gemini, LangChain, ms-swift and ShareGPT."""
+
+_CONTENTS = ("content", "value", "parts")
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """Names of a turn's thoughts, as transformers reads them: `thinking` is gpt-oss's, `reasoning` that of vLLM."""
@@ -92,11 +103,15 @@ def _with_calls_in_turns(turns: list[Any]) -> list[Any]:
 def _message_of(turn: Any, number: int) -> Message | BadRow:
     if not isinstance(turn, dict):
         return BadRow("unreadable turn", f"turn {number} is {kind_of(turn)}, not an object with role and content")
-    role = _ROLES.get(turn["role"]) if isinstance(turn.get("role"), str) else None
+    # ShareGPT has from and value in place of role and content, Gemini parts in place of content.
+    named = [turn[key] for key in ("role", "from") if turn.get(key) is not None] or [None]
+    role = next((_ROLES[each.lower()] for each in named if isinstance(each, str) and each.lower() in _ROLES), None)
     if role is None:
-        return BadRow("unknown role", f"turn {number} has the role {turn.get('role')!r}; known: {', '.join(_ROLES)}")
-    # Gemini has parts in place of a content.
-    content = _content_of(text_of_parts(turn.get("content", turn.get("parts"))), number)
+        return BadRow("unknown role", f"turn {number} has the role {named[0]!r}; known: {', '.join(_ROLES)}")
+    if role in ("system", "user") and turn.keys().isdisjoint(_CONTENTS):
+        return BadRow("no content", f"turn {number} has no content; it has {', '.join(map(str, turn))}")
+    said = next((turn[key] for key in _CONTENTS if turn.get(key) is not None), None)
+    content = _content_of(text_of_parts(said), number)
     if isinstance(content, BadRow):
         return content
     message: Message = {"role": role, "content": content}

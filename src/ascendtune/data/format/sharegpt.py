@@ -13,21 +13,6 @@ from ascendtune.data.json_rows import kind_of
 GIVES = ("conversations",)
 WORDS = ("conversations", "tools", "system")
 
-_ROLES = {
-    "system": "system",
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bing": "assistant",
-    "bard": "assistant",
-    "model": "assistant",
-    "assistant": "assistant",
-    "observation": "tool",
-    "tool": "tool",
-    "function_response": "tool",
-}
-
 _XTUNER = {"system", "input", "output", "output_with_loss"}
 
 
@@ -36,16 +21,11 @@ def matches(columns: Collection[str]) -> bool:
 
 
 def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
-    """Turns are put into OpenAI's words and read as such; turns that are already in them stay."""
+    """Calls are put into OpenAI's words; else its words and ShareGPT's are read alike."""
     turns = listed(row.get("conversations"))
     if not isinstance(turns, list):
         return BadRow("no messages", f"a list of turns is needed, this is {kind_of(turns)}")
-    translated = []
-    for number, turn in enumerate(_single_turns(turns), 1):
-        message = _translated(turn, number)
-        if isinstance(message, BadRow):
-            return message
-        translated.append(message)
+    translated = [_with_calls(turn) for turn in _single_turns(turns)]
     return messages.convert({"messages": translated, "tools": row.get("tools"), "system": row.get("system")})
 
 
@@ -79,16 +59,9 @@ def _split_thought(value: Any) -> tuple[str, Any]:
     return f"{thought}{end}\n", calls
 
 
-def _translated(turn: Any, number: int) -> Any:
-    if not isinstance(turn, dict) or "from" not in turn:
+def _with_calls(turn: Any) -> Any:
+    if not isinstance(turn, dict) or turn.get("from") != "function_call":
         return turn
-    speaker, value = turn["from"], turn.get("value")
+    thought, calls = _split_thought(turn.get("value"))
     rest = {key: kept for key, kept in turn.items() if key not in ("from", "value")}
-    if speaker == "function_call":
-        thought, calls = _split_thought(value)
-        return {**rest, "role": "assistant", "content": thought, "tool_calls": calls if listed(calls) else [None]}
-    role = _ROLES.get(speaker.lower()) if isinstance(speaker, str) else None
-    if role is None:
-        known = ", ".join([*_ROLES, "function_call"])
-        return BadRow("unknown role", f"turn {number} is from {speaker!r}; known: {known}")
-    return {**rest, "role": role, "content": value}
+    return {**rest, "role": "assistant", "content": thought, "tool_calls": calls if listed(calls) else [None]}

@@ -43,6 +43,11 @@ CERTAIN: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
         "preference",
         {"prompt": "question", "chosen": "good", "rejected": "bad"},
     ),
+    "ms-swift's rejected response": (
+        {"query": "What is {}?", "response": "It is {}.", "rejected_response": "No idea {}"},
+        "preference",
+        {"prompt": "query", "chosen": "response", "rejected": "rejected_response"},
+    ),
     "a label": (
         {"query": "What is {}?", "reply": "It is {}.", "liked": True},
         "unpaired",

@@ -89,6 +89,20 @@ def test_tool_call_turns_follow_an_answer_whose_calls_a_table_writes_as_none(emp
     assert [len(message.get("tool_calls", [])) for message in made.messages] == [0, 1, 0, 0]
 
 
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}],
+        [{"role": "human", "value": "q"}, {"role": "Assistant", "value": "a"}],
+        [{"role": "User", "content": "q", "value": None}, {"role": "persona", "from": "gpt", "content": "a"}],
+    ],
+)
+def test_turns_may_be_in_sharegpts_words(turns: list[dict[str, Any]]) -> None:
+    made = convert({"messages": turns})
+    assert isinstance(made, Conversation)
+    assert made.messages == [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+
+
 @pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning"])
 def test_thoughts_have_the_names_that_transformers_reads(key: str) -> None:
     others = {"thinking": None, "reasoning": "" if key == "reasoning_content" else None}
@@ -167,6 +181,7 @@ def _assistant(**keys: Any) -> list[Any]:
         (_assistant(content=None), "no answer", "turn 2 (assistant) is empty"),
         ([{"role": "user", "content": " "}, _ANSWER], "no question", "turn 1 (user) is empty"),
         ([{"role": "bot", "content": "x"}], "unknown role", "'bot'"),
+        ([{"role": "user", "text": "x"}], "no content", "it has role, text"),
         ([{"role": ["user"], "content": "x"}], "unknown role", "['user']"),
         ([{"content": "x"}], "unknown role", "None"),
         (["x"], "unreadable turn", "turn 1 is text"),

@@ -89,7 +89,7 @@ def test_bad_sharegpt_row_is_named_with_its_reason(turns: Any, reason: str) -> N
 
 def test_turn_of_an_unknown_speaker_is_counted_from_one() -> None:
     made = convert({"conversations": _turns(("human", "q"), ("narrator", "a"))})
-    assert isinstance(made, BadRow) and made.detail.startswith("turn 2 is from 'narrator'")
+    assert isinstance(made, BadRow) and made.detail.startswith("turn 2 has the role 'narrator'")
 
 
 def test_a_question_and_its_answer_in_one_turn_are_two() -> None:
