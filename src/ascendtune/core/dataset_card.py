@@ -38,7 +38,7 @@ def choose_files(directory: Path, subset: str | None, split: str | None) -> Chos
     """The files of a subset, by default of the one that the card calls the default, or its first one.
 
     Args:
-        subset, split: names; a split that is not given is `train`, or the first that begins so, or all.
+        subset, split: names; a split that is not given is `train`, or the first with this word in its name, or all.
 
     Returns:
         None where the card does not name the files of this subset and split.
@@ -47,7 +47,7 @@ def choose_files(directory: Path, subset: str | None, split: str | None) -> Chos
     name = subset or next(iter(subsets), None)
     splits = subsets.get(name or "", {})
     if split is None:
-        split = next((each for each in ("train", *splits) if each in splits and each.startswith("train")), None)
+        split = next((each for each in ("train", *splits) if each in splits and "train" in each), None)
         patterns = splits[split] if split else tuple(each for found in splits.values() for each in found)
     else:
         patterns = splits.get(split, ())
@@ -60,7 +60,7 @@ def _header_of(card: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        with card.open(encoding="utf-8", errors="replace") as file:
+        with card.open(encoding="utf-8-sig", errors="replace") as file:
             text = file.read(_LARGEST_HEADER)
     except OSError:
         return {}

@@ -553,6 +553,8 @@ def test_the_card_of_a_data_set_says_which_files_a_subset_has(
          ["a.jsonl"]),
         ("configs:\n- data_files:\n  - {split: train_a, path: a.jsonl}\n  - {split: train_b, path: b.jsonl}",
          ["a.jsonl"]),
+        ("configs:\n- data_files:\n  - {split: test, path: a.jsonl}\n  - {split: auxiliary_train, path: b.jsonl}",
+         ["b.jsonl"]),
         ("configs:\n- data_files:\n  - {split: x, path: a.jsonl}\n  - {split: y, path: b.jsonl}",
          ["a.jsonl", "b.jsonl"]),
         ("configs:\n- data_files: {train: ./a.jsonl, test: b.jsonl}", ["a.jsonl"]),
