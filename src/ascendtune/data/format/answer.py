@@ -8,6 +8,7 @@ from typing import Any
 
 from ascendtune.data.conversation import BadRow, Conversation
 from ascendtune.data.format import alpaca, sharegpt
+from ascendtune.data.format.messages import role_of
 from ascendtune.data.format.turns import is_text, listed, not_text
 
 PROMPT_WORDS = ("prompt", "instruction", "input", "history", "conversations", "messages", "system", "tools")
@@ -43,7 +44,7 @@ def answered(row: Mapping[str, Any], name: str) -> Conversation | BadRow:
     question = _turns_that_ask(asked) or _turns(asked, "human", "prompt")
     if isinstance(question, BadRow):
         return question
-    if isinstance(answer, list) and _speaker(answer[0]) not in (None, "assistant", "gpt", "function_call"):
+    if isinstance(answer, list) and role_of(answer[0]) not in (None, "assistant"):
         if not _repeats(answer, question):
             return BadRow("prompts that differ", f"{name} is a whole conversation, but not about this prompt")
         return conversation(row, answer)
@@ -108,10 +109,6 @@ def _repeats(turns: list[Any], question: list[Any]) -> bool:
     """Whether a conversation holds the question. It may be in other words, and with a system message before it."""
     said = [_content(turn) for turn in turns]
     return all(_content(turn) in said for turn in question)
-
-
-def _speaker(turn: Any) -> Any:
-    return turn.get("role", turn.get("from")) if isinstance(turn, dict) else None
 
 
 def _content(turn: Any) -> Any:

@@ -85,6 +85,12 @@ def messages_of(value: Any) -> list[Message] | BadRow:
     return messages
 
 
+def role_of(turn: Any) -> str | None:
+    """The role that a turn names, in OpenAI's words; None where it names no known one."""
+    named = [turn.get(key) for key in ("role", "from")] if isinstance(turn, dict) else []
+    return next((_ROLES[each.lower()] for each in named if isinstance(each, str) and each.lower() in _ROLES), None)
+
+
 def _with_calls_in_turns(turns: list[Any]) -> list[Any]:
     """The turns; ms-swift's turns `tool_call`, each a call as JSON text, are calls of the assistant's turn before."""
     found: list[Any] = []
@@ -104,10 +110,10 @@ def _message_of(turn: Any, number: int) -> Message | BadRow:
     if not isinstance(turn, dict):
         return BadRow("unreadable turn", f"turn {number} is {kind_of(turn)}, not an object with role and content")
     # ShareGPT has from and value in place of role and content, Gemini parts in place of content.
-    named = [turn[key] for key in ("role", "from") if turn.get(key) is not None] or [None]
-    role = next((_ROLES[each.lower()] for each in named if isinstance(each, str) and each.lower() in _ROLES), None)
+    role = role_of(turn)
     if role is None:
-        return BadRow("unknown role", f"turn {number} has the role {named[0]!r}; known: {', '.join(_ROLES)}")
+        named = turn.get("role", turn.get("from"))
+        return BadRow("unknown role", f"turn {number} has the role {named!r}; known: {', '.join(_ROLES)}")
     if role in ("system", "user") and turn.keys().isdisjoint(_CONTENTS):
         return BadRow("no content", f"turn {number} has no content; it has {', '.join(map(str, turn))}")
     said = next((turn[key] for key in _CONTENTS if turn.get(key) is not None), None)

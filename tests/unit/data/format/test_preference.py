@@ -86,6 +86,11 @@ ROWS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
          "rejected": [*SPOKEN, {"from": "gpt", "value": "poor"}]},
         [*EARLIER, USER],
     ),
+    "answers as turns in other words": (
+        {"prompt": "q", "chosen": [{"from": "GPT", "value": "good"}],
+         "rejected": [{"role": "model", "content": "poor"}]},
+        [USER],
+    ),
     "whole conversations that repeat the prompt": (
         {"prompt": "q", "chosen": [USER, GOOD], "rejected": [USER, POOR], "messages": [USER, GOOD]}, [USER],
     ),
