@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ascendtune.data.format.scored import is_scored
 from ascendtune.data.format.turns import is_text, listed
+from ascendtune.data.format.unpaired import TRUTHS
 from ascendtune.data.spec import Task
 
 Role = Literal["question", "answer", "chosen", "rejected", "label", "system", "context", "text"]
@@ -149,7 +150,7 @@ def _is_prose(text: str) -> bool:
 
 
 def _is_truth(value: Any) -> bool:
-    return isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in ("true", "false"))
+    return isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in TRUTHS)
 
 
 def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:

@@ -15,7 +15,9 @@ GIVES = ("singles",)
 WORDS = ("completion", "label", "output", "kto_tag", *PROMPT_WORDS)
 
 _BODIES = ({"prompt", "completion"}, {"messages"}, {"conversations"}, {"instruction", "output"})
-_TRUTHS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
+TRUTHS = {"true": True, "false": False, "good": True, "bad": False, "desirable": True, "undesirable": False}
+"""Words for a good and a bad answer, in lower case."""
+_NUMBERS = {"1": True, "0": False, "-1": False, "1.0": True, "0.0": False, "-1.0": False}
 
 
 def matches(columns: Collection[str]) -> bool:
@@ -25,13 +27,15 @@ def matches(columns: Collection[str]) -> bool:
 def are_marked(rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the labels say good or bad, as data for this format do, and not something else.
 
-    0 and 1 may be any two classes; beside TRL's columns, prompt and completion, they are good and bad.
+    0 and 1 may be any two classes; as `kto_tag`, or beside TRL's prompt and completion, they are good and bad.
     """
     labels = [label for row in rows if (label := _label_of(row)) is not None]
     if any(str(label).strip().lower() in ("true", "false") for label in labels):
         return True
-    are_truths = bool(labels) and all(isinstance(_truth(label), bool) for label in labels)
-    return are_truths and all({"prompt", "completion"} <= row.keys() for row in rows)
+    if not labels or not all(isinstance(_truth(label), bool) for label in labels):
+        return False
+    are_words = str(labels[0]).strip().lower() in TRUTHS
+    return are_words or all("kto_tag" in row or {"prompt", "completion"} <= row.keys() for row in rows)
 
 
 def convert(row: Mapping[str, Any]) -> Single | BadRow:
@@ -55,7 +59,8 @@ def convert(row: Mapping[str, Any]) -> Single | BadRow:
 
 def _truth(label: Any) -> Any:
     """The truth that a text or number says: CSV holds only text. Other labels stay."""
-    return _TRUTHS.get(str(label).strip().lower(), label) if isinstance(label, str | int | float) else label
+    known = (TRUTHS | _NUMBERS).get(str(label).strip().lower()) if isinstance(label, str | int | float) else None
+    return label if known is None else known
 
 
 def _label_of(row: Mapping[str, Any]) -> Any:

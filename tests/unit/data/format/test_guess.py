@@ -48,6 +48,11 @@ CERTAIN: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
         "preference",
         {"prompt": "query", "chosen": "response", "rejected": "rejected_response"},
     ),
+    "feedback in words": (
+        {"question": "What is {}?", "answer": "It is {}.", "feedback": "Bad"},
+        "unpaired",
+        {"prompt": "question", "completion": "answer", "label": "feedback"},
+    ),
     "a label": (
         {"query": "What is {}?", "reply": "It is {}.", "liked": True},
         "unpaired",

@@ -32,7 +32,9 @@ def test_every_form_is_the_same_answer(name: str) -> None:
     assert convert(row) == Single(Conversation([*prompt, ANSWER]), desirable=True)
 
 
-@pytest.mark.parametrize(("good", "bad"), [(True, False), (1, 0), ("1", "0"), (1.0, 0.0), ("True", "False")])
+@pytest.mark.parametrize(
+    ("good", "bad"), [(True, False), (1, 0), ("1", "0"), (1.0, 0.0), ("True", "False"), ("Good", "bad"), (1, -1)]
+)
 def test_label_says_whether_the_answer_is_desirable(good: Any, bad: Any) -> None:
     row = {"prompt": "q", "completion": "a"}
     for label in (good, bad):
@@ -43,6 +45,9 @@ def test_label_says_whether_the_answer_is_desirable(good: Any, bad: Any) -> None
 def test_zero_and_one_beside_other_columns_may_be_classes() -> None:
     rows = [{"instruction": "which?", "output": "positive", "label": label} for label in (0, 1)]
     assert not are_marked(rows)
+    assert are_marked([{**row, "kto_tag": row["label"], "label": None} for row in rows])
+    assert are_marked([{**row, "label": ("bad", "good")[row["label"]]} for row in rows])
+    assert not are_marked([{**row, "label": ("bad", "fair")[row["label"]]} for row in rows])
     assert are_marked([{**row, "label": bool(row["label"])} for row in rows])
     assert not are_marked([{"prompt": "q", "completion": "a", "label": label} for label in (0, 1, 2)])
 
@@ -52,7 +57,7 @@ def test_zero_and_one_beside_other_columns_may_be_classes() -> None:
     [
         ({"label": None}, "label is not true or false"),
         ({"label": 2}, "label is not true or false"),
-        ({"label": "good"}, "label is not true or false"),
+        ({"label": "fair"}, "label is not true or false"),
         ({"completion": None}, "no answer"),
         ({"completion": " "}, "no answer"),
         ({"prompt": None}, "no question"),
