@@ -28,8 +28,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
+from torch.torch_version import TorchVersion
 
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.machine.peers import require_own_peers
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.recipe import Recipe
@@ -40,6 +41,9 @@ from ascendtune.train.strategy.base import COMFORTABLE, TIMEOUT, GroupStrategy, 
 from ascendtune.train.strategy.expert_use import ExpertUses
 from ascendtune.train.tuner.freeze import decoder_blocks
 from ascendtune.train.tuner.mixtures import find_mixtures, listed_experts
+
+_FROZEN_TYPES_MAY_DIFFER = TorchVersion(torch.__version__) >= "2.8"
+"""Older versions want one type of all weights that are gathered together, of those without gradients as well."""
 
 
 class FsdpStrategy(GroupStrategy):
@@ -55,12 +59,29 @@ class FsdpStrategy(GroupStrategy):
 
     def __init__(self, device: Device, recipe: Recipe, reason: str = "as asked") -> None:
         super().__init__(device, recipe, reason)
+        self._require_means()
         self.updates_on_device = not recipe.parallel.fsdp.offload
         nodes = self.gather(node_rank())
         self.shards = recipe.parallel.fsdp.shards(ranks=self.world_size, nodes=len(set(nodes)))
         require_copies_on_nodes(nodes, self.shards)
         if self.shards < self.world_size:
             self.reason += f"; {self.world_size // self.shards} copies of the model, each divided among {self.shards}"
+
+    def _require_means(self) -> None:
+        """Raise where ranks would get the sum of gradients for their mean, as from the Gloo of torch 2.6 to 2.8."""
+        device = self.device.torch_device
+        mean = torch.empty(1, device=device)
+        # torch 2.13 has a new name for it, and warns of the old one.
+        reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+        reduce_scatter(mean, torch.ones(self.world_size, device=device), op=dist.ReduceOp.AVG)
+        # torch 2.6 asks streams for it, and those of its CPU do not have it.
+        records_events = hasattr(torch.get_device_module(device).Stream, "record_event")
+        if float(mean) != 1 or not records_events:
+            raise MachineError(
+                f"torch {torch.__version__} cannot train with fsdp on {self.device.kind}",
+                code="package-too-old",
+                remedy="install torch 2.11 or newer, or set parallel.strategy: ddp",
+            )
 
     def shard(
         self, root: RootModule, precision: Precision, fill: Callable[[nn.Module], None] = nothing_deferred
@@ -363,7 +384,11 @@ def _gather(owners: Sequence[Any], _block: nn.Module, _arguments: Any) -> None:
 def _unify_dtypes(group: nn.Module, without: Iterable[nn.Module]) -> None:
     """Widen trained weights of `group` to one type: FSDP sums their gradients as one tensor. Frozen ones stay."""
     elsewhere = {parameter for module in without for parameter in module.parameters()}
-    trained = [each for each in group.parameters() if each.requires_grad and each not in elsewhere]
-    if len({each.dtype for each in trained}) > 1:
-        for each in trained:
+    together = [
+        each
+        for each in group.parameters()
+        if (each.requires_grad or not _FROZEN_TYPES_MAY_DIFFER) and each not in elsewhere
+    ]
+    if len({each.dtype for each in together}) > 1:
+        for each in together:
             each.data = each.data.float()

@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.recipe.parallel import FsdpSection
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.precision import Precision
+from ascendtune.train.strategy import fsdp
 from ascendtune.train.strategy.base import RootModule
 from ascendtune.train.strategy.fsdp import FsdpStrategy, blocks_of, reduces_once, require_copies_on_nodes
 
@@ -193,3 +194,34 @@ def test_embedding_with_a_norm_has_its_gradients() -> None:
         root(divided, ids).backward()
         for one, other in zip(alone.parameters(), divided.parameters(), strict=True):
             torch.testing.assert_close(strategy.full_gradient(other), one.grad)
+
+
+def test_torch_whose_gloo_sums_in_place_of_a_mean_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of 2.6 to 2.8 does, without a word: gradients would be as many times too large as there are ranks."""
+    name = "reduce_scatter_single" if hasattr(fsdp.dist, "reduce_scatter_single") else "reduce_scatter_tensor"
+    monkeypatch.setattr(fsdp.dist, name, lambda mean, ones, op: mean.copy_(2 * ones))
+    with pytest.raises(MachineError) as caught:
+        FsdpStrategy(CpuDevice(), recipe())
+    fsdp.dist.destroy_process_group()
+    assert caught.value.code == "package-too-old" and "ddp" in caught.value.remedy
+
+
+class Adapted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(4, 4, dtype=torch.bfloat16).requires_grad_(False)
+        self.adapter = nn.Linear(4, 4)
+
+
+@pytest.mark.parametrize(
+    ("may_differ", "base"), [(True, torch.bfloat16), (False, torch.float32)], ids=["torch 2.8", "torch 2.6"]
+)
+def test_frozen_weights_are_widened_for_a_torch_that_wants_one_type(
+    monkeypatch: pytest.MonkeyPatch, *, may_differ: bool, base: torch.dtype
+) -> None:
+    monkeypatch.setattr(fsdp, "_FROZEN_TYPES_MAY_DIFFER", may_differ)
+    model = nn.Sequential(nn.ModuleList([Adapted(), Adapted()]))
+    with closing(FsdpStrategy(CpuDevice(), recipe())) as strategy:
+        strategy.shard(RootModule(model), Precision("bf16", "bf16", "as asked", "cpu"))
+    types = {name.split(".")[2]: each.dtype for name, each in model.named_parameters()}
+    assert types == {"base": base, "adapter": torch.float32}
