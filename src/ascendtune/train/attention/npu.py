@@ -2,7 +2,8 @@
 
 Parameters as in the torch_npu documentation of npu_fusion_attention: `input_layout="TND"` takes (tokens, heads,
 head_dim) with cumulative lengths that leave out the leading 0; `sparse_mode=3` is causal from the lower right with a
-compressed 2048×2048 mask, `sparse_mode=4` adds a band of `pre_tockens` (the vendor's spelling) to the left.
+compressed 2048×2048 mask, `sparse_mode=4` adds a band of `pre_tockens` (the vendor's spelling) to the left. One call
+takes 1024 documents and a million tokens at most.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from torch import nn
 
 from ascendtune.train.attention.interface import refuse_unsupported
 from ascendtune.train.precision import in_autocast_type
+
+_MOST_DOCUMENTS, _MOST_TOKENS = 1024, 1_000_000
 
 
 def npu_fusion_attention(
@@ -42,22 +45,46 @@ def npu_fusion_attention(
     ends = list(cu_seqlens[1:]) if cu_seqlens else [tokens * (row + 1) for row in range(batch)]
     q, k, v = (tensor.transpose(1, 2).flatten(0, 1) for tensor in in_autocast_type(query, key, value))
     windowed = sliding_window is not None
-    output = torch_npu.npu_fusion_attention(
-        q,
-        k,
-        v,
-        heads,
-        input_layout="TND",
-        scale=head_dim**-0.5 if scaling is None else scaling,
-        keep_prob=1.0 - (dropout if module.training else 0.0),
-        atten_mask=_compressed_causal_mask(query.device),
-        actual_seq_qlen=ends,
-        actual_seq_kvlen=ends,
-        sparse_mode=4 if windowed else 3,
-        pre_tockens=sliding_window - 1 if sliding_window is not None else 2147483647,
-        next_tockens=0,
-    )[0]
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: list[int]) -> torch.Tensor:
+        output: torch.Tensor = torch_npu.npu_fusion_attention(
+            q,
+            k,
+            v,
+            heads,
+            input_layout="TND",
+            scale=head_dim**-0.5 if scaling is None else scaling,
+            keep_prob=1.0 - (dropout if module.training else 0.0),
+            atten_mask=_compressed_causal_mask(query.device),
+            actual_seq_qlen=ends,
+            actual_seq_kvlen=ends,
+            sparse_mode=4 if windowed else 3,
+            pre_tockens=sliding_window - 1 if sliding_window is not None else 2147483647,
+            next_tockens=0,
+        )[0]
+        return output
+
+    calls = _calls(ends)
+    if len(calls) == 1:
+        output = attend(q, k, v, ends)
+    else:
+        lengths = [call[-1] for call in calls]
+        parts = zip(q.split(lengths), k.split(lengths), v.split(lengths), calls, strict=True)
+        output = torch.cat([attend(*part) for part in parts])
     return output.reshape(batch, tokens, heads, value.shape[-1]), None
+
+
+def _calls(ends: list[int]) -> list[list[int]]:
+    """The documents that end at `ends`, divided so that one call takes them: where they end in each call."""
+    calls: list[list[int]] = []
+    begin = before = 0
+    for end in ends:
+        if not calls or len(calls[-1]) == _MOST_DOCUMENTS or end - begin > _MOST_TOKENS:
+            calls.append([])
+            begin = before
+        calls[-1].append(end - begin)
+        before = end
+    return calls
 
 
 @lru_cache(maxsize=8)

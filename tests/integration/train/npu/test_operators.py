@@ -254,6 +254,31 @@ def test_attention_is_the_written_out_formula(node: Node, dtype: torch.dtype) ->
             )
 
 
+def many_documents_on_npu() -> list[list[torch.Tensor]]:
+    """On the node: output and gradients of 2,500 documents of one to three tokens, there and on the CPU."""
+    from ascendtune.train.attention.interface import eager_attention
+    from ascendtune.train.attention.npu import npu_fusion_attention
+
+    generator = torch.Generator().manual_seed(3)
+    borders = [0, *torch.randint(1, 4, (2500,), generator=generator).cumsum(0).tolist()]
+    inputs = [torch.randn((1, heads, borders[-1], 8), generator=generator) for heads in (4, 2, 2)]
+    direction = torch.randn((1, borders[-1], 4, 8), generator=generator)
+    found = []
+    for attention, device in ((npu_fusion_attention, "npu"), (eager_attention, "cpu")):
+        leaves = [each.to(device).requires_grad_() for each in inputs]
+        output, _ = attention(nn.Module(), *leaves, None, cu_seqlens=tuple(borders))
+        found.append(
+            [each.detach().cpu() for each in (output, *torch.autograd.grad(output, leaves, direction.to(device)))]
+        )
+    return found
+
+
+def test_more_documents_than_one_call_of_attention_takes(node: Node) -> None:
+    found, expected = node.call(many_documents_on_npu)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
 def train_with(path: Path, spoilt: str) -> tuple[list[float], list[str]]:
     """On the node: losses and gradient norms with an operator that gives 1 % too much; which operators ran."""
     from ascendtune.train import attempt

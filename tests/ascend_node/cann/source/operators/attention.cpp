@@ -4,8 +4,9 @@
 // leading 0). A mask says what is hidden. Sparse modes: 0 and 1 the mask that is given, 2 causal from the upper left,
 // 3 causal from the lower right, 4 a band; 2 to 4 want the compressed 2048 × 2048 mask. The saved maximum and sum of
 // the softmax are not those of the device: the gradient is computed from the inputs alone. Fully hidden rows give the
-// mean of the values here; what a device gives is unknown. Queries, keys and values of different types are refused, as
-// CANN's pages on these operators ask for one type.
+// mean of the values here; what a device gives is unknown. What CANN's pages on these operators exclude is refused, for
+// TND also by torch_npu's page on npu_fusion_attention: https://gitcode.com/cann/ops-transformer, attention/
+// flash_attention_score(_grad)/docs; https://gitcode.com/Ascend/op-plugin, docs/zh/custom_APIs/torch_npu.
 #include "../aclnn.h"
 
 using namespace simulated;
@@ -54,6 +55,8 @@ struct Attention {
       : query(q.to(at::kFloat)), group(q.size(1) / k.size(1)), scale(scale) {
     TORCH_CHECK(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type(),
                 "query, key and value have different types");
+    TORCH_CHECK(q.size(1) <= 256 && q.size(1) % k.size(1) == 0, "heads that the operator does not take");
+    TORCH_CHECK(q.size(3) == k.size(3) && k.size(3) >= v.size(3) && q.size(3) <= 512, "head_dim of another size");
     key = k.to(at::kFloat).repeat_interleave(group, 1);
     value = v.to(at::kFloat).repeat_interleave(group, 1);
     auto scores = at::matmul(query, key.transpose(-1, -2)) * scale;
@@ -95,6 +98,8 @@ void put_closed(T out, const Tensor& x, const std::string& layout) {
 }
 // Documents of a TND tensor: (1, heads, tokens, head_dim) each.
 std::vector<Tensor> documents(T x, Ints ends) {
+  TORCH_CHECK(ends->values.size() <= 1024 && t(x).size(0) <= 1000000, "too many documents or tokens");
+  TORCH_CHECK(ends->values.back() == t(x).size(0), "the documents are not all tokens");
   std::vector<Tensor> result;
   int64_t begin = 0;
   for (auto end : ends->values) {
