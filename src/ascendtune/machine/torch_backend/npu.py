@@ -57,11 +57,16 @@ class NpuDevice(Device):
 
     @property
     def attention(self) -> str:
-        return "npu_fusion"
+        return "npu_fusion" if self._has_fused_operators else "sdpa"
 
     @property
     def kernels(self) -> str | None:
-        return "npu"
+        return "npu" if self._has_fused_operators else None
+
+    @property
+    def _has_fused_operators(self) -> bool:
+        """CANN has them from the 910B on, the first with bf16 (pages of npu_fusion_attention and aclnnApplyAdamWV2)."""
+        return self.supports_bf16
 
     @property
     def torch_device(self) -> torch.device:
@@ -109,7 +114,7 @@ class NpuDevice(Device):
     def fuses_optimizer(self, compute: str) -> bool:
         # torch's fused AdamW leaves a step out when the scaler has found an overflow. torch_npu's implementation of it
         # does not look (2.13): one overflow, and all weights are NaN.
-        return compute != "fp16"
+        return compute != "fp16" and self._has_fused_operators
 
     def gradient_scaler(self) -> torch.amp.GradScaler:
         # The vendor's own: torch's asks for an operator that chips without bf16 do not have (aclnnAmpUpdateScale), and

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +16,9 @@ from ascend_node.cann.node import Ended, Node
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.device_table import speed_of
+
+if TYPE_CHECKING:
+    from tests.integration.train.conftest import Train
 
 Prepared = Callable[..., RunDir]
 STEPS = {"max_steps": 2}
@@ -52,6 +56,16 @@ def test_bf16_is_refused_where_the_chip_has_none(node: Node, prepared: Prepared,
     assert ended.code == 3, ended.err
     assert f"{soc} has no bf16" in ended.err and "use precision: fp16 or fp32" in ended.err
     assert ended_cleanly(ended)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_a_chip_without_fused_operators_trains(node: Node, prepared: Prepared, train: Train, precision: str) -> None:
+    run = prepared(optim=STEPS, precision=precision, data={"packing": True})
+    ended = node.run(work, run.path, SIMULATED_NPU_SOC="Ascend910ProB")
+    assert ended.code == 0, ended.err
+    assert run.read()["resolved"]["attention"]["name"] == "sdpa"
+    expected = train(optim=STEPS, data={"packing": True}, name="cpu").losses()
+    assert [record["loss"] for record in run.read_metrics()] == pytest.approx(expected, rel=5e-3 if precision == "fp16" else 1e-5)
 
 
 def abilities() -> tuple[str, bool, bool, bool, str, float | None]:
