@@ -25,6 +25,7 @@ from ascendtune.train.kernel.fusable import Kernel
 from ascendtune.train.kernel.rms_norm import find_rms_norms
 from ascendtune.train.kernel.rotary import find_rotary
 from ascendtune.train.kernel.swiglu import FusableMlp
+from ascendtune.train.precision import in_autocast_type
 
 _ACTIVATIONS = ("SiLU", "SiLUActivation")
 
@@ -52,7 +53,8 @@ def modelled_attention(numbers: int) -> Any:
     ) -> tuple[torch.Tensor, None]:
         # Some models give the mask by its name.
         batch, heads, tokens = query.shape[:3]
-        flat = (each.transpose(1, 2).flatten(0, 1).contiguous() for each in (query, key, value))
+        inputs = in_autocast_type(query, key, value)
+        flat = (each.transpose(1, 2).flatten(0, 1).contiguous() for each in inputs)
         output: torch.Tensor = _Attention.apply(*flat, numbers)  # type: ignore[no-untyped-call]
         return output.reshape(batch, tokens, heads, -1), None
 

@@ -65,7 +65,8 @@ def test_a_chip_without_fused_operators_trains(node: Node, prepared: Prepared, t
     assert ended.code == 0, ended.err
     assert run.read()["resolved"]["attention"]["name"] == "sdpa"
     expected = train(optim=STEPS, data={"packing": True}, name="cpu").losses()
-    assert [record["loss"] for record in run.read_metrics()] == pytest.approx(expected, rel=5e-3 if precision == "fp16" else 1e-5)
+    tolerance = 5e-3 if precision == "fp16" else 1e-5
+    assert [record["loss"] for record in run.read_metrics()] == pytest.approx(expected, rel=tolerance)
 
 
 def abilities() -> tuple[str, bool, bool, bool, str, float | None]:
