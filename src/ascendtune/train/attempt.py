@@ -278,15 +278,16 @@ def _translated(error: BaseException) -> AscendtuneError | None:
     if isinstance(error, AscendtuneError):
         return error
     is_of_collective = _is_of_collectives(error)
-    is_out_of_memory = "not enough memory" in str(error) or (is_of_collective and "out of memory" in str(error))
+    is_out_of_memory = _OUT_OF_MEMORY.search(str(error)) or (is_of_collective and "out of memory" in str(error))
     if isinstance(error, torch.OutOfMemoryError) or is_out_of_memory:
+        place = "host" if "DefaultCPUAllocator" in str(error) else "device"
         return MachineError(
             "; ".join(
-                (f"out of device memory: {str(error).strip().splitlines()[0]}", *getattr(error, "__notes__", ()))
+                (f"out of {place} memory: {str(error).strip().splitlines()[0]}", *getattr(error, "__notes__", ()))
             ),
             code=OUT_OF_MEMORY,
             remedy="set memory.gradient_checkpointing: true, lower batch.per_device (and raise batch.accumulate) or "
-            "data.max_length, or use method.tuner: lora",
+            "data.max_length, or use method.tuner: lora; `ascendtune devices` shows what other processes hold",
         )
     if _DEVICE_FAILED.search(str(error)) or isinstance(error, getattr(torch, "AcceleratorError", ())):
         return MachineError(
@@ -322,6 +323,12 @@ def _translated(error: BaseException) -> AscendtuneError | None:
 _MISSING_OPERATOR = re.compile(r"Could not run '(?P<name>[^']+)' with arguments from the '(?P<backend>[^']+)' backend")
 
 
+# Of the host; then where a context, a kernel or a library finds no memory, often as other processes hold it. That of
+# tensors has a class of its own.
+_OUT_OF_MEMORY = re.compile(
+    r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"
+    r"|(?:CUDA error|Triton Error \[CUDA\]): out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+)
 _DISK_FULL = ("disk-full", "disk-quota-exceeded", "disk-space-missing")
 # Torch's, before 2.8 without a class of its own, and torch_npu's.
 _DEVICE_FAILED = re.compile("acl api failed|CUDA error: ")

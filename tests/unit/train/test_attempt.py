@@ -31,9 +31,25 @@ from ascendtune.train.supervision import Phases
         ),
         (
             RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: not enough memory: you tried 9 GB"),
-            "out of device memory: [enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: not enough memory: "
+            "out of host memory: [enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: not enough memory: "
             "you tried 9 GB",
             "method.tuner: lora",
+        ),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried 9"),
+            "out of host memory: [enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: "
+            "you tried 9",
+            "method.tuner: lora",
+        ),
+        (
+            RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+            "out of device memory: CUDA error: out of memory",
+            "ascendtune devices",
+        ),
+        (
+            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+            "out of device memory: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            "ascendtune devices",
         ),
         (
             RuntimeError("call aclnnMatmul failed\nacl api failed, error code is 507015"),
