@@ -22,16 +22,20 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from hardware.cells import SHAPES, Cell, cell_of
 from hardware.machine import ROOT, versions
 
+from ascendtune.core.errors import AscendtuneError
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.train.precision import DTYPES
 from tiny_model import write_tiny_model
+
+if TYPE_CHECKING:
+    from ascendtune.recipe.recipe import Recipe
 
 _LORA = {"rank": 8, "alpha": 16}
 _PEERS = ("trl", "llamafactory")
@@ -98,10 +102,8 @@ def recipe_of(cell: Cell, model: Path, rows: Path) -> dict[str, Any]:
 
 def of_ours(cell: Cell, model: Path, rows: Path, device: Device) -> dict[str, Any]:
     """As a user trains, with all that a run records; and what `ascendtune plan` expects of it."""
-    from ascendtune.machine.visible import visible_devices
     from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.fit import fit
-    from ascendtune.train.plan.ask import ask, cached_dataset, target_here
 
     recipe = Recipe.check(recipe_of(cell, model, rows))
     save_random_model(model, device, cell.shape)
@@ -110,7 +112,6 @@ def of_ours(cell: Cell, model: Path, rows: Path, device: Device) -> dict[str, An
     seconds = sum(each["seconds"]["step"] for each in records)
     tokens = sum(each["tokens"] for each in records)
     useful = [each["mfu"] for each in records]
-    estimate = ask(recipe, target_here(visible_devices(), 1), dataset=cached_dataset(recipe), search=False).estimate
     if traces := os.environ.get("ASCENDTUNE_HARDWARE_TRACES"):
         shutil.copy(run.profile / "rank_0.trace.json.gz", Path(traces) / f"{cell.name}.trace.json.gz")
     return {
@@ -118,13 +119,24 @@ def of_ours(cell: Cell, model: Path, rows: Path, device: Device) -> dict[str, An
         "seconds_per_step": seconds / cell.steps,
         "mfu": sum(useful) / len(useful) if None not in useful else None,
         "memory_peak_bytes": records[-1]["memory_peak_bytes"],
-        "planned_bytes": estimate.expected,
-        "planned_at_peak": estimate.at_peak,
+        **planned(recipe),
         "plan": run.read().get("plan"),
         "profile": profile_of(run.path),
         "loss": records[-1]["loss"],
         "resolved": run.read()["resolved"],
     }
+
+
+def planned(recipe: Recipe) -> dict[str, Any]:
+    """What `ascendtune plan` expects. What has been measured is kept where the plan fails."""
+    from ascendtune.machine.visible import visible_devices
+    from ascendtune.train.plan.ask import ask, cached_dataset, target_here
+
+    try:
+        estimate = ask(recipe, target_here(visible_devices(), 1), dataset=cached_dataset(recipe), search=False).estimate
+    except AscendtuneError as error:
+        return {"plan_error": str(error)}
+    return {"planned_bytes": estimate.expected, "planned_at_peak": estimate.at_peak}
 
 
 def profile_of(run: Path) -> dict[str, Any]:

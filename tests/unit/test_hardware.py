@@ -181,3 +181,20 @@ def test_mfu_counts_the_parameters_of_the_model(modules: dict[str, Any], shape: 
     per_token = 6 * (sum(matrices) - looked_up) + 12 * config.num_hidden_layers * heads * 4096
     assert mfu_6n(cell, 1e3, 1e15) == pytest.approx(per_token * 1e3 / 1e15)
     assert mfu_6n(cell, 1e3, None) is None
+
+
+def test_what_was_measured_is_kept_where_the_plan_fails(
+    modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hardware.speed import planned
+
+    from ascendtune.core.errors import MachineError
+    from ascendtune.recipe.recipe import Recipe
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise MachineError("no estimate came in 300 s", code="no-estimate", remedy="try again")
+
+    monkeypatch.setattr("ascendtune.train.plan.ask.ask", fails)
+    recipe = Recipe.check({"model": {"path": "moon"}, "data": {"train": "tide.jsonl"}})
+    monkeypatch.setattr("ascendtune.train.plan.ask.cached_dataset", lambda recipe: None)
+    assert planned(recipe)["plan_error"].startswith("no estimate came in 300 s")
