@@ -352,3 +352,15 @@ def test_memory_outside_of_torch_tells_another_process_on_the_card(explained: Ex
     )
 
     assert entry_of(found) == entry
+
+
+@pytest.mark.parametrize(
+    ("before", "entry"),
+    [("source /usr/local/Ascend/cann/set_env.sh\n", "vllm-without-npu-plugin"), ("", "vllm-no-device")],
+)
+def test_vllm_without_a_device_lacks_its_plugin_where_the_log_names_ascend(
+    explained: Explained, before: str, entry: str
+) -> None:
+    assert (
+        entry_of(explained(f"{before}RuntimeError: Failed to infer device type, please set the environment\n")) == entry
+    )
