@@ -364,3 +364,13 @@ def test_vllm_without_a_device_lacks_its_plugin_where_the_log_names_ascend(
     assert (
         entry_of(explained(f"{before}RuntimeError: Failed to infer device type, please set the environment\n")) == entry
     )
+
+
+@pytest.mark.parametrize(
+    ("file", "entry"),
+    [("vllm/v1/structured_output/backend_xgrammar.py", "engine-grammar"), ("vllm/v1/moon.py", "python-exception")],
+)
+def test_exceptions_of_structured_output_are_told_from_others(explained: Explained, file: str, entry: str) -> None:
+    log = _checked(file, "self.rise()").replace("AssertionError", "RuntimeError: the tide must be a moon or an object")
+
+    assert entry_of(explained(log)) == entry
