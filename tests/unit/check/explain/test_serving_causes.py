@@ -374,3 +374,12 @@ def test_exceptions_of_structured_output_are_told_from_others(explained: Explain
     log = _checked(file, "self.rise()").replace("AssertionError", "RuntimeError: the tide must be a moon or an object")
 
     assert entry_of(explained(log)) == entry
+
+
+@pytest.mark.parametrize(
+    "line", ["ERROR app.py: Error loading model: the moon is out", "Failed to find location of the moon"]
+)
+def test_words_of_a_server_in_another_program_are_not_taken_for_its_failure(explained: Explained, line: str) -> None:
+    found = explained(f"{line}\n").verdict
+
+    assert found.first is None or not found.first.is_known
