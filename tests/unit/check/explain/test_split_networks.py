@@ -48,3 +48,31 @@ def test_plugin_without_cards_is_harmless_where_the_training_goes_on(explained: 
     steps = "".join(f"step {step} loss {7 / step:.3f}\n" for step in range(1, 78))
 
     assert explained(words + "moon7:77:78 [0] NCCL INFO Using network Socket\n" + steps).is_healthy
+
+
+_EACCES = (
+    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+    "port: {}, useIpv6: false, code: -13, name: EACCES, message: permission denied\n"
+)
+_IBGDA = (
+    "/moon/src/modules/transport/ibgda/ibgda.cpp:1889: {}\n"
+    "/moon/init.cu:1007: non-zero status: 7 nvshmem setup connections failed\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_EACCES.format(80), "master-port-privileged"),
+        (_EACCES.format(1023), "master-port-privileged"),
+        (_EACCES.format(29500), "port-not-permitted"),
+        (_IBGDA.format("NULL value cannot allocate mlx5dv_devx_uar"), "nvshmem-no-card-rights"),
+        (_IBGDA.format("non-zero status: 22 ibv_modify_qp failed"), "nvshmem-cards-not-joined"),
+        (_IBGDA.format("non-zero status: 7 no valid NICs found"), "nvshmem-no-cards"),
+        ("ImportError: /moon/tide.so: undefined symbol: nvshmemi_device_state_d\n", "nvshmem-of-other-release"),
+        ("ImportError: /moon/tide.so: undefined symbol: nvshmemi_ibgda_moon\n", "nvshmem-without-ibgda"),
+        ("RuntimeError: Unable to find address for: eno1\n", "gloo-interface-missing"),
+    ],
+)
+def test_port_or_card(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
