@@ -13,6 +13,8 @@ Explained = Callable[..., Explanation]
 
 _CLI = "nvidia-container-cli: mount error: failed to add device rules: {}: unknown\n"
 _SANDBOX = "Failed to create pod sandbox: rpc error: code = Unknown desc = {}\n"
+_BUILD = 'ERROR: failed to solve: process "/bin/sh -c make moon" did not complete successfully: exit code: {}\n'
+_GLIBC = "/bin/bash: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by {})\n"
 _HAMI = "[HAMI-core ERROR (pid:7 thread=77 allocator.c:53)]: Device 0 OOM {} / 24146608128\n"
 _MOUNT = 'MountVolume.SetUp failed for volume "moon" : mount failed: exit status 32\n'
 
@@ -53,6 +55,10 @@ _MOUNT = 'MountVolume.SetUp failed for volume "moon" : mount failed: exit status
         ("pdsh@moon: tide: rcmd: connect: Connection refused\n", "pdsh-rsh"),
         ("torch.distributed.elastic.rendezvous.api.RendezvousClosedError\n", "rendezvous-closed"),
         ("105 seconds elapsed: Waiting for GCS to be ready.\n", "kuberay-head-not-ready"),
+        (_BUILD.format(1), "docker-build-step"),
+        (_BUILD.format(137), "docker-build-killed"),
+        (_GLIBC.format("/.singularity.d/libs/libmoon.so"), "apptainer-image-older-than-driver"),
+        (_GLIBC.format("/tide/libmoon.so"), "glibc-older"),
         ("srun: error: timeout waiting for task launch, started 0 of 16 tasks\n", "slurm-launch-timeout"),
         ("curl: (60) SSL certificate problem: unable to get local issuer certificate\n", "curl-certificate"),
         (

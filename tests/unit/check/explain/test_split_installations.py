@@ -44,6 +44,12 @@ _CONDA = "LibMambaUnsatisfiableError: Encountered problems while solving:\n  - {
             'SSLError("Can\'t connect to HTTPS URL because the SSL module is not available.")) - skipping\n',
             "pip-python-without-ssl",
         ),
+        ("E: Unable to locate package moon\n", "apt-locate"),
+        (
+            "W: Failed to fetch http://moon.example/dists/InRelease  Temporary failure resolving 'moon.example'\n"
+            "E: Unable to locate package tide\n",
+            "host-unresolved",
+        ),
         (_UV + "  ╰─▶ Failed to download distribution due to network timeout.\n", "uv-slow-download"),
         (
             _UV + "  ╰─▶ HTTP status client error (401 Unauthorized) for url (https://moon.example/)\n",
