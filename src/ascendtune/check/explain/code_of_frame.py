@@ -44,7 +44,7 @@ _ANYBODYS = r"(?:train(?:ers?|ing)?|utils?|models?|data|common|core|scripts|tool
 """Directories below src/ that are parts of a project, and not packages."""
 _SOURCE_TREE = re.compile(rf".*/(?:src/(?!{_ANYBODYS})(?=[a-z]\w*/)|(?P<name>[a-z]\w+)/(?=(?P=name)/))([a-z]\w*)/")
 """A package that runs from its source: below src/, or in a directory of its own name."""
-_OF_MODULES = ("__getattr__", "__getattribute__")
+OF_MODULES = ("__getattr__", "__getattribute__")
 """Methods of modules and configurations that say that they have no such attribute: who asked stands above them."""
 
 _PASSING_ON = re.compile(
@@ -77,7 +77,7 @@ def package_in(frames: list[tuple[str, int, str]], passed_on: str = "") -> str:
     Args:
         passed_on: a package whose frames do not count: it only passed on what its caller gave it.
     """
-    called = [(posix(file), function) for file, _, function in frames if function not in _OF_MODULES]
+    called = [(posix(file), function) for file, _, function in frames if function not in OF_MODULES]
     choosing = (file for file, function in reversed(called) if not _PASSING_ON.search(f"{file} in {function}"))
     packages = map(_package_of, choosing)
     return next((package for package in packages if not passed_on or package != passed_on), "")

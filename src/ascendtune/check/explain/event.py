@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from ascendtune.check.explain.cann_reason import PROCESS, TIME
 from ascendtune.check.explain.distributions import named_for_pip
-from ascendtune.check.explain.knowledge import IMPORTER, KINDS, OWNER, words_of
+from ascendtune.check.explain.knowledge import IMPORTER, KINDS, OWN_CODE, OWNER, words_of
+from ascendtune.check.explain.language import say
 from ascendtune.check.explain.matcher import Hit, filled
 from ascendtune.check.explain.trace import Trace
 
@@ -92,7 +93,7 @@ class Event:
     @property
     def remedies(self) -> tuple[str, ...]:
         remedies = [named_for_pip(self._command(remedy)) for remedy in words_of(self.hit.entry).remedies]
-        if self.hit.entry.by_owner and IMPORTER in self.hit.names:
+        if self.hit.entry.by_owner and IMPORTER in self.hit.names and self.hit.names.get(OWNER) != say(OWN_CODE):
             remedies[:2] = reversed(remedies[:2])
         return tuple(remedies)
 
@@ -106,7 +107,8 @@ class Event:
     @property
     def _names(self) -> dict[str, str]:
         """The captured values. A package that the traceback does not name is called PACKAGE, as in other commands."""
-        return {IMPORTER: "PACKAGE", OWNER: "LIBRARY", **self.hit.names}
+        is_own = self.hit.names.get(OWNER) == say(OWN_CODE)
+        return {IMPORTER: "PACKAGE", OWNER: "LIBRARY", **self.hit.names, **({OWNER: "LIBRARY"} if is_own else {})}
 
     @property
     def message(self) -> str:

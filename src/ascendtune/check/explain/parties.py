@@ -12,9 +12,11 @@ from itertools import chain
 
 from ascendtune.check.explain.api_change import ApiChange, changes, inherited_in, names
 from ascendtune.check.explain.facts import Facts, versions
-from ascendtune.check.explain.knowledge import FIX, IMPORTER, MISMATCH, OWNER
+from ascendtune.check.explain.frame import is_own
+from ascendtune.check.explain.knowledge import FIX, IMPORTER, MISMATCH, OWN_CODE, OWNER
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.matcher import Hit
+from ascendtune.check.explain.trace import Trace
 from ascendtune.check.explain.twins import releases_of_pair
 
 _CLASS = re.compile(r"[A-Z]\w+(?=[(.]|$)")
@@ -43,6 +45,8 @@ _MODULES = {
     "transformers": "transformers",
 }
 """Names by which code calls a library's functions."""
+_HANDED_ON = re.compile(r"\*\*\w")
+"""In a line of code: a call with arguments that the calling function was given itself."""
 _FOR_OTHERS = ("torch", "torch_npu", "triton", "vllm", "vllm_ascend", "sglang")
 """Packages that others are built for: never to be upgraded alone."""
 
@@ -60,6 +64,34 @@ class _Owner:
 
     library: str
     modules: tuple[str, ...]
+
+
+def parties_of(hit: Hit, trace: Trace) -> tuple[str, str]:
+    """The package whose code an exception ended, and the library of what it used, where the entry speaks of it; empty
+    if unknown."""
+    if (library := hit.names.get("module", "").partition(".")[0]) and _names_fix(hit):
+        return trace.importer_of(library), library
+    importer = trace.importer_of(hit.names.get("package", "") if hit.entry.is_of_api else "")
+    used = _used_in(hit)
+    if not used or f"{{{OWNER}}}" not in hit.entry.what:
+        return importer, ""
+    owner = library_of(used, importer, trace.files, trace.code)
+    if owner or not importer:
+        return importer, owner
+    if "argument" in hit.names and _HANDED_ON.search(trace.code) and f"/{importer}/" in trace.files[-1]:
+        # The package only handed on what its own caller gave it.
+        return trace.importer_of(importer), importer
+    is_of_own_code = "function" in hit.names and is_own(trace.files[0]) and used.partition(".")[0] not in _owners()
+    return importer, say(OWN_CODE) if is_of_own_code else ""
+
+
+def _names_fix(hit: Hit) -> bool:
+    return any(f"{{{FIX}}}" in remedy for remedy in hit.entry.remedies)
+
+
+def _used_in(hit: Hit) -> str:
+    """The function or class that the message names."""
+    return hit.names.get("function") or hit.names.get("object", "")
 
 
 def library_of(name: str, importer: str, files: Sequence[str], code: str = "") -> str:
@@ -107,15 +139,19 @@ def name_mismatch(hit: Hit, message: str, facts: Facts) -> None:
     Args:
         facts: what the log says of versions.
     """
-    if f"{{{FIX}}}" in "".join(hit.entry.remedies):
+    if _names_fix(hit):
         importer, owner = hit.names.get(IMPORTER, ""), hit.names.get(OWNER, "")
-        used = hit.names.get("function") or hit.names.get("object", "")
+        is_own = owner == say(OWN_CODE)
+        owner = "" if is_own else owner
+        used = _used_in(hit)
         change = inherited_in(message)
         if change is not None and importer in change.modules:
             # What a library asks of an object of its own, an older class does not give.
             change = replace(change, is_overridden=True)
         pair = _older_and_newer(importer, owner, message, facts)
         mismatch = _mismatch_by_tables(change) if change else _mismatch(importer, owner, message, pair)
+        if is_own and change is None:
+            mismatch = say("its arguments are not those of the call") if "argument" in message else ""
         if mismatch and not (hit.entry.origin and change is None):
             hit.names[MISMATCH] = mismatch
         if change is not None:

@@ -6,13 +6,12 @@ logged: it costs other logs nothing.
 
 from __future__ import annotations
 
-import re
 from functools import cache
 
-from ascendtune.check.explain.knowledge import EXPRESSION, FIX, IMPORTER, OWNER, RAISED, TABLE, raised_entries
+from ascendtune.check.explain.knowledge import EXPRESSION, IMPORTER, OWNER, RAISED, TABLE, raised_entries
 from ascendtune.check.explain.matcher import Hit, Matcher, rank
 from ascendtune.check.explain.origin import names_of
-from ascendtune.check.explain.parties import library_of
+from ascendtune.check.explain.parties import parties_of
 from ascendtune.check.explain.trace import Trace
 from ascendtune.check.explain.traces import Traces
 from ascendtune.core.imports import uncollected_imports
@@ -23,8 +22,6 @@ _NATIVE = ("torch", "torch_npu")
 """Packages that raise in native code, of which a traceback has no frame: it ends in the code that called them."""
 _OF_NATIVE = 20
 """Letters of an anchor that count without a frame of such a package."""
-_HANDED_ON = re.compile(r"\*\*\w")
-"""In a line of code: a call with arguments that the calling function was given itself."""
 _GENERAL = "general_"
 """Beginning of the families of messages that are no package's own."""
 
@@ -51,18 +48,7 @@ def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
 
 def name_parties(hit: Hit, trace: Trace) -> None:
     """Add to the names of `hit` what the frames tell: who asked, for what, and of which library."""
-    importer = trace.importer_of(hit.names.get("package", "") if hit.entry.is_of_api else "")
-    named = hit.names.get("function") or hit.names.get("object", "")
-    library = hit.names.get("module", "").partition(".")[0]
-    if library and f"{{{FIX}}}" in hit.entry.remedies:
-        importer = trace.importer_of(library)
-        hit.names.setdefault(OWNER, library)
-    is_of_two = f"{{{OWNER}}}" in hit.entry.what
-    owner = library_of(named, importer, trace.files, trace.code) if named and is_of_two else ""
-    is_innermost = bool(importer) and f"/{importer}/" in trace.files[-1]
-    if is_innermost and is_of_two and not owner and "argument" in hit.names and _HANDED_ON.search(trace.code):
-        # The package only handed on what its own caller gave it.
-        importer, owner = trace.importer_of(importer), importer
+    importer, owner = parties_of(hit, trace)
     found = {
         IMPORTER: importer,
         EXPRESSION: trace.none_expression or trace.taken_from,
@@ -93,6 +79,9 @@ def _passed(hits: list[Hit], said: str, trace: Trace) -> list[Hit]:
     found = []
     for hit in hits:
         names = names_of(hit.entry.origin, said, trace)
+        if hit.entry.what.startswith(f"{{{IMPORTER}}}") and trace.asks_for_attribute and not trace.importer_of(""):
+            # A package only handed the request of one's own code on.
+            continue
         if names is not None and (not hit.entry.frame or trace.passed(hit.entry.frame)):
             hit.names.update(names)
             found.append(hit)

@@ -188,6 +188,11 @@ class Trace:
         return code_of.package_in(self.frames, library)
 
     @property
+    def asks_for_attribute(self) -> bool:
+        """Whether the innermost frame is a method by which an object says that it has no such attribute."""
+        return bool(self.frames) and self.frames[-1][2] in code_of.OF_MODULES
+
+    @property
     def is_between_model_and_transformers(self) -> bool:
         """Whether code that a model brings and the code of transformers around it do not fit: one of the two failed."""
         return code_of.is_model_code_in(self.frames) and self.package in ("", "transformers")

@@ -240,3 +240,40 @@ def test_import_between_two_packages_names_both(explained: Explained) -> None:
     assert "pip install vllm==VERSION vllm_ascend==VERSION" in of_package.remedies()[0]
     assert "another copy of it is found first" in own.headline()
     assert "pip install 'vllm==VERSION'" in own.remedies()[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "headline", "remedy"),
+    [
+        (
+            f"TypeError: reward() {_UNKNOWN}",
+            "reward() (of most likely your own code)",
+            "give it moon_tide, or **kwargs",
+        ),
+        (
+            f"TypeError: Moon.on_step_end() {_UNKNOWN}",
+            "(of most likely your own code)",
+            "give it moon_tide, or **kwargs",
+        ),
+        (f"TypeError: collate() {_NOT_GIVEN}", "collate() (of most likely your own code)", "give 'tide' a default"),
+    ],
+)
+def test_function_of_one_s_own_that_a_package_calls_is_not_a_matter_of_releases(
+    explained: Explained, error: str, headline: str, remedy: str
+) -> None:
+    explanation = explained(written_trace(error, ("/me/tide.py", "trainer.train()"), _TRANSFORMERS))
+
+    assert headline in explanation.headline()
+    assert "its arguments are not those of the call" in explanation.headline()
+    assert remedy in explanation.remedies()[0]
+    assert "your own code" not in " ".join(explanation.remedies())
+
+
+def test_package_that_only_hands_on_a_request_does_not_make_it(explained: Explained) -> None:
+    getter = f'  File "{PACKAGES}/peft/moon.py", line 7, in __getattr__\n    return getattr(self.model, name)\n'
+    log = written_trace(
+        "AttributeError: 'LlamaForCausalLM' object has no attribute 'num_tides'", ("/me/t.py", "moon.x")
+    )
+    explanation = explained(log.replace("AttributeError", f"{getter}AttributeError"))
+
+    assert explanation.headline().startswith("LlamaForCausalLM has no num_tides")
