@@ -76,13 +76,25 @@ def parties_of(hit: Hit, trace: Trace) -> tuple[str, str]:
     if not used or f"{{{OWNER}}}" not in hit.entry.what:
         return importer, ""
     owner = library_of(used, importer, trace.files, trace.code)
-    if owner or not importer:
+    if owner or not importer or "function" not in hit.names:
         return importer, owner
-    if "argument" in hit.names and _HANDED_ON.search(trace.code) and f"/{importer}/" in trace.files[-1]:
+    outer = trace.importer_of(importer)
+    if "argument" in hit.names and (_is_of(used, importer) or _hands_on(trace, importer)):
         # The package only handed on what its own caller gave it.
-        return trace.importer_of(importer), importer
-    is_of_own_code = "function" in hit.names and is_own(trace.files[0]) and used.partition(".")[0] not in _owners()
-    return importer, say(OWN_CODE) if is_of_own_code else ""
+        return outer, importer
+    if used.partition(".")[0] in _owners():
+        return importer, ""
+    # A package calls back what its own caller has given it.
+    return importer, outer or (say(OWN_CODE) if is_own(trace.files[0]) else "")
+
+
+def _hands_on(trace: Trace, package: str) -> bool:
+    return f"/{package}/" in trace.files[-1] and _HANDED_ON.search(trace.code) is not None
+
+
+def _is_of(name: str, package: str) -> bool:
+    """Whether the tables have the class of this package, and of no other."""
+    return {module for owner in _owners().get(name.partition(".")[0], ()) for module in owner.modules} == {package}
 
 
 def _names_fix(hit: Hit) -> bool:
@@ -214,10 +226,11 @@ def _fix(importer: str, owner: str, used: str, pair: tuple[str, str] | None) -> 
         return say("a package makes the call: install what its requirements name (`pip check`)")
     if not owner:
         return say(
-            "`pip show {importer} LIBRARY` (LIBRARY: the package of {used}): install the release of it that the "
-            "requirements of {importer} name (`pip check`), or the {importer} that is made for the installed one",
+            "`grep -rn 'class {used}' $(python -c \"import {importer}; print({importer}.__path__[0])\")`: found: a "
+            "fault of {importer} itself in this case: another release (`pip index versions {importer}`); not found: "
+            "the package that {used} is of, in the release that {importer} names (`pip check`)",
             importer=importer,
-            used=used,
+            used=used.partition(".")[0],
         )
     if (releases := releases_of_pair(importer, owner)) is not None:
         return say(

@@ -82,9 +82,9 @@ def test_the_line_of_a_package_that_failed_stands_beside_one_s_own(explained: Ex
     [
         ("AttributeError: type object 'TrainingArguments' has no attribute '_T'", "trl", "`pip show trl transformers`"),
         (f"TypeError: QwenMoon.forward() {_NOT_GIVEN}", "vllm_ascend", "`pip show vllm_ascend vllm`"),
-        (f"TypeError: TrainingArguments.rise() {_NOT_GIVEN}", "transformers", "`pip show transformers LIBRARY`"),
-        (f"TypeError: LlamaForCausalLM.rise() {_NOT_GIVEN}", "lmdeploy", "`pip show lmdeploy LIBRARY`"),
-        ("AttributeError: 'MoonTide' object has no attribute 'tide'", "trl", "`pip show trl LIBRARY`"),
+        (f"TypeError: TrainingArguments.rise() {_NOT_GIVEN}", "transformers", "grep -rn 'class TrainingArguments'"),
+        (f"TypeError: LlamaForCausalLM.rise() {_NOT_GIVEN}", "lmdeploy", "grep -rn 'class LlamaForCausalLM'"),
+        ("AttributeError: 'MoonTide' object has no attribute 'tide'", "trl", "grep -rn 'class MoonTide'"),
     ],
 )
 def test_library_of_the_class_that_another_package_used(
@@ -133,7 +133,7 @@ _UNKNOWN = "got an unexpected keyword argument 'moon_tide'"
             f"TypeError: QwenForCausalLM.forward() {_UNKNOWN}",
             (f"{PACKAGES}/torch/nn/modules/module.py", "return forward_call(*args, **kwargs)"),
             "(passed by swift)",
-            "`pip show ms-swift LIBRARY`",
+            "grep -rn 'class QwenForCausalLM'",
         ),
     ],
 )
@@ -277,3 +277,30 @@ def test_package_that_only_hands_on_a_request_does_not_make_it(explained: Explai
     explanation = explained(log.replace("AttributeError", f"{getter}AttributeError"))
 
     assert explanation.headline().startswith("LlamaForCausalLM has no num_tides")
+
+
+@pytest.mark.parametrize(
+    ("error", "frames", "headline"),
+    [
+        # https://github.com/hiyouga/LlamaFactory/issues/8207
+        (
+            "TypeError: CustomMoonTrainer.rise() takes 1 positional argument but 2 were given",
+            (("/app/src/llamafactory/train/moon.py", "trainer.train()"), _TRANSFORMERS),
+            "(of llamafactory) takes 1 positional arguments and was given 2 (by transformers): llamafactory is older",
+        ),
+        (
+            f"TypeError: EngineArgs.__init__() {_UNKNOWN}",
+            ((f"{PACKAGES}/verl/workers/moon.py", "LLM("), (f"{PACKAGES}/vllm/entrypoints/llm.py", "EngineArgs(")),
+            "EngineArgs.__init__() (of vllm) does not know the argument moon_tide (passed by verl)",
+        ),
+        (
+            f"TypeError: EngineArgs.__init__() {_UNKNOWN}",
+            (("/me/tide.py", "LLM("), (f"{PACKAGES}/vllm/entrypoints/llm.py", "EngineArgs(")),
+            "(of vllm) does not know the argument moon_tide: it is misspelt",
+        ),
+    ],
+)
+def test_class_that_no_table_knows_is_of_the_package_that_handed_it_over(
+    explained: Explained, error: str, frames: tuple[tuple[str, str], ...], headline: str
+) -> None:
+    assert headline in explained(written_trace(error, *frames)).headline()
