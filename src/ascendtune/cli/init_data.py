@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,10 @@ _PLAIN: dict[Task, tuple[str, tuple[str, ...]]] = {
 """Task -> the format for rows that do not show theirs, and its columns."""
 _ROWS_SHOWN = 2
 _COLUMNS_SHOWN = 40
+_COLUMNS_NAMED = 8
+_LONGEST_WORDS = 40
+"""Characters of a value such as a category."""
+_THOUGHT = re.compile(r"(?i)(?<![a-z])(cot|think|thinking|thought|thoughts|reasoning|rationale)(?![a-z])|思[考维]|推理")
 _LONGEST_VALUE = 70
 _DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 
@@ -227,7 +233,24 @@ def preview(facts: DataFacts) -> list[str]:
             lines.append(f"    and {count_of(len(facts.found) - _COLUMNS_SHOWN, 'more column')}")
     roles = ", ".join(f"{word} = {column}" for column, word in words.items())
     state = " (a guess)" if facts.is_undecided else ""
-    return [*lines, f"  format {facts.format}{': ' if roles else ''}{roles}{state}"]
+    lines.append(f"  format {facts.format}{': ' if roles else ''}{roles}{state}")
+    known = import_module(FORMATS[facts.format]).WORDS
+    read = {column.partition(".")[0] for column in (*facts.columns.values(), *facts.columns, *known)}
+    ignored = [column for column in facts.found if column not in read and column != "chat_template_kwargs"]
+    if ignored and not facts.is_undecided:
+        more = ", …" if len(ignored) > _COLUMNS_NAMED else ""
+        lines.append(f"  not read: {', '.join(ignored[:_COLUMNS_NAMED])}{more}")
+        named = filter(_THOUGHT.search, ignored if "reasoning_content" in known else ())
+        if thought := next((column for column in named if _holds_long_text(facts.raw, column)), None):
+            lines.append(
+                f"  if {thought} is the thought before the answer, add reasoning_content: {thought} to `columns`"
+            )
+    return lines
+
+
+def _holds_long_text(rows: Sequence[RawRow], column: str) -> bool:
+    values = [row.values.get(column) for row in rows]
+    return any(isinstance(value, str) and len(value) > _LONGEST_WORDS for value in values)
 
 
 def _how_read(reading: Mapping[str, Any]) -> str:

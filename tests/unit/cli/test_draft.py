@@ -11,6 +11,7 @@ import pytest
 
 from ascendtune.cli import draft
 from ascendtune.cli.init_data import look_at_data, preview
+from ascendtune.data.conversation import conversations_of
 from ascendtune.data.tokenizer import Tokenizer
 
 
@@ -64,6 +65,26 @@ def test_preview_of_many_columns_and_long_values_stays_short(tmp_path: Path) -> 
     lines = preview(look_at_data(_rows(tmp_path / "rows.jsonl", [row, row])))
     assert len(lines) < 100 and max(map(len, lines)) < 200
     assert sum("2 + 2?" in line for line in lines) == 2 and "    and 9,962 more columns" in lines
+
+
+def test_preview_names_columns_that_are_not_read_and_a_thought_among_them(tmp_path: Path) -> None:
+    rows = [
+        {
+            "Question": f"What is {n}?",
+            "cot_type": "math",
+            "Complex_CoT": f"Let me think about it: {n} is a letter, and it",
+            "Response": f"It is {n}.",
+        }
+        for n in "abc"
+    ]
+    shown = "\n".join(preview(look_at_data(_rows(tmp_path / "rows.jsonl", rows))))
+    assert "\n  not read: cot_type, Complex_CoT\n  if Complex_CoT is the thought before the answer" in shown
+    named = {"prompt": "Question", "completion": "Response", "reasoning_content": "Complex_CoT"}
+    facts = look_at_data(_rows(tmp_path / "rows.jsonl", rows), columns=named)
+    assert preview(facts)[-1] == "  not read: cot_type"
+    assert conversations_of(facts.rows[0])[0].messages[-1]["reasoning_content"].startswith("Let me think")
+    plain = [{"prompt": "q", "completion": "a", "chat_template_kwargs": {}, "system": "s", "rethinking": "x"}] * 2
+    assert preview(look_at_data(_rows(tmp_path / "rows.jsonl", plain)))[-1] == "  not read: rethinking"
 
 
 def test_undecided_rows_are_not_longer_than_the_model_takes(tiny_model: Path, tmp_path: Path) -> None:

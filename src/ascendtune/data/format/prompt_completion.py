@@ -10,7 +10,7 @@ from ascendtune.data.format.messages import messages_of
 from ascendtune.data.format.turns import checked, is_text, listed, not_text, system_message, tool_calls, tools
 
 GIVES = ("conversations",)
-WORDS = ("prompt", "completion", "system", "tools")
+WORDS = ("prompt", "completion", "reasoning_content", "system", "tools")
 
 
 def matches(columns: Collection[str]) -> bool:
@@ -20,7 +20,8 @@ def matches(columns: Collection[str]) -> bool:
 def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
     """Only the completion is trained on, even where the prompt contains earlier answers.
 
-    Beside `tools` a completion that is a list of calls, or the JSON text of one, calls them.
+    Beside `tools` a completion that is a list of calls, or the JSON text of one, calls them. `reasoning_content` is the
+    thought of a completion that is a text.
     """
     prompt = _part(row.get("prompt"), "prompt", "user")
     if isinstance(prompt, BadRow):
@@ -33,6 +34,8 @@ def convert(row: Mapping[str, Any]) -> Conversation | BadRow:
     )
     if isinstance(completion, BadRow):
         return completion
+    if is_text(row.get("completion")) and is_text(thought := row.get("reasoning_content")) and thought.strip():
+        completion[0]["reasoning_content"] = thought
     for message in prompt:
         if message["role"] == "assistant":
             message["train"] = False

@@ -211,7 +211,7 @@ def test_words_may_be_swapped() -> None:
             ["Frage", "Antwort"],
             {"format": "prompt_completion", "columns": {"promt": "Frage"}},
             "columns: 'promt' is not a column name of the format prompt_completion",
-            "did you mean 'prompt'? the names are: prompt, completion, system, tools",
+            "did you mean 'prompt'? the names are: prompt, completion, reasoning_content, system, tools",
         ),
     ],
 )

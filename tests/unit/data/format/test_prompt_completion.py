@@ -18,6 +18,13 @@ def test_two_texts_are_two_turns_letter_by_letter() -> None:
     assert [message["content"] for message in made.messages] == ["s", " q ", " a\n"]
 
 
+@pytest.mark.parametrize("thought", ["hm", " ", None, ["hm"]])
+def test_a_thought_in_a_column_of_its_own_is_that_of_the_answer(thought: Any) -> None:
+    made = convert({"prompt": "q", "completion": "a", "reasoning_content": thought})
+    assert isinstance(made, Conversation)
+    assert made.messages == [_USER, _ANSWER | ({"reasoning_content": "hm"} if thought == "hm" else {})]
+
+
 def test_answers_inside_the_prompt_are_not_learnt() -> None:
     made = convert({"prompt": [_USER, _ANSWER, _USER], "completion": [_ANSWER]})
     assert isinstance(made, Conversation)
