@@ -16,6 +16,8 @@ CARD = "README.md"
 
 _LARGEST_HEADER = 4 << 20
 _DEFAULT = "default"
+_ANY = ""
+"""In place of a split, where a card names a directory only."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class ChosenFiles:
 
     subset: str
     split: str | None
-    """None for all splits."""
+    """None where the patterns are of all splits: names of files tell them apart."""
     patterns: tuple[str, ...]
     """Of paths below the directory; `*` stays within a directory, `**` does not."""
     other_subsets: tuple[str, ...]
@@ -46,7 +48,9 @@ def choose_files(directory: Path, subset: str | None, split: str | None) -> Chos
     subsets = dict(_subsets_in(_header_of(directory / CARD)))
     name = subset or next(iter(subsets), None)
     splits = subsets.get(name or "", {})
-    if split is None:
+    if _ANY in splits:
+        split, patterns = None, splits[_ANY]
+    elif split is None:
         split = next((each for each in ("train", *splits) if each in splits and "train" in each), None)
         patterns = splits[split] if split else tuple(each for found in splits.values() for each in found)
     else:
@@ -79,7 +83,8 @@ def _subsets_in(header: dict[str, Any]) -> Iterator[tuple[str, dict[str, tuple[s
     found.sort(key=lambda each: (each.get("default") is not True, each.get("config_name") != _DEFAULT))
     for each in found:
         folder = f"{each['data_dir'].strip('/')}/" if isinstance(each.get("data_dir"), str) else ""
-        yield str(each.get("config_name", _DEFAULT)), _splits_in(each.get("data_files", "**" if folder else ()), folder)
+        files = each.get("data_files", {_ANY: "**"} if folder else ())
+        yield str(each.get("config_name", _DEFAULT)), _splits_in(files, folder)
 
 
 def _splits_in(files: Any, folder: str) -> dict[str, tuple[str, ...]]:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, cast
 
-from ascendtune.core.dataset_card import CARD, choose_files
+from ascendtune.core.dataset_card import CARD, ChosenFiles, choose_files
 from ascendtune.core.errors import DataError, read_fault
 from ascendtune.core.files import expanded, is_endless, walk
 from ascendtune.core.foreign_json import LFS_POINTER
@@ -283,28 +283,28 @@ def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
             remedy=f"put files there that end in {', '.join(SUFFIXES)} (or .gz)",
             where=folder,
         )
-    if (chosen := _files_of_card(files, folder, spec)) is not None:
-        files = chosen
+    chosen = choose_files(folder, spec.subset, spec.split)
+    if chosen and (found := [file for file in files if chosen.hold(file.relative_to(folder).as_posix())]):
+        _say_what_is_read(chosen, found, files, folder, spec)
+        files, has_split = found, chosen.split is not None
     else:
         files = _matching(files, folder, spec.subset, "subset") if spec.subset else files
+        has_split = False
+    if not has_split:
         files = _matching(files, folder, spec.split, "split") if spec.split else _training_files(files, folder)
     for file in files:
         _require_file(file)
     return files
 
 
-def _files_of_card(files: list[Path], folder: Path, spec: DatasetSpec) -> list[Path] | None:
-    """The files that the data set's README.md names for the subset and split; None where it names none of them."""
-    chosen = choose_files(folder, spec.subset, spec.split)
-    found = [file for file in files if chosen and chosen.hold(file.relative_to(folder).as_posix())]
-    if not chosen or not found:
-        return None
+def _say_what_is_read(
+    chosen: ChosenFiles, found: list[Path], files: list[Path], folder: Path, spec: DatasetSpec
+) -> None:
     if len(found) < len(files) and not (spec.subset and spec.split):
         what = f"subset '{chosen.subset}'" + (f", split '{chosen.split}'" if chosen.split else "")
         names = ", ".join(chosen.other_subsets[:3]) + (", …" if len(chosen.other_subsets) > 3 else "")
         others = f"; other subsets: {names}" if names else ""
         _say_once(f"{folder}: {len(found)} of {count_of(len(files), 'file')} are read, as {CARD} says: {what}{others}")
-    return found
 
 
 def _training_files(files: list[Path], folder: Path) -> list[Path]:

@@ -514,6 +514,8 @@ configs:
   data_files: "**/x*.jsonl"
 - config_name: gone
   data_files: gone/*
+- config_name: folder
+  data_dir: other
 ---
 # Rows
 """
@@ -526,6 +528,8 @@ configs:
         ({"subset": "all"}, ["all/train-0.jsonl"]),
         ({"split": "test"}, ["data/test-0.jsonl", "more/a.jsonl"]),
         ({"subset": "socratic"}, ["deep/er/x1.jsonl", "deep/x0.jsonl"]),
+        ({"subset": "folder"}, ["other/train.jsonl"]),
+        ({"subset": "folder", "split": "test"}, ["other/test.jsonl"]),
         # What the card does not name is found by the names of files.
         ({"subset": "other"}, ["other/train.jsonl"]),
         ({"subset": "gone", "split": "dev"}, ["gone/dev.jsonl"]),
