@@ -208,7 +208,9 @@ _NOT_DATA = re.compile(
     r"(?i)readme|licen[cs]e|requirements|dataset_(info|infos|dict)\.json|state\.json|cache-.*\.arrow"
 )
 """With the results of `map` and `filter` that datasets keeps beside the data of `save_to_disk`."""
-_SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")
+_TRAINING = ("train", "training")
+_OTHER_SPLITS = ("test", "testing", "validation", "valid", "val", "dev", "eval", "evaluation")
+"""With `_TRAINING` the words by which `datasets` tells the files of splits."""
 
 
 def data_suffix(path: Path) -> str | None:
@@ -309,10 +311,9 @@ def _say_what_is_read(
 
 def _training_files(files: list[Path], folder: Path) -> list[Path]:
     """The files without those of other splits, where one is named after `train`: test.jsonl beside train.jsonl."""
-    of_train = [file for file in files if _mentions(file, folder, "train")]
-    others = [
-        file for file in files if file not in of_train and any(_mentions(file, folder, split) for split in _SPLITS)
-    ]
+    of_train = [file for file in files if any(_mentions(file, folder, word) for word in _TRAINING)]
+    others = [file for file in files if any(_mentions(file, folder, word) for word in _OTHER_SPLITS)]
+    others = [file for file in others if file not in of_train]
     if not of_train or not others:
         return files
     names = ", ".join(str(file.relative_to(folder)) for file in others[:3]) + (", …" if len(others) > 3 else "")

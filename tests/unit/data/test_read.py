@@ -587,6 +587,8 @@ def test_a_test_file_beside_a_train_file_is_not_trained_on(tmp_path: Path) -> No
     ("names", "read"),
     [
         (["Train.jsonl", "Test.jsonl"], ["Train.jsonl"]),
+        (["training.jsonl", "testing.jsonl"], ["training.jsonl"]),
+        (["evaluation/a.jsonl", "train.jsonl"], ["train.jsonl"]),
         (["more.jsonl", "test.jsonl", "train-2.jsonl"], ["more.jsonl", "train-2.jsonl"]),
         (["more.jsonl", "train.jsonl", "train_test.jsonl"], ["more.jsonl", "train.jsonl", "train_test.jsonl"]),
         (["more.jsonl", "test.jsonl"], ["more.jsonl", "test.jsonl"]),
@@ -596,6 +598,7 @@ def test_files_of_other_splits_are_left_out_where_one_is_of_train(
     names: list[str], read: list[str], tmp_path: Path
 ) -> None:
     for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(json.dumps({"from": name}) + "\n")
     assert _names(_read(tmp_path)) == read
 
