@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import takewhile
 from typing import Any
 
 from ascendtune.data.conversation import BadRow, Conversation, Message
@@ -45,6 +46,9 @@ _CONTENTS = ("content", "value", "parts")
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """Names of a turn's thoughts, as transformers reads them: `thinking` is gpt-oss's, `reasoning` that of vLLM."""
+
+_THOUGHTS = ("thinking", "reasoning")
+"""Types of parts that a turn may begin with: Anthropic's and Mistral's thoughts, and OpenAI's."""
 
 _TEXTS = ("text", "input_text", "output_text")
 """Types of parts; the latter two are those of OpenAI's Responses."""
@@ -116,11 +120,17 @@ def _message_of(turn: Any, number: int) -> Message | BadRow:
         return BadRow("unknown role", f"turn {number} has the role {named!r}; known: {', '.join(_ROLES)}")
     if role in ("system", "user") and turn.keys().isdisjoint(_CONTENTS):
         return BadRow("no content", f"turn {number} has no content; it has {', '.join(map(str, turn))}")
-    said = next((turn[key] for key in _CONTENTS if turn.get(key) is not None), None)
-    content = _content_of(text_of_parts(said), number)
+    said: Any = next((turn[key] for key in _CONTENTS if turn.get(key) is not None), None)
+    leading = list(takewhile(_is_thought, said)) if role == "assistant" and isinstance(said, list) else []
+    thought = _thought_of(leading, number)
+    content = _content_of(text_of_parts(said[len(leading) :] if leading else said), number)
     if isinstance(content, BadRow):
         return content
+    if isinstance(thought, BadRow):
+        return thought
     message: Message = {"role": role, "content": content}
+    if thought:
+        message["reasoning_content"] = thought
     if calls := _calls_of(turn):
         read = tool_calls(calls)
         if isinstance(read, BadRow):
@@ -139,6 +149,16 @@ def _calls_of(turn: dict[str, Any]) -> Any:
     calls = listed(turn.get("tool_calls") or turn.get("function_call"))
     has_only_nulls = isinstance(calls, dict) and not any(value is not None for value in calls.values())
     return None if has_only_nulls or calls == "null" else calls or None
+
+
+def _is_thought(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") in _THOUGHTS
+
+
+def _thought_of(parts: list[dict[str, Any]], number: int) -> str | BadRow:
+    """`{"type": "thinking", "thinking": …}`, whose value is a text or, from Mistral, a list of texts."""
+    texts = [_content_of(part.get(part["type"], part.get("text")), number) for part in parts]
+    return next((each for each in texts if isinstance(each, BadRow)), None) or "\n".join(map(str, texts))
 
 
 def _content_of(content: Any, number: int) -> str | BadRow:

@@ -90,6 +90,22 @@ def test_tool_call_turns_follow_an_answer_whose_calls_a_table_writes_as_none(emp
 
 
 @pytest.mark.parametrize(
+    "thought",
+    [
+        {"type": "thinking", "thinking": "hm", "signature": "x"},
+        {"type": "thinking", "thinking": [{"type": "text", "text": "h"}, {"type": "text", "text": "m"}]},
+        {"type": "reasoning", "text": "hm"},
+    ],
+)
+def test_a_part_before_the_text_may_be_the_thought(thought: dict[str, Any]) -> None:
+    text = {"type": "text", "text": "a"}
+    made = _converted(_USER, {"role": "assistant", "content": [thought, text]})
+    assert made.messages[1] == {**_ANSWER, "reasoning_content": "hm"}
+    for turn in ({"role": "assistant", "content": [text, thought]}, {"role": "user", "content": [thought, text]}):
+        assert convert({"messages": [_USER, turn, _ANSWER]}).reason == "not only text"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
     "turns",
     [
         [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}],
