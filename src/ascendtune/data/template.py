@@ -33,8 +33,9 @@ _TEMPLATE_FAULTS = (
 _LONGEST_REASON = 500
 _NOT_OPTIONS = ("messages", "tools", "add_generation_prompt")
 """What a row says otherwise."""
-_UNUSUAL = "7302946185"
-"""An answer that no template writes itself, as the word in `</answer>`, and that a change of case leaves as it is."""
+_UNUSUAL, _THOUGHT = "7302946185", "8206514973"
+"""An answer and a thought that no template writes itself, as the word in `</answer>`, and that a change of case leaves
+as they are."""
 # Bytes; a longer file is refused for its length.
 _LONGEST_FILE = 4_000_000
 
@@ -146,7 +147,7 @@ class ChatTemplate:
         if not options:
             return self
         # The copy has what is known of this one, and is not compiled again.
-        for known in ("stop_tokens", "_takes_arguments_as_text"):
+        for known in ("stop_tokens", "_takes_arguments_as_text", "_takes_thoughts_as_parts"):
             getattr(self, known)
         made = copy(self)
         made._options = {name: value for name, value in options.items() if name not in _NOT_OPTIONS}
@@ -199,6 +200,8 @@ class ChatTemplate:
             shown.setdefault("thinking", shown["reasoning_content"])
         if shown.get("tool_calls") and self._takes_arguments_as_text:
             shown["tool_calls"] = [_with_arguments_as_text(call) for call in shown["tool_calls"]]
+        if shown.get("reasoning_content") and self._takes_thoughts_as_parts:
+            shown["content"] = _as_parts(shown["reasoning_content"], shown["content"])
         return shown
 
     @cached_property
@@ -206,13 +209,22 @@ class ChatTemplate:
         """Whether the template writes arguments as they are, not as JSON: DeepSeek-V3's fails on objects, others would
         write them as Python does."""
         call = {"type": "function", "function": {"name": "probe", "arguments": {"key": "value"}}}
-        texts = [self._written_call(each) for each in (call, _with_arguments_as_text(call))]
+        turn: dict[str, Any] = {"role": "assistant", "content": ""}
+        texts = [self._written_turn({**turn, "tool_calls": [each]}) for each in (call, _with_arguments_as_text(call))]
         return (texts[0] is None or "{'key': 'value'}" in texts[0]) and texts[1] is not None
 
-    def _written_call(self, call: dict[str, Any]) -> str | None:
-        """What the template writes of a turn with this call; None where it fails."""
-        question = {"role": "user", "content": "question"}
-        messages = [question, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    @cached_property
+    def _takes_thoughts_as_parts(self) -> bool:
+        """Whether the template writes thoughts as parts of the content alone: Mistral's do."""
+        turn: dict[str, Any] = {"role": "assistant", "content": _UNUSUAL}
+        beside = self._written_turn({**turn, "reasoning_content": _THOUGHT, "thinking": _THOUGHT}) or ""
+        within = self._written_turn({**turn, "content": _as_parts(_THOUGHT, _UNUSUAL)}) or ""
+        writes_list = any(word in within for word in ("'type'", '"type"'))
+        return _THOUGHT not in beside and all(each in within for each in (_THOUGHT, _UNUSUAL)) and not writes_list
+
+    def _written_turn(self, turn: dict[str, Any]) -> str | None:
+        """What the template writes of an answer; None where it fails."""
+        messages = [{"role": "user", "content": "question"}, turn]
         self.environment.meter.start(len(messages), 0)
         try:
             return self._compiled.render(
@@ -346,6 +358,11 @@ def template_source(template: str, tokenizer: Tokenizer) -> str:
         raise read_fault(error, path) or RecipeError(
             what, code="unknown-template", remedy=remedy, where=path
         ) from error
+
+
+def _as_parts(thought: str, content: str) -> list[dict[str, str]]:
+    parts = [{"type": "thinking", "thinking": thought}, {"type": "text", "text": content}]
+    return parts if content else parts[:1]
 
 
 def _with_arguments_as_text(call: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ascendtune.data.template import ChatTemplate
 # No template writes these itself.
 _QUESTION, _THOUGHT, _ANSWER = "4917360285", "8206514973", "7302946185"
 _THOUGHT_TOKENS = (("[THINK]", "[/THINK]"), ("<think>", "</think>"))
-"""Begin and end of a thought that the template does not write: Mistral's takes it from parts of the content only."""
+"""Begin and end of a thought where the template writes none, but the answers that were learnt may hold one."""
 
 
 @dataclass(frozen=True)

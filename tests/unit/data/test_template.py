@@ -97,6 +97,49 @@ def test_options_of_a_row_are_variables_of_the_template(make_model: Callable[...
         assert (SkeletonRenderer(template).render(Conversation(messages, options=options)) is None) == bool(options)
 
 
+# For what matters here that of Mistral's reasoning models.
+_PARTS = (
+    "{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]{% elif m.role == 'tool' %}"
+    "[RESULT]{{ m.content }}[/RESULT]{% else %}{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}{% else %}"
+    "{{ '[THINK]' + part.thinking + '[/THINK]' }}{% endif %}{% endfor %}{% endif %}"
+    "{% for call in m.tool_calls or [] %}[CALL]{{ call.function.name }}{% endfor %}{{ eos_token }}"
+    "{% endif %}{% endfor %}"
+)
+
+
+def test_a_template_that_takes_thoughts_as_parts_gets_them_so(make_model: Callable[..., Path]) -> None:
+    template = ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=_PARTS, eos_token="<|im_end|>")))
+    asked: Message = {"role": "user", "content": "q"}
+    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
+    messages: list[Message] = [
+        asked,
+        {"role": "assistant", "content": "", "tool_calls": [call], "reasoning_content": "use f"},
+        {"role": "tool", "content": "1"},
+        {"role": "assistant", "content": "one", "reasoning_content": "so"},
+        asked,
+        {"role": "assistant", "content": "two"},
+        asked,
+        {"role": "assistant", "content": "three", "reasoning_content": "hm"},
+    ]
+    for options in (None, {"k": 1}):
+        found = template.render(Conversation(messages, options=options))
+        assert [found.text[begin:end] for begin, end in found.spans] == [
+            "[THINK]use f[/THINK][CALL]f<|im_end|>", "[THINK]so[/THINK]one<|im_end|>", "two<|im_end|>",
+            "[THINK]hm[/THINK]three<|im_end|>",
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "written", ["{{ m.content }}", "{{ m.content | tojson }}", "{% for part in m.content %}{{ part.text }}{% endfor %}"]
+)
+def test_a_template_that_writes_no_thought_refuses_the_row(written: str, make_model: Callable[..., Path]) -> None:
+    source = "{% for m in messages %}" + written + "{% endfor %}"
+    template = ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=source, eos_token="<|im_end|>")))
+    with pytest.raises(Refused):
+        template.render(Conversation([HELLO[0], {**HELLO[1], "reasoning_content": "hm"}]))
+
+
 @pytest.mark.parametrize("name", sorted({*NAMED} - {"auto"}))
 def test_white_space_of_a_message_is_kept(name: str, make_model: Callable[..., Path]) -> None:
     """As LLaMA-Factory writes it, whose templates these are."""

@@ -46,6 +46,7 @@ TEMPLATES = {
     "{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
     "{{ '[THINK]' + part.thinking + '[/THINK]' if part.type == 'thinking' else part.text }}{% endfor %}{% endif %}"
     "<turn|>{% endif %}{% endfor %}",
+    "plain": "{% for m in messages %}<|start|>{{ m.content }}<turn|>{% endfor %}",
     "chatml": "{% for m in messages %}<|start|>{{ m.role }}\n{% if m.reasoning_content %}<think>\n"
     "{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}<turn|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}",
@@ -66,6 +67,7 @@ SAID = [
     ("mistral", "[THINK]They greet.[/THINK]Hi!", "Hi!", "They greet."),
     ("mistral", "[THINK]They greet.", "", "They greet."),
     ("mistral", "Hi!", "Hi!", ""),
+    ("plain", "[THINK]They greet.[/THINK]Hi!", "Hi!", "They greet."),
 ]  # fmt: skip
 
 
