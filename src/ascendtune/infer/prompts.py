@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import DataError
-from ascendtune.data.conversation import BadRow, Conversation, Message, RawRow
+from ascendtune.data.conversation import BadRow, Conversation, Message, RawRow, conversations_of
 from ascendtune.data.files import data_files
-from ascendtune.data.format.choose import choose_format
+from ascendtune.data.format.choose import Convert, choose_format
 from ascendtune.data.format.messages import messages_of
 from ascendtune.data.format.turns import is_text, not_text, system_message, template_options, tools
 from ascendtune.data.read import read_rows
-from ascendtune.data.spec import DatasetSpec
+from ascendtune.data.spec import DatasetSpec, Task
+
+_TASKS: tuple[Task, ...] = ("conversations", "singles", "pairs")
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,23 @@ def read_prompts(path: Path, system: str | None = None) -> list[Prompt]:
     for number, row in enumerate(rows):
         found = row.fault or _simple(row.values)
         if found is None:
-            convert = convert or choose_format(spec, rows[number : number + 100])[1]
-            found = convert(row.values)
+            convert = convert or _any_format(spec, rows[number : number + 100])
+            made = convert(row.values)
+            # Of a pair the chosen answer.
+            found = made if isinstance(made, BadRow) else conversations_of(made)[0]
         prompts.append(_prompt(found, row, system))
     return prompts
+
+
+def _any_format(spec: DatasetSpec, rows: list[RawRow]) -> Convert:
+    """What reads rows of conversations, of answers with a label, or of pairs."""
+    refusals: list[DataError] = []
+    for task in _TASKS:
+        try:
+            return choose_format(spec, rows, task)[1]
+        except DataError as error:
+            refusals.append(error)
+    raise refusals[0]
 
 
 def _simple(row: Mapping[str, Any]) -> Conversation | BadRow | None:

@@ -40,6 +40,15 @@ def rows_in(path: Path, *rows: dict[str, Any]) -> Path:
         ({"messages": [USER, ANSWER, USER, ANSWER]}, Prompt([USER, ANSWER, USER], None, "because")),
         ({"prompt": "why?", "completion": "because"}, Prompt([USER], None, "because")),
         ({"instruction": "why?", "input": "", "output": "because"}, Prompt([USER], None, "because")),
+        ({"prompt": "why?", "completion": "because", "label": 0}, Prompt([USER], None, "because")),
+        (
+            {
+                "conversations": [{"from": "human", "value": "why?"}, {"from": "gpt", "value": "because"}],
+                "kto_tag": True,
+            },
+            Prompt([USER], None, "because"),
+        ),
+        ({"chosen": [USER, ANSWER], "rejected": [USER, {**ANSWER, "content": "no"}]}, Prompt([USER], None, "because")),
     ],
 )
 def test_every_form_of_a_row_becomes_a_prompt(tmp_path: Path, row: dict[str, Any], expected: Prompt) -> None:
