@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch_npu
+from torch.nn.functional import silu
 
 
 def npu_rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
@@ -28,6 +29,9 @@ def npu_rotary_mul(
 
 
 def npu_swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    # torch_npu's page on it: no empty tensors. Experts that are modules of their own get none where no token is theirs.
+    if not gate.numel():
+        return silu(gate) * up
     output: torch.Tensor = torch_npu.npu_swiglu(torch.cat((gate, up), dim=-1), dim=-1)
     return output
 

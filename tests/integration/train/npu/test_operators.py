@@ -146,6 +146,7 @@ FORWARD: dict[str, tuple[list[tuple[int, ...]], Case]] = {
     "rms_norm": ([(2, 5, 12), (12,)], lambda x: fused_or_written_out("rms_norm", x)),
     "rotary": ([(1, 4, 5, 8), (1, 2, 5, 8), (1, 5, 8), (1, 5, 8)], lambda x: fused_or_written_out("rotary", x)),
     "swiglu": ([(2, 5, 12), (2, 5, 12)], lambda x: fused_or_written_out("swiglu", x)),
+    "swiglu of no rows": ([(0, 12), (0, 12)], lambda x: fused_or_written_out("swiglu", x)),
     "experts": ([MATRIX, (3, 12, 5)], lambda x: fused_or_written_out("experts", x)),
     "layer_norm": ([ROWS, (12,), (12,)], lambda x: nn.functional.layer_norm(x[0], (12,), x[1], x[2])),
 }

@@ -1,4 +1,5 @@
-// Operators over lists of tensors (torch._foreach_*).
+// Operators over lists of tensors (torch._foreach_*). A list is of one type, as CANN's pages on them ask:
+// https://gitcode.com/cann/ops-nn, foreach/*/docs.
 #include "../aclnn.h"
 
 using namespace simulated;
@@ -7,6 +8,7 @@ namespace {
 at::Tensor nth(Tensors tensors, size_t i) { return t(tensors->values[i]); }
 template <class F>
 void each(Tensors inputs, Tensors outputs, F compute) {
+  for (auto& x : list(inputs)) TORCH_CHECK(x.scalar_type() == nth(inputs, 0).scalar_type(), "the types differ");
   for (size_t i = 0; i < inputs->values.size(); i++) put(outputs->values[i], compute(i));
 }
 }  // namespace

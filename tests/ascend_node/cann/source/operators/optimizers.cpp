@@ -23,6 +23,9 @@ OP(ApplyAdamWV2,
 
 OP(ForeachNonFiniteCheckAndUnscale, (Tensors gradients, T found, T inverse, PLAN), {
   float factor = t(inverse).item<float>();
+  // https://gitcode.com/cann/ops-nn, foreach/foreach_non_finite_check_and_unscale/docs.
+  for (auto& x : list(gradients))
+    TORCH_CHECK(x.numel() && x.scalar_type() == list(gradients)[0].scalar_type(), "empty or mixed");
   for (auto* gradient : gradients->values) {
     if (!at::isfinite(t(gradient)).all().item<bool>()) t(found).fill_(1);
     put(gradient, t(gradient).mul_(factor));
