@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -119,8 +122,15 @@ class NpuDevice(Device):
     def gradient_scaler(self) -> torch.amp.GradScaler:
         # The vendor's own: torch's asks for an operator that chips without bf16 do not have (aclnnAmpUpdateScale), and
         # cannot see an overflow on chips that saturate instead of giving an infinity.
-        scaler: torch.amp.GradScaler = self._npu.amp.GradScaler()
-        return scaler
+        scaler: Any = self._npu.amp.GradScaler()
+        unscale = scaler.unscale_
+
+        def unscale_what_is_there(optimizer: torch.optim.Optimizer) -> None:
+            with _without_empty_gradients(optimizer):
+                unscale(optimizer)
+
+        scaler.unscale_ = unscale_what_is_there
+        return scaler  # type: ignore[no-any-return]
 
     def profiler(self, directory: Path, name: str, *, steps: int, stacks: bool, memory: bool) -> StepProfiler:
         """torch_npu's own, whose files are in `DIRECTORY/NAME_…_ascend_pt/ASCEND_PROFILER_OUTPUT`."""
@@ -146,3 +156,31 @@ class NpuDevice(Device):
 
     def versions(self) -> dict[str, str | None]:
         return {"torch_npu": self._version, "cann_home": os.environ.get("ASCEND_HOME_PATH")}
+
+
+@contextmanager
+def _without_empty_gradients(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """A context in which parameters of which this rank has no row have no gradient.
+
+    aclnnForeachNonFiniteCheckAndUnscale refuses empty tensors. FSDP gives them to ranks where a weight has fewer rows
+    than there are ranks: a reward model's score has one, an adapter's A as many as its rank.
+    """
+    trained = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
+    empty = [(each, each.grad) for each in trained if not _local(each.grad).numel()]
+    # A rank without any gradient would not take part in the sum over ranks of what was found.
+    if len(empty) == len(trained):
+        empty = []
+    for parameter, _ in empty:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in empty:
+            parameter.grad = gradient
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """What of `tensor`, any shape, this rank has."""
+    from torch.distributed.tensor import DTensor
+
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -51,6 +51,14 @@ def test_weights_divided_over_two_npus_train_as_on_one(train_on_npu: Train, trai
     assert_same(together, train_on_npu(**changes))
 
 
+def test_fp16_gradients_of_which_a_rank_has_no_row(train_on_npu: Train, train_on_npus: Train) -> None:
+    """The A of an adapter of rank 1 is on one of two ranks."""
+    method = {"tuner": "lora", "lora": {"rank": 1}}
+    changes: dict[str, Any] = {"optim": SHORT, "precision": "fp16", "method": method}
+    together = train_on_npus(2, batch={"per_device": 2}, parallel={"strategy": "fsdp"}, **changes)
+    assert together.losses() == pytest.approx(train_on_npu(**changes).losses(), rel=5e-3)
+
+
 def test_the_command_line_starts_two_npus(
     node: Node, recipe: Callable[..., Recipe], train_on_npu: Train, tmp_path: Path
 ) -> None:
