@@ -83,12 +83,15 @@ OP(SwiGluGrad, (T g, T x, int64_t d, T o, PLAN), {
 })
 
 OP(LayerNorm, (T x, Ints shape, T w, T b, double eps, T o, T mean, T rstd, PLAN), {
+  for (auto each : {w, b})
+    if (t(each).defined()) need_type_of_weight(x, each);
   auto [y, m, r] = at::native_layer_norm(t(x), ints(shape), t(w), t(b), eps);
   put(o, y);
   put(mean, m);
   put(rstd, r);
 })
 OP(LayerNormBackward, (T g, T x, Ints shape, T mean, T rstd, T w, T b, Bools wanted, T dx, T dw, T db, PLAN), {
+  need_same_type(g, x);
   std::array<bool, 3> mask{!!wanted->values[0], !!wanted->values[1], !!wanted->values[2]};
   auto [x_, w_, b_] = at::native_layer_norm_backward(t(g), t(x), ints(shape), t(mean), t(rstd), t(w), t(b), mask);
   if (mask[0]) put(dx, x_);

@@ -23,7 +23,8 @@ void multiply_by_group(T x, T weight, T groups, int64_t type, int64_t list_type,
   TORCH_CHECK(a.scalar_type() == b.scalar_type() && a.scalar_type() == y.scalar_type(), "types differ");
   TORCH_CHECK(list.scalar_type() == at::kLong && list.dim() == 1 && list.numel() > 1 && list.numel() <= 1024,
               "a list of groups that the operator does not take");
-  TORCH_CHECK(a.dim() == 2 && a.size(1) < 65536 && b.size(-1) < 65536, "x is no matrix, or a dimension is too long");
+  // Of a transposed x the last dimension in memory is the first one.
+  TORCH_CHECK(a.dim() == 2 && a.size(type == 0) < 65536 && b.size(-1) < 65536, "x is no matrix, or a dimension too long");
   bool is_turned = a.stride(0) == 1 && a.stride(1) == a.size(0) && !a.is_contiguous();
   auto end = ends(list, list_type);
   if (type == 0) {
