@@ -383,3 +383,12 @@ def test_words_of_a_server_in_another_program_are_not_taken_for_its_failure(expl
     found = explained(f"{line}\n").verdict
 
     assert found.first is None or not found.first.is_known
+
+
+@pytest.mark.parametrize(
+    ("before", "entry"), [("[llm] [ERROR] [x.cpp:7] : Npu out of memory, OOM\n", "npu-oom"), ("", "mindie-atb-fail")]
+)
+def test_what_an_operation_of_atb_refused_is_told_after_its_reason(
+    explained: Explained, before: str, entry: str
+) -> None:
+    assert entry_of(explained(f"{before}RuntimeError: Execute fail, enable log: export MOON=1\n")) == entry
