@@ -13,6 +13,7 @@ Explained = Callable[..., Explanation]
 
 _TORCH = "ModuleNotFoundError: No module named 'torch'\n"
 _SYMBOL = "ImportError: /moon/tide_2_cuda.cpython-310.so: undefined symbol: _ZN3c105ErrorC2ENS_14SourceLocation{}\n"
+_NVCC = '      {}(42): error: identifier "__moon" is undefined\n'
 _UV = "  × Failed to download `moon==7.7`\n"
 _CONDA = "LibMambaUnsatisfiableError: Encountered problems while solving:\n  - {}\n"
 
@@ -44,6 +45,13 @@ _CONDA = "LibMambaUnsatisfiableError: Encountered problems while solving:\n  - {
             'SSLError("Can\'t connect to HTTPS URL because the SSL module is not available.")) - skipping\n',
             "pip-python-without-ssl",
         ),
+        (_NVCC.format("/usr/lib/gcc/x86_64-linux-gnu/11/include/amxtileintrin.h"), "nvcc-older-than-system-headers"),
+        (_NVCC.format("/usr/include/x86_64-linux-gnu/bits/mathcalls.h"), "nvcc-older-than-system-headers"),
+        (_NVCC.format("/usr/include/moon/tide.h"), "compiler-error"),
+        ("    moon.c:7: error: 'PyThreadState' has no member named 'frame'\n", "c-code-older-than-python"),
+        ("    moon.c:7: error: ‘PyArray_Descr’ has no member named ‘subarray’\n", "c-code-older-than-numpy"),
+        ("    moon.c:7: error: ‘PyMoon’ has no member named ‘tide’\n", "compiler-error"),
+        ("    nvcc fatal   : Value 'c++20' is not defined for option 'std'\n", "nvcc-standard-unknown"),
         ("E: Unable to locate package moon\n", "apt-locate"),
         (
             "W: Failed to fetch http://moon.example/dists/InRelease  Temporary failure resolving 'moon.example'\n"
