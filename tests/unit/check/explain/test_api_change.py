@@ -72,9 +72,13 @@ def test_direction_and_release_are_told(explained: Callable[..., Explanation]) -
         ("No module named 'vllm.worker.worker_base'", "'vllm<0.11.1'"),
         ("No module named 'vllm.attention.backends.abstract'", "'vllm<0.14'"),
         ("cannot import name 'GiB_bytes' from 'vllm.utils' (/x/vllm/utils/__init__.py)", "'vllm<0.11.1'"),
+        ("cannot import name 'Unpack' from 'transformers.processing_utils' (/x/a.py)", "'transformers>=4.42'"),
+        ("TrainingArguments.__init__() got an unexpected keyword argument 'warmup_ratio'", "'transformers<5.15'"),
+        ("'TideConfig' object has no attribute 'pad_token_id'", "'transformers<5.0'"),
+        ("type object 'ModelType' has no attribute 'encoder_and_decoder'", "'megatron-core<0.18'"),
     ],
 )
-def test_release_of_vllm_is_told(message: str, fitting: str) -> None:
+def test_release_is_told(message: str, fitting: str) -> None:
     change = change_in(message)
 
     assert change is not None and change.groupdict()["fitting"] == fitting
