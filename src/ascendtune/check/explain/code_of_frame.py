@@ -252,7 +252,7 @@ def taken_from(code: str, error: str) -> str:
     if error.startswith("StopIteration"):
         called = (node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "next")
         return _only(ast.unparse(each.args[0]) for each in called if each.args)
-    if "values to unpack" not in error:
+    if "values to unpack" not in error and "cannot unpack non-iterable" not in error:
         return ""
     assigned = (node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple))
     looped = (

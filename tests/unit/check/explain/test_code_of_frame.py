@@ -10,6 +10,8 @@ from tests.unit.check.explain.written_trace import written_trace
 from ascendtune.check.explain.code_of_frame import argument_of, looked_up_in, none_in, package_in, table_in
 from ascendtune.check.explain.explain import Explanation
 
+_NOT_UNPACKED = "cannot unpack non-iterable NoneType object"
+
 
 @pytest.mark.parametrize(
     ("files", "package"),
@@ -219,6 +221,8 @@ def test_remedy_for_the_owner_of_the_innermost_frame_comes_first(
             "TypeError: full(): argument 'fill_value' (position 2) must be Number, not NoneType",
             "None was used where a value was expected (moon.tide)",
         ),
+        ("low, high = self.tide", f"TypeError: {_NOT_UNPACKED}", "self.tide gave nothing (None) where a pair"),
+        ("cos, sin = position_embeddings", f"TypeError: {_NOT_UNPACKED}", "called without position_embeddings"),
         ("assert moon is not None, tide(", "AssertionError", "Python failed with AssertionError: assert moon"),
         (
             "assert moon is not None, 'tide'",
