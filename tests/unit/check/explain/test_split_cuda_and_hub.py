@@ -84,3 +84,20 @@ def test_entries_whose_conditions_fail_do_not_hide_the_one_that_has_none(explain
     log = "ERROR: Could not find a version that satisfies the requirement moon==7.7 (from versions: none)\n"
 
     assert entry_of(explained(log)) == "pip-no-version"
+
+
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        (
+            "onnxruntime.capi.RuntimeException: CUDA error: no kernel image is available for execution on the device",
+            "onnx",
+        ),
+        ("tensorflow/core/moon.cc:7] INTERNAL: no kernel image is available for execution on the device", "tensorflow"),
+        ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "torch, or of an ext"),
+    ],
+)
+def test_program_that_has_no_code_for_the_gpu_is_named(
+    explained: Callable[..., Explanation], line: str, program: str
+) -> None:
+    assert f"this build of {program}" in explained(f"{line}\n").headline()
