@@ -9,7 +9,7 @@ from typing import Any
 
 from ascendtune.core.config import line_of
 from ascendtune.core.document import Document
-from ascendtune.core.errors import RecipeError, together
+from ascendtune.core.errors import MOST_TOGETHER, RecipeError, together
 from ascendtune.core.files import expanded
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.recipe.llamafactory.ignored_keys import IGNORED_KEYS
@@ -133,7 +133,9 @@ class LlamaFactoryRecipe:
             elif key in dialect.refused:
                 self._refuse_unless_default(key, value)
             elif key not in dialect.ignored:
-                remedy = did_you_mean(key, dialect.keys, "docs/compat.md lists the keys that are known", cutoff=0.75)
+                # Looking for a similar key takes a millisecond: only for those that are shown.
+                valid = dialect.keys if len(self.complaints) < MOST_TOGETHER else ()
+                remedy = did_you_mean(key, valid, "docs/compat.md lists the keys that are known", cutoff=0.75)
                 self.complain(key, f"{dialect.name} has no key '{key}'", remedy, code="unknown-recipe-key")
 
     def _require_one_name(self, old: str, new: str) -> None:

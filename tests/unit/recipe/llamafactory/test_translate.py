@@ -335,6 +335,16 @@ def test_errors_of_data_sets_and_of_other_keys_are_said_at_once(write: Write) ->
     assert all(name in said for name in ("use_galore", "absent", "gone", "no_such", "away"))
 
 
+def test_similar_keys_are_looked_for_as_long_as_they_are_shown(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+    monkeypatch.setattr(
+        "ascendtune.recipe.llamafactory.llamafactory_recipe.did_you_mean",
+        lambda key, valid, *_, **__: searched.append(len(valid)) or "nothing is similar",
+    )
+    refusals = _refusals(write({f"nonsense_{number}": 1 for number in range(500)}))
+    assert len(refusals) == 51 and len(searched) == 500 and sum(map(bool, searched)) == 50
+
+
 def test_all_is_said_at_once(write: Write) -> None:
     refusals = _refusals(write({"use_galore": True, "lora_rank": "eight", "use_apollo": True, "nonsense": 1}))
     assert len(refusals) == 4
