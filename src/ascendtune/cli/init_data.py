@@ -16,7 +16,7 @@ from ascendtune.data.conversation import BadRow, RawRow, Row
 from ascendtune.data.encoding import Encoding, certain_encoding
 from ascendtune.data.files import data_files, data_suffix, opened
 from ascendtune.data.format.choose import FORMATS, Convert, choose_format, main_task_of
-from ascendtune.data.format.guess import guess, names_columns
+from ascendtune.data.format.guess import Guess, guess, names_columns
 from ascendtune.data.read import read_rows
 from ascendtune.data.spec import DatasetSpec, Task
 from ascendtune.data.table_rows import delimiter_of
@@ -115,7 +115,14 @@ def look_at_data(
         if name == "text" and not stage:
             # Texts also fit as answers without a question; they are for pretraining.
             task, (name, convert) = "text", choose_format(spec, raw, "text")
-        return _converted(replace(blank, task=task, format=name), convert)
+        try:
+            return _converted(replace(blank, task=task, format=name), convert)
+        except DataError:
+            # The question may be in a column of another name.
+            likely = None if columns or format else guess([row.values for row in raw])
+            if likely is None or (likely.task, likely.format) != (task, name):
+                raise
+            return _of_guess(blank, likely)
     if columns or format:
         # Of a given format the refusal for what it is for, not that it is not for conversations.
         wanted = main_task_of(format) if format in FORMATS else tasks[0]
@@ -123,6 +130,10 @@ def look_at_data(
     likely = guess([row.values for row in raw])
     if likely is None or (stage and likely.task not in tasks):
         return replace(blank, is_undecided=True)
+    return _of_guess(blank, likely)
+
+
+def _of_guess(blank: DataFacts, likely: Guess) -> DataFacts:
     renamed = {word: column for word, column in likely.columns.items() if word != column}
     facts = replace(blank, task=likely.task, format=likely.format, columns=renamed)
     if not likely.certain:

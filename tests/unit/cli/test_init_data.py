@@ -1,7 +1,8 @@
-"""How `init` reads tables whose first line may be a row."""
+"""How `init` reads tables whose first line may be a row, and pairs whose question has another name."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,15 @@ def test_a_first_row_with_two_equal_fields_is_a_row_in_either_encoding(encoding:
     found = look_at_data(str(tmp_path / "x.csv"))
     assert found.reading == ({"header": False} | ({} if encoding == "utf-8" else {"encoding": encoding}))
     assert list(found.raw[0].values.values()) == ["Wie geht es?", "Gut.", "Gut."]
+
+
+@pytest.mark.parametrize(("name", "is_undecided"), [("Frage", False), ("context", True)])
+def test_the_question_of_a_pair_may_have_another_name(name: str, is_undecided: bool, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    rows = [{name: f"Warum {n}?", "chosen": f"Weil {n}.", "rejected": f"So {n}."} for n in "abc"]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    facts = look_at_data(str(file))
+    assert (facts.format, facts.columns["prompt"], facts.is_undecided) == ("preference", name, is_undecided)
+    with pytest.raises(DataError) as caught:
+        look_at_data(str(file), format="preference")
+    assert caught.value.code == "no-usable-rows"
