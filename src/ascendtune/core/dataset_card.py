@@ -7,7 +7,6 @@ them hold would be trained on twice.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,8 @@ class ChosenFiles:
     patterns: tuple[str, ...]
     """Of paths below the directory; `*` stays within a directory, `**` does not."""
     other_subsets: tuple[str, ...]
+    is_guess: bool
+    """Neither the caller nor the card says which of several subsets: it is the first."""
 
     def hold(self, path: str) -> bool:
         """Whether the file at `path`, below the directory, is one of them."""
@@ -45,7 +46,8 @@ def choose_files(directory: Path, subset: str | None, split: str | None) -> Chos
     Returns:
         None where the card does not name the files of this subset and split.
     """
-    subsets = dict(_subsets_in(_header_of(directory / CARD)))
+    configs = _configs_in(_header_of(directory / CARD))
+    subsets = {str(each.get("config_name", _DEFAULT)): _splits_of(each) for each in configs}
     name = subset or next(iter(subsets), None)
     splits = subsets.get(name or "", {})
     if _ANY in splits:
@@ -57,7 +59,9 @@ def choose_files(directory: Path, subset: str | None, split: str | None) -> Chos
         patterns = splits.get(split, ())
     if name is None or not patterns:
         return None
-    return ChosenFiles(name, split, patterns, tuple(each for each in subsets if each != name))
+    others = tuple(each for each in subsets if each != name)
+    has_default = name == _DEFAULT or configs[0].get("default") is True
+    return ChosenFiles(name, split, patterns, others, bool(others) and subset is None and not has_default)
 
 
 def _header_of(card: Path) -> dict[str, Any]:
@@ -76,19 +80,17 @@ def _header_of(card: Path) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _subsets_in(header: dict[str, Any]) -> Iterator[tuple[str, dict[str, tuple[str, ...]]]]:
-    """(name, split -> patterns) of each subset, the default first."""
+def _configs_in(header: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the header says of each subset, the default first."""
     configs = header.get("configs")
     found = [each for each in configs if isinstance(each, dict)] if isinstance(configs, list) else []
-    found.sort(key=lambda each: (each.get("default") is not True, each.get("config_name") != _DEFAULT))
-    for each in found:
-        folder = f"{each['data_dir'].strip('/')}/" if isinstance(each.get("data_dir"), str) else ""
-        files = each.get("data_files", {_ANY: "**"} if folder else ())
-        yield str(each.get("config_name", _DEFAULT)), _splits_in(files, folder)
+    return sorted(found, key=lambda each: (each.get("default") is not True, each.get("config_name") != _DEFAULT))
 
 
-def _splits_in(files: Any, folder: str) -> dict[str, tuple[str, ...]]:
-    """`data_files`: a pattern, a list of patterns or of `{split, path}`, or a mapping from splits to these."""
+def _splits_of(config: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Split -> patterns, of `data_files`: a pattern, a list of patterns or of `{split, path}`, or a mapping."""
+    folder = f"{config['data_dir'].strip('/')}/" if isinstance(config.get("data_dir"), str) else ""
+    files = config.get("data_files", {_ANY: "**"} if folder else ())
     if isinstance(files, dict):
         files = [{"split": split, "path": paths} for split, paths in files.items()]
     found: dict[str, tuple[str, ...]] = {}

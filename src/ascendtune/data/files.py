@@ -18,7 +18,7 @@ from ascendtune.core.dataset_card import CARD, ChosenFiles, choose_files
 from ascendtune.core.errors import DataError, read_fault
 from ascendtune.core.files import expanded, is_endless, walk
 from ascendtune.core.foreign_json import LFS_POINTER
-from ascendtune.core.log import say
+from ascendtune.core.log import say, warn
 from ascendtune.core.suggest import path_suggestion
 from ascendtune.core.units import count_of
 from ascendtune.data.encoding import UTF16_MARKS, Encoding, Transcoded, likely_encoding
@@ -302,11 +302,16 @@ def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
 def _say_what_is_read(
     chosen: ChosenFiles, found: list[Path], files: list[Path], folder: Path, spec: DatasetSpec
 ) -> None:
-    if len(found) < len(files) and not (spec.subset and spec.split):
+    is_choice = spec.subset is None and bool(chosen.other_subsets)
+    if is_choice or (len(found) < len(files) and not (spec.subset and spec.split)):
         what = f"subset '{chosen.subset}'" + (f", split '{chosen.split}'" if chosen.split else "")
         names = ", ".join(chosen.other_subsets[:3]) + (", …" if len(chosen.other_subsets) > 3 else "")
         others = f"; other subsets: {names}" if names else ""
-        _say_once(f"{folder}: {len(found)} of {count_of(len(files), 'file')} are read, as {CARD} says: {what}{others}")
+        of_all = f"{len(found)} of {count_of(len(files), 'file')} are read, as {CARD} says: {what}{others}"
+        # A guess is told in spite of --quiet.
+        _tell_once(
+            f"{folder}: {of_all}" + ("; it names no default: set `subset`" if chosen.is_guess else ""), chosen.is_guess
+        )
 
 
 def _training_files(files: list[Path], folder: Path) -> list[Path]:
@@ -317,14 +322,14 @@ def _training_files(files: list[Path], folder: Path) -> list[Path]:
     if not of_train or not others:
         return files
     names = ", ".join(str(file.relative_to(folder)) for file in others[:3]) + (", …" if len(others) > 3 else "")
-    _say_once(f"{folder}: the split 'train' is read, not {names} ({count_of(len(others), 'file')} of {len(files)})")
+    _tell_once(f"{folder}: the split 'train' is read, not {names} ({count_of(len(others), 'file')} of {len(files)})")
     return [file for file in files if file not in others]
 
 
 @cache
-def _say_once(message: str) -> None:
+def _tell_once(message: str, is_warning: bool = False) -> None:
     # The files are listed for the format, for the hash of the tokens, and to read them.
-    say(message)
+    (warn if is_warning else say)(message)
 
 
 def _matching(files: list[Path], folder: Path, wanted: str, word: str) -> list[Path]:

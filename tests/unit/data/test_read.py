@@ -577,6 +577,22 @@ def test_a_card_has_a_default_subset_or_none_at_all(header: str, read: list[str]
     assert _names(_read(tmp_path)) == read
 
 
+def test_a_subset_that_is_a_guess_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    header = "configs:\n- {config_name: main, data_files: main.jsonl}\n- {config_name: more, data_files: more.jsonl}\n"
+    (tmp_path / "README.md").write_text(f"---\n{header}---\n")
+    # As of a hub, from which the others are not downloaded.
+    (tmp_path / "main.jsonl").write_text('{"from": "main.jsonl"}\n')
+    for chosen in ({}, {}, {"subset": "main"}):
+        assert _names(_read(tmp_path, **chosen)) == ["main.jsonl"]
+    [told] = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "subset 'main', split 'train'; other subsets: more; it names no default" in told.message
+    with_default = header.replace("more.jsonl}", "more.jsonl, default: true}")
+    (tmp_path / "README.md").write_text(f"---\n{with_default}---\n")
+    (tmp_path / "more.jsonl").write_text('{"from": "more.jsonl"}\n')
+    assert _names(_read(tmp_path)) == ["more.jsonl"]
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+
+
 def test_a_test_file_beside_a_train_file_is_not_trained_on(tmp_path: Path) -> None:
     for name in ("train.jsonl", "test.jsonl"):
         (tmp_path / name).write_text(json.dumps({"from": name}) + "\n")
