@@ -22,7 +22,7 @@ from typing import Any, cast
 
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ascendtune.check.comm.notes import NoteWriter
 from ascendtune.check.comm.step import PLAIN, STEPS, WARM_UP
@@ -55,7 +55,7 @@ class Ledger:
 
     def __init__(self, world: WorldOfTraining) -> None:
         self.world = world
-        self._steps = 0
+        self._steps = self._updates = 0
         self._waiting = self._communication = self._meetings = 0.0
         self._meeting_seconds = 0.0
         self._inside = False
@@ -66,7 +66,17 @@ class Ledger:
         for name in _COLLECTIVES:
             if hasattr(dist, name):
                 setattr(dist, name, self._timed(getattr(dist, name)))
-        register_optimizer_step_post_hook(lambda *_: self._end_of_step())
+        register_optimizer_step_pre_hook(self._begin_update)
+        register_optimizer_step_post_hook(self._end_update)
+
+    def _begin_update(self, *_: Any) -> None:
+        self._updates += 1
+
+    def _end_update(self, *_: Any) -> None:
+        self._updates -= 1
+        # An optimizer may be made of others, whose steps are parts of its own.
+        if self._updates == 0:
+            self._end_of_step()
 
     @property
     def _takes_apart(self) -> bool:
