@@ -280,6 +280,25 @@ def test_more_documents_than_one_call_of_attention_takes(node: Node) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+def statistics_on_npu() -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """On the node: statistics of dumped tensors there and on the CPU."""
+    from ascendtune.train.dump.statistics import measure, read
+
+    values = torch.randn(7, 50_000, generator=torch.Generator().manual_seed(3))
+    broken = values.clone()
+    broken[0, :3] = torch.tensor([float("nan"), float("inf"), -float("inf")])
+    tensors = [values, broken.bfloat16(), values[0, :1].half(), values[:0]]
+    on_npu, on_cpu = (read([measure(each.to(device), torch.float32) for each in tensors]) for device in ("npu", "cpu"))
+    return list(zip(on_npu, on_cpu, strict=True))
+
+
+def test_dumped_statistics_are_those_of_the_cpu(node: Node) -> None:
+    for ours, theirs in node.call(statistics_on_npu):
+        for name, expected in theirs.items():
+            close = name in ("mean", "l2") and expected is not None
+            assert ours[name] == (pytest.approx(expected, rel=1e-5) if close else expected), name
+
+
 def train_with(path: Path, spoilt: str) -> tuple[list[float], list[str]]:
     """On the node: losses and gradient norms with an operator that gives 1 % too much; which operators ran."""
     from ascendtune.train import attempt

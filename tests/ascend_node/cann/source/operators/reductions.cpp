@@ -49,3 +49,4 @@ OP(ReduceNansum, (T a, Ints d, bool k, aclDataType dt, T o, PLAN),
 OP(Amin, (T a, Ints d, bool k, T o, PLAN), { put(o, at::amin(t(a), ints(d), k)); })
 OP(Histc, (T a, int64_t bins, S low, S high, T o, PLAN),
    { put(o, at::histc(t(a).to(at::kFloat), bins, s(low), s(high))); })
+OP(Dot, (T a, T b, T o, PLAN), { put(o, at::dot(t(a), t(b))); })
