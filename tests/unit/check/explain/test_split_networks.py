@@ -69,7 +69,7 @@ _IBGDA = (
         (_IBGDA.format("NULL value cannot allocate mlx5dv_devx_uar"), "nvshmem-no-card-rights"),
         (_IBGDA.format("non-zero status: 22 ibv_modify_qp failed"), "nvshmem-cards-not-joined"),
         (_IBGDA.format("non-zero status: 7 no valid NICs found"), "nvshmem-no-cards"),
-        ("ImportError: /moon/tide.so: undefined symbol: nvshmemi_device_state_d\n", "nvshmem-of-other-release"),
+        ("ImportError: /moon/tide.so: undefined symbol: nvshmemi_device_state_d\n", "deepep-other-nvshmem"),
         ("ImportError: /moon/tide.so: undefined symbol: nvshmemi_ibgda_moon\n", "nvshmem-without-ibgda"),
         ("RuntimeError: Unable to find address for: eno1\n", "gloo-interface-missing"),
     ],
