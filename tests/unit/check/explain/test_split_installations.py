@@ -82,3 +82,18 @@ def test_conda_names_what_nothing_provides(explained: Explained) -> None:
     headline = explained(_CONDA.format("nothing provides tide-version 12.4 needed by moon-2.5.1")).headline()
 
     assert headline.endswith(": tide-version 12.4")
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "WARNING: The repository located at moon.example is not a trusted or secure host and is being ignored.\n"
+        "Successfully installed tide-1.0\n",
+        "WARNING: Ignoring version 0.4.3 of moon since it has invalid metadata:\n"
+        "Requested moon==0.4.3 from https://moon.example has invalid metadata: .* suffix can only be used with `==`\n"
+        "Please use pip<24.1 if you need to use this version.\nSuccessfully installed moon-0.4.4\n",
+        "-- Could NOT find CUDAToolkit (missing: CUDAToolkit_INCLUDE_DIR)\n[100%] Built target moon\n",
+    ],
+)
+def test_installation_that_ends_well_is_healthy(explained: Explained, log: str) -> None:
+    assert explained(log).is_healthy

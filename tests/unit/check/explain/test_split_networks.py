@@ -50,6 +50,12 @@ def test_plugin_without_cards_is_harmless_where_the_training_goes_on(explained: 
     assert explained(words + "moon7:77:78 [0] NCCL INFO Using network Socket\n" + steps).is_healthy
 
 
+def test_plugin_without_cards_is_harmless_where_the_measurement_ends_well(explained: Explained) -> None:
+    words = _WARN.format("NET/OFI aws-ofi-nccl initialization failed")
+
+    assert explained(words + "#  size  count  type\n# Out of bounds values : 0 OK\n").is_healthy
+
+
 _EACCES = (
     "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
     "port: {}, useIpv6: false, code: -13, name: EACCES, message: permission denied\n"
