@@ -28,6 +28,10 @@ _OPERANDS = re.compile(
 _COMPARED = re.compile(
     r"'(?P<operator>[<>]=?)' not supported between instances of '(?P<left>\w+)' and '(?P<right>\w+)'"
 )
+_CONVERTED = re.compile(
+    r"(?P<function>int|float)\(\) argument must be .*'NoneType'|'NoneType' object cannot be interpreted as an integer|"
+    r"os\.PathLike object, not NoneType"
+)
 _NEGATED = "bad operand type for unary"
 _SYMBOLS: dict[type[ast.AST], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**",
@@ -129,6 +133,10 @@ def none_in(code: str, message: str) -> str:
         return _only(_given(code, placed["function"], placed["name"], int(placed["place"])))
     if operands := _OPERANDS.search(message) or _COMPARED.search(message):
         return _operand(code, operands)
+    if "concatenate" in message and '(not "NoneType")' in message:
+        return _only(ast.unparse(right) for symbol, _, right in _operations(code) if symbol == "+")
+    if converted := _CONVERTED.search(message):
+        return _only(_converted(code, converted["function"] or ""))
     if _NEGATED in message:
         return _only(ast.unparse(each.operand) for each in _nodes_of(code) if isinstance(each, ast.UnaryOp))
     if _NONE_NOT_SUBSCRIPTABLE in message:
@@ -144,6 +152,13 @@ def _given(code: str, function: str, name: str, place: int) -> Iterator[str]:
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == function:
             yield from (ast.unparse(each.value) for each in node.keywords if each.arg == name)
             yield from (ast.unparse(each) for each in node.args[place - 1 : place])
+
+
+def _converted(code: str, function: str) -> Iterator[str]:
+    """The arguments of calls in `code` that are not constants; of calls of `function` alone, where it is named."""
+    for node in _nodes_of(code):
+        if isinstance(node, ast.Call) and function in ("", ast.unparse(node.func)):
+            yield from (ast.unparse(each) for each in node.args if not isinstance(each, ast.Constant))
 
 
 def _operand(code: str, operands: re.Match[str]) -> str:

@@ -16,7 +16,7 @@ _QUOTED = re.compile(r"[frb]{0,2}([\"'])(?P<message>(?:[^\s\"']+ ){3,}[^\"']*)")
 """A line of code that is a text in quotes: what a `raise` that began in a line above says."""
 _UNNAMED = "an exception"
 """In place of the exception's type, where the log does not say it."""
-_PASSED_ON = "return self._op("
+_PASSED_ON = ("return self._op(", "a = os.fspath(", "p = os.fspath(", "path = os.fspath(", "st = os.stat(", "io.open(")
 _MARKS = re.compile(r"\s+~*\^+~*\s*$")
 _ENDS_FRAME = re.compile(r"\bline \d+, in [\w<>.]+\s*$")
 _INDENTED_CODE = re.compile(r"\s{2,}(?![\w.-]+:(?: |$))\S")
@@ -207,7 +207,7 @@ class Trace:
         """The expression that was None, from the line of code below the last frame; empty if it is not known."""
         name = code_of.none_in(self.marked, self.message) or code_of.none_in(self.code, self.message)
         name = name or (
-            # The operators of torch are called by a function that passes everything on.
+            # The operators of torch are called by a function that passes everything on, as those of os.path are.
             code_of.none_in(self.outer_code, self.message) if self.code.startswith(_PASSED_ON) else ""
         )
         return code_of.argument_of(name, self.frames[-1][2], self.outer_code) if name and self.frames else name

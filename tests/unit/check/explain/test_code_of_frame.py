@@ -10,6 +10,8 @@ from tests.unit.check.explain.written_trace import written_trace
 from ascendtune.check.explain.code_of_frame import argument_of, looked_up_in, none_in, package_in, table_in
 from ascendtune.check.explain.explain import Explanation
 
+_NOT_INTEGER = "int() argument must be a string, a bytes-like object or a real number, not 'NoneType'"
+_NOT_PATH = "expected str, bytes or os.PathLike object, not NoneType"
 _NOT_UNPACKED = "cannot unpack non-iterable NoneType object"
 
 
@@ -223,6 +225,11 @@ def test_remedy_for_the_owner_of_the_innermost_frame_comes_first(
         ),
         ("low, high = self.tide", f"TypeError: {_NOT_UNPACKED}", "self.tide gave nothing (None) where a pair"),
         ("cos, sin = position_embeddings", f"TypeError: {_NOT_UNPACKED}", "called without position_embeddings"),
+        ("n = int(sea.get('tide'))", f"TypeError: {_NOT_INTEGER}", "(sea.get('tide'))"),
+        ("range(moon.tides)", "TypeError: 'NoneType' object cannot be interpreted as an integer", "(moon.tides)"),
+        ("s = 'moon' + tide", 'TypeError: can only concatenate str (not "NoneType") to str', "(tide)"),
+        ("os.path.join(sea, 'moon')", f"TypeError: {_NOT_PATH}", "(sea)"),
+        ("os.path.join(sea, moon)", f"TypeError: {_NOT_PATH}", "a path is None"),
         ("assert moon is not None, tide(", "AssertionError", "Python failed with AssertionError: assert moon"),
         (
             "assert moon is not None, 'tide'",
