@@ -205,11 +205,10 @@ class Trace:
     @property
     def none_expression(self) -> str:
         """The expression that was None, from the line of code below the last frame; empty if it is not known."""
-        name = code_of.none_in(self.marked, self.message) or code_of.none_in(self.code, self.message)
-        name = name or (
+        if self.code.startswith(_PASSED_ON):
             # The operators of torch are called by a function that passes everything on, as those of os.path are.
-            code_of.none_in(self.outer_code, self.message) if self.code.startswith(_PASSED_ON) else ""
-        )
+            return code_of.none_in(self.outer_code, self.message)
+        name = code_of.none_in(self.marked, self.message) or code_of.none_in(self.code, self.message)
         return code_of.argument_of(name, self.frames[-1][2], self.outer_code) if name and self.frames else name
 
     @property

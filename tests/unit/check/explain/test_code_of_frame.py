@@ -259,3 +259,13 @@ def test_abstract_class_that_lacks_a_method_of_a_newer_base(
     assert own.headline().startswith("Tide does not define ") and "define" in own.remedies()[0]
     assert "vllm-ascend is older than vllm" in vllm.headline()
     assert "pip install vllm-ascend==VERSION vllm==VERSION" in vllm.remedies()[0]
+
+
+def test_path_that_is_none_is_named_as_the_caller_of_os_path_names_it(explained: Callable[..., Explanation]) -> None:
+    log = written_trace(
+        f"TypeError: {_NOT_PATH}",
+        ("/me/tide.py", "path = os.path.join(args.moon_dir, 'config.json')"),
+        ("/usr/lib/python3.10/posixpath.py", "a = os.fspath(a)"),
+    )
+
+    assert "(args.moon_dir)" in explained(log).headline()
