@@ -34,6 +34,7 @@ _EXTENDED = {
 _SUBCLASSED = {
     "transformers": ("trl", "ms_swift", "swift", "llamafactory", "unsloth", "optimum", "sentence_transformers"),
     "trl": ("ms_swift", "swift", "llamafactory", "unsloth"),
+    "vllm": ("verl", "openrlhf", "vllm_omni"),
 }
 """Packages, each with others that override its methods."""
 _MODULES = {
@@ -78,14 +79,14 @@ def parties_of(hit: Hit, trace: Trace) -> tuple[str, str]:
     owner = library_of(used, importer, trace.files, trace.code)
     if owner or not importer or "function" not in hit.names:
         return importer, owner
-    outer = trace.importer_of(importer)
     if "argument" in hit.names and (_is_of(used, importer) or _hands_on(trace, importer)):
         # The package only handed on what its own caller gave it.
-        return outer, importer
+        return trace.importer_of(importer), importer
     if used.partition(".")[0] in _owners():
         return importer, ""
     # A package calls back what its own caller has given it.
-    return importer, outer or (say(OWN_CODE) if is_own(trace.files[0]) else "")
+    callers = (name for name in _SUBCLASSED.get(importer, ()) if any(f"/{name}/" in file for file in trace.files))
+    return importer, next(callers, say(OWN_CODE) if is_own(trace.files[0]) else "")
 
 
 def _hands_on(trace: Trace, package: str) -> bool:

@@ -261,7 +261,8 @@ def test_import_between_two_packages_names_both(explained: Explained) -> None:
 def test_function_of_one_s_own_that_a_package_calls_is_not_a_matter_of_releases(
     explained: Explained, error: str, headline: str, remedy: str
 ) -> None:
-    explanation = explained(written_trace(error, ("/me/tide.py", "trainer.train()"), _TRANSFORMERS))
+    loader = (f"{PACKAGES}/torch/utils/data/dataloader.py", "data = self._next_data()")
+    explanation = explained(written_trace(error, ("/me/tide.py", "trainer.train()"), loader, _TRANSFORMERS))
 
     assert headline in explanation.headline()
     assert "its arguments are not those of the call" in explanation.headline()
