@@ -594,8 +594,8 @@ FAULTS = [
     ),
     Fault(
         "train/kernel/experts.py",
-        "    return weight.to(torch.get_autocast_dtype(weight.device.type))",
-        "    return weight",
+        "in_autocast_type(self.gate_up_proj, self.down_proj)",
+        "self.gate_up_proj, self.down_proj",
         "experts are multiplied in fp32 whatever the precision",
         f"{_EXPERTS}::test_under_autocast_products_are_in_its_type",
     ),
