@@ -118,7 +118,8 @@ def _message_of(turn: Any, number: int) -> Message | BadRow:
     if role is None:
         named = turn.get("role", turn.get("from"))
         return BadRow("unknown role", f"turn {number} has the role {named!r}; known: {', '.join(_ROLES)}")
-    if role in ("system", "user") and turn.keys().isdisjoint(_CONTENTS):
+    # In Parquet a turn whose content is null has only its role.
+    if role in ("system", "user") and turn.keys().isdisjoint(_CONTENTS) and len(turn) > 1:
         return BadRow("no content", f"turn {number} has no content; it has {', '.join(map(str, turn))}")
     said: Any = next((turn[key] for key in _CONTENTS if turn.get(key) is not None), None)
     leading = list(takewhile(_is_thought, said)) if role == "assistant" and isinstance(said, list) else []

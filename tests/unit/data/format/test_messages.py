@@ -29,7 +29,8 @@ def test_developer_is_system_and_an_empty_system_turn_is_none() -> None:
         "role": "system",
         "content": "s",
     }
-    assert _converted({"role": "system", "content": ""}, _USER, _ANSWER).messages == [_USER, _ANSWER]
+    for empty in ({"content": ""}, {"content": None}, {}):
+        assert _converted({"role": "system", **empty}, _USER, _ANSWER).messages == [_USER, _ANSWER]
 
 
 def test_the_system_column_is_used_where_the_messages_have_none() -> None:
