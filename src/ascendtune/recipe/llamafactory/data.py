@@ -104,7 +104,7 @@ def template_of(name: str) -> str | tuple[str, str]:
 
 def put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe, *, modelscope: bool) -> None:
     """The `data` section."""
-    if not recipe.given("dataset"):
+    if not (recipe.given("dataset") or recipe.is_invalid("dataset")):
         recipe.complain(
             "dataset",
             "dataset is missing",
@@ -116,8 +116,10 @@ def put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe, *, modelscope: bo
         recipe.complain(
             "val_size", "eval_dataset and val_size contradict each other", "keep one of them", code="conflicting-keys"
         )
+    # With another directory or stage than the user meant, nothing is known of the data sets.
+    is_known = not (recipe.is_invalid("dataset_dir") or recipe.is_invalid("stage"))
     for name, key in (("dataset", "data.train"), ("eval_dataset", "data.eval")):
-        if not recipe.given(name):
+        if not (recipe.given(name) and is_known):
             continue
         place = recipe.place(name)
         try:

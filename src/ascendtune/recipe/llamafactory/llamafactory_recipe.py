@@ -121,6 +121,7 @@ class LlamaFactoryRecipe:
     def __init__(self, document: Document, dialect: Dialect = V0) -> None:
         self._document, self._dialect = document, dialect
         self._values: dict[str, Any] = {}
+        self._invalid: set[str] = set()
         self.complaints: list[RecipeError] = []
         for written, value in document.values.items():
             key = dialect.aliases.get(written, written)
@@ -153,6 +154,10 @@ class LlamaFactoryRecipe:
     def given(self, key: str) -> bool:
         """Whether the recipe sets it."""
         return key in self._values
+
+    def is_invalid(self, key: str) -> bool:
+        """Whether the recipe sets it to a value that it cannot have; the default stands in its place."""
+        return key in self._invalid
 
     def place(self, key: str) -> str:
         """Where it is set, or a note that it is LLaMA-Factory's default."""
@@ -198,6 +203,7 @@ class LlamaFactoryRecipe:
         if taken is not None:
             self._values[key] = taken
             return
+        self._invalid.add(key)
         if unsupported := UNSUPPORTED_VALUES.get((key, str(value))):
             self.complain(key, *unsupported, code="not-in-this-version")
             return

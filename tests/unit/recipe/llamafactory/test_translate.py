@@ -335,6 +335,12 @@ def test_errors_of_data_sets_and_of_other_keys_are_said_at_once(write: Write) ->
     assert all(name in said for name in ("use_galore", "absent", "gone", "no_such", "away"))
 
 
+@pytest.mark.parametrize("key", ["dataset", "dataset_dir", "stage"])
+def test_an_invalid_value_is_refused_once_and_has_no_consequences(key: str, write: Write) -> None:
+    assert [each.what for each in _refusals(write({key: [[1]]}))] == [f"'{key}: [[1]]' is not valid"]
+    assert len(_refusals(write({key: [[1]], "template": "no_such"}))) == 2
+
+
 def test_similar_keys_are_looked_for_as_long_as_they_are_shown(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[int] = []
     monkeypatch.setattr(
