@@ -6,8 +6,10 @@ them hold would be trained on twice.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,12 @@ class ChosenFiles:
 
     def hold(self, path: str) -> bool:
         """Whether the file at `path`, below the directory, is one of them."""
-        return any(_expression_of(pattern).fullmatch(path) for pattern in self.patterns)
+        return self._expression.fullmatch(path) is not None
+
+    @cached_property
+    def _expression(self) -> re.Pattern[str]:
+        """Of all patterns at once: a card may name a thousand files, each with a pattern of its own."""
+        return re.compile("|".join(map(_expression_of, self.patterns)))
 
 
 def choose_files(directory: Path, subset: str | None, split: str | None) -> ChosenFiles | None:
@@ -89,7 +96,8 @@ def _configs_in(header: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _splits_of(config: dict[str, Any]) -> dict[str, tuple[str, ...]]:
     """Split -> patterns, of `data_files`: a pattern, a list of patterns or of `{split, path}`, or a mapping."""
-    folder = f"{config['data_dir'].strip('/')}/" if isinstance(config.get("data_dir"), str) else ""
+    given = config.get("data_dir")
+    folder = f"{posixpath.normpath(given.strip('/'))}/".removeprefix("./") if isinstance(given, str) else ""
     files = config.get("data_files", {_ANY: "**"} if folder else ())
     if isinstance(files, dict):
         files = [{"split": split, "path": paths} for split, paths in files.items()]
@@ -103,6 +111,6 @@ def _splits_of(config: dict[str, Any]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _expression_of(pattern: str) -> re.Pattern[str]:
+def _expression_of(pattern: str) -> str:
     wild = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return re.compile("".join(wild.get(part, re.escape(part)) for part in re.split(r"(\*\*/|\*\*|\*|\?)", pattern)))
+    return "".join(wild.get(part, re.escape(part)) for part in re.split(r"(\*\*/|\*\*|\*|\?)", pattern))

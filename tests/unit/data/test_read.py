@@ -562,6 +562,8 @@ def test_the_card_of_a_data_set_says_which_files_a_subset_has(
         ("configs:\n- data_files:\n  - {split: x, path: a.jsonl}\n  - {split: y, path: b.jsonl}",
          ["a.jsonl", "b.jsonl"]),
         ("configs:\n- data_files: {train: ./a.jsonl, test: b.jsonl}", ["a.jsonl"]),
+        ("configs:\n- {data_dir: '', data_files: b.jsonl}", ["b.jsonl"]),
+        ("configs:\n- {data_dir: ./., data_files: b.jsonl}", ["b.jsonl"]),
         # Not a card, or none that names files which are there.
         ("configs:\n- {config_name: b}", ["a.jsonl", "b.jsonl"]),
         ("configs:\n- data_files: ../a.jsonl", ["a.jsonl", "b.jsonl"]),

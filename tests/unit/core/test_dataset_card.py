@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ascendtune.core import dataset_card
+from ascendtune.core.dataset_card import choose_files
+
+
+def test_each_pattern_of_a_card_is_translated_once_for_all_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [f"data/train-{number}.parquet" for number in range(600)]
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n- data_files: [{', '.join(files)}]\n---\n")
+    translated: list[str] = []
+    expression_of = dataset_card._expression_of
+    monkeypatch.setattr(
+        dataset_card, "_expression_of", lambda pattern: translated.append(pattern) or expression_of(pattern)
+    )
+    chosen = choose_files(tmp_path, None, None)
+    assert chosen is not None
+    assert all(map(chosen.hold, files)) and not chosen.hold("data/train-600.parquet")
+    assert translated == files
