@@ -90,11 +90,9 @@ def fetch_dataset(
         return path
     words = [word for word in (subset, split) if word]
     chosen = choose_files(_download(path_or_id, "dataset", revision, [CARD], []), subset, split)
-    # A hub's `*` crosses directories.
-    named = [pattern.replace("**/", "*") for pattern in chosen.patterns] if chosen else ["*".join(["", *words, ""])]
-    suffixes = [f"{suffix}{packed}" for suffix in _DATA_SUFFIXES for packed in ("", ".gz")]
-    wanted = [f"{name}{suffix}" for name in named for suffix in (suffixes if name.endswith("*") else ("",))]
-    path = _download(path_or_id, "dataset", revision, wanted, [])
+    # What the card does not name is found by the names of files.
+    of_card, by_name = _patterns_of_data(chosen.patterns if chosen else ()), ["*".join(["", *words, ""])]
+    path = _download(path_or_id, "dataset", revision, of_card or _patterns_of_data(by_name), [], has_notice=False)
     if not any(file.name != CARD for file in path.rglob("*") if not file.is_dir()):
         after = f" named after {' and '.join(words)}" if words else ""
         raise DataError(
@@ -103,6 +101,19 @@ def fetch_dataset(
             remedy=f"look at the names of its files on the hub: they must end in {', '.join(_DATA_SUFFIXES)} (or .gz)",
         )
     return path
+
+
+def _patterns_of_data(patterns: Iterable[str]) -> list[str]:
+    """Patterns of a hub, whose `*` crosses directories, for the data files among those of `patterns`."""
+    suffixes = tuple(f"{suffix}{packed}" for suffix in _DATA_SUFFIXES for packed in ("", ".gz"))
+    found: list[str] = []
+    for pattern in patterns:
+        name = pattern.replace("**/", "*")
+        if name.endswith("*"):
+            found += [f"{name}{suffix}" for suffix in suffixes]
+        elif name.endswith(suffixes):
+            found.append(name)
+    return found
 
 
 def find_local(text: str, kind: Kind) -> Path | None:
@@ -160,7 +171,19 @@ def _has_form_of_path(text: str) -> bool:
     return text.startswith(("/", "~", ".")) or has_folder or is_file or not _HUB_ID.fullmatch(text)
 
 
-def _download(name: str, kind: Kind, revision: str | None, wanted: Sequence[str], unwanted: Sequence[str]) -> Path:
+def _download(
+    name: str,
+    kind: Kind,
+    revision: str | None,
+    wanted: Sequence[str],
+    unwanted: Sequence[str],
+    *,
+    has_notice: bool = True,
+) -> Path:
+    if has_notice:
+        place = modelscope.shown_endpoint() if _is_of_modelscope(name) else shown_endpoint()
+        where = "in the cache" if offline_variable(os.environ) else f"in the cache and on {place}"
+        say(f"looking for the {noun(kind)} {split_hub(name)[1]} {where}")
     try:
         return _download_from_hub(name, kind, revision, wanted, unwanted)
     except AscendtuneError as error:
@@ -179,12 +202,17 @@ def _local_path_meant(name: str) -> str:
     return "" if "/" in name else "if it is a path: it starts at the working directory; else: "
 
 
+def _is_of_modelscope(name: str) -> bool:
+    hub, _ = split_hub(name)
+    return hub == "modelscope" or (hub is None and modelscope.is_wanted(os.environ))
+
+
 def _download_from_hub(
     name: str, kind: Kind, revision: str | None, wanted: Sequence[str], unwanted: Sequence[str]
 ) -> Path:
-    hub, name = split_hub(name)
-    offline = offline_variable(os.environ)
-    if hub == "modelscope" or (hub is None and modelscope.is_wanted(os.environ)):
+    is_of_modelscope, (_, name) = _is_of_modelscope(name), split_hub(name)
+    if is_of_modelscope:
+        offline = offline_variable(os.environ)
         return modelscope.download(name, kind, revision, wanted, unwanted, offline=offline)
     try:
         import huggingface_hub
@@ -197,7 +225,6 @@ def _download_from_hub(
         ) from error
     if not sys.stderr.isatty():
         huggingface_hub.utils.disable_progress_bars()
-    say(f"looking for the {noun(kind)} {name} in the cache{'' if offline else f' and on {shown_endpoint()}'}")
     with errors_as_ours(partial(_translated, name=name, kind=kind, revision=revision)):
         return Path(
             huggingface_hub.snapshot_download(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from ascendtune.core.errors import AscendtuneError, DataError, MachineError, RecipeError, disk_fault
-from ascendtune.core.log import say, warn
+from ascendtune.core.log import warn
 from ascendtune.core.mask import without_secrets
 
 Kind = Literal["model", "dataset"]
@@ -70,7 +70,6 @@ def download(
     logging.getLogger("modelscope_hub").setLevel(logging.ERROR)
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
-    say(f"looking for the {noun(kind)} {name} in the cache{'' if offline else f' and on {shown_endpoint()}'}")
     fetch = partial(
         snapshot_download,
         name,

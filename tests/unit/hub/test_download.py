@@ -55,6 +55,14 @@ _REPOSITORIES = {
     "datasets/owner/rows": _DATASET,
     "datasets/owner/subsets": _SUBSETS,
     "datasets/owner/picture": {"README.md": b"# none", "a.png": b"picture"},
+    "datasets/owner/packed": {
+        "README.md": b"---\nconfigs:\n- data_files: [rows/*.tar, rows/a.jsonl]\n"
+        b"- {config_name: t, data_files: '*.tar'}\n---\n",
+        "rows/a.jsonl": b"{}\n",
+        "rows/a.tar": b"packed",
+        "t.tar": b"packed",
+        "t/b.jsonl": b"{}\n",
+    },
 }
 
 
@@ -190,11 +198,25 @@ def test_only_the_split_and_subset_of_a_data_set_are_downloaded(hub: str, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("asked", "files"), [("", ["data/train-0.jsonl"]), (", subset='all'", ["all/more/a.jsonl.gz"])]
+    ("asked", "files"),
+    [
+        ("'subsets'", ["data/train-0.jsonl"]),
+        ("'subsets', subset='all'", ["all/more/a.jsonl.gz"]),
+        # Files that are not read are not downloaded, and the card names no others of this subset.
+        ("'packed'", ["rows/a.jsonl"]),
+        ("'packed', subset='t'", ["t/b.jsonl"]),
+    ],
 )
 def test_the_files_that_its_card_names_are_downloaded(hub: str, tmp_path: Path, asked: str, files: list[str]) -> None:
-    folder = Path(_ask(tmp_path, hub, f"fetch_dataset('owner/subsets'{asked})").output.strip())
+    folder = Path(_ask(tmp_path, hub, f"fetch_dataset('owner/' {asked})").output.strip())
     assert sorted(str(file.relative_to(folder)) for file in folder.rglob("*.*")) == ["README.md", *files]
+
+
+def test_a_data_set_is_said_to_be_looked_for_once(hub: str, tmp_path: Path) -> None:
+    told = _ask(
+        tmp_path, hub, "__import__('ascendtune.core.log').core.log.set_up()", "fetch_dataset('owner/rows')"
+    ).error
+    assert told.count("looking for the data set owner/rows in the cache and on http://") == 1
 
 
 def test_a_data_set_without_data_is_named(hub: str, tmp_path: Path) -> None:
