@@ -8,7 +8,6 @@ import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,7 +72,7 @@ def show(
     elif as_json:
         print(json.dumps(_as_json(rows, facts, checked.data.max_length), indent=2, ensure_ascii=False, default=str))
     else:
-        for line in (*_lines(rows, checked.data.max_length, tokens), *(_stats_lines(facts) if facts else ())):
+        for line in (*_lines(rows, tokens), *(_stats_lines(facts) if facts else ())):
             print(line)
 
 
@@ -197,7 +196,7 @@ def _stats(recipe: Recipe, inspection: Inspection) -> dict[str, Any]:
     return {"rows": rows, "duplicates": duplicates, "scripts": dict(scripts.most_common()), "report": report.to_json()}
 
 
-def _lines(rows: list[InspectedRow] | list[InspectedPack], most: int, with_tokens: bool) -> Iterator[str]:
+def _lines(rows: list[InspectedRow] | list[InspectedPack], with_tokens: bool) -> Iterator[str]:
     for each in rows:
         yield each.title
         for name, value in each.values.items():
@@ -206,25 +205,25 @@ def _lines(rows: list[InspectedRow] | list[InspectedPack], most: int, with_token
             yield f"  not trained on: {each.problem}"
         columns = width(sys.stdout)
         if columns is not None and fits_beside(columns) and _is_pair(each.sequences) and not with_tokens:
-            left, right = ((f"{one.name}: {_summary(one, most)}", one.segments) for one in each.sequences)
+            left, right = ((f"{one.name}: {_summary(one)}", one.segments) for one in each.sequences)
             yield from beside(left, right, columns, _marked, _visible)
         else:
             for sequence in each.sequences:
-                yield from _sequence_lines(sequence, most, with_tokens)
+                yield from _sequence_lines(sequence, with_tokens)
         yield ""
 
 
-def _sequence_lines(sequence: Sequence, most: int, with_tokens: bool) -> Iterator[str]:
-    yield f"  {sequence.name or 'as the model reads it'}: {_summary(sequence, most)}"
+def _sequence_lines(sequence: Sequence, with_tokens: bool) -> Iterator[str]:
+    yield f"  {sequence.name or 'as the model reads it'}: {_summary(sequence)}"
     yield from ("    " + line for line in "".join(map(_marked, sequence.segments)).split("\n"))
     if with_tokens:
-        yield from _token_lines(sequence, most)
+        yield from _token_lines(sequence)
 
 
-def _summary(sequence: Sequence, most: int) -> str:
-    length, trained = len(sequence.token_ids), sum(sequence.trained[:most])
-    lost = sum(each.tokens for each in sequence.segments if each.is_cut)
-    cut = f"; cut at max_length {most:,}, {lost:,} tokens lost" if lost else ""
+def _summary(sequence: Sequence) -> str:
+    length, kept = len(sequence.token_ids), sequence.kept
+    trained = sum(sequence.trained[:kept])
+    cut = f"; cut at max_length {kept:,}, {length - kept:,} tokens lost" if kept < length else ""
     return f"{length:,} tokens{' or more' if sequence.is_beginning else ''}, {trained:,} trained on{cut}"
 
 
@@ -253,11 +252,12 @@ def _has_colours() -> bool:
     return paint("x", "green") != "x"
 
 
-def _token_lines(sequence: Sequence, most: int) -> Iterator[str]:
+def _token_lines(sequence: Sequence) -> Iterator[str]:
+    kept = sequence.kept
     for at, (number, text, trained) in enumerate(
         zip(sequence.token_ids, sequence.token_texts, sequence.trained, strict=True)
     ):
-        state = "cut" if at >= most else "trained" if trained else "-"
+        state = "cut" if at >= kept else "trained" if trained else "-"
         yield f"    {at:>6}  {number:>7}  {state:<7}  {json.dumps(text, ensure_ascii=False)}"
 
 
@@ -308,7 +308,7 @@ def _write_page(path: Path, rows: list[InspectedRow] | list[InspectedPack], most
         parts.append(f"<h2>{html.escape(each.title)}</h2>")
         if each.problem:
             parts.append(f"<p>Not trained on: {html.escape(each.problem)}</p>")
-        shown = "".join(map(_sequence_as_html, each.sequences, repeat(most)))
+        shown = "".join(map(_sequence_as_html, each.sequences))
         parts.append(f'<div class="pair">{shown}</div>' if _is_pair(each.sequences) else shown)
     with translated_disk_errors(path, "writing the page"):
         try:
@@ -320,9 +320,9 @@ def _write_page(path: Path, rows: list[InspectedRow] | list[InspectedPack], most
             ) from None
 
 
-def _sequence_as_html(sequence: Sequence, most: int) -> str:
+def _sequence_as_html(sequence: Sequence) -> str:
     text = "".join(map(_as_html, sequence.segments))
-    return f"<div><p>{html.escape(sequence.name)} {_summary(sequence, most)}</p><pre>{text}</pre></div>"
+    return f"<div><p>{html.escape(sequence.name)} {_summary(sequence)}</p><pre>{text}</pre></div>"
 
 
 def _as_html(segment: Segment) -> str:

@@ -51,6 +51,11 @@ class Sequence:
     is_beginning: bool
     """The text is so long that only its beginning was tokenised."""
 
+    @property
+    def kept(self) -> int:
+        """Tokens before the cut."""
+        return sum(each.tokens for each in self.segments if not each.is_cut)
+
 
 @dataclass(frozen=True)
 class InspectedRow:

@@ -34,6 +34,17 @@ def test_data_show_marks_what_is_trained_on_and_what_is_cut(ascendtune: Any, rec
     assert "duplicates: 1 of 2 rows equal an earlier one\n" in cut and "writing systems: Latin 2\n" in cut
 
 
+def test_tokens_of_a_row_that_is_left_out_are_not_cut(ascendtune: Any, recipe: Path) -> None:
+    words = ("data", "show", recipe, "-n", "1", "--tokens")
+    whole, cut, dropped = (
+        ascendtune(*words, *more).stdout.splitlines()
+        for more in ([], ["data.max_length=22"], ["data.max_length=22", "data.on_long_row=drop"])
+    )
+    assert any("  cut  " in line for line in cut)
+    assert "not trained on: longer than max_length" in dropped[3]
+    assert [*dropped[:3], *dropped[4:]] == whole
+
+
 def test_stats_count_rows_of_which_none_keeps_an_answer(ascendtune: Any, recipe: Path, tmp_path: Path) -> None:
     words = ("data", "show", recipe, "-n", "1", "--stats", "data.max_length=8")
     shown = ascendtune(*words)
