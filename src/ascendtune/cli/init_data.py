@@ -246,13 +246,15 @@ def preview(facts: DataFacts) -> list[str]:
     state = " (a guess)" if facts.is_undecided else ""
     lines.append(f"  format {facts.format}{': ' if roles else ''}{roles}{state}")
     known = import_module(FORMATS[facts.format]).WORDS
-    read = {column.partition(".")[0] for column in (*facts.columns.values(), *facts.columns, *known)}
-    ignored = [column for column in facts.found if column not in read and column != "chat_template_kwargs"]
+    named = (*facts.columns.values(), *facts.columns, *known, "chat_template_kwargs")
+    # A column, or a place inside one.
+    read = {*named, *(name.partition(".")[0] for name in named)}
+    ignored = [column for column in facts.found if column not in read]
     if ignored and not facts.is_undecided:
         more = ", …" if len(ignored) > _COLUMNS_NAMED else ""
         lines.append(f"  not read: {', '.join(ignored[:_COLUMNS_NAMED])}{more}")
-        named = filter(_THOUGHT.search, ignored if "reasoning_content" in known else ())
-        if thought := next((column for column in named if _holds_long_text(facts.raw, column)), None):
+        likely = filter(_THOUGHT.search, ignored if "reasoning_content" in known else ())
+        if thought := next((column for column in likely if _holds_long_text(facts.raw, column)), None):
             lines.append(
                 f"  if {thought} is the thought before the answer, add reasoning_content: {thought} to `columns`"
             )

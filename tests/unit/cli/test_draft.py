@@ -83,6 +83,9 @@ def test_preview_names_columns_that_are_not_read_and_a_thought_among_them(tmp_pa
     facts = look_at_data(_rows(tmp_path / "rows.jsonl", rows), columns=named)
     assert preview(facts)[-1] == "  not read: cot_type"
     assert conversations_of(facts.rows[0])[0].messages[-1]["reasoning_content"].startswith("Let me think")
+    nested = [{"q.text": "q", "a": {"text": "a"}, "b.text": "x"}] * 2
+    columns = {"prompt": "q.text", "completion": "a.text"}
+    assert preview(look_at_data(_rows(tmp_path / "rows.jsonl", nested), columns=columns))[-1] == "  not read: b.text"
     plain = [{"prompt": "q", "completion": "a", "chat_template_kwargs": {}, "system": "s", "rethinking": "x"}] * 2
     assert preview(look_at_data(_rows(tmp_path / "rows.jsonl", plain)))[-1] == "  not read: rethinking"
 
