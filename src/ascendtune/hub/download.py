@@ -141,7 +141,7 @@ def find_local(text: str, kind: Kind) -> Path | None:
 
 
 def require_local_paths(sources: Iterable[tuple[str, Kind]]) -> None:
-    """Raise for all paths that do not exist at once. What has the form of a hub id is not looked for.
+    """Raise for all paths that do not exist at once, each once. What has the form of a hub id is not looked for.
 
     Args:
         sources: paths or hub ids, and of what.
@@ -150,7 +150,7 @@ def require_local_paths(sources: Iterable[tuple[str, Kind]]) -> None:
         RecipeError, DataError: a path does not exist.
     """
     errors: list[AscendtuneError] = []
-    for text, kind in sources:
+    for text, kind in dict.fromkeys(sources):
         try:
             find_local(text, kind)
         except InputError as error:

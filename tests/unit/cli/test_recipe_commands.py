@@ -169,7 +169,7 @@ def test_a_bad_recipe_is_refused_with_a_remedy(
 @pytest.mark.parametrize("command", ["recipe check", "train", "data show"])
 def test_paths_that_do_not_exist_are_all_named_at_once(ascendtune: Any, tmp_path: Path, command: str) -> None:
     (tmp_path / "recipe.yaml").write_text(
-        "model: {path: ./m}\ndata: {train: [{path: ./t}, {path: owner/id}], eval: ./e}\n"
+        "model: {path: ./m}\ndata: {train: [{path: ./t}, {path: owner/id}, {path: ./t}], eval: ./e}\n"
     )
     result = ascendtune(*command.split(), "recipe.yaml")
     assert result.returncode == 2 and result.stderr.count("code: path-missing") == 3
