@@ -307,11 +307,10 @@ def _say_what_is_read(
         what = f"subset '{chosen.subset}'" + (f", split '{chosen.split}'" if chosen.split else "")
         names = ", ".join(chosen.other_subsets[:3]) + (", …" if len(chosen.other_subsets) > 3 else "")
         others = f"; other subsets: {names}" if names else ""
-        of_all = f"{len(found)} of {count_of(len(files), 'file')} are read, as {CARD} says: {what}{others}"
+        share = f"{count_of(len(found), 'file')} of {len(files)}"
+        remedy = "; it names no default: set `subset`" if chosen.is_guess else ""
         # A guess is told in spite of --quiet.
-        _tell_once(
-            f"{folder}: {of_all}" + ("; it names no default: set `subset`" if chosen.is_guess else ""), chosen.is_guess
-        )
+        _tell_once(f"{folder}: {CARD} names what is read, {what} ({share}){others}{remedy}", chosen.is_guess)
 
 
 def _training_files(files: list[Path], folder: Path) -> list[Path]:

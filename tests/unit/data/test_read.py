@@ -587,7 +587,8 @@ def test_a_subset_that_is_a_guess_is_warned_of_once(tmp_path: Path, caplog: pyte
     for chosen in ({}, {}, {"subset": "main"}):
         assert _names(_read(tmp_path, **chosen)) == ["main.jsonl"]
     [told] = [record for record in caplog.records if record.levelname == "WARNING"]
-    assert "subset 'main', split 'train'; other subsets: more; it names no default" in told.message
+    what = "README.md names what is read, subset 'main', split 'train' (1 file of 1); other subsets: more"
+    assert told.message == f"{tmp_path}: {what}; it names no default: set `subset`"
     with_default = header.replace("more.jsonl}", "more.jsonl, default: true}")
     (tmp_path / "README.md").write_text(f"---\n{with_default}---\n")
     (tmp_path / "more.jsonl").write_text('{"from": "more.jsonl"}\n')
