@@ -118,9 +118,9 @@ def look_at_data(
         try:
             return _converted(replace(blank, task=task, format=name), convert)
         except DataError:
-            # The question may be in a column of another name.
+            # The question may be in a column of another name. No other column stands for one that is there, but empty.
             likely = None if columns or format else guess([row.values for row in raw])
-            if likely is None or (likely.task, likely.format) != (task, name):
+            if likely is None or (likely.task, likely.format) != (task, name) or likely.columns.keys() <= {*found}:
                 raise
             return _of_guess(blank, likely)
     if columns or format:

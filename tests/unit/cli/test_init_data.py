@@ -38,3 +38,12 @@ def test_the_question_of_a_pair_may_have_another_name(name: str, is_undecided: b
     with pytest.raises(DataError) as caught:
         look_at_data(str(file), format="preference")
     assert caught.value.code == "no-usable-rows"
+
+
+def test_no_other_column_stands_for_an_answer_that_is_empty(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    rows = [{"instruction": "Why?", "input": f"{n} is a letter.", "output": ""} for n in "abc"]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError) as caught:
+        look_at_data(str(file))
+    assert caught.value.code == "no-usable-rows" and "turn 2 (assistant) is empty" in caught.value.what
