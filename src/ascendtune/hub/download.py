@@ -94,6 +94,10 @@ def fetch_dataset(
     of_card, by_name = _patterns_of_data(chosen.patterns if chosen else ()), ["*".join(["", *words, ""])]
     path = _download(path_or_id, "dataset", revision, of_card or _patterns_of_data(by_name), [], has_notice=False)
     if not any(file.name != CARD for file in path.rglob("*") if not file.is_dir()):
+        if variable := offline_variable(os.environ):
+            # A download that was stopped may have left the card alone.
+            cache = modelscope.cache() if _is_of_modelscope(path_or_id) else _cache()
+            raise modelscope.not_in_the_cache(path_or_id, noun("dataset"), variable, cache)
         after = f" named after {' and '.join(words)}" if words else ""
         raise DataError(
             f"the data set {path_or_id} has no data file{after}",

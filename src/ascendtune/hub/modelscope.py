@@ -122,8 +122,8 @@ def _translated(error: Exception, name: str, kind: Kind, offline: str | None) ->
 
     if offline and isinstance(error, errors.HubError | OSError | ValueError):
         # A cache that does not exist is an empty one.
-        fault = None if isinstance(error, FileNotFoundError) else disk_fault(error, _cache(), "downloading")
-        return fault or not_in_the_cache(name, noun(kind), offline, _cache())
+        fault = None if isinstance(error, FileNotFoundError) else disk_fault(error, cache(), "downloading")
+        return fault or not_in_the_cache(name, noun(kind), offline, cache())
     status = _status(error)
     if isinstance(error, errors.NotExistError) or status == 404:
         return input_error(kind)(
@@ -138,7 +138,7 @@ def _translated(error: Exception, name: str, kind: Kind, offline: str | None) ->
             remedy="set MODELSCOPE_API_TOKEN to a token that may read it",
         )
     if isinstance(error, errors.HubError | OSError):
-        return disk_fault(error, _cache(), "downloading") or MachineError(
+        return disk_fault(error, cache(), "downloading") or MachineError(
             f"the {noun(kind)} {name} is not a local path and not in the cache, and {shown_endpoint()} cannot be used "
             f"({status or type(error).__name__})",
             code="hub-unreachable",
@@ -158,5 +158,6 @@ def shown_endpoint() -> str:
     return without_secrets(endpoint())
 
 
-def _cache() -> Path:
+def cache() -> Path:
+    """Where ModelScope's client keeps what it has downloaded."""
     return Path(os.environ.get("MODELSCOPE_CACHE", "~/.cache/modelscope")).expanduser()

@@ -224,6 +224,18 @@ def test_a_data_set_without_data_is_named(hub: str, tmp_path: Path) -> None:
     assert answer.startswith("DataError 2 the data set owner/picture has no data file")
 
 
+def test_a_data_set_of_which_only_the_card_is_in_the_cache_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """huggingface_hub 1 gives the directory of a snapshot that is not whole."""
+    (tmp_path / "README.md").write_text("# rows")
+    monkeypatch.setattr(download, "_download", lambda *_, **__: tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(MachineError) as caught:
+        fetch_dataset("owner/rows")
+    assert caught.value.code == "hub-offline" and "HF_HUB_OFFLINE" in caught.value.remedy
+
+
 def test_data_sets_of_save_to_disk_are_downloaded(hub: str, tmp_path: Path) -> None:
     folder = Path(_ask(tmp_path, hub, "fetch_dataset('owner/rows', subset='de')").output.strip())
     assert sorted(file.name for file in folder.rglob("*.*")) == ["README.md", "data-00000-of-00001.arrow"]
