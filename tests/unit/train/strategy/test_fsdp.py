@@ -206,6 +206,15 @@ def test_torch_whose_gloo_sums_in_place_of_a_mean_is_refused(monkeypatch: pytest
     assert caught.value.code == "package-too-old" and "ddp" in caught.value.remedy
 
 
+def test_mean_that_is_rounded_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of ten ranks by NCCL, which sums tenths."""
+    name = "reduce_scatter_single" if hasattr(fsdp.dist, "reduce_scatter_single") else "reduce_scatter_tensor"
+    tenths = sum([torch.full((1,), 0.1)] * 10)
+    assert tenths != 1
+    monkeypatch.setattr(fsdp.dist, name, lambda mean, ones, op: mean.copy_(tenths))
+    FsdpStrategy(CpuDevice(), recipe()).close()
+
+
 class Adapted(nn.Module):
     def __init__(self) -> None:
         super().__init__()
