@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import DataError
 from ascendtune.data.conversation import BadRow, Conversation, Message, RawRow, conversations_of
 from ascendtune.data.files import data_files
+from ascendtune.data.format.answer import answered
 from ascendtune.data.format.choose import Convert, choose_format
 from ascendtune.data.format.messages import messages_of
 from ascendtune.data.format.turns import is_text, not_text, system_message, template_options, tools
@@ -68,7 +69,16 @@ def _any_format(spec: DatasetSpec, rows: list[RawRow]) -> Convert:
 
 
 def _simple(row: Mapping[str, Any]) -> Conversation | BadRow | None:
-    """The formats without an answer; None for other formats."""
+    """A prompt without an answer, or with the chosen one of two; None for other formats."""
+    is_pair = row.get("prompt") is not None and row.get("chosen") is not None
+    # The rejected answer is not needed here: it may be missing, or the same.
+    found, options = answered(row, "chosen") if is_pair else _unanswered(row), template_options(row)
+    if not isinstance(found, Conversation):
+        return found
+    return options if isinstance(options, BadRow) else replace(found, options=options)
+
+
+def _unanswered(row: Mapping[str, Any]) -> Conversation | BadRow | None:
     asked = row.get("messages", row.get("text", None if "completion" in row else row.get("prompt")))
     if asked is None:
         return None
@@ -81,13 +91,11 @@ def _simple(row: Mapping[str, Any]) -> Conversation | BadRow | None:
     system = system_message(row.get("system"))
     if isinstance(system, BadRow):
         return system
-    schemas, options = tools(row.get("tools") or row.get("functions")), template_options(row)
+    schemas = tools(row.get("tools") or row.get("functions"))
     if isinstance(schemas, BadRow):
         return schemas
-    if isinstance(options, BadRow):
-        return options
     has_system = bool(messages) and messages[0]["role"] == "system"
-    return Conversation(messages if has_system else [*system, *messages], schemas, options)
+    return Conversation(messages if has_system else [*system, *messages], schemas)
 
 
 def _prompt(found: Conversation | BadRow, row: RawRow, system: str | None) -> Prompt:

@@ -48,6 +48,11 @@ def rows_in(path: Path, *rows: dict[str, Any]) -> Path:
             },
             Prompt([USER], None, "because"),
         ),
+        ({"prompt": "why?", "chosen": "because", "rejected": "no"}, Prompt([USER], None, "because")),
+        (
+            {"prompt": [USER], "chosen": [USER, ANSWER], "rejected": [USER, ANSWER], "chat_template_kwargs": {"k": 1}},
+            Prompt([USER], None, "because", {"k": 1}),
+        ),
         ({"chosen": [USER, ANSWER], "rejected": [USER, {**ANSWER, "content": "no"}]}, Prompt([USER], None, "because")),
     ],
 )
