@@ -118,13 +118,14 @@ class FsdpStrategy(GroupStrategy):
                 block.register_forward_pre_hook(partial(_gather, owners[block]))
         # Not in the compute type: embeddings are looked up in the type that they are held in, as without FSDP.
         options["mp_policy"] = _held(reduced)
-        for embeddings in _separate_embeddings(root, blocks):
+        separate = _separate_embeddings(root, blocks)
+        for embeddings in separate:
             fill(embeddings)
             divided = fully_shard(embeddings, reshard_after_forward=True, **options)
             # The gradient of a table does not depend on its content; that of a norm in the same module (Inkling) does.
             divided.set_unshard_in_backward(len(list(embeddings.parameters())) > 1)
         fill(root)
-        _unify_dtypes(root, blocks)
+        _unify_dtypes(root, [*blocks, *separate])
         fully_shard(root, reshard_after_forward=False, **options)
         self._uses = ExpertUses(experts)
         if has_mixture:
@@ -383,7 +384,10 @@ def _gather(owners: Sequence[Any], _block: nn.Module, _arguments: Any) -> None:
 
 
 def _unify_dtypes(group: nn.Module, without: Iterable[nn.Module]) -> None:
-    """Widen trained weights of `group` to one type: FSDP sums their gradients as one tensor. Frozen ones stay."""
+    """Widen trained weights of `group`, less the groups in it, to one type: FSDP sums their gradients as one tensor.
+
+    Frozen ones stay where they may differ.
+    """
     elsewhere = {parameter for module in without for parameter in module.parameters()}
     together = [
         each

@@ -234,3 +234,23 @@ def test_frozen_weights_are_widened_for_a_torch_that_wants_one_type(
         strategy.shard(RootModule(model), Precision("bf16", "bf16", "as asked", "cpu"))
     types = {name.split(".")[2]: each.dtype for name, each in model.named_parameters()}
     assert types == {"base": base, "adapter": torch.float32}
+
+
+class AdaptedHead(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, 4, dtype=torch.bfloat16).requires_grad_(False)
+        self.layers = nn.ModuleList([Layer()])
+        self.head = Adapted()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.table
+
+
+def test_table_that_is_gathered_alone_is_not_widened_with_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsdp, "_FROZEN_TYPES_MAY_DIFFER", False)
+    model = AdaptedHead()
+    with closing(FsdpStrategy(CpuDevice(), recipe())) as strategy:
+        strategy.shard(RootModule(model), Precision("bf16", "bf16", "as asked", "cpu"))
+    assert model.head.base.weight.dtype == torch.float32
+    assert model.table.weight.dtype == torch.bfloat16
