@@ -34,6 +34,7 @@ def explain(
         str | None,
         typer.Option(
             metavar="URL",
+            envvar="ASCENDTUNE_ASK_URL",
             help="Then ask a language model, too: excerpts of the logs are sent to this server with OpenAI's API.",
         ),
     ] = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,3 +64,10 @@ def test_no_question_is_asked_about_an_empty_log(tmp_path: Path, capsys: pytest.
     assert explain([str(empty)], question=True) == explain([str(empty)], ask="http://127.0.0.1:9/v1") == 4
     assert explain([str(empty)], question=True) == 4
     assert "You diagnose" not in capsys.readouterr().out
+
+
+def test_a_server_that_the_environment_names_is_asked_each_time(in_process: Any, tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("ValueError: moon_phase=7 is not one of 4 phases\n")
+    ended = in_process("explain", "job.log", ASCENDTUNE_ASK_URL="http://127.0.0.1:9/v1")
+    assert ended.returncode == 1 and "moon_phase=7" in ended.stdout
+    assert "the language model on 127.0.0.1:9 gave no answer" in ended.stderr
