@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.dataset_card import CARD, choose_files
+from ascendtune.core.dataset_card import CARD, ChosenFiles, choose_files
 from ascendtune.core.errors import (
     AscendtuneError,
     DataError,
@@ -89,7 +89,7 @@ def fetch_dataset(
     if path is not None:
         return path
     words = [word for word in (subset, split) if word]
-    chosen = choose_files(_download(path_or_id, "dataset", revision, [CARD], []), subset, split)
+    chosen = _files_of_card(path_or_id, revision, subset, split)
     # What the card does not name is found by the names of files.
     of_card, by_name = _patterns_of_data(chosen.patterns if chosen else ()), ["*".join(["", *words, ""])]
     path = _download(path_or_id, "dataset", revision, of_card or _patterns_of_data(by_name), [], has_notice=False)
@@ -105,6 +105,18 @@ def fetch_dataset(
             remedy=f"look at the names of its files on the hub: they must end in {', '.join(_DATA_SUFFIXES)} (or .gz)",
         )
     return path
+
+
+def _files_of_card(name: str, revision: str | None, subset: str | None, split: str | None) -> ChosenFiles | None:
+    """The files that the card of a data set on a hub names for a subset and split; None where it names none."""
+    try:
+        directory = _download(name, "dataset", revision, [CARD], [])
+    except MachineError as error:
+        # A cache may hold the rows without the card.
+        if type(error.__cause__).__name__ != "IncompleteSnapshotError":
+            raise
+        return None
+    return choose_files(directory, subset, split)
 
 
 def _patterns_of_data(patterns: Iterable[str]) -> list[str]:

@@ -224,6 +224,14 @@ def test_a_data_set_without_data_is_named(hub: str, tmp_path: Path) -> None:
     assert answer.startswith("DataError 2 the data set owner/picture has no data file")
 
 
+def test_a_data_set_whose_card_is_not_in_the_cache_is_found_offline(hub: str, tmp_path: Path) -> None:
+    cached = _ask(tmp_path, hub, "download._download('owner/rows', 'dataset', None, ['*.jsonl', '*.arrow'], [])").output
+    calls = ("fetch_dataset('owner/rows')", "fetch_dataset('owner/subsets')")
+    found, missing = _ask(tmp_path, hub, *calls, HF_HUB_OFFLINE="1").output.split("\n", 1)
+    assert found == cached.strip()
+    assert missing.startswith("MachineError 3 the data set owner/subsets is neither a local path nor complete")
+
+
 def test_a_data_set_of_which_only_the_card_is_in_the_cache_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
