@@ -15,8 +15,7 @@ from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import InputError, RecipeError
 from ascendtune.core.files import expanded
 from ascendtune.core.log import warn
-from ascendtune.hub import modelscope
-from ascendtune.hub.download import find_local, split_hub
+from ascendtune.hub.download import find_local, is_of_modelscope
 from ascendtune.job.backend import compose, docker, kubernetes, slurm
 from ascendtune.job.backend.engine import ENGINES
 from ascendtune.job.backend.submission import Mount, Submission, job_name
@@ -275,8 +274,7 @@ def mounts_on_this_host(recipe_file: Path, recipe: Recipe) -> tuple[tuple[Mount,
 
 def _hub_caches(hub_id: str) -> dict[str, str]:
     """Variable -> directory: where this user's downloads from the hub of `hub_id` are."""
-    hub, _ = split_hub(hub_id)
-    if hub == "modelscope" or (hub is None and modelscope.is_wanted(os.environ)):
+    if is_of_modelscope(hub_id):
         caches = {"MODELSCOPE_CACHE": os.environ.get("MODELSCOPE_CACHE") or "~/.cache/modelscope"}
     else:
         caches = {"HF_HOME": os.environ.get("HF_HOME") or "~/.cache/huggingface"}

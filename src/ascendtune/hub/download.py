@@ -96,7 +96,7 @@ def fetch_dataset(
     if not any(file.name != CARD for file in path.rglob("*") if not file.is_dir()):
         if variable := offline_variable(os.environ):
             # A download that was stopped may have left the card alone.
-            cache = modelscope.cache() if _is_of_modelscope(path_or_id) else _cache()
+            cache = modelscope.cache() if is_of_modelscope(path_or_id) else _cache()
             raise modelscope.not_in_the_cache(path_or_id, noun("dataset"), variable, cache)
         after = f" named after {' and '.join(words)}" if words else ""
         raise DataError(
@@ -197,7 +197,7 @@ def _download(
     has_notice: bool = True,
 ) -> Path:
     if has_notice:
-        place = modelscope.shown_endpoint() if _is_of_modelscope(name) else shown_endpoint()
+        place = modelscope.shown_endpoint() if is_of_modelscope(name) else shown_endpoint()
         where = "in the cache" if offline_variable(os.environ) else f"in the cache and on {place}"
         say(f"looking for the {noun(kind)} {split_hub(name)[1]} {where}")
     try:
@@ -218,7 +218,8 @@ def _local_path_meant(name: str) -> str:
     return "" if "/" in name else "if it is a path: it starts at the working directory; else: "
 
 
-def _is_of_modelscope(name: str) -> bool:
+def is_of_modelscope(name: str) -> bool:
+    """Whether what has this hub id comes from ModelScope."""
     hub, _ = split_hub(name)
     return hub == "modelscope" or (hub is None and modelscope.is_wanted(os.environ))
 
@@ -226,25 +227,25 @@ def _is_of_modelscope(name: str) -> bool:
 def _download_from_hub(
     name: str, kind: Kind, revision: str | None, wanted: Sequence[str], unwanted: Sequence[str]
 ) -> Path:
-    is_of_modelscope, (_, name) = _is_of_modelscope(name), split_hub(name)
-    if is_of_modelscope:
+    hub_id = split_hub(name)[1]
+    if is_of_modelscope(name):
         offline = offline_variable(os.environ)
-        return modelscope.download(name, kind, revision, wanted, unwanted, offline=offline)
+        return modelscope.download(hub_id, kind, revision, wanted, unwanted, offline=offline)
     try:
         import huggingface_hub
         import huggingface_hub.utils
     except ImportError as error:
         raise MachineError(
-            f"'{name}' is not a local path, and downloading needs huggingface_hub",
+            f"'{hub_id}' is not a local path, and downloading needs huggingface_hub",
             code="package-missing",
             remedy="pip install 'ascendtune[train]', or give a local path",
         ) from error
     if not sys.stderr.isatty():
         huggingface_hub.utils.disable_progress_bars()
-    with errors_as_ours(partial(_translated, name=name, kind=kind, revision=revision)):
+    with errors_as_ours(partial(_translated, name=hub_id, kind=kind, revision=revision)):
         return Path(
             huggingface_hub.snapshot_download(
-                name,
+                hub_id,
                 repo_type=kind,
                 revision=revision,
                 allow_patterns=list(wanted),
