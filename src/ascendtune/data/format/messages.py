@@ -102,7 +102,7 @@ def _with_calls_in_turns(turns: list[Any]) -> list[Any]:
         if not isinstance(turn, dict) or turn.get("role") != "tool_call":
             found.append(turn)
             continue
-        answers = bool(found) and isinstance(found[-1], dict) and found[-1].get("role") == "assistant"
+        answers = bool(found) and role_of(found[-1]) == "assistant"
         before = found.pop() if answers else {**turn, "role": "assistant", "content": None}
         earlier = _calls_of(before) or []
         calls = earlier if isinstance(earlier, list) else [earlier]

@@ -83,6 +83,13 @@ def test_tool_call_turns_of_ms_swift_are_calls_of_one_turn(content: str | None) 
     assert made.messages == [_USER, expected, *({**each, "role": "tool"} for each in results), _ANSWER]
 
 
+@pytest.mark.parametrize("answer", [{"role": "Assistant", "content": "a"}, {"from": "gpt", "value": "a"}])
+def test_tool_call_turns_belong_to_the_answer_before_however_its_role_is_written(answer: dict[str, Any]) -> None:
+    call = {"role": "tool_call", "content": '{"name": "weather", "arguments": {}}'}
+    made = _converted(_USER, answer, call, {"role": "tool", "content": "7"}, _ANSWER)
+    assert [len(message.get("tool_calls", [])) for message in made.messages] == [0, 1, 0, 0]
+
+
 @pytest.mark.parametrize("empty", ["[]", "null", {"name": None, "arguments": None}], ids=str)
 def test_tool_call_turns_follow_an_answer_whose_calls_a_table_writes_as_none(empty: object) -> None:
     call = {"role": "tool_call", "content": '{"name": "weather", "arguments": {}}', "tool_calls": empty}
