@@ -87,6 +87,8 @@ class Planned:
     """Share of the dense peak that computation reaches, low, expected and high, where nothing has been measured."""
     supports_fp16: bool = True
     fuses_optimizer_in_fp16: bool = True
+    fuses_without_bf16: bool = True
+    """Whether chips without bf16 have these operators for attention, `kernels` and the optimizer, too."""
 
 
 class Vendor(ABC):

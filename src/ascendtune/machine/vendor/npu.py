@@ -49,7 +49,7 @@ class NpuVendor(Vendor):
     visible_variable = "ASCEND_RT_VISIBLE_DEVICES"
     # HCCL's buffers are part of the context: 200 MB twice for each group by default (HCCL_BUFFSIZE).
     planned = Planned(
-        "npu_fusion", "npu", context_bytes=2**30, fuses_optimizer_in_fp16=False,
+        "npu_fusion", "npu", context_bytes=2**30, fuses_optimizer_in_fp16=False, fuses_without_bf16=False,
         # Public runs of 7B and 8B models: 0.20 to 0.53 (docs/plan.md).
         flops_share=(0.2, 0.35, 0.5),
     )  # fmt: skip

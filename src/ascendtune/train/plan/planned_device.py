@@ -16,14 +16,15 @@ class PlannedDevice(CpuDevice):
         super().__init__()
         self._target = target
         self._planned = vendor_of(target.kind).planned
+        self._has_fused_operators = target.bf16 or self._planned.fuses_without_bf16
 
     @property
     def attention(self) -> str:
-        return self._planned.attention
+        return self._planned.attention if self._has_fused_operators else "sdpa"
 
     @property
     def kernels(self) -> str | None:
-        return self._planned.kernels
+        return self._planned.kernels if self._has_fused_operators else None
 
     @property
     def name(self) -> str:
@@ -54,4 +55,4 @@ class PlannedDevice(CpuDevice):
         return self._planned.supports_fp16
 
     def fuses_optimizer(self, compute: str) -> bool:
-        return compute != "fp16" or self._planned.fuses_optimizer_in_fp16
+        return self._has_fused_operators and (compute != "fp16" or self._planned.fuses_optimizer_in_fp16)
