@@ -23,6 +23,7 @@ from ascendtune.machine.visible import Visible
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.adapters import find_adapters
 from ascendtune.train.plan.changes import Change, changed, single_sequences
+from ascendtune.train.plan.device_table import computes_bf16
 from ascendtune.train.plan.request import Document, Estimate, Request, Target
 from ascendtune.train.plan.work import Steps, Work
 
@@ -168,6 +169,6 @@ def target_here(visible: Visible, devices: int) -> Target:
         )
     name, size = min(known, key=lambda each: each[1])
     return Target(
-        visible.kind, name, size, devices, context_bytes=visible.vendor.planned.context_bytes,
-        host_bytes=usable_memory_bytes() // devices,
+        visible.kind, name, size, devices, computes_bf16(name),
+        context_bytes=visible.vendor.planned.context_bytes, host_bytes=usable_memory_bytes() // devices,
     )  # fmt: skip

@@ -89,6 +89,11 @@ def _entry(name: str) -> dict[str, Any] | None:
     return next((entry for entry in table().values() if is_meant(entry)), None)
 
 
+def computes_bf16(name: str) -> bool:
+    """Whether the device that driver and torch report under this name does; True for devices that are not known."""
+    return bool((_entry(name) or {}).get("bf16", True))
+
+
 def speed_of(name: str, compute: str) -> Speed:
     """Figures of the device with this name, as the table has it or as driver and torch report it.
 
