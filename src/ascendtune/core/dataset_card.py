@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 CARD = "README.md"
 
@@ -90,7 +90,7 @@ def _header_of(card: Path) -> dict[str, Any]:
 def _configs_in(header: dict[str, Any]) -> list[dict[str, Any]]:
     """What the header says of each subset, the default first."""
     configs = header.get("configs")
-    found = [each for each in configs if isinstance(each, dict)] if isinstance(configs, list) else []
+    found = [each for each in configs if _is_named(each, "config_name")] if isinstance(configs, list) else []
     return sorted(found, key=lambda each: (each.get("default") is not True, each.get("config_name") != _DEFAULT))
 
 
@@ -104,11 +104,16 @@ def _splits_of(config: dict[str, Any]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for each in files if isinstance(files, list | tuple) else [files]:
         split, paths = (
-            (str(each.get("split", "train")), each.get("path")) if isinstance(each, dict) else ("train", each)
+            (str(each.get("split", "train")), each.get("path")) if _is_named(each, "split") else ("train", each)
         )
         names = [path for path in (paths if isinstance(paths, list) else [paths]) if isinstance(path, str)]
         found[split] = (*found.get(split, ()), *(f"{folder}{name.removeprefix('./')}" for name in names))
     return found
+
+
+def _is_named(value: Any, key: str) -> TypeGuard[dict[str, Any]]:
+    """Whether it is a mapping whose name is not a tree: one of aliases may be too large to write out."""
+    return isinstance(value, dict) and not isinstance(value.get(key), dict | list)
 
 
 def _expression_of(pattern: str) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,16 @@ def test_each_pattern_of_a_card_is_translated_once_for_all_files(
     assert chosen is not None
     assert all(map(chosen.hold, files)) and not chosen.hold("data/train-600.parquet")
     assert translated == files
+
+
+@pytest.mark.parametrize("named", ["config_name: *z", "data_files: [{split: *z, path: a.jsonl}]"])
+def test_a_name_that_is_a_tree_of_aliases_is_not_written_out(named: str, tmp_path: Path) -> None:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    lines = ["a: &a [x, x, x]"]
+    lines += [f"{name}: &{name} [*{before}, *{before}, *{before}]" for before, name in pairwise(letters)]
+    card = "\n".join(
+        ["---", *lines, "configs:", f"- {{{named}}}", "- {config_name: b, data_files: b.jsonl}", "---", ""]
+    )
+    (tmp_path / "README.md").write_text(card)
+    chosen = choose_files(tmp_path, None, None)
+    assert chosen is None or chosen.patterns == ("b.jsonl",)
