@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -72,6 +72,16 @@ def choose_files(directory: Path, subset: str | None, split: str | None) -> Chos
 
 
 def _header_of(card: Path) -> dict[str, Any]:
+    try:
+        state = card.stat()
+    except OSError:
+        return {}
+    return _header_in(card, state.st_mtime_ns, state.st_size)
+
+
+# A header of a thousand subsets takes a second, and is asked for several times for each data set of a recipe.
+@lru_cache(maxsize=4)
+def _header_in(card: Path, modified: int, size: int) -> dict[str, Any]:
     import yaml
 
     try:

@@ -4,6 +4,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ascendtune.core import dataset_card
 from ascendtune.core.dataset_card import choose_files
@@ -23,6 +24,21 @@ def test_each_pattern_of_a_card_is_translated_once_for_all_files(
     assert chosen is not None
     assert all(map(chosen.hold, files)) and not chosen.hold("data/train-600.parquet")
     assert translated == files
+
+
+def test_a_card_is_parsed_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    load = yaml.load
+    monkeypatch.setattr(yaml, "load", lambda text, loader: parsed.append(text) or load(text, loader))
+    card = tmp_path / "README.md"
+    subsets = "- {config_name: a, data_files: a.jsonl}\n- {config_name: b, data_files: b.jsonl}\n"
+    card.write_text(f"---\nconfigs:\n{subsets}---\n")
+    for subset in "aba":
+        chosen = choose_files(tmp_path, subset, None)
+        assert chosen is not None and chosen.patterns == (f"{subset}.jsonl",)
+    assert len(parsed) == 1
+    card.write_text("---\nconfigs: []\n---\n")
+    assert choose_files(tmp_path, "a", None) is None
 
 
 @pytest.mark.parametrize("named", ["config_name: *z", "data_files: [{split: *z, path: a.jsonl}]"])
