@@ -54,7 +54,7 @@ def choose_files(directory: Path, subset: str | None, split: str | None) -> Chos
         None where the card does not name the files of this subset and split.
     """
     configs = _configs_in(_header_of(directory / CARD))
-    subsets = {str(each.get("config_name", _DEFAULT)): _splits_of(each) for each in configs}
+    subsets = _subsets_of(configs)
     name = subset or next(iter(subsets), None)
     splits = subsets.get(name or "", {})
     if _ANY in splits:
@@ -69,6 +69,16 @@ def choose_files(directory: Path, subset: str | None, split: str | None) -> Chos
     others = tuple(each for each in subsets if each != name)
     has_default = name == _DEFAULT or configs[0].get("default") is True
     return ChosenFiles(name, split, patterns, others, bool(others) and subset is None and not has_default)
+
+
+def named_splits(directory: Path) -> dict[str, list[str]]:
+    """Subset -> its splits, as the card names them; empty without a card."""
+    subsets = _subsets_of(_configs_in(_header_of(directory / CARD)))
+    return {subset: [split for split in splits if split != _ANY] for subset, splits in subsets.items()}
+
+
+def _subsets_of(configs: list[dict[str, Any]]) -> dict[str, dict[str, tuple[str, ...]]]:
+    return {str(each.get("config_name", _DEFAULT)): _splits_of(each) for each in configs}
 
 
 def _header_of(card: Path) -> dict[str, Any]:

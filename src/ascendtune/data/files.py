@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Literal, cast
 
-from ascendtune.core.dataset_card import CARD, ChosenFiles, choose_files
+from ascendtune.core.dataset_card import CARD, ChosenFiles, choose_files, named_splits
 from ascendtune.core.errors import DataError, read_fault
 from ascendtune.core.files import expanded, is_endless, walk
 from ascendtune.core.foreign_json import LFS_POINTER
@@ -290,10 +290,10 @@ def _files_in(folder: Path, spec: DatasetSpec) -> list[Path]:
         _say_what_is_read(chosen, found, files, folder, spec)
         files, has_split = found, chosen.split is not None
     else:
-        files = _matching(files, folder, spec.subset, "subset") if spec.subset else files
+        files = _matching(files, folder, spec, "subset") if spec.subset else files
         has_split = False
     if not has_split:
-        files = _matching(files, folder, spec.split, "split") if spec.split else _training_files(files, folder)
+        files = _matching(files, folder, spec, "split") if spec.split else _training_files(files, folder)
     for file in files:
         _require_file(file)
     return files
@@ -331,17 +331,22 @@ def _tell_once(message: str, is_warning: bool = False) -> None:
     (warn if is_warning else say)(message)
 
 
-def _matching(files: list[Path], folder: Path, wanted: str, word: str) -> list[Path]:
-    found = [file for file in files if _mentions(file, folder, wanted)]
-    if not found:
-        names = ", ".join(str(file.relative_to(folder)) for file in files[:5])
-        raise DataError(
-            f"no file belongs to the {word} '{wanted}'",
-            code="data-file-missing",
-            remedy=f"choose a {word} that a file or directory is named after; there are: {names}",
-            where=folder,
-        )
-    return found
+def _matching(files: list[Path], folder: Path, spec: DatasetSpec, word: Literal["subset", "split"]) -> list[Path]:
+    wanted = (spec.subset if word == "subset" else spec.split) or ""
+    if found := [file for file in files if _mentions(file, folder, wanted)]:
+        return found
+    of_card, what, missing = named_splits(folder), f"the {word} '{wanted}'", word
+    if word == "subset" and spec.split and wanted in of_card:
+        what, missing = f"the split '{spec.split}' of the subset '{wanted}'", "split"
+    names = ", ".join(str(file.relative_to(folder)) for file in files[:5])
+    known = [f"{subset} ({', '.join(splits)})" if splits else subset for subset, splits in of_card.items()]
+    raise DataError(
+        f"no file belongs to {what}",
+        code="data-file-missing",
+        remedy=f"choose a {missing} that a file or directory is named after; there are: {names}"
+        + (f"; {CARD} names the subsets (and splits) {', '.join(known[:5])}" if known else ""),
+        where=folder,
+    )
 
 
 def _mentions(file: Path, folder: Path, word: str) -> bool:

@@ -579,6 +579,27 @@ def test_a_card_has_a_default_subset_or_none_at_all(header: str, read: list[str]
     assert _names(_read(tmp_path)) == read
 
 
+@pytest.mark.parametrize(
+    ("chosen", "what"),
+    [
+        ({"subset": "math", "split": "dev"}, "no file belongs to the split 'dev' of the subset 'math'"),
+        ({"subset": "mth", "split": "dev"}, "no file belongs to the subset 'mth'"),
+        ({"split": "dev"}, "no file belongs to the split 'dev'"),
+    ],
+    ids=str,
+)
+def test_what_a_card_names_is_offered_where_nothing_is_found(chosen: dict[str, str], what: str, tmp_path: Path) -> None:
+    splits = "{train: m-train.jsonl, test: m-test.jsonl}"
+    header = f"configs:\n- {{config_name: math, data_files: {splits}}}\n- {{config_name: code, data_files: c.jsonl}}"
+    (tmp_path / "README.md").write_text(f"---\n{header}\n---\n")
+    for name in ("m-train", "m-test", "c"):
+        (tmp_path / f"{name}.jsonl").write_text("{}\n")
+    with pytest.raises(DataError) as caught:
+        _read(tmp_path, **chosen)
+    assert caught.value.what == what
+    assert caught.value.remedy.endswith("README.md names the subsets (and splits) math (train, test), code (train)")
+
+
 def test_a_subset_that_is_a_guess_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     header = "configs:\n- {config_name: main, data_files: main.jsonl}\n- {config_name: more, data_files: more.jsonl}\n"
     (tmp_path / "README.md").write_text(f"---\n{header}---\n")
