@@ -75,7 +75,7 @@ def name_provider(hit: Hit, text: str) -> None:
         hit.names[FIX] = say(
             "`pip list | grep -i {provider}; find / -name '{library}' 2>/dev/null`: remove all but one "
             "(an editable copy beside a wheel, packages of two releases), then install that one anew: "
-            "pip install --force-reinstall --no-deps",
+            "pip install --force-reinstall --no-deps PACKAGE==VERSION",
             provider=provider,
             library=library,
         )

@@ -45,7 +45,10 @@ def test_library_that_should_have_a_symbol(symbol: str, provider: str, readable:
     [
         ("/x/moon.so: undefined symbol: ibv_tide", ("ibv_tide is of rdma-core", "names the rdma-core")),
         ("/x/moon.so: undefined symbol: _PyTide_Ready", ("moon.so is for another Python", "`python -V`")),
-        ("/x/vllm/_C.so: undefined symbol: _ZN4vllm4tideE", ("of vllm itself: parts of two builds", "pip list")),
+        (
+            "/x/vllm/_C.so: undefined symbol: _ZN4vllm4tideE",
+            ("of vllm itself: parts of two builds", "PACKAGE==VERSION"),
+        ),
         ("/x/MPI.so: undefined symbol: ompi_tide", ("ompi_tide is of MPI", "names the MPI")),
         ("/x/moon.so: undefined symbol: tide", ("(undefined symbol: tide)", "c++filt")),
     ],
