@@ -280,14 +280,16 @@ def _translated(error: BaseException) -> AscendtuneError | None:
     is_of_collective = _is_of_collectives(error)
     is_out_of_memory = _OUT_OF_MEMORY.search(str(error)) or (is_of_collective and "out of memory" in str(error))
     if isinstance(error, torch.OutOfMemoryError) or is_out_of_memory:
-        place = "host" if "DefaultCPUAllocator" in str(error) else "device"
+        place, look = "device", "`ascendtune devices` shows what other processes hold"
+        if "DefaultCPUAllocator" in str(error):
+            place, look = "host", "`free -h` and `ulimit -v` show what this host gives"
         return MachineError(
             "; ".join(
                 (f"out of {place} memory: {str(error).strip().splitlines()[0]}", *getattr(error, "__notes__", ()))
             ),
             code=OUT_OF_MEMORY,
             remedy="set memory.gradient_checkpointing: true, lower batch.per_device (and raise batch.accumulate) or "
-            "data.max_length, or use method.tuner: lora; `ascendtune devices` shows what other processes hold",
+            f"data.max_length, or use method.tuner: lora; {look}",
         )
     if _DEVICE_FAILED.search(str(error)) or isinstance(error, getattr(torch, "AcceleratorError", ())):
         return MachineError(

@@ -33,13 +33,13 @@ from ascendtune.train.supervision import Phases
             RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: not enough memory: you tried 9 GB"),
             "out of host memory: [enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: not enough memory: "
             "you tried 9 GB",
-            "method.tuner: lora",
+            "ulimit -v",
         ),
         (
             RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried 9"),
             "out of host memory: [enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: "
             "you tried 9",
-            "method.tuner: lora",
+            "ulimit -v",
         ),
         (
             RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
