@@ -329,7 +329,7 @@ _MISSING_OPERATOR = re.compile(r"Could not run '(?P<name>[^']+)' with arguments 
 # tensors has a class of its own.
 _OUT_OF_MEMORY = re.compile(
     r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"
-    r"|(?:CUDA error|Triton Error \[CUDA\]): out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|(?:CUDA (?:driver )?error|Triton Error \[CUDA\]): out of memory|CUBLAS_STATUS_ALLOC_FAILED"
 )
 _DISK_FULL = ("disk-full", "disk-quota-exceeded", "disk-space-missing")
 # Torch's, before 2.8 without a class of its own, and torch_npu's.

@@ -47,6 +47,11 @@ from ascendtune.train.supervision import Phases
             "ascendtune devices",
         ),
         (
+            RuntimeError("CUDA driver error: out of memory"),
+            "out of device memory: CUDA driver error: out of memory",
+            "ascendtune devices",
+        ),
+        (
             RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
             "out of device memory: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
             "ascendtune devices",
