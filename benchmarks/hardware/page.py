@@ -35,9 +35,10 @@ at most nine minutes; a piece that has passed is not run again, one that has fai
 
 The tests train and compute on the device and hold losses, gradients, attention, fused operators, resumed runs, merged
 models and generated text against the CPU. The speed table trains models of 1 and 8 billion parameters with random
-weights on packed rows of very different length. ascendtune runs as a user runs it. `bare` is a compiled transformers
-model in a plain loop that neither separates the documents of a row nor records anything. TRL and LLaMA-Factory take
-part where they are installed.""",
+weights on packed rows of very different length. Models are held in bf16; in cells that end in `-fp32` they are held in
+fp32, the default of full fine-tuning, and multiplied in bf16. ascendtune runs as a user runs it. `bare` is a compiled
+transformers model in a plain loop that neither separates the documents of a row nor records anything. TRL and
+LLaMA-Factory take part where they are installed.""",
         "targets": "## Targets on one NVIDIA H200",
         "targets_head": "| cell | target, tokens/s | measured |",
         "not_measured": "not measured",
@@ -79,7 +80,8 @@ make hardware MINUTES=9                         # 九分钟后结束；再次执
 没有 GPU 时，在 CPU 上用极小的模型运行小规模版本。
 
 测试在设备上训练和计算，并把损失、梯度、注意力、融合算子、断点续训、合并后的模型和生成的文本与 CPU 的结果对照。
-速度表用随机权重训练 10 亿和 80 亿参数的模型，数据是打包后的长短不一的行。ascendtune 按用户的方式运行；
+速度表用随机权重训练 10 亿和 80 亿参数的模型，数据是打包后的长短不一的行。模型权重为 bf16；
+名称以 `-fp32` 结尾的配置用 fp32 保存权重（全参数微调的默认值），以 bf16 做矩阵乘法。ascendtune 按用户的方式运行；
 `bare` 是编译后的 transformers 模型加一个最简单的循环，既不区分一行中的各个文档，也不做任何记录；
 TRL 和 LLaMA-Factory 在已安装时参与比较。""",
         "targets": "## 单张 NVIDIA H200 的目标",
