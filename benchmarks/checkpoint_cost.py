@@ -1,6 +1,6 @@
 """What a checkpoint costs training: seconds that it blocks, memory, and how much slower steps are while it is written.
 
-    python benchmarks/checkpoint_cost.py [--megabytes 512] [--saves 4]
+    python benchmarks/checkpoint_cost.py [--megabytes 512] [--saves 4] [--steps 200]
 
 One process writes checkpoints of one matrix and AdamW's two moments of it; between them it makes steps of small matrix
 products on one thread. To compare with another commit: the same command with its `src` in PYTHONPATH.
@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=512, help="of the weights and both moments together")
     parser.add_argument("--saves", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=200, help="before the first one")
+    parser.add_argument("--steps", type=int, default=200, help="before the first checkpoint")
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows = given.megabytes * 2**20 // (3 * 4 * 4096)
