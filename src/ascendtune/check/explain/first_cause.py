@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ascendtune.check.explain.ends import INTERRUPTED, Ends, has_stepped_between, was_logged
 from ascendtune.check.explain.event import CODE, Event
 from ascendtune.check.explain.script_commands import gives_way, is_of_script
@@ -13,6 +15,11 @@ MESSAGE_LINES = 10
 _NEAR_LINES = 60
 _LEAST_WORDS = 4
 """Words of a message that says more than the plain mistake that it was raised for."""
+_CHECK_OF_RESULT = re.compile(
+    r"(?:assert\w*|check)(?: failed)?\W{1,3}(?:ret|rc|err|res|result|status)\w* ?(?:==|!=) ?(?:0|\w*success|\w*ok)\b",
+    re.IGNORECASE,
+)
+"""An assertion that names nothing but the result of a call, which failed before in words of its own."""
 
 
 def first_cause(fatal: list[Event], ends: Ends) -> Event:
@@ -43,7 +50,8 @@ def first_cause(fatal: list[Event], ends: Ends) -> Event:
         return _better_known(first, candidates)
     if first.hit.entry.general:
         return _known_below(first, candidates) or first
-    return _more_specific(first, candidates) if first.hit.entry.kind == "wrapper" else first
+    is_check = first.hit.entry.kind == "detail" and _CHECK_OF_RESULT.search(first.text) is not None
+    return _more_specific(first, candidates) if is_check or first.hit.entry.kind == "wrapper" else first
 
 
 def _follows(event: Event, fatal: list[Event]) -> bool:

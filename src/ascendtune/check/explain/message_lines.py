@@ -115,5 +115,8 @@ def with_message(said: str, below: list[str]) -> str:
         tree = _OF_TREE.sub("", tree)
         reason = tree[max(0, tree.find(_BECAUSE)) :]
         return f"{said.rstrip()} {reason[:_LONGEST_REASON]}" if _BECAUSE in tree else said
-    goes_on = _SAYS_WHERE.search(said) or _CODED_CLAUSE.search(said)
+    # An error that ends with a colon has its reason in the indented line below.
+    is_indented = bool(below) and below[0][:1].isspace() and not level.is_aside(below[0])
+    is_reason = is_indented and said.rstrip().endswith(":") and level.is_error(said, said)
+    goes_on = is_reason or _SAYS_WHERE.search(said) or _CODED_CLAUSE.search(said)
     return f"{said.rstrip()} {message}" if message and goes_on else said

@@ -28,8 +28,8 @@ GOES_ON = re.compile(r"[:,]\s*$|\b(?:in|the|of|to|from|by|with|for)\s*$")
 """The end of a line whose message continues on the next one."""
 _REASON = re.compile(r"because \S|\s+Explanation: \S")
 """The line below an exception that says why: datasets prints the two schemas in between; of torch._dynamo."""
-_CONTINUES = re.compile(r"\s*(?:[a-z][a-z'-]*,? (?=[`'\"{<a-z])){2}(?!.*(?:^| )\w+=)")
-"""A line of prose that begins within a sentence: the message above it goes on."""
+_CONTINUES = re.compile(r"\s*(?:[a-z][a-z'-]*,? (?=[`'\"{<a-z])){2}(?!.*(?:^| )\w+=)|\s*from '\w[\w.]*' \(")
+"""A line of prose that begins within a sentence, or with the module of an import: the message above it goes on."""
 _ENDS_SENTENCE = re.compile(r"[.!?;)\]}>]$")
 _TWICE = re.compile(r"(?P<type>(?:\w+\.)*[A-Z]\w*(?:Error|Exception))(?P=type)$")
 """Two ranks wrote the same exception into one line, piece by piece."""

@@ -43,6 +43,22 @@ def test_another_line_that_tells_the_reason_goes_before(explained: Explained, lo
     assert entry_of(explained(log)) == entry
 
 
+def test_error_that_ends_with_a_colon_has_its_reason_in_the_indented_line_below(explained: Explained) -> None:
+    error = "error: the moon does not rise:\n{}the tide 7 is low\n"
+
+    assert explained(error.format("  ")).headline().endswith("the moon does not rise: the tide 7 is low")
+    assert "tide" not in explained(error.format("")).headline()
+
+
+def test_assertion_of_a_result_gives_way_to_the_error_of_the_call(explained: Explained) -> None:
+    error = "error: the tide 7 is higher than the moon\n"
+    thrown = "terminate called after throwing an instance of 'Sea'\n  what():  ASSERTION FAILED: {} == 0\n"
+
+    assert "the tide 7 is higher" in explained(error + thrown.format("ret")).headline()
+    assert "waves == 0" in explained(error + thrown.format("waves")).headline()
+    assert "ret == 0" in explained(thrown.format("ret")).headline()
+
+
 @pytest.mark.parametrize(
     ("package", "error"),
     [

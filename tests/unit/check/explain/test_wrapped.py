@@ -99,3 +99,10 @@ def test_error_of_a_compiler_that_was_broken_within_a_word_is_known(explained: C
     assert entry_of(explained("/x/moon/tides/of/the/seas.h:77:1: error: the tide is odd\nr directory\n")) == (
         "compiler-error"
     )
+
+
+def test_import_error_that_was_broken_before_the_module_is_read_whole(explained: Explained) -> None:
+    error = "ImportError: cannot import name 'tide'\n{}from 'moon.sea' (/x/moon/sea.py)\n"
+
+    assert "moon.sea has no tide" in explained(error.format("")).headline()
+    assert "moon.sea" not in explained(error.format("at 7\n")).headline()
