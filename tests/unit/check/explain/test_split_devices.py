@@ -41,6 +41,14 @@ _OUT_OF_RANGE = (
     "EE1001: The argument is invalid.Reason: Set device failed, invalid device, set device=17, valid device range is "
     "[0, 4)\n"
 )
+_SET_DEVICE = "RuntimeError: Device 17 call rtSetDevice failed, ret[{}]. The details refer to 'Moon'.\n"
+_NOT_OPENED = "Failed to open device, retCode=0x7020014, deviceId=0.[FUNC:Init][FILE:moon.cc][LINE:7]\n"
+_TASK_TIMED_OUT = (
+    "[ERROR] HCCL(7,moon):2025-10-24-11:18:29.499.235 [moon.cc:7] [7][TaskExecStage][Timeout][Host]Task run failed, "
+    "base information is streamID:[2], taskID[7], tag[{}_tide_7], AlgType(level 0-1-2):[ring].\n"
+    "[ERROR] HCCL(7,moon):2025-10-24-11:18:29.499.247 [moon.cc:7] [7][TaskExecStage][Timeout][Host]Task run failed, "
+    "groupRank information is group:[tide_7], user define information[], rankSize[2], rankId[{}].\n"
+)
 _RANK = '{{"device_id":"{}","device_ip":"10.7.0.1","rank_id":"{}"}}'
 _INVALID = "EI0004: The ranktable is invalid,Reason:[moon is not tide.]. Please check. "
 _TABLE = _INVALID + '[{{"device":[' + ",".join([_RANK] * 3) + "]}}]\n"
@@ -293,3 +301,32 @@ def test_disk_without_room_for_a_download_is_told_where_nothing_follows(explaine
     assert explained(warning).headline().endswith("77.10 MB needed, 7.10 MB free")
     assert "disk of /moon has" in explained(warning).headline()
     assert explained(warning + _MANY_STEPS).is_healthy
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_SET_DEVICE.format("507033"), "device-open"),
+        (_SET_DEVICE.format("107001"), "107001"),
+        (_SET_DEVICE.format("507033") + _OUT_OF_RANGE, "device-out-of-range"),
+        (_NOT_OPENED, "device-open"),
+        (">>> os.environ['ASCEND_RT_VISIBLE_DEVICES'] = '7'\n" + _NOT_OPENED, "visible-devices-set-in-python"),
+        ("# os.environ['ASCEND_RT_VISIBLE_DEVICES'] = '7'\n" + _NOT_OPENED, "device-open"),
+        (_TASK_TIMED_OUT.format("AllReduce", 0) + _TASK_TIMED_OUT.format("AllReduce", 1), "EI0002"),
+        (_TASK_TIMED_OUT.format("AllReduce", 0) + _TASK_TIMED_OUT.format("AllGather", 0), "EI0002"),
+        (
+            _TASK_TIMED_OUT.format("AllReduce", 0) + _TASK_TIMED_OUT.format("AllGather", 1),
+            "ranks-timed-out-in-different-collectives",
+        ),
+        (
+            "[7][ParameterConflict]CMD information op check fail. local[7], remote[0]\n",
+            "ranks-link-with-different-operations",
+        ),
+        (
+            "[7][ParameterConflict]CMD information root check fail. local[7], remote[0]\n",
+            "ranks-link-with-different-arguments",
+        ),
+    ],
+)
+def test_values_that_the_log_prints_tell_the_cause(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
