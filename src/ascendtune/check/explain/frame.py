@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _FRAME = re.compile(r'\s*(?:[|>]\s*)?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
+_PREFIXED_FRAME = re.compile(r'(?P<prefix>\S.{0,40}?)(?=  File "[^"]+", line \d+, in \S)')
 _NOTEBOOK_FRAME = re.compile(r"File (?P<file>[^\s:\"]+\.pyx?):(?P<line>\d+)(?:, in (?P<function>[\w.<>]+).*)?\s*$")
 _LINKED_FRAME = re.compile(r"\[?(?P<file>[~/][^\s\])]*\.pyx?)(?:\]\([^\s)]*\))? in (?P<function>[\w.<>]+)\(.*\)?$")
 """A frame of IPython before version 8 and of Colab; the line stands below it, beside the code."""
@@ -26,6 +27,12 @@ def frame_of(text: str) -> tuple[str, int, str] | None:
     if match := _LINKED_FRAME.match(text):
         return match["file"], 0, match["function"]
     return None
+
+
+def prefix_of_frame(text: str) -> str:
+    """What a logger put before a line that names a frame of Python, which is indented by two blanks; else empty."""
+    match = _PREFIXED_FRAME.match(text)
+    return match["prefix"] if match is not None else ""
 
 
 def without_escapes(text: str) -> str:

@@ -179,7 +179,7 @@ class InnerPrefixes:
         self._shapes: list[str] = []
 
     def learn(self, prefix: str) -> None:
-        """What stands before the head of a traceback."""
+        """What stands before the head of a traceback, or before a frame."""
         shape = _ANY_DIGIT.sub("0", prefix)
         known = shape in self._shapes or len(self._shapes) == _INNER_PREFIXES
         if prefix and not known and not _EXCEPTION_NAME.match(prefix):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ascendtune.check.explain import cann_reason, escaped, level, message_lines, torchrun_summary
 from ascendtune.check.explain import line as lines_of
 from ascendtune.check.explain.event import Event
-from ascendtune.check.explain.frame import frame_of
+from ascendtune.check.explain.frame import frame_of, prefix_of_frame
 from ascendtune.check.explain.ledger import Ledger, kind_of
 from ascendtune.check.explain.line import InnerPrefixes, Line
 from ascendtune.check.explain.line_times import LineTimes
@@ -160,6 +160,8 @@ class Scan:
         if not self.speaks_of_ascend and lines_of.speaks_of_ascend(text):
             self.speaks_of_ascend, self._sieve.always = True, frozenset()
         line = lines_of.read(text)
+        if number <= _HEAD:
+            self._inner.learn(prefix_of_frame(line.said))
         said = self._inner.without(line.said)
         is_frame = number <= _HEAD and frame_of(said) is not None
         if not self._traces.are_open:

@@ -63,3 +63,17 @@ def test_better_reading_of_the_raised_line_goes_before_that_of_the_quoted_one(ex
     )
 
     assert entry_of(explanation) == "dataset-file-missing"
+
+
+def test_prefix_of_an_actor_is_learnt_from_the_frames_of_a_log_without_a_beginning(explained: Explained) -> None:
+    prefix = "[0] [0] "
+    lines = [
+        "    return moon(",
+        '  File "/v/lib/python3.10/site-packages/moon/rise.py", line 7, in moon',
+        "    tide(",
+        "RuntimeError: Data processing error: CAS service error : Moon Error: Request failed after 7 retries",
+        "Traceback (most recent call last):",
+        '  File "/v/lib/python3.10/site-packages/tide/actor.py", line 77, in handle',
+    ]
+
+    assert entry_of(explained("".join(f"{prefix}{line}\n" for line in lines))) == "hub-xet-failed"
