@@ -10,6 +10,8 @@ from ascendtune.check.explain.script_commands import gives_way, is_of_script
 
 KILLED = "killed"
 """Begin the names of entries by which a shell or a launcher says that a process was killed; it does not say why."""
+_PIP_FAILED = "pip-temporary-full", "pip-disk-full", "pip-no-version", "pip-no-connection"
+"""Entries by which pip says that it installed nothing."""
 MESSAGE_LINES = 10
 """Lines below an exception that are likely to belong to its message."""
 _NEAR_LINES = 60
@@ -34,6 +36,7 @@ def first_cause(fatal: list[Event], ends: Ends) -> Event:
         event
         for event in fatal
         if not (_follows(event, fatal) or _ends(event, fatal, ends) or gives_way(event, fatal))
+        and not _was_not_installed(event, fatal)
         and not ends.overrule(event)
         and not (event.says_little and id(event.trace) in overruled)
         and not (event.is_of_clean_up and not all(event.is_of_clean_up for event in fatal))
@@ -59,6 +62,15 @@ def _follows(event: Event, fatal: list[Event]) -> bool:
     return bool(event.hit.entry.echo_of) and any(
         other.hit.entry.id in event.hit.entry.echo_of
         and (not other.hit.entry.waits or (other.source, other.speaker) == (event.source, event.speaker))
+        for other in fatal
+    )
+
+
+def _was_not_installed(event: Event, fatal: list[Event]) -> bool:
+    """Whether a module is missing after pip had failed to install packages."""
+    is_missing = event.trace is not None and event.trace.type == "ModuleNotFoundError"
+    return is_missing and any(
+        other.hit.entry.id in _PIP_FAILED and other.source == event.source and other.number < event.number
         for other in fatal
     )
 

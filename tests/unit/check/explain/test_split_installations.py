@@ -97,3 +97,22 @@ def test_conda_names_what_nothing_provides(explained: Explained) -> None:
 )
 def test_installation_that_ends_well_is_healthy(explained: Explained, log: str) -> None:
     assert explained(log).is_healthy
+
+
+@pytest.mark.parametrize(
+    ("failure", "entry"),
+    [
+        (
+            "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
+            "pip-temporary-full",
+        ),
+        ("ERROR: No matching distribution found for moon-777", "pip-no-version"),
+    ],
+)
+def test_module_that_pip_could_not_install_before_is_an_echo(explained: Explained, failure: str, entry: str) -> None:
+    missing = (
+        f'Traceback (most recent call last):\n  File "/x/moon.py", line 7, in <module>\n    import torch\n{_TORCH}'
+    )
+
+    assert entry_of(explained(f"{failure}\n{missing}")) == entry
+    assert entry_of(explained(missing)) == "torch-missing"
