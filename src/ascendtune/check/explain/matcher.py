@@ -170,8 +170,9 @@ class Matcher:
         # What is known to be harmless is so although the line holds the words of something worse.
         if longest is None or longest.entry.kind != "notice":
             return ranked
-        # Whether one with conditions holds is known when the whole log is read.
-        return [longest, *(hit for hit in ranked if hit is not longest)] if longest.entry.is_conditional else [longest]
+        # Whether one with conditions holds is known when the lines below, or the whole log, are read.
+        depends = longest.entry.is_conditional or longest.entry.below
+        return [longest, *(hit for hit in ranked if hit is not longest)] if depends else [longest]
 
     def known_length(self, text: str) -> int:
         """Length of the longest anchor in a line; 0 where no entry knows more than the class of its failure."""

@@ -46,7 +46,10 @@ def _found(matcher: Matcher, text: str, known: KnownFailure | None = None) -> li
         if look
         for hit in matcher.hits(line)
         if hit.entry is known
-        or not (hit.entry.frame or hit.entry.origin or hit.entry.requires or hit.entry.beside or _is_of_launcher(known))
+        or (
+            not (hit.entry.frame or hit.entry.origin or hit.entry.is_conditional or hit.entry.below)
+            and not _is_of_launcher(known)
+        )
     ]
 
 

@@ -116,3 +116,15 @@ _TWICE = "RuntimeError: Multiple files found: [PosixPath('/moon/{0}.so'), PosixP
 )
 def test_compiled_part_that_is_missing(explained: Explained, log: str, entry: str) -> None:
     assert entry_of(explained(log)) == entry
+
+
+_CANNOT_FIND = (
+    "/usr/bin/ld: cannot find -lmoon: No such file or directory\ncollect2: error: ld returned 1 exit status\n"
+)
+
+
+def test_library_that_setup_py_only_probes_for_is_not_the_failure(explained: Explained) -> None:
+    probe = f"checking for library 'moon' ...\n{_CANNOT_FIND}failure.\nremoving: _configtest.c _configtest.o\n"
+
+    assert explained(f"{probe}Successfully installed tide-0.7\n").is_healthy
+    assert entry_of(explained(_CANNOT_FIND)) == "linker"
