@@ -32,6 +32,10 @@ FAULTS_OF_CODE = (
     *("StopIteration", "TypeError", "UnboundLocalError", "ZeroDivisionError"),
 )
 """Exceptions of code that did not reckon with a value, where no `raise` stands in it."""
+_ASSERTED = (
+    "{package} asserts this of what it is called with: print these values where you call it; they are what its "
+    "documentation asks for: `pip show {package}`, and search its issues for '{type} {function}'"
+)
 _RELEASE = re.compile(r"[-_](?:main|master|dev(?:elop)?|v?\d[\w.]*)$")
 """The end of a directory's name that an archive of GitHub adds to that of the project."""
 _SOURCES = ("src", "python", "lib")
@@ -78,6 +82,8 @@ def advice_on_frames(trace: Trace) -> tuple[str, ...]:
     package = trace.package_that_failed
     if not package or trace.type not in FAULTS_OF_CODE or not trace.code or trace.code.startswith("raise"):
         return (look,)
+    if trace.code.startswith("assert "):
+        return (look, say(_ASSERTED, package=package, type=trace.type, function=trace.frames[-1][2]))
     return (
         look,
         say(

@@ -210,3 +210,11 @@ def test_a_package_that_refuses_or_is_one_s_own_is_not_asked_for(explained: Expl
     (look,) = explained(log).remedies()
 
     assert look.startswith("look at /home/me/")
+
+
+def test_assertion_of_a_package_is_told_as_a_refusal_of_values(explained: Explained) -> None:
+    log = _failed("AssertionError", "assert k % 128 == 0", f"{_SITE}/moonlight/ebb.py")
+
+    _, package = explained(log).remedies()
+
+    assert package.startswith("moonlight asserts this of what it is called with")
