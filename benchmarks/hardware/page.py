@@ -30,8 +30,9 @@ make hardware MINUTES=9                         # end after nine minutes; go on 
 It needs Python >= 3.11 with torch >= 2.6, transformers and PEFT; it needs no package index and no `.venv`. Packages
 that are installed stay as they are; what is missing is taken from the folder of wheels (at most 64 MiB). Wheels in
 `wheels/llamafactory` or `wheels/trl` are for that tool alone, which may need other versions. Each piece is a process of
-at most nine minutes; a piece that has passed is not run again, one that has failed is. Results are in
-`docs/hardware/DEVICE/results.json`. Without a GPU the small form runs on the CPU, with tiny models.
+at most nine minutes; one that has passed with the same code and packages is not run again. Results are in
+`docs/hardware/DEVICE/results.json`; the exit code is 1 where a piece failed, and 75 where some are left. Without a GPU
+the small form runs on the CPU, with tiny models.
 
 The tests train and compute on the device and hold losses, gradients, attention, fused operators, resumed runs, merged
 models and generated text against the CPU. The speed table trains models of 1 and 8 billion parameters with random
@@ -42,6 +43,7 @@ LLaMA-Factory take part where they are installed.""",
         "targets": "## Targets on one NVIDIA H200",
         "targets_head": "| cell | target, tokens/s | measured |",
         "not_measured": "not measured",
+        "missing": "Not measured on this device: {}.",
         "ratio": "Beside them: at least {} times the speed of TRL's and LLaMA-Factory's best setting.",
         "versions": "Versions: {}.",
         "tests_head": "| tests | passed | failed | skipped |",
@@ -76,7 +78,8 @@ make hardware MINUTES=9                         # 九分钟后结束；再次执
 需要 Python 3.11 或更高版本，并已安装 torch 2.6 或更高版本、transformers 和 PEFT；不需要软件源，也不需要 `.venv`。
 已安装的包保持不变；缺少的包取自 wheel 目录（总共不超过 64 MiB）。`wheels/llamafactory` 或 `wheels/trl` 中的 wheel
 只供该工具使用，它可能需要别的版本。每个部分是一个独立进程，最长九分钟；
-已通过的部分不再重复，失败的部分会重新运行。结果保存在 `docs/hardware/DEVICE/results.json`。
+用同样的代码和软件包已经通过的部分不再重复。结果保存在 `docs/hardware/DEVICE/results.json`；
+有部分失败时退出码为 1，还有部分没有运行时为 75。
 没有 GPU 时，在 CPU 上用极小的模型运行小规模版本。
 
 测试在设备上训练和计算，并把损失、梯度、注意力、融合算子、断点续训、合并后的模型和生成的文本与 CPU 的结果对照。
@@ -87,6 +90,7 @@ TRL 和 LLaMA-Factory 在已安装时参与比较。""",
         "targets": "## 单张 NVIDIA H200 的目标",
         "targets_head": "| 配置 | 目标（token/s） | 实测 |",
         "not_measured": "未测",
+        "missing": "这一设备上没有测量：{}。",
         "ratio": "此外：速度至少是 TRL 和 LLaMA-Factory 最佳设置的 {} 倍。",
         "versions": "版本：{}。",
         "tests_head": "| 测试 | 通过 | 失败 | 跳过 |",
@@ -179,7 +183,8 @@ def _of_device(name: str, of_device: dict[str, Any], say: dict[str, str], *, has
         _speed_row(cell, tool, found) for cell in cells(small=False) for tool in TOOLS if (cell.name, tool) in found
     ]
     if rows:
-        parts += ["\n".join([say["speed_head"], "|---" * 8 + "|", *rows]), say["mfu"], *_peers(found, say)]
+        parts += ["\n".join([say["speed_head"], "|---" * 8 + "|", *rows]), *_missing(found, say), say["mfu"]]
+        parts += _peers(found, say)
     if has_picture:
         parts.append(f"![{say['picture']}]({name}/speed.png)")
     failed = []
@@ -190,6 +195,16 @@ def _of_device(name: str, of_device: dict[str, Any], say: dict[str, str], *, has
                 f"- {key}: {_shown(piece['summary'])}"
             ]
     return [*parts, *([say["failed"] + "\n\n" + "\n".join(failed)] if failed else [])]
+
+
+def _missing(found: dict[tuple[str, str], dict[str, Any]], say: dict[str, str]) -> list[str]:
+    """The cells of the table that nobody has run there."""
+    lacking = {
+        cell.name: [_TOOL_NAMES[tool] for tool in TOOLS if (cell.name, tool) not in found]
+        for cell in cells(small=False)
+    }
+    named = [f"{cell} ({', '.join(tools)})" for cell, tools in lacking.items() if tools]
+    return [say["missing"].format("; ".join(named))] if named else []
 
 
 def _peers(found: dict[tuple[str, str], dict[str, Any]], say: dict[str, str]) -> list[str]:

@@ -2,15 +2,18 @@
 
     make hardware [PYTHON=python3] [WHEELS=FOLDER] [MINUTES=9]
 
-It needs torch >= 2.6 and no index, virtual environment or installation. Each piece is a process of at most 9 minutes; a
-piece that has passed is kept in RESULTS/DEVICE/results.json and is not run again. Without a GPU the pieces run in their
-small form on the CPU: that shows that they run, and says nothing about hardware.
+It needs torch >= 2.6 and no index, virtual environment or installation. Each piece is a process of at most 9 minutes,
+kept in RESULTS/DEVICE/results.json; one that passed with the same code and packages is not run again. Without a GPU the
+pieces run in their small form on the CPU: that shows that they run, and says nothing about hardware.
+
+Exit code 0: all pieces have run; 1: one has failed; 75: some are left for the next call.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import hashlib
 import json
 import os
 import re
@@ -30,6 +33,9 @@ from hardware import cells, machine, page
 PIECE_SECONDS = 540
 _LEAST_SECONDS = 60
 """A piece is not begun with less time than this."""
+_LEFT = 75
+"""Exit code where pieces are left: "try again" (EX_TEMPFAIL in sysexits.h)."""
+_CODE = ("src", "benchmarks", "tests/hardware")
 _WORK = machine.ROOT / "build" / "hardware"
 _PACKAGES = _WORK / "packages"
 
@@ -95,18 +101,21 @@ def main() -> None:
     results = json.loads(file.read_text()) if file.exists() else {"form": "small" if small else "full", "pieces": {}}
     results["device"] = device
     chosen = chosen_pieces(pieces(small=small), given.only)
-    waiting = chosen if given.again else not_passed(chosen, results)
-    print(f"{device['name']}: {len(chosen) - len(waiting)} of {len(chosen)} pieces have passed before", flush=True)
+    made_of = {"code": digest_of_code(), "packages": device["versions"]}
+    waiting = chosen if given.again else not_passed(chosen, results, made_of)
+    done = len(chosen) - len(waiting)
+    print(f"{device['name']}: {done} of {len(chosen)} pieces have passed with this code and these packages", flush=True)
     environment["ASCENDTUNE_HARDWARE_MODELS"] = str(_WORK / f"models-{os.getpid()}")
     try:
-        not_begun = run_pieces(waiting, environment, results, file, ends)
+        left = run_pieces(waiting, environment, results, file, ends, made_of)
     finally:
         shutil.rmtree(environment["ASCENDTUNE_HARDWARE_MODELS"], ignore_errors=True)
     page.write(given.results)
-    states = [results["pieces"][each.name]["state"] for each in chosen if each.name in results["pieces"]]
+    known = [results["pieces"].get(each.name, {}) for each in chosen if each not in left]
+    states = [each["state"] for each in known]
     counts = ", ".join(f"{states.count(state)} {state}" for state in ("passed", "failed", "skipped"))
-    print(f"{counts}, {not_begun} not begun; {given.results / 'README.md'}")
-    raise SystemExit(1 if "failed" in states else 0)
+    print(f"{counts}, {len(left)} left for the next call; {given.results / 'README.md'}")
+    raise SystemExit(1 if "failed" in states else _LEFT if left else 0)
 
 
 def end_pieces_on_sigterm() -> None:
@@ -133,29 +142,43 @@ def chosen_pieces(found: list[Piece], words: list[str]) -> list[Piece]:
     return list(dict.fromkeys(each for word in words or [""] for each in found if word in each.name))
 
 
-def not_passed(chosen: list[Piece], results: dict[str, Any]) -> list[Piece]:
-    """Pieces that have not been run, or have failed or been skipped."""
-    return [each for each in chosen if results["pieces"].get(each.name, {}).get("state") != "passed"]
+def digest_of_code() -> str:
+    """12 hex digits over what the pieces run; results lie elsewhere, and git need not be here."""
+    digest = hashlib.sha256()
+    for file in sorted(each for part in _CODE for each in (machine.ROOT / part).rglob("*.py")):
+        digest.update(f"{file.relative_to(machine.ROOT)}\n".encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def not_passed(chosen: list[Piece], results: dict[str, Any], made_of: dict[str, Any]) -> list[Piece]:
+    """Pieces that have not passed yet with the code and the packages of `made_of`."""
+    passed = {"state": "passed", **made_of}
+    return [each for each in chosen if not passed.items() <= results["pieces"].get(each.name, {}).items()]
 
 
 def run_pieces(
-    waiting: Iterable[Piece], environment: dict[str, str], results: dict[str, Any], file: Path, ends: float
-) -> int:
-    """Run pieces until `ends` (of time.monotonic) and keep each result; returns how many were not run to their end."""
-    left_out = 0
+    waiting: Iterable[Piece],
+    environment: dict[str, str],
+    results: dict[str, Any],
+    file: Path,
+    ends: float,
+    made_of: dict[str, Any],
+) -> list[Piece]:
+    """Run pieces until `ends` (of time.monotonic) and keep each result; returns those that did not reach their end."""
+    left = list[Piece]()
     for piece in waiting:
         limit = min(PIECE_SECONDS, ends - time.monotonic())
         result = run_piece(piece, environment, limit) if limit >= _LEAST_SECONDS else None
         if result is None or (result["state"] == "failed" and result["timed_out"] and limit < PIECE_SECONDS):
-            left_out += 1
+            left.append(piece)
             continue
         print(f"{result['state']:8}{result['seconds']:7.1f} s  {piece.name}  {result['summary']}", flush=True)
-        results["pieces"][piece.name] = result
+        results["pieces"][piece.name] = {**result, **made_of}
         file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(".part")
         part.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
         part.replace(file)
-    return left_out
+    return left
 
 
 def run_piece(piece: Piece, environment: dict[str, str], limit: float) -> dict[str, Any]:

@@ -87,12 +87,16 @@ def test_pieces_are_kept_one_by_one_and_none_is_begun_too_late(run: Any, tmp_pat
     results: dict[str, Any] = {"pieces": {}}
     file, environment = tmp_path / "device" / "results.json", run.environment_of_pieces(Path("packages"))
     two = [program(run, "one", WRITES), program(run, "two", "raise SystemExit(3)")]
-    assert run.run_pieces(two, environment, results, file, time.monotonic() + 600) == 0
+    made_of = {"code": "abc", "packages": {"torch": "2.13.0"}}
+    assert run.run_pieces(two, environment, results, file, time.monotonic() + 600, made_of) == []
     assert {name: each["state"] for name, each in json.loads(file.read_text())["pieces"].items()} == {
         "one": "passed", "two": "failed",
     }  # fmt: skip
-    assert [each.name for each in run.not_passed(two, results)] == ["two"]
-    assert run.run_pieces([program(run, "three", WRITES)], environment, results, file, time.monotonic() + 30) == 1
+    assert [each.name for each in run.not_passed(two, results, made_of)] == ["two"]
+    for other in ({**made_of, "code": "def"}, {**made_of, "packages": {"torch": "2.12.0"}}):
+        assert run.not_passed(two, results, other) == two
+    three = program(run, "three", WRITES)
+    assert run.run_pieces([three], environment, results, file, time.monotonic() + 30, made_of) == [three]
     assert "three" not in results["pieces"]
 
 
