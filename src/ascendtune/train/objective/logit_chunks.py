@@ -18,6 +18,7 @@ from torch import nn
 
 from ascendtune.machine.torch_backend.mixed_product import adds_products
 from ascendtune.train.objective.head import HeadForm
+from ascendtune.train.precision import in_autocast_type
 
 # Bytes of fp32 logits whose softmax is taken at once, and positions at least.
 _SOFTMAX_BYTES = 16 * 1024 * 1024
@@ -34,13 +35,9 @@ def autocast_operands(hidden: torch.Tensor, head: nn.Linear) -> tuple[torch.Tens
 
     Autocast does not reach into one: they are cast here, so that gradients flow back through the casts.
     """
-    weight: torch.Tensor = head.weight
     bias: torch.Tensor | None = head.bias
-    if torch.is_autocast_enabled(hidden.device.type):
-        dtype = torch.get_autocast_dtype(hidden.device.type)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
-        bias = bias.to(dtype) if bias is not None else None
-    return hidden, weight, bias
+    hidden, weight = in_autocast_type(hidden, head.weight)
+    return hidden, weight, in_autocast_type(bias)[0] if bias is not None else None
 
 
 def product_chunks(positions: int, weight: torch.Tensor, *, is_trained: bool) -> list[slice]:
