@@ -15,7 +15,7 @@ import json
 import mmap
 import os
 from collections.abc import Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +108,8 @@ class Staging:
     def copy(self, parts: Mapping[str, Part]) -> None:
         """Copy `parts`, and wait until they are there."""
         if self._room is not None:
-            self._room.result()
+            # Where it failed, it is tried again here: memory may have come free.
+            wait([self._room])
             self._room = None
         self._lay_out(parts)
         for view, part in zip(self._views, _widest_first(parts).values(), strict=True):

@@ -120,6 +120,21 @@ def test_room_is_pinned_for_the_device_of_this_rank(monkeypatch: pytest.MonkeyPa
     assert len(set(threads)) == 1 and threading.get_ident() not in threads
 
 
+def test_room_that_could_not_be_made_is_made_by_the_first_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    staging, tensor = Staging(find_device()), torch.ones(3)
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(staging._device, "pin", fails)
+        staging.make_room({"a": part_of(tensor)})
+        assert staging._room is not None and staging._room.exception(20)
+    staging.copy({"a": part_of(tensor)})
+    staging.write(tmp_path / "file")
+    assert torch.equal(load_file(tmp_path / "file")["a"], tensor)
+
+
 def test_room_for_other_tensors_does_not_matter(tmp_path: Path) -> None:
     """As after a first step that was skipped: the optimizer has no state yet."""
     staging, tensor = Staging(find_device()), torch.ones(3)
