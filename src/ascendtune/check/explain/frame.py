@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _FRAME = re.compile(r'\s*(?:[|>]\s*)?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
-_PREFIXED_FRAME = re.compile(r'(?P<prefix>\S.{0,40}?)(?=  File "[^"]+", line \d+, in \S)')
+_PREFIXED_FRAME = re.compile(r'(?P<prefix>\S.{0,40}?(?<!\w))(?=  File "[^"]+", line \d+, in \S)')
 _NOTEBOOK_FRAME = re.compile(r"File (?P<file>[^\s:\"]+\.pyx?):(?P<line>\d+)(?:, in (?P<function>[\w.<>]+).*)?\s*$")
 _LINKED_FRAME = re.compile(r"\[?(?P<file>[~/][^\s\])]*\.pyx?)(?:\]\([^\s)]*\))? in (?P<function>[\w.<>]+)\(.*\)?$")
 """A frame of IPython before version 8 and of Colab; the line stands below it, beside the code."""
