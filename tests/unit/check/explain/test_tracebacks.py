@@ -451,3 +451,24 @@ def test_paths_of_windows_are_told_as_one_types_them(explained: Explained, backs
     assert first.trace.package == "moon"
     assert "C:\\data\\tide.bin" in explanation.headline()
     assert 'icacls "C:\\data\\tide.bin"' in explanation.remedies()[0]
+
+
+def test_name_of_a_module_at_which_the_log_was_cut_is_taken_from_the_code(explained: Explained) -> None:
+    log = (
+        'Traceback (most recent call last):\n  File "/x/site-packages/moon/tide.py", line 7, in <module>\n'
+        "    from triton.ops.tide import rise\nModuleNotFoundError: No module named 'triton.o"
+    )
+
+    explanation = explained(log)
+
+    assert entry_of(explanation) == "triton-without-ops"
+    assert "moon" in explanation.headline()
+
+
+def test_name_of_a_module_that_does_not_stand_in_the_code_is_left_as_it_is(explained: Explained) -> None:
+    log = (
+        'Traceback (most recent call last):\n  File "/home/me/tide.py", line 7, in <module>\n'
+        "    from moon import rise\nModuleNotFoundError: No module named 'ebb"
+    )
+
+    assert "moon" not in explained(log).headline()
