@@ -218,3 +218,14 @@ def test_assertion_of_a_package_is_told_as_a_refusal_of_values(explained: Explai
     _, package = explained(log).remedies()
 
     assert package.startswith("moonlight asserts this of what it is called with")
+
+
+@pytest.mark.parametrize(
+    ("file", "found"),
+    [
+        ("/v/lib/python3.11/site-packages/moon/tide.py", "directory-of-repository-not-installed"),
+        ("/home/me/moon/tide.py", "module-of-your-own"),
+    ],
+)
+def test_missing_directory_of_a_repository_that_a_package_imports(explained: Explained, file: str, found: str) -> None:
+    assert entry_of(explained(_import("ModuleNotFoundError: No module named 'scripts'", file))) == found
