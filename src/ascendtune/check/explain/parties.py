@@ -172,7 +172,7 @@ def name_mismatch(hit: Hit, message: str, facts: Facts) -> None:
         elif hit.entry.origin:
             hit.names[FIX] = say(_FIX_OF_MODEL_CODE)
         else:
-            hit.names[FIX] = _fix(importer, owner, used, pair)
+            hit.names[FIX] = _fix(importer, owner, used, pair, hit.names.get("attribute", ""))
 
 
 def _mismatch_by_tables(change: ApiChange) -> str:
@@ -216,15 +216,26 @@ def _mismatch(importer: str, owner: str, message: str, pair: tuple[str, str] | N
     )
 
 
-def _fix(importer: str, owner: str, used: str, pair: tuple[str, str] | None) -> str:
+def _fix(importer: str, owner: str, used: str, pair: tuple[str, str] | None, attribute: str) -> str:
     """What to install, so that both packages go together.
 
     Args:
         used: the function or class that was used.
         pair: the older and the newer package, where that is known.
+        attribute: what an object of the class `used` lacks; empty if the message is about a call.
     """
     if not importer:
         return say("a package makes the call: install what its requirements name (`pip check`)")
+    if not owner and attribute and used[:1].isupper():
+        return say(
+            "`grep -rnE 'class {used}|self.{attribute} =' $(python -c \"import {importer}; "
+            'print({importer}.__path__[0])")`: both found: a method that sets it was not called before: call it; the '
+            "class alone: a fault of {importer} itself: another release (`pip index versions {importer}`); no such "
+            "class: the package that {used} is of, in the release that {importer} names (`pip check`)",
+            importer=importer,
+            used=used,
+            attribute=attribute,
+        )
     if not owner:
         return say(
             "`grep -rn 'class {used}' $(python -c \"import {importer}; print({importer}.__path__[0])\")`: found: a "

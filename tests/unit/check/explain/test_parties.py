@@ -84,7 +84,7 @@ def test_the_line_of_a_package_that_failed_stands_beside_one_s_own(explained: Ex
         (f"TypeError: QwenMoon.forward() {_NOT_GIVEN}", "vllm_ascend", "`pip show vllm_ascend vllm`"),
         (f"TypeError: TrainingArguments.rise() {_NOT_GIVEN}", "transformers", "grep -rn 'class TrainingArguments'"),
         (f"TypeError: LlamaForCausalLM.rise() {_NOT_GIVEN}", "lmdeploy", "grep -rn 'class LlamaForCausalLM'"),
-        ("AttributeError: 'MoonTide' object has no attribute 'tide'", "trl", "grep -rn 'class MoonTide'"),
+        ("AttributeError: 'MoonTide' object has no attribute 'tide'", "trl", "'class MoonTide|self.tide ='"),
     ],
 )
 def test_library_of_the_class_that_another_package_used(
