@@ -190,7 +190,9 @@ def test_remedy_for_the_owner_of_the_innermost_frame_comes_first(
         "AttributeError: 'Moon' object has no attribute 'rise'. Did you mean: 'raise'?\n"
     )
 
-    assert explanation.remedies()[0].startswith("`grep -rn 'class Moon'" if of_package else "code of your own")
+    assert explanation.remedies()[0].startswith(
+        "`grep -rnE 'class Moon|self.rise ='" if of_package else "code of your own"
+    )
     assert not any("Did you mean" in remedy for remedy in explanation.remedies())
 
 
