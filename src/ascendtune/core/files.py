@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -161,10 +162,10 @@ def expanded(path: str | Path) -> Path:
 
 
 def require_writable(path: Path) -> None:
-    """Raise unless `path`, or the directory in which it would be made, can be written. Writes nothing.
+    """Raise unless `path`, or the directory in which it would be made, can be written. Leaves nothing there.
 
     Raises:
-        MachineError: read-only, not permitted, or below a file.
+        MachineError: read-only, not permitted, below a file, or in a file system like /proc.
     """
     there = path.absolute()
     while not there.exists():
@@ -175,10 +176,11 @@ def require_writable(path: Path) -> None:
         if not os.access(there, os.W_OK):
             read_only = os.statvfs(there).f_flag & os.ST_RDONLY
             raise OSError(errno.EROFS if read_only else errno.EACCES, "")
+        tempfile.TemporaryFile(dir=there).close()  # /proc, for one, tells root that it can be written
 
 
 def require_place_for(file: Path) -> None:
-    """Raise unless a file can be written as `file`, in a directory that is there. Writes nothing.
+    """Raise unless a file can be written as `file`, in a directory that is there. Leaves nothing there.
 
     Raises:
         MachineError: no such directory, read-only, not permitted, or a directory of that name.

@@ -94,11 +94,19 @@ def _written(outside: Outside) -> Iterator[Finding]:
     home = outside.env.get("HOME")
     places = {"~/ascend": Path(home) / "ascend"} if home and outside.has_npus else {}
     places |= {say("working directory"): outside.cwd, say("cache"): outside.cache, say("job registry"): outside.state}
-    if outside.needs:
-        places[say("run directory")] = outside.cwd / outside.needs.run_dir
+    if outside.needs and existing_parent(run := outside.cwd / outside.needs.run_dir).is_dir():
+        # Else a file is in the way: the run gets another name, or the check of the recipe fails.
+        places[say("run directory")] = run
     for name, path in places.items():
         there = existing_parent(path)
-        if not outside.may_access(there, os.W_OK | os.X_OK):
+        if not there.is_dir():
+            yield warning(
+                PERMISSIONS,
+                say("the {name} {path} cannot be made: {there} is a file", name=name, path=path, there=there),
+                expected=say("a directory"),
+                remedy=say("choose another path, or move {there} away", there=there),
+            )
+        elif not outside.may_access(there, os.W_OK | os.X_OK):
             yield warning(
                 PERMISSIONS,
                 say("the {name} {path} is not writable ({owner})", name=name, path=there, owner=outside.owner(there)),

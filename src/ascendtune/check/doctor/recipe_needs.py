@@ -11,7 +11,8 @@ from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.needs import Needs
 from ascendtune.check.doctor.outside import Outside, existing_parent
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
-from ascendtune.core.errors import AscendtuneError
+from ascendtune.core.errors import AscendtuneError, MachineError
+from ascendtune.core.files import require_writable
 from ascendtune.core.units import format_bytes
 from ascendtune.hub.download import find_local, offline_variable, split_hub
 
@@ -90,12 +91,22 @@ def _hub_id(outside: Outside, text: str, kind: str) -> Iterator[Finding]:
 
 
 def _run_directory(outside: Outside, needs: Needs) -> Iterator[Finding]:
-    there = existing_parent(outside.cwd / needs.run_dir)
-    if not outside.may_access(there, os.W_OK):
+    path = outside.cwd / needs.run_dir
+    there = existing_parent(path)
+    if there == path and not path.is_dir():
+        there = path.parent  # the name is taken: the run gets another one beside it
+    try:
+        require_writable(there)
+    except MachineError as error:
         yield failure(
             RECIPE,
-            say("the run directory {path} cannot be created: {there} is not writable", path=needs.run_dir, there=there),
-            remedy=say("set run_dir in the recipe, or ask the owner of {there}", there=there),
+            say(
+                "the run directory {path} cannot be created: {there}: {why}",
+                path=needs.run_dir,
+                there=there,
+                why=say(error.what),
+            ),
+            remedy=say("set run_dir in the recipe to a directory that can be written"),
         )
         return
     weights = _weights_bytes(needs.model)

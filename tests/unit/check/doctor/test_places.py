@@ -204,6 +204,42 @@ def test_recipe_asks_for_room_and_precision(lay: Lay, tmp_path: Path) -> None:
     assert precision.status == "failure" and "910ProB has no bf16" in precision.measured
 
 
+@pytest.mark.parametrize(
+    ("run_dir", "why"),
+    [
+        # As root, access() says that /proc can be written.
+        ("/proc/x/lora", "/proc: nothing can be created there" if os.getuid() == 0 else "/proc: "),
+        ("file/lora", "file: a part of the path is a file, not a directory"),
+    ],
+)
+def test_recipe_whose_run_directory_cannot_be_made_fails(lay: Lay, run_dir: str, why: str) -> None:
+    outside = lay(HEALTHY, HF_HOME="/nowhere")
+    (outside.cwd / "file").touch()
+    outside.needs = _needs(model="./no-such-model", run_dir=Path(run_dir))
+    model, run = _found(outside, "recipe")
+    assert "no such model path" in model.measured
+    assert run.status == "failure" and run.measured.startswith(f"the run directory {run_dir} cannot be created: ")
+    assert why in run.measured and "set run_dir" in (run.remedy or "")
+    told = _found(outside, "permissions")
+    assert not any("install -d" in (each.remedy or "") for each in told if "file" in run_dir)
+
+
+def test_run_directory_whose_name_a_file_has_is_not_a_fault(lay: Lay) -> None:
+    """The run gets the next name: lora-2."""
+    outside = lay(HEALTHY, HF_HOME="/nowhere")
+    (outside.cwd / "lora").touch()
+    outside.needs = _needs(model=".", run_dir=Path("lora"))
+    assert [each.status for each in (*_found(outside, "recipe"), *_found(outside, "permissions"))] == ["ok", "ok"]
+
+
+def test_cache_below_a_file_is_told_with_a_remedy_that_is_possible(lay: Lay, tmp_path: Path) -> None:
+    (tmp_path / "file").touch(0o755)
+    outside = replace(lay(HEALTHY), cache=tmp_path / "file/ascendtune")
+    (found,) = _found(outside, "permissions")
+    assert found.measured == f"the cache {tmp_path}/file/ascendtune cannot be made: {tmp_path}/file is a file"
+    assert found.remedy == f"choose another path, or move {tmp_path}/file away"
+
+
 def test_needs_are_read_from_a_recipe(tmp_path: Path) -> None:
     recipe = tmp_path / "r.yaml"
     recipe.write_text(
