@@ -7,10 +7,11 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -18,41 +19,6 @@ from ascendtune.core.errors import MachineError, translated_disk_errors
 from ascendtune.core.procfs import stats
 from ascendtune.core.replaced import replaced
 from ascendtune.core.terminal_text import decoded
-
-
-@dataclass(frozen=True)
-class BackgroundProcess:
-    """The forked process in the background, as seen by the one that stays with the terminal."""
-
-    pid: int
-
-    def exit_code(self) -> int | None:
-        """Its exit code, negative for a signal, or None while it runs. Must not be called after a code."""
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
-        return os.waitstatus_to_exitcode(status) if pid else None
-
-    def end(self) -> None:
-        """Send SIGTERM. Must not be called after `exit_code` returned a code."""
-        os.kill(self.pid, signal.SIGTERM)
-
-
-def fork_to_background(log: Path) -> BackgroundProcess | None:
-    """Fork. Returns None in the process in the background: it has a session of its own, where the terminal's signals
-    do not reach it, no input, and appends its output to `log`.
-    """
-    # What is buffered would otherwise be written by both.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if pid := os.fork():
-        return BackgroundProcess(pid)
-    os.setsid()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for descriptor, target in ((nothing, 0), (output, 1), (output, 2)):
-        os.dup2(descriptor, target)
-    os.close(nothing)
-    os.close(output)
-    return None
 
 
 @dataclass(frozen=True)
@@ -66,16 +32,62 @@ class Finished:
     timed_out: bool = False
 
 
+_running: set[subprocess.Popen[bytes]] = set()
+"""The programs that `run` waits for, in any thread."""
+
+
+@contextmanager
+def programs_end_with_us() -> Iterator[None]:
+    """Context of the main thread that ends what `run` waits for, in any thread, when it is left by an exception such
+    as Ctrl-C, and before SIGTERM or SIGHUP ends this process. A signal with a handler, or ignored, is left alone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, _end_with_programs)
+    try:
+        yield
+    except BaseException:
+        _kill_running()
+        raise
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end_with_programs(number: int, frame: object) -> None:
+    _kill_running()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _kill_running() -> None:
+    for process in list(_running):
+        _kill_session(process)
+
+
 def run(argv: Sequence[str], *, timeout_seconds: float = 30, env: Mapping[str, str] | None = None) -> Finished:
     """Run to the end and collect the output. Never raises for what the program does; look at `exit_code`.
 
     A program that does not end in time is killed, and with it every process of its session: vendor tools are often
     scripts, whose own children would keep hanging. One that not even SIGKILL ends, because it hangs within a driver, is
-    left behind.
+    left behind. The same holds when SIGTERM or SIGHUP ends this process (beside other threads: within
+    `programs_end_with_us`); when SIGKILL does, the program gets SIGTERM, unless this process has other threads.
     """
+    with programs_end_with_us():
+        return _run(argv, timeout_seconds, env)
+
+
+def _run(argv: Sequence[str], timeout_seconds: float, env: Mapping[str, str] | None) -> Finished:
     pipe = subprocess.PIPE
+    # Beside threads no Python code may run between fork and exec.
+    begin = partial(end_with_parent, os.getpid()) if threading.active_count() == 1 else None
     try:
-        process = subprocess.Popen(list(argv), stdout=pipe, stderr=pipe, env=env, start_new_session=True)
+        process = subprocess.Popen(
+            list(argv), stdout=pipe, stderr=pipe, env=env, start_new_session=True, preexec_fn=begin
+        )
     except FileNotFoundError:
         return Finished(tuple(argv), 127, "", f"{argv[0]}: not found")
     except PermissionError:
@@ -86,6 +98,7 @@ def run(argv: Sequence[str], *, timeout_seconds: float = 30, env: Mapping[str, s
     except OSError as error:
         # A program for another machine, a script without its first line.
         return Finished(tuple(argv), 126, "", f"{argv[0]}: {error.strerror}")
+    _running.add(process)
     try:
         output, error_output = process.communicate(timeout=timeout_seconds)
     except subprocess.TimeoutExpired as expired:
@@ -93,10 +106,11 @@ def run(argv: Sequence[str], *, timeout_seconds: float = 30, env: Mapping[str, s
         return Finished(tuple(argv), 124, before, f"no answer within {timeout_seconds} s", timed_out=True)
     finally:
         _end(process)
+        _running.discard(process)
     return Finished(tuple(argv), process.returncode, decoded(output), decoded(error_output))
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
     # Not poll(): until the leader is waited for, its process id names this group and no other.
     if process.returncode is None:
         # Beyond the group: `timeout` in a script starts the program in a group of its own, in the same session.
@@ -106,6 +120,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         for pid in others:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.returncode is None:
+        _kill_session(process)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_KILL_SECONDS)
     for stream in (process.stdout, process.stderr):

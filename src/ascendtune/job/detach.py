@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
 from ascendtune.core.errors import InputError, MachineError, translated_disk_errors
-from ascendtune.core.process import BackgroundProcess, fork_to_background
 from ascendtune.job import registry
 from ascendtune.job.follow import JOB_LOG
 from ascendtune.job.record import Job
@@ -30,7 +34,7 @@ def detach(spec: JobSpec) -> Job | None:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()
         before = log.stat().st_size
-    other = fork_to_background(log)
+    other = _fork_to_background(log)
     if other is None:
         return None
     try:
@@ -52,7 +56,42 @@ def detach(spec: JobSpec) -> Job | None:
     )
 
 
-def _wait(other: BackgroundProcess, job_id: str) -> int | None:
+@dataclass(frozen=True)
+class _BackgroundProcess:
+    """The forked process in the background, as seen by the one that stays with the terminal."""
+
+    pid: int
+
+    def exit_code(self) -> int | None:
+        """Its exit code, negative for a signal, or None while it runs. Must not be called after a code."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
+
+    def end(self) -> None:
+        """Send SIGTERM. Must not be called after `exit_code` returned a code."""
+        os.kill(self.pid, signal.SIGTERM)
+
+
+def _fork_to_background(log: Path) -> _BackgroundProcess | None:
+    """Fork. Returns None in the process in the background: it has a session of its own, where the terminal's signals
+    do not reach it, no input, and appends its output to `log`.
+    """
+    # What is buffered would otherwise be written by both.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if pid := os.fork():
+        return _BackgroundProcess(pid)
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for descriptor, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(descriptor, target)
+    os.close(nothing)
+    os.close(output)
+    return None
+
+
+def _wait(other: _BackgroundProcess, job_id: str) -> int | None:
     """Until the job is registered, or its process has ended: then its exit code."""
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,63 @@ def test_time_out_ends_grandchildren(leader: str) -> None:
     while (found := stat_of(int(done.output))) is not None and found.state != "Z" and time.monotonic() < deadline:
         time.sleep(0.02)
     assert found is None or found.state == "Z"
+
+
+_RUNS_A_SCRIPT = """
+import sys
+from ascendtune.core.process import programs_end_with_us, run
+from ascendtune.core.threads import left_behind
+
+def hang():
+    run(["sh", "-c", f"sleep 60 & echo $! $$ > {sys.argv[1]}; wait"])
+
+if sys.argv[2] == "beside":
+    with programs_end_with_us():
+        left_behind(hang).result()
+hang()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "thread"),
+    [
+        (signal.SIGTERM, "main"),
+        (signal.SIGHUP, "main"),
+        (signal.SIGTERM, "beside"),
+        (signal.SIGINT, "beside"),
+        (signal.SIGKILL, "main"),
+    ],
+)
+def test_program_that_runs_ends_with_us(number: signal.Signals, thread: str, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    us = subprocess.Popen([sys.executable, "-c", _RUNS_A_SCRIPT, str(pids), thread], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 30
+    while not (pids.exists() and (words := pids.read_text().split())):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    child, script = map(int, words)
+    us.send_signal(number)
+    assert us.wait(30) == -number
+    # After SIGKILL the kernel ends the program itself, not what it has started.
+    gone = {script} if number == signal.SIGKILL else {script, child}
+    try:
+        while alive := [pid for pid in gone if stat_of(pid)]:
+            assert time.monotonic() < deadline, alive
+            time.sleep(0.02)
+    finally:
+        for pid in {script, child}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_own_handler_of_a_stop_signal_is_kept() -> None:
+    taken: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: taken.append(number))
+    try:
+        assert run(["sh", "-c", f"kill -TERM {os.getpid()}; echo on"]).output == "on\n"
+        assert taken == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.long
