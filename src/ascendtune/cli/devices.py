@@ -105,9 +105,16 @@ def _print_free(snapshot: Snapshot, count: int) -> None:
     import os
 
     from ascendtune.cli.complain import warn
+    from ascendtune.core.errors import MachineError
     from ascendtune.machine.free import pick_free
     from ascendtune.machine.vendor.find import vendor_of
 
+    if snapshot.is_blind:
+        raise MachineError(
+            _nothing(snapshot),
+            code="accelerators-unknown",
+            remedy=say("do what the warning above says, then try again"),
+        )
     picked = pick_free(snapshot.devices, count, os.environ)
     kind = picked[0].kind
     if len({device.name for device in snapshot.devices if device.kind == kind}) > 1:

@@ -173,6 +173,10 @@ def test_a_tool_that_fails_is_not_an_empty_machine(ascendtune: Run, printing: Ca
     assert result.returncode == 3
     assert result.stdout.startswith("accelerators: unknown") and "host: " in result.stdout
     assert result.stderr.startswith("warning: npu-smi cannot open") and "\n     do: " in result.stderr
+    result = ascendtune("devices", "--free", "1", PATH=printing("err_dcmi_-8005"))
+    assert (result.returncode, result.stdout) == (3, "")
+    assert "warning: npu-smi cannot open" in result.stderr and "accelerators: unknown, the tool" in result.stderr
+    assert "accelerators-unknown" in result.stderr and "no accelerator is visible" not in result.stderr
 
 
 @pytest.mark.long
