@@ -12,7 +12,7 @@ CHECKS = {
         "health": "device_state",
         "cann": "cann",
         "versions": "versions",
-        "libraries": "cann",
+        "libraries": "libraries",
         "cuda": "cuda",
         "container": "container",
         "driver_firmware": "versions",

@@ -56,6 +56,25 @@ def test_advice_that_is_followed_leaves_nothing_to_advise(tmp_path: Path) -> Non
         assert [each for each in left if "driver" not in each.measured] == [], (node.packages, node.cann)
 
 
+def test_incomplete_torch_npu_is_installed_again_in_the_version_that_is_advised(tmp_path: Path) -> None:
+    """A wrong pair: one command for both findings. A pair that stays: its own version, which pip would else skip."""
+    for torch, has_one in (("2.13.0", True), (HEALTHY.packages["torch"], False)):
+        node = replace(HEALTHY, packages={**HEALTHY.packages, "torch": torch})
+        outside = outside_of(node, tmp_path / torch)
+        directory = outside.package_directory("torch_npu")
+        assert directory is not None
+        (directory / "lib/libtorch_npu.so").unlink()
+        (found,) = examine(outside, ["libraries"]).findings
+        assert found.status == "failure"
+        if has_one:
+            assert found.remedy == advice_for(outside).text and "torch-npu==" in found.remedy
+            (other,) = (each for each in examine(outside, ["versions"]).findings if "torch_npu" in each.measured)
+            assert other.remedy == found.remedy
+        else:
+            pinned = f"torch-npu=={HEALTHY.packages['torch-npu']}"
+            assert found.remedy == f"pip install --force-reinstall --no-deps {pinned}"
+
+
 def test_every_finding_about_packages_has_the_same_remedy(lay: Lay) -> None:
     packages = {"torch": "2.5.1", "torch-npu": "2.5.1", "numpy": "2.1.2", "peft": "0.17.1", "transformers": "5.2.0"}
     found = [each for each in examine(lay(replace(HEALTHY, packages=packages)), _CODES).findings if each.remedy]

@@ -1,0 +1,123 @@
+"""The libraries below torch_npu, and those that LD_LIBRARY_PATH leads to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ascendtune.check.doctor.check import Check
+from ascendtune.check.doctor.language import say
+from ascendtune.check.doctor.outside import Outside
+from ascendtune.check.doctor.requirements import advice_for
+from ascendtune.check.finding import Finding, failure, ok, unknown, warning
+
+LIBRARIES = "libraries"
+
+_STUBS = re.compile(r"(^|/)(devlib|stub|stubs)(/|$)")
+_RELEASE = re.compile(r"/(?:ascend-toolkit|cann)[-/](\d[\w.]*)")
+
+
+def _look_at_libraries(outside: Outside) -> Iterator[Finding]:
+    if not outside.has_npus and not outside.package("torch-npu"):
+        return
+    path = outside.env.get("LD_LIBRARY_PATH", "")
+    parts = [part for part in path.split(":") if part]
+    yield from _stubs(parts)
+    yield from _several(parts)
+    yield from _unresolved(outside)
+
+
+def _stubs(parts: list[str]) -> Iterator[Finding]:
+    if stubs := [part for part in parts if _STUBS.search(part)]:
+        yield failure(
+            LIBRARIES,
+            say("LD_LIBRARY_PATH contains stub libraries, which can be linked against but do not compute"),
+            expected=say("no devlib or stub directory"),
+            remedy=say("remove them from LD_LIBRARY_PATH"),
+            evidence=tuple(stubs),
+        )
+
+
+def _several(parts: list[str]) -> Iterator[Finding]:
+    releases = dict.fromkeys(found[1] for part in parts if (found := _RELEASE.search(part)))
+    if len(releases) > 1:
+        yield warning(
+            LIBRARIES,
+            say("LD_LIBRARY_PATH mixes CANN {names}; the first one is used, file by file", names=", ".join(releases)),
+            expected=say("one release"),
+            remedy=say("open a new shell and source only one set_env.sh"),
+            evidence=tuple(part for part in parts if _RELEASE.search(part)),
+        )
+
+
+def _unresolved(outside: Outside) -> Iterator[Finding]:
+    directory = outside.package_directory("torch_npu")
+    if directory is None:
+        return
+    library = directory / "lib" / "libtorch_npu.so"
+    if not library.exists():
+        why = say("torch_npu has no {library}: its installation is incomplete", library=library)
+        yield failure(LIBRARIES, why, remedy=_installed_again(outside))
+        return
+    told = outside.run(["ldd", str(library)])
+    if told.exit_code != 0:
+        yield unknown(
+            LIBRARIES,
+            say("ldd cannot read {library}: {error}", library=library, error=(told.error or told.output).strip()[:200]),
+        )
+        return
+    missing = re.findall(r"^\s*(\S+) => not found", told.output, re.MULTILINE)
+    missing = [name for name in dict.fromkeys(missing) if not _is_torchs(name, outside)]
+    if missing:
+        yield failure(
+            LIBRARIES,
+            say("torch_npu cannot be loaded: {names} not found", names=", ".join(missing)),
+            expected=say("every library is found"),
+            remedy=_where_from(missing, outside),
+            evidence=tuple(f"{name} => not found" for name in missing),
+        )
+    else:
+        yield ok(LIBRARIES, say("every library that torch_npu needs is found"))
+
+
+def _installed_again(outside: Outside) -> str:
+    """The advice where it replaces torch_npu; else pip would leave the installed release as it is."""
+    advice, version = advice_for(outside), outside.package("torch-npu")
+    if not advice.is_possible or "torch-npu" in advice.packages:
+        return advice.text
+    return f"pip install --force-reinstall --no-deps torch-npu{f'=={version}' if version else ''}"
+
+
+def _is_torchs(name: str, outside: Outside) -> bool:
+    """torch loads its own libraries before torch_npu needs them."""
+    torch = outside.package_directory("torch")
+    return torch is not None and (torch / "lib" / name).exists()
+
+
+def _where_from(missing: list[str], outside: Outside) -> str:
+    """How to add the directory of CANN or the driver that contains the first of them."""
+    for pattern in ("ascend-toolkit/*/lib64", "ascend-toolkit/*/*-linux/lib64", "cann*/lib64", "driver/lib64/*"):
+        for directory in sorted(outside.path("/usr/local/Ascend").glob(pattern), reverse=True):
+            if (directory / missing[0]).exists():
+                return _how(directory)
+    return say("source CANN's set_env.sh; in a container also mount /usr/local/Ascend/driver/lib64")
+
+
+def _how(directory: Path) -> str:
+    if "driver" in directory.parts:
+        return f"export LD_LIBRARY_PATH={directory}:$LD_LIBRARY_PATH"
+    return say("source the set_env.sh of the CANN that has it, in {directory}", directory=directory)
+
+
+LIBRARIES_CHECK = Check(
+    LIBRARIES,
+    what="Runs `ldd` on torch_npu to find missing libraries, and checks LD_LIBRARY_PATH for stub directories and for "
+    "two CANN releases.",
+    why="`ImportError: libhccl.so: cannot open shared object file` is the most common first error on Ascend. Stub "
+    "libraries (devlib) load and then fail with 100039; a mix of two CANN releases fails with misleading errors.",
+    fix="Start from a new shell and source one set_env.sh; add /usr/local/Ascend/driver/lib64/driver and .../common "
+    "when libascend_hal.so or libdrvdsmi_host.so is missing; remove stub directories.",
+    look=_look_at_libraries,
+    vital=True,
+)
