@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ascendtune.check.explain import line as lines_of
+from ascendtune.check.explain.collectives import OddRanks, odd_ranks
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.scan import Scan
@@ -25,7 +26,6 @@ _LIST = re.compile(r"\d+")
 _CONNECTED = re.compile(r"\]connected rankinfo\[LINE \d+\]: ?(?P<ranks>(?:\[\d+\],?)+)")
 """HCCL's root lists the ranks that came to it."""
 _MOST_RANKS = 1 << 16
-_WORK = re.compile(r"\bSeqNum=(?P<number>\d+), OpType=(?P<operation>\w+)")
 _ENDED = re.compile(r"SIGTERM|SignalException|Traceback \(most|closing signal")
 _ENDED_BY_LAUNCHER = re.compile(r"Sending process \d+ closing signal")
 _LONGEST_LINE = 160
@@ -69,6 +69,15 @@ _WAITED = ": {count} other ranks waited until the time-out"
 _WAITED_ONE = ": 1 other rank waited until the time-out"
 _LOST = ": {count} other ranks lost the connection to it"
 _LOST_ONE = ": 1 other rank lost the connection to it"
+_ODD = {
+    "behind": "{ranks} fell behind the others ({pair})",
+    "operation": "{ranks} called another collective than the others ({pair})",
+    "size": "{ranks} called {operation} with another number of elements than the others ({pair})",
+}
+_LOOK_FOR_DELAY = (
+    "what held rank {rank} up before that collective? its last lines (reading data, a checkpoint, compiling), its time "
+    "per step beside that of the others, its card and link: `ascendtune devices`"
+)
 _LOOK_FOR_BRANCHES = (
     "look for code that only some ranks run: a branch on the rank, an `if` on local data, uneven batches"
 )
@@ -115,7 +124,7 @@ class Missing:
     """The others did not wait until a time-out: their connection broke."""
     exit_code: int | None = None
     """Of the process of the missing rank; None where its launcher does not tell."""
-    behind: str = ""
+    odd: OddRanks | None = None
     """For ranks that reported the time-out as well, in another collective: which one."""
 
     @property
@@ -128,12 +137,12 @@ class Missing:
             "phase": say(self.phase or ""),
             "code": self.exit_code,
             "one": say("rank {rank}", rank=self.first_rank),
-            "behind": self.behind,
         }
         one, many = (_LOST_ONE, _LOST) if self.is_lost else (_WAITED_ONE, _WAITED)
         waited = say(one if len(self.waiting) == 1 else many, **names)
-        if self.behind:
-            return say("{ranks} called another collective than the others ({behind})", **names) + waited
+        if self.odd is not None:
+            pair = say("{operation}, the others {others}", operation=self.odd.theirs, others=self.odd.others)
+            return say(_ODD[self.odd.kind], **names, pair=pair, operation=self.odd.operation) + waited
         return say(self._sentence(), **names) + waited
 
     def _sentence(self) -> str:
@@ -156,7 +165,10 @@ class Missing:
 
     @property
     def remedies(self) -> tuple[str, ...]:
-        if self.behind:
+        if self.odd is not None and self.odd.kind == "behind":
+            rank = self.first_rank
+            return (say(_LOOK_FOR_DELAY, rank=rank), say(_DUMP_STACKS, rank=rank), say(_WAIT_LONGER))
+        if self.odd is not None:
             return (say(_LOOK_FOR_BRANCHES), say(_SAME_COLLECTIVES))
         if self.exit_code is not None:
             ended = say(_LOOK_FOR_CRASH) if self.exit_code else say(_LEFT_EARLY)
@@ -359,22 +371,11 @@ def _last_line(rank: int, scans: Sequence[Scan]) -> tuple[str, int | None, str]:
 
 
 def _in_another_collective(said: dict[int, str], size: int | None) -> Missing | None:
-    """Ranks that are in another collective than most: the fewest, and of as many the ones that are behind."""
-    works = {
-        rank: (int(found["number"]), found["operation"]) for rank, text in said.items() if (found := _WORK.search(text))
-    }
-    groups: dict[tuple[int, str], list[int]] = {}
-    for rank, work in works.items():
-        groups.setdefault(work, []).append(rank)
-    if len(groups) < 2 or len(works) < 3:
+    odd = odd_ranks(said)
+    if odd is None:
         return None
-    (number, operation), ranks = min(groups.items(), key=lambda group: (len(group[1]), group[0]))
-    (most_number, most_operation), _ = max(groups.items(), key=lambda group: (len(group[1]), group[0]))
-    behind = say(
-        "{operation}, the others {others}", operation=f"{operation} {number}", others=f"{most_operation} {most_number}"
-    )
-    others = tuple(sorted(set(works) - set(ranks)))
-    return Missing(tuple(sorted(ranks)), others, size, min(ranks), behind=behind)
+    others = tuple(sorted(set(said) - set(odd.ranks)))
+    return Missing(odd.ranks, others, size, min(odd.ranks), odd=odd)
 
 
 def listed(ranks: Sequence[int]) -> str:

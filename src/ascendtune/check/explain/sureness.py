@@ -29,6 +29,10 @@ def sureness_of(found: Diagnosis) -> str:
         return say("these two: no clock in the logs says which was first")
     if found.missing is not None and found.missing.is_lost:
         return say("likely: the ranks that report no lost connection are those that the others lost")
+    if found.missing is not None and found.missing.odd is not None:
+        if found.missing.odd.kind == "behind":
+            return say("likely: the ranks that are behind are those that the others waited for")
+        return say("likely: ranks of one process group must make the same calls in the same order")
     if found.missing is not None:
         return say("likely: the ranks without a time-out are those that the others waited for")
     if first is None:

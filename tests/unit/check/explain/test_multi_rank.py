@@ -60,6 +60,70 @@ def test_rank_in_another_collective_is_named(explained: Callable[..., Explanatio
     assert "_ALLGATHER_BASE 30, the others ALLREDUCE 31" in explanation.headline()
 
 
+_SIZED = _TIME_OUT.replace("NumelIn=1,", "NumelIn={elements}, NumelOut={elements},")
+_WORK = (77, "ALLREDUCE", 7777)
+
+
+@pytest.mark.parametrize(
+    ("second", "told", "remedy"),
+    [
+        ((76, "ALLREDUCE", 7777), "rank 1 fell behind the others (ALLREDUCE 76, the others ALLREDUCE 77): 3", "py-spy"),
+        ((76, "BROADCAST", 7), "rank 1 fell behind the others (BROADCAST 76, the others ALLREDUCE 77): 3", "py-spy"),
+        ((77, "BROADCAST", 7777), "rank 1 called another collective than the others (BROADCAST 77, the ", "only some"),
+        (
+            (77, "ALLREDUCE", 7776),
+            "rank 1 called ALLREDUCE 77 with another number of elements than the others (7776, the others 7777)",
+            "only some",
+        ),
+    ],
+)
+def test_rank_in_an_earlier_collective_is_behind_and_another_one_at_the_same_number_is_a_mismatch(
+    explained: Callable[..., Explanation], second: tuple[int, str, int], told: str, remedy: str
+) -> None:
+    works = enumerate([_WORK, second, _WORK, _WORK])
+    explanation = explained(
+        "\n".join(
+            _SIZED.format(rank=rank, number=number, operation=operation, elements=elements)
+            for rank, (number, operation, elements) in works
+        )
+    )
+
+    assert explanation.headline().startswith(told)
+    assert any(remedy in each for each in explanation.remedies())
+    assert "without a time-out" not in explanation.sureness
+
+
+@pytest.mark.parametrize(
+    "works",
+    [
+        # Ranks may gather unequal parts, or exchange them in pairs.
+        [(77, "ALLGATHER", 7), (77, "ALLGATHER", 6), (77, "ALLGATHER", 7)],
+        [(77, "SEND", 7), (77, "RECV", 7), (77, "SEND", 7)],
+        # Two of each: nothing tells who is wrong, if any of them.
+        [(77, "ALLREDUCE", 7), (77, "ALLREDUCE", 7), (77, "ALLREDUCE", 6), (77, "ALLREDUCE", 6)],
+        # Most ranks cannot be what the others waited for.
+        [(76, "ALLREDUCE", 7), (76, "ALLREDUCE", 7), (77, "ALLREDUCE", 7)],
+    ],
+)
+def test_works_that_may_differ_accuse_no_rank(
+    explained: Callable[..., Explanation], works: list[tuple[int, str, int]]
+) -> None:
+    lines = [
+        _SIZED.format(rank=rank, number=number, operation=operation, elements=elements)
+        for rank, (number, operation, elements) in enumerate(works)
+    ]
+
+    assert explained("\n".join(lines)).verdict.missing is None
+
+
+def test_collectives_of_another_process_group_are_not_compared(explained: Callable[..., Explanation]) -> None:
+    lines = [_TIME_OUT.format(rank=rank, number=31, operation="ALLREDUCE") for rank in range(4)]
+    groups = [line.replace("[Rank", f"[PG ID 1 PG GUID {7 + (rank == 3)} Rank") for rank, line in enumerate(lines)]
+    groups[3] = groups[3].replace("SeqNum=31", "SeqNum=7")
+
+    assert explained("\n".join(groups)).verdict.missing is None
+
+
 def test_all_ranks_in_one_time_out_accuse_no_rank(explained: Callable[..., Explanation]) -> None:
     lines = [_TIME_OUT.format(rank=rank, number=31, operation="ALLREDUCE") for rank in range(4)]
 

@@ -1,0 +1,91 @@
+"""Which ranks are in another collective than the others, by the time-outs that all of them report?
+
+Of one process group the collectives are counted (`SeqNum`). A rank at a lower number is behind: it was slow, or hung
+before. Only another operation or size at the same number shows that the ranks do not make the same calls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+_WORK = re.compile(r"\bSeqNum=(?P<number>\d+), OpType=(?P<operation>\w+)(?:, NumelIn=(?P<elements>\d+))?")
+_GROUP = re.compile(r"\bPG GUID (\w+)")
+_POINT_TO_POINT = ("SEND", "RECV", "COALESCED")
+"""Between two ranks; they are counted for each pair."""
+_SAME_SIZE = ("ALLREDUCE", "REDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
+"""All ranks pass as many elements."""
+_FEWEST = 3
+"""Of two ranks nothing tells which is the odd one."""
+
+
+@dataclass(frozen=True)
+class OddRanks:
+    """Ranks that are not where most others are."""
+
+    ranks: tuple[int, ...]
+    kind: str
+    """`behind`, `operation` or `size`."""
+    theirs: str
+    """Their collective with its number, or their number of elements."""
+    others: str
+    operation: str
+    """Of most ranks, with its number."""
+
+
+@dataclass(frozen=True)
+class _Work:
+    rank: int
+    number: int
+    operation: str
+    elements: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.operation} {self.number}"
+
+
+def odd_ranks(said: dict[int, str]) -> OddRanks | None:
+    """The ranks that are behind, else those that call something else; None where all wait in the same collective.
+
+    Args:
+        said: by rank, the line in which it reports its time-out.
+    """
+    works = [work for work in _works_of_one_group(said) if work.operation not in _POINT_TO_POINT]
+    if len(works) < _FEWEST:
+        return None
+    last = max(work.number for work in works)
+    if behind := [work for work in works if work.number < last]:
+        lowest = min(work.number for work in works)
+        return _odd("behind", works, lambda work: work.number == lowest) if 2 * len(behind) <= len(works) else None
+    if operation := _rarest(work.operation for work in works):
+        return _odd("operation", works, lambda work: work.operation == operation)
+    works = [work for work in works if work.operation in _SAME_SIZE and work.elements]
+    elements = _rarest(work.elements for work in works)
+    is_clear = elements is not None and 2 * sum(work.elements == elements for work in works) < len(works)
+    return _odd("size", works, lambda work: work.elements == elements) if is_clear else None
+
+
+def _works_of_one_group(said: dict[int, str]) -> list[_Work]:
+    """The works of the process group that most ranks name; each group counts its own."""
+    groups: dict[str, list[_Work]] = {}
+    for rank, text in said.items():
+        if (found := _WORK.search(text)) is not None:
+            group = _GROUP.search(text)
+            work = _Work(rank, int(found["number"]), found["operation"], found["elements"] or "")
+            groups.setdefault(group[1] if group else "", []).append(work)
+    return max(groups.values(), key=len, default=[])
+
+
+def _rarest(values: Iterable[str]) -> str | None:
+    counts = Counter(values)
+    return min(counts, key=lambda value: (counts[value], value)) if len(counts) > 1 else None
+
+
+def _odd(kind: str, works: list[_Work], is_odd: Callable[[_Work], bool]) -> OddRanks:
+    odd = [work for work in works if is_odd(work)]
+    most = Counter((work.name, work.elements) for work in works if not is_odd(work)).most_common(1)[0][0]
+    theirs, others = (odd[0].elements, most[1]) if kind == "size" else (odd[0].name, most[0])
+    return OddRanks(tuple(sorted(work.rank for work in odd)), kind, theirs, others, most[0])
