@@ -68,6 +68,12 @@ def odd_ranks(said: dict[int, str]) -> OddRanks | None:
     return _odd("size", works, lambda work: work.elements == elements) if is_clear else None
 
 
+def number_of(text: str) -> int | None:
+    """The number of the collective that a line reports, counted from 1 in its group."""
+    found = _WORK.search(text)
+    return int(found["number"]) if found else None
+
+
 def _works_of_one_group(said: dict[int, str]) -> list[_Work]:
     """The works of the process group that most ranks name; each group counts its own."""
     groups: dict[str, list[_Work]] = {}

@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ascendtune.check.explain import line as lines_of
-from ascendtune.check.explain.collectives import OddRanks, odd_ranks
+from ascendtune.check.explain.collectives import OddRanks, number_of, odd_ranks
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.language import say
+from ascendtune.check.explain.rank_phase import FINISHED, REMEDIES, SETTING_UP, phase_of, tells_a_step
 from ascendtune.check.explain.scan import Scan
 
 _WORLD = re.compile(
@@ -36,35 +37,9 @@ _RANKS_OF_A_NODE = 8
 """Most nodes have so many devices, or a multiple: where ranks 0 to 6 wait, rank 7 is believed to be there."""
 _MOST_LAST_LINES = 8
 """Missing ranks whose last lines are looked for; of an interleaved log each of them takes a reading of its end."""
-_PHASES = (
-    (
-        "preparing data",
-        re.compile(r"token(?:iz|is)|\bMap(?:\s*\(|:)|preprocess|Generating train split|packing|Grouping texts", re.I),
-    ),
-    ("saving a checkpoint", re.compile(r"sav(?:e|ing)\b.*(?:checkpoint|model|optimizer|state)|checkpoint.*sav", re.I)),
-    ("loading the model", re.compile(r"load(?:ing)?\b.*(?:checkpoint|weights|shards|model|safetensors)", re.I)),
-    ("compiling", re.compile(r"compil|building extension|ninja|\bTBE\b|triton.*cache", re.I)),
-    ("evaluating", re.compile(r"\beval|\bvalidat|\bgenerat(?:e|ing)\b", re.I)),
-    ("downloading", re.compile(r"download|fetching \d+ files", re.I)),
-    (
-        "setting up the process group",
-        re.compile(r"init_process_group|rendezvous|communicator|initializ.*distrib", re.I),
-    ),
-    ("reading data", re.compile(r"data ?loader|\bdataset\b|reading", re.I)),
-    ("training", re.compile(r"\bloss\b|\bstep\b|\bit/s\b|\bepoch\b", re.I)),
-)
 _WAIT_LONGER = (
     "give the others time: init_process_group(timeout=timedelta(hours=2)) (ddp_timeout: 7200), HCCL_EXEC_TIMEOUT"
 )
-_REMEDIES = {
-    "preparing data": "tokenise before the job starts: `ascendtune train RECIPE --prepare`",
-    "saving a checkpoint": "save to a faster disk, or in shards from every rank",
-    "loading the model": "load from a local disk, or on one rank a node at a time",
-    "compiling": "build kernels once before the job starts, and share their cache directory",
-    "evaluating": "evaluate on every rank, or end evaluation with a barrier that all ranks reach",
-    "downloading": "download before the job starts: `ascendtune fetch`, HF_HUB_OFFLINE=1",
-    "setting up the process group": "check that every rank uses the same MASTER_ADDR, MASTER_PORT and world size",
-}
 _WAITED = ": {count} other ranks waited until the time-out"
 _WAITED_ONE = ": 1 other rank waited until the time-out"
 _LOST = ": {count} other ranks lost the connection to it"
@@ -82,6 +57,7 @@ _LOOK_FOR_BRANCHES = (
     "look for code that only some ranks run: a branch on the rank, an `if` on local data, uneven batches"
 )
 _SAME_COLLECTIVES = "make every rank call the same collectives in the same order and with the same sizes"
+_ADD_LOG = "add the log of rank {rank} to those given: its last lines say whether it failed, ended or hangs"
 _LOOK_FOR_PROCESS = "check on its host that rank {rank} was started and still runs: `ps -ef | grep train`"
 _COMPARE_NODES = "compare --nnodes, --nproc_per_node, --node_rank, MASTER_ADDR and MASTER_PORT on all nodes"
 _DUMP_STACKS = "while it hangs, run `py-spy dump --pid PID` on the process of rank {rank}"
@@ -120,6 +96,10 @@ class Missing:
     phase: str | None = None
     are_alike: bool = True
     """The other missing ranks were doing the same, or wrote nothing either."""
+    is_log_given: bool = True
+    """False where each rank has a log of its own, and that of the first missing one is not among them."""
+    is_under_way: bool = False
+    """The ranks had found each other before: they trained, or the collective is not the group's first."""
     is_lost: bool = False
     """The others did not wait until a time-out: their connection broke."""
     exit_code: int | None = None
@@ -129,9 +109,10 @@ class Missing:
 
     @property
     def what(self) -> str:
+        one_rank = len(self.ranks) == 1
         names = {
             "ranks": say("rank {rank}", rank=self.ranks[0])
-            if len(self.ranks) == 1
+            if one_rank
             else say("ranks {ranks}", ranks=listed(self.ranks)),
             "count": len(self.waiting),
             "phase": say(self.phase or ""),
@@ -143,44 +124,57 @@ class Missing:
         if self.odd is not None:
             pair = say("{operation}, the others {others}", operation=self.odd.theirs, others=self.odd.others)
             return say(_ODD[self.odd.kind], **names, pair=pair, operation=self.odd.operation) + waited
-        return say(self._sentence(), **names) + waited
-
-    def _sentence(self) -> str:
+        if self._left_early and self.are_alike:
+            return say("{ranks} finished and left", **names) + waited
         if self.exit_code is not None:
+            while_phase = self.phase and self.phase != FINISHED
             whole = "{ranks} ended with exit code {code}, while {phase}"
-            return whole if self.phase else "{ranks} ended with exit code {code}"
+            return say(whole if while_phase else "{ranks} ended with exit code {code}", **names) + waited
+        absent = "{ranks} ended, or lost the network" if self.is_lost else "{ranks} did not join"
+        if not self.last_line and not self.is_log_given:
+            several = " (their logs were not given)" if self.are_alike else " (the log of {one} was not given)"
+            return say(absent, **names) + say(" (its log was not given)" if one_rank else several, **names) + waited
+        return say(self._sentence(absent), **names) + waited
+
+    def _sentence(self, absent: str) -> str:
         if not self.last_line and not self.are_alike:
-            several = "{ranks} ended, or lost the network ({one} wrote no line)"
-            return several if self.is_lost else "{ranks} did not join ({one} wrote no line)"
+            return f"{absent} ({{one}} wrote no line)"
         if not self.last_line:
-            silent = "{ranks} ended, or lost the network, and wrote no line"
-            return silent if self.is_lost else "{ranks} did not join and wrote no line"
+            return f"{absent}, and wrote no line" if self.is_lost else f"{absent} and wrote no line"
         if not self.phase:
-            return "{ranks} ended, or lost the network" if self.is_lost else "{ranks} did not join"
+            return absent
         if not self.are_alike:
-            several = "{ranks} ended, or lost the network ({one} while {phase})"
-            return several if self.is_lost else "{ranks} did not join ({one} while {phase})"
-        alike = "{ranks} ended, or lost the network, while {phase}"
-        return alike if self.is_lost else "{ranks} did not join while {phase}"
+            return (
+                f"{absent} ({{one}} finished and left)"
+                if self.phase == FINISHED
+                else f"{absent} ({{one}} while {{phase}})"
+            )
+        return f"{absent}, while {{phase}}" if self.is_lost else f"{absent} while {{phase}}"
+
+    @property
+    def _left_early(self) -> bool:
+        return self.phase == FINISHED and not self.exit_code
 
     @property
     def remedies(self) -> tuple[str, ...]:
+        rank = self.first_rank
+        look_for_end, dump, read_log = say(_LOOK_FOR_END), say(_DUMP_STACKS, rank=rank), say(_READ_LOG, rank=rank)
         if self.odd is not None and self.odd.kind == "behind":
-            rank = self.first_rank
-            return (say(_LOOK_FOR_DELAY, rank=rank), say(_DUMP_STACKS, rank=rank), say(_WAIT_LONGER))
+            return (say(_LOOK_FOR_DELAY, rank=rank), dump, say(_WAIT_LONGER))
         if self.odd is not None:
             return (say(_LOOK_FOR_BRANCHES), say(_SAME_COLLECTIVES))
-        if self.exit_code is not None:
-            ended = say(_LOOK_FOR_CRASH) if self.exit_code else say(_LEFT_EARLY)
-            return (ended, say(_READ_LOG, rank=self.first_rank))
+        if self._left_early or self.exit_code is not None:
+            return (say(_LOOK_FOR_CRASH) if self.exit_code else say(_LEFT_EARLY), read_log)
+        add_log = () if self.is_log_given else (say(_ADD_LOG, rank=rank),)
         if self.is_lost:
-            rank = self.first_rank
-            return (say(_LOOK_FOR_END), say(_READ_LOG, rank=rank), say(_LOOK_FOR_NETWORK, rank=rank))
+            return (*add_log, look_for_end, *(() if add_log else (read_log,)), say(_LOOK_FOR_NETWORK, rank=rank))
+        if not self.last_line and self.is_under_way:
+            return (*add_log, look_for_end, dump)
         if not self.last_line:
-            return (say(_LOOK_FOR_PROCESS, rank=self.first_rank), say(_COMPARE_NODES))
-        if first := _REMEDIES.get(self.phase or ""):
+            return (*add_log, say(_LOOK_FOR_PROCESS, rank=rank), say(_COMPARE_NODES))
+        if (first := REMEDIES.get(self.phase or "")) and not (self.is_under_way and self.phase == SETTING_UP):
             return (say(first), say(_WAIT_LONGER))
-        return (say(_DUMP_STACKS, rank=self.first_rank), say(_READ_LOG, rank=self.first_rank))
+        return (dump, read_log)
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "what": self.what}
@@ -239,7 +233,10 @@ def find_missing(waits: Sequence[Event], scans: Sequence[Scan]) -> Missing | Non
         another, absent = _in_another_collective(said, size), [] if absent else _gaps(everyone)
         if another is not None or not absent:
             return another
-    missing = _told_by_last_lines(Missing(tuple(absent), waiting, size, is_lost=is_lost), scans)
+    is_under_way = _is_under_way(said, scans)
+    missing = _told_by_last_lines(
+        Missing(tuple(absent), waiting, size, is_lost=is_lost, is_under_way=is_under_way), scans
+    )
     return replace(missing, exit_code=_exit_code(missing, scans))
 
 
@@ -269,11 +266,6 @@ def world_size(scans: Sequence[Scan]) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def phase_of(text: str) -> str | None:
-    """What a rank was doing when it wrote `text`, as far as its words tell."""
-    return next((phase for phase, pattern in _PHASES if pattern.search(text)), None)
-
-
 def _named(waits: Sequence[Event]) -> list[int]:
     lists = [_LIST.findall(event.hit.names.get("missing", "")) for event in waits]
     return sorted({int(rank) for ranks in lists for rank in ranks})
@@ -289,7 +281,7 @@ def _told_by_last_lines(missing: Missing, scans: Sequence[Scan]) -> Missing:
     lines = {rank: _last_line(rank, scans) for rank in missing.ranks[:_MOST_LAST_LINES]}
     phases = {rank: phase_of(line) if line else _SILENT for rank, (_, _, line) in lines.items()}
     # A rank in the usual loop may only have been ended before it could complain.
-    telling = (rank for rank, phase in phases.items() if phase == _SILENT or phase in _REMEDIES)
+    telling = (rank for rank, phase in phases.items() if phase in (_SILENT, FINISHED) or phase in REMEDIES)
     rank = next(telling, missing.ranks[0])
     source, number, line = lines[rank]
     where = f"{source}:{number}" if number else source
@@ -297,10 +289,27 @@ def _told_by_last_lines(missing: Missing, scans: Sequence[Scan]) -> Missing:
         missing,
         first_rank=rank,
         last_line=line[:_LONGEST_LINE],
+        is_log_given=bool(line) or _is_given(rank, scans),
         where=where if line else "",
         phase=phases[rank] if line else None,
         are_alike=len(set(phases.values())) == 1,
     )
+
+
+def _is_given(rank: int, scans: Sequence[Scan]) -> bool:
+    """Whether the logs are those of the whole job, or one of them is that of `rank`."""
+    own = [{scan.rank} if scan.rank is not None else _ranks_seen([scan]) for scan in scans]
+    of_one = [ranks for ranks in own if len(ranks) == 1]
+    is_by_rank = len(of_one) > 1 or any(scan.rank is not None for scan in scans)
+    return not is_by_rank or {rank} in of_one or any(len(ranks) > 1 for ranks in own)
+
+
+def _is_under_way(said: dict[int, str], scans: Sequence[Scan]) -> bool:
+    """Whether the ranks that wait had found each other before; the numbers of their collectives tell most."""
+    numbers = [number for text in said.values() if (number := number_of(text)) is not None]
+    if numbers:
+        return max(numbers) > 1
+    return any(tells_a_step(text) for scan in scans for text in (scan.head, scan.tail))
 
 
 def _exit_code(missing: Missing, scans: Sequence[Scan]) -> int | None:

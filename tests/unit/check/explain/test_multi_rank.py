@@ -264,6 +264,50 @@ def test_rank_without_any_line_is_missing_where_the_others_are_many(
     assert found is None or found.last_line == ""
 
 
+def test_rank_whose_log_was_not_given_is_not_said_to_be_silent(explained: Callable[..., Explanation]) -> None:
+    waits = {f"rank_{rank}": _TIME_OUT.format(rank=rank, number=31, operation="X") for rank in (0, 1, 3, 4, 5, 6, 7)}
+
+    explanation = explained(**waits)
+
+    assert explanation.headline().startswith("rank 2 did not join (its log was not given): 7 other ranks waited")
+    assert "add the log of rank 2" in explanation.remedies()[0]
+    assert "wrote no line" in explained(**waits, rank_2="\n").headline()
+    assert "wrote no line" in explained("\n".join(waits.values())).headline()
+
+
+@pytest.mark.parametrize(
+    ("first", "number", "is_set_up"),
+    [("", 1, True), ("", 2, False), ("step 400 loss 1.2\n", None, False), ("start\n", None, True)],
+)
+def test_set_up_is_advised_only_where_the_ranks_had_not_found_each_other_before(
+    explained: Callable[..., Explanation], first: str, number: int | None, is_set_up: bool
+) -> None:
+    line = _TIME_OUT if number else _TIME_OUT.replace("SeqNum={number}, ", "")
+    waits = [line.format(rank=rank, number=number, operation="ALLREDUCE") for rank in range(7)]
+
+    explanation = explained(first + "\n".join(waits))
+
+    assert explanation.headline().startswith("rank 7 did not join")
+    assert any("MASTER_ADDR" in remedy for remedy in explanation.remedies()) == is_set_up
+
+
+@pytest.mark.parametrize(
+    ("last", "has_left"),
+    [
+        ("Training finished, model saved", True),
+        ("epoch 7: training finished for epoch 7", False),
+        ("Training completed. Do not forget to share your model on huggingface.co/models =)", False),
+    ],
+)
+def test_rank_that_finished_left_the_others(explained: Callable[..., Explanation], last: str, has_left: bool) -> None:
+    waits = {f"rank_{rank}": _TIME_OUT.format(rank=rank, number=31, operation="ALLREDUCE") for rank in (0, 2, 3)}
+
+    explanation = explained(**waits, rank_1=f"[rank1]: step 7 loss 2.5\n[rank1]: {last}\n")
+
+    assert explanation.headline().startswith("rank 1 finished and left: 3 other") == has_left
+    assert any("py-spy" in remedy for remedy in explanation.remedies()) != has_left
+
+
 @pytest.mark.parametrize(
     "line",
     [
