@@ -306,6 +306,8 @@ def test_rank_that_finished_left_the_others(explained: Callable[..., Explanation
 
     assert explanation.headline().startswith("rank 1 finished and left: 3 other") == has_left
     assert any("py-spy" in remedy for remedy in explanation.remedies()) != has_left
+    first = explanation.verdict.first
+    assert first is not None and "HCCL" not in first.hit.entry.source
 
 
 @pytest.mark.parametrize(
