@@ -247,6 +247,16 @@ def test_prefix_before_a_progress_bar_names_the_rank_of_what_follows_it(again: s
 
 
 @pytest.mark.parametrize(
+    "prefix",
+    ["2026-07-07 07:07:07 [rank6] ", "2026-07-07 07:07:07,777 [rank6]: ", "[2026-07-07 07:07:07] [rank 6] "],
+)
+def test_rank_behind_a_time_is_read(explained: Explained, prefix: str) -> None:
+    assert line.read(f"{prefix}OddError: the moon") == line.read("[rank6]: OddError: the moon")
+    assert line.read("2026-07-07 07:07:07 the moon").said == "2026-07-07 07:07:07 the moon"
+    assert explained("\n".join(prefix + each for each in _TRACEBACK)).verdict.rank == 6
+
+
+@pytest.mark.parametrize(
     ("prefix", "speaker"),
     [
         ("[pod/train-0/pytorch] ", "pod pod/train-0/pytorch"),
