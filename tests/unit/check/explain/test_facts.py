@@ -110,3 +110,22 @@ def test_json_has_the_facts(explained: Callable[..., Explanation]) -> None:
 
     assert answer["facts"]["variable.HCCL_CONNECT_TIMEOUT"] == ["120"]
     assert answer["first"]["facts"]["number"] == ["32000", "0"]
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (
+            'Traceback (most recent call last):\n  File "/x/t.py", line 7, in main\n    check()\n'
+            "AssertionError: expected 8 ranks\n",
+            "each process believes that it is alone: the world size is 1 although the code expects 8 processes",
+        ),
+        ("[INFO] step 7 loss 2.5\n", "no failure was found"),
+    ],
+)
+def test_world_of_one_is_the_cause_where_the_error_misses_ranks(
+    explained: Callable[..., Explanation], end: str, told: str
+) -> None:
+    start = "+ python t.py --nproc 8\n[INFO] Process rank: 0, n_gpu: 1, distributed training: False, world_size: 1\n"
+
+    assert explained(start + end).headline().startswith(told)
