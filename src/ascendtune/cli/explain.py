@@ -56,7 +56,7 @@ def explain(
 
     For a run directory, the newest attempt is read; if it ran on this machine, lines `now` give the state of the
     package, port or variable that a remedy names. Exit code 0: no failure, or the run was stopped on request; 1: a
-    failure, with or without a known cause; 4: the logs are empty. With --question: 0, or 4.
+    failure, with or without a known cause; 4: the logs are empty, or a cut .gz shows none. With --question: 0, or 4.
     """
     import os
     import sys
@@ -96,9 +96,7 @@ def explain(
             print(explanation_as_json(explanation, opinion))
         elif opinion is not None:
             print("\n" + opinion_as_text(opinion, columns=width(sys.stdout), paint=paint))
-    if explanation.is_empty:
-        return NoVerdict.exit_code
-    return 0 if explanation.is_healthy else 1
+    return explanation.exit_code
 
 
 def _server(url: str, env: Mapping[str, str]) -> Server:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
+from ascendtune.check.explain import facts as facts_of
 from ascendtune.check.explain.cann_reason import PROCESS, TIME
 from ascendtune.check.explain.distributions import named_for_pip
 from ascendtune.check.explain.knowledge import IMPORTER, KINDS, OWN_CODE, OWNER, words_of
@@ -159,3 +161,24 @@ class Event:
         if not self.is_known and self.trace is not None and self.trace.type:
             return 0
         return self.hit.entry.weight
+
+    def as_json(self) -> dict[str, Any]:
+        entry, trace = self.hit.entry, self.trace
+        return {
+            "id": entry.id,
+            "kind": entry.kind,
+            "what": self.meaning,
+            "causes": list(self.causes),
+            "remedies": list(self.remedies),
+            "source_url": entry.source,
+            "checks": list(entry.checks),
+            "captured": dict(self.hit.names),
+            "facts": {name: list(values) for name, values in facts_of.of_message(self.message).items()},
+            "line": self.quote,
+            "file": self.source,
+            "line_number": self.number,
+            "rank": self.rank,
+            "device": self.device,
+            "count": self.count,
+            "exception": {"type": trace.type, "message": trace.message, "frame": trace.place} if trace else None,
+        }

@@ -36,6 +36,7 @@ from ascendtune.check.explain.sureness import sureness_of
 from ascendtune.check.explain.twins import with_twins
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_json as findings_as_json
+from ascendtune.core.errors import NoVerdict
 from ascendtune.core.exit_cause import CauseKind
 from ascendtune.core.imports import uncollected_imports
 from ascendtune.core.rundir import RunDir
@@ -66,6 +67,8 @@ _COMPARE = (
     "compare what CANN names with what the job passes at the frame shown: print shape, dtype and attributes of the "
     "inputs before the call; then change the setting, layout or parallel size that they come from"
 )
+_NOTHING_READ = "the gzip file {name} is cut off or damaged, and nothing of it could be read"
+_NO_ALL_CLEAR = "no verdict: {cut_off}; up to there no failure was found"
 _SEEN_FROM_OUTSIDE: tuple[CauseKind, ...] = ("exit", "signal", "launcher")
 """Causes that say how a process ended and not why: the logs may say more."""
 
@@ -92,8 +95,29 @@ class Explanation:
     @property
     def is_empty(self) -> bool:
         """There was nothing to read, and nothing else is known."""
-        knows = self.run_cause or self.stop or self.is_running
-        return bool(self.scans) and not knows and all(scan.is_empty for scan in self.scans)
+        return bool(self.scans) and not self._is_known and all(scan.is_empty for scan in self.scans)
+
+    @property
+    def _is_known(self) -> bool:
+        """How a run ended, or that it has not, is known without its logs."""
+        return bool(self.run_cause or self.stop or self.is_running)
+
+    @property
+    def cut_off(self) -> str:
+        """Which compressed log could not be read to its end, and how far it was read; empty if all were."""
+        cut = next((scan for scan in self.scans if scan.is_cut_off), None)
+        if cut is None:
+            return ""
+        if cut.is_empty:
+            return say(_NOTHING_READ, name=cut.name)
+        return say("the gzip file {name} is cut off or damaged after line {line:,}", name=cut.name, line=cut.lines)
+
+    @property
+    def exit_code(self) -> int:
+        """0: no failure; 1: a failure; 4: there was nothing to read, or not all, and no failure in what was read."""
+        if not self.is_healthy:
+            return 1
+        return NoVerdict.exit_code if self.is_empty or (self.cut_off and not self._is_known) else 0
 
     @property
     def sums(self) -> Sums | None:
@@ -143,6 +167,8 @@ class Explanation:
             return say("nothing went wrong: {what}", what=self.stop["what"])
         if first is None and self.is_running:
             return say("the run is under way, and its logs show no failure since it was started")
+        if first is None and self.cut_off:
+            return self.cut_off if self.is_empty else say(_NO_ALL_CLEAR, cut_off=self.cut_off)
         if first is None:
             return say("there is nothing to explain: the log is empty" if self.is_empty else "no failure was found")
         if self.verdict.missing is not None:
@@ -271,11 +297,13 @@ class Explanation:
 
     def as_json(self) -> dict[str, Any]:
         found = self.verdict
+        certainty = "cause" if found.first is None and self.run_cause is not None else found.certainty
         return {
-            "certainty": found.certainty if found.first or self.run_cause is None else "cause",
+            "exit_code": self.exit_code,
+            "certainty": "none" if self.exit_code == NoVerdict.exit_code else certainty,
             "sureness": self.sureness if found.first else None,
-            "first": _event_json(found.first) if found.first else None,
-            "rival": _event_json(found.rival) if found.rival else None,
+            "first": found.first.as_json() if found.first else None,
+            "rival": found.rival.as_json() if found.rival else None,
             "rank": found.rank,
             "host": found.host,
             "missing": found.missing.as_json() if found.missing else None,
@@ -285,10 +313,13 @@ class Explanation:
             "run_cause": self.run_cause,
             "stop": self.stop,
             "is_running": self.is_running,
-            "echoes": [_event_json(event) for event in found.echoes],
-            "notices": [_event_json(event) for event in found.notices],
-            "dismissed": [_event_json(event) for event in found.dismissed],
-            "sources": [{"name": scan.name, "lines": scan.lines_read, "bytes": scan.bytes} for scan in self.scans],
+            "echoes": [event.as_json() for event in found.echoes],
+            "notices": [event.as_json() for event in found.notices],
+            "dismissed": [event.as_json() for event in found.dismissed],
+            "sources": [
+                {"name": scan.name, "lines": scan.lines_read, "bytes": scan.bytes, "is_cut_off": scan.is_cut_off}
+                for scan in self.scans
+            ],
         }
 
 
@@ -349,28 +380,6 @@ def _weighed(found: Diagnosis, cause: dict[str, Any] | None) -> Diagnosis:
     if is_echo or (not first.is_known and cause.get("exit_code") in (2, 3, 4)):
         return Diagnosis("healthy", None, (first, *found.echoes), found.notices, rank=cause.get("rank"))
     return found
-
-
-def _event_json(event: Event) -> dict[str, Any]:
-    entry, trace = event.hit.entry, event.trace
-    return {
-        "id": entry.id,
-        "kind": entry.kind,
-        "what": event.meaning,
-        "causes": list(event.causes),
-        "remedies": list(event.remedies),
-        "source_url": entry.source,
-        "checks": list(entry.checks),
-        "captured": dict(event.hit.names),
-        "facts": {name: list(values) for name, values in facts_of.of_message(event.message).items()},
-        "line": event.quote,
-        "file": event.source,
-        "line_number": event.number,
-        "rank": event.rank,
-        "device": event.device,
-        "count": event.count,
-        "exception": {"type": trace.type, "message": trace.message, "frame": trace.place} if trace else None,
-    }
 
 
 def as_json(explanation: Explanation, opinion: Opinion | None = None) -> str:

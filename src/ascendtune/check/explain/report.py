@@ -152,6 +152,8 @@ def _blocks(explanation: Explanation, short: int) -> Iterator[_Block]:
         if found.certainty == "unexplained":
             yield _Block("collect", "; ".join(explanation.to_collect), _HELPFUL)
         yield _Block("source", first.hit.entry.source, _REFERENCE)
+    if explanation.cut_off:
+        yield _Block("note", say("{cut_off}: what follows is not known", cut_off=explanation.cut_off), _NEXT)
     yield from _echoes(explanation, short)
 
 

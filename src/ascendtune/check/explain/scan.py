@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from ascendtune.check.explain import cann_reason, escaped, level, message_lines, torchrun_summary
 from ascendtune.check.explain import line as lines_of
@@ -50,6 +51,8 @@ class Scan:
         self.lines = self._skipped = lines_before(name, start)
         self.bytes = 0
         self.launcher: torchrun_summary.RootCause | None = None
+        self.is_cut_off = False
+        """It is a gzip file that ends too early, or is damaged: the rest could not be read."""
         self.speaks_of_ascend = False
         """Some line that was worth reading does."""
         self.start = start
@@ -102,7 +105,7 @@ class Scan:
         Raises:
             InputError: the file cannot be read.
         """
-        for block in blocks(self.name, self.start):
+        for block in blocks(self.name, self.start, partial(setattr, self, "is_cut_off", True)):
             is_first = not self.bytes
             self.bytes += len(block)
             block = unwrapped(block) if is_first else block

@@ -8,7 +8,7 @@ import json
 import shlex
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase, BufferedReader, RawIOBase
 from pathlib import Path
@@ -48,13 +48,14 @@ _MOST_BYTES = 20 << 30
 STDIN = "-"
 
 
-def blocks(name: str, start: int = 0) -> Iterator[bytes]:
+def blocks(name: str, start: int = 0, cut_off: Callable[[], None] = lambda: None) -> Iterator[bytes]:
     """The file, or standard input for "-", in blocks that end with a line's end.
 
     A last line without its end belongs to the block before it, so that it is seen from the lines above.
 
     Args:
         start: the byte at which to begin, where a line does.
+        cut_off: called where a compressed log is cut off, or damaged within, before the last block is yielded.
 
     Raises:
         InputError: the file cannot be read, or is not text.
@@ -68,7 +69,7 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
                 file.seek(start)
             is_first, has_crlf, wide = True, False, None
             block = rest = b""
-            while new := _piece_of(file):
+            while new := _piece_of(file, cut_off):
                 if is_first and new.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                     # PowerShell's redirection.
                     wide = codecs.getincrementaldecoder("utf-16")(errors="replace")
@@ -78,7 +79,7 @@ def blocks(name: str, start: int = 0) -> Iterator[bytes]:
                     is_first, has_crlf = False, b"\r\n" in new[:_LONGEST_LINE]
                 if has_crlf:
                     if new.endswith(b"\r"):
-                        behind = _piece_of(file, 2 if wide else 1)
+                        behind = _piece_of(file, cut_off, 2 if wide else 1)
                         new += wide.decode(behind).encode(errors="replace") if wide else behind
                     new = new.replace(b"\r\n", b"\n")
                 # Many stand where a log was cut while it was written.
@@ -119,13 +120,14 @@ def _decompressed(file: BinaryIO) -> Iterator[BufferedIOBase]:
             yield opened
 
 
-def _piece_of(file: BufferedIOBase, most: int = BLOCK_BYTES) -> bytes:
+def _piece_of(file: BufferedIOBase, cut_off: Callable[[], None], most: int = BLOCK_BYTES) -> bytes:
     """The next bytes; of a compressed log that is cut off, or damaged within, those before that place."""
     if not isinstance(file, gzip.GzipFile):
         return file.read(most)
     try:
         return file.read1(most)
     except (EOFError, zlib.error, gzip.BadGzipFile):
+        cut_off()
         return b""
 
 

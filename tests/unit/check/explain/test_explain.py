@@ -340,6 +340,8 @@ def test_a_starter_that_vanished_is_the_cause(run: RunDir, tmp_path: Path) -> No
 def test_an_empty_log_explains_nothing(explained: Explained) -> None:
     explanation = explained("\n \n")
     assert explanation.is_empty and explanation.headline() == "there is nothing to explain: the log is empty"
+    content = json.loads(as_json(explanation))
+    assert (content["exit_code"], content["certainty"]) == (explanation.exit_code, "none") == (4, "none")
     assert not explained("step 1\n").is_empty
 
 
@@ -370,6 +372,33 @@ def test_compressed_log_is_read_also_where_it_is_cut_off(tmp_path: Path, kept: f
 
     assert scan.rank == 3 and scan.lines >= 8000 * kept
     assert [event.hit.entry.id for event in scan.events if "No space" in event.text]
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept", "told"), [(3000, 0.5, "after line 1,"), (3000, 0.001, "nothing of it could be read")]
+)
+def test_compressed_log_that_is_cut_off_gets_no_all_clear(tmp_path: Path, steps: int, kept: float, told: str) -> None:
+    packed = gzip.compress("".join(f"step {step} loss {step / 7}\n" for step in range(steps)).encode())
+    log = tmp_path / "a.log.gz"
+    log.write_bytes(packed[: int(kept * len(packed))])
+
+    explanation = explain([str(log)])
+    content = json.loads(as_json(explanation))
+
+    assert f"the gzip file {log} is cut off or damaged" in explanation.headline() and told in explanation.headline()
+    assert (explanation.exit_code, content["exit_code"], content["certainty"]) == (4, 4, "none")
+    assert content["sources"][0]["is_cut_off"]
+
+
+def test_a_failure_in_what_is_left_of_a_compressed_log_is_told(tmp_path: Path) -> None:
+    packer, failure = zlib.compressobj(wbits=31), b"OSError: [Errno 28] No space left on device: '/moon/7'\n"
+    (tmp_path / "a.log.gz").write_bytes(packer.compress(failure) + packer.flush(zlib.Z_SYNC_FLUSH))
+
+    explanation = explain([str(tmp_path / "a.log.gz")])
+
+    assert explanation.exit_code == 1 and explanation.verdict.first is not None
+    shown = as_text(explanation, columns=999, paint=lambda text, _: text)
+    assert "a.log.gz is cut off or damaged after line 1: what follows is not known" in shown
 
 
 def test_compressed_log_that_is_cut_off_between_cr_and_lf_is_read_and_closed(
