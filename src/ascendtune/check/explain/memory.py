@@ -15,9 +15,10 @@ _FIELDS = {
     "tried_bytes": re.compile(rf"[Tt]ried to allocate {_AMOUNT}"),
     "total_bytes": re.compile(rf"{_AMOUNT} total capacity|total capaci?ty of {_AMOUNT}"),
     "free_bytes": re.compile(rf"{_AMOUNT} (?:is )?free"),
-    "allocated_bytes": re.compile(rf"{_AMOUNT} (?:already allocated|is allocated by PyTorch)"),
+    "allocated_bytes": re.compile(rf"{_AMOUNT} (?:already allocated|is allocated\b)"),
     "reserved_bytes": re.compile(rf"{_AMOUNT} reserved in total"),
-    "unused_bytes": re.compile(rf"{_AMOUNT} is reserved by PyTorch but unallocated"),
+    "unused_bytes": re.compile(rf"{_AMOUNT} is reserved\b"),
+    "process_bytes": re.compile(rf"this process has {_AMOUNT} memory in use"),
 }
 _PROCESS = re.compile(rf"Process \d+ has {_AMOUNT} memory in use")
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -54,7 +55,7 @@ _MISCOUNTED = (
 
 @dataclass(frozen=True)
 class Sums:
-    """What the allocator said; None where it did not."""
+    """What the allocator said; None where it did not, or where the message is cut off before."""
 
     tried_bytes: int | None
     total_bytes: int | None
@@ -63,21 +64,31 @@ class Sums:
     reserved_bytes: int | None
     processes_bytes: tuple[int, ...] = ()
     """Bytes of each process that the message lists; this process may be one of them."""
+    process_bytes: int | None = None
+    """What this process holds, with its memory outside of the allocator."""
+
+    @property
+    def own_bytes(self) -> int | None:
+        """What this process holds, by the best of the numbers that the message still has."""
+        total = self.total_bytes
+        # Without a driver's answer torch prints a process's bytes as the largest number.
+        process = None if total is None or (self.process_bytes or 0) > total else self.process_bytes
+        return next((held for held in (self.reserved_bytes, process, self.allocated_bytes) if held is not None), None)
 
     @property
     def are_ranks_of_one_job(self) -> bool:
         """Whether the processes on the device hold about as much as this one does: ranks of one job on one device."""
-        if len(self.processes_bytes) < _LEAST_RANKS or self.reserved_bytes is None:
+        if len(self.processes_bytes) < _LEAST_RANKS or self.own_bytes is None:
             return False
         middle = median(self.processes_bytes)
-        return all(abs(held - middle) <= _SIMILAR * middle for held in (*self.processes_bytes, self.reserved_bytes))
+        return all(abs(held - middle) <= _SIMILAR * middle for held in (*self.processes_bytes, self.own_bytes))
 
     @property
     def is_own(self) -> bool:
         """Whether this process alone holds nearly the whole device."""
-        if self.total_bytes is None or self.reserved_bytes is None:
+        if self.total_bytes is None or self.own_bytes is None:
             return False
-        return self.reserved_bytes > _MOSTLY_OWN * self.total_bytes
+        return self.own_bytes > _MOSTLY_OWN * self.total_bytes
 
     @property
     def is_one_tensor(self) -> bool:
@@ -93,18 +104,22 @@ class Sums:
 
     @property
     def outside_bytes(self) -> int | None:
-        """In use, but not by this process's allocator."""
-        if self.total_bytes is None or self.free_bytes is None or self.reserved_bytes is None:
+        """In use, but not by this process's allocator; at least that where the free memory is not told."""
+        if self.total_bytes is None:
             return None
-        return max(0, self.total_bytes - self.free_bytes - self.reserved_bytes)
+        if self.own_bytes is None:
+            return sum(held for held in self.processes_bytes if held <= self.total_bytes) or None
+        # What was asked for was not free.
+        free = self.tried_bytes if self.free_bytes is None else self.free_bytes
+        return None if free is None else max(0, self.total_bytes - free - self.own_bytes)
 
     @property
     def are_others_to_blame(self) -> bool:
         """Whether others hold more of the device than this process and than would do for a large tensor."""
-        outside, total, reserved = self.outside_bytes, self.total_bytes, self.reserved_bytes
-        if outside is None or total is None or reserved is None:
+        outside, total = self.outside_bytes, self.total_bytes
+        if outside is None or total is None:
             return False
-        return outside > _MOSTLY_OTHERS * total and outside > reserved
+        return outside > _MOSTLY_OTHERS * total and outside > (self.own_bytes or 0)
 
     @property
     def unused_bytes(self) -> int | None:
@@ -129,6 +144,8 @@ class Sums:
             return say(_OUTSIDE, bytes=format_bytes(outside))
         if unused is not None and unused >= tried:
             return say(_FRAGMENTED, bytes=format_bytes(unused))
+        if self.own_bytes is None or self.free_bytes is None:
+            return None
         return say("the model, its activations and the optimizer really fill the device")
 
     def first_remedies(self) -> tuple[str, ...]:
@@ -151,7 +168,7 @@ class Sums:
             "free": format_bytes(self.free_bytes),
             "total": format_bytes(self.total_bytes),
         }
-        if self.free_bytes is None or self.total_bytes is None:
+        if self.total_bytes is None or (self.free_bytes is None and not self.are_others_to_blame):
             return say("{tried} asked for", **names)
         if self.are_ranks_of_one_job:
             names["held"] = format_bytes(sum(self.processes_bytes))
@@ -159,11 +176,13 @@ class Sums:
             return say(template, count=len(self.processes_bytes), **names)
         if self.are_others_to_blame:
             names["others"] = format_bytes(self.outside_bytes)
+            if self.free_bytes is None:
+                return say("other processes hold at least {others} of {total}; {tried} asked for", **names)
             return say("other processes hold {others} of {total}; {tried} asked for, {free} free", **names)
         if self.is_one_tensor:
             return say("one tensor alone asks for {tried} of the device's {total}, {free} free", **names)
         if self.is_own:
-            names["held"] = format_bytes(self.reserved_bytes)
+            names["held"] = format_bytes(self.own_bytes)
             return say("{tried} asked for, {free} of {total} free: this process itself holds {held}", **names)
         return say("{tried} asked for, {free} of {total} free", **names)
 

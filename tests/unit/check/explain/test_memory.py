@@ -108,3 +108,37 @@ def test_what_the_process_itself_holds_is_told_also_in_the_words_of_torch_2_1() 
 
     assert sums is not None
     assert sums.headline().endswith("6.0 GiB of 80.0 GiB free: this process itself holds 73.0 GiB")
+
+
+_OTHERS = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79.10 GiB of which 1.20 GiB is "
+    "free. Process 1234 has 70.00 GiB memory in use. Including non-PyTorch memory, this process has 7.80 GiB memory in "
+    "use. Of the allocated memory 7.00 GiB is allocated by PyTorch, and 200.00 MiB is reserved by PyTorch but "
+    "unallocated."
+)
+
+
+@pytest.mark.parametrize(
+    "end", ["unallocated.", "unallocate", "7.80 GiB memory in use", "1234 has 70.00 GiB memory in use"]
+)
+def test_message_that_is_cut_off_names_the_other_processes_as_the_whole_one_does(end: str) -> None:
+    sums = sums_in(_OTHERS[: _OTHERS.index(end) + len(end)])
+
+    assert sums is not None
+    assert sums.headline().startswith("other processes hold 70.")
+    assert "devices" in sums.first_remedies()[0]
+
+
+@pytest.mark.parametrize(("rest", "held"), [("; 12.30 MiB free", "hold 59.9 GiB"), ("", "hold at least 39.9 GiB")])
+def test_old_message_that_is_cut_off_names_the_other_processes(rest: str, held: str) -> None:
+    asked = "2.00 GiB" if rest else "20.00 GiB"
+    sums = sums_in(f"Tried to allocate {asked} (NPU 0; 60.97 GiB total capacity; 1.10 GiB already allocated{rest}")
+
+    assert sums is not None
+    assert held in sums.headline() and "devices" in sums.first_remedies()[0]
+
+
+def test_nothing_is_concluded_from_a_message_that_ends_before_its_sums() -> None:
+    sums = sums_in("Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79.10 GiB of")
+
+    assert sums is not None and sums.conclusion is None
