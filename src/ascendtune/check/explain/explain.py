@@ -55,6 +55,8 @@ _OF_DEVICE = re.compile(
     re.ASCII,
 )
 """Words of failures of a device; of any other, a second run with synchronous launches shows nothing more."""
+_FIELDS_OF_TORCHRUN = "failed (exitcode: "
+"""A line of torchrun that says in fields how a process ended; the headline has its rank and host."""
 _NAME = re.compile(r"\{(\w+)\}")
 _STATE_DICT = "state-dict"
 _OF_CANN = ("ascend-codes", "aclnn-codes", "acl-codes", "ascend-runtime", "ascend-report", "ascend-hccl")
@@ -202,7 +204,7 @@ class Explanation:
             return first.reason
         if entry.id == _STATE_DICT and (names := names_in(first.text)) is not None:
             return names.headline()
-        if not first.is_known or entry.kind == "consequence":
+        if not first.is_known or entry.kind == "consequence" or _FIELDS_OF_TORCHRUN in first.text:
             return ""
         if "{" in entry.what:
             is_filled = any(name in first.hit.names for name in _NAME.findall(entry.what))

@@ -63,7 +63,9 @@ _WORLD = {
     "failed_build": re.compile(
         r"(?:Failed to (?:download and )?build:?|likely indicates that) [`'(]?(?P<value>[A-Za-z][\w.-]*)"
     ),
-    "joined": re.compile(r"world_size=(?P<wanted>\d+), worker_count=(?P<value>\d+)"),
+    "joined": re.compile(
+        r"world_size=(?P<wanted>\d+), worker_count=(?P<value>\d+)|(?P<clients>\d+)/(?P<places>\d+) clients joined"
+    ),
 }
 _WORLD_WORDS = {
     "world_size": ("world", "nranks", "ranksize", "rank_size"),
@@ -72,7 +74,7 @@ _WORLD_WORDS = {
     "port": ("port", "::]:", ".0.0.0:", "localhost:", ".0.0.1:"),
     "checkpoint_inputs": ("requires_grad",),
     "failed_build": ("failed to ", "likely indicates"),
-    "joined": ("worker_count",),
+    "joined": ("worker_count", "clients joined"),
 }
 """For each pattern: words in lower case, one of which every match holds, or begins with."""
 _DEVICE_NODE = re.compile(
@@ -169,7 +171,8 @@ def of_log(texts: Iterable[str]) -> Facts:
             for match in _matches(pattern, text, _places(lower, _WORLD_WORDS[name])):
                 value = match["value"]
                 if name == "joined":
-                    value = "more" if int(value) > int(match["wanted"]) else "fewer"
+                    came, wanted = value or match["clients"], match["wanted"] or match["places"]
+                    value = "more" if int(came) > int(wanted) else "fewer"
                 note(name, value)
         for name, value in (*_of_commands(text, lower), *of_packages(text, lower)):
             note(name, value)

@@ -271,3 +271,52 @@ def test_shapes_of_an_adapter_tell_rank_from_base(explained: Callable[..., Expla
 )
 def test_the_reason_goes_before_what_reports_it(explained: Explained, log: str, entry: str) -> None:
     assert entry_of(explained(log)) == entry
+
+
+_IMPORT = 'Traceback (most recent call last):\n  File "{file}", line 2, in <module>\n    import {module}\n'
+
+
+@pytest.mark.parametrize(
+    ("module", "entry", "remedy"),
+    [
+        ("mindspeed", "module-of-vendor-missing", "git clone https://gitcode.com/Ascend/MindSpeed"),
+        ("tbe", "module-of-cann-missing", "set_env.sh"),
+        ("apex", "module-of-image-missing", "image of the vendor"),
+        ("flash_attn", "flash-imported-by-script", "take the import out"),
+    ],
+)
+def test_first_remedy_of_a_missing_module_is_that_of_the_module(
+    explained: Callable[..., Explanation], module: str, entry: str, remedy: str
+) -> None:
+    raised = _IMPORT.format(file="/w/train.py", module=module) + f"ModuleNotFoundError: No module named '{module}'\n"
+    explanation = explained(raised)
+
+    assert entry_of(explanation) == entry
+    assert remedy in explanation.remedies()[0]
+
+
+def test_flash_attn_that_a_package_imports_is_asked_for_by_the_configuration(
+    explained: Callable[..., Explanation],
+) -> None:
+    file = "/u/site-packages/transformers/modeling_utils.py"
+    raised = _IMPORT.format(file=file, module="flash_attn") + "ModuleNotFoundError: No module named 'flash_attn'\n"
+
+    assert entry_of(explained(raised)) == "flash-not-installed"
+
+
+def test_more_processes_than_places_are_those_of_two_jobs(explained: Callable[..., Explanation]) -> None:
+    line = "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. {}/8 clients joined.\n"
+
+    assert entry_of(explained(line.format(16))) == "two-jobs-one-store"
+    assert entry_of(explained(line.format(7))) == "store-clients-missing"
+
+
+def test_headline_of_a_killed_rank_does_not_repeat_the_fields_of_torchrun(
+    explained: Callable[..., Explanation],
+) -> None:
+    line = (
+        "E1129 15:17:30.006000 11285 torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: -9) "
+        "local_rank: 1 (pid: 10715) of binary: /x/bin/python3.11\n"
+    )
+
+    assert explained(line).headline().endswith("because the host or container ran out of memory (rank 1)")
