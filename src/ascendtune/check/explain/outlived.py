@@ -34,6 +34,12 @@ _PASSED = re.compile(
 )
 """Among the last lines of a run of pytest or unittest in which no test failed; others end with a mere OK, too."""
 _LAST = 5
+_OF_TRACKER = re.compile(
+    r"\bwandb: ERROR\b|\b(?:wandb|swanlab|mlflow|tensorboard)\b.{0,80}\b(?:upload|retry)", re.IGNORECASE
+)
+"""Words of an experiment tracker: it sends in the background, and the training does not wait for it."""
+_ANSWER = re.compile(r'"POST \S+ HTTP/[\d.]+" (?P<status>\d)\d\d\b')
+"""A line of a server's access log."""
 _TRIED_AGAIN = re.compile(r"\bretry(?:ing)?\b|\btry(?:ing)? again (?:in|after)\b", re.IGNORECASE)
 
 
@@ -67,6 +73,8 @@ class _GoneOn:
         self._losses = [(number, row) for number, row in numbered if _LOSS.search(row)]
         last = "\n".join(lines_of.read(row).said.strip() for row in rows[-_LAST:])
         self._passed = max((lines - last.count("\n", found.end()) for found in _PASSED.finditer(last)), default=0)
+        answers = ((number, _ANSWER.search(row)) for number, row in numbered if "HTTP/" in row)
+        self._answers = [(number, match["status"]) for number, match in answers if match is not None]
         self._ends = [number for number, row in numbered if _FINISHED.search(row)]
 
     def after(self, event: Event) -> bool:
@@ -78,8 +86,11 @@ class _GoneOn:
             return (self._has_ended(event) or is_unprefixed) and self._has_losses(event)
         if is_of_script(event):
             return bool(self._ends and self._ends[0] < event.last) or self._has_steps(event)
+        if _OF_TRACKER.search(event.text):
+            return self._has_ended(event) or self._steps[-1:] > [event.last]
         is_tried_again = _TRIED_AGAIN.search(event.text) is not None
-        return self._has_losses(event) or (is_tried_again and self._has_steps(event))
+        goes_on = is_tried_again and (self._has_steps(event) or self._has_ended(event))
+        return goes_on or self._has_losses(event) or self._is_of_request(event)
 
     def next_loss(self, event: Event) -> int | None:
         """The first line after `event` in which its process reports a loss."""
@@ -93,6 +104,11 @@ class _GoneOn:
 
     def _has_steps(self, event: Event) -> bool:
         return len(self._steps) - bisect(self._steps, event.last) >= _STEPS
+
+    def _is_of_request(self, event: Event) -> bool:
+        """Whether a server refused one request because of it, and answered later ones."""
+        statuses = "".join(status for number, status in self._answers if number > event.last)
+        return statuses.startswith("4") and "2" in statuses
 
     def _has_ended(self, event: Event) -> bool:
         """Whether the training's end follows."""

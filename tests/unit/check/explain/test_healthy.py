@@ -431,3 +431,40 @@ def test_the_level_of_errors_is_known_in_any_case(explained: Callable[..., Expla
 
     for level in ("ERROR", "error", "FATAL"):
         assert not explained(line.format(level)).is_healthy
+
+
+_UPLOAD = 'wandb: ERROR Error uploading "output.log": CommError, An unexpected error occurred\n'
+_REFUSED = (
+    "ERROR 11-29 10:00:00 serving_chat.py:100] Error in preprocessing prompt inputs: template\n"
+    'INFO:     127.0.0.1:1234 - "POST /v1/chat/completions HTTP/1.1" 400 Bad Request\n'
+)
+_ANSWERED = 'INFO:     127.0.0.1:1234 - "POST /v1/chat/completions HTTP/1.1" {}\n'
+
+
+@pytest.mark.parametrize(
+    ("complaint", "goes_on"),
+    [
+        (_UPLOAD, "epoch 1 loss 1.0\nmodel saved to /out; done, exit code 0\n"),
+        ("ERROR: could not write to tensorboard, retrying\n", "step 3 loss 1.8\nTraining completed. Saved to /out\n"),
+        ("ERROR: could not write the moon, retrying\n", "step 3 loss 1.8\nTraining completed. Saved to /out\n"),
+        (_REFUSED, _ANSWERED.format("200 OK")),
+    ],
+)
+def test_complaint_of_what_the_job_does_not_wait_for_is_no_failure(
+    explained: Callable[..., Explanation], complaint: str, goes_on: str
+) -> None:
+    assert explained(complaint + goes_on).is_healthy
+    assert not explained(complaint).is_healthy
+
+
+def test_error_of_a_server_that_answers_no_other_request_is_a_failure(explained: Callable[..., Explanation]) -> None:
+    error = "ERROR 11-29 10:00:00 serving_chat.py:100] the moon was lost\n"
+
+    assert not explained(error + _ANSWERED.format("200 OK")).is_healthy
+    assert not explained(error + 2 * _ANSWERED.format("500 Internal Server Error")).is_healthy
+
+
+def test_uncaught_exception_of_a_tracker_is_a_failure(explained: Callable[..., Explanation]) -> None:
+    raised = 'Traceback (most recent call last):\n  File "/x/moon.py", line 7, in <module>\n    wandb.init()\n'
+
+    assert not explained(f"{raised}wandb.errors.CommError: upload failed\nstep 3 loss 1.0\n").is_healthy
