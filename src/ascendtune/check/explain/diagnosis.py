@@ -16,6 +16,7 @@ from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.symbols import name_provider
 
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
+_NO_MODULE = "No module named"
 
 _LAUNCHER = "launcher"
 _NOT_FATAL = ("notice",)
@@ -100,6 +101,17 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     echoes = tuple(event for place, event in reversed(readings.items()) if place != (first.source, first.number))
     rival = _rival(first, fatal, scans) or (ends.later(first) if missing is None and first.weight == 0 else None)
     return Diagnosis(_certainty(first), first, echoes, notices, rank=rank, host=host, missing=missing, rival=rival)
+
+
+def lacks_alone(found: Diagnosis, scans: Sequence[Scan]) -> bool:
+    """Whether of several ranks one alone does not find a module."""
+    if found.first is None or found.rank is None or _NO_MODULE not in found.first.text:
+        return False
+    said = [(rank, event.text) for event in found.echoes for rank in event.said_by]
+    others = {rank for rank, _ in said} | {scan.rank for scan in scans if not scan.is_empty}
+    return bool(others - {found.rank, None}) and not any(
+        _NO_MODULE in text for rank, text in said if rank != found.rank
+    )
 
 
 def _dismissed(ordered: list[Event], harmless: set[str], survived: set[tuple[str, int, int]]) -> tuple[Event, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ascendtune.check.explain import cann_reason
 from ascendtune.check.explain import facts as facts_of
 from ascendtune.check.explain.batch_sizes import batch_sizes_in
-from ascendtune.check.explain.diagnosis import Diagnosis, diagnose
+from ascendtune.check.explain.diagnosis import Diagnosis, diagnose, lacks_alone
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.facts import Facts
 from ascendtune.check.explain.knowledge import IMPORTER, OWNER, KnownFailure, entries
@@ -71,6 +71,10 @@ _COMPARE = (
 )
 _NOTHING_READ = "the gzip file {name} is cut off or damaged, and nothing of it could be read"
 _NO_ALL_CLEAR = "no verdict: {cut_off}; up to there no failure was found"
+_COMPARE_PYTHONS = (
+    "by these logs rank {rank} alone lacks it: its host, or the Python it was started with, differs from the others': "
+    "compare `which python; python -m pip list` there and on another host, and install there what the others have"
+)
 _SEEN_FROM_OUTSIDE: tuple[CauseKind, ...] = ("exit", "signal", "launcher")
 """Causes that say how a process ended and not why: the logs may say more."""
 
@@ -244,7 +248,10 @@ class Explanation:
     def remedies(self) -> tuple[str, ...]:
         """What to do; what is to be tried first comes first."""
         texts = (text for scan in self.scans for text in (scan.head, scan.tail))
-        return with_twins(self._remedies(), texts, names_ascend=self.plog is not None)
+        remedies = self._remedies()
+        if lacks_alone(self.verdict, self.scans):
+            remedies = (say(_COMPARE_PYTHONS, rank=self.verdict.rank), *remedies)
+        return with_twins(remedies, texts, names_ascend=self.plog is not None)
 
     def _remedies(self) -> tuple[str, ...]:
         first = self.verdict.first

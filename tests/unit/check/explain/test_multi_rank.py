@@ -475,3 +475,29 @@ def test_tracebacks_that_many_ranks_write_at_once_are_put_together(explained: Ca
     first = explained("\n".join(lines)).verdict.first
 
     assert first is not None and first.trace is not None and len(first.trace.frames) == 8
+
+
+_LACKING = (
+    'Traceback (most recent call last):\n  File "/w/train.py", line 2, in <module>\n    import moon\n'
+    "ModuleNotFoundError: No module named 'moon'\n"
+)
+_ALONE = "alone lacks it: its host, or the Python"
+
+
+def test_module_that_one_rank_alone_lacks_makes_its_python_suspect(explained: Callable[..., Explanation]) -> None:
+    explanation = explained(rank_0="step 1 loss 2.0\n", rank_1="step 1 loss 2.0\n", rank_3=_LACKING)
+
+    assert explanation.remedies()[0].startswith("by these logs rank 3 alone lacks it")
+
+
+@pytest.mark.parametrize("others", [{}, {"rank_0": "", "rank_1": ""}, {"rank_0": _LACKING, "rank_1": _LACKING}])
+def test_module_that_no_other_rank_is_known_to_have_accuses_no_host(
+    explained: Callable[..., Explanation], others: dict[str, str]
+) -> None:
+    assert not any(_ALONE in remedy for remedy in explained(**others, rank_3=_LACKING).remedies())
+
+
+def test_module_that_several_ranks_of_one_log_lack_accuses_no_host(explained: Callable[..., Explanation]) -> None:
+    text = "".join(f"[rank{rank}]: {line}\n" for rank in range(3) for line in _LACKING.splitlines())
+
+    assert not any(_ALONE in remedy for remedy in explained(text).remedies())
