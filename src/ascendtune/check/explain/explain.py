@@ -63,8 +63,6 @@ _OF_CANN = ("ascend-codes", "aclnn-codes", "acl-codes", "ascend-runtime", "ascen
 _GENERAL_ANCHORS = 3
 """An entry that is found by so many phrases is general: the headline quotes which of them the log has."""
 _TELLING = 3
-_WHO_HOLDS = "-smi"
-"""Part of the remedies that ask who holds the device."""
 _COMPARE = (
     "compare what CANN names with what the job passes at the frame shown: print shape, dtype and attributes of the "
     "inputs before the call; then change the setting, layout or parallel size that they come from"
@@ -258,8 +256,7 @@ class Explanation:
         if self.verdict.missing is not None:
             return self.verdict.missing.remedies
         if first is not None and first.is_known and first.hit.entry.remedies:
-            holders = self.sums.first_remedies() if self.sums is not None else ()
-            remedies = (*holders, *(remedy for remedy in first.remedies if not (holders and _WHO_HOLDS in remedy)))
+            remedies = self.sums.remedies(first.remedies) if self.sums is not None else first.remedies
             if first.hit.entry.kind == "wrapper" and self._names_values(first.reason):
                 remedies = (say(_COMPARE), *remedies[1:])
             if (mismatch := mismatch_in(first.text)) is not None and (split := mismatch.remedy()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -39,6 +40,10 @@ _NEVER_MEANT = 16
 _OUTSIDE = "{bytes} are held outside of this process's allocator: another process, communication buffers, or workspace"
 _FRAGMENTED = "{bytes} are reserved but not in use, more than was asked for: memory is fragmented"
 
+_WHO_HOLDS = "-smi"
+"""Part of the remedies that ask who holds the device."""
+_SMALLER_BATCH = "batch.per_device"
+"""Part of the remedies that lower what one step takes."""
 _ONE_DEVICE_A_RANK = (
     "one device for each rank: torch.npu.set_device(local_rank) or torch.cuda.set_device(local_rank) before the model "
     'is loaded; device_map={"": local_rank} instead of 0 or "cuda"; the visible devices must not be one card for all'
@@ -160,6 +165,12 @@ class Sums:
         if self.is_miscounted:
             return (say(_MISCOUNTED),)
         return (say(_LARGEST_SAMPLE),) if self.is_one_tensor else ()
+
+    def remedies(self, usual: Sequence[str]) -> tuple[str, ...]:
+        """What to try first, then the `usual` remedies without those that are of no use then."""
+        first = self.first_remedies()
+        useless = (_WHO_HOLDS, _SMALLER_BATCH) if self.are_others_to_blame else (_WHO_HOLDS,)
+        return (*first, *(each for each in usual if not (first and any(part in each for part in useless))))
 
     def headline(self) -> str:
         """What was asked for, and what of it was there."""

@@ -142,3 +142,15 @@ def test_nothing_is_concluded_from_a_message_that_ends_before_its_sums() -> None
     sums = sums_in("Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79.10 GiB of")
 
     assert sums is not None and sums.conclusion is None
+
+
+def test_smaller_batch_is_no_remedy_where_others_hold_the_device() -> None:
+    usual = ("smaller batch.per_device", "`nvidia-smi`: another process?", "shard")
+    others = sums_in(_OTHERS)
+    full = sums_in(
+        "Tried to allocate 2.00 GiB (GPU 0; 24.00 GiB total capacity; 21.00 GiB already allocated; 1 GiB free"
+    )
+
+    assert others is not None and full is not None
+    assert others.remedies(usual)[1:] == ("shard",)
+    assert full.remedies(usual) == usual
