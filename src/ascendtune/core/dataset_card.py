@@ -17,6 +17,8 @@ CARD = "README.md"
 
 _LARGEST_HEADER = 4 << 20
 _DEFAULT = "default"
+_MOST_DEEP = 2
+"""How often `**` may stand in a pattern: each multiplies the time that a path may take."""
 _ANY = ""
 """In place of a split, where a card names a directory only."""
 
@@ -126,7 +128,11 @@ def _splits_of(config: dict[str, Any]) -> dict[str, tuple[str, ...]]:
         split, paths = (
             (str(each.get("split", "train")), each.get("path")) if _is_named(each, "split") else ("train", each)
         )
-        names = [path for path in (paths if isinstance(paths, list) else [paths]) if isinstance(path, str)]
+        names = [
+            path
+            for path in (paths if isinstance(paths, list) else [paths])
+            if isinstance(path, str) and path.count("**") <= _MOST_DEEP
+        ]
         found[split] = (*found.get(split, ()), *(f"{folder}{name.removeprefix('./')}" for name in names))
     return found
 
@@ -137,5 +143,16 @@ def _is_named(value: Any, key: str) -> TypeGuard[dict[str, Any]]:
 
 
 def _expression_of(pattern: str) -> str:
-    wild = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return "".join(wild.get(part, re.escape(part)) for part in re.split(r"(\*\*/|\*\*|\*|\?)", pattern))
+    """A regular expression that takes no longer for hostile patterns: of several `*` in a name each but the last takes
+    as little as it can, and is not tried again."""
+    wild = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*"}
+    first, *rest = re.split(r"(\*\*/|\*\*|\*)", pattern)
+    found = [_literal(first)]
+    for star, text, following in zip(rest[::2], rest[1::2], [*rest[2::2], ""], strict=False):
+        is_settled = star == following == "*" and "/" not in text
+        found.append(f"(?>[^/]*?{_literal(text)})" if is_settled else wild[star] + _literal(text))
+    return "".join(found)
+
+
+def _literal(text: str) -> str:
+    return "[^/]".join(map(re.escape, text.split("?")))

@@ -52,3 +52,26 @@ def test_a_name_that_is_a_tree_of_aliases_is_not_written_out(named: str, tmp_pat
     (tmp_path / "README.md").write_text(card)
     chosen = choose_files(tmp_path, None, None)
     assert chosen is None or chosen.patterns == ("b.jsonl",)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "is_held"),
+    [
+        ("data/*-*-of-*.parquet", "data/train-1-of-2.parquet", True),
+        ("data/*-*-of-*.parquet", "data/deep/train-1-of-2.parquet", False),
+        ("**/train-?.*", "a/b/train-7.jsonl", True),
+        ("*a*b", "aXaXb", True),
+    ],
+)
+def test_patterns_are_those_of_a_shell(tmp_path: Path, pattern: str, path: str, is_held: bool) -> None:
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n- data_files: '{pattern}'\n---\n")
+    chosen = choose_files(tmp_path, None, None)
+    assert chosen is not None and chosen.hold(path) is is_held
+
+
+@pytest.mark.parametrize("pattern", ["*a" * 60, "**/" * 30 + "x"])
+def test_a_hostile_pattern_takes_no_time(tmp_path: Path, pattern: str) -> None:
+    """Tried with all divisions of the name it would take longer than anybody waits."""
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n- data_files: '{pattern}'\n---\n")
+    chosen = choose_files(tmp_path, None, None)
+    assert chosen is None or not chosen.hold("a/" + "a" * 250 + "b")

@@ -96,7 +96,7 @@ def _is_torchs(name: str, outside: Outside) -> bool:
 
 
 def _where_from(missing: list[str], outside: Outside) -> str:
-    """How to add the directory of CANN or the driver that contains the first of them."""
+    """How to add the directory, of CANN or of the driver, in which the first missing library lies."""
     for pattern in ("ascend-toolkit/*/lib64", "ascend-toolkit/*/*-linux/lib64", "cann*/lib64", "driver/lib64/*"):
         for directory in sorted(outside.path("/usr/local/Ascend").glob(pattern), reverse=True):
             if (directory / missing[0]).exists():
