@@ -258,7 +258,7 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def taken_from(code: str, error: str) -> str:
-    """What gave no value, or another number of values, where `code` takes them from it; empty if it is not known.
+    """The expression that gave `code` no value, or the wrong number of them; empty if it is not known.
 
     Args:
         error: the exception's type and message.
@@ -278,7 +278,7 @@ def taken_from(code: str, error: str) -> str:
 
 
 def condition_in(code: str) -> str:
-    """What a line of code asserts, without the message for its failure; empty if the line does not end there."""
+    """The condition of an assert statement; empty where the statement goes on in the next line."""
     return _only(ast.unparse(node.test) for node in _nodes_of(code) if isinstance(node, ast.Assert))
 
 

@@ -29,8 +29,9 @@ class OddRanks:
     kind: str
     """`behind`, `operation` or `size`."""
     theirs: str
-    """Their collective with its number, or their number of elements."""
+    """What these ranks called: the collective with its number; for `size` the number of elements."""
     others: str
+    """Likewise, of most ranks."""
     operation: str
     """Of most ranks, with its number."""
 

@@ -201,7 +201,7 @@ class Trace:
 
     @property
     def taken_from(self) -> str:
-        """What gave no value, or another number of values, by the line of code below the last frame."""
+        """The expression that gave no value, or the wrong number of them, by the line of code below the last frame."""
         return code_of.taken_from(self.code, self.text)
 
     @property
