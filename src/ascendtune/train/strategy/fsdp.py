@@ -59,7 +59,8 @@ class FsdpStrategy(GroupStrategy):
 
     def __init__(self, device: Device, recipe: Recipe, reason: str = "as asked") -> None:
         super().__init__(device, recipe, reason)
-        self._require_means()
+        if device.kind == "cpu":
+            self._require_means()
         self.updates_on_device = not recipe.parallel.fsdp.offload
         nodes = self.gather(node_rank())
         self.shards = recipe.parallel.fsdp.shards(ranks=self.world_size, nodes=len(set(nodes)))
@@ -68,7 +69,7 @@ class FsdpStrategy(GroupStrategy):
             self.reason += f"; {self.world_size // self.shards} copies of the model, each divided among {self.shards}"
 
     def _require_means(self) -> None:
-        """Raise where ranks would get the sum of gradients for their mean, as from the Gloo of torch 2.6 to 2.8."""
+        """Raise where ranks would get the sum of gradients for their mean: from the Gloo of torch 2.6 to 2.8."""
         device = self.device.torch_device
         mean = torch.empty(1, device=device)
         # torch 2.13 has a new name for it, and warns of the old one.
