@@ -25,6 +25,8 @@ _SET_TO_ONE = (
     # LLaMA-Factory's, for another torch than it was released with.
     "DISABLE_VERSION_CHECK",
 )
+# Where it is set, modules of a source tree are compiled at each start; those that pip installed are not.
+_COMPILES_ANEW = "PYTHONDONTWRITEBYTECODE"
 ASCENDTUNE = Path(sys.executable).with_name("ascendtune")
 
 
@@ -63,7 +65,7 @@ def run(
     """Run a command on one thread, offline, with the hook that notes its steps."""
     notes = Path(tempfile.mkdtemp(dir=directory)) / "steps.jsonl"
     environment = {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != _COMPILES_ANEW},
         **dict.fromkeys(_SET_TO_ONE, "1"),
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONPATH": str(_HERE / "hook"),

@@ -20,6 +20,7 @@ from ascendtune.cli.commands import COMMANDS, DEFAULTS, GROUPS
 from ascendtune.cli.complain import complain, complain_about_bug, complain_about_usage, print_as_json
 from ascendtune.cli.other_tools import require_command
 from ascendtune.core.errors import AscendtuneError, MachineError, uncaught_os_error
+from ascendtune.core.imports import scan_models_once
 from ascendtune.core.terminal_text import make_streams_safe, terminal_width
 
 DEBUG = "ASCENDTUNE_DEBUG"
@@ -36,6 +37,7 @@ _OF_EXTRA_TRAIN = frozenset(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     make_streams_safe()
+    scan_models_once()
     words = _take_debug(list(sys.argv[1:] if arguments is None else arguments))
     if words[:1] in (["--install-completion"], ["--show-completion"]):
         from ascendtune.cli.completion import use_own_scripts

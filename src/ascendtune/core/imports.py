@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import gc
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+_SCANNER = "transformers.utils.import_utils"
 
 
 @contextmanager
@@ -22,3 +30,42 @@ def uncollected_imports() -> Iterator[None]:
         if enabled:
             gc.enable()
     gc.freeze()
+
+
+def scan_models_once() -> None:
+    """Let transformers, where it is imported from now on, look through the source of its models once, and faster.
+
+    It does so for itself and again for `transformers.models`, each time a quarter of a second of CPU time: it caches
+    128 directories, and there are 549 (`create_import_structure_from_path`, 5.23). Half of that time goes into the
+    lines above `__all__` (`fetch__all__`).
+    """
+    if _SCANNER not in sys.modules and not any(isinstance(each, _MendsScanner) for each in sys.meta_path):
+        sys.meta_path.insert(0, _MendsScanner())
+
+
+class _MendsScanner(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != _SCANNER:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_mend(module: ModuleType) -> None:
+                execute(module)
+                _mend(vars(module))
+
+            vars(spec.loader)["exec_module"] = execute_and_mend
+        return spec
+
+
+def _mend(scanner: dict[str, Any]) -> None:
+    scan = getattr(scanner.get("create_import_structure_from_path"), "__wrapped__", None)
+    names_in = scanner.get("fetch__all__")
+    if scan is not None and callable(names_in):
+        scanner["create_import_structure_from_path"] = functools.cache(scan)
+        # The last line that begins with it counts.
+        scanner["fetch__all__"] = lambda source: names_in(source[source.rfind("\n__all__") + 1 :])

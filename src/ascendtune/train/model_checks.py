@@ -51,7 +51,7 @@ def prove_isolation(model: Any, device: torch.device, vocabulary: int, *, attent
     """Show that documents in one sequence do not see each other; returns the largest difference that was seen.
 
     Three documents go through the model in one sequence. Another first document must leave the hidden states of the
-    others as they are, and each alone must give what it gives in company: then attention stops at the borders and
+    others as they are, and the last alone must give what it gives in company: then attention stops at both borders and
     positions start anew. Call it under the autocast of training.
 
     Args:
@@ -73,11 +73,10 @@ def prove_isolation(model: Any, device: torch.device, vocabulary: int, *, attent
             remedy="set data.packing: auto or false",
         ) from error
     in_other_company = _hidden(model, [(first + 1) % vocabulary, *others])
-    alone = torch.cat([_hidden(model, [document]) for document in (first, *others)], dim=1)
+    last_alone = _hidden(model, others[-1:])
     scale = float(together.abs().max())
-    behind_first = len(first)
-    leaked = float((together - in_other_company)[:, behind_first:].abs().max())
-    moved = float((together - alone).abs().max())
+    leaked = float((together - in_other_company)[:, len(first) :].abs().max())
+    moved = float((together[:, -len(others[-1]) :] - last_alone).abs().max())
     for difference, allowed in ((leaked, _SAME_SHAPE[compute] * scale), (moved, _OTHER_SHAPE[compute] * scale)):
         if not difference <= allowed:
             raise CheckFailed(

@@ -13,7 +13,7 @@ from typing import Any
 from ascendtune.core import log
 from ascendtune.core.claim import Claim
 from ascendtune.core.errors import AscendtuneError, Stopped
-from ascendtune.core.imports import uncollected_imports
+from ascendtune.core.imports import scan_models_once, uncollected_imports
 from ascendtune.core.interrupts import interrupt, keep_interrupts
 from ascendtune.core.ownership import require_own, restrict_umask
 from ascendtune.core.rundir import RunDir
@@ -27,6 +27,7 @@ def main(arguments: list[str]) -> int:
     debug = "ASCENDTUNE_DEBUG" in os.environ
     block_stacks_signal()
     make_streams_safe()
+    scan_models_once()
     log.set_up()
     restrict_umask()
     if len(arguments) not in (1, 2):
