@@ -341,18 +341,19 @@ def node_rank() -> str:
 def _row_norms(gradient: torch.Tensor) -> torch.Tensor:
     """Numbers whose norm is that of `gradient`: on CPU torch sums one long vector sequentially, in fp32.
 
-    Of a matrix of 50 million numbers the norm came out 0.4 % too small (torch 2.13).
+    Of a matrix of 50 million numbers the norm came out 0.4 % too small, of 2¹⁴ it is right to 1.4e-7 (torch 2.13).
     """
-    is_whole = type(gradient) is torch.Tensor
-    return torch.linalg.vector_norm(gradient, dim=-1) if is_whole and gradient.ndim > 1 else gradient
+    is_long = type(gradient) is torch.Tensor and gradient.is_cpu and gradient.numel() > 1 << 14
+    return torch.linalg.vector_norm(gradient, dim=-1) if is_long and gradient.ndim > 1 else gradient
 
 
 def stack_scalars(values: list[torch.Tensor | float], device: Device) -> torch.Tensor:
     """(values,) on the device: scalars that are there already, and numbers of the host, copied once."""
     # fp64 on the way to the host, where the device has it: sums of many losses keep fp32's last digit.
     dtype = torch.float64 if device.supports_fp64 else torch.float32
+    if device.shares_host_memory:
+        return torch.tensor([float(each) for each in values], dtype=dtype)
     numbers = torch.tensor([each for each in values if not isinstance(each, torch.Tensor)], dtype=dtype)
     # From pinned memory: the copy of other memory waits for the device.
-    pinned = numbers if device.shares_host_memory else numbers.pin_memory()
-    copied = iter(pinned.to(device.torch_device, non_blocking=True).unbind())
+    copied = iter(numbers.pin_memory().to(device.torch_device, non_blocking=True).unbind())
     return torch.stack([each.detach().to(dtype) if isinstance(each, torch.Tensor) else next(copied) for each in values])
