@@ -593,7 +593,7 @@ def work(bench: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Calla
             2,
             ["no module 'q_porj'", "did you mean 'q_proj'?", "method.lora.target"],
         ),
-        (["model.attention=npu_fusion"], 3, ["npu_fusion needs torch_npu", "model.attention: auto"]),
+        (["model.attention=npu_fusion"], 3, ["npu_fusion is an operator of Ascend NPUs", "model.attention: auto"]),
     ],
     ids=["fp16 on CPU", "lora target", "npu_fusion"],
 )

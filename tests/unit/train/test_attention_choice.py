@@ -10,7 +10,7 @@ import pytest
 from transformers import LlamaConfig, MambaConfig, T5Config
 
 from ascendtune.core.directories import cache_directory
-from ascendtune.core.errors import RecipeError
+from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.attention.choice import Verdict, cached_verdict, choose_attention, find_verdict
 from ascendtune.train.attention.proof import lm_values
@@ -105,3 +105,10 @@ def test_a_reward_model_needs_a_class_with_a_score() -> None:
     with pytest.raises(RecipeError) as caught:
         choose_attention(ModelSection(path="mamba"), "reward", MambaConfig(), "sdpa")
     assert caught.value.code == "no-class-with-score"
+
+
+@pytest.mark.parametrize("default", ["sdpa", "sdpa_fp32", "varlen"])
+def test_an_operator_of_other_chips_is_refused_before_the_model_is_looked_at(default: str) -> None:
+    with pytest.raises(MachineError) as caught:
+        choose_attention(ModelSection(path="x", attention="npu_fusion"), "sft", LlamaConfig(), default)
+    assert caught.value.code == "attention-not-on-device"

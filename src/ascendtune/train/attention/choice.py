@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ascendtune.core.directories import cache_directory
-from ascendtune.core.errors import AscendtuneError, RecipeError
+from ascendtune.core.errors import AscendtuneError, MachineError, RecipeError
 from ascendtune.core.files import write_atomically
 from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.attention.interface import register
@@ -76,10 +76,20 @@ def choose_attention(section: ModelSection, stage: str, config: Any, device_defa
     `auto` tries ours for the device, then the model's own. A name is tried as ours, then as the model's own of the same
     name, which `sdpa` and `eager` alone have.
 
+    Args:
+        device_default: what `auto` takes on this device.
+
     Raises:
+        MachineError: the one that is asked for is an operator that this device lacks.
         RecipeError: the one that is asked for does not compute this model, the model cannot learn to predict tokens, or
             it has no class with a score for stage reward.
     """
+    if section.attention == "npu_fusion" != device_default:
+        raise MachineError(
+            "model.attention: npu_fusion is an operator of Ascend NPUs from the 910B on, and this device has none",
+            code="attention-not-on-device",
+            remedy="set model.attention: auto",
+        )
     if stage == "reward":
         _require_class_with_score(section, config)
     else:
