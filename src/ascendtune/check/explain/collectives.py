@@ -18,7 +18,7 @@ _POINT_TO_POINT = ("SEND", "RECV", "COALESCED")
 _SAME_SIZE = ("ALLREDUCE", "REDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
 """All ranks pass as many elements."""
 _FEWEST = 3
-"""Of two ranks nothing tells which is the odd one."""
+"""Of two ranks, whose calls differ, nothing tells which is the odd one; and among others they may be of two groups."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class OddRanks:
 
     ranks: tuple[int, ...]
     kind: str
-    """`behind`, `operation` or `size`."""
+    """`behind`, `operation` or `size`; of two ranks `apart` for the last two."""
     theirs: str
-    """What these ranks called: the collective with its number; for `size` the number of elements."""
+    """What these ranks called: the collective with its number; for `size` the number of elements, for `apart` both."""
     others: str
     """Likewise, of most ranks."""
     operation: str
@@ -48,19 +48,22 @@ class _Work:
         return f"{self.operation} {self.number}"
 
 
-def odd_ranks(said: dict[int, str]) -> OddRanks | None:
+def odd_ranks(said: dict[int, str], *, of_two: bool) -> OddRanks | None:
     """The ranks that are behind, else those that call something else; None where all wait in the same collective.
 
     Args:
         said: by rank, the line in which it reports its time-out.
+        of_two: the job has two ranks.
     """
     works = [work for work in _works_of_one_group(said) if work.operation not in _POINT_TO_POINT]
-    if len(works) < _FEWEST:
+    if len(works) < (2 if of_two else _FEWEST):
         return None
     last = max(work.number for work in works)
     if behind := [work for work in works if work.number < last]:
         lowest = min(work.number for work in works)
         return _odd("behind", works, lambda work: work.number == lowest) if 2 * len(behind) <= len(works) else None
+    if of_two:
+        return _apart(*sorted(works, key=lambda work: work.rank))
     if operation := _rarest(work.operation for work in works):
         return _odd("operation", works, lambda work: work.operation == operation)
     works = [work for work in works if work.operation in _SAME_SIZE and work.elements]
@@ -84,6 +87,18 @@ def _works_of_one_group(said: dict[int, str]) -> list[_Work]:
             work = _Work(rank, int(found["number"]), found["operation"], found["elements"] or "")
             groups.setdefault(group[1] if group else "", []).append(work)
     return max(groups.values(), key=len, default=[])
+
+
+def _apart(first: _Work, second: _Work) -> OddRanks | None:
+    """Two works at the same number that cannot be one collective."""
+    have_sizes = first.operation in _SAME_SIZE and first.elements and second.elements
+    if first.operation == second.operation and not (have_sizes and first.elements != second.elements):
+        return None
+    theirs, others = (
+        f"{work.name}, {work.elements}" if have_sizes and first.operation == second.operation else work.name
+        for work in (second, first)
+    )
+    return OddRanks((second.rank,), "apart", theirs, others, first.name)
 
 
 def _rarest(values: Iterable[str]) -> str | None:

@@ -30,7 +30,8 @@ _PREFIX = re.compile(
     r"|(?:#\d{1,3} )?\d{1,4}\.\d{1,3} +(?=[A-Za-z×│╰+\[])"  # docker build
     r"|\[\w+\.py:\d+\] (?= *File \"| {4}\S|Traceback \(most recent|(?:\w+\.)*\w+(?:Error|Exception): )"  # vllm, cut
     r"|(?P<stage>\[[A-Za-z][\w-]{0,24}\]) (?=(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{4}-)?\d\d-\d\d )"  # vllm-omni
-    r"|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?\]?:? +(?=\[(?:rank|Rank|RANK)[ :]?\d+\])"
+    r"|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?\]?:?(?: - | +)"
+    r"(?:\[?(?:ERROR|CRITICAL|FATAL|WARNING|WARN|INFO|DEBUG)\]?:?(?: - | +))?(?=\[(?:rank|Rank|RANK)[ :]?\d+\])"
     r"|\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)\s(?:std(?:err|out) [FP] )?"  # kubectl logs --timestamps, cri
     r"|(?:ERROR|CRITICAL|WARNING|INFO) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? "
     r"(?:\[[\w./]+:\d+\]|[\w./]+:\d+\]) ?"  # vllm

@@ -45,9 +45,10 @@ _WAITED_ONE = ": 1 other rank waited until the time-out"
 _LOST = ": {count} other ranks lost the connection to it"
 _LOST_ONE = ": 1 other rank lost the connection to it"
 _ODD = {
-    "behind": "{ranks} fell behind the others ({pair})",
-    "operation": "{ranks} called another collective than the others ({pair})",
-    "size": "{ranks} called {operation} with another number of elements than the others ({pair})",
+    "behind": "{ranks} fell behind the others ({theirs}, the others {others})",
+    "operation": "{ranks} called another collective than the others ({theirs}, the others {others})",
+    "size": "{ranks} called {operation} with another number of elements than the others ({theirs}, the others {others})",
+    "apart": "{ranks} called {theirs} where rank {other} called {others}",
 }
 _LOOK_FOR_DELAY = (
     "what held rank {rank} up before that collective? its last lines (reading data, a checkpoint, compiling), its time "
@@ -122,8 +123,9 @@ class Missing:
         one, many = (_LOST_ONE, _LOST) if self.is_lost else (_WAITED_ONE, _WAITED)
         waited = say(one if len(self.waiting) == 1 else many, **names)
         if self.odd is not None:
-            pair = say("{operation}, the others {others}", operation=self.odd.theirs, others=self.odd.others)
-            return say(_ODD[self.odd.kind], **names, pair=pair, operation=self.odd.operation) + waited
+            odd = self.odd
+            names |= {"theirs": odd.theirs, "others": odd.others, "operation": odd.operation, "other": self.waiting[0]}
+            return say(_ODD[odd.kind], **names) + ("" if odd.kind == "apart" else waited)
         if self._left_early and self.are_alike:
             return say("{ranks} finished and left", **names) + waited
         if self.exit_code is not None:
@@ -230,7 +232,7 @@ def find_missing(waits: Sequence[Event], scans: Sequence[Scan]) -> Missing | Non
     if not waiting:
         return None
     if not (named or failed or 0 < 2 * len(absent) <= len(everyone)):
-        another, absent = _in_another_collective(said, size), [] if absent else _gaps(everyone)
+        another, absent = _in_another_collective(said, size, everyone), [] if absent else _gaps(everyone)
         if another is not None or not absent:
             return another
     is_under_way = _is_under_way(said, scans)
@@ -379,8 +381,8 @@ def _last_line(rank: int, scans: Sequence[Scan]) -> tuple[str, int | None, str]:
     return "", None, ""
 
 
-def _in_another_collective(said: dict[int, str], size: int | None) -> Missing | None:
-    odd = odd_ranks(said)
+def _in_another_collective(said: dict[int, str], size: int | None, everyone: set[int]) -> Missing | None:
+    odd = odd_ranks(said, of_two=everyone == {0, 1})
     if odd is None:
         return None
     others = tuple(sorted(set(said) - set(odd.ranks)))

@@ -116,6 +116,41 @@ def test_works_that_may_differ_accuse_no_rank(
     assert explained("\n".join(lines)).verdict.missing is None
 
 
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        (
+            (75, "ALLREDUCE", 7777),
+            "rank 1 fell behind the others (ALLREDUCE 75, the others ALLREDUCE 77): 1 other rank",
+        ),
+        ((77, "BROADCAST", 7), "rank 1 called BROADCAST 77 where rank 0 called ALLREDUCE 77"),
+        ((77, "ALLREDUCE", 7), "rank 1 called ALLREDUCE 77, 7 where rank 0 called ALLREDUCE 77, 7777"),
+        ((77, "ALLREDUCE", 7777), "a collective (ALLREDUCE)"),
+    ],
+)
+def test_two_ranks_in_different_calls_are_told_of_and_neither_is_accused(
+    explained: Callable[..., Explanation], second: tuple[int, str, int], told: str
+) -> None:
+    lines = [
+        _SIZED.format(rank=rank, number=number, operation=operation, elements=elements)
+        for rank, (number, operation, elements) in enumerate([_WORK, second])
+    ]
+
+    assert explained("\n".join(lines)).headline().startswith(told)
+    # Of a larger job the two may be in groups of their own.
+    among_others = "\n".join([*(f"[rank{rank}]: world_size=8" for rank in range(8)), *lines])
+    assert explained(among_others).verdict.missing is None
+
+
+def test_a_level_between_the_time_and_the_rank_belongs_to_the_prefix(explained: Callable[..., Explanation]) -> None:
+    started = [f"2026-11-25 10:00:00,123 INFO [rank{rank}] world_size: 4" for rank in range(3)]
+    silent = ["[2026-11-25 10:00:01] - WARNING - [rank3] Tokenizing train dataset"]
+    waited = _TIME_OUT.replace("[rank{rank}]:", "2026-11-25 10:42:28,858 ERROR [rank{rank}] ")
+    lines = [*started, *silent, *(waited.format(rank=rank, number=1, operation="ALLREDUCE") for rank in range(3))]
+
+    assert explained("\n".join(lines)).headline().startswith("rank 3 did not join while preparing data: 3 other")
+
+
 def test_collectives_of_another_process_group_are_not_compared(explained: Callable[..., Explanation]) -> None:
     lines = [_TIME_OUT.format(rank=rank, number=31, operation="ALLREDUCE") for rank in range(4)]
     groups = [line.replace("[Rank", f"[PG ID 1 PG GUID {7 + (rank == 3)} Rank") for rank, line in enumerate(lines)]
