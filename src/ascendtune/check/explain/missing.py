@@ -47,7 +47,7 @@ _LOST_ONE = ": 1 other rank lost the connection to it"
 _ODD = {
     "behind": "{ranks} fell behind the others ({theirs}, the others {others})",
     "operation": "{ranks} called another collective than the others ({theirs}, the others {others})",
-    "size": "{ranks} called {operation} with another number of elements than the others ({theirs}, the others {others})",
+    "size": "{ranks} gave {operation} another number of elements than the others ({theirs}, the others {others})",
     "apart": "{ranks} called {theirs} where rank {other} called {others}",
 }
 _LOOK_FOR_DELAY = (

@@ -72,7 +72,7 @@ _WORK = (77, "ALLREDUCE", 7777)
         ((77, "BROADCAST", 7777), "rank 1 called another collective than the others (BROADCAST 77, the ", "only some"),
         (
             (77, "ALLREDUCE", 7776),
-            "rank 1 called ALLREDUCE 77 with another number of elements than the others (7776, the others 7777)",
+            "rank 1 gave ALLREDUCE 77 another number of elements than the others (7776, the others 7777)",
             "only some",
         ),
     ],

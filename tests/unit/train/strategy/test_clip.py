@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.train.strategy.base import Strategy
@@ -24,3 +29,27 @@ def test_norm_of_a_large_gradient_keeps_six_digits() -> None:
     for parameter, before in zip(parameters, gradients, strict=True):
         assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad.double(), before / expected, rtol=2e-6, atol=1e-12)
+
+
+@pytest.fixture
+def group_of_one() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_norm_of_a_large_divided_gradient_keeps_six_digits() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        whole = [torch.randn(16_000, 500), torch.randn(7)]
+    mesh = init_device_mesh("cpu", (1,))
+    parameters = [nn.Parameter(distribute_tensor(torch.empty_like(each), mesh, [Shard(0)])) for each in whole]
+    for parameter, gradient in zip(parameters, whole, strict=True):
+        parameter.grad = distribute_tensor(gradient, mesh, [Shard(0)])
+    norm = Strategy(find_device()).grad_norm(nn.Module(), parameters)
+    assert isinstance(norm, DTensor)
+    expected = float(torch.cat([each.flatten() for each in whole]).double().norm())
+    assert float(norm.full_tensor()) == pytest.approx(expected, rel=2e-6)
