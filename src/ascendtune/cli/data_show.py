@@ -86,10 +86,9 @@ def sample_lines(recipe: Recipe, path: Path, *, whole: bool) -> list[str]:
     from ascendtune.core.errors import AscendtuneError
 
     try:
-        rows = inspection_of(recipe).rows(1, _ROWS_TO_FIND_A_SAMPLE)
+        row = inspection_of(recipe).first_trained_on(_ROWS_TO_FIND_A_SAMPLE)
     except (AscendtuneError, OSError):
         return []  # A run that is resumed needs its tokens, not the files that they were made from.
-    row = next((each for each in rows if not each.problem), None)
     if row is None:
         return []
     more = f"ascendtune data show {shlex.quote(str(path))}"

@@ -94,6 +94,15 @@ class Inspection:
         begin = min(first - 1, sys.maxsize - count)
         return [self._inspected(*each) for each in islice(self._numbered(), begin, begin + count)]
 
+    def first_trained_on(self, among: int) -> InspectedRow | None:
+        """The first row that is trained on; None where the first `among` rows have none.
+
+        Raises:
+            DataError: as for `rows`.
+        """
+        rows = (self._inspected(*each) for each in islice(self._numbered(), among))
+        return next((row for row in rows if not row.problem), None)
+
     def number_of_rows(self) -> int:
         """Rows as read, with those that cannot be trained on."""
         return sum(1 for _ in self._numbered())
