@@ -124,7 +124,7 @@ class StepMetrics:
         if self._sent is not None:
             return
         norm = self.grad_norm if self.grad_norm is not None else torch.tensor(math.nan)
-        totals = [torch.stack([each[name] for each in self.sums]).sum() for name in self._names()]
+        totals = [_total([each[name] for each in self.sums]) for name in self._names()]
         overflowed = len(self.in_range) - torch.stack(self.in_range).sum() if self.in_range else 0.0
         # Gradients are equal on all ranks after their collective: every rank sends its share of what is known of them.
         sums = strategy.sum_on_device(
@@ -153,3 +153,8 @@ class StepMetrics:
 
     def _forget(self) -> None:
         self.is_read, self._sent = False, None
+
+
+def _total(sums: list[torch.Tensor]) -> torch.Tensor:
+    """() fp32, of () fp32 each."""
+    return sums[0] if len(sums) == 1 else torch.stack(sums).sum()
