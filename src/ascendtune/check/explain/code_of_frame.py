@@ -57,7 +57,9 @@ _PASSING_ON = re.compile(
     r"transformers/utils/(?:generic|deprecation)\.py in wrap"
 )
 """Frames that only call a function with what they were given: who chose its arguments stands above them."""
-_RUN_FROM_CLONES = re.compile(r"(?:.*/)?(vllm_ascend|mindspeed(?:_\w+)?|mindie_llm|atb_llm|megatron)/")
+_RUN_FROM_CLONES = re.compile(
+    r"(?:.*/)?(vllm_(?:ascend|omni)|mindspeed(?:_\w+)?|mindie_llm|atb_llm|megatron|flag_gems|torchair|mind(?:formers|one|nlp))/"
+)
 """Packages that are mostly run from a clone, whatever its directory is called."""
 _OF_FRAMEWORK = re.compile(
     r"(?:.*/)?(?:sglang/(?=srt/)|vllm/(?=(?:v1|engine|entrypoints|executor|model_executor|worker|compilation)/)|"
@@ -66,6 +68,9 @@ _OF_FRAMEWORK = re.compile(
     r"llamafactory/(?=(?:train|data|model|hparams)/)|swift/(?=(?:llm|trainers|megatron|tuners)/))"
 )
 """Packages that are known by the directories within them, wherever they lie and however a path was shortened."""
+
+_SHORTENED = re.compile(r"(?:\.{3}|…)/(?:.*/(?:src|lib)/)?(?!(?:src|lib|site|dist)\b)(?P<package>[a-z][a-z0-9_]+)/")
+"""A file whose path was shortened: what is left begins with its package."""
 
 _LISTING = ("state_dict", "Weights only", "variable ready only once", "No operator found")
 """Messages of torch that name what they are about some lines below."""
@@ -94,7 +99,7 @@ def is_model_code_in(frames: list[tuple[str, int, str]]) -> bool:
 
 def _package_of(file: str) -> str:
     match = _PACKAGE.match(file) or _SOURCE_TREE.match(file) or _RUN_FROM_CLONES.match(file)
-    return match[match.re.groups] if match else framework_of(file) or _cloned(file)
+    return match[match.re.groups] if match else framework_of(file) or _cloned(file) or _shortened(file)
 
 
 def framework_of(file: str) -> str:
@@ -108,6 +113,12 @@ def _cloned(file: str) -> str:
     *folders, _ = file.split("/")
     pairs = pairwise(folders)
     return next((inner for outer, inner in pairs if outer != inner and _spelt(outer) == inner), "")
+
+
+def _shortened(file: str) -> str:
+    match = _SHORTENED.match(file)
+    is_anybodys = match is not None and re.match(_ANYBODYS, f"{match['package']}/") is not None
+    return match["package"] if match and not is_anybodys else ""
 
 
 def _spelt(folder: str) -> str:

@@ -23,14 +23,28 @@ _TWINS = {
 }
 _NAMES = "|".join(_TWINS)
 _CHANGE = re.compile(
-    rf"pip install (?:-\S+ )*(?:(?<=-U )|(?<=--upgrade )|(?=['\"]?(?:{_NAMES})[<>=!~]))"
-    rf"['\"]?(?P<library>{_NAMES})(?![\w-])"
+    r"pip install (?P<options>(?:-\S+ )*)(?:(?<=-U )[\w.\[\]]+ )?(?P<quote>['\"]?)"
+    rf"(?P<library>{_NAMES})(?P<bound>[<>=!~][^\s'\"`;,)]*)?(?P=quote)(?![\w-])"
+    r"(?P<rest>(?: torch(?:vision|audio))*)(?P<index> --(?:extra-)?index-url https://download\.pytorch\.org/whl/cu\w+)?"
 )
-"""A command that installs another release of such a package, not the same one anew."""
-_OF_ASCEND_ALSO = "vllm"
-"""Of its failures alone a log seldom tells whether the machine has NPUs,"""
+"""A command that installs such a package."""
+_TRITON = "triton"
+"""On Ascend the module of this name comes from another package, over which its wheel of PyPI would be written."""
+_OF_ASCEND_ALSO = ("vllm", _TRITON)
+"""Of failures of these alone a log seldom tells whether the machine has NPUs,"""
 _OF_CUDA = re.compile(r"cuda|nvidia|nccl|cudnn|cublas|xformers|marlin|flash_attn|flashinfer", re.IGNORECASE)
 """unless it has words of the other kind."""
+_FOR_MANY_CHIPS = re.compile(r"\bflag_?(?:gems|tree)\b", re.IGNORECASE)
+"""Packages that bring the module triton for chips of many vendors, or are used with it."""
+_MADE_FOR_CUDA = re.compile(
+    r"pip install (?:-\S+ )*['\"]?(?P<package>flash-attn|xformers|flashinfer-python|transformer[-_]engine)(?![\w])"
+)
+
+_WHICH_TRITON = (
+    "`pip list | grep -i -e triton -e flagtree -e torch.npu`: flagtree, triton-ascend or torch-npu is there: the "
+    "module triton is the vendor's, which follows an older Triton: do not install triton of PyPI over it: take the "
+    "release of the package that asks for the name which goes with it, or a newer flagtree or triton-ascend"
+)
 
 
 def releases_of_pair(one: str, other: str) -> str | None:
@@ -42,24 +56,83 @@ def releases_of_pair(one: str, other: str) -> str | None:
 def with_twins(remedies: tuple[str, ...], texts: Iterable[str], *, names_ascend: bool) -> tuple[str, ...]:
     """The remedies; where they change one package of a pair, what is to be kept in mind on Ascend.
 
+    In logs that speak of Ascend the commands install both packages of the pair.
+
     Args:
         texts: what the logs say.
         names_ascend: whether the logs speak of Ascend.
     """
-    change = next(filter(None, map(_CHANGE.search, remedies)), None)
-    if change is None:
+    changes = (match for remedy in remedies for match in _CHANGE.finditer(remedy))
+    library = next((match["library"] for match in changes if _is_change(match)), None)
+    if library is not None and any(_names(_TWINS[library].name, remedy) for remedy in remedies):
         return remedies
-    library = change["library"]
+    if names_ascend:
+        for_cuda = next(filter(None, map(_MADE_FOR_CUDA.search, remedies)), None)
+        remedies = tuple(_CHANGE.sub(_of_both, remedy) for remedy in remedies)
+        if library is None:
+            return remedies if for_cuda is None else (_without(for_cuda["package"]), *remedies)
+        return (_together(library), *remedies)
+    said = list(texts)
+    if library == _TRITON and any(map(_FOR_MANY_CHIPS.search, said)):
+        rest = (_CHANGE.search(remedy) for remedy in remedies)
+        unless = (
+            say("none of them is there: {remedy}", remedy=remedy) if change else remedy
+            for remedy, change in zip(remedies, rest, strict=True)
+        )
+        return (say(_WHICH_TRITON), *unless)
+    if library not in _OF_ASCEND_ALSO or any(map(_OF_CUDA.search, said)):
+        return remedies
+    return (*remedies, _together(library))
+
+
+def _together(library: str) -> str:
     twin = _TWINS[library]
-    if any(twin.name in remedy or twin.name.replace("-", "_") in remedy for remedy in remedies):
-        return remedies
-    if not names_ascend and (library != _OF_ASCEND_ALSO or any(map(_OF_CUDA.search, texts))):
-        return remedies
-    together = say(
+    if library == _TRITON:
+        return say(
+            "on Ascend the module triton comes from {twin} (or flagtree): do not install triton of PyPI over it; `pip "
+            "list | grep -i triton` shows which: {twin} in the release for this torch_npu and CANN ({list}), and the "
+            "release of the package that uses it which goes with that",
+            twin=twin.name,
+            list=twin.releases,
+        )
+    return say(
         "on Ascend do not change {library} alone, {twin} is made for one release of it: install both in releases that "
         "go together ({list}), {twin} last",
         twin=twin.name,
         library=library,
         list=twin.releases,
     )
-    return (together, *remedies) if names_ascend else (*remedies, together)
+
+
+def _without(package: str) -> str:
+    if package.startswith("transformer"):
+        return say("on Ascend {package} does not run, it is made for CUDA: MindSpeed stands in for it", package=package)
+    return say(
+        'on Ascend {package} does not run, it is made for CUDA: leave it out, with attn_implementation="sdpa": '
+        "torch_npu has fused attention of its own",
+        package=package,
+    )
+
+
+def _names(package: str, remedy: str) -> bool:
+    return package in remedy or package.replace("-", "_") in remedy
+
+
+def _is_change(command: re.Match[str]) -> bool:
+    """Whether another release may be installed, and not the same one anew; or the one of another vendor."""
+    is_upgrade = any(option in command["options"].split() for option in ("-U", "--upgrade"))
+    is_anew = "--force-reinstall" in command["options"]
+    is_bound = command["bound"] is not None and not is_anew
+    return is_upgrade or is_bound or command["index"] is not None or (command["library"] == _TRITON and not is_anew)
+
+
+def _of_both(command: re.Match[str]) -> str:
+    """The command with both packages of the pair, and without the index of builds for CUDA."""
+    if not _is_change(command):
+        return command[0]
+    library, bound = command["library"], command["bound"] or "==VERSION"
+    twin = f"{_TWINS[library].name.replace('_', '-')}==VERSION"
+    if library == _TRITON:
+        return f"pip install {twin}"
+    quote = "'" if command["quote"] else ""
+    return f"pip install {quote}{library}{bound}{quote} {twin}{command['rest']}"

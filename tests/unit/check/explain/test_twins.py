@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.twins import with_twins
 
 Explained = Callable[..., Explanation]
 
@@ -37,3 +38,45 @@ def test_on_ascend_no_package_of_a_pair_is_upgraded_alone(
 
     told = [index for index, remedy in enumerate(remedies) if f"do not change {library} alone" in remedy]
     assert told == ([] if position is None else [position])
+
+
+@pytest.mark.parametrize(
+    ("remedy", "command"),
+    [
+        ("pip install -U 'triton>=3.4'", "pip install triton-ascend==VERSION"),
+        ("pip install triton in the version that torch names", "pip install triton-ascend==VERSION in the version"),
+        ("pip install -U torch torchvision", "pip install torch==VERSION torch-npu==VERSION torchvision"),
+        ("pip install -U 'vllm<0.9' in a new place", "pip install 'vllm<0.9' vllm-ascend==VERSION in a new place"),
+        ("pip install -U tokenizers vllm", "pip install vllm==VERSION vllm-ascend==VERSION"),
+        (
+            "pip install -U torch torchvision --index-url https://download.pytorch.org/whl/cu128",
+            "pip install torch==VERSION torch-npu==VERSION torchvision",
+        ),
+        ("pip install --force-reinstall torch==2.7.1", "pip install --force-reinstall torch==2.7.1"),
+        ("pip install torchcodec in the release for torch", "pip install torchcodec in the release for torch"),
+    ],
+)
+def test_on_ascend_commands_install_both_packages_of_a_pair(remedy: str, command: str) -> None:
+    assert command in with_twins((remedy,), (), names_ascend=True)[-1]
+    assert with_twins((remedy,), ("cuda",), names_ascend=False) == (remedy,)
+
+
+@pytest.mark.parametrize("package", ["flash-attn", "xformers", "transformer-engine"])
+def test_on_ascend_packages_for_cuda_are_not_advised_alone(package: str) -> None:
+    remedies = with_twins((f"pip install -U {package}",), (), names_ascend=True)
+
+    assert remedies[0].startswith(f"on Ascend {package} does not run")
+
+
+@pytest.mark.parametrize(
+    ("file", "is_asked_for"), [(".../flag_gems/ops/tide.py", True), ("/x/site-packages/moon/tide.py", False)]
+)
+def test_which_triton_is_installed_is_asked_first_where_chips_of_many_vendors_run(
+    explained: Explained, file: str, is_asked_for: bool
+) -> None:
+    error = "ModuleNotFoundError: No module named 'triton.knobs'"
+
+    remedies = explained(_trace(error, (file, "from triton.knobs import tide"))).remedies()
+
+    assert ("flagtree" in remedies[0]) == is_asked_for
+    assert ("`pip show triton flag_gems`" in " ".join(remedies)) == is_asked_for
