@@ -142,7 +142,7 @@ def test_device_that_did_not_start_is_told_from_the_lines_below_the_code(explain
         (_NO_CONTAINER, "container-device", "moon did not end well"),
         ("RuntimeError: Unable to pin host memory with error code: -7\n", "host-memory-lock", "(error -7)"),
         ("EE1001: Reason: coreDim=77777 can't be greater than UINT16_MAX.\n", "launch-too-many-blocks", "77777 blocks"),
-        ("EE1001: Reason: tideDim=77777 can't be greater than 77.\n", "cann-code", "tideDim=77777"),
+        ("EE1001: Reason: tideDim=77777 can't be greater than 77.\n", "cann-code-call", "tideDim=77777"),
         (
             "ERROR 01-01 10:11:12 [moon.py:7] Tides fail: RuntimeError:\nERROR 01-01 10:11:12 [moon.py:7] moon has "
             "insufficient available streams to capture 7 tides.\n",
