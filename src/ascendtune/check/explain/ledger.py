@@ -95,7 +95,9 @@ class Ledger:
     def last_before(self, speaker: str, number: int) -> Event | None:
         """The known error, without a traceback of its own, that this speaker logged right before line `number`."""
         before = (event for event in self.events if event.speaker == speaker and event.last == number - 1)
-        return next((event for event in before if event.is_known and event.trace is None and not event.weak), None)
+        known = [event for event in before if event.is_known and event.trace is None and not event.weak]
+        # Readings that depend on the rest of the log are decided when it is read.
+        return min(known, key=lambda event: event.hit.entry.is_conditional, default=None)
 
     def mark_survived(self, lines: int) -> None:
         """An error after which the log went on for thousands of lines did not end the job."""

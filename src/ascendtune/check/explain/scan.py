@@ -278,7 +278,7 @@ class Scan:
         if announced is not None:
             # The line above it names the exception: of what is known of it, the frames choose.
             hits = (hit for hit in hits_of(self._matcher, announced.text, trace) if not hit.entry.is_conditional)
-            announced.hit = next(hits, announced.hit)
+            announced.hit = announced.hit if announced.hit.entry.is_conditional else next(hits, announced.hit)
             return
         ends_there = self._last[0] <= trace.end
         if not trace.headless or (ends_there and (len(trace.frames) > 1 or trace.is_of_notebook)):
