@@ -33,6 +33,17 @@ _LATE = "EI0006: 2025 Getting socket times out. Reason: Remote Rank did not send
 _BAR = "Running tokenizer on dataset:   9%|##        | 2700/29000 [{}<4:48:08, 1.55 examples/s]\n"
 _FULL = "EL0004: [PID: 7] 2025 Failed to allocate memory.\n"
 _NO_KEY = "KeyError: '{}'\n"
+_OTHER_KERNELS = "EZ9999  Cannot parse json for config file [/x/tbe/kernel/config/{}/tide.json].\n"
+_NO_DTYPE = "Tensor scale not implemented for {}, should be in dtype support list [DT_INT64].\n"
+_OF_TWO_SIZES = (
+    "EI0005: The arguments for collective communication are inconsistent between ranks: tag [AllReduce_moon], "
+    "parameter [count], local [7], remote [77]\n"
+)
+_LINK = "[ERROR] HCCL(7,moon):2023 [comm_base.cc:1018][7] | 192.168.100.100(1) | 192.168.100.101(0) | server | {} |\n"
+_REMOTE = "RuntimeError: SUSPECT REMOTE ERROR, EE8888: Inner Error!\n[ERROR] 2026 (Device:0, RankID:{}) ERR00100\n"
+_TWICE = "[libprotobuf ERROR descriptor_database.cc:644] File already exists in database: {}.proto\n"
+_DCMI = "[ERROR] moon.go:7 deviceManager init failed, prepare dcmi failed, err: dcmi init failed, error code: -8005\n"
+_QUOTA = "  Normal   Unschedulable  93s   volcano  queue resource quota insufficient\n"
 _NO_BACKEND = "NotImplementedError: Could not run '{}' with arguments from the '{}' backend.\n"
 
 
@@ -87,6 +98,37 @@ def _unset(name: str) -> str:
         (_unset("SLURM_MOON"), "variable-of-slurm"),
         (_unset("ASCEND_HOME_PATH"), "variable-of-cann"),
         (_NO_KEY.format("TIDE_API_KEY"), "key-missing"),
+        (_OTHER_KERNELS.format("ascend910b"), "kernel-description"),
+        ("Ascend-cann-kernels-910b_8.0.RC1_linux.run\n" + _OTHER_KERNELS.format("ascend910b"), "kernel-description"),
+        ("Ascend-cann-kernels-910b_8.0.RC1_linux.run\n" + _OTHER_KERNELS.format("ascend910"), "kernels-of-other-chip"),
+        ("Ascend-cann-kernels-310p_8.0.0_linux.run\n" + _OTHER_KERNELS.format("ascend910"), "kernels-of-other-chip"),
+        ("Ascend-cann-kernels-910_8.0.0_linux.run\n" + _OTHER_KERNELS.format("ascend310p"), "kernels-of-first-chip"),
+        (
+            "[ERROR] RUNTIME(7,x):2025 [moon.cc:7]GetVisibleDevices:[INIT][DEFAULT]set ASCEND_RT_VISIBLE_DEVICES:[6] "
+            "error, input data rang[0-4)\n",
+            "visible-device-range",
+        ),
+        ("RuntimeError: Load op info form json config failed, version: Ascend7\n", "mindspore-chip-without-operators"),
+        ("EZ9903: soc_version Ascend310Z7 is not supported\n", "chip-not-supported"),
+        (_NO_DTYPE.format("DT_FLOAT16"), "npu-dtype-refused"),
+        ("serve moon --dtype half\n" + _NO_DTYPE.format("DT_FLOAT16"), "npu-float16-of-command"),
+        ("serve moon --dtype=bfloat16\n" + _NO_DTYPE.format("DT_BFLOAT16"), "npu-bfloat16-of-command"),
+        ("serve moon --dtype=bfloat16\n" + _NO_DTYPE.format("DT_FLOAT16"), "npu-dtype-refused"),
+        (_OF_TWO_SIZES, "ranks-differ-in-size"),
+        (_raised("RuntimeError: moon\n", "/x/mindspore/nn/cell.py") + _OF_TWO_SIZES, "ranks-differ-in-size-mindspore"),
+        (_LINK.format("no connect"), "hccl-link-no-connect"),
+        (_LINK.format("time out"), "hccl-link"),
+        (_REMOTE.format("-1"), "suspect-remote-of-one-process"),
+        (_REMOTE.format("3"), "suspect-remote"),
+        ("torchrun: world_size 8\n" + _REMOTE.format("-1"), "suspect-remote"),
+        (_TWICE.format("dvpp_tensor_shape") + "torchair failed\n", "protobuf-of-cann-twice"),
+        (_TWICE.format("sentencepiece_model"), "protobuf-file-twice"),
+        (_DCMI, "device-plugin-dcmi-init"),
+        (_DCMI + "npu-smi info\ndcmi module initialize failed. ret is -8005\n", "device-plugin-dcmi-of-node"),
+        ("  Queue:   moon\n" + _QUOTA, "volcano-queue-quota"),
+        ("    huawei.com/Ascend310P:   4\n  Queue:   moon\n" + _QUOTA, "volcano-queue-quota-npu"),
+        ("    nvidia.com/gpu:   4\n  Queue:   moon\n" + _QUOTA, "volcano-queue-quota"),
+        (_raised("ModuleNotFoundError: No module named 'vllm.benchmarks'\n"), "vllm-without-benchmarks"),
         (_NO_BACKEND.format("moon::tide", "CUDA"), "cuda-kernel-on-other-backend"),
         (_NO_BACKEND.format("torchvision::nms", "CUDA"), "torchvision-without-cuda"),
         (_NO_BACKEND.format("torchvision::nms", "PrivateUse1"), "torchvision-without-npu"),
