@@ -307,7 +307,7 @@ def test_directory_of_more_than_the_logs_of_a_training_is_refused_without_readin
 @pytest.mark.parametrize(
     ("said", "entry"),
     [
-        ("nvcc fatal   : Unsupported gpu architecture 'compute_90a'", "nvcc-architecture"),
+        ("nvcc fatal   : Unsupported gpu architecture 'compute_90a'", "nvcc-architecture-too-new"),
         ("/x/moon.cu:3:10: fatal error: cublas_v2.h: No such file or directory", "cuda-header-missing"),
         ("c++: fatal error: Killed signal terminated program cc1plus", "compiler-killed"),
         ("moon", "deepspeed-build"),
