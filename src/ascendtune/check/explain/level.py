@@ -84,6 +84,12 @@ _REFUSES = re.compile(
     r"not (?:found|possible|available|supported|enough)|no longer|invalid|unknown)\b",
     re.IGNORECASE,
 )
+_PROGRAM_REFUSES = re.compile(
+    r"(?!(?:cat|chgrp|chmod|chown|cp|df|du|find|grep|kill|ld|ldconfig|ln|ls|mkdir|mv|pkill|rm|rmdir|sed|stat|stty|tar|"
+    r"touch|tput|umount|unlink|which): )[a-z][\w.+-]*(?:\[\d+\])?: (?:(?:fatal|error): )?"
+    r"(?:[Ff]ailed to|[Cc]annot|[Cc]an't|[Cc]ould not|[Cc]ouldn't|[Uu]nable to) \w"
+)
+"""How programs of Unix say that they did not do what they were started for. Scripts go on where small tools refuse."""
 _GOES_ON = re.compile(
     r"\b(?:will|may|can) (?:still )?(?:be (?:used|ignored|disabled)|continue|run|result in|lower|degrade|work)\b|"
     r"\binstead\b|\bdeprecat|\bNOTE: ",
@@ -164,6 +170,12 @@ def are_last_words(text: str, said: str) -> bool:
 def is_refusal(text: str) -> bool:
     """Whether a paragraph says that something was not done, and is neither a warning nor says that the job goes on."""
     return _REFUSES.search(text) is not None and not is_warning_or_news(text) and not _GOES_ON.search(text)
+
+
+def program_refuses(text: str, said: str) -> bool:
+    """Whether a line is that of a program which did not do what it was started for: "PROGRAM: failed to …"."""
+    is_denied = is_warning_or_news(text) or _DENIED.search(text) or _GOES_ON.search(text)
+    return _PROGRAM_REFUSES.match(said) is not None and not is_denied
 
 
 def sounds_bad(text: str) -> bool:

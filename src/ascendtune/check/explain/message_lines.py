@@ -31,6 +31,8 @@ _CMAKE = "CMake Error"
 _BOX_OF_ERROR, _BOX_SIDE = "╭─ Error ─".encode(), "│".encode()
 _LONGEST_BOX = 8
 _RULE_OF_MPI = "-" * 74
+_EXCERPT = 20
+"""Lines of a log that somebody cut out: what a program in it refused is what its reader asks about."""
 _SPEAKERS = 64
 """Speakers whose lines may alternate, so that those below a line of one stand further down."""
 
@@ -76,7 +78,25 @@ def boxed_error(lines: list[bytes], index: int) -> str:
     return "Error: " + " ".join(row.decode(errors="replace").strip("│ \r") for row in rows)
 
 
-def help_text(said: list[str], last_lines: int) -> tuple[int, str]:
+def refusal(texts: list[str], said: list[str], last_lines: int) -> tuple[int, str]:
+    """Where nothing calls itself an error: Open MPI's help at the end, or what a program in an excerpt refuses first.
+
+    Args:
+        texts: the last lines of a log.
+        said: the same without their prefixes.
+        last_lines: as many lines at the end may stand behind Open MPI's help.
+
+    Returns:
+        The index of its first line, and its words; empty if there is none.
+    """
+    index, words = _help_text(said, last_lines)
+    if words or len(texts) > _EXCERPT:
+        return index, words
+    refusals = ((index, each) for index, each in enumerate(said) if level.program_refuses(texts[index], each))
+    return next(refusals, (0, ""))
+
+
+def _help_text(said: list[str], last_lines: int) -> tuple[int, str]:
     """The refusal that Open MPI, which calls nothing an error, prints between two lines of dashes as the last.
 
     Args:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 
 _HINT = re.compile(r"(?<!\S)hint: (?P<value>\S.+)")
 _NOT_FOUND = re.compile(
-    r"\b(?:ResolvePackageNotFound|PackagesNotFoundError|LibMambaUnsatisfiableError|SpecNotFound|UnsatisfiableError)\b.*"
+    r"\b(?:ResolvePackageNotFound|PackagesNotFoundError|LibMambaUnsatisfiableError|SpecNotFound|UnsatisfiableError|"
+    r"Encountered problems while solving|Could not solve for environment specs)\b.*"
 )
 _SPEC = r"[A-Za-z_][\w.-]*(?:::[\w.-]+)?(?:[ =<>!~]+[\d*][^\s,]*)*(?:=[\w.]+)*"
 _ROW = re.compile(
@@ -72,7 +73,7 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
     if "hint: " in lower:
         for hint in _HINT.finditer(text):
             yield "uv_hint", hint["value"]
-    if "notfound" in lower or "unsatisfiableerror" in lower:
+    if any(map(lower.__contains__, ("notfound", "unsatisfiableerror", "ems while solving", "not solve for env"))):
         yield from _of_conda(text)
     if "[end of output]" in lower or "[stderr]" in lower:
         for output in _OUTPUT.finditer(text):

@@ -344,7 +344,7 @@ class Scan:
             self._note(line, text, line.said, number, unknown_line(line.said), None)
         else:
             lines = self.tail.splitlines()
-            first, words = message_lines.help_text([lines_of.read(text).said for text in lines], _LAST_WORDS)
+            first, words = message_lines.refusal(lines, [lines_of.read(text).said for text in lines], _LAST_WORDS)
             if words:
                 number = self.lines - len(lines) + first + 1
                 self._note(lines_of.read(lines[first]), words, words, number, unknown_line(words), None)
