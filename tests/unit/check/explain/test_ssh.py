@@ -37,7 +37,7 @@ Explained = Callable[..., Explanation]
             "vllm 0.7 requires torch==2.7.0, but you have torch 2.6.0 which is incompatible.\n",
             "pip-torch-pin",
         ),
-        ("cp: cannot create '/moon/x': Permission denied\n", "permission"),
+        ("cp: cannot create '/moon/x': Permission denied\n", "permission-to-create"),
     ],
 )
 def test_refusal_is_named_by_what_refused(explained: Explained, log: str, entry: str) -> None:
