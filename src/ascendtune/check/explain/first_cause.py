@@ -10,7 +10,10 @@ from ascendtune.check.explain.script_commands import gives_way, is_of_script
 
 KILLED = "killed"
 """Begin the names of entries by which a shell or a launcher says that a process was killed; it does not say why."""
-_PIP_FAILED = "pip-temporary-full", "pip-disk-full", "pip-no-version", "pip-no-connection"
+_PIP_FAILED = (
+    *("pip-temporary-full", "pip-download-full", "pip-environment-full", "pip-disk-full"),
+    *("pip-no-version", "pip-no-connection"),
+)
 """Entries by which pip says that it installed nothing."""
 MESSAGE_LINES = 10
 """Lines below an exception that are likely to belong to its message."""
