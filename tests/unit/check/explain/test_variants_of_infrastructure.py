@@ -31,7 +31,7 @@ _DYNAMO = (
         ("RuntimeError: ifa != nullptr. Unable to find address for: tide0\n", "gloo-interface-missing", "tide0"),
         ("NVRM: The NVIDIA GPU 0000:7a:00\nNVRM: fallen off the bus and is not responding\n", "gpu-lost-at-load", "7a"),
         ("NVRM: fallen off the bus and is not responding to commands.\n", "gpu-lost", "PCIe"),
-        ("m:7:9 [2] transport/nvls.cc:9 NCCL WARN Cuda failure 1 'invalid argument'\n", "nccl-nvls", "(GPU 2)"),
+        ("[2] transport/nvls.cc:9 NCCL WARN Cuda failure 1 'invalid argument'\n", "nccl-nvls-fabric-manager", "GPU 2"),
         ("m:7:9 [2] transport/nvls.cc:9 NCCL WARN Cuda failure 'out of memory'\n", "cuda-oom-outside-torch", "memory"),
         (f"libfabric:7:1::efa:cq:moon():7<warn> err: 20\n{_OFI}", "nccl-efa", "security group"),
         (_OFI, "nccl-ofi", "RC 20"),
