@@ -190,8 +190,11 @@ def _echoes(event: Event, ids: set[str]) -> bool:
 
 
 def _with_warnings(grave: list[Event], fatal: list[Event]) -> list[Event]:
-    """What was said as a warning is believed when what is known to follow from it has followed."""
-    foretold = {name for event in fatal for name in event.hit.entry.echo_of}
+    """What was said as a warning is believed when what is known to follow from it has followed; what only prints around
+    other errors says so where no error names its cause."""
+    is_explained = any(event.is_known and event.weight == 0 for event in fatal)
+    followed = (event.hit.entry for event in fatal if event.hit.entry.kind != "wrapper" or not is_explained)
+    foretold = {name for entry in followed for name in entry.echo_of}
     return [event for event in grave if not event.weak or event.hit.entry.id in foretold]
 
 

@@ -56,6 +56,8 @@ def sureness_of(found: Diagnosis) -> str:
 
 def _of_known_cause(found: Diagnosis, first: Event) -> str:
     if first.is_quoted or first.weak:
+        if any(first.hit.entry.id in echo.hit.entry.echo_of for echo in found.echoes):
+            return say("likely: it was said as a warning, and the failure after it is what follows from it")
         if found.echoes:
             return say("likely: the line is quoted or logged, not raised")
         return say("likely: no other line of the log says why it failed")

@@ -30,8 +30,8 @@ _ENDINGS = (
     *("ArrowInvalid", "BadZipFile", "IncompleteRead", "IncompatibleWorldSize", "DataDependentSymNode", "gaierror"),
 )
 """Of names of exceptions; those in the second line are called like nothing else."""
-_OF_EXCEPTIONS = re.compile(r"\.exceptions\.[A-Z]\w+$")
-"""Classes of a module of exceptions, whatever they are called."""
+_OF_EXCEPTIONS = re.compile(r"\.(?:exceptions|exc)\.[A-Z]\w+$")
+"""Classes of a module of exceptions, whatever they are called; torch calls such modules exc."""
 _ANYBODYS = ("Error", "Exception", "Failure", "Timeout")
 """Words before a colon that no exception of Python is called by, but every other program says."""
 _LONGEST = 400
@@ -129,7 +129,7 @@ class Traces:
         if match is None and not trace.code and trace.frames and number == trace.end + 1 and _UNINDENTED.match(text):
             trace.code, trace.end = text.strip(), number
             return True, None
-        if match is None or not (_is_exception(match["type"]) or _may_be_one(match, trace)):
+        if match is None or not (_is_exception(match["type"]) or _may_be_one(match, trace, number)):
             # Something else was printed in between.
             return False, None
         trace.type, trace.last_line = match["type"], number
@@ -221,9 +221,13 @@ def _is_indented_exception(text: str, trace: Trace) -> bool:
     return match is not None and (match.end() <= trace.indent or (trace.headless and match.end() < code_indent))
 
 
-def _may_be_one(match: re.Match[str], trace: Trace) -> bool:
-    """A whole traceback ends in its exception, whatever that is called; a log that begins with frames may not."""
-    return not trace.headless and (match["message"] is not None or "." in match["type"])
+def _may_be_one(match: re.Match[str], trace: Trace, number: int) -> bool:
+    """A whole traceback ends in its exception, whatever that is called; a log that begins with frames may not: there it
+    is a class with its module and a message, right below the line of code."""
+    if not trace.headless:
+        return match["message"] is not None or "." in match["type"]
+    *module, name = match["type"].split(".")
+    return bool(module and match["message"] and trace.code) and name[:1].isupper() and number == trace.end + 1
 
 
 def _is_exception(name: str) -> bool:
