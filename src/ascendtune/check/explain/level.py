@@ -68,6 +68,7 @@ _OF_THREAD = re.compile(
     r"Exception (?:occurred|happened) during processing of request from "
 )
 """Lines that threads, tasks and servers of Python print above an exception after which the program goes on."""
+_IGNORED_BELOW = ("Exception ignored", "--- Logging error ---")
 _REDIRECTED = re.compile(r" \| (?:ERROR|INFO) \| std(?:err|out) \|")
 """The prefix that FastChat's logger adds to every line of a stream; its level says which stream it was."""
 _WHOLE = re.compile(r"(?:Terminated|Out of memory|OOM|\w*(?:Error|Exception)|SystemExit: (?!0$|None$).+)[.!]?$")
@@ -135,6 +136,11 @@ def is_error(text: str, said: str) -> bool:
 def announces_caught(text: str, said: str) -> bool:
     """Whether a line says that the exception below it is logged, or ended a thread or a task: the program goes on."""
     return is_error(text, said) or _OF_THREAD.match(said) is not None
+
+
+def is_ignored_below(text: str) -> bool:
+    """Whether Python says in a line that it goes on after the exception below it."""
+    return any(map(text.__contains__, _IGNORED_BELOW))
 
 
 def is_warning_or_news(text: str) -> bool:

@@ -7,6 +7,8 @@ from calendar import timegm
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from ascendtune.check.explain.report_of_tests import PYTEST
+
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|(?:#033|\^\[)?\[\d{1,2}(?:;\d{1,2})*m")
 """Also without the escape character, which is lost where logs are copied from a terminal; rsyslog writes #033, others
 ^[."""
@@ -24,7 +26,7 @@ _PREFIX = re.compile(
     r"|(?P<container>[a-z][\w.-]*[-_]\d+) *\| (?=\s*\S)"  # docker compose
     r"|\[(?P<pod>pod/[\w.-]+/[\w.-]+)\] "  # kubectl logs --prefix
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<unit>[\w.-]+ [\w.@/-]+\[\d+\]): "  # journalctl
-    r"|E {3,}(?=[\w.]+(?:Error|Exception)\b)"  # pytest
+    rf"|E {{3,}}(?=[\w.]+(?:Error|Exception)\b)|{PYTEST}"
     r"|> (?= {0,2}File \"| {4}[a-z_]|Traceback \(most recent|(?:\w+\.)*\w+(?:Error|Exception): )"  # quoted in a mail
     r"| {4}(?=CMake Error\b)| {6}(?=CMake Error\b|ERROR: |fatal: )"  # output of a build that pip shows
     r"|(?:#\d{1,3} )?\d{1,4}\.\d{1,3} +(?=[A-Za-z×│╰+\[])"  # docker build

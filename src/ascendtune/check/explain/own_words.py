@@ -11,6 +11,7 @@ from ascendtune.check.explain.frame import posix
 from ascendtune.check.explain.knowledge import KnownFailure
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.matcher import Hit
+from ascendtune.check.explain.raised_code import OPEN
 from ascendtune.check.explain.trace import Trace
 
 _LONGEST_MESSAGE = 300
@@ -83,6 +84,8 @@ def unknown_exception(trace: Trace) -> Hit:
         names["code"] = trace.code[:_LONGEST_MESSAGE]
     if trace.frames:
         names["place"] = _place_of(trace)
+    if not trace.message and OPEN.match(trace.code):
+        return Hit(_RAISED_AND_CUT_OFF, 0, names)
     if trace.message == trace.code and (condition := condition_in(trace.code)):
         return Hit(_ASSERTION, 0, {**names, "condition": condition})
     if trace.code.startswith("raise NotImplementedError") and not trace.message:
@@ -118,6 +121,11 @@ def unknown_line(said: str) -> Hit:
     """For a line that calls itself an error."""
     message = without_logger(said.strip())
     return Hit(_LINE, 0, {"message": message[:_LONGEST_MESSAGE]})
+
+
+def unknown_test(words: str) -> Hit:
+    """For a test that failed, by the report of pytest or unittest."""
+    return Hit(_FAILED_TEST, 0, {"message": words[:_LONGEST_MESSAGE]})
 
 
 def without_logger(text: str) -> str:
@@ -242,6 +250,13 @@ _NOT_IMPLEMENTED = _unknown(
     "a function that this class, device or option does not have was called ({place}): it is not implemented",
     _PYTHON,
 )
+_RAISED_AND_CUT_OFF = _unknown(
+    "traceback-cut-off",
+    "{place} raised {type}; the log ends before its message",
+    _PYTHON,
+    "the last line of the traceback, which begins with `{type}:`, says why: look there where the log was taken from, "
+    "or run it again",
+)
 _CUT_OFF = _unknown("traceback-cut-off", "Python failed; the log ends before the exception", _PYTHON)
 _CUT_OFF_CALL = _unknown(
     "traceback-cut-off", "Python failed in {function} at {place}; the log ends before the exception: {code}", _PYTHON
@@ -259,5 +274,11 @@ _CUT_OFF_OWN_IMPORT = _unknown(
     _PYTHON,
     '`python -c "import {module}"` in the job\'s Python shows the whole traceback: its last line names what failed, '
     "most often a package that {package} needs in another version (its requirements name it)",
+)
+_FAILED_TEST = _unknown(
+    "failed-test",
+    "a test failed: {message}",
+    "https://docs.pytest.org/en/stable/how-to/output.html",
+    "`python -m pytest -x --tb=long` with the test's name behind it runs it alone and shows where it failed",
 )
 _LINE = _unknown("error-line", "something failed, in its own words: {message}", "the run's own log")

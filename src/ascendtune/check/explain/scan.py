@@ -16,8 +16,9 @@ from ascendtune.check.explain.line_times import LineTimes
 from ascendtune.check.explain.matcher import Hit, Matcher, best, rank, with_spare
 from ascendtune.check.explain.message_lines import LONGEST_TEXT, NO_SOLUTION
 from ascendtune.check.explain.outlived import mark_outlived
-from ascendtune.check.explain.own_words import unknown_exception, unknown_line
+from ascendtune.check.explain.own_words import unknown_exception, unknown_line, unknown_test
 from ascendtune.check.explain.raised import hit_of_line, hits_of, known_exception, name_parties
+from ascendtune.check.explain.report_of_tests import failed_test
 from ascendtune.check.explain.sieve import Sieve
 from ascendtune.check.explain.source import blocks, lines_before
 from ascendtune.check.explain.trace import HEADER, LINKS, Trace
@@ -33,8 +34,6 @@ _BELOW = 3
 _BELOW_BLOCK = 24
 """Lines below an exception in which MindSpore names the line of the model, and CANN says why a call failed."""
 _GOES_ON = re.compile(r"\s?[a-z(]")
-_GOES_ON_AFTER = ("Exception ignored", "--- Logging error ---")
-"""Lines of Python above a traceback of an exception after which it goes on."""
 _KEPT = 1 << 17
 _TAB = 4
 
@@ -244,7 +243,7 @@ class Scan:
         if (unfinished := self._traces.settle(line.speaker)) is not None:
             self._note_trace(line, unfinished.text, unfinished)
         trace = Trace(number, named=named_type, weak=level.is_warning(text), rank=line.rank)
-        trace.ignored = any(map(above.__contains__, _GOES_ON_AFTER))
+        trace.ignored = level.is_ignored_below(above)
         trace.is_logged = level.is_error(text, said) or level.announces_caught(above, lines_of.read(above).said)
         self._traces.begin(line.speaker, trace)
 
@@ -336,18 +335,21 @@ class Scan:
             return
         text = last[:LONGEST_TEXT].decode(errors="replace")
         line = lines_of.read(text)
-        if (raised := Traces.raised_in_code(line.said, number)) is not None:
+        lines = self.tail.splitlines()
+        said = [lines_of.read(each).said for each in lines]
+        first, words = failed_test(said, _LAST_WORDS)
+        if words:
+            self._note(line, words, words, self.lines - len(said) + first + 1, unknown_test(words), None)
+        elif (raised := Traces.raised_in_code(line.said, number)) is not None:
             self._note_trace(line, raised.text, raised)
         elif (named := known_exception(self._matcher, line.said, number)) is not None:
             self._note_trace(line, line.said, named)
         elif level.are_last_words(text, line.said):
             self._note(line, text, line.said, number, unknown_line(line.said), None)
-        else:
-            lines = self.tail.splitlines()
-            first, words = message_lines.refusal(lines, [lines_of.read(text).said for text in lines], _LAST_WORDS)
-            if words:
-                number = self.lines - len(lines) + first + 1
-                self._note(lines_of.read(lines[first]), words, words, number, unknown_line(words), None)
+        elif (found := message_lines.refusal(lines, said, _LAST_WORDS))[1]:
+            first, words = found
+            line = lines_of.read(lines[first])
+            self._note(line, words, words, self.lines - len(lines) + first + 1, unknown_line(words), None)
 
     def _look_up_own_words(self) -> None:
         """Use an entry of what packages raise where its message was logged as an error, without an exception."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ascendtune.check.explain import cann_reason
 from ascendtune.check.explain import code_of_frame as code_of
 from ascendtune.check.explain.frame import COMPILED, frame_of, is_own, posix
+from ascendtune.check.explain.raised_code import raised_by
 
 HEADER = "Traceback (most recent call last)"
 RAISED = re.compile(r"\s*raise (?P<type>[A-Z]\w*)\([frb]?([\"'])(?P<message>.{8,}?)(?:\2.*)?$")
@@ -116,6 +117,8 @@ class Trace:
     """The lines of the log of which its message was put together."""
     is_of_notebook: bool = False
     """Its frames are those of IPython."""
+    cell: list[str] = field(default_factory=list)
+    """The numbered lines of code that IPython shows below the last frame."""
     end: int = 0
     """The last line that belongs to it."""
     graph_place: tuple[str, int, str] | None = None
@@ -304,7 +307,10 @@ class Trace:
 
     def read_code(self) -> None:
         """Where the log ends before the exception, and the last line of code raises it: take its words from there."""
-        if raised := RAISED.match(self.code):
+        kind, text = raised_by(self.cell)
+        if kind:
+            self.type, self.message = kind, text
+        elif raised := RAISED.match(self.code):
             self.type, self.message = raised["type"], _PLACEHOLDER.sub("…", raised["message"].strip())
         elif self.code.startswith(ASSERT):
             self.type, self.message = "AssertionError", self.code

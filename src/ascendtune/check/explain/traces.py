@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ascendtune.check.explain.frame import frame_of, is_python_frame
+from ascendtune.check.explain.raised_code import NUMBERED, OPEN
 from ascendtune.check.explain.trace import ASSERT, GOES_ON, LONGEST_MESSAGE, RAISED, Trace
 
 _NOTEBOOK_CODE = re.compile(r"-+> ?(?P<line>\d+) +(?P<code>\S.*)")
@@ -108,7 +109,10 @@ class Traces:
             trace.frames.append(frame)
             trace.indent = len(text) - len(text.lstrip(" │"))
             trace.outer_code, trace.code, trace.marked, trace.end = trace.code, "", "", number
+            trace.cell.clear()
             return True, None
+        if numbered := NUMBERED.match(text):
+            trace.cell.append(numbered["code"])
         if text.lstrip()[:1] == "│":
             if pointed := _PANEL_CODE.match(text):
                 trace.code = pointed["code"]
@@ -207,7 +211,11 @@ class Traces:
     @staticmethod
     def raised_in_code(text: str, number: int) -> Trace | None:
         """The exception that a line of code raises, for a log that ends with this line."""
-        match = RAISED.match(text)
+        pointed = _NOTEBOOK_CODE.match(text)
+        code = pointed["code"] if pointed else text
+        if opened := OPEN.match(code):
+            return Trace(number, opened["type"], last_line=number, code=code, lines=[code])
+        match = RAISED.match(code)
         if match is None:
             return None
         return Trace(number, match["type"], match["message"].strip(), last_line=number, lines=[text.strip()])

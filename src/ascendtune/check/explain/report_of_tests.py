@@ -1,0 +1,46 @@
+"""What pytest and unittest report of tests that failed, in lines that call nothing an error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import chain
+
+PYTEST = r"(?:FAILED|ERROR) \S+\.py(?:::.{1,200}?)? - (?=[\w.]+(?:Error|Exception|Exit)\b)"
+"""What stands before an exception in pytest's summary."""
+_TEST = re.compile(
+    r"(?:FAILED|ERROR) \S+\.py(?:\b|::)|(?:FAIL|ERROR): \w+ \([\w.]+\)$|"
+    r"\S+\.py::\S.* (?:FAILED|ERROR)(?: +\[ *\d+%\])?$"
+)
+_SUMMARY = re.compile(
+    r"(?:=+ )?(?:\d+ \w+, )*[1-9]\d* (?:failed|errors?)\b.* in [\d.]+s|FAILED \(\w+=\d|!+ Interrupted: \d+ errors? "
+)
+_PLACE = re.compile(r"\S+\.py:\d+: (?P<type>[\w.]*(?:Error|Exception|Exit))$")
+_REASON = re.compile(r"E {3,}(?P<words>\S.*)")
+
+
+def failed_test(said: list[str], last_lines: int) -> tuple[int, str]:
+    """The first test that failed, or what it failed with, where a log ends with a report of pytest or unittest.
+
+    Args:
+        last_lines: so many lines at the end of `said` are looked at for the report.
+
+    Returns:
+        The index of the line, and its words; empty if there is none.
+    """
+    last = said[-last_lines:]
+    if any(map(_PLACE.match, last)):
+        return next(_reasons(said), (0, ""))
+    if not any(_TEST.match(line) or _SUMMARY.match(line) for line in last):
+        return 0, ""
+    tests = ((index, line.strip()) for index, line in enumerate(said) if _TEST.match(line))
+    summaries = ((index, line.strip(" =!")) for index, line in enumerate(said) if _SUMMARY.match(line))
+    return next(chain(_reasons(said), tests, summaries), (0, ""))
+
+
+def _reasons(said: list[str]) -> Iterator[tuple[int, str]]:
+    """The first line of what pytest shows of an assertion, with the exception that its place names."""
+    first = next(((index, match["words"]) for index, line in enumerate(said) if (match := _REASON.match(line))), None)
+    if first is not None:
+        place = next(filter(None, map(_PLACE.match, said[first[0] :])), None)
+        yield first[0], f"{place['type']}: {first[1]}" if place else first[1]
