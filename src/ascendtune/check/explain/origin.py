@@ -9,14 +9,18 @@ from typing import Literal, get_args
 
 from ascendtune.check.explain.frame import posix
 from ascendtune.check.explain.language import say
+from ascendtune.check.explain.patches import patch_in
 from ascendtune.check.explain.trace import Trace
 
-Origin = Literal["", "own-code", "package-code", "own-package", "two-checkouts", "installed-copy", "model-code"]
+Origin = Literal[
+    "", "own-code", "package-code", "own-package", "two-checkouts", "installed-copy", "model-code", "patch"
+]
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 NAMES = frozenset({"package", "missing", "file", "folder", "checkout", "copy"})
 """Names that the sentences of an entry with an origin may use.
 
-    package, missing   the package that lacks something, and what it lacks
+    package, missing   the package that lacks something, and what it lacks; of a patch the package that brings it, and
+                       the one that it patches
     file, folder       the file of a package that imports it, and the directory of that package
     checkout, copy     the directory of the script's project, and of the copy that Python imports
 """
@@ -60,6 +64,8 @@ def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] |
         return {} if not origin or trace is None or not trace.package else None
     if origin == "model-code":
         return {} if trace is not None and trace.is_between_model_and_transformers else None
+    if origin == "patch":
+        return patch_in(said, trace) if trace is not None else None
     if origin == "package-code":
         return _package_code(trace) if trace is not None and trace.frames else None
     missing = _MISSING.search(said)
