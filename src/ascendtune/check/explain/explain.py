@@ -273,8 +273,9 @@ class Explanation:
         advice = first.remedies if first is not None else ()
         if not advice and first is not None and (words := advice_of(first)):
             advice = (say("the message itself advises: {words}", words=words),)
-        if first is not None and first.trace is not None and first.trace.place is not None:
-            return (*advice, *advice_on_frames(first.trace), *self._read_plog())
+        on_frames = advice_on_frames(first.trace) if first is not None and first.trace is not None else ()
+        if on_frames:
+            return (*advice, *on_frames, *self._read_plog())
         if not advice and first is not None and explains_itself(first):
             advice = (
                 say("the message names what is wrong: correct it where your code, data or configuration sets it"),

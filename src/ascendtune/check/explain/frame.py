@@ -11,7 +11,15 @@ _LINKED_FRAME = re.compile(r"\[?(?P<file>[~/][^\s\])]*\.pyx?)(?:\]\([^\s)]*\))? 
 """A frame of IPython before version 8 and of Colab; the line stands below it, beside the code."""
 _PANEL_FRAME = re.compile(r"\s*│ (?P<file>[^\s│'\"=]+\.pyx?):(?P<line>\d+) in (?P<function>[\w.<>]+) *│\s*$")
 """A frame in a panel of rich."""
-_NOT_OURS = ("site-packages/", "dist-packages/", "/lib/python3", "<frozen ", "<string>", "<__array_function__")
+_NOT_OURS = (
+    "site-packages/",
+    "dist-packages/",
+    "/lib/python3",
+    "<frozen ",
+    "<string>",
+    "<stdin>",
+    "<__array_function__",
+)
 _PROGRAM = re.compile(r"/s?bin/[^/.]+$")
 """A script that pip generates for a command of a package."""
 _OF_DRIVE = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\{2,}[^\n]*")

@@ -36,6 +36,8 @@ FAULTS_OF_CODE = (
     *("StopIteration", "TypeError", "UnboundLocalError", "ZeroDivisionError"),
 )
 """Exceptions of code that did not reckon with a value, where no `raise` stands in it."""
+_NO_FILES = ("<stdin>", "<string>", "<unknown>", "<module>")
+"""What Python calls code that stands in no file."""
 _ASSERTED = (
     "{package} asserts this of what it is called with: print these values where you call it; they are what its "
     "documentation asks for: `pip show {package}`, and search its issues for '{type} {function}'"
@@ -82,8 +84,11 @@ def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] |
 
 
 def advice_on_frames(trace: Trace) -> tuple[str, ...]:
-    """Where to look; and what to ask of an installed package that failed in its own code, where no `raise` stands."""
+    """Where to look; and what to ask of an installed package that failed in its own code, where no `raise` stands;
+    nothing where the only frame is in no file."""
     file, line, _ = trace.place or ("", 0, "")
+    if not file or file in _NO_FILES:
+        return ()
     look = say("look at {file}:{line}", file=file, line=line)
     package = trace.package_that_failed
     if not package or trace.type not in FAULTS_OF_CODE or not trace.code or trace.code.startswith("raise"):

@@ -41,7 +41,7 @@ _NO_ATTRIBUTE = "AttributeError: 'MoonOutput' object has no attribute 'tide'"
             "unsloth/models/moon.py",
             "rise",
             "AttributeError: 'str' object has no attribute 'tide'",
-            "plain-type-attribute",
+            "text-or-table-attribute",
         ),
         (
             "unsloth/models/llama.py",
