@@ -72,12 +72,30 @@ _OF_FRAMEWORK = re.compile(
 _SHORTENED = re.compile(r"(?:\.{3}|…)/(?:.*/(?:src|lib)/)?(?!(?:src|lib|site|dist)\b)(?P<package>[a-z][a-z0-9_]+)/")
 """A file whose path was shortened: what is left begins with its package."""
 
+_CUT_NAMES = (
+    (re.compile(r"No module named '(?P<part>[\w.]*)$"), re.compile(r"^(?:from|import) (?P<name>\w[\w.]*)")),
+    (re.compile(r"has no attribute '(?P<part>\w*)$"), re.compile(r"\.(?P<name>[A-Za-z_]\w*)")),
+    (re.compile(r"unexpected keyword argument '(?P<part>\w*)$"), re.compile(r"[(,] *(?P<name>[A-Za-z_]\w*)=(?!=)")),
+    (re.compile(r"cannot import name '(?P<part>\w*)$"), re.compile(r"(?:import|,) \(?(?P<name>[A-Za-z_]\w*)")),
+    (re.compile(r"^name '(?P<part>\w*)$"), re.compile(r"(?<![\w.])(?P<name>[A-Za-z_]\w*)")),
+)
+"""Ends of messages within a name, each with what finds the names of its kind in a line of code."""
 _LISTING = ("state_dict", "Weights only", "variable ready only once", "No operator found")
 """Messages of torch that name what they are about some lines below."""
 _LISTED = re.compile(
     r"\W*(?:\w+ error: )?(?:Unexpected key\(s\)|Unsupported (?:global: |class )|Parameter at index \d|"
     r"xFormers wasn't build|device=cpu)"
 )
+
+
+def completed(message: str, code: str) -> str:
+    """The message whose end the log lacks, with the name from the line of code; empty where that is not one name."""
+    for cut, named in _CUT_NAMES:
+        if (end := cut.search(message)) is not None:
+            found = (each["name"] for each in named.finditer(code))
+            name = _only(each for each in found if each.startswith(end["part"]))
+            return f"{message.removesuffix(end['part'])}{name}'" if name else ""
+    return ""
 
 
 def package_in(frames: list[tuple[str, int, str]], passed_on: str = "") -> str:

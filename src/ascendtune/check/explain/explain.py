@@ -13,6 +13,7 @@ from ascendtune.check.explain import cann_reason
 from ascendtune.check.explain import facts as facts_of
 from ascendtune.check.explain.batch_sizes import batch_sizes_in
 from ascendtune.check.explain.diagnosis import Diagnosis, diagnose, lacks_alone
+from ascendtune.check.explain.environment_notes import with_environment
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.facts import Facts
 from ascendtune.check.explain.knowledge import IMPORTER, OWNER, KnownFailure, entries
@@ -246,7 +247,7 @@ class Explanation:
     def remedies(self) -> tuple[str, ...]:
         """What to do; what is to be tried first comes first."""
         texts = (text for scan in self.scans for text in (scan.head, scan.tail))
-        remedies = self._remedies()
+        remedies = with_environment(self._remedies(), self.verdict)
         if lacks_alone(self.verdict, self.scans):
             remedies = (say(_COMPARE_PYTHONS, rank=self.verdict.rank), *remedies)
         return with_twins(remedies, texts, names_ascend=self.plog is not None)

@@ -7,7 +7,9 @@ import re
 _FRAME = re.compile(r'\s*(?:[|>]\s*)?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
 _PREFIXED_FRAME = re.compile(r'(?P<prefix>\S.{0,40}?(?<!\w))(?=  File "[^"]+", line \d+, in \S)')
 _NOTEBOOK_FRAME = re.compile(r"File (?P<file>[^\s:\"]+\.pyx?):(?P<line>\d+)(?:, in (?P<function>[\w.<>]+).*)?\s*$")
-_LINKED_FRAME = re.compile(r"\[?(?P<file>[~/][^\s\])]*\.pyx?)(?:\]\([^\s)]*\))? in (?P<function>[\w.<>]+)\(.*\)?$")
+_LINKED_FRAME = re.compile(
+    r"\[?(?P<file>[~/][^\s\])]*\.pyx?)(?:\]\([^\s)]*\))? in (?P<function><cell line: \d+>|[\w.<>]+)(?:\(.*\)?)?$"
+)
 """A frame of IPython before version 8 and of Colab; the line stands below it, beside the code."""
 _PANEL_FRAME = re.compile(r"\s*│ (?P<file>[^\s│'\"=]+\.pyx?):(?P<line>\d+) in (?P<function>[\w.<>]+) *│\s*$")
 """A frame in a panel of rich."""

@@ -34,8 +34,6 @@ _CONTINUES = re.compile(r"\s*(?:[a-z][a-z'-]*,? (?=[`'\"{<a-z])){2}(?!.*(?:^| )\
 _ENDS_SENTENCE = re.compile(r"[.!?;)\]}>]$")
 _TWICE = re.compile(r"(?P<type>(?:\w+\.)*[A-Z]\w*(?:Error|Exception))(?P=type)$")
 """Two ranks wrote the same exception into one line, piece by piece."""
-_CUT_IMPORT = re.compile(r"No module named '(?P<part>[\w.]*)")
-_IMPORT = re.compile(r"(?:from|import) (?P<module>\w[\w.]*)")
 ASSERT = "assert "
 LONGEST_MESSAGE = 4
 """Lines of an exception's message that are waited for while it goes on."""
@@ -298,12 +296,11 @@ class Trace:
             self.lines, self.is_composed = [self.text], True
             self.type, self.message = twice["type"], self.message.lstrip(": ")
 
-    def complete_import(self) -> None:
-        """Where the log ends within the name of a missing module: take the whole name from the line of code."""
-        cut, code = _CUT_IMPORT.fullmatch(self.message), _IMPORT.match(self.code)
-        if cut is not None and code is not None and code["module"].startswith(cut["part"]):
+    def complete(self) -> None:
+        """Where the log ends within the name that the message is about: take the whole name from the line of code."""
+        if whole := code_of.completed(self.message, self.marked or self.code):
             self.lines, self.is_composed = [self.text], True
-            self.message = f"No module named '{code['module']}'"
+            self.message = whole
 
     def read_code(self) -> None:
         """Where the log ends before the exception, and the last line of code raises it: take its words from there."""

@@ -143,7 +143,7 @@ class Traces:
         if trace.message != said:
             trace.lines, trace.is_composed = [text.strip()], True
         trace.unite()
-        trace.complete_import()
+        trace.complete()
         if GOES_ON.search(text):
             return True, None
         if not trace.message and trace.code.startswith(ASSERT):

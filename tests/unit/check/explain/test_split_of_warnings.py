@@ -58,7 +58,7 @@ _ARCHITECTURES = (
         ),
         ("ERROR: Failed building wheel for moon-gemm\n", "build-failed"),
         (_OLD_DRIVER + _TRACEBACK + _NO_BF16, "cuda-driver-version"),
-        (_TRACEBACK + _NO_BF16, "bf16-unsupported"),
+        (_TRACEBACK + _NO_BF16, "bf16-needs-ampere"),
         (_NOT_IMPORTED + _TRACEBACK + _NO_OPERATOR, "vllm-extension-not-loaded"),
         (_TRACEBACK + _NO_OPERATOR, "vllm-operators-missing"),
         (_OTHER_XFORMERS + _TRACEBACK + _NO_KERNEL, "attention-kernel-of-other-xformers"),
