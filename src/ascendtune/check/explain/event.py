@@ -23,6 +23,32 @@ _FEW_WORDS = 8
 _NAME = re.compile(r"\{(\w+)\}")
 _QUOTED = re.compile(r"`[^`]+`")
 
+_CALLER_BESIDE = re.compile(rf"(`pip show [^`{{}}\s][^`]*?|`pip show \{{\w+\}}) \{{{IMPORTER}\}}(?=[`; ])")
+"""In a command that names another package besides the one that calls it, which a traceback may not tell."""
+_OF_CALLER = f"of {{{IMPORTER}}}"
+
+_TYPE = r"(?:NoneType|None|str|dict|list|tuple|int|float|bool|ndarray|…Output|an image|图像)"
+_OF_TYPES = rf"(?P<types>{_TYPE}(?:(?:, | or |、|或)\s?{_TYPE})*)(?:: |：)"
+"""The beginning of a clause that holds for values of these types."""
+_BETWEEN = re.compile(rf"(?P<sign>; |；)(?={_OF_TYPES.replace('?P<types>', '?:')})")
+_GIVEN = ("type", "given", "found", "got")
+"""Names under which entries capture the type of a value."""
+
+
+def _of_type(cause: str, names: dict[str, str]) -> str:
+    """A cause without its clauses for values of other types than those that the message names."""
+    given = next(filter(None, map(names.get, _GIVEN)), "")
+    if not given or not re.match(_OF_TYPES, cause):
+        return cause
+    sign = _BETWEEN.search(cause)
+    clauses = _BETWEEN.sub("\n", cause).split("\n")
+    kept = [each for each in clauses if (match := re.match(_OF_TYPES, each)) is None or _names_any(match[1], given)]
+    return (sign["sign"] if sign else "").join(kept)
+
+
+def _names_any(types: str, given: str) -> bool:
+    return any(each.lstrip("…") in given for each in re.findall(_TYPE, types))
+
 
 def without_stamp(text: str) -> str:
     """A message of CANN without its process and time."""
@@ -90,7 +116,8 @@ class Event:
 
     @property
     def causes(self) -> tuple[str, ...]:
-        return tuple(filled(cause, self._names) for cause in words_of(self.hit.entry).causes)
+        causes = (_of_type(cause, self.hit.names) for cause in words_of(self.hit.entry).causes)
+        return tuple(filled(cause, self._names) for cause in causes if cause)
 
     @property
     def remedies(self) -> tuple[str, ...]:
@@ -102,6 +129,8 @@ class Event:
     def _command(self, remedy: str) -> str:
         """A remedy with its values; what was not captured stands in capitals in commands, and is left out elsewhere."""
         names = self._names
+        if IMPORTER not in self.hit.names:
+            remedy = _CALLER_BESIDE.sub(r"\1", remedy).replace(_OF_CALLER, say("of the calling package"))
         missing = {name: name.upper() for name in _NAME.findall(remedy) if name not in names}
         whole = _QUOTED.sub(lambda command: filled(command[0], {**missing, **names}), remedy) if missing else remedy
         return filled(whole, names)
