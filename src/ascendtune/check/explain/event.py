@@ -28,7 +28,7 @@ _CALLER_BESIDE = re.compile(rf"(`pip show [^`{{}}\s][^`]*?|`pip show \{{\w+\}}) 
 _OF_CALLER = f"of {{{IMPORTER}}}"
 
 _TYPE = r"(?:NoneType|None|str|dict|list|tuple|int|float|bool|ndarray|…Output|an image|图像)"
-_OF_TYPES = rf"(?P<types>{_TYPE}(?:(?:, | or |、|或)\s?{_TYPE})*)(?:: |：)"
+_OF_TYPES = rf"(?P<types>{_TYPE}(?:(?:, | or |、|\s?或)\s?{_TYPE})*)(?:: |：)"
 """The beginning of a clause that holds for values of these types."""
 _BETWEEN = re.compile(rf"(?P<sign>; |；)(?={_OF_TYPES.replace('?P<types>', '?:')})")
 _GIVEN = ("type", "given", "found", "got")
