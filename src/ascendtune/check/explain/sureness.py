@@ -56,11 +56,18 @@ def sureness_of(found: Diagnosis) -> str:
 
 def _of_known_cause(found: Diagnosis, first: Event) -> str:
     if first.is_quoted or first.weak:
-        if any(first.hit.entry.id in echo.hit.entry.echo_of for echo in found.echoes):
+        followed = [echo for echo in found.echoes if first.hit.entry.id in echo.hit.entry.echo_of]
+        if any(echo.is_raised for echo in followed):
+            return _of_causes(first)
+        if followed:
             return say("likely: it was said as a warning, and the failure after it is what follows from it")
         if found.echoes:
             return say("likely: the line is quoted or logged, not raised")
         return say("likely: no other line of the log says why it failed")
+    return _of_causes(first)
+
+
+def _of_causes(first: Event) -> str:
     if _GUESS.search(first.hit.entry.what):
         return say("likely: the most frequent cause of what broke")
     if len(first.hit.entry.causes) > 1 or _ALTERNATIVES.search(first.hit.entry.what):

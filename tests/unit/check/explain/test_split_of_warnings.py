@@ -77,6 +77,32 @@ def test_a_warning_whose_failure_followed_is_said_to_be_one(explained: Explained
     assert explanation.sureness.startswith("likely: it was said as a warning")
 
 
+def test_a_warning_is_certain_where_an_exception_followed_from_it(explained: Explained) -> None:
+    explanation = explained(_OLD_DRIVER + _TRACEBACK + _NO_BF16)
+
+    assert explanation.sureness.startswith("certain")
+
+
+@pytest.mark.parametrize(
+    ("warned", "entry"),
+    [
+        (
+            "[WARNING]  async_io requires the dev libaio .so object and headers but these were not found.\n",
+            "deepspeed-async-io-without-libaio",
+        ),
+        ("", "deepspeed-op-incompatible"),
+    ],
+)
+def test_an_operator_that_is_not_compiled_for_lack_of_a_library_names_it(
+    explained: Explained, warned: str, entry: str
+) -> None:
+    said = "Unable to JIT load the async_io op due to it not being compatible due to hardware/software issue. None"
+    explanation = explained(f"{warned}{_TRACEBACK}RuntimeError: {said}\n")
+
+    assert entry_of(explanation) == entry
+    assert "None" not in explanation.headline()
+
+
 def test_first_exception_of_a_log_that_begins_with_frames_was_raised(explained: Explained) -> None:
     log = (
         '  File "/v/torch/_inductor/codecache.py", line 7, in cpp_compiler_search\n    raise exc.InvalidCxxCompiler()\n'

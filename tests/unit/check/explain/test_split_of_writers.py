@@ -95,6 +95,10 @@ def test_cuda_that_unsloth_does_not_find_depends_on_the_environment(
     assert entry_of(explained(log)) == entry
 
 
+def test_a_copy_that_does_not_fit_names_where_it_was_to_go(explained: Explained) -> None:
+    assert "holds /data/moon.pt" in explained(f"{_FULL}: 'tide/moon.pt' -> '/data/moon.pt'\n").headline()
+
+
 def test_the_place_to_look_at_is_a_file_and_no_prompt(explained: Explained) -> None:
     called = '  File "<stdin>", line 1, in <module>\n  File "/v/site-packages/moon.py", line 7, in rise\n    ebb()\n'
     prompt = '  File "<string>", line 1, in <module>\n'
