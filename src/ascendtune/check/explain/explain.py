@@ -16,6 +16,7 @@ from ascendtune.check.explain.diagnosis import Diagnosis, diagnose, lacks_alone
 from ascendtune.check.explain.environment_notes import with_environment
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.facts import Facts
+from ascendtune.check.explain.fitted import fitted
 from ascendtune.check.explain.knowledge import IMPORTER, OWNER, KnownFailure, entries
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.matcher import Matcher
@@ -250,7 +251,9 @@ class Explanation:
         remedies = with_environment(self._remedies(), self.verdict)
         if lacks_alone(self.verdict, self.scans):
             remedies = (say(_COMPARE_PYTHONS, rank=self.verdict.rank), *remedies)
-        return with_twins(remedies, texts, names_ascend=self.plog is not None)
+        first = self.verdict.first
+        remedies = fitted(remedies, first.hit.entry if first is not None else None, self.facts)
+        return with_twins(remedies, texts, self.facts, names_ascend=self.plog is not None)
 
     def _remedies(self) -> tuple[str, ...]:
         first = self.verdict.first

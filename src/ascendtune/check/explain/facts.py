@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from ascendtune.check.explain.lazy_pattern import LazyPattern
 from ascendtune.check.explain.package_facts import of_packages
+from ascendtune.check.explain.surroundings import of_surroundings
 
 Facts = dict[str, tuple[str, ...]]
 """Values by name, each in the order of the log and once."""
@@ -148,7 +149,8 @@ def of_log(texts: Iterable[str]) -> Facts:
     `asked` is the number of processes that were asked for where it is more than one; `joined` is "more" or "fewer"
     where another number of processes came to a rendezvous than it has places. `device_denied` is a device node that
     the user of `id` may not open, by `ls -l`; `capabilities` is "none" where the process has none; `image_pull` is an
-    image that is pulled. Package managers' output has facts of its own (package_facts.py).
+    image that is pulled. Package managers' output has facts of its own (package_facts.py), and so has where the job
+    ran: `os`, `accelerator`, `container`, `scheduler` (surroundings.py).
     """
     found: dict[str, dict[str, None]] = {}
 
@@ -174,7 +176,7 @@ def of_log(texts: Iterable[str]) -> Facts:
                     came, wanted = value or match["clients"], match["wanted"] or match["places"]
                     value = "more" if int(came) > int(wanted) else "fewer"
                 note(name, value)
-        for name, value in (*_of_commands(text, lower), *of_packages(text, lower)):
+        for name, value in (*_of_commands(text, lower), *of_packages(text, lower), *of_surroundings(text, lower)):
             note(name, value)
     asked = _largest(found.get("nproc", {})) * max(1, _largest(found.get("nnodes", {})))
     if asked > 1:

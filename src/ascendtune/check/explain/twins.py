@@ -1,4 +1,5 @@
-"""Packages that on Ascend go together in one release each: changing one of them alone breaks both."""
+"""Packages that on Ascend go together in one release each, and those of which makers of accelerators have builds of
+their own: a command that installs the release of PyPI alone breaks them."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ascendtune.check.explain.facts import Facts
 from ascendtune.check.explain.language import say
 
 
@@ -53,15 +55,37 @@ def releases_of_pair(one: str, other: str) -> str | None:
     return next((twin.releases for name, twin in _TWINS.items() if names == {name, twin.name.replace("-", "_")}), None)
 
 
-def with_twins(remedies: tuple[str, ...], texts: Iterable[str], *, names_ascend: bool) -> tuple[str, ...]:
-    """The remedies; where they change one package of a pair, what is to be kept in mind on Ascend.
+_MAKERS = {
+    "amd": "AMD (https://download.pytorch.org/whl, directories rocm…; https://repo.radeon.com)",
+    "hygon": "Hygon (https://developer.sourcefind.cn)",
+    "moore-threads": "Moore Threads (https://github.com/MooreThreads/torch_musa)",
+    "metax": "MetaX (https://developer.metax-tech.com)",
+    "iluvatar": "Iluvatar CoreX (https://support.iluvatar.com)",
+    "cambricon": "Cambricon (https://developer.cambricon.com)",
+    "intel": "Intel (https://download.pytorch.org/whl/xpu)",
+    "jetson": "NVIDIA for Jetson (https://pypi.jetson-ai-lab.io)",
+}
+"""By the value of the fact `accelerator`: who builds torch and what stands on it for these devices, and where."""
+_BUILT_BY_MAKERS = re.compile(
+    r"pip install (?!.*(?:rocm|/xpu|jetson))(?:-\S+ )*['\"]?"
+    r"(?P<library>torch|triton|vllm|sglang|xformers|cupy[\w-]*)"
+    r"(?=[ '\"<>=!~`,;:)]|$)"
+)
+
+
+def with_twins(remedies: tuple[str, ...], texts: Iterable[str], facts: Facts, *, names_ascend: bool) -> tuple[str, ...]:
+    """The remedies; where they change one package of a pair, what is to be kept in mind on Ascend, and where they
+    change what a maker of accelerators builds anew, whose build it has to be.
 
     In logs that speak of Ascend the commands install both packages of the pair.
 
     Args:
         texts: what the logs say.
+        facts: of the logs.
         names_ascend: whether the logs speak of Ascend.
     """
+    if (of_maker := _build_of_maker(remedies, facts)) is not None:
+        return (of_maker, *remedies)
     changes = (match for remedy in remedies for match in _CHANGE.finditer(remedy))
     library = next((match["library"] for match in changes if _is_change(match)), None)
     if library is not None and any(_names(_TWINS[library].name, remedy) for remedy in remedies):
@@ -80,7 +104,7 @@ def with_twins(remedies: tuple[str, ...], texts: Iterable[str], *, names_ascend:
             for remedy, change in zip(remedies, rest, strict=True)
         )
         return (say(_WHICH_TRITON), *unless)
-    if library not in _OF_ASCEND_ALSO or any(map(_OF_CUDA.search, said)):
+    if library not in _OF_ASCEND_ALSO or "nvidia" in facts.get("accelerator", ()) or any(map(_OF_CUDA.search, said)):
         return remedies
     return (*remedies, _together(library))
 
@@ -136,3 +160,17 @@ def _of_both(command: re.Match[str]) -> str:
         return f"pip install {twin}"
     quote = "'" if command["quote"] else ""
     return f"pip install {quote}{library}{bound}{quote} {twin}{command['rest']}"
+
+
+def _build_of_maker(remedies: tuple[str, ...], facts: Facts) -> str | None:
+    """Whose build is to be installed, where the log shows one maker whose devices PyPI's builds do not know."""
+    shown = facts.get("accelerator", ())
+    change = next(filter(None, map(_BUILT_BY_MAKERS.search, remedies)), None)
+    if change is None or len(shown) != 1 or shown[0] not in _MAKERS:
+        return None
+    return say(
+        "`pip show {library}`: here it has to be a build of {maker}: take the release that the remedies name from "
+        "there, not from PyPI, whose build is for NVIDIA's CUDA",
+        library=change["library"],
+        maker=_MAKERS[shown[0]],
+    )

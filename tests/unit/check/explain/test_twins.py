@@ -57,13 +57,13 @@ def test_on_ascend_no_package_of_a_pair_is_upgraded_alone(
     ],
 )
 def test_on_ascend_commands_install_both_packages_of_a_pair(remedy: str, command: str) -> None:
-    assert command in with_twins((remedy,), (), names_ascend=True)[-1]
+    assert command in with_twins((remedy,), (), {}, names_ascend=True)[-1]
     assert with_twins((remedy,), ("cuda",), names_ascend=False) == (remedy,)
 
 
 @pytest.mark.parametrize("package", ["flash-attn", "xformers", "transformer-engine"])
 def test_on_ascend_packages_for_cuda_are_not_advised_alone(package: str) -> None:
-    remedies = with_twins((f"pip install -U {package}",), (), names_ascend=True)
+    remedies = with_twins((f"pip install -U {package}",), (), {}, names_ascend=True)
 
     assert remedies[0].startswith(f"on Ascend {package} does not run")
 

@@ -1,0 +1,126 @@
+"""Where the job of a log ran: operating system, maker of the accelerators, container, scheduler.
+
+Only what the log shows is told. A fact has several values where the log shows several: nothing is ruled out then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+    "os": {
+        "windows": (
+            r"(?<![A-Za-z])[A-Za-z]:\\{1,2}[\w .()-]+\\{1,2}[\w.]|win[-_]amd64|\bWinError\b|"
+            r"\bWindows (?:1[01]|Server)\b",
+            (":\\", "win_amd64", "win-amd64", "winerror", "windows "),
+        ),
+        "mac": (
+            r"(?<![\w.])/Users/[\w.-]+/|/opt/homebrew/|\bmacosx?_\d|\bmacOS\b",
+            ("/users/", "/opt/homebrew/", "macos"),
+        ),
+        "rpm": (
+            r"(?<![\w.])/usr/lib64/|\bCentOS\b|\bRocky Linux\b|\bAlmaLinux\b|\bRed Hat Enterprise\b|\bopenEuler\b|"
+            r"\bEulerOS\b|\bKylin\b|\bAnolis\b|\bAmazon Linux\b|(?:[#$] |^)(?:sudo )?(?:yum|dnf) (?:-y )?install ",
+            (
+                *(
+                    "/usr/lib64/",
+                    "centos",
+                    "rocky linux",
+                    "almalinux",
+                    "red hat enterprise",
+                    "euler",
+                    "kylin",
+                    "anolis",
+                ),
+                *("amazon linux", "yum ", "dnf "),
+            ),
+        ),
+        "debian": (
+            r"/usr/lib/(?:x86_64|aarch64)-linux-gnu|/lib/python3(?:\.\d+)?/dist-packages|\bUbuntu\b|\bDebian\b|"
+            r"(?:[#$] |^)(?:sudo )?apt(?:-get)? (?:-y )?install |\bdpkg\b",
+            ("-linux-gnu", "/dist-packages", "ubuntu", "debian", "apt ", "apt-get ", "dpkg"),
+        ),
+        "alpine": (r"\bAlpine Linux\b|\bapk add\b|ld-musl", ("alpine linux", "apk add", "ld-musl")),
+    },
+    "accelerator": {
+        "nvidia": (
+            r"\bNVIDIA\b|\bnvidia-smi\b|\bnvcc\b|\bsm_\d\d|\b(?:A100|H[12]00|[AH]800|V100|L40S?|RTX ?\d|GeForce|Tesla)|"
+            r"\+cu\d{2,3}\b|\blib(?:cuda|nvrtc|cublas|cudnn)\b|\bnvidia_\w+_cu1\d",
+            (
+                *("nvidia", "nvcc", "sm_", "100", "800", "l40", "h200", "rtx", "geforce", "tesla", "+cu"),
+                *("libcuda", "libnvrtc", "libcublas", "libcudnn"),
+            ),
+        ),
+        "amd": (
+            r"\bROCm\b|\bROCM\b|/opt/rocm|\+rocm\d|\bHIP error\b|\bhipError|\brocm-smi\b|\bamdgpu\b|\bMI[23]\d\dX?\b|"
+            r"\bHIP out of memory\b|\brocBLAS\b|\bhipBLAS|\bRCCL\b|\bgfx(?:9\d\d|90a|1\d{3})\b",
+            ("rocm", "hip error", "hiperror", "amdgpu", "mi2", "mi3", "hip out", "rocblas", "hipblas", "rccl", "gfx"),
+        ),
+        "ascend": (
+            r"\btorch_npu\b|\bAscend ?\d{3}|/usr/local/Ascend|\bnpu-smi\b|\bHCCL\b|\bACLNN\b|\bCANN\b|\bvllm_ascend\b|"
+            r"\btriton-ascend\b|\bdavinci\d|\b910[ABC]\d?\b|\bnpu:\d",
+            ("torch_npu", "ascend", "npu-smi", "hccl", "aclnn", "cann", "davinci", "910", "npu:"),
+        ),
+        "hygon": (r"\+das\d|\bdtk[-_]?\d|/opt/dtk|\bhy-smi\b|\bDCU\b", ("+das", "dtk", "hy-smi", "dcu")),
+        "moore-threads": (r"\btorch_musa\b|\bMUSA\b|\bmthreads-gmi\b", ("musa", "mthreads-gmi")),
+        "metax": (r"\+(?:metax|maca)[\d.]|/opt/maca|\bmx-smi\b|\bMetaX\b", ("+maca", "metax", "/opt/maca", "mx-smi")),
+        "iluvatar": (r"\bcorex[-._/\d]|\bixsmi\b|\bIluvatar\b", ("corex", "ixsmi", "iluvatar")),
+        "cambricon": (
+            r"\btorch_mlu\b|\bcnmon\b|\bMLU\d{3}\b|/usr/local/neuware",
+            ("torch_mlu", "cnmon", "mlu", "/usr/local/neuware"),
+        ),
+        "intel": (
+            r"\bxpu-smi\b|\btorch\.xpu\b|\bxpu:\d|\bintel_extension_for_pytorch\b|/opt/intel/oneapi|\+xpu\b",
+            ("xpu", "intel_extension_for_pytorch", "/opt/intel/oneapi"),
+        ),
+        "jetson": (r"\bJetson\b|\bJetPack\b|\btegra\b", ("jetson", "jetpack", "tegra")),
+    },
+    "container": {
+        "kubernetes": (
+            r"\bkube(?:ctl|let|rnetes)|\bKubernetes\b|\bKUBERNETES_|kubernetes\.io/|\bpods?/|\bpod \"|\bOpenShift\b|"
+            r"\bhelm\b",
+            ("kube", "pod/", "pods/", 'pod "', "openshift", "helm"),
+        ),
+        "apptainer": (
+            r"(?i:\bapptainer\b|\bsingularity\b|/\.singularity\.d|\.sif\b)",
+            ("apptainer", "singularity", ".sif"),
+        ),
+        "docker": (
+            r"(?i:\bdocker\b|\bcontainer\b|\bpodman\b|/\.dockerenv|/opt/conda/|(?<![\w.])/workspace/|"
+            r"/usr/local/lib/python3\.\d+/(?:dist|site)-packages|(?<![\w.])/root/)",
+            (*("docker", "container", "podman", "/opt/conda/", "/workspace/", "/usr/local/lib/python3", "/root/"),),
+        ),
+        "none": (
+            r"(?<![\w.])/(?:data/)?home/[\w.-]+/(?:[\w.-]+/)?(?:(?:mini|ana)conda3?|miniforge3?|mambaforge|\.conda|"
+            r"\.pyenv|\.local|\.?venv|envs?)/",
+            ("/home/",),
+        ),
+    },
+    "scheduler": {
+        "slurm": (
+            r"(?i:\bslurm|\bsrun\b|\bsbatch\b|\bsalloc\b|\bsacct\b)",
+            ("slurm", "srun", "sbatch", "salloc", "sacct"),
+        ),
+        "lsf": (r"\bLSF\b|\bbsub\b|\bLSB_", ("lsf", "bsub", "lsb_")),
+        "pbs": (r"\bqsub\b|\bPBS_", ("qsub", "pbs_")),
+    },
+}
+"""By fact and value: what only a job there prints, and words in lower case, one of which each match holds; looking for
+these is many times faster. "docker" stands for a container whose kind the log leaves open."""
+_PATTERNS = {
+    (fact, value): (re.compile(pattern, re.MULTILINE), words)
+    for fact, values in _SIGNS.items()
+    for value, (pattern, words) in values.items()
+}
+
+
+def of_surroundings(text: str, lower: str) -> Iterator[tuple[str, str]]:
+    """`os`, `accelerator`, `container` and `scheduler`, each with the values of which `text` has a sign.
+
+    Args:
+        lower: `text` in lower case.
+    """
+    for (fact, value), (pattern, words) in _PATTERNS.items():
+        if any(word in lower for word in words) and pattern.search(text):
+            yield fact, value

@@ -1,0 +1,167 @@
+"""Remedies hold where the job ran: no command of a system that the log rules out."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from collections.abc import Callable
+
+import pytest
+
+from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.facts import Facts, of_log
+from ascendtune.check.explain.fitted import fitted
+from ascendtune.check.explain.knowledge import entries, raised_entries, words_of
+from ascendtune.check.explain.surroundings import of_surroundings
+from ascendtune.core import language
+
+Explained = Callable[..., Explanation]
+
+_VALUES = {
+    "os": ("windows", "mac", "rpm", "debian", "alpine"),
+    "accelerator": ("nvidia", "amd", "ascend", "hygon"),
+    "container": ("kubernetes", "apptainer", "docker", "none"),
+    "scheduler": ("slurm", "lsf"),
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "fact", "value"),
+    [
+        ('  File "E:\\moon\\tide.py", line 3, in rise', "os", "windows"),
+        ("OSError: [WinError 126] The specified module could not be found", "os", "windows"),
+        ('  File "/Users/moon/tide.py", line 3, in rise', "os", "mac"),
+        ("ImportError: /usr/lib64/libstdc++.so.6: version `GLIBCXX_3.4.26' not found", "os", "rpm"),
+        ("# dnf install -y gcc", "os", "rpm"),
+        ('  File "/usr/lib/python3/dist-packages/tide.py", line 3, in rise', "os", "debian"),
+        ("HIP error: invalid device function", "accelerator", "amd"),
+        ("torch 2.6.0+rocm6.2.4", "accelerator", "amd"),
+        ("GPU 0: NVIDIA L40S", "accelerator", "nvidia"),
+        ("torch 2.4.1+das1.3", "accelerator", "hygon"),
+        ('  File "/home/moon/miniconda3/envs/tide/lib/python3.10/tide.py"', "container", "none"),
+        ('  File "/home/moon/tide/.venv/lib/python3.10/tide.py"', "container", "none"),
+        ("/.singularity.d/actions/run: line 3: exec: tide", "container", "apptainer"),
+        ("Error from server (NotFound): pods/tide-0 on Kubernetes", "container", "kubernetes"),
+        ("srun: error: node7: task 3: Exited with exit code 1", "scheduler", "slurm"),
+    ],
+)
+def test_a_line_shows_where_the_job_ran(line: str, fact: str, value: str) -> None:
+    assert (fact, value) in set(of_surroundings(line, line.lower()))
+    assert value in of_log([line]).get(fact, ())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'message: "error:\\n  next line"',
+        "step 100 of 800, loss 1.2, a100b, cannot, scan 910",
+        "tokenizer.json, user:\\nassistant:\\n",
+        '  File "/data/tide.py", line 3, in rise',
+        "cann not, canned, musafir, decude, containerised_model",
+    ],
+)
+def test_a_line_without_such_signs_shows_nothing(line: str) -> None:
+    assert not set(of_surroundings(line, line.lower()))
+
+
+def _all_facts() -> list[Facts]:
+    """Every fact alone, and drawn combinations of them."""
+    draw = random.Random(20)
+    single: list[Facts] = [{name: (value,)} for name, values in _VALUES.items() for value in values]
+    some = [{name: (draw.choice(values),) for name, values in _VALUES.items() if draw.random() < 0.7} for _ in range(8)]
+    return [*single, *some]
+
+
+def _is_whole(remedy: str) -> bool:
+    """Whether no command and no bracket that was opened stays open."""
+    text = re.sub(r"`[^`]*`", "", remedy)
+    return bool(remedy.strip(" ;；,，:：")) and remedy.count("`") % 2 == 0 and "()" not in text.replace("_()", "")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tongue", ["en", "zh"])
+def test_remedies_stay_whole_wherever_the_job_ran(tongue: language.Language) -> None:
+    with language.using(tongue):
+        for entry, facts in itertools.product((*entries(), *raised_entries()), _all_facts()):
+            remedies = words_of(entry).remedies
+            found = fitted(remedies, entry, facts)
+            assert bool(found) == bool(remedies), (entry.id, facts)
+            for remedy in set(found) - set(remedies):
+                source = max(remedies, key=lambda each: len(set(each.split()) & set(remedy.split())))
+                assert _is_whole(remedy) or not _is_whole(source), (entry.id, facts, remedy)
+
+
+def test_a_log_that_shows_nothing_leaves_the_remedies_as_they_are() -> None:
+    assert all(fitted(entry.remedies, entry, {}) == entry.remedies for entry in (*entries(), *raised_entries()))
+
+
+@pytest.mark.parametrize(
+    ("remedy", "facts", "expected"),
+    [
+        (
+            "`ulimit -u`: low: ulimit -u 65535; docker run --pids-limit=-1; Kubernetes: podPidsLimit",
+            {"container": ("none",)},
+            "`ulimit -u`: low: ulimit -u 65535",
+        ),
+        ("export TIDE=1 (docker run -e TIDE, sbatch --export=ALL)", {"container": ("none",)}, "export TIDE=1"),
+        ("fewer workers (Kubernetes: limits; Slurm: --mem)", {"scheduler": ("slurm",)}, "fewer workers (Slurm: --mem)"),
+        (
+            "fewer workers（Kubernetes：limits；Slurm：--mem）",
+            {"container": ("none",)},
+            "fewer workers（Slurm：--mem）",
+        ),
+        ("one card: CUDA_VISIBLE_DEVICES=0", {"accelerator": ("ascend",)}, "one card: ASCEND_RT_VISIBLE_DEVICES=0"),
+        ("one card: CUDA_VISIBLE_DEVICES=0", {"accelerator": ("ascend", "nvidia")}, "one card: CUDA_VISIBLE_DEVICES=0"),
+        ("`nvidia-smi -L; df -h`: none?", {"accelerator": ("amd",)}, "`rocm-smi; df -h`: none?"),
+        ("nvidia-smi -pm 1", {"accelerator": ("amd",)}, "nvidia-smi -pm 1"),
+        ("apt-get install -y g++ python3.10-dev", {"os": ("rpm",)}, "yum install -y gcc-c++ python3.10-devel"),
+        (
+            "sudo apt-get update && apt-get install moonlib7",
+            {"os": ("rpm",)},
+            "sudo apt-get update && apt-get install moonlib7",
+        ),
+        ("apt install linux-headers-$(uname -r)", {"os": ("rpm",)}, "yum install -y kernel-devel-$(uname -r)"),
+        ("apt install -y g++", {"os": ("rpm", "debian")}, "apt install -y g++"),
+        ("export TIDE=1; unset A_B C_D", {"os": ("windows",)}, "set TIDE=1; set A_B= & set C_D="),
+        ("`pip list | grep -i -e tide -e moon`", {"os": ("windows",)}, '`pip list | findstr /i "tide moon"`'),
+        ("`ls -l FILE; echo $HF_HOME`", {"os": ("windows",)}, "`dir FILE; echo %HF_HOME%`"),
+        ("`ls $(pwd)`: empty", {"os": ("windows",)}, "in Git Bash: `ls $(pwd)`: empty"),
+    ],
+)
+def test_a_remedy_has_the_commands_of_the_system(remedy: str, facts: Facts, expected: str) -> None:
+    assert fitted([remedy], None, facts) == (expected,)
+
+
+def test_a_remedy_for_another_system_is_left_out_and_one_stays() -> None:
+    assert fitted(["write elsewhere", "in a container: docker run -u 1000"], None, {"container": ("none",)}) == (
+        "write elsewhere",
+    )
+    assert fitted(["`dmesg -T`: killed?", "a smaller batch"], None, {"os": ("windows",)}) == ("a smaller batch",)
+    assert fitted(["in a container: --gpus all"], None, {"container": ("none",)}) == ("in a container: --gpus all",)
+
+
+def test_what_the_failure_is_about_is_not_ruled_out() -> None:
+    facts: Facts = {"container": ("none",), "scheduler": ("slurm",)}
+    of_kubernetes = next(entry for entry in entries() if entry.id == "kubernetes-exit-137")
+
+    assert fitted(of_kubernetes.remedies, of_kubernetes, facts) == of_kubernetes.remedies
+
+
+@pytest.mark.parametrize(
+    ("shown", "maker"),
+    [("torch 2.6.0+rocm6.2.4\n", "AMD"), ("torch 2.4.1+das1.3\n", "Hygon"), ("", None), ("driver of NVIDIA\n", None)],
+)
+def test_a_build_of_the_accelerators_maker_is_not_replaced_by_that_of_pypi(
+    explained: Explained, shown: str, maker: str | None
+) -> None:
+    log = shown + (
+        "Traceback (most recent call last):\n"
+        '  File "/me/site-packages/moon/tide.py", line 7, in rise\n    from triton.knobs import autotuning\n'
+        "ModuleNotFoundError: No module named 'triton.knobs'\n"
+    )
+
+    first = explained(log).remedies()[0]
+
+    assert ("it has to be a build of" in first) == (maker is not None)
+    assert maker is None or maker in first
