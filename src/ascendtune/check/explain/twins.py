@@ -73,6 +73,32 @@ _BUILT_BY_MAKERS = re.compile(
 )
 
 
+_NEWEST = re.compile(
+    r"pip install (?:-\S+ )*(?:-U|--upgrade) (?:-\S+ )*"
+    r"(?P<name>transformers|torch|vllm|sglang|numpy|huggingface_hub|tokenizers|datasets|protobuf|pydantic|triton)"
+    r"(?=[\s,;:.)，；：。）]|$)"
+)
+"""A command that takes the newest release, whatever it is, of a package that many others are written for."""
+_TELLS_LIMIT = re.compile(r"pip check|--no-deps|--dry-run|requirements|[<=]=?\d|that (?:belong|fit)|its release names")
+_CHECK = (
+    "{remedy} (after the upgrade `pip check`: does it name a package that needs an older {name}? then the newest "
+    "{name} that this one allows)"
+)
+
+
+def with_check(remedies: tuple[str, ...]) -> tuple[str, ...]:
+    """The remedies; the first that takes the newest release of a package that others depend on says how to tell
+    whether they go with it."""
+    for index, remedy in enumerate(remedies):
+        newest = _NEWEST.search(remedy)
+        if newest is not None:
+            if _TELLS_LIMIT.search(remedy):
+                return remedies
+            checked = say(_CHECK, remedy=remedy.rstrip("."), name=newest["name"])
+            return (*remedies[:index], checked, *remedies[index + 1 :])
+    return remedies
+
+
 def with_twins(remedies: tuple[str, ...], texts: Iterable[str], facts: Facts, *, names_ascend: bool) -> tuple[str, ...]:
     """The remedies; where they change one package of a pair, what is to be kept in mind on Ascend, and where they
     change what a maker of accelerators builds anew, whose build it has to be.

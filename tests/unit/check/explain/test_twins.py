@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.twins import with_twins
+from ascendtune.check.explain.twins import with_check, with_twins
 
 Explained = Callable[..., Explanation]
 
@@ -58,7 +58,7 @@ def test_on_ascend_no_package_of_a_pair_is_upgraded_alone(
 )
 def test_on_ascend_commands_install_both_packages_of_a_pair(remedy: str, command: str) -> None:
     assert command in with_twins((remedy,), (), {}, names_ascend=True)[-1]
-    assert with_twins((remedy,), ("cuda",), names_ascend=False) == (remedy,)
+    assert with_twins((remedy,), ("cuda",), {}, names_ascend=False) == (remedy,)
 
 
 @pytest.mark.parametrize("package", ["flash-attn", "xformers", "transformer-engine"])
@@ -80,3 +80,28 @@ def test_which_triton_is_installed_is_asked_first_where_chips_of_many_vendors_ru
 
     assert ("flagtree" in remedies[0]) == is_asked_for
     assert ("`pip show triton flag_gems`" in " ".join(remedies)) == is_asked_for
+
+
+@pytest.mark.parametrize(
+    ("remedy", "is_checked"),
+    [
+        ("pip install -U transformers", True),
+        ("`pip show torch`: pip install --upgrade torch, or eager attention", True),
+        ("pip install -U transformers; pip check", False),
+        ("pip install -U 'transformers<5'", False),
+        ("pip install -U --no-deps transformers", False),
+        ("pip install -U moonlight", False),
+        ("pip install transformers==4.57.1", False),
+    ],
+)
+def test_the_newest_release_of_what_others_need_is_checked_after_it(remedy: str, is_checked: bool) -> None:
+    (found,) = with_check((remedy,))
+
+    assert found.startswith(remedy)
+    assert ("`pip check`: does it name" in found) == is_checked
+
+
+def test_only_the_first_such_remedy_says_how_to_check() -> None:
+    found = with_check(("a smaller batch", "pip install -U torch", "pip install -U vllm"))
+
+    assert ["does it name" in remedy for remedy in found] == [False, True, False]
