@@ -86,6 +86,28 @@ _CHECK = (
 )
 
 
+_FLASH_ATTENTION = re.compile(r"pip install (?!.*(?:wheel|releases|\.whl))[^;`；]*\bflash[-_]attn\b")
+_WHEEL = (
+    "{remedy} (a wheel for your torch, CUDA and Python from https://github.com/Dao-AILab/flash-attention/releases "
+    "spares a compilation of up to an hour)"
+)
+_NOT_ON_ASCEND = (
+    'flash-attn is for GPUs of NVIDIA and AMD: on Ascend without it: attn_implementation="sdpa" (or "eager"), or '
+    "what the framework has for NPUs"
+)
+
+
+def with_flash_attention(remedies: tuple[str, ...], facts: Facts, *, names_ascend: bool) -> tuple[str, ...]:
+    """The remedies; where one installs flash-attn, what spares its compilation, and that Ascend has none."""
+    index = next((index for index, remedy in enumerate(remedies) if _FLASH_ATTENTION.search(remedy)), None)
+    if index is None:
+        return remedies
+    if names_ascend and "nvidia" not in facts.get("accelerator", ()):
+        others = tuple(remedy for remedy in remedies if not _FLASH_ATTENTION.search(remedy))
+        return (say(_NOT_ON_ASCEND), *others)
+    return (*remedies[:index], say(_WHEEL, remedy=remedies[index]), *remedies[index + 1 :])
+
+
 def with_check(remedies: tuple[str, ...]) -> tuple[str, ...]:
     """The remedies; the first that takes the newest release of a package that others depend on says how to tell
     whether they go with it."""

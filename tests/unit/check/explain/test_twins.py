@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.twins import with_check, with_twins
+from ascendtune.check.explain.twins import with_check, with_flash_attention, with_twins
 
 Explained = Callable[..., Explanation]
 
@@ -105,3 +105,14 @@ def test_only_the_first_such_remedy_says_how_to_check() -> None:
     found = with_check(("a smaller batch", "pip install -U torch", "pip install -U vllm"))
 
     assert ["does it name" in remedy for remedy in found] == [False, True, False]
+
+
+def test_flash_attention_is_a_wheel_on_a_gpu_and_nothing_for_ascend() -> None:
+    remedies = ("`pip show flash-attn`: pip install -U flash-attn --no-build-isolation", "a smaller batch")
+
+    on_gpu = with_flash_attention(remedies, {"accelerator": ("nvidia",)}, names_ascend=False)
+    on_ascend = with_flash_attention(remedies, {"accelerator": ("ascend",)}, names_ascend=True)
+
+    assert on_gpu[0].startswith(remedies[0]) and "/releases" in on_gpu[0]
+    assert "on Ascend without it" in on_ascend[0] and on_ascend[1:] == ("a smaller batch",)
+    assert with_flash_attention(("a smaller batch",), {}, names_ascend=True) == ("a smaller batch",)
