@@ -86,7 +86,9 @@ _CHECK = (
 )
 
 
-_FLASH_ATTENTION = re.compile(r"pip install (?!.*(?:wheel|releases|\.whl))[^;`；]*\bflash[-_]attn\b")
+_FLASH_ATTENTION = re.compile(r"pip install (?!.*(?:wheel|releases|\.whl|ROCm))[^;`；]*\bflash[-_]attn\b")
+_LONG = 200
+"""Characters of a remedy beside which no note has room: an answer has twelve lines."""
 _WHEEL = (
     "{remedy} (a wheel for your torch, CUDA and Python from https://github.com/Dao-AILab/flash-attention/releases "
     "spares a compilation of up to an hour)"
@@ -99,12 +101,14 @@ _NOT_ON_ASCEND = (
 
 def with_flash_attention(remedies: tuple[str, ...], facts: Facts, *, names_ascend: bool) -> tuple[str, ...]:
     """The remedies; where one installs flash-attn, what spares its compilation, and that Ascend has none."""
-    index = next((index for index, remedy in enumerate(remedies) if _FLASH_ATTENTION.search(remedy)), None)
+    index = next((index for index, each in enumerate(remedies) if _FLASH_ATTENTION.search(each)), None)
     if index is None:
         return remedies
     if names_ascend and "nvidia" not in facts.get("accelerator", ()):
         others = tuple(remedy for remedy in remedies if not _FLASH_ATTENTION.search(remedy))
         return (say(_NOT_ON_ASCEND), *others)
+    if len(remedies[index]) > _LONG:
+        return remedies
     return (*remedies[:index], say(_WHEEL, remedy=remedies[index]), *remedies[index + 1 :])
 
 
@@ -114,7 +118,7 @@ def with_check(remedies: tuple[str, ...]) -> tuple[str, ...]:
     for index, remedy in enumerate(remedies):
         newest = _NEWEST.search(remedy)
         if newest is not None:
-            if _TELLS_LIMIT.search(remedy):
+            if _TELLS_LIMIT.search(remedy) or len(remedy) > _LONG:
                 return remedies
             checked = say(_CHECK, remedy=remedy.rstrip("."), name=newest["name"])
             return (*remedies[:index], checked, *remedies[index + 1 :])
