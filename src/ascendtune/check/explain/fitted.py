@@ -82,6 +82,7 @@ _GOES_ON = re.compile(
     r"(?:else|or|then|still|it|they|both|nothing|none|there|no|yes|also)\b|否则|或|仍|没有|都|然后|再"
 )
 """The beginning of a clause that says nothing without the one before it."""
+_CONTAINER = re.compile(r"(?:an? |the )?(?:container|pod)s?\b|容器", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"; |；")
 _BRACKETS = re.compile(r" ?(?P<open>[(（])(?P<content>[^()（）`]*)[)）]")
 _LINUX_ONLY = re.compile(
@@ -186,6 +187,19 @@ def fitted(remedies: Iterable[str], entry: KnownFailure | None, facts: Facts) ->
         kept = [remedy for remedy in kept if not _CAPABILITY.match(remedy)] or kept
         kept = [_in_words_of(remedy, _OF_AMD if is_amd else _OF_ASCEND) for remedy in kept]
     return tuple(kept)
+
+
+def causes_here(causes: Iterable[str], facts: Facts) -> tuple[str, ...]:
+    """The causes without those that begin with a system which the log rules out; one is left at least."""
+    given = tuple(causes)
+    away = [each for each in _ELSEWHERE if _is_away(each, facts)]
+    kept = [cause for cause in given if not any(_begins_with(each, cause) for each in away)]
+    return tuple(kept) or given
+
+
+def _begins_with(elsewhere: _Elsewhere, cause: str) -> bool:
+    is_container = elsewhere.shown[0] == "container" and _CONTAINER.match(cause) is not None
+    return is_container or elsewhere.begins.match(cause) is not None
 
 
 def _is_away(elsewhere: _Elsewhere, facts: Facts) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ascendtune.check.explain import level
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.fitted import causes_here
 from ascendtune.check.explain.frame import posix
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.origin import FAULTS_OF_CODE
@@ -205,7 +206,8 @@ def _entry(explanation: Explanation, first: Event) -> Iterator[_Block]:
             yield _Block("", sums.conclusion, _HELPFUL)
     if explanation.verdict.missing is not None:
         return
-    for number, cause in enumerate(first.causes, 1):
+    causes = causes_here(first.causes, explanation.facts)
+    for number, cause in enumerate(causes, 1):
         text = f"{number}. {cause}"
         yield _Block("why" if number == 1 else "", text, _HELPFUL if number <= 2 else _MORE)
 

@@ -11,7 +11,7 @@ import pytest
 
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.facts import Facts, of_log
-from ascendtune.check.explain.fitted import fitted
+from ascendtune.check.explain.fitted import causes_here, fitted
 from ascendtune.check.explain.knowledge import entries, raised_entries, words_of
 from ascendtune.check.explain.surroundings import of_surroundings
 from ascendtune.core import language
@@ -165,3 +165,11 @@ def test_a_build_of_the_accelerators_maker_is_not_replaced_by_that_of_pypi(
 
     assert ("it has to be a build of" in first) == (maker is not None)
     assert maker is None or maker in first
+
+
+def test_a_cause_of_a_system_that_the_log_rules_out_is_left_out() -> None:
+    entry = next(entry for entry in entries() if entry.id == "mooncake-no-device")
+
+    assert len(causes_here(entry.causes, {})) == len(entry.causes)
+    assert not any("container" in cause for cause in causes_here(entry.causes, {"container": ("none",)}))
+    assert causes_here(["a container"], {"container": ("none",)}) == ("a container",)
