@@ -294,12 +294,13 @@ def _entry(content: dict[str, Any], family: str) -> KnownFailure:
 
 
 def _spellings(anchor: str) -> Iterator[str]:
-    """torch_npu and the samples of ACL write a number in several ways; NCCL 2.22 has left out a blank."""
+    """torch_npu, Paddle and the samples of ACL write a number in several ways; NCCL 2.22 has left out a blank."""
     yield anchor
     if anchor.startswith(_OF_NCCL):
         yield anchor.replace(_OF_NCCL, "NET/IB:", 1)
     if anchor.startswith(_NUMBER):
         yield anchor.replace(_NUMBER, "error code:", 1)
+        yield anchor.replace(_NUMBER, "error code is : ", 1)
         yield anchor.replace(_NUMBER, "errorCode = ", 1)
 
 

@@ -46,6 +46,16 @@ _TWO_DTYPES = "E89999: " + _STAMP + "op[MoonSub_1] op dtype is not same, type1:D
         ),
         (_TWO_DTYPES + _INFER.format("MoonSub"), "graph-dtypes-differ"),
         ("atc --model=moon.onnx --soc_version=Ascend310P3\n" + _TWO_DTYPES, "graph-dtypes-differ-onnx"),
+        ("CANN error: EL0003: " + _STAMP + "The argument is invalid.\n", "EL0003"),
+        (
+            "CANN error: EZ9999: Inner Error!\nEZ9999: BinaryGetFunction failed, kernelName: Tide_1\n",
+            "operator-binary-missing",
+        ),
+        (
+            "In file included from /x/tikcpp/tikcfw/kernel_operator.h:7:\nerror: no member named 'Tide' in namespace "
+            "'AscendC'\n",
+            "ascendc-intrinsic-missing",
+        ),
         ("RuntimeError: dtype of inputs must be same as that of the tide\n", "python-exception"),
         (f"E19999: {_STAMP}The rank of tide is 7[FUNC:Moon]\n" + _INFER.format("Tide"), "cann-words-in-graph-compile"),
         (f"E19999: {_STAMP}The rank of tide is 7[FUNC:Moon]\n        run failed[FUNC:Rise]\n", "EE9999"),

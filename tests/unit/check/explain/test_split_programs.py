@@ -25,6 +25,7 @@ _POOL_FULL = (
     "TotalUsedByEventMemStatistics : 0 and plus alloc size : 1005 is more than total mem size : 610.\n"
 )
 _REFUSED = "ValueError: remaining_argv: ['{}', '--moon']\n"
+_ORT = "[E:onnxruntime:Default, cann_call.cc:139 CannCall] CANN{} ; NPU=0 ; hostname=moon ; expr={};\n"
 _NO_CUDA = "Torch not compiled with CUDA enabled\n"
 
 
@@ -56,6 +57,16 @@ def _trace(file: str, error: str) -> str:
             + _NO_CUDA
             + 'Traceback (most recent call last):\n  File "/x/execution.py", line 7, in execute\n    rise()\n',
             "cuda-asked-by-comfyui",
+        ),
+        (_ORT.format(" failure 107001: N/A", "aclrtSetDevice(7)"), "ort-cann-call"),
+        (_ORT.format(" failure 500002: ACL_ERROR_GE_FAILURE", 'aclopCompileAndExecute("Tide", 7)'), "ort-cann-compile"),
+        (_ORT.format("GRAPH failure -1: GRAPH_FAILED", "ge::aclgrphParseONNXFromMem(moon)"), "ort-cann-graph"),
+        (_ORT.format(" failure 100002: ACL_ERROR_REPEAT_INITIALIZE", "aclInit(nullptr)"), "ort-cann-initialised-twice"),
+        ("ExternalError: ACL error, the error code is : 500001.  (at /moon/npu.cc:7)\n", "500001"),
+        (
+            "ValueError: The deprecation tuple ('tide', '1.0.0', 'moon') should be removed since diffusers' version "
+            "1.2.0 is >= 1.0.0\n",
+            "diffusers-deprecation-overdue",
         ),
         ("!!! Exception !!! " + _NO_CUDA + _trace("/x/moon.py", ""), "cuda-on-npu"),
     ],
