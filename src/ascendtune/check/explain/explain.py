@@ -35,7 +35,7 @@ from ascendtune.check.explain.shapes import mismatch_in
 from ascendtune.check.explain.source import STDIN, logs_in
 from ascendtune.check.explain.state_dict import names_in
 from ascendtune.check.explain.sureness import sureness_of
-from ascendtune.check.explain.twins import with_check, with_flash_attention, with_twins
+from ascendtune.check.explain.twins import with_notes
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_json as findings_as_json
 from ascendtune.core.errors import NoVerdict
@@ -253,9 +253,7 @@ class Explanation:
             remedies = (say(_COMPARE_PYTHONS, rank=self.verdict.rank), *remedies)
         first = self.verdict.first
         remedies = fitted(remedies, first.hit.entry if first is not None else None, self.facts)
-        on_ascend = self.plog is not None
-        remedies = with_flash_attention(with_check(remedies), self.facts, names_ascend=on_ascend)
-        return with_twins(remedies, texts, self.facts, names_ascend=on_ascend)
+        return with_notes(remedies, texts, self.facts, names_ascend=self.plog is not None)
 
     def _remedies(self) -> tuple[str, ...]:
         first = self.verdict.first

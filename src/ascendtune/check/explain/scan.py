@@ -331,10 +331,9 @@ class Scan:
         if any(not event.weak and event.hit.entry.kind != "notice" for event in self.events):
             return
         number, last = self._last
-        if any(event.last == number for event in self.events if event.hit.entry.kind == "notice"):
+        if any(event.last == number and event.hit.entry.kind == "notice" for event in self.events):
             return
-        text = last[:LONGEST_TEXT].decode(errors="replace")
-        line = lines_of.read(text)
+        line = lines_of.read(text := last[:LONGEST_TEXT].decode(errors="replace"))
         lines = self.tail.splitlines()
         said = [lines_of.read(each).said for each in lines]
         first, words = failed_test(said, _LAST_WORDS)
@@ -346,10 +345,9 @@ class Scan:
             self._note_trace(line, line.said, named)
         elif level.are_last_words(text, line.said):
             self._note(line, text, line.said, number, unknown_line(line.said), None)
-        elif (found := message_lines.refusal(lines, said, _LAST_WORDS))[1]:
-            first, words = found
-            line = lines_of.read(lines[first])
-            self._note(line, words, words, self.lines - len(lines) + first + 1, unknown_line(words), None)
+        elif words := (refusal := message_lines.refusal(lines, said, _LAST_WORDS))[1]:
+            number = self.lines - len(lines) + refusal[0] + 1
+            self._note(lines_of.read(lines[refusal[0]]), words, words, number, unknown_line(words), None)
 
     def _look_up_own_words(self) -> None:
         """Use an entry of what packages raise where its message was logged as an error, without an exception."""

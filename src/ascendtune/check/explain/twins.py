@@ -99,6 +99,14 @@ _NOT_ON_ASCEND = (
 )
 
 
+def with_notes(
+    remedies: tuple[str, ...], texts: Iterable[str], facts: Facts, *, names_ascend: bool
+) -> tuple[str, ...]:
+    """The remedies, with what is to be kept in mind where they install packages; see the functions below."""
+    remedies = with_flash_attention(with_check(remedies), facts, names_ascend=names_ascend)
+    return with_twins(remedies, texts, facts, names_ascend=names_ascend)
+
+
 def with_flash_attention(remedies: tuple[str, ...], facts: Facts, *, names_ascend: bool) -> tuple[str, ...]:
     """The remedies; where one installs flash-attn, what spares its compilation, and that Ascend has none."""
     index = next((index for index, each in enumerate(remedies) if _FLASH_ATTENTION.search(each)), None)
