@@ -99,9 +99,7 @@ _NOT_ON_ASCEND = (
 )
 
 
-def with_notes(
-    remedies: tuple[str, ...], texts: Iterable[str], facts: Facts, *, names_ascend: bool
-) -> tuple[str, ...]:
+def with_notes(remedies: tuple[str, ...], texts: Iterable[str], facts: Facts, *, names_ascend: bool) -> tuple[str, ...]:
     """The remedies, with what is to be kept in mind where they install packages; see the functions below."""
     remedies = with_flash_attention(with_check(remedies), facts, names_ascend=names_ascend)
     return with_twins(remedies, texts, facts, names_ascend=names_ascend)
