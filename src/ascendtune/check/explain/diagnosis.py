@@ -10,6 +10,7 @@ from ascendtune.check.explain.ends import Ends
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.facts import Facts, satisfied
 from ascendtune.check.explain.first_cause import KILLED, MESSAGE_LINES, first_cause
+from ascendtune.check.explain.headers import name_package
 from ascendtune.check.explain.missing import Missing, awaited, is_one_of_several, waits_among
 from ascendtune.check.explain.parties import name_mismatch
 from ascendtune.check.explain.scan import Scan
@@ -150,6 +151,7 @@ def _meets(event: Event, facts: Facts, beside: dict[str, dict[str, str] | None])
     event.hit.names.update(named | told)
     name_mismatch(event.hit, event.message, facts)
     name_provider(event.hit, event.text)
+    name_package(event.hit)
     return True
 
 

@@ -25,7 +25,7 @@ _PREFIX = re.compile(
     r"(?P<host>(?!slurmstepd-|E[A-Z]?\d|ERR)[A-Za-z][\w.-]*\d|\d+\.\d+\.\d+\.\d+): (?=\s*\S)"  # pdsh; no CANN code
     r"|(?P<container>[a-z][\w.-]*[-_]\d+) *\| (?=\s*\S)"  # docker compose
     r"|\[(?P<pod>pod/[\w.-]+/[\w.-]+)\] "  # kubectl logs --prefix
-    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<unit>[\w.-]+ [\w.@/-]+\[\d+\]): "  # journalctl
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<unit>[\w.-]+ (?:[\w.@/-]+\[\d+\]|kernel)): "  # journalctl
     rf"|E {{3,}}(?=[\w.]+(?:Error|Exception)\b)|{PYTEST}"
     r"|> (?= {0,2}File \"| {4}[a-z_]|Traceback \(most recent|(?:\w+\.)*\w+(?:Error|Exception): )"  # quoted in a mail
     r"| {4}(?=CMake Error\b)| {6}(?=CMake Error\b|ERROR: |fatal: )"  # output of a build that pip shows

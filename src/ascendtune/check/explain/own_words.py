@@ -31,6 +31,7 @@ _WORD = re.compile(r"[a-z_]{3,}|\d+")
 _SENTENCE_END = re.compile(r"(?<!\.)[.!?;](?=\s+[A-Z])|(?<=[a-z]{3})\.(?=[A-Z][a-z]+ [A-Z])")
 _VALUES = re.compile(r"(?:Expected|Got|Found|Actual|Current|Requested|But got)\b.*\d")
 """A second sentence that has the values of what the first one says."""
+_BROKEN_OFF = re.compile(r",? +(?:and|as|because|but|by|for|in|of|or|since|that|the|to|which|with)$")
 _NESTED = re.compile(r":\s+(?!(?<=`: )-?\d)")
 """Between the reasons of a message, the outermost first. A value after a quoted name (`name`: 7) is not a reason."""
 _OF_ERRNO = re.compile(
@@ -146,6 +147,8 @@ def own_sentence(event: Event) -> str:
     if rest and _VALUES.match(rest[0].strip()) and len(sentence) + len(rest[0]) < _LONGEST_SENTENCE:
         # The values of many messages stand in their second sentence.
         sentence = f"{sentence}: {rest[0].strip().rstrip('.!')}"
+    # A line that was broken in mid-sentence is quoted up to its last whole clause.
+    sentence = _BROKEN_OFF.sub("", sentence)
     is_short = len(sentence) <= _LONGEST_SENTENCE and not sentence.endswith((":", ",", "(")) and sentence[:1] != "{"
     return sentence if is_short and len(sentence.split()) > 1 else ""
 

@@ -54,6 +54,11 @@ _CONFLICT = re.compile(r"The conflict (?:is caused by|arises from):")
 _WANTS = re.compile(
     r"(?:[\w.-]+(?:\[[\w,.-]+\])? [\w.+-]+ depends on|The user requested|The required version of [\w.-]+ is) [^\n;]+"
 )
+_REQUIRED = re.compile(
+    r"(?:depends on|requested|version of) (?P<package>[\w.-]+)(?:\[[\w,.-]+\])?(?: is)? ?"
+    r"(?:(?P<sign>[=<>!~]=|[<>])(?P<version>[\w.*+]+)(?P<more>[,; ].*)?)?$"
+)
+"""The package that a row of a conflict asks for, and its first bound."""
 _HASH = re.compile(r"(?P<package>[\w.-]+(?:==\S+)?) from https?://\S+#sha256=\w+:\s*$", re.MULTILINE)
 _BOUND = re.compile(r"[<~]|==")
 _MOST_SPECS = 4
@@ -100,11 +105,37 @@ def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
         wants = _WANTS.finditer(text, conflict.end(), conflict.end() + _LONGEST_LIST)
         # What names an upper bound or one version rules most of the others out.
         rows = sorted((want[0].strip() for want in wants), key=lambda row: _BOUND.search(row) is None)
-        yield "pip_conflict", "; ".join(rows[:_MOST_SPECS])
+        yield "pip_conflict", "; ".join(_in_conflict(rows)[:_MOST_SPECS])
     if "do not match the hashes" in lower and (broken_file := _HASH.search(text)):
         yield "pip_hash", broken_file["package"]
     if _DOCKER_BUILD.search(text):
         yield "docker_build", "yes"
+
+
+def _in_conflict(rows: list[str]) -> list[str]:
+    """Of what wants a package, each in a row: without those that the versions which others ask for satisfy."""
+    wanted = [_REQUIRED.search(row) for row in rows]
+    pins: dict[str, set[str]] = {}
+    for want in filter(None, wanted):
+        if want["sign"] == "==" and "*" not in want["version"] and not want["more"]:
+            pins.setdefault(_spelt(want["package"]), set()).add(want["version"])
+    kept = [
+        row
+        for row, want in zip(rows, wanted, strict=True)
+        if want is None or not _admits_all(want, pins.get(_spelt(want["package"]), set()))
+    ]
+    return kept if len(kept) > 1 else rows
+
+
+def _admits_all(want: re.Match[str], versions: set[str]) -> bool:
+    """Whether a requirement without a bound, or with one lower bound, admits all of `versions`; False without any."""
+    if not versions or want["more"] or want["sign"] not in (None, ">="):
+        return False
+    return want["sign"] is None or all(_numbers_of(each) >= _numbers_of(want["version"]) for each in versions)
+
+
+def _spelt(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def _is_newer_than(version: str) -> Callable[[str], bool]:

@@ -271,3 +271,35 @@ def test_versions_with_digits_without_end_end_nothing(explained: Callable[..., E
         )
 
         assert not explained(log).is_healthy
+
+
+@pytest.mark.parametrize(
+    ("rows", "told", "left_out"),
+    [
+        (
+            (
+                *("The user requested tide==2.1.1", "moon 0.34 depends on tide>=1.10.0"),
+                *("sea 7 depends on tide", "sun 0.5 depends on tide==2.4.0"),
+            ),
+            ("tide==2.1.1", "tide==2.4.0"),
+            ("moon", "sea"),
+        ),
+        (
+            ("The user requested tide==2.1", "moon 1 depends on tide>=2.4", "sea 7 depends on tide"),
+            ("tide==2.1", "tide>=2.4"),
+            ("sea",),
+        ),
+        (("moon 1 depends on tide", "sea 7 depends on tide"), ("moon 1", "sea 7"), ()),
+        (("moon 1 depends on tide<2", "sea 7 depends on tide>=2", "sun 1 depends on tide==1.7"), ("sea 7",), ()),
+    ],
+)
+def test_only_the_requirements_that_conflict_are_told(
+    explained: Explained, rows: tuple[str, ...], told: tuple[str, ...], left_out: tuple[str, ...]
+) -> None:
+    listed = "".join(f"    {row}\n" for row in rows)
+    log = "ERROR: Cannot install tide because these package versions have conflicting dependencies.\n\n"
+
+    headline = explained(f"{log}The conflict is caused by:\n{listed}").headline()
+
+    assert all(map(headline.__contains__, told))
+    assert not any(map(headline.__contains__, left_out))

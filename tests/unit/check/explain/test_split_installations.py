@@ -116,3 +116,20 @@ def test_module_that_pip_could_not_install_before_is_an_echo(explained: Explaine
 
     assert entry_of(explained(f"{failure}\n{missing}")) == entry
     assert entry_of(explained(missing)) == "torch-missing"
+
+
+@pytest.mark.parametrize(
+    ("header", "package"),
+    [
+        ("mpi.h", "libopenmpi-dev"),
+        ("infiniband/verbs.h", "libibverbs-dev"),
+        ("openssl/evp.h", "libssl-dev"),
+        ("numaif.h", "libnuma-dev"),
+        ("boost/any.hpp", "libboost-all-dev"),
+    ],
+)
+def test_the_package_that_brings_a_missing_header_is_named(explained: Explained, header: str, package: str) -> None:
+    found = explained(f"moon.c:7:7: fatal error: {header}: No such file or directory\n")
+
+    assert package in found.headline()
+    assert f"apt-get install -y {package}" in found.remedies()[0]

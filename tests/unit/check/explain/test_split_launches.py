@@ -110,7 +110,7 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
             "tide-nsenter: failed to create user namespace: No space left on device\n",
             "user-namespaces-used-up",
         ),
-        ("ERROR  : Failed to create user namespace: Permission denied\n", "user-namespace"),
+        ("ERROR  : Failed to create user namespace: Permission denied\n", "user-namespace-apparmor"),
         (
             'i: m\nount error: file creation failed: /x/merged/usr/bin/tide-smi: file exists\\\\n\\""": unknown\n',
             "nvidia-library-in-image",

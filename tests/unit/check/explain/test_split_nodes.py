@@ -60,6 +60,16 @@ _VERSIONS = "gcc version {} (Moon)\n\ndoes not match the compiler used here:\n\n
             "nvrm-mismatch-versions",
             "777.35",
         ),
+        (
+            "ip-7-7-7-7:7 [0] nccl_net_ofi_init:7 NCCL WARN NET/OFI OFI fi_getinfo() call failed: No data available\n",
+            "nccl-ofi-no-efa",
+            "/dev/infiniband",
+        ),
+        (
+            "moon:7:7 [0] nccl_net_ofi_init:7 NCCL WARN NET/OFI OFI fi_getinfo() call failed: No data available\n",
+            "nccl-ofi-no-provider",
+            "",
+        ),
         ("Failed to initialize NVML: Driver/library version mismatch\n", "nvml-mismatch", ""),
         (
             "Compiler version check failed:\n\nThe major and minor number of the compiler used to\ncompile the "
@@ -83,3 +93,9 @@ def test_values_of_the_message_are_in_the_headline(explained: Explained, log: st
 
     assert entry_of(found) == entry
     assert told in found.headline()
+
+
+def test_a_sentence_that_the_line_breaks_off_is_quoted_to_its_last_clause(explained: Explained) -> None:
+    said = "Jul 07 07:07:07 moon kernel: NVRM: API mismatch: the client has the version 777.44, but\n"
+
+    assert explained(said).headline().endswith("NVRM: API mismatch: the client has the version 777.44")
