@@ -158,14 +158,14 @@ def test_check_failed_is_not_advice(explained: Explained) -> None:
     assert "advises" not in " ".join(explanation.remedies())
 
 
-def test_bounds_that_rule_out_others_stand_first_among_conflicts_of_pip(explained: Explained) -> None:
+def test_bounds_that_everything_satisfies_are_left_out_of_conflicts_of_pip(explained: Explained) -> None:
     free = "".join(f"    moon{number} 1.0 depends on tide>=1.{number}\n" for number in range(6))
     explanation = explained(
         "ERROR: Cannot install tide==2.1 because these package versions have conflicting dependencies.\n\n"
         f"The conflict is caused by:\n    The user requested tide==2.1.1\n{free}    sun 0.5 depends on tide==2.4.0\n"
     )
 
-    assert "tide==2.1.1; sun 0.5 depends on tide==2.4.0;" in explanation.headline()
+    assert explanation.headline().endswith("tide==2.1.1; sun 0.5 depends on tide==2.4.0")
 
 
 def test_git_that_wandb_could_not_read_is_no_failure(explained: Explained) -> None:
