@@ -46,7 +46,7 @@ def _raised(error: str, code: str = "moon(tide)", file: str = "/x/moon.py", func
             _raised("AttributeError: 'list' object has no attribute 'get_seq_length'"),
             "plain-cache-in-newer-transformers",
         ),
-        (_raised("AttributeError: 'list' object has no attribute 'tides'"), "plain-type-attribute"),
+        (_raised("AttributeError: 'list' object has no attribute 'tides'"), "several-values-attribute"),
         (_raised(_ARGUMENT.format("dtype"), file="/x/peft/peft_model.py"), "loading-argument-in-adapter-config"),
         (_raised(_ARGUMENT.format("tide"), file="/x/peft/peft_model.py"), "adapter-of-newer-peft"),
         (_raised(_PACKED, file="/x/peft/tuners/lora.py", function="forward"), "lora-of-older-peft-on-packed-weight"),
