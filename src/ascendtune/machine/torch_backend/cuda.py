@@ -72,16 +72,18 @@ class CudaDevice(Device):
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.index)
 
-    def pin(self, buffer: torch.Tensor) -> None:
-        if buffer.nbytes:
-            cudart: Any = torch.cuda.cudart()
-            # Pages that cannot be locked are copied to as well, only slower.
-            if int(cudart.cudaHostRegister(buffer.data_ptr(), buffer.nbytes, _REGISTER_PORTABLE)) == 0:
-                weakref.finalize(buffer, cudart.cudaHostUnregister, buffer.data_ptr())
-            else:
-                # CUDA remembers the error, and torch raises it after whichever kernel is next.
-                with suppress(RuntimeError):
-                    torch.ones(1, device=self.torch_device)
+    def pin(self, buffer: torch.Tensor) -> bool:
+        if not buffer.nbytes:
+            return False
+        cudart: Any = torch.cuda.cudart()
+        # Pages that cannot be locked are copied to as well, only slower.
+        if int(cudart.cudaHostRegister(buffer.data_ptr(), buffer.nbytes, _REGISTER_PORTABLE)) == 0:
+            weakref.finalize(buffer, cudart.cudaHostUnregister, buffer.data_ptr())
+            return True
+        # CUDA remembers the error, and torch raises it after whichever kernel is next.
+        with suppress(RuntimeError):
+            torch.ones(1, device=self.torch_device)
+        return False
 
     @property
     def supports_bf16(self) -> bool:

@@ -130,11 +130,17 @@ class Device(ABC):
 
         return wait
 
-    def pin(self, buffer: torch.Tensor) -> None:  # noqa: B027  # most devices have no such call
+    def pin(self, buffer: torch.Tensor) -> bool:
         """Lock the pages of `buffer`, (bytes,) uint8 in host memory, so that copies to it need no buffer of the driver.
 
-        Unlike torch's `pin_memory` it takes no more memory: that rounds sizes up to a power of two.
+        Unlike torch's `pin_memory` it takes no more memory: that rounds sizes up to a power of two. Most devices have
+        no such call.
+
+        Returns:
+            Whether they are locked. Only then a copy may be left to itself: of other memory CANN says that a copy fails
+            in ways that cannot be foreseen (aclrtMemcpyAsync, CANN 8.0).
         """
+        return False
 
     def use_in_thread(self) -> None:
         """Make this the device of a further thread of the process; torch keeps the current device for each thread."""

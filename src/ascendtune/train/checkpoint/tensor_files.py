@@ -92,6 +92,7 @@ class Staging:
         self._head = b""
         self._buffer = torch.empty(0, dtype=torch.uint8)
         self._views: list[torch.Tensor] = []
+        self._is_pinned = False
         self._room: Future[None] | None = None
 
     def make_room(self, parts: Mapping[str, Part]) -> None:
@@ -113,7 +114,7 @@ class Staging:
             self._room = None
         self._lay_out(parts)
         for view, part in zip(self._views, _widest_first(parts).values(), strict=True):
-            view.copy_(part.values, non_blocking=True)
+            view.copy_(part.values, non_blocking=self._is_pinned)
         if not self._device.shares_host_memory:
             self._device.synchronize()
 
@@ -157,7 +158,7 @@ class Staging:
         self._buffer = torch.empty(end, dtype=torch.uint8)
         # A driver that pins pages holds its locks, for which kernels wait: it shall not have to get them as well.
         self._buffer[:: mmap.PAGESIZE].zero_()
-        self._device.pin(self._buffer)
+        self._is_pinned = self._device.pin(self._buffer)
         for name, part in parts.items():
             begin, end = header[name]["data_offsets"]
             self._views.append(self._buffer[begin:end].view(part.values.dtype).view(part.values.shape))

@@ -7,12 +7,14 @@ import json
 import threading
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascendtune.core.files import digest_of_file
 from ascendtune.machine.torch_backend.find import find_device
@@ -110,7 +112,7 @@ def test_room_is_pinned_for_the_device_of_this_rank(monkeypatch: pytest.MonkeyPa
     """A new thread's device is the first one, where CUDA would begin a context of this process."""
     device, told = find_device(), list[tuple[str, int]]()
     monkeypatch.setattr(device, "use_in_thread", lambda: told.append(("device", threading.get_ident())))
-    monkeypatch.setattr(device, "pin", lambda buffer: told.append(("pin", threading.get_ident())))
+    monkeypatch.setattr(device, "pin", lambda buffer: bool(told.append(("pin", threading.get_ident()))))
     staging = Staging(device)
     staging.make_room({"a": part_of(torch.ones(3))})
     assert staging._room is not None
@@ -118,6 +120,27 @@ def test_room_is_pinned_for_the_device_of_this_rank(monkeypatch: pytest.MonkeyPa
     names, threads = zip(*told, strict=True)
     assert names == ("device", "pin")
     assert len(set(threads)) == 1 and threading.get_ident() not in threads
+
+
+class Copies(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[bool] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.aten.copy_.default:
+            self.waits.append(not (args[2] if len(args) > 2 else (kwargs or {}).get("non_blocking", False)))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("is_pinned", [True, False])
+def test_copies_wait_where_the_room_is_not_pinned(is_pinned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CANN says of a copy to other memory that is left to itself that it fails in ways that cannot be foreseen."""
+    device = find_device()
+    monkeypatch.setattr(device, "pin", lambda buffer: is_pinned)
+    with Copies() as copies:
+        Staging(device).copy({"a": part_of(torch.ones(3)), "b": part_of(torch.ones(2))})
+    assert copies.waits == [not is_pinned] * 2
 
 
 def test_room_that_could_not_be_made_is_made_by_the_first_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
