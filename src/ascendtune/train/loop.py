@@ -243,7 +243,7 @@ class Loop:
             return norm.isfinite()
         # What decides it: on chips that saturate, overflows leave gradients that are finite.
         found = self.scaler._found_inf_per_device(self.optimizer).values()
-        return torch.stack([each.to(norm.device, non_blocking=True) for each in found]).sum() == 0
+        return torch.stack([each.to(norm.device) for each in found]).sum() == 0
 
     def _is_finite(self) -> bool:
         """Read loss and norm; stop, or return False where the recipe skips such steps, when they are not finite."""

@@ -43,9 +43,13 @@ class Precision:
         """
         return nullcontext() if self.compute == "fp32" else torch.autocast(self.device_type, enabled=False)
 
-    def scaler(self, device: Device) -> torch.amp.GradScaler | None:
-        """fp16 gradients need scaling; bf16 has fp32's range."""
-        return device.gradient_scaler() if self.compute == "fp16" else None
+    def scaler(self, device: Device, *, on_host: bool = False) -> torch.amp.GradScaler | None:
+        """fp16 gradients need scaling; bf16 has fp32's range.
+
+        Args:
+            on_host: gradients go to host memory before they are unscaled.
+        """
+        return device.gradient_scaler(on_host=on_host) if self.compute == "fp16" else None
 
 
 def in_autocast_type(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

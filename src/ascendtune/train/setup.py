@@ -143,7 +143,7 @@ def set_up(
         write_json(run.start_weights, start_weights)
         global_batch = batches.plan.global_batch
         run.update(global_batch=global_batch, resolved=resolved, versions=versions(device))
-    scaler = in_loop.scaler(device)
+    scaler = in_loop.scaler(device, on_host=not strategy.updates_on_device)
     if scaler is not None and counters.scaler:
         scaler.load_state_dict(counters.scaler)
     flops = _flops_per_token(recipe, model, head_form, batches, resolved["padding_ratio"])

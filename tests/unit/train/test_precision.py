@@ -76,3 +76,21 @@ def test_layer_norms_widen_their_weights_to_wider_inputs_and_never_narrow_them()
         found = model(wide)
     weight, bias = norm.weight.float(), norm.bias.float()
     torch.testing.assert_close(found, torch.nn.functional.layer_norm(wide, (8,), weight, bias), rtol=0, atol=0)
+
+
+def test_the_scale_of_gradients_in_host_memory_is_there_itself() -> None:
+    """What is queued from a device to the host has not come when the host divides by it."""
+    chip = device(bf16=False, fp16=True)
+    scaler = choose_precision(recipe("fp16"), chip).scaler(chip, on_host=True)
+    assert scaler is not None
+    scaler.load_state_dict({**scaler.state_dict(), "scale": 8.0})
+    # A loss on another device than the gradients.
+    assert scaler.scale(torch.ones((), device="meta")).is_meta and scaler._scale.device.type == "cpu"
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.grad = torch.tensor([8.0, 16.0])
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    scaler.unscale_(optimizer)
+    assert weight.grad.tolist() == [1.0, 2.0]
+    scaler.step(optimizer)
+    scaler.update()
+    assert weight.tolist() == [0.0, -1.0] and scaler.get_scale() == 8.0

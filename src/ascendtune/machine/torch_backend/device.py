@@ -32,6 +32,17 @@ class StepProfiler(Protocol):
     def add_metadata_json(self, key: str, value: str) -> None: ...
 
 
+class HostGradScaler(torch.amp.GradScaler):
+    """A scale for gradients in host memory, which is there itself.
+
+    torch's makes it on the device of the loss, queues a copy to the gradients' device, and computes with the copy at
+    once: on the host before it has come (torch 2.6 to 2.13, `_MultiDeviceReplicator`).
+    """
+
+    def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
+        super()._lazy_init_scale_growth_tracker(torch.device("cpu"))
+
+
 class Device(ABC):
     """One accelerator (or the CPU) that this process computes on."""
 
@@ -158,9 +169,16 @@ class Device(ABC):
         """Whether torch's AdamW with `fused=True` is right here when matrices are multiplied in `compute`."""
         return True
 
-    def gradient_scaler(self) -> torch.amp.GradScaler:
-        """Scales the loss so that small fp16 gradients do not underflow, and skips steps in which they overflow."""
-        return torch.amp.GradScaler(self.kind)
+    def gradient_scaler(self, *, on_host: bool = False) -> torch.amp.GradScaler:
+        """Scales the loss so that small fp16 gradients do not underflow, and skips steps in which they overflow.
+
+        Args:
+            on_host: gradients are in host memory when they are unscaled.
+
+        Raises:
+            MachineError: the device cannot do that.
+        """
+        return HostGradScaler(self.kind) if on_host else torch.amp.GradScaler(self.kind)
 
     @property
     @abstractmethod

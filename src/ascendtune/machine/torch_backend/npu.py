@@ -119,7 +119,15 @@ class NpuDevice(Device):
         # does not look (2.13): one overflow, and all weights are NaN.
         return compute != "fp16" and self._has_fused_operators
 
-    def gradient_scaler(self) -> torch.amp.GradScaler:
+    def gradient_scaler(self, *, on_host: bool = False) -> torch.amp.GradScaler:
+        if on_host:
+            # The vendor's reads what it has found on the device only, and its copies to the host too early.
+            raise MachineError(
+                "precision is fp16, which cannot be scaled on this device while parallel.fsdp.offload keeps gradients "
+                "in host memory",
+                code="fp16-unsupported",
+                remedy="use precision: bf16 or fp32, more devices without parallel.fsdp.offload, or method.tuner: lora",
+            )
         # The vendor's own: torch's asks for an operator that chips without bf16 do not have (aclnnAmpUpdateScale), and
         # cannot see an overflow on chips that saturate instead of giving an infinity.
         scaler: Any = self._npu.amp.GradScaler()
