@@ -92,8 +92,10 @@ class FsdpStrategy(GroupStrategy):
         self.reduces_once = self.agree(reduces_once(root, self.recipe, self.device, shards=self.shards))
         if self.reduces_once:
             self.reason += "; gradients are reduced once a step"
+        mesh = self._mesh()
+        self._shard_group = mesh.get_group(mesh.ndim - 1)
         options: dict[str, Any] = {
-            "mesh": self._mesh(),
+            "mesh": mesh,
             "offload_policy": self._offload_policy(),
         }
         section = self.recipe.parallel
@@ -171,8 +173,11 @@ class FsdpStrategy(GroupStrategy):
             self._uses.forget_zeros(self.all_reduce)
 
     def grad_norm(self, module: nn.Module, parameters: list[nn.Parameter]) -> torch.Tensor:
-        norm = super().grad_norm(module, parameters)
-        return (norm.full_tensor() if isinstance(norm, DTensor) else norm).to(self.device.torch_device)
+        norm = super().grad_norm(module, parameters).to(self.device.torch_device)
+        # As DTensor reduces norms. Each of several copies of the model has the whole gradient.
+        squares = norm.square()
+        dist.all_reduce(squares, group=self._shard_group)
+        return squares.sqrt()
 
     def full_param(self, parameter: nn.Parameter) -> torch.Tensor:
         assert isinstance(parameter, DTensor)
