@@ -3,9 +3,11 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascendtune.train.objective.embedding_noise import EmbeddingNoise
 from ascendtune.train.objective.head import HeadForm
+from ascendtune.train.objective.logit_chunks import add_weight_gradient
 from ascendtune.train.objective.sft import linear_cross_entropy
 from ascendtune.train.objective.start_weights import Anchor
 from ascendtune.train.objective.token_weight import dft_weight, eaft_weight
@@ -108,6 +110,27 @@ def test_a_frozen_head_gets_no_gradient():
     found = linear_cross_entropy(hidden, head, targets)
     (ours,), (theirs,) = (torch.autograd.grad(loss, [hidden]) for loss in (found, expected))
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+class Operations(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function._schema.name)
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_gradient_in_another_type_is_added_where_it_is():
+    """`total[part] += x` assigns the sum to itself, too: an NPU copies it, all of the head's gradient."""
+    generator = torch.Generator().manual_seed(0)
+    grad, hidden = (torch.randn(6, size, generator=generator).bfloat16() for size in (40, 8))
+    total = torch.ones(40, 8)
+    with Operations() as operations:
+        add_weight_gradient(total, grad, hidden)
+    assert operations.names.count("aten::add_") == 1 and "aten::copy_" not in operations.names
+    assert torch.equal(total, 1 + (grad.t() @ hidden).float())
 
 
 def test_under_autocast_products_are_bf16_and_sums_are_not():

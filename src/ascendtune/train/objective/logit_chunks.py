@@ -75,7 +75,8 @@ def add_weight_gradient(total: torch.Tensor, grad: torch.Tensor, hidden: torch.T
         torch.addmm(total, grad.t(), hidden, out_dtype=total.dtype, out=total)
         return
     for part in _cut(len(total), max(1, _GRADIENT_BYTES // (hidden.shape[1] * hidden.element_size()))):
-        total[part] += grad[:, part].t() @ hidden
+        # Not `+=`: that assigns the sum to itself, which an NPU copies.
+        total[part].add_(grad[:, part].t() @ hidden)
 
 
 def checkpointed_chunks(
