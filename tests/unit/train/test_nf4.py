@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.tuner.nf4 import BLOCK, LEVELS, Nf4, bytes_of, dequantise, quantise
@@ -136,6 +137,27 @@ def test_autocast_computes_in_its_own_type() -> None:
     assert output.dtype == torch.bfloat16
     output.float().sum().backward()
     assert x.grad is not None and x.grad.dtype == torch.float32
+
+
+class Operations(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(function._schema.name)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_products_of_level_and_scale_are_rounded_into_the_matrix(dtype: torch.dtype) -> None:
+    """Not by way of an fp32 one, which would be written and read."""
+    quantised = quantise(drawn((48, 65), "usual", 0), double=False)
+    exact = dequantise(quantised, torch.float32)
+    with Operations() as operations:
+        found = dequantise(quantised, dtype)
+    assert torch.equal(found, exact.to(dtype))
+    assert operations.names.count("aten::mul") == 1 and "aten::copy_" not in operations.names
 
 
 def test_autograd_keeps_no_whole_matrix() -> None:

@@ -71,8 +71,7 @@ def dequantise(weight: Nf4, dtype: torch.dtype) -> torch.Tensor:
         numbers = pairs.index_select(0, packed.int()).view(torch.float32)
         if len(numbers) < part.numel():
             numbers = torch.nn.functional.pad(numbers, (0, part.numel() - len(numbers)))
-        torch.mul(numbers.view(-1, BLOCK), scale[:, None], out=numbers.view(-1, BLOCK))
-        part.copy_(numbers.view(-1, BLOCK))
+        torch.mul(numbers.view(-1, BLOCK), scale[:, None], out=part)
     return matrix.view(-1)[:size].view(weight.shape)
 
 
