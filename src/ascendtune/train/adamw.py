@@ -64,23 +64,30 @@ class KernelAdamW(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # the loop never gives a closure
         """One step over the gradients that are there."""
-        large: list[tuple[nn.Parameter, torch.Tensor]] = []
+        large: list[tuple[dict[str, Any], nn.Parameter, torch.Tensor]] = []
         for group in self.param_groups:
             for parameter in group["params"]:
                 if (gradient := parameter.grad) is not None and _is_large(parameter, gradient):
-                    self._update_alone(group, parameter, gradient)
-                    large.append((parameter, gradient))
+                    large.append((group, parameter, gradient))
                     parameter.grad = None
+        if large:
+            # All in one operator.
+            torch._foreach_add_([self._state_of(parameter)["step"] for _, parameter, _ in large], 1)
+        for each in large:
+            self._update_alone(*each)
         self._update_others()
-        for parameter, gradient in large:
+        for _, parameter, gradient in large:
             parameter.grad = gradient
+
+    def _state_of(self, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+        state: dict[str, torch.Tensor] = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), device=parameter.device)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        return state
 
     def _update_alone(self, group: dict[str, Any], parameter: nn.Parameter, gradient: torch.Tensor) -> None:
         state = self.state[parameter]
-        if not state:
-            state["step"] = torch.zeros((), device=gradient.device)
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        state["step"] += 1
         beta1, beta2 = group["betas"]
         settings = AdamWSettings(group["lr"], group["weight_decay"], beta1, beta2, group["eps"])
         mean, square = _local(state["exp_avg"]), _local(state["exp_avg_sq"])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.recipe.recipe import Recipe
@@ -84,6 +85,32 @@ def test_steps_are_those_of_torch_with_clipped_gradients(limit: float | None) ->
             found, expected = by_kernel.state[one][key], by_torch.state[other][key]
             assert found.dtype == expected.dtype
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-8)
+
+
+def test_steps_of_all_tensors_are_counted_by_one_operator_for_each_kind() -> None:
+    network = nn.Sequential(*(nn.Linear(8, 5) for _ in range(6)))
+    optimizer = optimizer_of(network, kernel=True)
+    for step in range(2):
+        give_gradients(network, step)
+        with Additions() as additions:
+            optimizer.step()
+    # Of the kernel's tensors; of torch's in one group for biases.
+    assert additions.names == ["aten::_foreach_add_"] * 2
+    assert {float(state["step"]) for state in optimizer.state.values()} == {2.0}
+
+
+class Additions(TorchDispatchMode):
+    """Notes additions to numbers that are alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        first = args[0][0] if args and isinstance(args[0], list) and args[0] else args[0] if args else None
+        if "add_" in function._schema.name and isinstance(first, torch.Tensor) and first.ndim == 0:
+            self.names.append(function._schema.name)
+        return function(*args, **(kwargs or {}))
 
 
 def test_only_large_contiguous_tensors_are_the_kernels() -> None:
