@@ -44,3 +44,5 @@ class DdpStrategy(GroupStrategy):
         loss.backward()
         if self._buckets.sums:
             self._buckets.finish()
+        else:
+            self._buckets.collect()

@@ -19,6 +19,8 @@ from ascendtune.core.errors import RecipeError
 
 BUCKET_BYTES = 25 << 20
 """Of a bucket: enough for the network to be used well, little enough that the first is sent early."""
+_SMALL_BYTES = 1 << 20
+"""Of a gradient, for which an operator of its own costs more than its memory: those of a bucket are taken together."""
 _FIRST_BYTES = 1 << 20
 """Of the first bucket, whose gradients are there first: it is sent while most are still to be computed."""
 
@@ -34,6 +36,8 @@ class _Bucket:
     """Gradients, by their index, that the backward pass has yet to bring."""
     shares: set[int] = field(default_factory=set)
     """Those that are divided by the number of ranks already."""
+    outside: set[int] = field(default_factory=set)
+    """Small ones that are still where the backward pass has put them."""
     sent: torch.Tensor | None = None
     """The tensor that the all-reduce works on: `buffer`, or a copy of it in another type."""
     work: Any = None
@@ -77,12 +81,15 @@ class GradientBuckets:
                 raise _came_twice(tuple(parameter.shape))
             if parameter.grad.data_ptr() != gradient.data_ptr():
                 # The first of this step; later micro-batches add to it where it is.
-                if self.sums:
+                if gradient.nbytes < _SMALL_BYTES and parameter.grad.dtype == gradient.dtype:
+                    bucket.outside.add(index)
+                elif self.sums:
                     torch.mul(parameter.grad, self._share, out=gradient)
                     bucket.shares.add(index)
                 else:
                     gradient.copy_(parameter.grad)
-                parameter.grad = gradient
+                if index not in bucket.outside:
+                    parameter.grad = gradient
             if self.sums:
                 bucket.waiting.discard(index)
                 self._launch_complete()
@@ -94,13 +101,19 @@ class GradientBuckets:
         while self._launched < len(self._buckets) and not self._buckets[self._launched].waiting:
             self._launch(self._buckets[self._launched])
 
+    def collect(self) -> None:
+        """Put into their buckets what the backward pass has left outside, after one whose gradients are not summed."""
+        for bucket in self._buckets:
+            _collect(bucket)
+
     def _launch(self, bucket: _Bucket) -> None:
         self._launched += 1
+        _collect(bucket)
         if not bucket.shares:
             bucket.buffer.mul_(self._share)
         elif len(bucket.shares) < len(bucket.parameters):
-            for index in set(range(len(bucket.parameters))) - bucket.shares:
-                bucket.gradients[index].mul_(self._share)
+            others = sorted(set(range(len(bucket.parameters))) - bucket.shares)
+            torch._foreach_mul_([bucket.gradients[index] for index in others], self._share)
         bucket.shares.clear()
         bucket.has_gradient.fill_(1)
         for index, parameter in enumerate(bucket.parameters):
@@ -133,6 +146,16 @@ class GradientBuckets:
         for index in unused:
             if is_used[index]:
                 bucket.parameters[index].grad = bucket.gradients[index]
+
+
+def _collect(bucket: _Bucket) -> None:
+    """Copy the small gradients that are outside of `bucket` into it, with one operator for all of them."""
+    found = [(bucket.parameters[index], bucket.gradients[index]) for index in sorted(bucket.outside)]
+    if found:
+        torch._foreach_copy_([inside for _, inside in found], [parameter.grad for parameter, _ in found])
+        for parameter, inside in found:
+            parameter.grad = inside
+        bucket.outside.clear()
 
 
 def _came_twice(shape: tuple[int, ...]) -> RecipeError:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.train.strategy import gradient_buckets
@@ -155,6 +158,46 @@ def test_a_bucket_is_sent_as_soon_as_it_is_complete(monkeypatch: pytest.MonkeyPa
         assert len(sent) == 2
     finally:
         dist.destroy_process_group()
+
+
+class Operations(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count[function._schema.name.removeprefix("aten::")] += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("with_large", [False, True])
+def test_small_gradients_of_a_bucket_are_taken_by_one_operator(
+    micro_batches: int, with_large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gradient_buckets, "_FIRST_BYTES", gradient_buckets.BUCKET_BYTES)
+    sizes = [3] * 40 + [300_000] * with_large
+    generator = torch.Generator().manual_seed(0)
+    weights = [nn.Parameter(torch.randn(size, generator=generator)) for size in sizes]
+    expected = [float(micro_batches) * each.detach() for each in weights]
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        buckets = GradientBuckets(weights)
+        (bucket,) = buckets._buckets
+        with Operations() as operations:
+            for number in range(1, micro_batches + 1):
+                buckets.sums = number == micro_batches
+                torch.stack([each.square().sum() / 2 for each in weights]).sum().backward()
+                buckets.finish() if buckets.sums else buckets.collect()
+                assert all(each.grad is not None and each.grad._base is bucket.buffer for each in weights)
+    finally:
+        dist.destroy_process_group()
+    assert all(
+        torch.equal(each.grad, value) for each, value in zip(weights, expected, strict=True) if each.grad is not None
+    )
+    assert operations.count["_foreach_copy_"] == 1 and operations.count["copy_"] <= 1
+    # One for each weight in the backward pass; then the bucket's, or of a large gradient and of all small ones.
+    assert operations.count["mul_"] + operations.count["_foreach_mul_"] <= 2
 
 
 def test_buckets_begin_at_the_end_of_the_model_and_hold_one_type() -> None:
