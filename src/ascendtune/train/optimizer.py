@@ -8,10 +8,11 @@ from typing import Any, assert_never
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from ascendtune.core.errors import MachineError
 from ascendtune.recipe.sections import OptimSection
-from ascendtune.train.adamw import AdamWUpdate, KernelAdamW
+from ascendtune.train.adamw import AdamWUpdate, KernelAdamW, LocalAdamW
 
 
 def make_optimizer(
@@ -41,7 +42,8 @@ def make_optimizer(
         case "auto" | "adamw":
             if update is not None:
                 return KernelAdamW(section, groups, update)
-            return torch.optim.AdamW(
+            is_divided = any(isinstance(each, DTensor) for group in groups for each in group["params"])
+            return (LocalAdamW if is_divided else torch.optim.AdamW)(
                 groups,
                 lr=learning_rate,
                 betas=(section.beta1, section.beta2),

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascendtune.machine.torch_backend.cpu import CpuDevice
@@ -129,6 +132,53 @@ def test_only_large_contiguous_tensors_are_the_kernels() -> None:
     before = first.weight.detach().clone()
     optimizer.step()
     assert seen == [(5, 8)] and not torch.equal(first.weight, before)
+
+
+class OfDivided(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(each, DTensor) for each in types):
+            self.names.append(function._schema.name)
+            return NotImplemented
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("kernel", [True, False])
+def test_divided_weights_are_updated_as_torch_does_without_operations_of_dtensor(fused: bool, kernel: bool) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        whole = [each.detach() for each in model().parameters()]
+        ours, theirs = (
+            [nn.Parameter(distribute_tensor(each.clone(), mesh, [Shard(0)])) for each in whole] for _ in range(2)
+        )
+        named = ((f"{number}", each) for number, each in enumerate(ours))
+        optimizer = make_optimizer(SECTION, named, RATE, fused=fused, update=update if kernel else None)
+        betas = SECTION.beta1, SECTION.beta2
+        groups = [
+            {"params": [each for each in theirs if each.ndim == size], "weight_decay": 0.1 * (size - 1)}
+            for size in (2, 1)
+        ]
+        reference = torch.optim.AdamW(groups, lr=RATE, betas=betas, eps=SECTION.epsilon, fused=fused)
+        generator = torch.Generator().manual_seed(0)
+        for step in range(3):
+            for one, other, shape in zip(ours, theirs, whole, strict=True):
+                one.grad = distribute_tensor(torch.randn(shape.shape, generator=generator), mesh, [Shard(0)])
+                other.grad = one.grad.clone()
+            with OfDivided() as operations:
+                optimizer.step()
+            reference.step()
+            # State is made in the first step, divided as the weights are.
+            assert set(operations.names) == ({"aten::zeros_like"} if step == 0 else set())
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one.to_local(), other.to_local(), rtol=1e-6 * kernel, atol=1e-7 * kernel)
+            assert isinstance(optimizer.state[one]["exp_avg"], DTensor)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_weights_without_gradients_and_their_state_stay() -> None:
