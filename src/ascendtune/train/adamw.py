@@ -47,7 +47,7 @@ class LocalAdamW(torch.optim.AdamW):
     """
 
     def _init_group(self, group: dict[str, Any], *lists: Any) -> bool:
-        has_complex: bool = super()._init_group(group, *lists)
+        has_complex: bool = super()._init_group(group, *lists)  # type: ignore[no-untyped-call]
         for tensors in lists:
             # Up to torch 2.6 an option is among them.
             if isinstance(tensors, list):

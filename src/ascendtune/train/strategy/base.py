@@ -362,7 +362,8 @@ def norm_of_parts(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
             norms += torch._foreach_norm(locals_[begin : begin + at_once], 2.0, torch.float32)
     if not norms:
         return torch.zeros(())
-    return torch.linalg.vector_norm(torch.stack([each.to(norms[0].device) for each in norms]))
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack([each.to(norms[0].device) for each in norms]))
+    return norm
 
 
 def _row_norms(gradient: torch.Tensor) -> torch.Tensor:
@@ -373,7 +374,8 @@ def _row_norms(gradient: torch.Tensor) -> torch.Tensor:
     is_long = gradient.is_cpu and gradient.numel() > 1 << 14
     if not is_long or gradient.ndim < 2:
         return gradient
-    return torch.linalg.vector_norm(gradient, dim=-1, dtype=torch.float32)
+    norms: torch.Tensor = torch.linalg.vector_norm(gradient, dim=-1, dtype=torch.float32)
+    return norms
 
 
 def stack_scalars(values: list[torch.Tensor | float], device: Device) -> torch.Tensor:

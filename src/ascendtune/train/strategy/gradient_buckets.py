@@ -151,8 +151,9 @@ class GradientBuckets:
 def _collect(bucket: _Bucket) -> None:
     """Copy the small gradients that are outside of `bucket` into it, with one operator for all of them."""
     found = [(bucket.parameters[index], bucket.gradients[index]) for index in sorted(bucket.outside)]
+    outside = [parameter.grad for parameter, _ in found if parameter.grad is not None]
     if found:
-        torch._foreach_copy_([inside for _, inside in found], [parameter.grad for parameter, _ in found])
+        torch._foreach_copy_([inside for _, inside in found], outside)
         for parameter, inside in found:
             parameter.grad = inside
         bucket.outside.clear()
