@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from ascendtune.machine.inventory import Accelerator, DeviceProcess, Trouble
 from ascendtune.machine.language import say
@@ -38,7 +39,7 @@ class Info:
     devices: tuple[Accelerator, ...] = ()
     troubles: tuple[Trouble, ...] = ()
     whole: bool = False
-    """No line is missing between the cards, so that the place of a device in the table is its logical id."""
+    """No line and no chip is missing, as far as can be told: the place of a device in the table is its logical id."""
 
 
 def read_info(text: str) -> Info:
@@ -83,6 +84,10 @@ class _Reader:
     """Characters of the longest border: all borders of a table are equally long."""
     closed: bool = False
     """The last line of the table is a whole border."""
+    foreign: bool = False
+    """The line above is not one of npu-smi's; within a table, it may stand in place of one."""
+    damaged: bool = False
+    """A line is missing or cannot be read: a chip has one of its two lines, or a process may be hidden."""
 
     @property
     def is_untouched(self) -> bool:
@@ -92,7 +97,9 @@ class _Reader:
         if versions := _VERSIONS.search(line):
             self.tool, self.driver = versions["tool"], versions["driver"]
         elif table.is_border(line) or table.is_elision(line):
-            self.open = None
+            self._end_chip()
+            self.damaged |= self.foreign and self.process is not None
+            self.foreign = False
             self.elided |= table.is_elision(line) and self.process is None
             if table.is_border(line):
                 length = len(line.strip())
@@ -101,16 +108,29 @@ class _Reader:
                 self.told |= self.pending
             self.pending = set()
         elif row := table.read_row(line):
+            self.damaged |= self.foreign and self.process is not None
+            self.foreign = False
             if header := table.read_header(row):
                 self._take_header(header)
             elif self.process:
                 self._take_process(row, self.process)
             else:
                 self._take_line_of_chip(row)
+        elif line.strip() and not self._is_complete:
+            if line.lstrip().startswith("|"):
+                # A line of the table whose other borders were cut off or overwritten.
+                self.damaged, self.closed = True, False
+            else:
+                self.foreign = True
+
+    def _end_chip(self) -> None:
+        self.damaged |= self.open is not None
+        self.open = None
 
     def _take_header(self, header: Header) -> None:
         found = table.names(header)
-        self.open, self.closed = None, False
+        self._end_chip()
+        self.closed = False
         if "pid" in found:
             self.process = header
         elif "npu" in found and found & {"name", "health"}:
@@ -121,33 +141,37 @@ class _Reader:
 
     def _take_line_of_chip(self, row: Row) -> None:
         if first := _first_line(row, self.upper):
+            self._end_chip()
             self.open = _Card(first)
             self.cards.append(self.open)
             self.closed = False
         elif second := _second_line(row, self.lower):
             if self.open:
                 self.open.second = second
+            else:
+                self.damaged = True
             self.open = None
         elif len(row.cells) >= (len(self.lower) if self.lower else 3):
             # A line of this table that cannot be read; the next one may belong to another chip.
-            self.open = None
+            self.open, self.damaged = None, True
 
     def _take_process(self, row: Row, header: Header) -> None:
-        self.closed = False
         if len(row.cells) == 1 and (none := _NO_PROCESS.fullmatch(row.cells[0])):
             self.told.add(int(none["npu"]))
+            self.closed = False
             return
-        values = table.read_values(row, header)
-        if not values:
-            return
+        values = table.read_values(row, header) or {}
         npu, pid, chip = (natural(values.get(name)) for name in ("npu", "pid", "chip"))
         if npu is None or pid is None or (chip is None and "chip" in table.names(header)):
+            if not self._is_complete:
+                self.damaged, self.closed = True, False
             return
         used = bytes_of(values.get("process_memory"), table.unit(header, "process_memory"))
         container_pid = natural(values.get("container_pid"))
         process = DeviceProcess(pid, container_pid, word(values.get("process")), used)
         self.processes.append((npu, chip, process))
         self.pending.add(npu)
+        self.closed = False
 
     def result(self) -> Info:
         found: dict[Accelerator, tuple[DeviceProcess, ...]] = {}
@@ -155,10 +179,38 @@ class _Reader:
             mine = [process for npu, chip, process in self.processes if self._holder(npu, chip) is card]
             found.setdefault(_joined(card), tuple(dict.fromkeys(mine)))
         # A table that was cut anywhere frees no device: what its lines lack may be the process of any of them.
-        known = self._cut() is None
+        known = self._cut() is None and not self._lost_processes()
         devices = [replace(device, processes=processes, processes_known=known) for device, processes in found.items()]
-        whole = bool(self.upper and self.lower) and not self.elided and all(card.second for card in self.cards)
+        whole = (
+            bool(self.upper and self.lower) and not self.elided and not self.damaged and self._is_consecutive(devices)
+        )
         return Info(self.tool, self.driver, tuple(devices), whole=whole)
+
+    def _is_consecutive(self, devices: list[Accelerator]) -> bool:
+        """Whether the chips of each card, and the physical ids where there is such a column, have no gap."""
+        chips: dict[int | None, list[int]] = {}
+        for device in devices:
+            if device.chip_id is not None:
+                chips.setdefault(device.npu_id, []).append(device.chip_id)
+            elif sum(card.first.npu_id == device.npu_id for card in self.cards) > 1:
+                return False  # one chip that is listed twice, or two
+        physical = [device.phy_id for device in devices if device.phy_id is not None]
+        return all(sorted(each) == list(range(len(each))) for each in chips.values()) and all(
+            after == before + 1 for before, after in pairwise(physical)
+        )
+
+    def _lost_processes(self) -> list[int]:
+        """Pids on devices that the table does not list."""
+        return [process.pid for npu, chip, process in self.processes if self._holder(npu, chip) is None]
+
+    @property
+    def _listed(self) -> set[int]:
+        return {card.first.npu_id for card in self.cards if card.first.npu_id is not None}
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether the last border of the process table was read: what follows does not belong to it."""
+        return self.closed and self.process is not None and self._listed <= self.told
 
     @property
     def _has_process_table(self) -> bool:
@@ -174,8 +226,7 @@ class _Reader:
             what = say("the table of npu-smi is cut off ({cut}): the free devices are unknown", cut=cut)
             remedy = say("run `npu-smi info` again, and keep its output up to the last border")
             found.append(Trouble("npu_smi_cut_off", what, remedy))
-        lost = [process.pid for npu, chip, process in self.processes if self._holder(npu, chip) is None]
-        if lost:
+        if lost := self._lost_processes():
             what = say("processes on devices that the table does not list: {pids}", pids=", ".join(map(str, lost)))
             remedy = say("run `npu-smi info` again; its output was cut off")
             found.append(Trouble("process_without_device", what, remedy))
@@ -189,12 +240,13 @@ class _Reader:
             return say("its process table is missing")
         if not self.closed:
             return say("its bottom border is missing")
+        if self.damaged:
+            return say("a line is missing or cannot be read")
         if not self._has_process_table:
             return None
-        listed = {card.first.npu_id for card in self.cards if card.first.npu_id is not None}
-        if open_cards := sorted(listed - self.told):
+        if open_cards := sorted(self._listed - self.told):
             return say("its process table lacks NPU {npus}", npus=", ".join(map(str, open_cards)))
-        if lost_cards := sorted(self.told - listed):
+        if lost_cards := sorted(self.told - self._listed):
             return say("its table of cards lacks NPU {npus}", npus=", ".join(map(str, lost_cards)))
         return None
 

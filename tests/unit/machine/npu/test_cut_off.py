@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,12 @@ _COMMITTED = Path(__file__).parents[3] / "fixtures" / "ascend"
 _CUTS = 40
 
 
-def _free(info: Info) -> set[tuple[int | None, int | None]]:
+def _free(info: Info, **known: bool) -> set[tuple[int | None, int | None]]:
     """The chips that `devices --free` may hand out, wherever their logical ids come from."""
     return {
         (device.npu_id, device.chip_id)
         for device in info.devices
-        if why_not_free(replace(device, logical_id=0)) is None
+        if why_not_free(replace(device, logical_id=0, **known)) is None  # type: ignore[arg-type]
     }
 
 
@@ -73,6 +73,86 @@ def test_answers_that_are_cut_invent_nothing(shared: Path) -> None:
 def test_answers_cut_at_every_byte_invent_nothing(shared: Path) -> None:
     for text in _transcripts(shared):
         _holds_when_cut(text, range(len(text)))
+
+
+_MESSAGES = ("[drv] get power failed, ret -1", "[WARNING] dcmi | timeout")
+
+
+def _with_a_damaged_line(text: str) -> Iterator[str]:
+    """`text` with each line in turn lost, doubled, or overwritten by a message of the driver."""
+    lines = text.splitlines()
+    for at, line in enumerate(lines):
+        before, after = lines[:at], lines[at + 1 :]
+        for lines_instead in ([], [line, line]):
+            yield "\n".join([*before, *lines_instead, *after, ""])
+        for message in _MESSAGES:
+            places = {0, 9, 25, len(line) // 2}
+            ends = [line[:place] + message for place in places]
+            inside = [line[:place] + message + line[place + len(message) :] for place in places]
+            for instead in {*ends, *inside}:
+                yield "\n".join([*before, instead, *after, ""])
+
+
+def _ids(info: Info) -> dict[tuple[int | None, int | None], int]:
+    """The logical ids of chips whose place in the table is their id."""
+    return {(device.npu_id, device.chip_id): place for place, device in enumerate(info.devices) if info.whole}
+
+
+def _holds_when_damaged(text: str) -> None:
+    """No busy device is called free, and no device gets the id of another."""
+    # An id of a table without one of its lines for "lines are left out" cannot be told from a whole one's.
+    whole = read_info(text.replace("\r", "").replace("...", ""))
+    known, idle = _ids(whole), _free(whole, processes_known=True)
+    for damaged in _with_a_damaged_line(text.replace("\r", "").replace("...", "")):
+        info = read_info(damaged)
+        for npu, chip in _free(info):
+            assert (npu, chip) in idle or (chip is None and npu in {card for card, _ in idle}), damaged
+        assert all(known.get(chip) == place for chip, place in _ids(info).items() if chip in known), damaged
+
+
+@pytest.mark.parametrize("path", sorted(_COMMITTED.glob("info_*.txt")), ids=lambda path: path.stem)
+def test_damaged_line_frees_no_busy_device_and_shifts_no_id(path: Path) -> None:
+    _holds_when_damaged(path.read_bytes().decode())
+
+
+@pytest.mark.soak
+def test_damaged_line_of_a_long_table_frees_no_busy_device_and_shifts_no_id(shared: Path) -> None:
+    for text in _transcripts(shared):
+        _holds_when_damaged(text)
+
+
+@pytest.mark.parametrize("row", ["| 3     Ascend910           | OK            | 181.2", "| 0     6 "])
+def test_chip_with_one_of_its_two_lines_frees_no_other(transcript: Callable[[str], str], row: str) -> None:
+    """The lost chip is busy; the process table says so, or does not show its container's processes."""
+    busy = transcript("info_a3_24.1.rc3.3_two_dies")
+    listed = busy.replace(
+        f"| {'No running processes found in NPU 3':<95}|",
+        "| 3       0                 | 990700        | python                   | 47746                   |",
+    )
+    assert listed != busy and _free(read_info(listed)) == {(3, 1)}
+    for text in (busy, listed):
+        info = read_info("\n".join(line for line in text.splitlines() if not line.startswith(row)))
+        assert len(info.devices) >= 3 and not _free(info) and not info.whole
+        assert "npu_smi_cut_off" in {trouble.code for trouble in info.troubles}
+
+
+def test_process_on_a_chip_that_is_not_listed_frees_no_other(transcript: Callable[[str], str]) -> None:
+    lines = transcript("info_a3_24.1.rc3.3_two_dies").splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("| 1     9 "))
+    info = read_info("\n".join([*lines[: at - 1], *lines[at + 1 :]]))
+    assert [trouble.code for trouble in info.troubles] == ["process_without_device"] and not _free(info)
+
+
+def test_gap_of_chips_or_physical_ids_leaves_the_logical_ids_open(transcript: Callable[[str], str]) -> None:
+    lines = transcript("info_a3_24.1.rc3.3_two_dies").splitlines()
+    for lost in (6, 9, 12):
+        assert not read_info("\n".join([*lines[:lost], *lines[lost + 3 :]])).whole
+
+
+def test_lines_below_a_complete_table_damage_nothing(transcript: Callable[[str], str]) -> None:
+    text = transcript("info_910b4_25.2.0_process")
+    noise = "[WARNING]The driver package may not be completely installed\n| 12 | of another tool\n"
+    assert _free(read_info(text + noise)) == _free(read_info(text)) != set()
 
 
 @pytest.mark.parametrize(
