@@ -66,7 +66,188 @@ def test_a_command_keeps_all_but_its_secrets() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", [":" * 60_000 + "g", "secret" * 10_000, "\\" * 60_000, "a:" * 30_000, '="' * 30_000])
+_SECRET = "Xq7vLm2Zk9"
+_HEX = "0123456789abcdef0123456789abcdef01234567"
+_NAMES = (
+    *(
+        "DB_PASS",
+        "MY_SMTP_PASS",
+        "REGISTRY_PW",
+        "REDIS_AUTH",
+        "MY_CREDS",
+        "SIGNING_KEY",
+        "COOKIE",
+        "ACCESS_CODE",
+        "pwd",
+    ),
+    *(
+        "db_password",
+        "passwd",
+        "hub_token",
+        "wandb_key",
+        "HF_TOKEN",
+        "apiKey",
+        "x-api-key",
+        "client_secret",
+        "authToken",
+    ),
+    *("auth", "db_pass", "master_key", "mysql_pwd", "client-key-data", "密码", "数据库密码", "口令"),
+)
+_FORMS = (
+    *("{n}={v}", "export {n}='{v}'", '{n}="{v}"', "env {n}={v} python t.py", "x {n} = {v} y"),
+    *(
+        '{{"{n}": "{v}"}}',
+        '{{"{n}":"{v}","x":1}}',
+        "{{'{n}': '{v}'}}",
+        r"{{\"{n}\": \"{v}\"}}",
+        "{n}: {v}",
+        '{n}: "{v}"',
+    ),
+)
+_OPTIONS = ("--{n} {v}", "--{n}={v}", "['--{n}', '{v}']")
+
+
+def test_value_of_a_secret_is_masked_in_every_form() -> None:
+    for name in _NAMES:
+        options = _OPTIONS if name.isascii() and name.islower() else ()
+        for form in (*_FORMS, *options):
+            text = form.format(n=name, v=_SECRET)
+            masked = Mask().text(text)
+            assert _SECRET not in masked, text
+            assert Mask().text(masked) == masked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"wandb login {_HEX}", f"WANDB {_HEX} peer", f"wandb: api key {_HEX}", f"sshpass -p {_SECRET} ssh root@h"),
+        *(f"mysql -uroot -p{_SECRET}", f"curl -s -u alice:{_SECRET} https://x", f"curl --user 'a:{_SECRET}' x"),
+        *(f"docker login -u me -p {_SECRET} r", f"redis-cli -h x -a {_SECRET} ping", f"echo {_SECRET} | sudo -S ls"),
+        *(f"密码：{_SECRET}", f"口令={_SECRET}", f"密码是{_SECRET}", f"machine h login u password {_SECRET}"),
+        f"https://hooks.slack.com/services/T0/B0/{_SECRET}",
+        f"https://open.feishu.cn/open-apis/bot/v2/hook/{_SECRET}",
+        f"https://qyapi.weixin.qq.com/cgi-bin/webhook/send?key={_SECRET}",
+        f"https://oapi.dingtalk.com/robot/send?access_token={_SECRET}",
+        f"postgres://u:{_SECRET}@h/d",
+        *(f"Authorization: Basic {_SECRET}==", f"Authorization: {_SECRET}", f"auth: Bearer {_SECRET}"),
+        *(f"Cookie: sid=1; t={_SECRET}", f"X-Auth-Token: {_SECRET}", f'{{"auths":{{"r":{{"auth":"{_SECRET}"}}}}}}'),
+        *(f"TRAIN_ARGS=--hub_token *** --wandb_key {_SECRET}", f"SERVICE_KEY={_SECRET}", f"user=a,pass={_SECRET}"),
+    ],
+)
+def test_secret_of_a_command_a_header_or_a_link_is_masked(text: str) -> None:
+    masked = Mask().text(text)
+    assert _SECRET not in masked and _HEX not in masked
+    assert Mask().text(masked) == masked
+
+
+def test_mail_addresses_and_nodes_are_masked() -> None:
+    text = (
+        "a.b@corp.example.com on gpu-node-17.corp.example.com, http://ip-10-0-0-1.ec2.internal:80 a.b@corp.example.com"
+    )
+    assert Mask().text(text) == "<mail-1> on <host-1>, http://<host-2>:80 <mail-1>"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("max_new_tokens=512", "pad_token=<pad>", "'eos_token': '</s>'", "mask_token=[MASK]", "--pad_token <pad>"),
+        *(
+            f"commit {_HEX}",
+            f"wandb: git commit {_HEX}",
+            f"models--x/snapshots/{_HEX}/config.json",
+            f"git+https://h/a@{_HEX}",
+        ),
+        *(
+            "PWD=/tmp/x",
+            "OLDPWD=/root",
+            "cd x && pwd",
+            "use_auth: true",
+            "auth=none",
+            "SSH_AUTH_SOCK=/tmp/a",
+            "author: b",
+        ),
+        *("pass=12 fail=3", "first pass: loading", "forward_pass: 0.5 s", "PASS: test_a", "pw: 120.5 W", "bypass=5"),
+        *(
+            "git@github.com:a/b.git",
+            "user@1000.service",
+            "libc.so@GLIBC_2.34",
+            "transformers@v4.40.0",
+            "@torch.no_grad()",
+        ),
+        *(
+            "torch.nn.modules.linear",
+            "worker1.log",
+            "node-1.err.log",
+            "google.protobuf.internal",
+            "hf-mirror.com pypi.org",
+        ),
+        *(
+            "message_key: messages",
+            "key: value",
+            "unexpected key 'lm_head.weight'",
+            "unzip -p a.zip",
+            "最大令牌数：512",
+        ),
+        *("mysql 8.0 on port 3306", "docker run -p 80:80 img", "hf_hub_download(x)", "ms-marco-MiniLM-L-6-v2"),
+        "sha256 e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        "model.layers.0.self_attn.q_proj.weight checkpoint-500/model.safetensors",
+    ],
+)
+def test_what_diagnosis_needs_stays(text: str) -> None:
+    assert Mask(users=["wanglei"], hosts=["npu-a7"]).text(text) == text
+
+
+def test_variables_that_are_not_known_to_be_harmless_are_masked() -> None:
+    kept = [
+        *(
+            "ASCEND_RT_VISIBLE_DEVICES=0,1",
+            "A_MODE=true",
+            "FOO=1",
+            "HCCL_CONNECT_TIMEOUT=1800",
+            "LD_LIBRARY_PATH=/a:/b",
+        ),
+        *("MY_TOOL_HOME=/opt/x", "NCCL_DEBUG=INFO", "OMP_NUM_THREADS=8", "PWD=/tmp", "SLURM_JOB_ID=77"),
+        *("PYTORCH_NPU_ALLOC_CONF=expandable_segments:True", "https_proxy=http://h:80"),
+    ]
+    masked = [
+        *("ALERT_URL=x", "DOCKER_AUTH_CONFIG={}", "HF_AUTH=secret", "HF_TOKEN=a", "JDBC=u", "KUBECONFIG_DATA=a b"),
+        *("LITELLM_MASTER=m", "SLURM_NODELIST=node[01-04]", "TRAIN_ARGS=--x y", "WANDB_API_KEY=b"),
+    ]
+    env = dict(each.split("=", 1) for each in (*kept, *masked))
+    expected = [*kept, *(f"{each.partition('=')[0]}=***" for each in masked)]
+    assert Mask().environment(env).splitlines() == sorted(expected)
+
+
+_HOSTILE = (
+    *(
+        ":" * 60_000 + "g",
+        "secret" * 10_000,
+        "\\" * 60_000,
+        "a:" * 30_000,
+        '="' * 30_000,
+        "curl " * 12_000,
+        "://a." * 12_000,
+    ),
+    *(
+        "wandb login " * 5_000,
+        "a1-" * 20_000,
+        "a@b." * 15_000,
+        "auth_" * 12_000,
+        "pad_token" * 6_000,
+        "密码是 " * 15_000,
+    ),
+    *(
+        "mysql " * 10_000,
+        "docker login " * 5_000,
+        "node1." * 10_000,
+        "pwd=" * 15_000,
+        "-p a.b=c:/@" * 6_000,
+        " " * 60_000,
+    ),
+)
+
+
+@pytest.mark.parametrize("text", _HOSTILE, ids=range(len(_HOSTILE)))
 def test_hostile_line_is_masked_in_bounded_work(text: str) -> None:
     begin = time.process_time()
     Mask(users=["wanglei"]).text(text)

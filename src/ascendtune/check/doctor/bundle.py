@@ -28,8 +28,15 @@ from ascendtune.core.mask import Mask
 _LOGS, _LOG_BYTES = 8, 200_000
 """Number of CANN log files, the newest first, and bytes from the end of each."""
 _MOST_LOGS = 20_000
-_MASKED = re.compile(r"\*\*\*|<(user|host|ip|mac)-\d+>")
-_KINDS = {"***": "secrets", "user": "user names", "host": "host names", "ip": "addresses", "mac": "hardware addresses"}
+_MASKED = re.compile(r"\*\*\*|<(user|host|ip|mac|mail)-\d+>")
+_KINDS = {
+    "***": "secrets",
+    "user": "user names",
+    "host": "host names",
+    "ip": "addresses",
+    "mac": "hardware addresses",
+    "mail": "e-mail addresses",
+}
 _FILES = (
     "/usr/local/Ascend/driver/version.info",
     "/usr/local/Ascend/firmware/version.info",
