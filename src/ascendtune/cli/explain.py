@@ -56,7 +56,7 @@ def explain(
 
     For a run directory, the newest attempt is read; if it ran on this machine, lines `now` give the state of the
     package, port or variable that a remedy names. Exit code 0: no failure, or the run was stopped on request; 1: a
-    failure, with or without a known cause; 4: the logs are empty, or a cut .gz shows none. With --question: 0, or 4.
+    failure, with or without a known cause; 4: none, and logs are empty, cut or unreadable. With --question: 0, or 4.
     """
     import os
     import sys

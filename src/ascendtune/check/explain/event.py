@@ -91,6 +91,8 @@ class Event:
     """The lines of the log that `text` was put together from, where they are several."""
     reason: str = ""
     """The reason that CANN printed below a failed call; empty if there is none."""
+    place: tuple[str, int] | None = None
+    """The file and the line in it, where `source` is made of several files."""
     said_by: dict[int, str] = field(default_factory=dict)
     """The ranks that said the same, each with its first words."""
 
@@ -102,7 +104,8 @@ class Event:
 
     @property
     def where(self) -> str:
-        return f"{self.source}:{self.number}"
+        file, number = self.place or (self.source, self.number)
+        return f"{file}:{number}"
 
     @property
     def quote(self) -> str:
@@ -193,6 +196,7 @@ class Event:
 
     def as_json(self) -> dict[str, Any]:
         entry, trace = self.hit.entry, self.trace
+        file, number = self.place or (self.source, self.number)
         return {
             "id": entry.id,
             "kind": entry.kind,
@@ -204,8 +208,8 @@ class Event:
             "captured": dict(self.hit.names),
             "facts": {name: list(values) for name, values in facts_of.of_message(self.message).items()},
             "line": self.quote,
-            "file": self.source,
-            "line_number": self.number,
+            "file": file,
+            "line_number": number,
             "rank": self.rank,
             "device": self.device,
             "count": self.count,

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.parts import Parts
 from ascendtune.check.explain.scan import Scan
-from ascendtune.check.explain.source import STDIN, blocks
-from ascendtune.check.explain.wrapped import unwrapped
+from ascendtune.check.explain.source import STDIN
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.terminal_text import plain
 
@@ -89,8 +89,8 @@ def _read(scan: Scan, wanted: Iterable[range], failures: Iterable[Event]) -> Ite
 
 def _lines(scan: Scan) -> Iterator[tuple[int, str]]:
     number = scan.lines - scan.lines_read
-    for index, block in enumerate(blocks(scan.name, scan.start)):
-        lines = (block if index else unwrapped(block)).split(b"\n")
+    for block in Parts(scan.parts.names, scan.start).blocks():
+        lines = block.split(b"\n")
         for line in lines if lines[-1] else lines[:-1]:
             number += 1
             yield number, line.decode(errors="replace")

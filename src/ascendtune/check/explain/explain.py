@@ -6,10 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ascendtune.check.explain import cann_reason
+from ascendtune.check.explain import cann_reason, reading
 from ascendtune.check.explain import facts as facts_of
 from ascendtune.check.explain.batch_sizes import batch_sizes_in
 from ascendtune.check.explain.diagnosis import Diagnosis, diagnose, lacks_alone
@@ -19,6 +18,7 @@ from ascendtune.check.explain.facts import Facts
 from ascendtune.check.explain.fitted import fitted
 from ascendtune.check.explain.knowledge import IMPORTER, OWNER, KnownFailure, entries
 from ascendtune.check.explain.language import say
+from ascendtune.check.explain.logs import Unread
 from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.memory import Sums, sums_in
 from ascendtune.check.explain.origin import advice_on_frames
@@ -32,7 +32,6 @@ from ascendtune.check.explain.own_words import (
 )
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.shapes import mismatch_in
-from ascendtune.check.explain.source import STDIN, logs_in
 from ascendtune.check.explain.state_dict import names_in
 from ascendtune.check.explain.sureness import sureness_of
 from ascendtune.check.explain.twins import with_notes
@@ -41,11 +40,9 @@ from ascendtune.check.table import as_json as findings_as_json
 from ascendtune.core.errors import NoVerdict
 from ascendtune.core.exit_cause import CauseKind
 from ascendtune.core.imports import uncollected_imports
-from ascendtune.core.rundir import RunDir
 
 if TYPE_CHECKING:
     from ascendtune.check.explain.opinion import Opinion
-    from ascendtune.check.explain.run import Newest
 
 PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
 """Where CANN writes what it does not print; one file a process."""
@@ -69,8 +66,6 @@ _COMPARE = (
     "compare what CANN names with what the job passes at the frame shown: print shape, dtype and attributes of the "
     "inputs before the call; then change the setting, layout or parallel size that they come from"
 )
-_NOTHING_READ = "the gzip file {name} is cut off or damaged, and nothing of it could be read"
-_NO_ALL_CLEAR = "no verdict: {cut_off}; up to there no failure was found"
 _COMPARE_PYTHONS = (
     "by these logs rank {rank} alone lacks it: its host, or the Python it was started with, differs from the others': "
     "compare `which python; python -m pip list` there and on another host, and install there what the others have"
@@ -93,6 +88,8 @@ class Explanation:
     """A run that was asked about is under way."""
     is_here: bool = False
     """The logs were written on this machine: what the remedies name can be looked at."""
+    unread: tuple[Unread, ...] = ()
+    """Files of a directory that may be logs, and were not read."""
 
     @property
     def is_healthy(self) -> bool:
@@ -111,19 +108,22 @@ class Explanation:
     @property
     def cut_off(self) -> str:
         """Which compressed log could not be read to its end, and how far it was read; empty if all were."""
-        cut = next((scan for scan in self.scans if scan.is_cut_off), None)
-        if cut is None:
-            return ""
-        if cut.is_empty:
-            return say(_NOTHING_READ, name=cut.name)
-        return say("the gzip file {name} is cut off or damaged after line {line:,}", name=cut.name, line=cut.lines)
+        return reading.cut_off(self.scans)
+
+    def reading_notes(self) -> list[str]:
+        """What was not read."""
+        return reading.notes(self.scans, self.unread, is_found=not self.is_healthy)
 
     @property
     def exit_code(self) -> int:
         """0: no failure; 1: a failure; 4: there was nothing to read, or not all, and no failure in what was read."""
         if not self.is_healthy:
             return 1
-        return NoVerdict.exit_code if self.is_empty or (self.cut_off and not self._is_known) else 0
+        return NoVerdict.exit_code if self.is_empty or (self._no_verdict and not self._is_known) else 0
+
+    @property
+    def _no_verdict(self) -> str:
+        return reading.no_verdict(self.scans, self.unread)
 
     @property
     def sums(self) -> Sums | None:
@@ -173,8 +173,8 @@ class Explanation:
             return say("nothing went wrong: {what}", what=self.stop["what"])
         if first is None and self.is_running:
             return say("the run is under way, and its logs show no failure since it was started")
-        if first is None and self.cut_off:
-            return self.cut_off if self.is_empty else say(_NO_ALL_CLEAR, cut_off=self.cut_off)
+        if first is None and self._no_verdict:
+            return self._no_verdict
         if first is None:
             return say("there is nothing to explain: the log is empty" if self.is_empty else "no failure was found")
         if self.verdict.missing is not None:
@@ -327,10 +327,8 @@ class Explanation:
             "echoes": [event.as_json() for event in found.echoes],
             "notices": [event.as_json() for event in found.notices],
             "dismissed": [event.as_json() for event in found.dismissed],
-            "sources": [
-                {"name": scan.name, "lines": scan.lines_read, "bytes": scan.bytes, "is_cut_off": scan.is_cut_off}
-                for scan in self.scans
-            ],
+            "sources": reading.sources_as_json(self.scans),
+            "unread": [{"name": each.name, "why": each.why} for each in self.unread],
         }
 
 
@@ -343,27 +341,17 @@ def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:
     Raises:
         InputError: a file cannot be read, or is not text; a directory holds neither a run nor logs.
     """
-    files: list[tuple[str, int]] = []
-    runs: list[Newest] = []
-    for name in dict.fromkeys(names):
-        if name == STDIN or not Path(name).is_dir():
-            files.append((name, 0))
-        elif RunDir(name).run_json.is_file():
-            from ascendtune.check.explain.run import newest_attempt
-
-            runs.append(newest_attempt(RunDir(name)))
-            files += runs[-1].logs
-        else:
-            files += [(log, 0) for log in logs_in(Path(name))]
+    scanned, unread, runs = reading.read(names, _matcher())
+    scans = tuple(scanned)
     cause = next((run.cause for run in runs if run.cause), None)
     stop = next((run.stop for run in runs if run.stop), None)
-    scans = tuple(Scan(name, _matcher(), start).run() for name, start in files)
     facts = facts_of.of_log(text for scan in scans for text in (scan.head, scan.tail))
     found = _weighed(diagnose(scans, facts), cause)
     if cause is not None and found.first is None and found.rank is None:
         found = replace(found, rank=cause.get("rank"))
     is_here = is_here or (bool(runs) and all(run.is_here for run in runs))
-    return Explanation(found, scans, facts, cause, stop, any(run.is_running for run in runs), is_here)
+    is_running = any(run.is_running for run in runs)
+    return Explanation(found, scans, facts, cause, stop, is_running, is_here, tuple(unread))
 
 
 def _yields_to_reason(entry: KnownFailure) -> bool:

@@ -29,6 +29,10 @@ _NAMES = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|\S*[/=_\\]\S*|\[[^\]]*\]"
 _SENTENCE = re.compile(r".+?(?:[.!?](?=\s|$)|$)\s*")
 _WORD = re.compile(r"[a-z_]{3,}|\d+")
 _SENTENCE_END = re.compile(r"(?<!\.)[.!?;](?=\s+[A-Z])|(?<=[a-z]{3})\.(?=[A-Z][a-z]+ [A-Z])")
+_OTHER_TEXT = re.compile(
+    r"(?<=[\w)\]'\"])\s*(?=[^\x00-\x7f]{2})|\s+(?=[{\[][^]}]{60}|\S{40}|[\w.]*(?:Error|Exception): )"
+)
+_CLAUSE_END = re.compile(r"[,;](?=\s)")
 _VALUES = re.compile(r"(?:Expected|Got|Found|Actual|Current|Requested|But got)\b.*\d")
 """A second sentence that has the values of what the first one says."""
 _BROKEN_OFF = re.compile(r",? +(?:and|as|because|but|by|for|in|of|or|since|that|the|to|which|with)$")
@@ -149,8 +153,21 @@ def own_sentence(event: Event) -> str:
         sentence = f"{sentence}: {rest[0].strip().rstrip('.!')}"
     # A line that was broken in mid-sentence is quoted up to its last whole clause.
     sentence = _BROKEN_OFF.sub("", sentence)
+    if len(sentence) > _LONGEST_MESSAGE:
+        sentence = _beginning(sentence)
     is_short = len(sentence) <= _LONGEST_SENTENCE and not sentence.endswith((":", ",", "(")) and sentence[:1] != "{"
     return sentence if is_short and len(sentence.split()) > 1 else ""
+
+
+def _beginning(sentence: str) -> str:
+    """The first words of a very long sentence: up to where another language, data or another message begins behind
+    them, or to the last clause that fits; empty if no such place tells where to stop.
+    """
+    other = _OTHER_TEXT.search(sentence)
+    ends = [match.start() for match in _CLAUSE_END.finditer(sentence[: _LONGEST_SENTENCE + 1])]
+    ends = [other.start()] if other and other.start() <= _LONGEST_SENTENCE else ends
+    words = sentence[: ends[-1]].rstrip(" ,;:-") if ends else ""
+    return words if len(words.split()) >= _LEAST_WORDS else ""
 
 
 def says_more_than(event: Event, meaning: str) -> bool:

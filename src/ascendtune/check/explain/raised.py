@@ -6,8 +6,10 @@ logged: it costs other logs nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 
+from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.knowledge import EXPRESSION, IMPORTER, OWNER, RAISED, TABLE, raised_entries
 from ascendtune.check.explain.matcher import Hit, Matcher, rank
 from ascendtune.check.explain.origin import names_of
@@ -67,7 +69,15 @@ def known_exception(matcher: Matcher, said: str, number: int) -> Trace | None:
     return trace if any(hit.entry.kind not in ("unknown", "notice") for hit in hits) else None
 
 
-def hit_of_line(said: str) -> Hit | None:
+def look_up_own_words(events: Iterable[Event]) -> None:
+    """Use an entry of what packages raise where its message was logged as an error, without an exception."""
+    for event in events:
+        is_error = event.trace is None and not (event.weak or event.is_heading or event.hit.entry.kind == "notice")
+        if is_error and (found := _hit_of_line(event.text)) is not None:
+            event.hit = min(event.hit, found, key=rank)
+
+
+def _hit_of_line(said: str) -> Hit | None:
     """The entry of an error that was logged without its exception; anchors below 25 letters do not count."""
     hits = (hit for hit in _matcher().hits(said) if hit.length >= _UNMISTAKABLE and hit.entry.kind != "notice")
     of_any = (hit for hit in hits if not hit.entry.frame and not hit.entry.origin)

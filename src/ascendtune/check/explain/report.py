@@ -155,6 +155,8 @@ def _blocks(explanation: Explanation, short: int) -> Iterator[_Block]:
         yield _Block("source", first.hit.entry.source, _REFERENCE)
     if explanation.cut_off:
         yield _Block("note", say("{cut_off}: what follows is not known", cut_off=explanation.cut_off), _NEXT)
+    for note in explanation.reading_notes():
+        yield _Block("note", note, _NEXT)
     yield from _echoes(explanation, short)
 
 
@@ -236,10 +238,13 @@ def _echoes(explanation: Explanation, short: int) -> Iterator[_Block]:
 
 def _read(explanation: Explanation) -> Iterator[_Block]:
     for scan in explanation.scans:
-        yield _Block("read", say("{name}: {lines:,} lines", name=scan.name, lines=scan.lines_read), _MORE)
+        names = ", ".join(scan.parts.names)
+        yield _Block("read", say("{name}: {lines:,} lines", name=names, lines=scan.lines_read), _MORE)
         # A failure in words that nothing here knows is most often in them.
         if scan.last_words:
             yield _Block("last", _short(scan.last_words, _SHORT), _MORE)
+    for note in explanation.reading_notes():
+        yield _Block("note", note, _NEXT)
     for event in explanation.verdict.notices[:_LINES]:
         yield _Block("note", f"{event.meaning} ({event.where})", _MORE)
     for event in explanation.verdict.dismissed[:_LINES]:
@@ -256,7 +261,7 @@ def _lines_that_sound_bad(scans: Iterable[Scan]) -> Iterator[tuple[str, str]]:
         lines = scan.tail.splitlines() if scan.lines_read <= _EXCERPT else []
         for number, line in enumerate(lines, scan.lines - len(lines) + 1):
             if level.sounds_bad(line) and line.strip() != scan.last_words:
-                yield f"{scan.name}:{number}", line
+                yield scan.parts.where(number), line
 
 
 def _short(text: str, limit: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from ascendtune.check.explain import cann_reason, escaped, level, message_lines, torchrun_summary
 from ascendtune.check.explain import line as lines_of
@@ -13,17 +12,18 @@ from ascendtune.check.explain.frame import frame_of, prefix_of_frame
 from ascendtune.check.explain.ledger import Ledger, kind_of
 from ascendtune.check.explain.line import InnerPrefixes, Line
 from ascendtune.check.explain.line_times import LineTimes
-from ascendtune.check.explain.matcher import Hit, Matcher, best, rank, with_spare
+from ascendtune.check.explain.long_line import failure_at_end
+from ascendtune.check.explain.matcher import Hit, Matcher, best, with_spare
 from ascendtune.check.explain.message_lines import LONGEST_TEXT, NO_SOLUTION
 from ascendtune.check.explain.outlived import mark_outlived
 from ascendtune.check.explain.own_words import unknown_exception, unknown_line, unknown_test
-from ascendtune.check.explain.raised import hit_of_line, hits_of, known_exception, name_parties
+from ascendtune.check.explain.parts import Parts
+from ascendtune.check.explain.raised import hits_of, known_exception, look_up_own_words, name_parties
 from ascendtune.check.explain.report_of_tests import failed_test
 from ascendtune.check.explain.sieve import Sieve
-from ascendtune.check.explain.source import blocks, lines_before
+from ascendtune.check.explain.source import lines_before
 from ascendtune.check.explain.trace import HEADER, LINKS, Trace
 from ascendtune.check.explain.traces import Traces
-from ascendtune.check.explain.wrapped import unwrapped
 
 _HEAD = 50
 """Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
@@ -43,15 +43,15 @@ class Scan:
 
     Args:
         start: the byte at which to begin; lines are counted from the file's beginning all the same.
+        earlier: files with what stood before, the oldest first; their lines are counted with those of the log.
     """
 
-    def __init__(self, name: str, matcher: Matcher, start: int = 0) -> None:
+    def __init__(self, name: str, matcher: Matcher, start: int = 0, earlier: Sequence[str] = ()) -> None:
         self.name = name
+        self.parts = Parts((*earlier, name), start)
         self.lines = self._skipped = lines_before(name, start)
         self.bytes = 0
         self.launcher: torchrun_summary.RootCause | None = None
-        self.is_cut_off = False
-        """It is a gzip file that ends too early, or is damaged: the rest could not be read."""
         self.speaks_of_ascend = False
         """Some line that was worth reading does."""
         self.start = start
@@ -104,21 +104,19 @@ class Scan:
         Raises:
             InputError: the file cannot be read.
         """
-        for block in blocks(self.name, self.start, partial(setattr, self, "is_cut_off", True)):
-            is_first = not self.bytes
+        for block in self.parts.blocks():
             self.bytes += len(block)
-            block = unwrapped(block) if is_first else block
-            if self._tail and not self._tail.endswith(b"\n"):
-                # The last block ended within a very long line, which goes on in this one.
-                self.lines -= 1
             self._head = self._head or block[:_KEPT]
             self._tail = block[-_KEPT:] if len(block) >= _KEPT else (self._tail + block)[-_KEPT:]
             self._read_block(block)
+            self.parts.lines = self.lines
         self._end_traces()
         self._note_last_words()
-        self._look_up_own_words()
+        look_up_own_words(self.events)
         self._ledger.mark_survived(self.lines)
         mark_outlived(self.events, self.tail, self.lines, of_one_process=self.rank is not None)
+        for event in self.events:
+            event.place = self.parts.place_of(event.number)
         return self
 
     def _end_traces(self) -> None:
@@ -159,6 +157,8 @@ class Scan:
         number = self.lines + index + 1
         if number <= self._passed or (escaped.SIGN in lines[index] and self._read_escaped(lines, index)):
             return
+        if (end := failure_at_end(lines[index])) and not self._traces.are_open and not Traces.bare(text, number):
+            text = end
         if not self.speaks_of_ascend and lines_of.speaks_of_ascend(text):
             self.speaks_of_ascend, self._sieve.always = True, frozenset()
         line = lines_of.read(text)
@@ -348,13 +348,6 @@ class Scan:
         elif words := (refusal := message_lines.refusal(lines, said, _LAST_WORDS))[1]:
             number = self.lines - len(lines) + refusal[0] + 1
             self._note(lines_of.read(lines[refusal[0]]), words, words, number, unknown_line(words), None)
-
-    def _look_up_own_words(self) -> None:
-        """Use an entry of what packages raise where its message was logged as an error, without an exception."""
-        for event in self.events:
-            is_error = event.trace is None and not (event.weak or event.is_heading or event.hit.entry.kind == "notice")
-            if is_error and (found := hit_of_line(event.text)) is not None:
-                event.hit = min(event.hit, found, key=rank)
 
     def _note(
         self,

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import codecs
-import gzip
 import json
-import shlex
 import sys
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from io import BufferedIOBase, BufferedReader, RawIOBase
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
 
+from ascendtune.check.explain.compressed import Pieces, pieces_of
 from ascendtune.core.errors import InputError
-from ascendtune.core.files import is_endless, walk
-from ascendtune.core.rundir import RunDir
+from ascendtune.core.files import is_endless
 from ascendtune.core.suggest import run_suggestion
 from ascendtune.core.tail import size_of
-from ascendtune.core.units import format_bytes
 
 BLOCK_BYTES = 1 << 18
-_LONGEST_LINE = 1 << 16
-"""A longer one is cut in pieces."""
+LONGEST_LINE = 1 << 16
+"""Of a longer one, the beginning and the end are kept."""
+CUT = " […] ".encode()
 _TO_NEWLINES = bytes.maketrans(b"\r", b"\n")
 """Progress bars end their lines with \\r."""
 
-_GZIP, _GZIP_SUFFIX = b"\x1f\x8b", ".gz"
 _WRAPPED = b'{"log":"', b'{"log": "'
 
 _SIMPLIFIED = "gb2312"
@@ -38,24 +31,21 @@ _SAMPLE = 1 << 12
 _CONTROL = bytes({*range(32), 127} - {*b"\b\t\n\v\f\r\x1b"})
 _LEAST_TEXT = 0.98
 """Share of characters that are no control characters; in weights and compressed data they are nine in ten."""
-_SUFFIXES = (".log", ".out", ".err", ".txt")
-_MOST_ENTRIES = 100_000
-"""Files and directories below a directory of logs; a whole file system has millions."""
-_MOST_LOGS = 5_000
-_MOST_BYTES = 20 << 30
-"""Of all logs of a directory: five minutes of one core."""
-
 STDIN = "-"
+_MOST_OF_STDIN = 200 << 20
+"""Assumed size of standard input, where it is compressed."""
 
 
-def blocks(name: str, start: int = 0, cut_off: Callable[[], None] = lambda: None) -> Iterator[bytes]:
-    """The file, or standard input for "-", in blocks that end with a line's end.
+def blocks(name: str, start: int = 0, cut_off: Callable[[str], None] = lambda _: None) -> Iterator[bytes]:
+    """The file, or standard input for "-", in blocks of whole lines; the last line may lack its end.
 
-    A last line without its end belongs to the block before it, so that it is seen from the lines above.
+    That one belongs to the block before it, so that it is seen from the lines above. Of a very long line the middle is
+    left out, with `CUT` in its place.
 
     Args:
         start: the byte at which to begin, where a line does.
-        cut_off: called where a compressed log is cut off, or damaged within, before the last block is yielded.
+        cut_off: called, before the last block is yielded, where a compressed log is cut off, damaged within, or too
+            large: with the sentence that says so.
 
     Raises:
         InputError: the file cannot be read, or is not text.
@@ -64,38 +54,20 @@ def blocks(name: str, start: int = 0, cut_off: Callable[[], None] = lambda: None
         if name != STDIN and is_endless(Path(name)):
             remedy = f"give a log file; or its text: head -c 1G '{name}' | ascendtune explain -"
             raise InputError("a pipe or a device, not a log", code="not-a-log", remedy=remedy, where=name)
-        with _decompressed(sys.stdin.buffer if name == STDIN else Path(name).open("rb")) as file:
-            if start:
-                file.seek(start)
-            is_first, has_crlf, wide = True, False, None
-            block = rest = b""
-            while new := _piece_of(file, cut_off):
-                if is_first and new.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                    # PowerShell's redirection.
-                    wide = codecs.getincrementaldecoder("utf-16")(errors="replace")
-                new = wide.decode(new).encode(errors="replace") if wide else new
-                if is_first:
-                    _require_text(new, name)
-                    is_first, has_crlf = False, b"\r\n" in new[:_LONGEST_LINE]
-                if has_crlf:
-                    if new.endswith(b"\r"):
-                        behind = _piece_of(file, cut_off, 2 if wide else 1)
-                        new += wide.decode(behind).encode(errors="replace") if wide else behind
-                    new = new.replace(b"\r\n", b"\n")
-                # Many stand where a log was cut while it was written.
-                new = new.replace(b"\0", b"")
-                data = rest + new.translate(_TO_NEWLINES)
-                end = data.rfind(b"\n") + 1
-                if not end and len(data) < _LONGEST_LINE:
-                    rest = data
+        size = _MOST_OF_STDIN if name == STDIN else size_of(Path(name))
+        with pieces_of(
+            sys.stdin.buffer if name == STDIN else Path(name).open("rb"), name, size, cut_off, start
+        ) as pieces:
+            block = b""
+            for lines in _whole_lines(_texts(pieces, name)):
+                if block.endswith(b"\n") and not lines.endswith(b"\n"):
+                    block += lines
                     continue
-                end = end or len(data)
                 if block:
                     yield _in_utf8(_unwrapped(block))
-                block, rest = data[:end], data[end:]
-            if block.endswith(b"\n"):
-                block, rest = block + rest, b""
-            yield from (_in_utf8(_unwrapped(each)) for each in (block, rest) if each)
+                block = lines
+            if block:
+                yield _in_utf8(_unwrapped(block))
     except PermissionError:
         raise
     except OSError as error:
@@ -108,27 +80,48 @@ def blocks(name: str, start: int = 0, cut_off: Callable[[], None] = lambda: None
         ) from error
 
 
-@contextmanager
-def _decompressed(file: BinaryIO) -> Iterator[BufferedIOBase]:
-    """The file; of one that gzip compressed, such as a log that was rotated, what it holds."""
-    with BufferedReader(cast(RawIOBase, file)) as opened:
-        if opened.peek(len(_GZIP)).startswith(_GZIP):
-            # It does not close the file below it.
-            with gzip.GzipFile(fileobj=opened) as unpacked:
-                yield unpacked
-        else:
-            yield opened
+def _texts(pieces: Pieces, name: str) -> Iterator[bytes]:
+    """The text of the pieces, its lines ended by \\n alone."""
+    is_first, has_crlf, wide = True, False, None
+    while new := pieces.next(BLOCK_BYTES):
+        if is_first and new.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            # PowerShell's redirection.
+            wide = codecs.getincrementaldecoder("utf-16")(errors="replace")
+        new = wide.decode(new).encode(errors="replace") if wide else new
+        if is_first:
+            _require_text(new, name)
+            is_first, has_crlf = False, b"\r\n" in new[:LONGEST_LINE]
+        if has_crlf:
+            if new.endswith(b"\r"):
+                behind = pieces.next(2 if wide else 1)
+                new += wide.decode(behind).encode(errors="replace") if wide else behind
+            new = new.replace(b"\r\n", b"\n")
+        # Many stand where a log was cut while it was written.
+        yield new.replace(b"\0", b"").translate(_TO_NEWLINES)
 
 
-def _piece_of(file: BufferedIOBase, cut_off: Callable[[], None], most: int = BLOCK_BYTES) -> bytes:
-    """The next bytes; of a compressed log that is cut off, or damaged within, those before that place."""
-    if not isinstance(file, gzip.GzipFile):
-        return file.read(most)
-    try:
-        return file.read1(most)
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        cut_off()
-        return b""
+def _whole_lines(texts: Iterable[bytes]) -> Iterator[bytes]:
+    """Blocks that end with a line's end, the last one perhaps without it; very long lines lack their middle."""
+    head = rest = b""
+    for text in texts:
+        data = rest + text
+        end = data.rfind(b"\n") + 1
+        if not end and len(data) < 2 * BLOCK_BYTES:
+            rest = data
+            continue
+        if not end:
+            head, rest = head or data[: LONGEST_LINE // 2], data[-LONGEST_LINE // 2 :]
+            continue
+        if head:
+            first = data.index(b"\n")
+            data = head + CUT + data[max(0, first - LONGEST_LINE // 2) :]
+            end, head = data.rfind(b"\n") + 1, b""
+        yield data[:end]
+        rest = data[end:]
+    if head:
+        rest = head + CUT + rest
+    if rest:
+        yield rest
 
 
 def _unwrapped(block: bytes) -> bytes:
@@ -172,54 +165,6 @@ def lines_before(name: str, end: int) -> int:
     with Path(name).open("rb") as file:
         sizes = [BLOCK_BYTES] * (end // BLOCK_BYTES) + [end % BLOCK_BYTES]
         return sum(file.read(size).translate(_TO_NEWLINES).count(b"\n") for size in sizes)
-
-
-def logs_in(directory: Path) -> list[str]:
-    """The logs in a directory and below it, such as one of CANN's or of a scheduler's.
-
-    Raises:
-        InputError: there is none, all are those of runs, or the directory holds more than the logs of a training.
-    """
-    found, runs, entries, size = list[Path](), list[Path](), 0, 0
-    for place, directories, names in walk(directory):
-        if place == directory:
-            runs = sorted(place / name for name in directories if _is_run(place / name))
-        entries += len(directories) + len(names)
-        logs = [place / name for name in names if name.removesuffix(_GZIP_SUFFIX).endswith(_SUFFIXES)]
-        logs = [path for path in logs if path.is_file()]
-        found += logs
-        size += sum(size_of(path) for path in logs)
-        if entries > _MOST_ENTRIES or len(found) > _MOST_LOGS or size > _MOST_BYTES:
-            raise InputError(
-                f"the directory holds more than the logs of a training: over {_MOST_ENTRIES:,} files, "
-                f"{_MOST_LOGS:,} logs or {format_bytes(_MOST_BYTES)} of logs",
-                code="directory-too-large",
-                remedy="give the directory of one training, or name the files",
-                where=directory,
-            )
-    if runs and all(not {*path.parents}.isdisjoint(runs) for path in found):
-        # How a run ended stands in its record, not in its logs alone.
-        raise InputError(
-            f"{len(runs)} {'run lies' if len(runs) == 1 else 'runs lie'} in this directory; name the one to explain",
-            code="directory-of-runs",
-            remedy=f"ascendtune explain {shlex.quote(str(runs[-1]))}; `ascendtune runs list` shows how each ended",
-            where=directory,
-        )
-    if not found:
-        raise InputError(
-            f"neither a run directory nor one with logs ({', '.join(f'*{suffix}' for suffix in _SUFFIXES)})",
-            code="no-logs-in-directory",
-            remedy="name the files: ascendtune explain DIRECTORY/*",
-            where=directory,
-        )
-    return [str(path) for path in sorted(found)]
-
-
-def _is_run(directory: Path) -> bool:
-    try:
-        return RunDir(directory).run_json.is_file()
-    except OSError:
-        return False
 
 
 def _require_text(block: bytes, name: str) -> None:

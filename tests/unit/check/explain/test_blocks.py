@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from ascendtune.check.explain import logs as logs_module
 from ascendtune.check.explain import source
 from ascendtune.check.explain.cann_reason import shortened
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.explain import Explanation, explain
-from ascendtune.check.explain.source import logs_in
+from ascendtune.check.explain.logs import logs_in
 from ascendtune.core.errors import InputError
 
 Explained = Callable[..., Explanation]
@@ -287,7 +288,7 @@ def test_logs_below_a_directory_are_found_beside_what_cannot_be_listed(
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scan)
-    assert logs_in(tmp_path) == [str(tmp_path / "a/one.log"), str(tmp_path / "z/three.txt")]
+    assert [log.name for log in logs_in(tmp_path)[0]] == [str(tmp_path / "a/one.log"), str(tmp_path / "z/three.txt")]
 
 
 @pytest.mark.parametrize(("limit", "most"), [("_MOST_ENTRIES", 2), ("_MOST_LOGS", 1), ("_MOST_BYTES", 9)])
@@ -297,8 +298,8 @@ def test_directory_of_more_than_the_logs_of_a_training_is_refused_without_readin
     for name in ("a/one.log", "a/two.log"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("12345")
-    assert len(logs_in(tmp_path)) == 2
-    monkeypatch.setattr(source, limit, most)
+    assert len(logs_in(tmp_path)[0]) == 2
+    monkeypatch.setattr(logs_module, limit, most)
     with pytest.raises(InputError) as caught:
         logs_in(tmp_path)
     assert caught.value.code == "directory-too-large"
@@ -362,4 +363,4 @@ def test_directory_of_runs_is_not_taken_for_logs(tmp_path: Path) -> None:
         logs_in(tmp_path)
     assert caught.value.code == "directory-of-runs" and f"explain {tmp_path / 'second'}" in (caught.value.remedy or "")
     (tmp_path / "slurm-7.out").write_text("Traceback\n")
-    assert len(logs_in(tmp_path)) == 3
+    assert len(logs_in(tmp_path)[0]) == 3

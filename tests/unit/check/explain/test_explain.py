@@ -385,7 +385,8 @@ def test_compressed_log_that_is_cut_off_gets_no_all_clear(tmp_path: Path, steps:
     explanation = explain([str(log)])
     content = json.loads(as_json(explanation))
 
-    assert f"the gzip file {log} is cut off or damaged" in explanation.headline() and told in explanation.headline()
+    headline = explanation.headline()
+    assert f"the compressed file {log} is cut off or damaged" in headline and told in headline
     assert (explanation.exit_code, content["exit_code"], content["certainty"]) == (4, 4, "none")
     assert content["sources"][0]["is_cut_off"]
 
