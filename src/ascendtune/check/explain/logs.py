@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,13 +24,17 @@ _IS_LOG = re.compile(
     r"|.*\.[oe]\d+(?:\.\d+|-\d+)?$"  # PBS, Grid Engine
     r"|(?:.*[a-z])?log\.\d+$"  # workerlog.0 of Paddle
     r"|(?:[\w-]*[_-])?(?:log|std_?(?:out|err)|output|console|nohup|messages|syslog|dmesg)$",
-    re.IGNORECASE,
+    re.IGNORECASE | re.DOTALL,
 )
 """Names of logs, without what a compressing program appends."""
 _IS_OTHER = re.compile(
     r".*\.(?:sw[a-p]|lock|pid|json|yaml|yml|toml|idx|md5|sha\d+|py|sh|png|csv|html|pt|pth|bin|npy|tmp)$|\.nfs",
     re.IGNORECASE,
 )
+_HAS_NO_SUFFIX = re.compile(
+    r"(?![.]|[A-Z]+$|(?:Make|Docker|Container|Rake|Gem|Pip|Jenkins)file)(?:[^.]+|.+\.(?:[a-z]*\d+|o|e))$"
+)
+"""Names that may be those of logs, or of anything else."""
 _IS_COPY = re.compile(r"(?P<of>.+?)(?:~|\.(?:bak|orig|save|backup))\d*$")
 """An editor's backup."""
 _ROTATED = re.compile(
@@ -40,6 +44,7 @@ _NO_DIGIT = re.compile(r"\D")
 _MOST_ENTRIES = 100_000
 """Files and directories below a directory of logs; a whole file system has millions."""
 _MOST_LOGS = 5_000
+_MOST_UNNAMED = 100
 _MOST_BYTES = 20 << 30
 """Of all logs of a directory: five minutes of one core."""
 _MOST_EARLIER_BYTES = 2 << 30
@@ -48,6 +53,7 @@ _RATIO = 10
 """Bytes of a log in one that it was compressed to."""
 
 IS_COPY = "a copy"
+IS_UNNAMED = "not named like a log"
 IS_NOT_TEXT = "not text"
 IS_LINK = "a link to another directory"
 IS_CLOSED = "it may not be read"
@@ -90,7 +96,7 @@ def logs_in(directory: Path) -> tuple[list[Log], list[Unread]]:
         InputError: there is none, all are those of runs, or the directory holds more than the logs of a training.
     """
     found, unread, runs, entries, size = dict[Path, os.stat_result](), list[Unread](), list[Path](), 0, 0
-    top = directory.resolve()
+    top, unnamed = directory.resolve(), list[Path]()
     for place, directories, names in walk(directory):
         if place == directory:
             runs = sorted(place / name for name in directories if _is_run(place / name))
@@ -102,6 +108,8 @@ def logs_in(directory: Path) -> tuple[list[Log], list[Unread]]:
                 with suppress(OSError):
                     found[path] = path.stat()
                     size += found[path].st_size if _mark_of(path) is None else 0
+            elif _HAS_NO_SUFFIX.match(path.name) and path.is_file():
+                unnamed.append(path)
             elif path.is_symlink() and path.is_dir() and not path.resolve().is_relative_to(top):
                 unread.append(Unread(str(path), IS_LINK, may_matter=False))
         if entries > _MOST_ENTRIES or len(found) > _MOST_LOGS or size > _MOST_BYTES:
@@ -120,6 +128,8 @@ def logs_in(directory: Path) -> tuple[list[Log], list[Unread]]:
             remedy=f"ascendtune explain {shlex.quote(str(runs[-1]))}; `ascendtune runs list` shows how each ended",
             where=directory,
         )
+    if not found and 0 < len(unnamed) <= _MOST_UNNAMED:
+        return [Log(str(path)) for path in sorted(unnamed)], unread
     if not found:
         raise InputError(
             f"neither a run directory nor one with logs ({', '.join(f'*{suffix}' for suffix in _SUFFIXES)})",
@@ -127,11 +137,17 @@ def logs_in(directory: Path) -> tuple[list[Log], list[Unread]]:
             remedy="name the files: ascendtune explain DIRECTORY/*",
             where=directory,
         )
+    unread += [Unread(str(path), IS_UNNAMED, may_matter=False) for path in unnamed if _is_of_logs(path, found)]
     files = _once(found)
     copies = [path for path in files if (of := _original(path)) is not None and of in files]
     unread += [Unread(str(path), IS_COPY, may_matter=False) for path in copies]
     logs, too_old = _joined({path: state for path, state in files.items() if path not in copies})
     return logs, sorted([*unread, *too_old], key=lambda each: each.name)
+
+
+def _is_of_logs(path: Path, found: Iterable[Path]) -> bool:
+    """Whether a file lies in the same directory as a log."""
+    return path.parent in {log.parent for log in found}
 
 
 def is_log(name: str) -> bool:

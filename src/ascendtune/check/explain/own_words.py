@@ -32,6 +32,9 @@ _SENTENCE_END = re.compile(r"(?<!\.)[.!?;](?=\s+[A-Z])|(?<=[a-z]{3})\.(?=[A-Z][a
 _OTHER_TEXT = re.compile(
     r"(?<=[\w)\]'\"])\s*(?=[^\x00-\x7f]{2})|\s+(?=[{\[][^]}]{60}|\S{40}|[\w.]*(?:Error|Exception): )"
 )
+_IS_RECORD = re.compile(r"\{\"|\w+=\S+ \w+=")
+_IN_FIELD = re.compile(r"\"(?:(?:\w+\.)*[A-Z]\w*(?:Error|Exception): )(?P<message>[^\"\\]{10,})\"")
+"""The error in one field of a log line that consists of fields: JSON, or NAME=VALUE."""
 _CLAUSE_END = re.compile(r"[,;](?=\s)")
 _VALUES = re.compile(r"(?:Expected|Got|Found|Actual|Current|Requested|But got)\b.*\d")
 """A second sentence that has the values of what the first one says."""
@@ -145,6 +148,8 @@ def own_sentence(event: Event) -> str:
     if event.trace is not None and not event.trace.type:
         return ""
     message = event.trace.message if event.trace and event.trace.message else without_logger(event.text)
+    if (quoted := _IN_FIELD.search(message)) is not None and _IS_RECORD.match(message):
+        message = quoted["message"]
     message = ENDED.sub("", _TIME.sub("", without_stamp(message), count=1), count=1)
     sentence, *rest = _SENTENCE_END.split(message.strip(), maxsplit=2)
     sentence = sentence.rstrip(".!")

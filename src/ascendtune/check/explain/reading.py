@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ascendtune.check.explain.language import say
-from ascendtune.check.explain.logs import IS_COPY, IS_LINK, Log, Unread, logs_in
+from ascendtune.check.explain.logs import IS_COPY, IS_LINK, IS_UNNAMED, Log, Unread, logs_in
 from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.source import STDIN
@@ -100,7 +100,7 @@ def notes(scans: Sequence[Scan], unread: Sequence[Unread], *, is_found: bool) ->
     """What was not read, for the report; where a failure was found, without what is hardly a log of the job."""
     by_reason: dict[str, list[str]] = {}
     for each in unread:
-        if is_found and each.why in (IS_COPY, IS_LINK):
+        if is_found and each.why in (IS_COPY, IS_LINK, IS_UNNAMED):
             continue
         by_reason.setdefault(each.why, []).append(each.name)
     told = [say("not read: {names} ({why})", names=_some(names), why=say(why)) for why, names in by_reason.items()]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import codecs
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ascendtune.check.explain.compressed import Pieces, pieces_of
+from ascendtune.check.explain.json_lines import unwrapped_lines
 from ascendtune.core.errors import InputError
 from ascendtune.core.files import is_endless
 from ascendtune.core.suggest import run_suggestion
@@ -20,8 +20,6 @@ LONGEST_LINE = 1 << 16
 CUT = " […] ".encode()
 _TO_NEWLINES = bytes.maketrans(b"\r", b"\n")
 """Progress bars end their lines with \\r."""
-
-_WRAPPED = b'{"log":"', b'{"log": "'
 
 _SIMPLIFIED = "gb2312"
 """GBK's characters of two bytes above 127, nearly all that are written. The others' second byte may be a letter: a
@@ -64,10 +62,10 @@ def blocks(name: str, start: int = 0, cut_off: Callable[[str], None] = lambda _:
                     block += lines
                     continue
                 if block:
-                    yield _in_utf8(_unwrapped(block))
+                    yield _in_utf8(unwrapped_lines(block))
                 block = lines
             if block:
-                yield _in_utf8(_unwrapped(block))
+                yield _in_utf8(unwrapped_lines(block))
     except PermissionError:
         raise
     except OSError as error:
@@ -122,22 +120,6 @@ def _whole_lines(texts: Iterable[bytes]) -> Iterator[bytes]:
         rest = head + CUT + rest
     if rest:
         yield rest
-
-
-def _unwrapped(block: bytes) -> bytes:
-    """The lines as the container wrote them, where they are objects of Docker's log driver json-file."""
-    if not block.startswith(_WRAPPED):
-        return block
-    return b"\n".join(_log_of(line) if line.startswith(_WRAPPED) else line for line in block.split(b"\n"))
-
-
-def _log_of(line: bytes) -> bytes:
-    try:
-        said = str(json.loads(line)["log"])
-    except (ValueError, RecursionError):
-        return line
-    # A progress bar is in the same object as what was written behind it.
-    return said.rstrip("\r\n").rpartition("\r")[2].replace("\n", " ").encode(errors="replace")
 
 
 def _in_utf8(block: bytes) -> bytes:

@@ -139,6 +139,17 @@ def test_logs_are_known_by_their_names(name: str, expected: bool) -> None:
     assert is_log(name) == expected
 
 
+@pytest.mark.parametrize("name", ["train", "job.123.node1", "worker-0", "日志", "a\nb.log"])
+def test_files_without_a_suffix_are_read_where_no_other_is_a_log(tmp_path: Path, name: str) -> None:
+    _write(tmp_path, (name, _FAILURE), ("LICENSE", "no error: none\n"), ("a.py", "raise OSError\n"))
+    assert [log.name for log in logs_in(tmp_path)[0]] == [str(tmp_path / name)]
+
+
+def test_file_without_a_suffix_beside_a_log_is_named(tmp_path: Path) -> None:
+    _write(tmp_path, ("train", _FAILURE), ("a.log", _HEALTHY))
+    assert f"not read: {tmp_path / 'train'} (not named like a log)" in _text(tmp_path)
+
+
 def test_copies_of_an_editor_are_not_read_beside_their_log(tmp_path: Path) -> None:
     _write(tmp_path, ("a.log~", _FAILURE), ("b.log.bak", _FAILURE), ("a.log", _HEALTHY))
     logs, unread = logs_in(tmp_path)

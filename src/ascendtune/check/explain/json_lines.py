@@ -1,0 +1,48 @@
+"""Lines that a collector of logs wrapped in JSON objects: Docker, Fluent Bit, journald, Loki, those of clouds."""
+
+from __future__ import annotations
+
+import json
+import re
+
+_BEGIN = b'{"'
+_PEEKED = 1 << 12
+_OF_STREAM = ("log", "textPayload", "MESSAGE", "line")
+"""Fields with a line as the container wrote it,"""
+_OF_LOGGER = ("message", "msg", "event")
+"""and fields that loggers of programs use as well: their other fields say how grave the line is."""
+_FIELDS = re.compile(rb'"(?:%s)": ?"' % "|".join([*_OF_STREAM, *_OF_LOGGER]).encode())
+_OF_RECORD = {"level", "levelname", "severity", "exception", "exc_info", "stack_info", "record", "stack"}
+_OF_TRACEBACK = re.compile(r"Traceback \(most recent|  File \"| {4}\S|(?:\w+\.)*[A-Z]\w*(?:Error|Exception): ")
+
+
+def unwrapped_lines(block: bytes) -> bytes:
+    """The lines as the container wrote them, where they are objects with one; as many as before."""
+    if not block.startswith(_BEGIN) or _FIELDS.search(block[:_PEEKED]) is None:
+        return block
+    return b"\n".join(_said(line) if line.startswith(_BEGIN) else line for line in block.split(b"\n"))
+
+
+def _said(line: bytes) -> bytes:
+    if _FIELDS.search(line) is None:
+        return line
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    if (said := _text_of(fields)) is None:
+        return line
+    # A progress bar is in the same object as what was written behind it.
+    return said.rstrip("\r\n").rpartition("\r")[2].replace("\n", " ").encode(errors="replace")
+
+
+def _text_of(fields: dict[str, object]) -> str | None:
+    for name in _OF_STREAM:
+        if isinstance(said := fields.get(name), str):
+            return said
+    is_record = not _OF_RECORD.isdisjoint(fields)
+    for name in _OF_LOGGER:
+        # Loggers write a traceback line by line where a program logs what it captured of another one.
+        if isinstance(said := fields.get(name), str) and (not is_record or _OF_TRACEBACK.match(said)):
+            return said if "\n" not in said.strip() else None
+    return None
