@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 _WORK = re.compile(r"\bSeqNum=(?P<number>\d+), OpType=(?P<operation>\w+)(?:, NumelIn=(?P<elements>\d+))?")
 _GROUP = re.compile(r"\bPG GUID (\w+)")
+_NAMED_GROUP = re.compile(r"\bPG GUID \w+\((\w+)\)")
+_DEFAULT_GROUP = "default_pg"
 _POINT_TO_POINT = ("SEND", "RECV", "COALESCED")
 """Between two ranks; they are counted for each pair."""
 _SAME_SIZE = ("ALLREDUCE", "REDUCE", "BROADCAST", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE")
@@ -76,6 +78,12 @@ def number_of(text: str) -> int | None:
     """The number of the collective that a line reports, counted from 1 in its group."""
     found = _WORK.search(text)
     return int(found["number"]) if found else None
+
+
+def are_of_subgroups(texts: Iterable[str]) -> bool:
+    """Whether logs name process groups, and never that of all ranks."""
+    groups = {group for text in texts for group in _NAMED_GROUP.findall(text)}
+    return bool(groups) and _DEFAULT_GROUP not in groups
 
 
 def _works_of_one_group(said: dict[int, str]) -> list[_Work]:

@@ -11,8 +11,10 @@ from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.facts import Facts, satisfied
 from ascendtune.check.explain.first_cause import KILLED, MESSAGE_LINES, first_cause
 from ascendtune.check.explain.headers import name_package
-from ascendtune.check.explain.missing import Missing, awaited, is_one_of_several, waits_among
+from ascendtune.check.explain.missing import awaited, is_one_of_several, waits_among
+from ascendtune.check.explain.missing_told import Missing
 from ascendtune.check.explain.parties import name_mismatch
+from ascendtune.check.explain.rank_lines import Ranks
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.symbols import name_provider
 
@@ -56,7 +58,7 @@ class Diagnosis:
 
 def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     """Weigh everything that the scans found, of any number of files and ranks."""
-    beside = _names_beside(scans)
+    beside, ranks = _names_beside(scans), Ranks(scans)
     ordered = _without_own_words([event for event in in_order(scans) if _meets(event, facts, beside)])
     notices = tuple(event for event in ordered if event.hit.entry.kind in _NOT_FATAL)
     lengths = {scan.name: scan.lines for scan in scans}
@@ -86,7 +88,7 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     ends = Ends(fatal)
     first = first_cause(fatal, ends)
     rank, host = _guilty(first, scans)
-    missing = awaited(first, fatal, scans)
+    missing = awaited(first, fatal, ranks)
     if missing is not None and (told := _told_by(missing.ranks, fatal)) is not None:
         # A rank that did not join has said why.
         first, missing = told, None

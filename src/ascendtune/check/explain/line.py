@@ -55,6 +55,7 @@ _DEVICE = re.compile(
     r"(\d{1,3})(?!\w|[.:-]\w| ?(?:[KMGT]i?B|bytes|MHz)\b)"
 )
 """The number of a device; no address on the PCI bus, size or version."""
+_PID = re.compile(r"\bPID: ?(\d+)")
 _ACTOR_RANK = re.compile(r"\b(?:rank|TP)\s?[=:]?\s?(\d+)")
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[_-]?(\d+)|(?:^|[^a-z])worker[_-](\d+)", re.IGNORECASE)
 # A pattern that begins with a literal is searched for ten times faster than one that begins with \b.
@@ -174,6 +175,22 @@ def _seconds(month: str, day: str, hour: str, minute: str, second: str, fraction
         return None
     whole = timegm((1970, int(month), int(day), int(hour), int(minute), int(second)))
     return whole + (int(fraction) / 10 ** len(fraction) if fraction else 0.0)
+
+
+class RanksOfProcesses:
+    """Of several lines of a process that CANN writes one names the rank; the number of the process stands in all."""
+
+    def __init__(self) -> None:
+        self._by_pid: dict[str, int] = {}
+
+    def rank_of(self, text: str, *named: int | None, last: int | None) -> int | None:
+        """The first of `named` that is known, else the rank that the line or its process names, else `last`."""
+        inside, pid = rank_in(text), _PID.search(text)
+        if pid is not None and inside is not None:
+            self._by_pid[pid[1]] = inside
+        elif pid is not None:
+            inside = self._by_pid.get(pid[1])
+        return next((rank for rank in (*named, inside, last) if rank is not None), None)
 
 
 class InnerPrefixes:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
-from ascendtune.check.explain import line as lines_of
-from ascendtune.check.explain.collectives import OddRanks, number_of, odd_ranks
+from ascendtune.check.explain.collectives import are_of_subgroups, number_of, odd_ranks
 from ascendtune.check.explain.event import Event
-from ascendtune.check.explain.language import say
-from ascendtune.check.explain.rank_phase import FINISHED, REMEDIES, SETTING_UP, phase_of, tells_a_step
+from ascendtune.check.explain.missing_told import LastLine, Missing
+from ascendtune.check.explain.rank_lines import Ranks
+from ascendtune.check.explain.rank_phase import FINISHED, REMEDIES, phase_of, tells_a_step
 from ascendtune.check.explain.scan import Scan
 
 _WORLD = re.compile(
@@ -27,7 +26,6 @@ _LIST = re.compile(r"\d+")
 _CONNECTED = re.compile(r"\]connected rankinfo\[LINE \d+\]: ?(?P<ranks>(?:\[\d+\],?)+)")
 """HCCL's root lists the ranks that came to it."""
 _MOST_RANKS = 1 << 16
-_ENDED = re.compile(r"SIGTERM|SignalException|Traceback \(most|closing signal")
 _ENDED_BY_LAUNCHER = re.compile(r"Sending process \d+ closing signal")
 _LONGEST_LINE = 160
 _SILENT = "silent"
@@ -36,150 +34,11 @@ _FEW = 7
 _RANKS_OF_A_NODE = 8
 """Most nodes have so many devices, or a multiple: where ranks 0 to 6 wait, rank 7 is believed to be there."""
 _MOST_LAST_LINES = 8
-"""Missing ranks whose last lines are looked for; of an interleaved log each of them takes a reading of its end."""
-_WAIT_LONGER = (
-    "give the others time: init_process_group(timeout=timedelta(hours=2)) (ddp_timeout: 7200), HCCL_EXEC_TIMEOUT"
-)
-_WAITED = ": {count} other ranks waited until the time-out"
-_WAITED_ONE = ": 1 other rank waited until the time-out"
-_LOST = ": {count} other ranks lost the connection to it"
-_LOST_ONE = ": 1 other rank lost the connection to it"
-_ODD = {
-    "behind": "{ranks} fell behind the others ({theirs}, the others {others})",
-    "operation": "{ranks} called another collective than the others ({theirs}, the others {others})",
-    "size": "{ranks} gave {operation} another number of elements than the others ({theirs}, the others {others})",
-    "apart": "{ranks} called {theirs} where rank {other} called {others}",
-}
-_LOOK_FOR_DELAY = (
-    "what held rank {rank} up before that collective? its last lines (reading data, a checkpoint, compiling), its time "
-    "per step beside that of the others, its card and link: `ascendtune devices`"
-)
-_LOOK_FOR_BRANCHES = (
-    "look for code that only some ranks run: a branch on the rank, an `if` on local data, uneven batches"
-)
-_SAME_COLLECTIVES = "make every rank call the same collectives in the same order and with the same sizes"
-_ADD_LOG = "add the log of rank {rank} to those given: its last lines say whether it failed, ended or hangs"
-_LOOK_FOR_PROCESS = "check on its host that rank {rank} was started and still runs: `ps -ef | grep train`"
-_COMPARE_NODES = "compare --nnodes, --nproc_per_node, --node_rank, MASTER_ADDR and MASTER_PORT on all nodes"
-_DUMP_STACKS = "while it hangs, run `py-spy dump --pid PID` on the process of rank {rank}"
-_LOOK_FOR_END = (
-    "how did its process end? on its host: `dmesg -T | tail -50` (killed for memory, a crash, a lost card), and its "
-    "exit code in the launcher's log"
-)
-_LEFT_EARLY = (
-    "it left without an error while the others went on: fewer batches on this rank (a sampler or loader that divides "
-    "the rows unevenly: DistributedSampler, drop_last=True), or `break`, `return` or sys.exit on this rank alone"
-)
-_LOOK_FOR_CRASH = (
-    "its own last lines say why; none: `python -X faulthandler` prints where native code crashed, and `dmesg -T | tail "
-    "-50` on its host what the kernel ended"
-)
-_LOOK_FOR_NETWORK = "the process of rank {rank} still runs: the network broke: `ascendtune doctor network`"
-_READ_LOG = "read the log of rank {rank} from its last line up"
-
-
-@dataclass(frozen=True)
-class Missing:
-    """The ranks that others waited for in vain."""
-
-    ranks: tuple[int, ...]
-    waiting: tuple[int, ...]
-    """Ranks that reported the time-out."""
-    world_size: int | None = None
-    """As the logs say; None where they do not."""
-    first_rank: int = 0
-    """The missing rank that is told of: the first one that wrote nothing or did something other than training, else
-    the first."""
-    last_line: str = ""
-    """Its last line; empty when its log has none."""
-    where: str = ""
-    """File (and line number where the rank has a file of its own) of the last line."""
-    phase: str | None = None
-    are_alike: bool = True
-    """The other missing ranks were doing the same, or wrote nothing either."""
-    is_log_given: bool = True
-    """False where each rank has a log of its own, and that of the first missing one is not among them."""
-    is_under_way: bool = False
-    """The ranks had found each other before: they trained, or the collective is not the group's first."""
-    is_lost: bool = False
-    """The others did not wait until a time-out: their connection broke."""
-    exit_code: int | None = None
-    """Of the process of the missing rank; None where its launcher does not tell."""
-    odd: OddRanks | None = None
-    """For ranks that reported the time-out as well, in another collective: which one."""
-
-    @property
-    def what(self) -> str:
-        one_rank = len(self.ranks) == 1
-        names = {
-            "ranks": say("rank {rank}", rank=self.ranks[0])
-            if one_rank
-            else say("ranks {ranks}", ranks=listed(self.ranks)),
-            "count": len(self.waiting),
-            "phase": say(self.phase or ""),
-            "code": self.exit_code,
-            "one": say("rank {rank}", rank=self.first_rank),
-        }
-        one, many = (_LOST_ONE, _LOST) if self.is_lost else (_WAITED_ONE, _WAITED)
-        waited = say(one if len(self.waiting) == 1 else many, **names)
-        if self.odd is not None:
-            odd = self.odd
-            names |= {"theirs": odd.theirs, "others": odd.others, "operation": odd.operation, "other": self.waiting[0]}
-            return say(_ODD[odd.kind], **names) + ("" if odd.kind == "apart" else waited)
-        if self._left_early and self.are_alike:
-            return say("{ranks} finished and left", **names) + waited
-        if self.exit_code is not None:
-            while_phase = self.phase and self.phase != FINISHED
-            whole = "{ranks} ended with exit code {code}, while {phase}"
-            return say(whole if while_phase else "{ranks} ended with exit code {code}", **names) + waited
-        absent = "{ranks} ended, or lost the network" if self.is_lost else "{ranks} did not join"
-        if not self.last_line and not self.is_log_given:
-            several = " (their logs were not given)" if self.are_alike else " (the log of {one} was not given)"
-            return say(absent, **names) + say(" (its log was not given)" if one_rank else several, **names) + waited
-        return say(self._sentence(absent), **names) + waited
-
-    def _sentence(self, absent: str) -> str:
-        if not self.last_line and not self.are_alike:
-            return f"{absent} ({{one}} wrote no line)"
-        if not self.last_line:
-            return f"{absent}, and wrote no line" if self.is_lost else f"{absent} and wrote no line"
-        if not self.phase:
-            return absent
-        if not self.are_alike:
-            return (
-                f"{absent} ({{one}} finished and left)"
-                if self.phase == FINISHED
-                else f"{absent} ({{one}} while {{phase}})"
-            )
-        return f"{absent}, while {{phase}}" if self.is_lost else f"{absent} while {{phase}}"
-
-    @property
-    def _left_early(self) -> bool:
-        return self.phase == FINISHED and not self.exit_code
-
-    @property
-    def remedies(self) -> tuple[str, ...]:
-        rank = self.first_rank
-        look_for_end, dump, read_log = say(_LOOK_FOR_END), say(_DUMP_STACKS, rank=rank), say(_READ_LOG, rank=rank)
-        if self.odd is not None and self.odd.kind == "behind":
-            return (say(_LOOK_FOR_DELAY, rank=rank), dump, say(_WAIT_LONGER))
-        if self.odd is not None:
-            return (say(_LOOK_FOR_BRANCHES), say(_SAME_COLLECTIVES))
-        if self._left_early or self.exit_code is not None:
-            return (say(_LOOK_FOR_CRASH) if self.exit_code else say(_LEFT_EARLY), read_log)
-        add_log = () if self.is_log_given else (say(_ADD_LOG, rank=rank),)
-        if self.is_lost:
-            return (*add_log, look_for_end, *(() if add_log else (read_log,)), say(_LOOK_FOR_NETWORK, rank=rank))
-        if not self.last_line and self.is_under_way:
-            return (*add_log, look_for_end, dump)
-        if not self.last_line:
-            return (*add_log, say(_LOOK_FOR_PROCESS, rank=rank), say(_COMPARE_NODES))
-        if (first := REMEDIES.get(self.phase or "")) and not (self.is_under_way and self.phase == SETTING_UP):
-            return (say(first), say(_WAIT_LONGER))
-        return (dump, read_log)
-
-    def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "what": self.what}
+"""Missing ranks whose last lines are told."""
+_TASK = "task"
+"""Name of what an entry captured, from a line without a rank, of what a rank was doing."""
+_ENCLOSED = 3
+"""For each rank of a gap so many have to wait on both sides of it together."""
 
 
 def waits_among(events: Sequence[Event]) -> list[Event]:
@@ -197,18 +56,23 @@ def is_one_of_several(wait: Event, events: Sequence[Event]) -> bool:
     return wait.hit.entry.waits and len({rank for event in waits_among(events) for rank in event.said_by}) > 1
 
 
-def awaited(first: Event, fatal: list[Event], scans: Sequence[Scan]) -> Missing | None:
+def awaited(first: Event, fatal: list[Event], ranks: Ranks) -> Missing | None:
     """Whom the others waited for, where nothing better than their waiting is known."""
     waits = waits_among(fatal)
     cut_off = in_the_same_call(fatal, waits)
     if any(event is first for event in cut_off):
-        return find_missing([*waits, *cut_off], scans)
-    if not waits or (first.weight == 0 and first.is_known) or (first.is_raised and not first.hit.entry.waits):
+        return find_missing([*waits, *cut_off], ranks)
+    is_wait = first.hit.entry.waits
+    if not waits or (not is_wait and ((first.weight == 0 and first.is_known) or first.is_raised)):
         return None
-    return find_missing(waits, scans)
+    missing = find_missing(waits, ranks)
+    if missing is not None and not missing.last_line and _TASK in first.hit.names and not missing.are_lines_told_apart:
+        # A line without a rank tells what some rank was doing: more than that nothing is known of the missing one.
+        return None
+    return missing
 
 
-def find_missing(waits: Sequence[Event], scans: Sequence[Scan]) -> Missing | None:
+def find_missing(waits: Sequence[Event], ranks: Ranks) -> Missing | None:
     """The ranks that the time-outs `waits` lack, or None when the logs do not tell.
 
     Ranks that a message names as absent come first, then the one that torchrun saw fail first, where the connection to
@@ -216,10 +80,11 @@ def find_missing(waits: Sequence[Event], scans: Sequence[Scan]) -> Missing | Non
     collective, then numbers between those of the job that no line is of. Half of the ranks at most can be missing:
     time-outs of a few ranks among many say only that the others were ended first.
     """
+    scans = ranks.scans
     said = {rank: text for event in reversed(waits) for rank, text in event.said_by.items()}
     named = _named(waits)
     size = world_size(scans)
-    everyone = set(range(size)) if size and size <= _MOST_RANKS else _ranks_seen(scans) | set(said)
+    everyone = set(range(size)) if size and size <= _MOST_RANKS else ranks.seen() | set(said)
     came = _connected(scans)
     if came and not named:
         everyone |= set(range(max(came)))
@@ -232,12 +97,19 @@ def find_missing(waits: Sequence[Event], scans: Sequence[Scan]) -> Missing | Non
     if not waiting:
         return None
     if not (named or failed or 0 < 2 * len(absent) <= len(everyone)):
-        another, absent = _in_another_collective(said, size, everyone), [] if absent else _gaps(everyone)
-        if another is not None or not absent:
+        another = _in_another_collective(said, size, everyone)
+        if another is not None:
             return another
+        are_of_one_group = not absent or are_of_subgroups(text for scan in scans for text in (scan.head, scan.tail))
+        absent = ([] if absent else _gaps(everyone)) or (_enclosed(waiting) if are_of_one_group else [])
+        if not absent:
+            return None
+    elif size is None and not (named or failed):
+        # A rank that no line is of is missing as well.
+        absent = sorted({*absent, *_enclosed(sorted(everyone))})
     is_under_way = _is_under_way(said, scans)
     missing = _told_by_last_lines(
-        Missing(tuple(absent), waiting, size, is_lost=is_lost, is_under_way=is_under_way), scans
+        Missing(tuple(absent), waiting, size, is_lost=is_lost, is_under_way=is_under_way), ranks
     )
     return replace(missing, exit_code=_exit_code(missing, scans))
 
@@ -278,32 +150,31 @@ def _tells_a_time_out(event: Event) -> bool:
     return event.hit.entry.waits and (event.hit.entry.kind != "consequence" or "timed out" in event.text.lower())
 
 
-def _told_by_last_lines(missing: Missing, scans: Sequence[Scan]) -> Missing:
+def _told_by_last_lines(missing: Missing, ranks: Ranks) -> Missing:
     """With what the missing ranks were doing, as far as their last lines tell."""
-    lines = {rank: _last_line(rank, scans) for rank in missing.ranks[:_MOST_LAST_LINES]}
-    phases = {rank: phase_of(line) if line else _SILENT for rank, (_, _, line) in lines.items()}
+    lines = tuple(_last_line(rank, ranks) for rank in missing.ranks[:_MOST_LAST_LINES])
+    phases = [line.phase if line.text else _SILENT for line in lines]
     # A rank in the usual loop may only have been ended before it could complain.
-    telling = (rank for rank, phase in phases.items() if phase in (_SILENT, FINISHED) or phase in REMEDIES)
-    rank = next(telling, missing.ranks[0])
-    source, number, line = lines[rank]
-    where = f"{source}:{number}" if number else source
+    telling = (
+        line for line, phase in zip(lines, phases, strict=True) if phase in (_SILENT, FINISHED) or phase in REMEDIES
+    )
+    told = next(telling, lines[0])
     return replace(
         missing,
-        first_rank=rank,
-        last_line=line[:_LONGEST_LINE],
-        is_log_given=bool(line) or _is_given(rank, scans),
-        where=where if line else "",
-        phase=phases[rank] if line else None,
-        are_alike=len(set(phases.values())) == 1,
+        first_rank=told.rank,
+        last_line=told.text,
+        is_log_given=bool(told.text) or ranks.is_given(told.rank),
+        are_lines_told_apart=bool(told.text) or ranks.are_lines_told_apart(told.rank, missing.waiting),
+        where=told.where,
+        phase=told.phase,
+        are_alike=len(set(phases)) == 1,
+        last_lines=lines,
     )
 
 
-def _is_given(rank: int, scans: Sequence[Scan]) -> bool:
-    """Whether the logs are those of the whole job, or one of them is that of `rank`."""
-    own = [{scan.rank} if scan.rank is not None else _ranks_seen([scan]) for scan in scans]
-    of_one = [ranks for ranks in own if len(ranks) == 1]
-    is_by_rank = len(of_one) > 1 or any(scan.rank is not None for scan in scans)
-    return not is_by_rank or {rank} in of_one or any(len(ranks) > 1 for ranks in own)
+def _last_line(rank: int, ranks: Ranks) -> LastLine:
+    source, number, text = ranks.last_line(rank)
+    return LastLine(rank, text[:_LONGEST_LINE], f"{source}:{number}" if text else "", phase_of(text) if text else None)
 
 
 def _is_under_way(said: dict[int, str], scans: Sequence[Scan]) -> bool:
@@ -351,34 +222,12 @@ def _gaps(seen: set[int]) -> list[int]:
     return gaps if len(gaps) <= len(seen) // _FEW else []
 
 
-def _ranks_seen(scans: Sequence[Scan]) -> set[int]:
-    own = {scan.rank for scan in scans if scan.rank is not None}
-    inside = {line.rank for scan in scans if scan.rank is None for line in _lines(scan) if line.rank is not None}
-    return own | inside
-
-
-def _lines(scan: Scan) -> Iterable[lines_of.Line]:
-    texts = (text for part in (scan.head, scan.tail) for text in part.splitlines())
-    # A bar of one rank does not end its line: that of another one stands behind it.
-    return (lines_of.read(each) for text in texts for each in (lines_of.bar_in(text), text) if each)
-
-
-def _last_line(rank: int, scans: Sequence[Scan]) -> tuple[str, int | None, str]:
-    """(file, line number, text) of the last line of a rank before it was told to end."""
-    for scan in scans:
-        if scan.rank == rank:
-            texts = scan.tail.splitlines()
-            end = next((index for index, text in enumerate(texts) if _ENDED.search(text)), len(texts))
-            for index in range(end - 1, -1, -1):
-                if texts[index].strip():
-                    return scan.name, scan.lines - (len(texts) - 1 - index), lines_of.read(texts[index]).said.strip()
-    for scan in scans:
-        if scan.rank is None:
-            mine = [line.said.strip() for line in _lines(scan) if line.rank == rank and line.said.strip()]
-            end = next((index for index, text in enumerate(mine) if _ENDED.search(text)), len(mine))
-            if mine[:end]:
-                return scan.name, None, mine[end - 1]
-    return "", None, ""
+def _enclosed(seen: Sequence[int]) -> list[int]:
+    """The ranks between the first and the last one seen that are not among them, such as those of a node; where they
+    are many, the others need not be of the same group.
+    """
+    gap = sorted(set(range(min(seen), max(seen))) - set(seen))
+    return gap if _ENCLOSED * len(gap) <= len(seen) else []
 
 
 def _in_another_collective(said: dict[int, str], size: int | None, everyone: set[int]) -> Missing | None:
@@ -387,14 +236,3 @@ def _in_another_collective(said: dict[int, str], size: int | None, everyone: set
         return None
     others = tuple(sorted(set(said) - set(odd.ranks)))
     return Missing(odd.ranks, others, size, min(odd.ranks), odd=odd)
-
-
-def listed(ranks: Sequence[int]) -> str:
-    """1-3, 5 for 1, 2, 3, 5."""
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1].append(rank)
-        else:
-            parts.append([rank])
-    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)

@@ -29,7 +29,7 @@ _PHASES = (
         SETTING_UP,
         re.compile(r"init_process_group|rendezvous|communicator|initializ.*distrib", re.I),
     ),
-    ("reading data", re.compile(r"data ?loader|\bdataset\b|reading", re.I)),
+    ("reading data", re.compile(r"data ?loader|\bdataset\b|\breading\b", re.I)),
     ("training", re.compile(r"\bloss\b|\bstep\b|\bit/s\b|\bepoch\b", re.I)),
 )
 REMEDIES = {

@@ -14,6 +14,7 @@ from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.fitted import causes_here
 from ascendtune.check.explain.frame import posix
 from ascendtune.check.explain.language import say
+from ascendtune.check.explain.missing_told import LastLine
 from ascendtune.check.explain.origin import FAULTS_OF_CODE
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.trace import Trace
@@ -168,6 +169,9 @@ def _places(explanation: Explanation, first: Event, short: int) -> Iterator[_Blo
             said = _short(missing.last_line, short)
             last = say("last line of rank {rank}: {line}", rank=missing.first_rank, line=said)
             yield _Block(_SEEN, last, _KEPT)
+        for other in missing.last_lines:
+            if other.rank != missing.first_rank:
+                yield _Block("", _last_line(other, short), _ALL)
         yield _Block("waited", f"{first.where}: {_short(first.quote, short)}", _MORE)
         return
     yield _Block("where", first.where, _KEPT)
@@ -185,6 +189,14 @@ def _places(explanation: Explanation, first: Event, short: int) -> Iterator[_Blo
         yield _Block("frame", f"{absent}: {code}" if code else absent, _MORE)
     if (rival := explanation.verdict.rival) is not None:
         yield _Block("or", f"{rival.meaning} ({rival.where})", _KEPT)
+
+
+def _last_line(other: LastLine, short: int) -> str:
+    if not other.text:
+        return say("no line of rank {rank} is known", rank=other.rank)
+    phase = say(" (while {phase})", phase=say(other.phase)) if other.phase else ""
+    said = say("last line of rank {rank}: {line}", rank=other.rank, line=_short(other.text, short))
+    return f"{said}{phase} ({other.where})"
 
 
 def _frame(trace: Trace, place: tuple[str, int, str]) -> str:

@@ -63,6 +63,7 @@ class Scan:
         self._traces = Traces()
         self._ledger = Ledger()
         self._inner = InnerPrefixes()
+        self._processes = lines_of.RanksOfProcesses()
         self._times = LineTimes()
         self._time: float | None = None
         self._last = 0, b""
@@ -364,8 +365,7 @@ class Scan:
         reason: str = "",
     ) -> None:
         kind = kind_of(hit, said, trace)
-        ranks = (line.rank, trace.rank if trace else None, lines_of.rank_in(text), self.rank)
-        rank = next((rank for rank in ranks if rank is not None), None)
+        rank = self._processes.rank_of(text, line.rank, trace.rank if trace else None, last=self.rank)
         if self._ledger.came_again(
             line.speaker, kind, said, number, hit, trace=trace, rank=rank, weak=weak, quoted=quoted
         ):

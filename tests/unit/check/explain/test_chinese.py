@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.check.explain import memory, missing, own_words, rank_phase, report
+from ascendtune.check.explain import memory, missing_told, own_words, rank_phase, report
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.knowledge import (
     KnownFailure,
@@ -51,7 +51,7 @@ def test_every_sentence_of_explain_has_a_translation_with_the_same_names() -> No
     phases = (phase for phase, _ in rank_phase._PHASES)
     unknown = [each for each in vars(own_words).values() if isinstance(each, KnownFailure)]
     own = (sentence for each in unknown for sentence in (each.what, *each.remedies))
-    said = {*_said(), *phases, *rank_phase.REMEDIES.values(), *missing._ODD.values(), *own} - {""}
+    said = {*_said(), *phases, *rank_phase.REMEDIES.values(), *missing_told._ODD.values(), *own} - {""}
 
     assert sorted(said - report.say.chinese.keys()) == []
     for english, translated in report.say.chinese.items():
@@ -114,7 +114,7 @@ def test_failure_without_an_entry_is_told_in_chinese(explained: Callable[..., Ex
 
 def test_missing_ranks_are_told_in_chinese() -> None:
     with language.using("zh"):
-        what = missing.Missing((2, 3), (0,), last_line="x", phase="loading the model").what
+        what = missing_told.Missing((2, 3), (0,), last_line="x", phase="loading the model").what
     assert what == "rank 2-3 没有加入（当时在加载模型）：另外 1 个 rank 一直等到超时"
 
 

@@ -121,7 +121,7 @@ def test_works_that_may_differ_accuse_no_rank(
     [
         (
             (75, "ALLREDUCE", 7777),
-            "rank 1 fell behind the others (ALLREDUCE 75, the others ALLREDUCE 77): 1 other rank",
+            "rank 1 fell behind the other (ALLREDUCE 75, the other ALLREDUCE 77): 1 other rank",
         ),
         ((77, "BROADCAST", 7), "rank 1 called BROADCAST 77 where rank 0 called ALLREDUCE 77"),
         ((77, "ALLREDUCE", 7), "rank 1 called ALLREDUCE 77, 7 where rank 0 called ALLREDUCE 77, 7777"),
@@ -277,7 +277,10 @@ def test_phase_of_a_missing_rank_is_not_told_of_the_others(explained: Callable[.
     ("ranks", "missing"),
     [
         ({*range(16)} - {5}, (5,)),
-        ({*range(4)} - {2}, None),
+        ({*range(4)} - {2}, (2,)),
+        ({*range(4)} - {1, 2}, None),
+        ({*range(32)} - {*range(16, 24)}, (16, 17, 18, 19, 20, 21, 22, 23)),
+        ({*range(24)} - {*range(8, 16)}, None),
         ({0, 9}, None),
         ({*range(1, 8)}, (0,)),
         ({*range(7)}, (7,)),
