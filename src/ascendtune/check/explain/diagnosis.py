@@ -9,7 +9,14 @@ from typing import Literal
 from ascendtune.check.explain.ends import Ends
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.facts import Facts, satisfied
-from ascendtune.check.explain.first_cause import KILLED, MESSAGE_LINES, first_cause
+from ascendtune.check.explain.first_cause import (
+    ALONE,
+    KILLED,
+    MESSAGE_LINES,
+    first_cause,
+    is_of_many_alone,
+    without_echoes,
+)
 from ascendtune.check.explain.headers import name_package
 from ascendtune.check.explain.missing import awaited, is_one_of_several, waits_among
 from ascendtune.check.explain.missing_told import Missing
@@ -85,7 +92,8 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
         fatal = _with_warnings(grave, fatal)
     if not fatal:
         return Diagnosis("healthy", None, notices=notices, dismissed=_dismissed(ordered, harmless, survived))
-    ends = Ends(fatal)
+    own = without_echoes(fatal)
+    ends = Ends(own)
     first = first_cause(fatal, ends)
     rank, host = _guilty(first, scans)
     missing = awaited(first, fatal, ranks)
@@ -93,7 +101,8 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
         # A rank that did not join has said why.
         first, missing = told, None
         rank, host = _guilty(first, scans)
-    if missing is None and rank == first.rank and is_one_of_several(first, fatal):
+    is_of_all = first.hit.entry.id == ALONE and first.trace is None
+    if missing is None and rank == first.rank and (is_of_all or is_one_of_several(first, fatal)):
         rank, host = None, None
     if missing is not None:
         rank, host = missing.first_rank, None
@@ -102,7 +111,9 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     # One reading of a line is enough: the first cause's for its own, the best for every other.
     readings = {(event.source, event.number): event for event in reversed(fatal)}
     echoes = tuple(event for place, event in reversed(readings.items()) if place != (first.source, first.number))
-    rival = _rival(first, fatal, scans) or (ends.later(first) if missing is None and first.weight == 0 else None)
+    rival = _rival(first, own, scans) or (ends.later(first) if missing is None and first.weight == 0 else None)
+    if rival is not None and is_of_many_alone(rival, fatal):
+        rival = None
     return Diagnosis(_certainty(first), first, echoes, notices, rank=rank, host=host, missing=missing, rival=rival)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ascendtune.check.explain.ends import INTERRUPTED, Ends, has_stepped_between, was_logged
 from ascendtune.check.explain.event import CODE, Event
@@ -15,6 +16,12 @@ _PIP_FAILED = (
     *("pip-no-version", "pip-no-connection"),
 )
 """Entries by which pip says that it installed nothing."""
+ALONE = "world-of-one"
+"""Entry by which each process of a job believes that it is alone: all of them use the same device and port."""
+_OF_MANY_ALONE = re.compile(
+    r"out of memory|[Aa]ddress already in use|EADDRINUSE|[Pp]rocess group has not been initialized|"
+    r"Expected to (?:have finished reduction|mark a variable ready)"
+)
 MESSAGE_LINES = 10
 """Lines below an exception that are likely to belong to its message."""
 _NEAR_LINES = 60
@@ -37,8 +44,13 @@ def first_cause(fatal: list[Event], ends: Ends) -> Event:
             parent = parent.parent
     candidates = [
         event
-        for event in fatal
-        if not (_follows(event, fatal) or _ends(event, fatal, ends) or gives_way(event, fatal))
+        for event in without_echoes(fatal)
+        if not (
+            _follows(event, fatal)
+            or is_of_many_alone(event, fatal)
+            or _ends(event, fatal, ends)
+            or gives_way(event, fatal)
+        )
         and not _was_not_installed(event, fatal)
         and not ends.overrule(event)
         and not (event.says_little and id(event.trace) in overruled)
@@ -60,6 +72,13 @@ def first_cause(fatal: list[Event], ends: Ends) -> Event:
     return _more_specific(first, candidates) if is_check or first.hit.entry.kind == "wrapper" else first
 
 
+def without_echoes(fatal: list[Event]) -> list[Event]:
+    """Without the lines whose best reading is an echo of another failure: their other readings are so, too."""
+    best = {(event.source, event.number): event for event in reversed(fatal)}
+    echoes = {place for place, event in best.items() if _follows(event, fatal)}
+    return [event for event in fatal if (event.source, event.number) not in echoes] or fatal
+
+
 def _follows(event: Event, fatal: list[Event]) -> bool:
     """Whether what causes `event` was found. That a rank waited for another one causes its own errors only."""
     return bool(event.hit.entry.echo_of) and any(
@@ -67,6 +86,12 @@ def _follows(event: Event, fatal: list[Event]) -> bool:
         and (not other.hit.entry.waits or (other.source, other.speaker) == (event.source, event.speaker))
         for other in fatal
     )
+
+
+def is_of_many_alone(event: Event, fatal: Sequence[Event]) -> bool:
+    """Whether processes that believe to be alone are in each other's way, or miss what a group would give them."""
+    is_in_the_way = "device_memory" in event.hit.entry.checks or _OF_MANY_ALONE.search(event.text) is not None
+    return is_in_the_way and any(other.hit.entry.id == ALONE for other in fatal)
 
 
 def _was_not_installed(event: Event, fatal: list[Event]) -> bool:

@@ -48,6 +48,10 @@ _ONE_DEVICE_A_RANK = (
     "one device for each rank: torch.npu.set_device(local_rank) or torch.cuda.set_device(local_rank) before the model "
     'is loaded; device_map={"": local_rank} instead of 0 or "cuda"; the visible devices must not be one card for all'
 )
+_NOT_OF_THIS_JOB = (
+    "`ascendtune devices` (npu-smi info, nvidia-smi) names the processes: ranks of this job need their own devices; "
+    "others are in the way: wait for them, or use a free card"
+)
 _LARGEST_SAMPLE = (
     "find the sample behind it, the longest row or the largest image of the batch, and cut or drop it "
     "(data.max_length, a limit of pixels); a smaller batch helps only where the batch has several rows"
@@ -159,7 +163,7 @@ class Sums:
             "`ascendtune devices` (npu-smi info, nvidia-smi) names the processes: end them, or use a free card"
         )
         if self.are_ranks_of_one_job:
-            return (say(_ONE_DEVICE_A_RANK), others)
+            return (say(_ONE_DEVICE_A_RANK), say(_NOT_OF_THIS_JOB))
         if self.are_others_to_blame:
             return (others,)
         if self.is_miscounted:

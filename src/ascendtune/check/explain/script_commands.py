@@ -22,6 +22,12 @@ _OF_COMMAND = re.compile(
 """Complaints of a shell, or of a command that a script called; without `set -e` the script goes on after them."""
 _BUILDS = ("build", "packages", "package-managers")
 """Families of failures that a missing command may be behind."""
+_COMPILERS = re.compile(
+    r"(?:[\w-]+-)?(?:nvcc|hipcc|g?cc|g\+\+|c\+\+|clang(?:\+\+)?|ld|ar|ptxas|cicc|ccec|bisheng|cmake|make|ninja|gfortran)"
+    r"(?:-\d+)?"
+)
+_OF_BUILD = re.compile(r"\bninja\b|torch_extensions|[Bb]uilding extension|\b[Cc]ompil|\bcmake\b|\bmake\b|\bgcc\b")
+"""Words of a failure that a missing compiler may be behind."""
 
 
 def is_of_script(event: Event) -> bool:
@@ -35,10 +41,12 @@ def gives_way(event: Event, others: Sequence[Event]) -> bool:
     if found is None:
         return False
     command = found["command"] or found["word"] or found["of_system"] or (found["git"] and "git") or "apt"
+    needs_it = _OF_BUILD if _COMPILERS.fullmatch(command) else None
     return any(
         (other.is_raised or (other.weight <= 1 and not is_of_script(other)))
         and other.source == event.source
         and other.hit.entry.family not in _BUILDS
         and command not in other.text
+        and (needs_it is None or needs_it.search(other.text) is None)
         for other in others
     )

@@ -13,6 +13,7 @@ from ascendtune.check.explain.diagnosis import Diagnosis
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.own_words import explains_itself, fits_in_words_only
+from ascendtune.check.explain.script_commands import is_of_script
 
 _GUESS = re.compile(r"\b(?:usually|often|likely|probably|perhaps|maybe|may be|might|seems?|seldom)\b")
 """Words of an entry that says no more than what is the case most often."""
@@ -55,7 +56,7 @@ def sureness_of(found: Diagnosis) -> str:
 
 
 def _of_known_cause(found: Diagnosis, first: Event) -> str:
-    if first.is_quoted or first.weak:
+    if (first.is_quoted and not is_of_script(first)) or first.weak:
         followed = [echo for echo in found.echoes if first.hit.entry.id in echo.hit.entry.echo_of]
         if any(echo.is_raised for echo in followed):
             return _of_causes(first)
