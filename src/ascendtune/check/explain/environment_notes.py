@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 
 from ascendtune.check.explain.diagnosis import Diagnosis
-from ascendtune.check.explain.frame import posix
 from ascendtune.check.explain.language import say
 
 _OF_USER = re.compile(
     r".*(?:/AppData/Roaming/Python/Python\d+|/\.local/lib/python[\d.]+)/site-packages/(?P<package>[A-Za-z]\w*)"
 )
 _OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/](?!/)")
-_OF_UNIX = re.compile(r"`[^`]*\b(?:grep|head|tail|ls|find|ldd|df|du|ss|ps|cat|which|echo)\b[^`]*`|\bexport [A-Z_]+=")
 _VERSIONS = "versions"
 
 
@@ -35,6 +33,4 @@ def with_environment(remedies: tuple[str, ...], found: Diagnosis) -> tuple[str, 
             unset=unset,
         )
         remedies = (*remedies[:1], hidden, *remedies[1:])
-    if is_of_windows and any(map(_OF_UNIX.search, map(posix, remedies))):
-        remedies = (*remedies, say("on Windows run the commands of Unix in Git Bash or WSL; `export X=Y` is `set X=Y`"))
     return remedies

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ascendtune.check.explain.facts import Facts
@@ -30,7 +30,9 @@ def _begin(words: str) -> re.Pattern[str]:
 
 
 _NO_LINUX = (("os", "windows"), ("os", "mac"))
-_OTHER_MAKERS = ("amd", "hygon", "moore-threads", "metax", "iluvatar", "cambricon", "intel")
+_LINUX = (("os", "debian"), ("os", "rpm"), ("os", "alpine"))
+_NO_CONTAINER = (("container", "none"), ("container", "apptainer"))
+_OTHER_MAKERS = ("amd", "hygon", "moore-threads", "metax", "iluvatar", "cambricon", "intel", "jetson")
 _ELSEWHERE = (
     _Elsewhere(
         _begin(
@@ -39,13 +41,13 @@ _ELSEWHERE = (
         ),
         re.compile(r"container|docker|image|容器|镜像", re.IGNORECASE),
         ("container", "docker"),
-        (("container", "none"), ("container", "apptainer"), *_NO_LINUX),
+        (*_NO_CONTAINER, *_NO_LINUX),
     ),
     _Elsewhere(
         _begin(r"(?:[Oo]n |[Ii]n )?Kubernetes|kubectl |resources\.limits|limits:|a pod[:,]|在 ?Kubernetes"),
         re.compile(r"kube|pods?\b|container|helm|volcano", re.IGNORECASE),
         ("container", "kubernetes"),
-        (("container", "none"), ("container", "apptainer"), ("scheduler", "slurm"), *_NO_LINUX),
+        (*_NO_CONTAINER, ("scheduler", "slurm"), *_NO_LINUX),
     ),
     _Elsewhere(
         _begin(r"(?:[Uu]nder |[Ii]n |在 ?)?Slurm\b|#?SBATCH|sbatch |srun |scontrol |sacct |squeue "),
@@ -57,86 +59,75 @@ _ELSEWHERE = (
         _begin(r"[Oo]n Windows\b|Windows\b|WSL\b|在? ?Windows"),
         re.compile(r"windows|wsl|win32|\.dll", re.IGNORECASE),
         ("os", "windows"),
-        (("os", "debian"), ("os", "rpm"), ("os", "mac"), ("scheduler", "slurm")),
+        (*_LINUX, ("os", "mac"), ("scheduler", "slurm")),
     ),
     _Elsewhere(
         _begin(r"[Oo]n (?:a )?Macs?\b|Mac(?:OS)?\b|macOS\b|Apple\b|在? ?(?:Mac|macOS)"),
         re.compile(r"mac|apple|darwin|mps\b|mlx", re.IGNORECASE),
         ("os", "mac"),
-        (("os", "debian"), ("os", "rpm"), ("os", "windows"), ("scheduler", "slurm")),
+        (*_LINUX, ("os", "windows"), ("scheduler", "slurm")),
     ),
     _Elsewhere(
-        _begin(r"(?:[Oo]n )?(?:an? )?(?:Ascend|NPUs?)\b(?!_)[^;；]{0,20}[:：]|npu-smi (?!info \(nvidia)|在?昇腾"),
+        _begin(
+            r"(?:[Oo]n )?(?:an? )?(?:Ascend|NPUs?)\b(?!_)(?! (?:or|and)\b| ?[或和与/])[^;；,，]{0,20}[:：]|"
+            r"npu-smi (?!info \(nvidia)|在?昇腾(?: NPU)?(?:[上要用：:])"
+        ),
         re.compile(r"ascend|npu|hccl|cann|acl|昇腾", re.IGNORECASE),
         ("accelerator", "ascend"),
         (("accelerator", "nvidia"), *(("accelerator", maker) for maker in _OTHER_MAKERS), *_NO_LINUX),
     ),
     _Elsewhere(
-        _begin(r"(?:[Oo]n )?(?:an? )?(?:AMD|ROCm|HIP)\b|rocm-smi |在? ?(?:AMD|ROCm)"),
+        _begin(r"(?:[Oo]n )?(?:an? )?(?:AMD|ROCm|HIP)\b(?! (?:or|and)\b| ?[或和与/])|rocm-smi |在? ?(?:AMD|ROCm)"),
         re.compile(r"amd|rocm|hip|gfx", re.IGNORECASE),
         ("accelerator", "amd"),
         (("accelerator", "nvidia"), ("accelerator", "ascend")),
     ),
 )
 _GOES_ON = re.compile(
-    r"(?:else|or|then|still|it|they|both|nothing|none|there|no|yes|also)\b|否则|或|仍|没有|都|然后|再"
+    r"(?:else|or|then|still|it|they|both|nothing|none|there|no|not|yes|also)\b|否则|或|仍|没有|都|然后|再"
 )
 """The beginning of a clause that says nothing without the one before it."""
-_CONTAINER = re.compile(r"(?:an? |the )?(?:container|pod)s?\b|容器", re.IGNORECASE)
+_CONTAINER = re.compile(r"(?:an? |the )?container\b(?!'s|\W+or\b|.*,? or\b)|容器(?!.*或)", re.IGNORECASE)
+"""A cause that holds in containers only."""
+_POD = re.compile(r"(?:an? |the )?pods?\b(?!'s|\W+or\b|.*,? or\b)", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"; |；")
-_BRACKETS = re.compile(r" ?(?P<open>[(（])(?P<content>[^()（）`]*)[)）]")
+_ITEM_END = re.compile(r"(?:, |，|、)(?!and |or |with |in |the |和|或|并)")
+_BRACKETS = re.compile(r" ?(?P<open>[(（])(?P<content>[^()（）`]+)[)）]")
 _LINUX_ONLY = re.compile(
-    r"`?(?:sudo )?(?:(?:apt|apt-get|yum|dnf) install|dmesg|ulimit -|ldd |ldconfig|df -|free -|fuser |lsof |"
-    r"chmod |chown |systemctl |cat /|ls (?:-\w+ )?/(?!path)|mount -|ss -|ip -|strace |"
-    r"taskset |numactl |nproc\b|find / |"
-    r"export LD_(?:PRELOAD|LIBRARY_PATH))"
+    r"`?(?:sudo )?(?:(?:apt|apt-get|yum|dnf) install|dmesg|ldconfig|free -|fuser |lsof |"
+    r"systemctl |mount -|ss -|ip -|strace |taskset |numactl )"
 )
-_SHELL = re.compile(
-    r"export \w+=\S*:\$|"
-    r"`[^`]*(?:\$\{\w+:|\$\(|\bfor \w+ in |\| ?(?:head|tail|wc|sort|awk|sed|xargs)\b|\bfind [./~]|&& *$|<<)[^`]*`"
-)
-"""A command that cmd.exe has no simple word for."""
-_GREP = re.compile(r"\| grep (?:-[a-zA-Z]\d* )*(?P<patterns>(?:-e )?[^`;|\s]+(?: -e [^`;|\s]+)*)")
-_UNSET = re.compile(r"(?<![\w-])unset (?P<names>[A-Z_]\w*(?: [A-Z_]\w*)*)")
-_OF_WINDOWS = (
-    (re.compile(r"(?<![\w-])export ([A-Za-z_]\w*=)"), r"set \1"),
-    (re.compile(r"(?<=`)which (?:-a )?|(?<=; )which (?:-a )?(?=\w+[`;])"), "where "),
-    (re.compile(r"(?<![\w-])python3(?= -)"), "python"),
-    (re.compile(r"(?<=`)env(?= \|)"), "set"),
-    (re.compile(r"(?<=[`;|] )cat (?=[\w~{.])|(?<=`)cat (?=[\w~{.])"), "type "),
-    (re.compile(r"(?<=`)ls (?:-\w+ )?(?=[\w~{.])"), "dir "),
-    (re.compile(r"(?<![\w-])rm -rf? (?=[\w~{.])"), "rmdir /s /q "),
-    (re.compile(r"(?<![\w-])source (\S+?)/bin/activate"), r"\1\\Scripts\\activate"),
-    (re.compile(r"(?<=`)mv (?=[\w~{.])"), "move "),
-    (re.compile(r"\$\{?([A-Z][A-Z0-9_]+)\}?"), r"%\1%"),
-    (re.compile(r"~/\.cache/"), r"%USERPROFILE%\\.cache\\"),
-)
-"""Commands of Linux, each with the one of cmd.exe."""
-_IN_BASH = "in Git Bash: {remedy}"
-_SMI = r"nvidia-smi(?: -L| -q[^`;|]*| --query-[^\s`;|]+(?: --format=[^\s`;|]+)?)?(?=[`;|(),:]| (?!-)|$)"
+"""Commands that a shell on Windows does not have either."""
+_OF_UNIX = re.compile(r"`[^`]*\b(?:grep|head|tail|ls|find|ldd|df|du|cat|which|rm|mv)\b[^`]*`|\bexport [A-Z_]+=")
+_IN_BASH = "on Windows run these commands in Git Bash; in cmd `export X=Y` is `set X=Y`, in PowerShell `$env:X = 'Y'`"
+_SMI = r"nvidia-smi(?: -L)?(?=[`;),:]| (?![-a-z|])|$)"
+"""What shows the GPUs, without an option that the tools of other makers lack."""
 _OF_AMD = (
     (re.compile(r"nvidia-smi topo (?:-m|-p2p r)"), "rocm-smi --showtopo"),
     (re.compile(_SMI), "rocm-smi"),
-    (re.compile(r"download\.pytorch\.org/whl/cu\w+"), "download.pytorch.org/whl/rocmX.Y"),
 )
 _OF_ASCEND = (
-    (re.compile(r"nvidia-smi topo (?:-m|-p2p r)"), "npu-smi info -t topo"),
+    (re.compile(r"nvidia-smi topo -m"), "npu-smi info -t topo"),
     (re.compile(_SMI), "npu-smi info"),
     (re.compile(r"(?<!_)CUDA_VISIBLE_DEVICES"), "ASCEND_RT_VISIBLE_DEVICES"),
     (re.compile(r"CUDA_LAUNCH_BLOCKING"), "ASCEND_LAUNCH_BLOCKING"),
 )
-_NAMES_ASCEND = re.compile(r"npu|ascend", re.IGNORECASE)
+_OF_NVIDIA = re.compile(
+    r"cuda|nvidia|nvlink|cu\d|cuXYZ|nvcc|compute_cap|--gpus\b|nvml|nvrm|\bMIG\b|\bsm_\d|\bxid\b|\bwsl\b|V100|RTX|npu|ascend|hip\b|rocm",
+    re.IGNORECASE,
+)
+"""Words of a remedy that is for NVIDIA's GPUs as a whole, or that names other makers' itself."""
 _ABOUT_NVIDIA = re.compile(r"nvidia|nvml|nvcc|ptx|cudnn|fabric|\bxid\b|cu(?:blas|sparse|fft)", re.IGNORECASE)
-_ABOUT_CUDA = re.compile(rf"cuda|{_ABOUT_NVIDIA.pattern}", re.IGNORECASE)
-_CAPABILITY = re.compile(r"`?nvidia-smi --query-gpu=\S*compute_cap")
-"""Of NVIDIA's GPUs alone."""
+_ABOUT_CUDA = re.compile(rf"cuda|nccl|{_ABOUT_NVIDIA.pattern}", re.IGNORECASE)
 _APT = re.compile(
-    r"(?:sudo )?(?:apt-get update && (?:sudo )?)?apt(?:-get)? install (?P<anew>--reinstall )?(?:-y )?"
-    r"(?P<packages>(?!-)[\w.+{}-]+(?:\$\(uname -r\))?"
-    r"(?: (?!and |or |in |on |of |the |for |from |with |&& )[a-z{][\w.+{}-]*(?:\$\(uname -r\))?)*)(?![\w=<])"
+    r"(?P<root>sudo )?(?:apt-get update && (?:sudo )?)?apt(?:-get)? install (?P<anew>--reinstall )?(?:-y )?"
+    r"(?P<packages>(?!-)[\w.+-]+(?:\$\(uname -r\))?"
+    r"(?: (?!and |or |in |on |of |the |for |from |with |&& )[a-z][\w.+-]*(?:\$\(uname -r\))?)*)(?![\w=<])"
 )
 _TWICE = re.compile(r"(?<= )(?P<name>[a-z][\w.+-]+) \((?P=name)\)")
 _RPM_NAMED = re.compile(r"\b(?:yum|dnf)\b|RHEL|openEuler")
+_OF_DEBIAN = re.compile(r"[\w.+-]+-dev\b(?!-)|\b(?:iputils-ping|netcat-openbsd|build-essential|openmpi-bin)\b")
+"""Names of packages that only Debian has."""
 _RPM = {
     "build-essential": "gcc gcc-c++ make",
     "g++": "gcc-c++",
@@ -173,39 +164,52 @@ def fitted(remedies: Iterable[str], entry: KnownFailure | None, facts: Facts) ->
     What the failure itself names is never ruled out, and one remedy is left at least.
     """
     given = tuple(remedies)
-    about = " ".join((entry.family, entry.what, *entry.causes, *map(" ".join, entry.anchors))) if entry else ""
+    about = f"{_about(entry)} {' '.join(entry.causes)}" if entry else ""
     tool = " ".join(given[:1]).strip("`").partition(" ")[0]
     away = [each for each in _ELSEWHERE if _is_away(each, facts) and not each.names.search(f"{about} {tool}")]
     kept = [shortened for remedy in given if (shortened := _without(remedy, away))] or list(given)
     if _is_only("os", "windows", facts):
-        kept = [_for_windows(remedy) for remedy in kept if not _LINUX_ONLY.match(remedy)] or kept
+        kept = [remedy for remedy in kept if not _LINUX_ONLY.match(remedy)] or kept
+        if any(map(_OF_UNIX.search, kept)):
+            kept.append(say(_IN_BASH))
     if _is_only("os", "rpm", facts):
         kept = [_for_rpm(remedy) for remedy in kept]
-    is_amd = _is_only("accelerator", "amd", facts) and not _ABOUT_NVIDIA.search(about)
-    is_ascend = _is_only("accelerator", "ascend", facts) and not _ABOUT_CUDA.search(about)
-    if is_amd or is_ascend:
-        kept = [remedy for remedy in kept if not _CAPABILITY.match(remedy)] or kept
-        kept = [_in_words_of(remedy, _OF_AMD if is_amd else _OF_ASCEND) for remedy in kept]
+    if _is_only("accelerator", "amd", facts) and not _ABOUT_NVIDIA.search(about):
+        kept = [_in_words_of(remedy, _OF_AMD) for remedy in kept]
+    if _is_only("accelerator", "ascend", facts) and not _ABOUT_CUDA.search(about):
+        kept = [_in_words_of(remedy, _OF_ASCEND) for remedy in kept]
     return tuple(kept)
 
 
-def causes_here(causes: Iterable[str], facts: Facts) -> tuple[str, ...]:
-    """The causes without those that begin with a system which the log rules out; one is left at least."""
+def causes_here(causes: Iterable[str], entry: KnownFailure | None, facts: Facts) -> tuple[str, ...]:
+    """The causes without those that begin with a system which the log rules out; one is left at least.
+
+    A system that the failure itself names is never ruled out.
+    """
     given = tuple(causes)
-    away = [each for each in _ELSEWHERE if _is_away(each, facts)]
-    kept = [cause for cause in given if not any(_begins_with(each, cause) for each in away)]
+    about = _about(entry) if entry else ""
+    away = [each for each in _ELSEWHERE if _is_away(each, facts) and not each.names.search(about)]
+    begins = [each.begins for each in away]
+    values = [each.shown[1] for each in away]
+    if "kubernetes" in values:
+        begins.append(_POD)
+        if "docker" in values:
+            begins.append(_CONTAINER)
+    kept = [cause for cause in given if not any(each.match(cause) for each in begins)]
     return tuple(kept) or given
 
 
-def _begins_with(elsewhere: _Elsewhere, cause: str) -> bool:
-    is_container = elsewhere.shown[0] == "container" and _CONTAINER.match(cause) is not None
-    return is_container or elsewhere.begins.match(cause) is not None
+def _about(entry: KnownFailure) -> str:
+    return " ".join((entry.family, entry.what, *map(" ".join, entry.anchors)))
 
 
 def _is_away(elsewhere: _Elsewhere, facts: Facts) -> bool:
+    """Whether all values of another fact rule a system out that is not shown."""
     fact, value = elsewhere.shown
-    is_shown = value in facts.get(fact, ())
-    return not is_shown and any(other in facts.get(name, ()) for name, other in elsewhere.ruled_out)
+    if value in facts.get(fact, ()):
+        return False
+    names = {name for name, _ in elsewhere.ruled_out}
+    return any(facts.get(name) and all((name, shown) in elsewhere.ruled_out for shown in facts[name]) for name in names)
 
 
 def _is_only(fact: str, value: str, facts: Facts) -> bool:
@@ -222,8 +226,8 @@ def _without(remedy: str, away: list[_Elsewhere]) -> str:
 
     def in_brackets(found: re.Match[str]) -> str:
         clauses = _CLAUSE_END.split(found["content"])
-        held = [clause for clause in clauses if holds(clause)]
-        if len(held) == len(clauses):
+        held = [held for clause in clauses if (held := _items_that(holds, clause))]
+        if held == clauses:
             return found[0]
         content = ("；" if found["open"] == "（" else "; ").join(held)
         return found[0].replace(found["content"], content) if held else ""
@@ -236,6 +240,22 @@ def _without(remedy: str, away: list[_Elsewhere]) -> str:
     if not holds(clauses[0]) and held and _GOES_ON.match(held[0]):
         return ""
     return ("；" if "；" in remedy else "; ").join(held)
+
+
+def _items_that(holds: Callable[[str], bool], clause: str) -> str:
+    """A clause in brackets without the items of its list that do not hold; a colon in one is before all that follow."""
+    items: list[str] = []
+    start = 0
+    for end in (*(match.span() for match in _ITEM_END.finditer(clause)), (len(clause), len(clause))):
+        item = clause[start : end[0]]
+        if not holds(item):
+            items.append("")
+            if re.search("[:：]", item):
+                break
+        else:
+            items.append(clause[start : end[1]])
+        start = end[1]
+    return clause if all(items) else "".join(items).rstrip(", ，、")
 
 
 def _clauses(remedy: str) -> Iterator[str]:
@@ -251,30 +271,19 @@ def _clauses(remedy: str) -> Iterator[str]:
 
 
 def _in_words_of(remedy: str, pairs: Iterable[tuple[re.Pattern[str], str]]) -> str:
-    """`remedy` with the second of each pair in place of what the first matches; as it is where it names Ascend."""
-    if pairs is _OF_ASCEND and _NAMES_ASCEND.search(remedy):
-        return remedy
+    """`remedy` with the second of each pair in place of what the first matches; as it is where the rest of it is for
+    NVIDIA's GPUs."""
+    translated, rest = remedy, remedy
     for pattern, command in pairs:
-        remedy = pattern.sub(command, remedy)
-    return remedy
-
-
-def _for_windows(remedy: str) -> str:
-    if _SHELL.search(remedy):
-        return say(_IN_BASH, remedy=remedy)
-    remedy = _GREP.sub(lambda grep: f'| findstr /i "{" ".join(_patterns_of(grep["patterns"]))}"', remedy)
-    remedy = _UNSET.sub(lambda unset: " & ".join(f"set {name}=" for name in unset["names"].split()), remedy)
-    return _in_words_of(remedy, _OF_WINDOWS)
-
-
-def _patterns_of(words: str) -> list[str]:
-    return [word.strip("'\"") for word in words.split() if word != "-e"]
+        translated, rest = pattern.sub(command, translated), pattern.sub("", rest)
+    return remedy if _OF_NVIDIA.search(rest) else translated
 
 
 def _for_rpm(remedy: str) -> str:
     if _RPM_NAMED.search(remedy):
         return remedy
-    return _TWICE.sub(r"\g<name>", _APT.sub(_for_yum, remedy))
+    of_rpm = _TWICE.sub(r"\g<name>", _APT.sub(_for_yum, remedy))
+    return remedy if _OF_DEBIAN.search(of_rpm) else of_rpm
 
 
 def _for_yum(command: re.Match[str]) -> str:
@@ -282,12 +291,12 @@ def _for_yum(command: re.Match[str]) -> str:
     names = [_of_rpm(name) for name in re.split(r" (?!-r\))", command["packages"])]
     if not all(names):
         return command[0]
-    return f"yum {'reinstall' if command['anew'] else 'install'} -y {' '.join(dict.fromkeys(names))}"
+    root, verb = command["root"] or "", "reinstall" if command["anew"] else "install"
+    return f"{root}yum {verb} -y {' '.join(dict.fromkeys(names))}"
 
 
 def _of_rpm(name: str) -> str:
-    if name in _RPM or name in _SAME or name[:1] == "{":
+    if name in _RPM or name in _SAME:
         return _RPM.get(name, name)
-    if python := re.fullmatch(r"(python3\.\d+)-dev", name):
-        return f"{python[1]}-devel"
-    return f"{name.removesuffix('-dev')}-devel" if name.startswith("lib{") else ""
+    python = re.fullmatch(r"(python3\.\d+)-dev", name)
+    return f"{python[1]}-devel" if python else ""

@@ -220,7 +220,7 @@ def _entry(explanation: Explanation, first: Event) -> Iterator[_Block]:
             yield _Block("", sums.conclusion, _HELPFUL)
     if explanation.verdict.missing is not None:
         return
-    causes = causes_here(first.causes, explanation.facts)
+    causes = causes_here(first.causes, first.hit.entry, explanation.facts)
     for number, cause in enumerate(causes, 1):
         text = f"{number}. {cause}"
         yield _Block("why" if number == 1 else "", text, _HELPFUL if number <= 2 else _MORE)

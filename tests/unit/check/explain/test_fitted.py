@@ -104,7 +104,11 @@ def test_a_log_that_shows_nothing_leaves_the_remedies_as_they_are() -> None:
             {"container": ("none",)},
             "`ulimit -u`: low: ulimit -u 65535",
         ),
-        ("export TIDE=1 (docker run -e TIDE, sbatch --export=ALL)", {"container": ("none",)}, "export TIDE=1"),
+        (
+            "export TIDE=1 (docker run -e TIDE, sbatch --export=ALL)",
+            {"container": ("none",)},
+            "export TIDE=1 (sbatch --export=ALL)",
+        ),
         ("fewer workers (Kubernetes: limits; Slurm: --mem)", {"scheduler": ("slurm",)}, "fewer workers (Slurm: --mem)"),
         (
             "fewer workers（Kubernetes：limits；Slurm：--mem）",
@@ -123,10 +127,22 @@ def test_a_log_that_shows_nothing_leaves_the_remedies_as_they_are() -> None:
         ),
         ("apt install linux-headers-$(uname -r)", {"os": ("rpm",)}, "yum install -y kernel-devel-$(uname -r)"),
         ("apt install -y g++", {"os": ("rpm", "debian")}, "apt install -y g++"),
-        ("export TIDE=1; unset A_B C_D", {"os": ("windows",)}, "set TIDE=1; set A_B= & set C_D="),
-        ("`pip list | grep -i -e tide -e moon`", {"os": ("windows",)}, '`pip list | findstr /i "tide moon"`'),
-        ("`ls -l FILE; echo $HF_HOME`", {"os": ("windows",)}, "`dir FILE; echo %HF_HOME%`"),
-        ("`ls $(pwd)`: empty", {"os": ("windows",)}, "in Git Bash: `ls $(pwd)`: empty"),
+        ("sudo apt install g++", {"os": ("rpm",)}, "sudo yum install -y gcc-c++"),
+        ("apt install git (libmoon-dev)", {"os": ("rpm",)}, "apt install git (libmoon-dev)"),
+        ("`nvidia-smi -L | wc -l`: fewer", {"accelerator": ("amd",)}, "`nvidia-smi -L | wc -l`: fewer"),
+        ("`nvidia-smi nvlink -e`", {"accelerator": ("ascend",)}, "`nvidia-smi nvlink -e`"),
+        ("nvidia-smi: its CUDA is older", {"accelerator": ("amd",)}, "nvidia-smi: its CUDA is older"),
+        (
+            "torch of cuda:0, CUDA_VISIBLE_DEVICES=0",
+            {"accelerator": ("ascend",)},
+            "torch of cuda:0, CUDA_VISIBLE_DEVICES=0",
+        ),
+        ("NPU, or unwanted: take it out", {"accelerator": ("nvidia",)}, "NPU, or unwanted: take it out"),
+        ("on NPU or CPU: another build", {"os": ("mac",)}, "on NPU or CPU: another build"),
+        ("m.eval() (docker run -e A, sudo -E)", {"container": ("none",)}, "m.eval() (sudo -E)"),
+        ("x (docker run -e A, sbatch B, Ray: C, D)", {"container": ("none",)}, "x (sbatch B, Ray: C, D)"),
+        ("x (Windows: set A, and B)", {"os": ("rpm",)}, "x"),
+        ("in a container: a; b", {"os": ("mac", "debian")}, "in a container: a; b"),
     ],
 )
 def test_a_remedy_has_the_commands_of_the_system(remedy: str, facts: Facts, expected: str) -> None:
@@ -138,7 +154,15 @@ def test_a_remedy_for_another_system_is_left_out_and_one_stays() -> None:
         "write elsewhere",
     )
     assert fitted(["`dmesg -T`: killed?", "a smaller batch"], None, {"os": ("windows",)}) == ("a smaller batch",)
+    assert fitted(["in a container: a; not there either: b", "c"], None, {"container": ("none",)}) == ("c",)
     assert fitted(["in a container: --gpus all"], None, {"container": ("none",)}) == ("in a container: --gpus all",)
+
+
+@pytest.mark.parametrize("command", ["`pip list | grep -i tide`: none?", "export TIDE=1"])
+def test_on_windows_a_command_of_unix_stays_and_the_shell_that_has_it_is_told(command: str) -> None:
+    assert fitted([command], None, {"os": ("windows",)})[0] == command
+    assert "Git Bash" in fitted([command], None, {"os": ("windows",)})[1]
+    assert fitted(["pip check"], None, {"os": ("windows",)}) == ("pip check",)
 
 
 def test_what_the_failure_is_about_is_not_ruled_out() -> None:
@@ -168,8 +192,18 @@ def test_a_build_of_the_accelerators_maker_is_not_replaced_by_that_of_pypi(
 
 
 def test_a_cause_of_a_system_that_the_log_rules_out_is_left_out() -> None:
-    entry = next(entry for entry in entries() if entry.id == "mooncake-no-device")
+    found = {entry.id: entry for entry in entries()}
+    entry = found["cuda-driver-old"]
+    nowhere: Facts = {"container": ("none",)}
 
-    assert len(causes_here(entry.causes, {})) == len(entry.causes)
-    assert not any("container" in cause for cause in causes_here(entry.causes, {"container": ("none",)}))
-    assert causes_here(["a container"], {"container": ("none",)}) == ("a container",)
+    assert causes_here(entry.causes, entry, {}) == entry.causes
+    assert not any("container" in cause for cause in causes_here(entry.causes, entry, nowhere))
+    assert causes_here(["a container"], None, nowhere) == ("a container",)
+    assert causes_here(["the container or the shell", "moon"], None, nowhere) == ("the container or the shell", "moon")
+    assert causes_here(["a container", "moon"], None, {"scheduler": ("slurm",)}) == ("a container", "moon")
+
+
+def test_a_cause_of_what_the_failure_is_about_is_not_left_out() -> None:
+    entry = next(entry for entry in entries() if entry.id == "kubelet-devices-unavailable")
+
+    assert causes_here(entry.causes, entry, {"scheduler": ("slurm",)}) == entry.causes
