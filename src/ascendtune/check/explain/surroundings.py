@@ -1,6 +1,7 @@
 """Where the job of a log ran: operating system, maker of the accelerators, container, scheduler.
 
-Only what the log shows is told. A fact has several values where the log shows several: nothing is ruled out then.
+Only what the log shows is told: that a driver or a tool is missing shows no accelerator. A fact has several values
+where the log shows several.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from collections.abc import Iterator
 _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "os": {
         "windows": (
-            r"(?<![A-Za-z])[A-Za-z]:\\{1,2}[\w .()-]+\\{1,2}[\w.]|win[-_]amd64|\bWinError\b|"
-            r"\bWindows (?:1[01]|Server)\b",
-            (":\\", "win_amd64", "win-amd64", "winerror", "windows "),
+            r"(?<![A-Za-z])[A-Za-z]:\\{1,2}[\w .()-]+\\{1,2}[\w.]|(?<![A-Za-z])[A-Za-z]:/Users/|\.win-amd64\b|"
+            r"\bWinError\b|\bWindows (?:1[01]|Server)\b",
+            (":\\", ":/users/", "win-amd64", "winerror", "windows "),
         ),
         "mac": (
-            r"(?<![\w.])/Users/[\w.-]+/|/opt/homebrew/|\bmacosx?_\d|\bmacOS\b",
+            r"(?<![\w.:])/Users/[\w.-]+/|/opt/homebrew/|\.macosx-\d|\bmacOS[ -]\d",
             ("/users/", "/opt/homebrew/", "macos"),
         ),
         "rpm": (
@@ -45,17 +46,19 @@ _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     },
     "accelerator": {
         "nvidia": (
-            r"\bNVIDIA\b|\bnvidia-smi\b|\bnvcc\b|\bsm_\d\d|\b(?:A100|H[12]00|[AH]800|V100|L40S?|RTX ?\d|GeForce|Tesla)|"
-            r"\+cu\d{2,3}\b|\blib(?:cuda|nvrtc|cublas|cudnn)\b|\bnvidia_\w+_cu1\d",
+            r"\bNVIDIA (?:[ABHLTV]\d|GB\d|RTX|GeForce|Tesla|Quadro|TITAN|Graphics|Driver Version)|\bNVIDIA-SMI \d|"
+            r"\bNVRM: |\bsm_\d\d|\b(?:A100|H[12]00|[AH]800|V100|L40S?|RTX ?\d{3,4}|GeForce|Tesla)\b|\+cu\d{2,3}\b|"
+            r"/usr/local/cuda-\d|\bnvidia_\w+_cu1\d",
             (
-                *("nvidia", "nvcc", "sm_", "100", "800", "l40", "h200", "rtx", "geforce", "tesla", "+cu"),
-                *("libcuda", "libnvrtc", "libcublas", "libcudnn"),
+                *("nvidia", "nvrm: ", "sm_", "100", "800", "l40", "h200", "rtx", "geforce", "tesla", "+cu"),
+                "/usr/local/cuda-",
             ),
         ),
         "amd": (
-            r"\bROCm\b|\bROCM\b|/opt/rocm|\+rocm\d|\bHIP error\b|\bhipError|\brocm-smi\b|\bamdgpu\b|\bMI[23]\d\dX?\b|"
-            r"\bHIP out of memory\b|\brocBLAS\b|\bhipBLAS|\bRCCL\b|\bgfx(?:9\d\d|90a|1\d{3})\b",
-            ("rocm", "hip error", "hiperror", "amdgpu", "mi2", "mi3", "hip out", "rocblas", "hipblas", "rccl", "gfx"),
+            r"\bROCm (?:version:? )?\d|/opt/rocm(?:-[\d.]+)?/|\+rocm\d|\bHIP error\b|\bhipError|\bamdgpu\b|"
+            r"\bMI[23]\d\dX?\b|\bHIP out of memory\b|\bRCCL (?:WARN|INFO|version)|\blibrccl\.so|"
+            r"\bgfx(?:9\d\d|90a|1\d{3})\b",
+            ("rocm", "hip error", "hiperror", "amdgpu", "mi2", "mi3", "hip out", "rccl", "gfx"),
         ),
         "ascend": (
             r"\btorch_npu\b|\bAscend ?\d{3}|/usr/local/Ascend|\bnpu-smi\b|\bHCCL\b|\bACLNN\b|\bCANN\b|\bvllm_ascend\b|"
@@ -71,7 +74,7 @@ _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             ("torch_mlu", "cnmon", "mlu", "/usr/local/neuware"),
         ),
         "intel": (
-            r"\bxpu-smi\b|\btorch\.xpu\b|\bxpu:\d|\bintel_extension_for_pytorch\b|/opt/intel/oneapi|\+xpu\b",
+            r"\bxpu-smi\b|\bxpu:\d|\bintel_extension_for_pytorch\b|/opt/intel/oneapi|\+xpu\b",
             ("xpu", "intel_extension_for_pytorch", "/opt/intel/oneapi"),
         ),
         "jetson": (r"\bJetson\b|\bJetPack\b|\btegra\b", ("jetson", "jetpack", "tegra")),
@@ -92,8 +95,8 @@ _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             (*("docker", "container", "podman", "/opt/conda/", "/workspace/", "/usr/local/lib/python3", "/root/"),),
         ),
         "none": (
-            r"(?<![\w.])/(?:data/)?home/[\w.-]+/(?:[\w.-]+/)?(?:(?:mini|ana)conda3?|miniforge3?|mambaforge|\.conda|"
-            r"\.pyenv|\.local|\.?venv|envs?)/",
+            r"(?<![\w.])/(?:data/)?home/(?!(?:ma-user|jovyan|coder|vscode|user|appuser|app)/)[\w.-]+/(?:[\w.-]+/)?"
+            r"(?:(?:mini|ana)conda3?|miniforge3?|mambaforge|\.conda|\.pyenv|\.local|\.?venv|envs?)/",
             ("/home/",),
         ),
     },
@@ -102,8 +105,6 @@ _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             r"(?i:\bslurm|\bsrun\b|\bsbatch\b|\bsalloc\b|\bsacct\b)",
             ("slurm", "srun", "sbatch", "salloc", "sacct"),
         ),
-        "lsf": (r"\bLSF\b|\bbsub\b|\bLSB_", ("lsf", "bsub", "lsb_")),
-        "pbs": (r"\bqsub\b|\bPBS_", ("qsub", "pbs_")),
     },
 }
 """By fact and value: what only a job there prints, and words in lower case, one of which each match holds; looking for

@@ -22,7 +22,7 @@ _VALUES = {
     "os": ("windows", "mac", "rpm", "debian", "alpine"),
     "accelerator": ("nvidia", "amd", "ascend", "hygon"),
     "container": ("kubernetes", "apptainer", "docker", "none"),
-    "scheduler": ("slurm", "lsf"),
+    "scheduler": ("slurm",),
 }
 
 
@@ -38,6 +38,8 @@ _VALUES = {
         ("HIP error: invalid device function", "accelerator", "amd"),
         ("torch 2.6.0+rocm6.2.4", "accelerator", "amd"),
         ("GPU 0: NVIDIA L40S", "accelerator", "nvidia"),
+        ("NVIDIA GeForce RTX 4090 with CUDA capability sm_89", "accelerator", "nvidia"),
+        ("C:/Users/moon/tide.py", "os", "windows"),
         ("torch 2.4.1+das1.3", "accelerator", "hygon"),
         ('  File "/home/moon/miniconda3/envs/tide/lib/python3.10/tide.py"', "container", "none"),
         ('  File "/home/moon/tide/.venv/lib/python3.10/tide.py"', "container", "none"),
@@ -58,6 +60,14 @@ def test_a_line_shows_where_the_job_ran(line: str, fact: str, value: str) -> Non
         "step 100 of 800, loss 1.2, a100b, cannot, scan 910",
         "tokenizer.json, user:\\nassistant:\\n",
         '  File "/data/tide.py", line 3, in rise',
+        "Found no NVIDIA driver on your system; nvidia-smi: command not found",
+        "OSError: libcuda.so.1: cannot open shared object file: No such file or directory",
+        "No such file or directory: '/usr/local/cuda/bin/nvcc'",
+        "No ROCm runtime is found, using ROCM_HOME='/opt/rocm'",
+        "    torch.xpu.empty_cache()",
+        '  File "/home/ma-user/anaconda3/envs/tide/lib/python3.10/tide.py"',
+        "You're on Linux, but moon only has wheels for `macosx_11_0_arm64`, `win_amd64`",
+        "fork is unsafe on macOS and Windows",
         "cann not, canned, musafir, decude, containerised_model",
     ],
 )
