@@ -23,7 +23,6 @@ from ascendtune.check.explain.matcher import Matcher
 from ascendtune.check.explain.memory import Sums, sums_in
 from ascendtune.check.explain.origin import advice_on_frames
 from ascendtune.check.explain.own_words import (
-    advice_of,
     direct_cause,
     explains_itself,
     innermost_reason,
@@ -33,6 +32,7 @@ from ascendtune.check.explain.own_words import (
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.shapes import mismatch_in
 from ascendtune.check.explain.state_dict import names_in
+from ascendtune.check.explain.subject import advice_on_message
 from ascendtune.check.explain.sureness import sureness_of
 from ascendtune.check.explain.twins import with_notes
 from ascendtune.check.finding import Finding
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
 """Where CANN writes what it does not print; one file a process."""
-
 
 _OF_DEVICE = re.compile(
     r"\bCUDA|\bcu(?:da|dnn|blas)|device-side|\bNPU\b|\bnpu:|\bacl|hccl|\bNCCL|\bE[A-Z1-9]\d{4}\b|ERR\d{5}|"
@@ -66,6 +65,7 @@ _COMPARE = (
     "compare what CANN names with what the job passes at the frame shown: print shape, dtype and attributes of the "
     "inputs before the call; then change the setting, layout or parallel size that they come from"
 )
+_CORRECT_IT = "the message names what is wrong: correct it where your code, data or configuration sets it"
 _COMPARE_PYTHONS = (
     "by these logs rank {rank} alone lacks it: its host, or the Python it was started with, differs from the others': "
     "compare `which python; python -m pip list` there and on another host, and install there what the others have"
@@ -153,9 +153,12 @@ class Explanation:
         return (*bundle, *plog, say("{variable}=1 on a second run", variable=variable), opinion)
 
     def _may_be_of_device(self) -> bool:
-        """Whether a failure that no entry matches may be one of the device: its words say so, or say nothing."""
+        """Whether a failure that no entry matches may be one of the device: its words say so, or say nothing. Imports
+        and builds have started nothing on a device."""
         first = self.verdict.first
-        return first is not None and (not explains_itself(first) or _OF_DEVICE.search(first.text) is not None)
+        if first is None or "failed_build" in self.facts or (first.trace is not None and first.trace.is_of_start):
+            return False
+        return not explains_itself(first) or _OF_DEVICE.search(first.text) is not None
 
     @property
     def plog(self) -> str | None:
@@ -242,7 +245,7 @@ class Explanation:
         if first is None and self.run_cause is None:
             return []
         code = first.hit.entry.id if first else "run"
-        evidence = (f"{first.where}: {first.text}",) if first else ()
+        evidence = (f"{first.where}: {first.quote}",) if first else ()
         return [Finding(code, "failure", self.headline(), remedy="; ".join(self.remedies()), evidence=evidence)]
 
     def remedies(self) -> tuple[str, ...]:
@@ -274,17 +277,12 @@ class Explanation:
             return remedies
         if first is None and self.run_cause is not None:
             return (str(self.run_cause["remedy"]),)
-        advice = first.remedies if first is not None else ()
-        if not advice and first is not None and (words := advice_of(first)):
-            advice = (say("the message itself advises: {words}", words=words),)
+        advice = (first.remedies or advice_on_message(first)) if first is not None else ()
         on_frames = advice_on_frames(first.trace) if first is not None and first.trace is not None else ()
-        if on_frames:
-            return (*advice, *on_frames, *self._read_plog())
-        if not advice and first is not None and explains_itself(first):
-            advice = (
-                say("the message names what is wrong: correct it where your code, data or configuration sets it"),
-            )
-        return (*(advice or (say("read the lines shown"),)), *self._read_plog())
+        if not (advice or on_frames):
+            names_it = first is not None and explains_itself(first)
+            advice = (say(_CORRECT_IT if names_it else "read the lines shown"),)
+        return (*advice, *on_frames, *self._read_plog())
 
     def _names_values(self, reason: str) -> bool:
         """Whether the headline quotes a reason that an operator or HCCL gave, and not only how a call of the runtime

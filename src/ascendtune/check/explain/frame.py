@@ -22,6 +22,15 @@ _NOT_OURS = (
     "<stdin>",
     "<__array_function__",
 )
+_STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python3[.\d]*/(?!(?:site|dist)-packages/)|^<")
+_BUILD_BACKENDS = re.compile(
+    r"/(?:setuptools|pip|wheel|pyproject_hooks|build|hatchling|flit_core|poetry|mesonpy|scikit_build_core)/[\w./]*\.py$"
+)
+_TEMPORARY = re.compile(
+    r"/(?:pip-(?:install|build-env|req-build|modern-metadata|ephem-wheel-cache|standalone-pip|wheel)-\w+|builds-v\d+|sdists-v\d+|"
+    r"build-env-\w+)/"
+)
+"""Directories that pip, uv and build make for one build and remove after it."""
 _PROGRAM = re.compile(r"/s?bin/[^/.]+$")
 """A script that pip generates for a command of a package."""
 _OF_DRIVE = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\{2,}[^\n]*")
@@ -61,6 +70,17 @@ def is_own(file: str) -> bool:
         and _PROGRAM.search(file) is None
         and not any(part in posix(file) for part in _NOT_OURS)
     )
+
+
+def is_of_standard_library(file: str) -> bool:
+    """Whether a file is one of Python's own, or code that stands in no file."""
+    return _STANDARD_LIBRARY.search(posix(file)) is not None
+
+
+def is_of_build(file: str) -> bool:
+    """Whether a file belongs to what builds packages, or to a directory that was there for one build only."""
+    file = posix(file)
+    return _TEMPORARY.search(file) is not None or ("-packages/" in file and _BUILD_BACKENDS.search(file) is not None)
 
 
 def is_python_frame(text: str) -> bool:

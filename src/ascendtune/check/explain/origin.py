@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal, get_args
 
-from ascendtune.check.explain.frame import posix
+from ascendtune.check.explain.frame import is_of_build, is_of_standard_library, is_own, posix
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.patches import patch_in
 from ascendtune.check.explain.trace import Trace
@@ -85,9 +85,12 @@ def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] |
 
 def advice_on_frames(trace: Trace) -> tuple[str, ...]:
     """Where to look; and what to ask of an installed package that failed in its own code, where no `raise` stands;
-    nothing where the only frame is in no file."""
+    nothing where the only frames are in no file, in Python's own library, or in what builds a package."""
     file, line, _ = trace.place or ("", 0, "")
-    if not file or file in _NO_FILES:
+    if not file or file in _NO_FILES or is_of_standard_library(file) or is_of_build(file):
+        return ()
+    if not (trace.type or is_own(file)):
+        # Without the exception a package's code tells nothing.
         return ()
     look = say("look at {file}:{line}", file=file, line=line)
     package = trace.package_that_failed

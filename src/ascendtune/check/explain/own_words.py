@@ -282,9 +282,16 @@ _RAISED_AND_CUT_OFF = _unknown(
     "the last line of the traceback, which begins with `{type}:`, says why: look there where the log was taken from, "
     "or run it again",
 )
-_CUT_OFF = _unknown("traceback-cut-off", "Python failed; the log ends before the exception", _PYTHON)
+_LAST_LINE = (
+    "the last line of the traceback (`TYPE: message`) says why, and this log lacks it: look there where the log was "
+    "taken from, or run it again"
+)
+_CUT_OFF = _unknown("traceback-cut-off", "Python failed; the log ends before the exception", _PYTHON, _LAST_LINE)
 _CUT_OFF_CALL = _unknown(
-    "traceback-cut-off", "Python failed in {function} at {place}; the log ends before the exception: {code}", _PYTHON
+    "traceback-cut-off",
+    "Python failed in {function} at {place}; the log ends before the exception: {code}",
+    _PYTHON,
+    _LAST_LINE,
 )
 _CUT_OFF_IMPORT = _unknown(
     "traceback-cut-off",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ascendtune.check.explain import cann_reason
 from ascendtune.check.explain import code_of_frame as code_of
-from ascendtune.check.explain.frame import COMPILED, frame_of, is_own, posix
+from ascendtune.check.explain.frame import COMPILED, frame_of, is_of_build, is_of_standard_library, is_own, posix
 from ascendtune.check.explain.raised_code import raised_by
 
 HEADER = "Traceback (most recent call last)"
@@ -23,7 +23,6 @@ _ENDS_FRAME = re.compile(r"\bline \d+, in [\w<>.]+\s*$")
 _INDENTED_CODE = re.compile(r"\s{2,}(?![\w.-]+:(?: |$))\S")
 """A line of code below a frame, and not a key of a configuration with its value."""
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
-_STANDARD_LIBRARY = re.compile(r"/lib/python3[.\d]*/(?!(?:site|dist)-packages/)|^<")
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 GOES_ON = re.compile(r"[:,]\s*$|\b(?:in|the|of|to|from|by|with|for)\s*$")
 """The end of a line whose message continues on the next one."""
@@ -55,6 +54,7 @@ _OF_GRAPH = re.compile(r"\W*(?:\d+ )?In file (?P<file>[^\s:(]+)[:(](?P<line>\d+)
 """A line of the model's code that MindSpore names below an exception of its graph mode."""
 _OF_PARSER = ("SyntaxError", "IndentationError", "TabError")
 """Their last frame is the text that was parsed; it has no function."""
+_OF_IMPORTS = ("ImportError", "ModuleNotFoundError", *_OF_PARSER)
 _CLEAN_UP = re.compile(
     r" in (?:__del__|_run_exitfuncs|_exitfunc|_run_finalizers|_exit_function|_python_exit|_shutdown)$|"
     r"/weakref\.py in __call__$|/atexit\.py in "
@@ -119,6 +119,8 @@ class Trace:
     """The numbered lines of code that IPython shows below the last frame."""
     end: int = 0
     """The last line that belongs to it."""
+    last_frame: tuple[int, str] = (0, "")
+    """The line of its innermost frame: number and text."""
     graph_place: tuple[str, int, str] | None = None
     """The line of the model's code that the lines below it name."""
 
@@ -132,6 +134,13 @@ class Trace:
         """Whether it was raised while an object was destroyed or the process ended: an object that was never finished
         has nothing to close."""
         return any(_CLEAN_UP.search(f"{posix(file)} in {function}") for file, _, function in self.frames)
+
+    @property
+    def is_of_start(self) -> bool:
+        """Whether it was raised by an import, by the build of a package, or in Python's own library."""
+        files = [file for file, _, _ in self.frames]
+        is_of_library = bool(files) and is_of_standard_library(files[-1]) and files[-1][:1] != "<"
+        return self.type in _OF_IMPORTS or is_of_library or any(map(is_of_build, files))
 
     @property
     def was_caught(self) -> bool:
@@ -151,20 +160,20 @@ class Trace:
     @property
     def place(self) -> tuple[str, int, str] | None:
         """The line of the model that a graph names, the file that Python could not parse, the innermost frame outside
-        of packages, or the innermost one."""
+        of packages, that outside of Python's own library, or the innermost one."""
         if self.graph_place is not None:
             return self.graph_place
         if self.type in _OF_PARSER and self.frames and not self.frames[-1][2] and self.frames[-1][0][:1] != "<":
             return self.frames[-1]
         own = [frame for frame in self.frames if is_own(frame[0])]
         readable = [frame for frame in self.frames if not frame[0].endswith(COMPILED) and frame[0][:1] != "<"]
-        frames = own or readable or self.frames
+        frames = own or [frame for frame in readable if not is_of_standard_library(frame[0])] or readable or self.frames
         return frames[-1] if frames else None
 
     @property
     def last_call(self) -> tuple[str, int, str] | None:
         """The innermost frame outside of the standard library, its path from the package on."""
-        frames = [frame for frame in self.frames if not _STANDARD_LIBRARY.search(frame[0])] or self.frames
+        frames = [frame for frame in self.frames if not is_of_standard_library(frame[0])] or self.frames
         if not frames:
             return None
         file, line, function = frames[-1]
@@ -314,6 +323,10 @@ class Trace:
         elif quoted := _QUOTED.match(self.code):
             self.type, self.message = _UNNAMED, _PLACEHOLDER.sub("…", quoted["message"].strip())
         else:
+            if self.headless:
+                # The log has no heading that could be quoted.
+                self.last_line, shown = self.last_frame
+                self.lines = [shown]
             return
         self.lines, self.is_composed, self.last_line = [self.code], True, self.end
 

@@ -109,6 +109,7 @@ class Traces:
             trace.frames.append(frame)
             trace.indent = len(text) - len(text.lstrip(" │"))
             trace.outer_code, trace.code, trace.marked, trace.end = trace.code, "", "", number
+            trace.last_frame = number, text.strip()
             trace.cell.clear()
             return True, None
         if numbered := NUMBERED.match(text):
