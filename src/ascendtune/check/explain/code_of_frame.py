@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 
+from ascendtune.check.explain.attention_reasons import refusal_in
 from ascendtune.check.explain.frame import posix
 from ascendtune.check.explain.language import say
 
@@ -80,11 +81,10 @@ _CUT_NAMES = (
     (re.compile(r"^name '(?P<part>\w*)$"), re.compile(r"(?<![\w.])(?P<name>[A-Za-z_]\w*)")),
 )
 """Ends of messages within a name, each with what finds the names of its kind in a line of code."""
-_LISTING = ("state_dict", "Weights only", "variable ready only once", "No operator found")
+_LISTING = ("state_dict", "Weights only", "variable ready only once")
 """Messages of torch that name what they are about some lines below."""
 _LISTED = re.compile(
-    r"\W*(?:\w+ error: )?(?:Unexpected key\(s\)|Unsupported (?:global: |class )|Parameter at index \d|"
-    r"xFormers wasn't build|device=cpu)"
+    r"\W*(?:\w+ error: )?(?:Unexpected key\(s\)|Unsupported (?:global: |class )|Parameter at index \d)"
 )
 
 
@@ -313,6 +313,8 @@ def condition_in(code: str) -> str:
 
 def listed_in(message: str, below: list[str]) -> str:
     """The line below an exception that names what its message is about; empty if there is none."""
+    if refusal := refusal_in(message, below):
+        return "" if refusal in message else refusal
     if not any(each in message for each in _LISTING):
         return ""
     named = next((line.strip() for line in below if _LISTED.match(line)), "")

@@ -1,0 +1,58 @@
+"""Why xformers found no attention operator: it lists a reason for each operator, and the nearest one decides."""
+
+from __future__ import annotations
+
+import re
+
+_REFUSED = ("No operator found for `memory_efficient", "` does not support inputs")
+"""The message of the dispatcher, and that of an operator which the code itself chose."""
+_OPERATOR = re.compile(r"\s*`(?P<name>[\w@.+-]+)` is not supported because:\s*(?P<reason>.*)")
+_REASON = re.compile(r"\s+(?!query |key  |value )\S")
+_GENERAL = re.compile(r"cutlass|fa\d|flshatt|ck[FB]")
+"""Operators that take most inputs; the others are for small heads, for decoding, or for Triton alone."""
+_NOT_BUILT = "wasn't buil"
+_CAPABILITY = "your GPU has capability"
+
+
+def refusal_in(message: str, below: list[str]) -> str:
+    """The reasons of the operator that comes nearest, and the GPU's capability where another operator names it.
+
+    Args:
+        message: of the exception.
+        below: the lines below it.
+
+    Returns:
+        "`OPERATOR` is not supported because: REASON, REASON"; empty where the message is another one.
+    """
+    if not any(each in message for each in _REFUSED):
+        return ""
+    by_operator = _reasons(below)
+    if not by_operator:
+        return ""
+    candidates = [name for name in by_operator if _GENERAL.match(name)] or list(by_operator)
+    # An operator that was left out of this build says nothing about the inputs, unless all were.
+    nearest = min(candidates, key=lambda name: (_is_not_built(by_operator[name]), len(by_operator[name])))
+    reasons = by_operator[nearest]
+    everywhere = (reason for each in by_operator.values() for reason in each)
+    capability = next((reason for reason in everywhere if _CAPABILITY in reason), "")
+    told = reasons if not capability or any(_CAPABILITY in each for each in reasons) else [*reasons, capability]
+    return f"`{nearest}` is not supported because: {', '.join(told)}"
+
+
+def _reasons(below: list[str]) -> dict[str, list[str]]:
+    """The reasons by operator, in the order of the message."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in below:
+        if operator := _OPERATOR.match(line):
+            name = operator["name"]
+            found[name] = [operator["reason"].strip()] if operator["reason"] else []
+        elif name and _REASON.match(line):
+            found[name].append(line.strip())
+        elif name:
+            break
+    return {name: reasons for name, reasons in found.items() if reasons}
+
+
+def _is_not_built(reasons: list[str]) -> bool:
+    return any(_NOT_BUILT in each for each in reasons)
