@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 _FRAME = re.compile(r'\s*(?:[|>]\s*)?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
+_CUT_FRAME = re.compile(r'[Fil]{0,3}e? ?"?(?P<file>[^\s":][^"]*\.pyx?)", line (?P<line>\d+), in (?P<function>\S.*)')
+"""A frame whose line was cut on the left when it was copied."""
 _PREFIXED_FRAME = re.compile(r'(?P<prefix>\S.{0,40}?(?<!\w))(?=  File "[^"]+", line \d+, in \S)')
 _NOTEBOOK_FRAME = re.compile(r"File (?P<file>[^\s:\"]+\.pyx?):(?P<line>\d+)(?:, in (?P<function>[\w.<>]+).*)?\s*$")
 _LINKED_FRAME = re.compile(
@@ -41,7 +43,7 @@ COMPILED = (".pyx", ".pxi")
 
 def frame_of(text: str) -> tuple[str, int, str] | None:
     """(file, line, function) of a line that names a frame; line 0 where the line stands beside the code below it."""
-    if match := _FRAME.match(text) or _NOTEBOOK_FRAME.match(text) or _PANEL_FRAME.match(text):
+    if match := _FRAME.match(text) or _NOTEBOOK_FRAME.match(text) or _PANEL_FRAME.match(text) or _CUT_FRAME.match(text):
         return without_escapes(match["file"]), int(match["line"]), (match["function"] or "").strip()
     if match := _LINKED_FRAME.match(text):
         return match["file"], 0, match["function"]

@@ -23,7 +23,8 @@ An entry looks like this:
     origin = "own-package"              # optional; only for exceptions with this origin (origin.py): a package that
                                         # lacks its own part; "own-code" (lines, too), "package-code", "two-checkouts",
                                         # "installed-copy", "model-code" (of trust_remote_code, and transformers),
-                                        # "patch" (code that a package puts in place of another's)
+                                        # "patch" (code that a package puts in place of another's), "generated-code"
+                                        # (that unsloth wrote from code of trl)
     requires = { world_size = "^1$" }    # optional; counts only if the log's facts match (facts.py); may name parts
     beside = 'daemon-reload'             # optional; counts only if the log's first or last 128 KB match; may name parts
     specific = true                      # optional; goes before general entries that know the same line

@@ -13,8 +13,9 @@ from ascendtune.check.explain.patches import patch_in
 from ascendtune.check.explain.trace import Trace
 
 Origin = Literal[
-    "", "own-code", "package-code", "own-package", "two-checkouts", "installed-copy", "model-code", "patch"
-]
+    "", "own-code", "package-code", "own-package", "two-checkouts", "installed-copy", "model-code", "patch",
+    "generated-code",
+]  # fmt: skip
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 NAMES = frozenset({"package", "missing", "file", "folder", "checkout", "copy"})
 """Names that the sentences of an entry with an origin may use.
@@ -31,6 +32,9 @@ _MISSING = re.compile(
     r"module '(?P<owner>[\w.]+)' has no attribute '(?P<attribute>\w+)'"
 )
 _INSTALLED = re.compile(r"(?P<folder>.*/(?:site|dist)-packages/(?P<package>[A-Za-z]\w*))/")
+_GENERATED = re.compile(r".*/?unsloth_compiled_cache/(?P<file>\w+\.py)$")
+"""Code that a package has written from that of other packages, for the releases which were installed then."""
+_RAISES = re.compile(r"(?:^|: )raise ")
 FAULTS_OF_CODE = (
     *("AssertionError", "AttributeError", "IndexError", "KeyError", "NameError"),
     *("StopIteration", "TypeError", "UnboundLocalError", "ZeroDivisionError"),
@@ -68,6 +72,8 @@ def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] |
         return {} if trace is not None and trace.is_between_model_and_transformers else None
     if origin == "patch":
         return patch_in(said, trace) if trace is not None else None
+    if origin == "generated-code":
+        return _generated_code(trace) if trace is not None and trace.frames else None
     if origin == "package-code":
         return _package_code(trace) if trace is not None and trace.frames else None
     missing = _MISSING.search(said)
@@ -118,6 +124,13 @@ def _package_code(trace: Trace) -> dict[str, str] | None:
         return None
     package, folder = installed["package"], installed["folder"]
     return {"package": package, "folder": folder, "file": f"{posix(file)[len(folder) - len(package) :]}:{line}"}
+
+
+def _generated_code(trace: Trace) -> dict[str, str] | None:
+    """The generated file whose code failed, where it refused nothing in words of its own."""
+    file, line, _ = trace.frames[-1]
+    generated = _GENERATED.match(posix(file))
+    return {"file": f"{generated['file']}:{line}"} if generated and not _RAISES.search(trace.code) else None
 
 
 def _own_package(package: str, file: str, trace: Trace) -> dict[str, str] | None:
