@@ -59,6 +59,9 @@ _BASES = {
     "ForSequenceClassification": ("PreTrainedModel",),
 }
 """By the ending of a class's name: classes of the tables that it most likely inherits from."""
+_OF_MODEL_TYPE = re.compile(r"(?P<type>[A-Z]\w*?)(?:Config|Model|For[A-Z]\w+)$")
+"""A class of transformers that is called by its model type."""
+_SIGNS = re.compile(r"[-_.]")
 _CONSTRUCTOR = "__init__"
 _PYTHON = "python"
 
@@ -118,6 +121,21 @@ class ApiPattern:
 def change_in(message: str) -> ApiChange | None:
     """Which release has the missing name, or which name it is a misspelling of; None if neither is known."""
     return _change_in(message) or _misspelling_in(message)
+
+
+def release_of_model_type(name: str) -> str:
+    """The first release of transformers with classes for a model type ("qwen3_moe"); empty where it is not known."""
+    wanted = _SIGNS.sub("", name).lower()
+    releases = (
+        change.release
+        for change in changes()
+        if change.library == "transformers"
+        and change.is_added
+        and change.release
+        and (stem := _OF_MODEL_TYPE.match(change.name))
+        and stem["type"].replace("_", "").lower() == wanted
+    )
+    return min(releases, key=lambda release: tuple(map(int, release.split("."))), default="")
 
 
 def inherited_in(message: str) -> ApiChange | None:

@@ -55,7 +55,7 @@ OF_MODULES = ("__getattr__", "__getattribute__")
 _PASSING_ON = re.compile(
     r"torch/_ops\.py |torch/nn/modules/module\.py in _(?:wrapped_)?call_impl|torch/utils/_contextlib\.py |"
     r"accelerate/(?:hooks|utils/operations)\.py in (?:new_)?forward|"
-    r"transformers/utils/(?:generic|deprecation)\.py in wrap"
+    r"transformers/utils/(?:generic|deprecation)\.py in wrap|google/protobuf/"
 )
 """Frames that only call a function with what they were given: who chose its arguments stands above them."""
 _RUN_FROM_CLONES = re.compile(

@@ -25,6 +25,10 @@ _QUOTED = re.compile(r"`[^`]+`")
 
 _CALLER_BESIDE = re.compile(rf"(`pip show [^`{{}}\s][^`]*?|`pip show \{{\w+\}}) \{{{IMPORTER}\}}(?=[`; ])")
 """In a command that names another package besides the one that calls it, which a traceback may not tell."""
+_TWICE = re.compile(r"(`pip show [^`;]*?(?<![\w-])([\w-]+)) \2(?=[ `;])")
+"""A command that names one package twice, once as the caller and once as the library."""
+_BESIDE_CALLER = re.compile(rf"(`pip show )\{{{IMPORTER}\}} (?=[\w-]|\{{\w+\}})")
+_UPGRADE = f"pip install -U {{{IMPORTER}}}"
 _OF_CALLER = f"of {{{IMPORTER}}}"
 
 _TYPE = r"(?:NoneType|None|str|dict|list|tuple|int|float|bool|ndarray|…Output|an image|图像)"
@@ -124,7 +128,9 @@ class Event:
 
     @property
     def remedies(self) -> tuple[str, ...]:
-        remedies = [named_for_pip(self._command(remedy)) for remedy in words_of(self.hit.entry).remedies]
+        remedies = [
+            _TWICE.sub(r"\1", named_for_pip(self._command(remedy))) for remedy in words_of(self.hit.entry).remedies
+        ]
         if self.hit.entry.by_owner and IMPORTER in self.hit.names and self.hit.names.get(OWNER) != say(OWN_CODE):
             remedies[:2] = reversed(remedies[:2])
         return tuple(remedies)
@@ -133,7 +139,9 @@ class Event:
         """A remedy with its values; what was not captured stands in capitals in commands, and is left out elsewhere."""
         names = self._names
         if IMPORTER not in self.hit.names:
-            remedy = _CALLER_BESIDE.sub(r"\1", remedy).replace(_OF_CALLER, say("of the calling package"))
+            remedy = _BESIDE_CALLER.sub(r"\1", _CALLER_BESIDE.sub(r"\1", remedy))
+            remedy = remedy.replace(_OF_CALLER, say("of the calling package"))
+            remedy = remedy.replace(_UPGRADE, say("a newer release, or checkout (`git pull`), of the calling package"))
         missing = {name: name.upper() for name in _NAME.findall(remedy) if name not in names}
         whole = _QUOTED.sub(lambda command: filled(command[0], {**missing, **names}), remedy) if missing else remedy
         return filled(whole, names)

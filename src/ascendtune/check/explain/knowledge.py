@@ -100,6 +100,8 @@ OWN_CODE = "most likely your own code"
 """In place of a library: a function or class of one's own, which a package called."""
 MISMATCH, FIX = "mismatch", "fix"
 """Two more, of the importer and this library: which of them is older, and what to install (parties.py)."""
+SINCE = "since"
+"""Of entries that name a model type: the first release of transformers that knows it, where the tables have it."""
 BELOW = "below"
 """Of entries with `below`: what follows those words in their line."""
 _FOLDER = files(__package__) / "knowledge"
@@ -159,7 +161,18 @@ class KnownFailure:
         of_origin = NAMES_OF_ORIGIN if self.origin else ()
         named = (name for pattern in patterns for name in pattern.names)
         return frozenset(
-            [IMPORTER, EXPRESSION, TABLE, OWNER, MISMATCH, FIX, *of_origin, *named, *([BELOW] if self.below else [])]
+            [
+                IMPORTER,
+                EXPRESSION,
+                TABLE,
+                OWNER,
+                MISMATCH,
+                FIX,
+                SINCE,
+                *of_origin,
+                *named,
+                *([BELOW] if self.below else []),
+            ]
         )
 
     @property

@@ -23,6 +23,8 @@ _CLASS = re.compile(r"[A-Z]\w+(?=[(.]|$)")
 _OF_MODELS = re.compile(r"(?:Model|For[A-Z]\w+|Attention|MLP|Layer|Norm|Embedding)$")
 """Classes that servers and trainers write anew under the same name: only the frames tell whose it is."""
 _OF_VLLM_ASCEND = re.compile(r"(?:Ascend|NPU)[A-Z_]\w+")
+_BESIDE = re.compile(rf"`pip show \{{{IMPORTER}\}} ([\w-]+)")
+"""In a remedy: the package that is named besides the one whose code an exception ended."""
 _MUCH = 3
 _EXTENDED = {
     "vllm_ascend": "vllm",
@@ -48,6 +50,10 @@ _MODULES = {
 """Names by which code calls a library's functions."""
 _HANDED_ON = re.compile(r"\*\*\w")
 """In a line of code: a call with arguments that the calling function was given itself."""
+_PRIVATE = re.compile(
+    r"cannot import name '_[a-z]\w*'|has no attribute '_[a-z]\w*'|No module named '[\w.]*\._[a-z]\w*'"
+)
+"""Messages about a name that its package calls private."""
 _FOR_OTHERS = ("torch", "torch_npu", "triton", "vllm", "vllm_ascend", "sglang")
 """Packages that others are built for: never to be upgraded alone."""
 
@@ -73,6 +79,9 @@ def parties_of(hit: Hit, trace: Trace) -> tuple[str, str]:
     if (library := hit.names.get("module", "").partition(".")[0]) and _names_fix(hit):
         return trace.importer_of(library), library
     importer = trace.importer_of(hit.names.get("package", "") if hit.entry.is_of_api else "")
+    if importer and any(importer in _BESIDE.findall(remedy) for remedy in hit.entry.remedies):
+        # The sentences name it besides its caller.
+        importer = trace.importer_of(importer)
     used = _used_in(hit)
     if not used or f"{{{OWNER}}}" not in hit.entry.what:
         return importer, ""
@@ -200,6 +209,12 @@ def _fix_by_tables(change: ApiChange) -> str:
 
 def _mismatch(importer: str, owner: str, message: str, pair: tuple[str, str] | None) -> str:
     """Which of the two packages is older, as a phrase; empty where nothing says that they do not fit."""
+    if pair is not None and _is_private(message):
+        return say(
+            "it is a private name, which a later {newer} most likely dropped: {older} is older",
+            older=pair[0],
+            newer=pair[1],
+        )
     if pair is not None:
         return say("{older} is older than {newer}", older=pair[0], newer=pair[1])
     if importer and owner:
@@ -282,7 +297,14 @@ def _older_and_newer(importer: str, owner: str, message: str, facts: Facts) -> t
     if "required" in message:
         # A library adds arguments; of a method that overrides one of the caller's, either side may have changed.
         return None if is_overridden else (importer, owner)
+    if _is_private(message) and _spelt(owner) not in _FOR_OTHERS:
+        # What a library keeps to itself changes without notice; its caller was made when it was there.
+        return importer, owner
     return (owner, importer) if is_overridden else None
+
+
+def _is_private(message: str) -> bool:
+    return _PRIVATE.search(message) is not None
 
 
 def _release(named: tuple[str, ...]) -> tuple[int, ...]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
+from ascendtune.check.explain.api_change import release_of_model_type
 from ascendtune.check.explain.event import Event
-from ascendtune.check.explain.knowledge import EXPRESSION, IMPORTER, OWNER, RAISED, TABLE, raised_entries
+from ascendtune.check.explain.knowledge import EXPRESSION, IMPORTER, OWNER, RAISED, SINCE, TABLE, raised_entries
 from ascendtune.check.explain.matcher import Hit, Matcher, rank
 from ascendtune.check.explain.origin import names_of
 from ascendtune.check.explain.parties import parties_of
@@ -49,7 +50,8 @@ def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
 
 
 def name_parties(hit: Hit, trace: Trace) -> None:
-    """Add to the names of `hit` what the frames tell: who asked, for what, and of which library."""
+    """Add to the names of `hit` what the frames tell: who asked, for what, and of which library; and what the
+    tables tell of a model type."""
     importer, owner = parties_of(hit, trace)
     found = {
         IMPORTER: importer,
@@ -57,6 +59,8 @@ def name_parties(hit: Hit, trace: Trace) -> None:
         TABLE: trace.table,
         OWNER: owner,
     }
+    if f"{{{SINCE}}}" in hit.entry.what:
+        found[SINCE] = release_of_model_type(hit.names.get("type", ""))
     for name, value in found.items():
         if value:
             hit.names.setdefault(name, value)

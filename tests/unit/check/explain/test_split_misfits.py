@@ -67,3 +67,93 @@ def test_traceback_that_begins_within_a_frame_is_read(explained: Explained) -> N
 
     assert entry_of(explanation) == "generated-trainer-of-other-trl"
     assert "UnslothMoonTrainer.py:7" in explanation.headline()
+
+
+_DESCRIPTOR = "/v/site-packages/google/protobuf/descriptor.py"
+_PROTO = (
+    'Traceback (most recent call last):\n  File "/v/site-packages/moon/sea_pb2.py", line 7, in <module>\n    rise()\n'
+    f'  File "{_DESCRIPTOR}", line 561, in __new__\n    _message.rise()\n'
+    "TypeError: Descriptors cannot be created directly.\n"
+)
+_UNKNOWN_TYPE = (
+    'Traceback (most recent call last):\n  File "/home/me/moon.py", line 7, in <module>\n    rise()\n'
+    '  File "/v/site-packages/transformers/models/auto/configuration_auto.py", line 7, in __getitem__\n'
+    "    raise KeyError(key)\nKeyError: '{}'\n"
+)
+
+
+def test_owner_of_generated_code_is_the_package_that_brings_it(explained: Explained) -> None:
+    explanation = explained(_PROTO)
+
+    assert entry_of(explanation) == "protobuf-version"
+    assert "too new" in explanation.headline()
+    assert "(of moon)" in explanation.headline()
+
+
+@pytest.mark.parametrize("name", ["builder", "runtime_version"])
+def test_name_that_protobuf_lacks_shows_that_it_is_older(explained: Explained, name: str) -> None:
+    module = "google.protobuf.internal" if name == "builder" else "google.protobuf"
+
+    explanation = explained(_raised(f"ImportError: cannot import name '{name}' from '{module}'", _PACKAGED))
+
+    assert entry_of(explanation) == "api-added"
+    assert "protobuf" in explanation.headline()
+
+
+@pytest.mark.parametrize(("kind", "release"), [("qwen3_moe", "4.51"), ("gemma3", "4.50"), ("moon7", "")])
+def test_release_that_knows_a_model_type_is_told(explained: Explained, kind: str, release: str) -> None:
+    explanation = explained(_UNKNOWN_TYPE.format(kind))
+
+    assert entry_of(explanation) == "unknown-model-type"
+    assert (f"transformers {release} on" in explanation.headline()) is bool(release)
+    assert "transformers transformers" not in " ".join(explanation.remedies())
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("cannot import name '_tide' from 'sea.utils' (/v/site-packages/sea/utils.py)", "moon is older"),
+        ("cannot import name 'tide' from 'sea.utils' (/v/site-packages/sea/utils.py)", "do not fit each other"),
+        ("cannot import name '_tide' from 'torch.utils' (/v/site-packages/torch/utils.py)", "torch lacks _tide"),
+    ],
+)
+def test_private_name_that_is_gone_shows_which_package_is_older(explained: Explained, error: str, told: str) -> None:
+    assert told in explained(_raised(f"ImportError: {error}", _PACKAGED)).headline()
+
+
+def test_no_remedy_names_a_package_twice_or_the_library_as_its_caller(explained: Explained) -> None:
+    log = _raised(
+        "TypeError: MoonTrainer.compute_loss() got an unexpected keyword argument 'num_items_in_batch'",
+        "/v/site-packages/transformers/trainer.py",
+    )
+
+    remedies = " ".join(explained(log).remedies())
+
+    assert "transformers transformers" not in remedies
+    assert "PACKAGE" not in remedies
+
+
+def test_code_without_a_package_is_to_be_renewed_as_a_checkout(explained: Explained) -> None:
+    log = _raised("TypeError: Accelerator.__init__() got an unexpected keyword argument 'dispatch_batches'")
+
+    remedies = " ".join(explained(log).remedies())
+
+    assert "git pull" in remedies
+    assert "PACKAGE" not in remedies
+
+
+@pytest.mark.parametrize("symbol", ["__nvJitLinkComplete_12_7", "__nvJitLinkAddData_12_7"])
+def test_release_that_a_cuda_library_asks_for_is_told(explained: Explained, symbol: str) -> None:
+    headline = explained(f"ImportError: /v/libcumoon.so.12: undefined symbol: {symbol}, version x\n").headline()
+
+    assert "libcumoon.so.12" in headline
+    assert "12.7 or newer" in headline
+
+
+def test_no_sync_under_zero_is_a_clash_of_releases(explained: Explained) -> None:
+    explanation = explained(
+        "AssertionError: no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage 3\n"
+    )
+
+    assert "DeepSpeed 0.16 or newer refuses no_sync with ZeRO stage 3" in explanation.headline()
+    assert "deepspeed<0.16" in explanation.remedies()[0]
