@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import takewhile
 
-from ascendtune.check.explain import level
+from ascendtune.check.explain import go_panic, level
 from ascendtune.check.explain.line import Line
 
 LONGEST_TEXT = 2000
@@ -123,6 +123,11 @@ def begins_warning(text: str) -> bool:
     return text.rstrip().endswith(":") and level.is_warning(text)
 
 
+def goes_far(said: str) -> bool:
+    """Whether the message of a line stands many lines further down: reasons of uv, frames of Go."""
+    return NO_SOLUTION in said or go_panic.is_panic(said)
+
+
 def with_message(said: str, below: list[str]) -> str:
     """An error line that says only where it happened, and the next one, which says what."""
     message = next(filter(None, map(str.strip, below)), "")
@@ -130,6 +135,8 @@ def with_message(said: str, below: list[str]) -> str:
         # Its message is an indented paragraph, a name may stand below a blank line.
         paragraph = takewhile(lambda each: not each.strip() or each[0].isspace(), below)
         message = " ".join(filter(None, map(str.strip, paragraph)))
+    if go_panic.is_panic(said) and (frame := go_panic.frame_in(said, below)):
+        return f"{said.rstrip()} {frame}"
     if NO_SOLUTION in said:
         tree = " ".join(_OF_TREE.sub("", each).strip() for each in takewhile(str.strip, below))
         tree = _OF_TREE.sub("", tree)

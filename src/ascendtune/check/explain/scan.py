@@ -14,7 +14,7 @@ from ascendtune.check.explain.line import InnerPrefixes, Line
 from ascendtune.check.explain.line_times import LineTimes
 from ascendtune.check.explain.long_line import failure_at_end
 from ascendtune.check.explain.matcher import Hit, Matcher, best, with_spare
-from ascendtune.check.explain.message_lines import LONGEST_TEXT, NO_SOLUTION
+from ascendtune.check.explain.message_lines import LONGEST_TEXT
 from ascendtune.check.explain.outlived import mark_outlived
 from ascendtune.check.explain.own_words import unknown_exception, unknown_line, unknown_test
 from ascendtune.check.explain.parts import Parts
@@ -197,7 +197,7 @@ class Scan:
             self._note_trace(line, said, trace, below)
         elif not level.is_aside(said) and (not level.goes_on_without(above) or level.is_error(text, said)):
             warned = message_lines.begins_warning(above) and not level.is_error(text, said)
-            count = _BELOW_BLOCK if cann_reason.is_call(said) or NO_SOLUTION in said else _BELOW
+            count = _BELOW_BLOCK if cann_reason.is_call(said) or message_lines.goes_far(said) else _BELOW
             self._note_line(line, text, said, number, message_lines.below(lines, index, line, count), warned=warned)
 
     def _read_escaped(self, lines: list[bytes], index: int) -> bool:
