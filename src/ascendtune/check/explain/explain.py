@@ -26,6 +26,7 @@ from ascendtune.check.explain.own_words import (
     direct_cause,
     explains_itself,
     innermost_reason,
+    may_be_of_device,
     own_sentence,
     says_more_than,
 )
@@ -47,12 +48,6 @@ if TYPE_CHECKING:
 PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
 """Where CANN writes what it does not print; one file a process."""
 
-_OF_DEVICE = re.compile(
-    r"\bCUDA|\bcu(?:da|dnn|blas)|device-side|\bNPU\b|\bnpu:|\bacl|hccl|\bNCCL|\bE[A-Z1-9]\d{4}\b|ERR\d{5}|"
-    r"\bAI ?[Cc]ore|[Kk]ernel|tiling",
-    re.ASCII,
-)
-"""Words of failures of a device; of any other, a second run with synchronous launches shows nothing more."""
 _FIELDS_OF_TORCHRUN = "failed (exitcode: "
 """A line of torchrun that says in fields how a process ended; the headline has its rank and host."""
 _NAME = re.compile(r"\{(\w+)\}")
@@ -158,7 +153,7 @@ class Explanation:
         first = self.verdict.first
         if first is None or "failed_build" in self.facts or (first.trace is not None and first.trace.is_of_start):
             return False
-        return not explains_itself(first) or _OF_DEVICE.search(first.text) is not None
+        return may_be_of_device(first)
 
     @property
     def plog(self) -> str | None:

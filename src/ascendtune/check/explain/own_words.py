@@ -75,6 +75,20 @@ _ADVICE = re.compile(
 )
 """Where a message goes over to what its authors advise."""
 _LONGEST_ADVICE = 200
+_OF_DEVICE = re.compile(
+    r"\bCUDA|\bcu(?:da|dnn|blas)|device-side|\bNPU\b|\bnpu:|\bacl|hccl|\bNCCL|\bE[A-Z1-9]\d{4}\b|ERR\d{5}|"
+    r"\bAI ?[Cc]ore|[Kk]ernel|tiling",
+    re.ASCII,
+)
+"""Words of failures of a device; of any other, a second run with synchronous launches shows nothing more."""
+_OF_BUILD = re.compile(
+    r"^CMake (?:Error|Warning)\b|-- Configuring incomplete|"
+    r"^(?:ninja|g?make(?:\[\d+\])?|collect2|ld(?:\.\w+)?|cc1plus|configure): |"
+    r"\.(?:c|cc|cpp|cxx|cu|h|hpp|asc)(?::\d+){1,2}:? (?:fatal )?error: |undefined reference to |"
+    r"\b(?:No module named|Failed to build|Failed building wheel|subprocess-exited-with-error)\b|"
+    r"No matching distribution|^error: command '|Compilation Failed!|ERROR: Cannot install "
+)
+"""Of configuring, compiling, linking and installing."""
 _SUGGESTION = "Did you mean"
 """Suggestions of Python for a misspelt name: useful only in the user's own code."""
 _IMPORT = re.compile(r"(?:from (?P<whole>\w[\w.]*) import\b|import (?P<other>\w[\w.]*))")
@@ -250,6 +264,14 @@ def explains_itself(event: Event) -> bool:
         return bool(event.trace.type and len(event.trace.message.split()) >= _LEAST_WORDS)
     names = event.hit.names
     return len((names.get("message") or names.get("detail", "")).split()) >= _LEAST_WORDS
+
+
+def may_be_of_device(event: Event) -> bool:
+    """Whether a failure that no entry matches may be one of the device: its words say so, or say nothing; and it is not
+    one of configuring or building a program, of which a device knows nothing."""
+    if _OF_BUILD.search(event.text):
+        return False
+    return not explains_itself(event) or _OF_DEVICE.search(event.text) is not None
 
 
 def _unknown(identity: str, what: str, source: str, *remedies: str) -> KnownFailure:
