@@ -100,6 +100,15 @@ def test_rules_of_ascendc_that_cmake_does_not_find(explained: Explained, message
     assert "sea/CMakeLists.txt:7" in explanation.headline()
 
 
+def test_rules_and_libraries_that_are_both_missing_are_an_empty_directory(explained: Explained) -> None:
+    explanation = explained(
+        "CMake Error at CMakeLists.txt:7 (message):\n  ascendc_kernel_cmake does not exist, moon\n\n"
+        "ImportError: libhccl.so: cannot open shared object file: No such file or directory\n"
+    )
+
+    assert entry_of(explanation) == "cann-directory-empty"
+
+
 @pytest.mark.parametrize(
     ("command", "compiler"), [("['bisheng', '-O2']", "bisheng"), ("['/x/bin/nvcc', '-G']", "nvcc")]
 )
@@ -115,6 +124,7 @@ def test_compiler_that_refused_generated_code_is_named(explained: Explained, com
     [
         "CMake Error at CMakeLists.txt:7 (message): the moon of Ascend CANN is not there",
         "tide.cpp:7:7: error: no member named 'aclMoon' in namespace 'sea'",
+        "error: command '/x/bin/bisheng' failed with exit code 7: the kernels of Ascend are not built",
         "make[2]: *** [CMakeFiles/ascend_kernels.dir/build.make:7: tide] Error 1",
     ],
 )
