@@ -70,13 +70,12 @@ class FsdpStrategy(GroupStrategy):
 
     def _require_means(self) -> None:
         """Raise where ranks would get the sum of gradients for their mean: from the Gloo of torch 2.6 to 2.8."""
-        device = self.device.torch_device
-        mean = torch.empty(1, device=device)
+        mean = torch.empty(1, device=self.device.torch_device)
         # torch 2.13 has a new name for it, and warns of the old one.
         reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-        reduce_scatter(mean, torch.ones(self.world_size, device=device), op=dist.ReduceOp.AVG)
+        reduce_scatter(mean, mean.new_ones(self.world_size), op=dist.ReduceOp.AVG)
         # torch 2.6 asks streams for it, and those of its CPU do not have it.
-        records_events = hasattr(torch.get_device_module(device).Stream, "record_event")
+        records_events = hasattr(torch.get_device_module(mean.device).Stream, "record_event")
         # A sum is two or more. NCCL multiplies by 1 / ranks before it sums: its mean over ten ranks is 1.0000001.
         if not 0.5 < float(mean) < 1.5 or not records_events:
             raise MachineError(
@@ -94,10 +93,7 @@ class FsdpStrategy(GroupStrategy):
             self.reason += "; gradients are reduced once a step"
         mesh = self._mesh()
         self._shard_group = mesh.get_group(mesh.ndim - 1)
-        options: dict[str, Any] = {
-            "mesh": mesh,
-            "offload_policy": self._offload_policy(),
-        }
+        options: dict[str, Any] = {"mesh": mesh, "offload_policy": self._offload_policy()}
         section = self.recipe.parallel
         experts, has_mixture = listed_experts(root.model), bool(find_mixtures(root.model))
         reduced = None if section.reduce_dtype == "fp32" else DTYPES[section.reduce_dtype]
@@ -173,9 +169,8 @@ class FsdpStrategy(GroupStrategy):
             self._uses.forget_zeros(self.all_reduce)
 
     def grad_norm(self, module: nn.Module, parameters: list[nn.Parameter]) -> torch.Tensor:
-        norm = super().grad_norm(module, parameters).to(self.device.torch_device)
-        # As DTensor reduces norms. Each of several copies of the model has the whole gradient.
-        squares = norm.square()
+        # Each of several copies of the model has the whole gradient.
+        squares = super().grad_norm(module, parameters).to(self.device.torch_device).square()
         dist.all_reduce(squares, group=self._shard_group)
         return squares.sqrt()
 
