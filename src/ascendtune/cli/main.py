@@ -19,7 +19,7 @@ from ascendtune import __version__
 from ascendtune.cli.commands import COMMANDS, DEFAULTS, GROUPS
 from ascendtune.cli.complain import complain, complain_about_bug, complain_about_usage, print_as_json
 from ascendtune.cli.other_tools import require_command
-from ascendtune.core.errors import AscendtuneError, MachineError, uncaught_os_error
+from ascendtune.core.errors import AscendtuneError, MachineError, out_of_host_memory, uncaught_os_error
 from ascendtune.core.imports import scan_models_once
 from ascendtune.core.terminal_text import make_streams_safe, terminal_width
 
@@ -86,6 +86,10 @@ def _run(words: list[str]) -> int:
         missing = _missing_extra(error)
         complain(missing) if missing else complain_about_bug(error)
         return _after(error, missing.exit_code if missing else 1)
+    except MemoryError as error:
+        exhausted = out_of_host_memory(error)
+        complain(exhausted)
+        return _after(error, exhausted.exit_code)
     except Exception as error:  # noqa: BLE001  # unexpected exceptions are printed as one line
         complain_about_bug(error)
         return _after(error, 1)

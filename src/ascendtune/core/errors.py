@@ -268,6 +268,17 @@ def uncaught_os_error(error: OSError) -> AscendtuneError | None:
     return disk_fault(error, path, "writing")
 
 
+def out_of_host_memory(error: MemoryError) -> MachineError:
+    """The MachineError for a MemoryError: the host, or the limit of the user or the container, gives no more."""
+    words = " ".join(str(error).split())
+    return MachineError(
+        f"out of host memory: {words}" if words else "out of host memory",
+        code="out-of-memory",
+        remedy="`free -h`, `ulimit -v` and the container's limit show what this host gives: raise the limit, end other "
+        "programs, or read less at once (fewer workers, smaller files)",
+    )
+
+
 def _is_unreadable(path: Path) -> bool:
     """Whether `path` exists, or lies in a directory without permission to enter, and cannot be read."""
     try:

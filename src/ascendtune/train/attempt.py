@@ -23,6 +23,7 @@ from ascendtune.core.errors import (
     MachineError,
     RecipeError,
     disk_fault,
+    out_of_host_memory,
 )
 from ascendtune.core.exit_cause import OUT_OF_MEMORY
 from ascendtune.core.foreign_json import first_line
@@ -277,6 +278,8 @@ def _translated(error: BaseException) -> AscendtuneError | None:
     """The error of this program for an error of torch or the system that has a remedy; None for others."""
     if isinstance(error, AscendtuneError):
         return error
+    if isinstance(error, MemoryError):
+        return out_of_host_memory(error)
     is_of_collective = _is_of_collectives(error)
     is_out_of_memory = _OUT_OF_MEMORY.search(str(error)) or (is_of_collective and "out of memory" in str(error))
     if isinstance(error, torch.OutOfMemoryError) or is_out_of_memory:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ascendtune.core import log
 from ascendtune.core.claim import Claim
-from ascendtune.core.errors import AscendtuneError, Stopped
+from ascendtune.core.errors import AscendtuneError, Stopped, out_of_host_memory
 from ascendtune.core.imports import scan_models_once, uncollected_imports
 from ascendtune.core.interrupts import interrupt, keep_interrupts
 from ascendtune.core.ownership import require_own, restrict_umask
@@ -59,6 +59,12 @@ def main(arguments: list[str]) -> int:
         sys.stderr.flush()
         # Not by returning: the interpreter would wait for the thread that is writing a checkpoint.
         os._exit(130)
+    except MemoryError as error:
+        exhausted = out_of_host_memory(error)
+        log.error(str(exhausted))
+        if debug:
+            traceback.print_exc()
+        return exhausted.exit_code
     except Exception as error:  # noqa: BLE001  # the last line of defence: a bug becomes one line
         _report_bug(run, error, debug)
         return 1

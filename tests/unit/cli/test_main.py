@@ -333,6 +333,13 @@ def test_a_bug_is_one_line_and_a_traceback_only_on_request(failing: Any) -> None
     assert "Traceback" in failing(InputError("no", code="test", remedy="yes"), "--debug")[1]
 
 
+def test_a_memory_error_is_of_the_host_and_no_bug(failing: Any) -> None:
+    code, said = failing(MemoryError())
+    assert code == 3 and said.startswith("error: out of host memory\n   do: ")
+    assert "ulimit -v" in said and said.endswith(" code: out-of-memory\n")
+    assert "Traceback" in failing(MemoryError("Unable to allocate 3 GiB"), "--debug")[1]
+
+
 def test_a_missing_extra_is_named_and_a_missing_module_of_ours_is_a_bug(failing: Any) -> None:
     code, said = failing(ModuleNotFoundError("No module named 'pyarrow.lib'", name="pyarrow.lib"))
     assert code == 3 and "needs pyarrow" in said and "'ascendtune[train]'" in said

@@ -79,6 +79,12 @@ def test_what_a_device_cannot_do_is_told_in_one_line_with_a_remedy(error: Except
     assert told.what == what and remedy in told.remedy
 
 
+def test_memory_error_of_python_or_numpy_is_of_the_host() -> None:
+    told = attempt._translated(MemoryError("Unable to allocate 3.00 GiB for an array"))
+    assert isinstance(told, MachineError) and told.code == "out-of-memory" and told.exit_code == 3
+    assert told.what == "out of host memory: Unable to allocate 3.00 GiB for an array" and "ulimit -v" in told.remedy
+
+
 @pytest.mark.parametrize(
     "error",
     [

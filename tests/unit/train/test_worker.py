@@ -37,6 +37,27 @@ def test_ctrl_c_stops_a_worker_that_a_script_started_in_the_background(
     assert seen == [interrupt]
 
 
+def test_memory_error_outside_of_an_attempt_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(worker, "claimed", lambda run, start_id: nullcontext({}))
+    monkeypatch.setattr(worker, "dump_stacks_on_signals", lambda run: None)
+    for name in ("restrict_umask", "block_stacks_signal"):
+        monkeypatch.setattr(worker, name, lambda: None)
+
+    def exhausted() -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(worker, "_import_attempt", exhausted)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        assert worker.main([str(tmp_path)]) == 3
+    finally:
+        signal.signal(signal.SIGINT, before)
+    said = capfd.readouterr().err
+    assert "out of host memory" in said and "bug" not in said
+
+
 def test_ctrl_c_while_torch_is_imported_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a record the run would stay `created`, and its job would be `lost`."""
     run, codes = RunDir(tmp_path / "run"), list[int]()
