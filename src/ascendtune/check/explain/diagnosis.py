@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ascendtune.check.explain.ends import Ends
 from ascendtune.check.explain.event import Event
@@ -24,6 +24,7 @@ from ascendtune.check.explain.parties import name_mismatch
 from ascendtune.check.explain.rank_lines import Ranks
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.symbols import name_provider
+from ascendtune.core.exit_cause import CauseKind
 
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
 _NO_MODULE = "No module named"
@@ -41,6 +42,9 @@ _EXCERPT_LINES = 6
 _IN_VAIN = 3
 """A complaint that is repeated so often, and is the last that a log says, is what the job hangs on; of an exception,
 once is enough."""
+
+SEEN_FROM_OUTSIDE: tuple[CauseKind, ...] = ("exit", "signal", "launcher")
+"""Causes that say how a process ended and not why: the logs may say more."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,17 @@ def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     if rival is not None and is_of_many_alone(rival, fatal):
         rival = None
     return Diagnosis(_certainty(first), first, echoes, notices, rank=rank, host=host, missing=missing, rival=rival)
+
+
+def weighed(found: Diagnosis, cause: dict[str, Any] | None) -> Diagnosis:
+    """A cause that our own worker gives with its remedy outdoes echoes, and lines that nothing is known about."""
+    first = found.first
+    if cause is None or first is None or cause.get("kind") in SEEN_FROM_OUTSIDE:
+        return found
+    is_echo = first.hit.entry.kind in ("detail", "wrapper", "consequence")
+    if is_echo or (not first.is_known and cause.get("exit_code") in (2, 3, 4)):
+        return Diagnosis("healthy", None, (first, *found.echoes), found.notices, rank=cause.get("rank"))
+    return found
 
 
 def lacks_alone(found: Diagnosis, scans: Sequence[Scan]) -> bool:

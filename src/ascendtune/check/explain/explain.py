@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ascendtune.check.explain import cann_reason, reading
 from ascendtune.check.explain import facts as facts_of
+from ascendtune.check.explain.attempts import Attempts, attempts_of
 from ascendtune.check.explain.batch_sizes import batch_sizes_in
-from ascendtune.check.explain.diagnosis import Diagnosis, diagnose, lacks_alone
+from ascendtune.check.explain.diagnosis import SEEN_FROM_OUTSIDE, Diagnosis, diagnose, lacks_alone, weighed
 from ascendtune.check.explain.environment_notes import with_environment
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.facts import Facts
@@ -39,7 +40,6 @@ from ascendtune.check.explain.twins import with_notes
 from ascendtune.check.finding import Finding
 from ascendtune.check.table import as_json as findings_as_json
 from ascendtune.core.errors import NoVerdict
-from ascendtune.core.exit_cause import CauseKind
 from ascendtune.core.imports import uncollected_imports
 
 if TYPE_CHECKING:
@@ -65,8 +65,6 @@ _COMPARE_PYTHONS = (
     "by these logs rank {rank} alone lacks it: its host, or the Python it was started with, differs from the others': "
     "compare `which python; python -m pip list` there and on another host, and install there what the others have"
 )
-_SEEN_FROM_OUTSIDE: tuple[CauseKind, ...] = ("exit", "signal", "launcher")
-"""Causes that say how a process ended and not why: the logs may say more."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +83,8 @@ class Explanation:
     """The logs were written on this machine: what the remedies name can be looked at."""
     unread: tuple[Unread, ...] = ()
     """Files of a directory that may be logs, and were not read."""
+    attempts: Attempts | None = None
+    """The launcher started the job again after the failure, and it came to its end."""
 
     @property
     def is_healthy(self) -> bool:
@@ -111,9 +111,10 @@ class Explanation:
 
     @property
     def exit_code(self) -> int:
-        """0: no failure; 1: a failure; 4: there was nothing to read, or not all, and no failure in what was read."""
+        """0: no failure, or one after which a later attempt finished; 1: a failure; 4: there was nothing to read, or
+        not all, and no failure in what was read."""
         if not self.is_healthy:
-            return 1
+            return 0 if self.attempts is not None else 1
         return NoVerdict.exit_code if self.is_empty or (self._no_verdict and not self._is_known) else 0
 
     @property
@@ -161,11 +162,14 @@ class Explanation:
         return PLOG if any(scan.speaks_of_ascend for scan in self.scans) else None
 
     def headline(self) -> str:
-        """One sentence: what, and on which rank."""
+        """One sentence: what, and on which rank; what came of it, where the job was started again."""
+        return self._failure() if self.attempts is None else self.attempts.told(self._failure())
+
+    def _failure(self) -> str:
         first = self.verdict.first
         if first is None and self.run_cause is not None:
             # The sentence of a cause that was seen from outside names its rank.
-            culprit = "" if self.run_cause.get("kind") in _SEEN_FROM_OUTSIDE else self._culprit()
+            culprit = "" if self.run_cause.get("kind") in SEEN_FROM_OUTSIDE else self._culprit()
             return str(self.run_cause["what"]) + culprit
         if first is None and self.stop:
             return say("nothing went wrong: {what}", what=self.stop["what"])
@@ -317,6 +321,7 @@ class Explanation:
             "run_cause": self.run_cause,
             "stop": self.stop,
             "is_running": self.is_running,
+            "attempts": asdict(self.attempts) if self.attempts else None,
             "echoes": [event.as_json() for event in found.echoes],
             "notices": [event.as_json() for event in found.notices],
             "dismissed": [event.as_json() for event in found.dismissed],
@@ -339,12 +344,13 @@ def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:
     cause = next((run.cause for run in runs if run.cause), None)
     stop = next((run.stop for run in runs if run.stop), None)
     facts = facts_of.of_log(text for scan in scans for text in (scan.head, scan.tail))
-    found = _weighed(diagnose(scans, facts), cause)
+    found = weighed(diagnose(scans, facts), cause)
     if cause is not None and found.first is None and found.rank is None:
         found = replace(found, rank=cause.get("rank"))
     is_here = is_here or (bool(runs) and all(run.is_here for run in runs))
     is_running = any(run.is_running for run in runs)
-    return Explanation(found, scans, facts, cause, stop, is_running, is_here, tuple(unread))
+    attempts = attempts_of(found, scans, facts)
+    return Explanation(found, scans, facts, cause, stop, is_running, is_here, tuple(unread), attempts)
 
 
 def _yields_to_reason(entry: KnownFailure) -> bool:
@@ -361,17 +367,6 @@ def _names_device(first: Event) -> bool:
 def _matcher() -> Matcher:
     with uncollected_imports():
         return Matcher(entries())
-
-
-def _weighed(found: Diagnosis, cause: dict[str, Any] | None) -> Diagnosis:
-    """A cause that our own worker gives with its remedy outdoes echoes, and lines that nothing is known about."""
-    first = found.first
-    if cause is None or first is None or cause.get("kind") in _SEEN_FROM_OUTSIDE:
-        return found
-    is_echo = first.hit.entry.kind in ("detail", "wrapper", "consequence")
-    if is_echo or (not first.is_known and cause.get("exit_code") in (2, 3, 4)):
-        return Diagnosis("healthy", None, (first, *found.echoes), found.notices, rank=cause.get("rank"))
-    return found
 
 
 def as_json(explanation: Explanation, opinion: Opinion | None = None) -> str:

@@ -45,6 +45,10 @@ _INFO = re.compile(
     r"(?:^|[\s\[|])(?:INFO(?! \| stdout \|)|DEBUG)(?=[\s\]|:])|"
     r"(?<!-)\blevel\W{1,4}(?i:info|debug)\b(?!.*\baborting \w+ request)"  # Ollama gives a request up
 )
+_OWN_ERROR = re.compile(
+    r"\[?[EF](?:\d{4})?\d{3,4} \d\d:\d\d|\[[EF] \S+\.cpp:\d+\]|E[A-Z1-9]\d{4}: |\[(?:ERROR|FATAL)\] "
+)
+"""Beginning of what a library logs as an error, whatever level a collector of logs puts before it."""
 _ASIDE = re.compile(
     r"(?=.*\\(?:\(.*\\\)|times\s|frac\{|boxed\{))|"  # LaTeX: what a model wrote
     r"\s*(?:Possible (?:Cause|Reason)|Solution|Suggestion)\b|\s*frame #\d+|"
@@ -143,8 +147,14 @@ def is_ignored_below(text: str) -> bool:
     return any(map(text.__contains__, _IGNORED_BELOW))
 
 
-def is_warning_or_news(text: str) -> bool:
-    return _INFO.search(text) is not None or is_warning(text)
+def is_warning_or_news(text: str, said: str = "") -> bool:
+    """Whether a line is below an error by its level, and what it says has no level of its own.
+
+    Args:
+        said: the line without its prefixes, where they are told apart.
+    """
+    is_below = _INFO.search(text) is not None or is_warning(text)
+    return is_below and (len(said) >= len(text) or _OWN_ERROR.match(said) is None)
 
 
 def is_warning(text: str) -> bool:

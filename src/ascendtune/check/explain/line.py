@@ -41,6 +41,7 @@ _PREFIX = re.compile(
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+ - [\w.-]+ - (?:ERROR|CRITICAL|WARNING|INFO) - "  # logging
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:TP|DP|PP|EP)(?P<parallel>\d+)[^]\n]{0,12}\] "  # sglang
     r"|│ (?=[IWEF]\d{4} \d\d:\d\d:\d\d|\[?\d{4}[-/]\d\d[-/]\d\d[ T]|\[(?:INFO|WARN|ERROR)\] )"  # k9s
+    r"|(?:[\[(<]?(?:[A-Za-z][A-Za-z_.-]{0,24}[ =:_-]?)?\d{1,5}[\])>]? ?[:|]? ?)(?=\[rank\d+\]:)"  # any, before torch's
     r"|(?P<file>[\w./@+-]{1,200}\.log):\d+:(?=\s*\S)"  # grep -n over several logs
     r")"
 )

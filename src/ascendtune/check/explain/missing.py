@@ -101,12 +101,14 @@ def find_missing(waits: Sequence[Event], ranks: Ranks) -> Missing | None:
         if another is not None:
             return another
         are_of_one_group = not absent or are_of_subgroups(text for scan in scans for text in (scan.head, scan.tail))
-        absent = ([] if absent else _gaps(everyone)) or (_enclosed(waiting) if are_of_one_group else [])
+        absent = ([] if absent else _gaps(everyone)) or (
+            _enclosed(waiting, of_job=not absent) if are_of_one_group else []
+        )
         if not absent:
             return None
     elif size is None and not (named or failed):
         # A rank that no line is of is missing as well.
-        absent = sorted({*absent, *_enclosed(sorted(everyone))})
+        absent = sorted({*absent, *_enclosed(sorted(everyone), of_job=True)})
     is_under_way = _is_under_way(said, scans)
     missing = _told_by_last_lines(
         Missing(tuple(absent), waiting, size, is_lost=is_lost, is_under_way=is_under_way), ranks
@@ -222,11 +224,14 @@ def _gaps(seen: set[int]) -> list[int]:
     return gaps if len(gaps) <= len(seen) // _FEW else []
 
 
-def _enclosed(seen: Sequence[int]) -> list[int]:
-    """The ranks between the first and the last one seen that are not among them, such as those of a node; where they
-    are many, the others need not be of the same group.
+def _enclosed(seen: Sequence[int], *, of_job: bool) -> list[int]:
+    """The ranks below the last one seen that are not among them, such as those of a node; where they are many, the
+    others need not be of the same group.
+
+    Args:
+        of_job: the ranks begin with 0, and not with the first one of a process group.
     """
-    gap = sorted(set(range(min(seen), max(seen))) - set(seen))
+    gap = sorted(set(range(0 if of_job else min(seen), max(seen))) - set(seen))
     return gap if _ENCLOSED * len(gap) <= len(seen) else []
 
 

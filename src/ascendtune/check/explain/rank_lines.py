@@ -79,10 +79,10 @@ class _Log:
         self.scan = scan
         self.labels: dict[str, _Label] = {}
         for text, line, _ in self._lines:
-            if (label := _label(text, line)) is not None:
-                shape, kind, number = label
+            rank = _named(text, line)
+            for shape, kind, number in _labels(text, line):
                 known = self.labels.setdefault(shape, _Label(names_ranks=kind in _NAMES_RANKS))
-                if (rank := _named(text, line)) is not None:
+                if rank is not None:
                     known.pairs[number][rank] += 1
 
     @cached_property
@@ -119,17 +119,15 @@ class _Log:
     def rank_of(self, text: str, line: Line) -> int | None:
         if (own := _OF_TORCH.search(line.speaker)) is not None:
             return int(own[1])
-        if (label := _label(text, line)) is None:
-            return line.rank
-        shape, kind, number = label
-        if shape not in self.labels or (rank := self.labels[shape].rank_of(number)) is None:
-            # Where the label counts nodes, the line may say whose it is.
-            return _named(text, line) if kind in _NAMES_RANKS else line.rank
-        return rank
+        labels = _labels(text, line)
+        for shape, _, number in labels:
+            if shape in self.labels and (rank := self.labels[shape].rank_of(number)) is not None:
+                return rank
+        # Where the label counts nodes, the line may say whose it is.
+        return _named(text, line) if any(kind in _NAMES_RANKS for _, kind, _ in labels) else line.rank
 
     def _is_label(self, text: str, line: Line) -> bool:
-        label = _label(text, line)
-        return label is not None and self.labels[label[0]].rank_of(label[2]) is not None
+        return any(self.labels[shape].rank_of(number) is not None for shape, _, number in _labels(text, line))
 
 
 class Ranks:
@@ -233,13 +231,17 @@ def _tells_a_phase(text: str) -> bool:
     return phase_of(text) not in (None, SETTING_UP)
 
 
-def _label(text: str, line: Line) -> tuple[str, str, int] | None:
-    """(shape, kind, number) of the label that a line begins with; the kind of an unknown one is empty."""
-    if (known := _LABEL.search(line.speaker)) is not None:
-        return f"{line.speaker[: known.start()]}{known['kind']} {known['name']}#", known["kind"], int(known["number"])
-    if line.speaker or (unknown := _UNKNOWN_LABEL.match(text)) is None:
-        return None
-    return _NUMBER.sub("#", unknown[0]), "", int(unknown[1] or unknown[2])
+def _labels(text: str, line: Line) -> list[tuple[str, str, int]]:
+    """(shape, kind, number) of the labels that a line begins with, the innermost first; the kind of an unknown one is
+    empty.
+    """
+    found = [
+        (f"{line.speaker[: known.start()]} {known['kind']} {known['name']}#", known["kind"], int(known["number"]))
+        for known in _LABEL.finditer(line.speaker)
+    ]
+    if not found and (unknown := _UNKNOWN_LABEL.match(text)) is not None:
+        found = [(_NUMBER.sub("#", unknown[0]), "", int(unknown[1] or unknown[2]))]
+    return found[::-1]
 
 
 def _named(text: str, line: Line) -> int | None:
@@ -249,8 +251,7 @@ def _named(text: str, line: Line) -> int | None:
 
 
 def _is_labelled(event: Event) -> bool:
-    label = _label("", Line(event.speaker, ""))
-    return label is not None and label[1] in _NAMES_RANKS
+    return any(kind in _NAMES_RANKS for _, kind, _ in _labels("", Line(event.speaker, "")))
 
 
 def _rename(event: Event, log: _Log) -> None:

@@ -303,7 +303,7 @@ class Scan:
         ]
         # What stands below has confirmed that the line is harmless.
         hits = hits[:1] if hits and hits[0].entry.kind == "notice" and hits[0].entry.below else hits
-        weak = warned or level.is_warning_or_news(text) or level.is_warning(said)
+        weak = warned or level.is_warning_or_news(text, first_line) or level.is_warning(said)
         if not hits and (weak or not level.is_error(text, said)):
             return
         quoting = not level.is_error(text, said)
