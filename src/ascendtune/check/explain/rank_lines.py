@@ -112,10 +112,6 @@ class _Log:
         loose = (text for text, line, _ in self._lines if self.rank_of(text, line) is None)
         return any(_tells_a_phase(text) for text in loose if not _COMMAND.match(text))
 
-    @property
-    def local_labels(self) -> list[_Label]:
-        return [label for shape, label in self.labels.items() if shape.endswith(f"{_LOCAL} #")]
-
     def rank_of(self, text: str, line: Line) -> int | None:
         if (own := _OF_TORCH.search(line.speaker)) is not None:
             return int(own[1])
@@ -283,18 +279,23 @@ def _by_numbers(names: Sequence[str], known: dict[str, int]) -> dict[str, int]:
 
 
 def _name_nodes(logs: Sequence[_Log]) -> None:
-    """Local ranks of a log that names no other rank count from where its name puts it among the logs of the others."""
-    local = {log.scan.name: log.local_labels[0] for log in logs if len(log.local_labels) == 1}
-    firsts = {name: label.offset for name, label in local.items() if label.pairs and label.offset is not None}
-    if not firsts:
-        return
-    for name, label in local.items():
-        if not label.pairs:
-            label.offset = _first_rank(name, firsts)
+    """Labels beside which no line names a rank count as those of other logs, and of other nodes in the same log, do:
+    local ranks from where the name of the log, or of the node, puts them.
+    """
+    labels = {(f"{log.scan.name} {shape}", shape): label for log in logs for shape, label in log.labels.items()}
+    known = {key: label.offset for key, label in labels.items() if label.pairs and label.offset is not None}
+    firsts = {name: offset for (name, shape), offset in known.items() if shape.endswith(f"{_LOCAL} #")}
+    for (name, shape), label in labels.items():
+        if label.pairs:
+            continue
+        if shape.endswith(f"{_LOCAL} #"):
+            label.offset = _first_rank(name, firsts) if firsts else label.offset
+        elif len(offsets := {offset for (_, other), offset in known.items() if other == shape}) == 1:
+            label.offset = offsets.pop()
 
 
 def _first_rank(name: str, firsts: dict[str, int]) -> int | None:
-    """The first rank of a node by a number in the name of its log, where the others' grow evenly with theirs."""
+    """The first rank of a node by a number in its name or its log's; the others' have to grow evenly with theirs."""
     shape = _NUMBER.sub("#", name)
     alike = {other: first for other, first in firsts.items() if _NUMBER.sub("#", other) == shape}
     for index, number in enumerate(map(int, _NUMBER.findall(name))):

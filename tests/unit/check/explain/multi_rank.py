@@ -73,6 +73,25 @@ _FAILURES = {
 }
 
 
+_LABELS = (
+    *("[rank {rank}] ", "{rank}: ", "[{rank}] ", "Rank {rank}: ", "(rank {rank}) ", "rank={rank} ", "worker-{rank} | "),
+    *("[1,{rank}]<stderr>:", "node{node}: [rank{rank}] ", "[default{local}]:", "{node}: [default{local}]:"),
+    *("(RayTrainWorker pid=7{rank}, rank={rank}) ", "2026-11-29 10:00:00,123 - INFO - [rank{rank}] "),
+)
+"""What launchers and collectors of logs put before each line."""
+_WAITING_AMONG = (
+    "[rank{rank}]:[E1129 10:42:28.858931807 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=7, Timeout(ms)=600000) ran for 600013 milliseconds",
+    "[E ProcessGroupNCCL.cpp:475] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, "
+    "OpType=ALLREDUCE, NumelIn=7, Timeout(ms)=600000) ran for 600013 milliseconds",
+    "[ERROR] 2026-11-29-10:40:07 (PID:70{rank}, Device:{local}, RankID:{rank}) ERR02200 DIST call hccl api failed.\n"
+    "EI0002: [PID: 70{rank}] 2026-11-29-10:40:33.120.331 The wait execution of the Notify register times out.",
+    '[rank{rank}]: Traceback (most recent call last):\n[rank{rank}]:   File "/x/t.py", line 3, in <module>\n'
+    "[rank{rank}]:     dist.barrier()\n"
+    "[rank{rank}]: torch.distributed.DistStoreError: wait timeout after 600000ms, keys: /default_pg/0//cpu//0/0",
+)
+
+
 @dataclass(frozen=True)
 class Expected:
     """What an explanation has to name: the rank, and a failure's id or what a missing rank was doing."""
@@ -121,18 +140,53 @@ def write(directory: Path, seed: int) -> Expected:
     return expected
 
 
+def write_labelled(directory: Path, seed: int) -> tuple[tuple[int, ...], str]:
+    """Write the logs of a job of one or several nodes, in one file or one for each node; the missing ranks and what they
+    were doing."""
+    dice = random.Random(f"labelled {seed}")
+    nodes, each = dice.choice(((1, 4), (1, 8), (1, 16), (2, 4), (2, 8), (4, 2), (4, 8)))
+    size, label, waits = nodes * each, _LABELS[seed % len(_LABELS)], dice.choice(_WAITING_AMONG)
+    # Without the label of a node, local ranks are told apart by files only.
+    is_by_node = nodes > 1 and (("{local}" in label and "{node}" not in label) or dice.random() < 0.5)
+    gone = dice.randrange(nodes)
+    missing = tuple(range(gone * each, gone * each + each)) if nodes == 4 else (dice.randrange(size - 1),)
+    phase = dice.choice(sorted(_LAST_LINES))
+    steps, ends = {}, {}
+    for rank in range(size):
+        names = {"rank": rank, "local": rank % each, "node": rank // each}
+        trained = [f"step {step} loss {2 - step / 100:.4f}" for step in range(3)]
+        ended = _LAST_LINES[phase] if rank in missing else waits.format(**names)
+        told = [f"world_size: {size}"] if seed % 2 else []
+        steps[rank] = [label.format(**names) + line for line in told + trained]
+        ends[rank] = [label.format(**names) + line for line in ended.split("\n")]
+    for node in range(nodes if is_by_node else 1):
+        own = [rank for rank in range(size) if not is_by_node or rank // each == node]
+        # A time-out comes long after the last step.
+        lines = [line for part in (steps, ends) for line in _shuffled({rank: part[rank] for rank in own}, dice)]
+        (directory / f"node{node}.log").write_text("\n".join(lines) + "\n")
+    return missing, phase
+
+
 def _healthy(rank: int, dice: random.Random) -> list[str]:
     return [f"step {step} loss {2 - step / 100:.4f} lr 1e-05 rank-time {dice.random():.3f}" for step in range(12)]
 
 
 def _interleaved(logs: dict[int, list[str]], size: int, dice: random.Random) -> list[str]:
     """Lines of all ranks by turns, each with torch's prefix where it has none of its own."""
-    lines = [f"+ torchrun --nproc_per_node={size} train.py"]
+    labelled = {
+        rank: [line if line.startswith("[rank") else f"[rank{rank}]: {line}" for line in own]
+        for rank, own in logs.items()
+    }
+    return [f"+ torchrun --nproc_per_node={size} train.py", *_shuffled(labelled, dice)]
+
+
+def _shuffled(logs: dict[int, list[str]], dice: random.Random) -> list[str]:
+    """Lines of all ranks by turns."""
+    lines = []
     left = {rank: list(own) for rank, own in logs.items()}
     while left:
         rank = dice.choice(sorted(left))
-        line = left[rank].pop(0)
-        lines.append(line if line.startswith("[rank") else f"[rank{rank}]: {line}")
+        lines.append(left[rank].pop(0))
         if not left[rank]:
             del left[rank]
     return lines

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.check.explain.multi_rank import write
+from tests.unit.check.explain.multi_rank import write, write_labelled
 
 from ascendtune.check.explain.explain import Explanation, explain
 from ascendtune.check.explain.report import as_text
@@ -30,6 +30,15 @@ def test_first_rank_and_its_cause_are_found_in_a_directory(tmp_path: Path, seed:
     assert found.missing.phase == expected.phase
     assert (found.missing.last_line == "") == expected.is_silent
     assert f"rank {expected.rank} did not join" in explanation.headline()
+
+
+@pytest.mark.parametrize("seed", range(_DIRECTORIES))
+def test_missing_ranks_are_found_by_the_labels_of_launchers(tmp_path: Path, seed: int) -> None:
+    ranks, phase = write_labelled(tmp_path, seed)
+
+    found = explain([str(tmp_path)]).verdict.missing
+
+    assert found is not None and (found.ranks, found.phase) == (ranks, phase)
 
 
 @pytest.mark.parametrize("seed", range(0, _DIRECTORIES, 3))
