@@ -6,7 +6,8 @@ import re
 
 _ERROR = re.compile(
     r"(?:^|[\s\[|(])(?:ERROR(?! \| stderr \|)|CRITICAL|FATAL)(?=[\s\]|:)])|\[(?:error|fatal)\]|\bNCCL WARN\b|"
-    r"^E20\d{6} |:\d+\)?: (?:fatal )?error: |^(?:[Ee]rror|fatal|Exception): |^\[?[EF](?:\d{4})?\d{3,4} \d\d:\d\d:\d\d|"
+    r"^E20\d{6} |:\d+\)?: (?:fatal )?error: |^(?:(?:==> )?[Ee]rror|fatal|Exception): |"
+    r"^\[?[EF](?:\d{4})?\d{3,4} \d\d:\d\d:\d\d|"
     r"\blevel\W{1,4}(?i:error|fatal|critical)\b|"
     r"\d\d:\d\d(?:[.,]\d+)?\]? (?:error|fatal) |^CMake Error\b|\berror\[E\d+\]: |"
     r"^\W*E[A-Z1-9]\d{4}: |^[a-z][\w.-]*: (?:fatal )?error: |"
@@ -90,14 +91,67 @@ _REFUSES = re.compile(
     re.IGNORECASE,
 )
 _PROGRAM_REFUSES = re.compile(
-    r"(?!(?:cat|chgrp|chmod|chown|cp|df|du|find|grep|kill|ld|ldconfig|ln|ls|mkdir|mv|pkill|rm|rmdir|sed|stat|stty|tar|"
-    r"touch|tput|umount|unlink|which): )[a-z][\w.+-]*(?:\[\d+\])?: (?:(?:fatal|error): )?"
-    r"(?:[Ff]ailed to|[Cc]annot|[Cc]an't|[Cc]ould not|[Cc]ouldn't|[Uu]nable to) \w"
+    r"(?!(?:bash|cat|chgrp|chmod|chown|cp|debconf|df|du|find|grep|kill|ld|ldconfig|ln|ls|mesg|mkdir|modprobe|mv|"
+    r"nvidia-persistenced|perl|pkill|rm|rmdir|sed|stat|stty|tar|touch|tput|umount|unlink|which): )"
+    r"[a-z][\w.+-]*(?:\[\d+\])?: (?:(?:fatal|error): )?"
+    r"(?:[Ff]ailed to|[Cc]annot|[Cc]an't|[Cc]ould not|[Cc]ouldn't|[Uu]nable to) \w|"
+    r"(?:mpirun|mpiexec|orterun|prterun) (?:was unable to|could not) \w"
 )
 """How programs of Unix say that they did not do what they were started for. Scripts go on where small tools refuse."""
+_LAST_REFUSAL = re.compile(
+    r"[a-z][\w.+-]*: (?:[\w-]+: )?(?:[Uu]nknown (?:command|queue|option|argument|subcommand|host|user)\b|"
+    r"[Ii]nvalid (?:command|option|argument|choice|user|partition|account|credentials?)\b|would exceed \w|"
+    r"[Jj]ob violates \w|a password is required|effective uid is not 0|no server running|not in \w+ format|"
+    r"[Tt]his (?:system|host|kernel) does not support \w)|"
+    r"env: .+: No such file or directory$|.*: short-name .* did not resolve|"
+    r".*\b(?:[Jj]ob|[Rr]equest) (?:was )?not (?:submitted|accepted|created)\b|Job for \S+ failed because\b|"
+    r"(?:\S+: )?[Ee]xceeded quota: |The \w+ [\"'][^\"']+[\"'] is invalid: |Refus(?:ing|ed) to \w|Couldn't \w|"
+    r"[Pp]lease (?:specify|provide) --?\w|[Cc]onfig(?:uration)? file not found\b|.*\bis busy, (?:please )?try again\b|"
+    r".*\b(?:password|passphrase|user name|token) .{0,40}\bnot correct\b|.*\. Can't operate\.$|"
+    r".*\b(?:but only \d+|not enough|is empty|is missing|not found|no longer)\b.{0,80}[.,;] ?"
+    r"(?:[Ee]xiting|[Aa]borting|[Ss]topping)\W*$|.*\bis already running\. (?:Use|Run|Stop) \w|"
+    r"(?:The|This) (?:command|operation|product type|option|feature|request) (?:is|does) not "
+    r"(?:support|allow|permit|exist|available|valid)|"
+    r"There is no \w+ to be \w|"
+    r".*\b(?:requires|enough|sufficient|need) (?:root |administrator )?privileges\b|Argument list too long$|"
+    r"No package \S+ available|Package \S+ is not available|Updates were rejected because\b"
+)
+"""Refusals that count as the last words of an excerpt only: in its middle they may have been overcome."""
+_TOOL_REFUSES = re.compile(
+    r"(?:s(?:alloc|acctmgr|batch|bcast|cancel|control|info|queue|run|trigger)|[bmq](?:sub|del|stat|kill|hold|rls|alter)|"
+    r"kubectl|helm|kubeadm|minikube|crictl|nerdctl|ctr|docker|docker-compose|podman|buildah|skopeo|apptainer|singularity|"
+    r"enroot|ssh|scp|sftp|ssh-\w+|rsync|screen|tmux|sudo|su|apt|apt-get|dpkg|yum|dnf|rpm|zypper|brew|snap|spack|module|"
+    r"conda|mamba|micromamba|uv|pip3?|poetry|npm|git|git-lfs|aws|gsutil|gcloud|az|rclone|s3cmd|ossutil\w*|hf|"
+    r"huggingface-cli|modelscope|ollama|ray|vllm|sglang|swift|llamafactory-cli|accelerate|deepspeed|torchrun|msrun|axolotl|"
+    r"nvidia-smi|nvidia-ctk|nvidia-container-\w+|dcgmi|npu-smi|hccn_tool|msprof|atc|ib\w+|mpirun|mpiexec|srun|numactl|"
+    r"taskset|systemctl|mount\S*|ninja|cmake|gcc|g\+\+|nvcc|hipcc|java|node): "
+    r"(?!.*\b(?:will|may|default|found \d|up to date|nothing to do)\b).*(?:\b(?:denied|refused|rejected|invalid|"
+    r"unknown|unrecognized|unsupported|illegal|missing|cannot|can't|could not|couldn't|unable to|"
+    r"(?:did not|does not|doesn't) (?:support|exist|have|match|resolve|recogni[sz]e|respond|contain|appear|accept)|"
+    r"not (?:a|an|found|allowed|permitted|supported|available|enough|in)|"
+    r"no such (?:file|host|command|option|job|container|image|service|device|user|module)|already exists|"
+    r"no (?:package|match\w*|server|longer|space)|there is no|"
+    r"(?:password|arguments?|option|value|privileges?|login|token) (?:is|are) required|"
+    r"too (?:many|few|long|large)|bad \w+)\b|No such file or directory$)",
+    re.IGNORECASE,
+)
+"""The last words of a tool that was started by name."""
+_HINT = re.compile(
+    r"(?:See|Try|Use|Run|Refer|Type|Usage|For more|For help|Please (?:see|refer|check))\b|[Tt]erminating early due to|"
+    r"tar: Child returned status \d",
+)
+"""What programs print below a refusal."""
+_WENT_ON = re.compile(
+    r"\b(?:step|epoch|iter\w*|loss)\b.{0,12}\d|\b(?:done|finished|completed?|succeeded|successfully|saved|synced|started|"
+    r"starting|ready|connected|is up|training|ok|built|locked|acquired|listening)\b|^\S*[$#] ?$",
+    re.IGNORECASE,
+)
+"""Words of a job that is under way."""
 _GOES_ON = re.compile(
     r"\b(?:will|may|can) (?:still )?(?:be (?:used|ignored|disabled)|continue|run|result in|lower|degrade|work)\b|"
-    r"\binstead\b|\bdeprecat|\bNOTE: ",
+    r"\binstead\b|\bdeprecat|\bNOTE: |"
+    r"[,;.] (?:starting|assuming|waiting|listening|using|trying|treating|installing|creating|downloading|run) \w|"
+    r"[,;] ?(?:waiting|replaced|retrying)\b|[,;] performance \w",
     re.IGNORECASE,
 )
 _GOES_ON_WITHOUT = re.compile(
@@ -112,7 +166,7 @@ _SOUNDS_BAD = re.compile(
     r"失败|错误|异常|无法|不支持|找不到|不存在|超时|不匹配"
 )
 _DENIED = re.compile(
-    r"\b(?:no|without|zero|0)\s+(?:\w+\s+)?(?:error|failure|exception)s?\b|"
+    r"\b(?:no|without|zero|0)\s+(?:\w+\s+)?(?:error|failure|exception)s?\b|\b(?:no|0) failed\b|"
     r"\bexception ignored\b|"
     r"\b(?:error|fail\w*)s?(?:[ _]rate)?(?!\W{0,2}-\d+\b(?!\.))\W{1,3}(?:none\b|false\b|(?!0x|\d{5,}\b(?!\.))[\d.]+)|"
     r"\b(?:error|fail\w*)[ _][a-z]{3,12}s ?[:=] ?(?:none|0)\b(?!\.|, ?\d)",
@@ -192,6 +246,22 @@ def program_refuses(text: str, said: str) -> bool:
     """Whether a line is that of a program which did not do what it was started for: "PROGRAM: failed to …"."""
     is_denied = is_warning_or_news(text) or _DENIED.search(text) or _GOES_ON.search(text)
     return _PROGRAM_REFUSES.match(said) is not None and not is_denied
+
+
+def is_last_refusal(text: str, said: str) -> bool:
+    """Whether the last line of an excerpt says that something was not done."""
+    is_denied = is_warning_or_news(text) or _DENIED.search(text) or _GOES_ON.search(text)
+    return (_LAST_REFUSAL.match(said) or _TOOL_REFUSES.match(said)) is not None and not is_denied
+
+
+def is_hint(said: str) -> bool:
+    """Whether a line only says where to read on, below what a program refused."""
+    return _HINT.match(said) is not None
+
+
+def went_on(text: str) -> bool:
+    """Whether a line has words of a job that is under way."""
+    return _WENT_ON.search(text) is not None
 
 
 def sounds_bad(text: str) -> bool:

@@ -43,7 +43,7 @@ _ROTATED = re.compile(
 _NO_DIGIT = re.compile(r"\D")
 _MOST_ENTRIES = 100_000
 """Files and directories below a directory of logs; a whole file system has millions."""
-_MOST_LOGS = 5_000
+_MOST_LOGS = 20_000
 _MOST_UNNAMED = 100
 _MOST_BYTES = 20 << 30
 """Of all logs of a directory: five minutes of one core."""

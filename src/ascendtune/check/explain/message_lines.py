@@ -79,7 +79,7 @@ def boxed_error(lines: list[bytes], index: int) -> str:
 
 
 def refusal(texts: list[str], said: list[str], last_lines: int) -> tuple[int, str]:
-    """Where nothing calls itself an error: Open MPI's help at the end, or what a program in an excerpt refuses first.
+    """Where nothing calls itself an error: Open MPI's help at the end, or what a program in an excerpt refuses.
 
     Args:
         texts: the last lines of a log.
@@ -92,8 +92,20 @@ def refusal(texts: list[str], said: list[str], last_lines: int) -> tuple[int, st
     index, words = _help_text(said, last_lines)
     if words or len(texts) > _EXCERPT:
         return index, words
-    refusals = ((index, each) for index, each in enumerate(said) if level.program_refuses(texts[index], each))
-    return next(refusals, (0, ""))
+    for index, each in enumerate(said):
+        if level.program_refuses(texts[index], each) and not any(map(level.went_on, said[index + 1 :])):
+            return index, each
+    last = next((index for index in range(len(said) - 1, -1, -1) if said[index].strip()), 0)
+    while last and (level.is_hint(said[last]) or not said[last].strip()):
+        last -= 1
+    if said and (level.is_last_refusal(texts[last], said[last]) or _is_above_hint(texts, said, last)):
+        return last, said[last]
+    return 0, ""
+
+
+def _is_above_hint(texts: list[str], said: list[str], index: int) -> bool:
+    """Whether a line with words of failure is the last but for hints where to read on."""
+    return index + 1 < len(said) and level.are_last_words(texts[index], said[index])
 
 
 def _help_text(said: list[str], last_lines: int) -> tuple[int, str]:

@@ -329,7 +329,9 @@ class Scan:
 
     def _note_last_words(self) -> None:
         """A log that ends with words of failure is not one of success, even if no line calls itself an error."""
-        if any(not event.weak and event.hit.entry.kind != "notice" for event in self.events):
+        grave = [event.hit.entry for event in self.events if not event.weak and event.hit.entry.kind != "notice"]
+        # One that holds under a condition may turn out not to.
+        if any(not entry.is_conditional for entry in grave):
             return
         number, last = self._last
         if any(event.last == number and event.hit.entry.kind == "notice" for event in self.events):

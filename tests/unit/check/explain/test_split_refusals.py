@@ -60,3 +60,69 @@ def test_both_versions_of_the_driver_are_in_the_headline(explained: Explained) -
 
     assert ">=11.0" in told
     assert "10.2" in told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "qsub: would exceed queue moon's per-user limit",
+        "msub: Invalid account specified",
+        "Job submit rejected: queue moon does not exist. Job not submitted.",
+        'podman: short-name "moon:latest" did not resolve to an alias and no unqualified-search registries are defined',
+        "Couldn't find any running Ray instance",
+        "hccn_tool is busy, please try again.",
+        "sudo: a password is required",
+        "env: 'python': No such file or directory",
+        'The Job "moon" is invalid: spec.template: Invalid value: field is immutable',
+        "exceeded quota: moon, requested: requests.nvidia.com/gpu=8, used: 8, limited: 8",
+        "This script requires 8 GPUs, but only 4 are visible. Exiting.",
+        "Refusing to overwrite existing checkpoint directory /moon",
+        "kubectl: unknown flag: --moon",
+        "scontrol: Invalid job id specified",
+        "ssh-keygen: /root/.ssh/id_rsa already exists",
+        "rpm: moon.rpm: not an rpm package (or package manifest)",
+        "This command is not supported on this device.",
+        "Requested operation requires root privileges",
+        "==> Error: concretization failed for the following reasons:\n   1. cannot satisfy a constraint",
+        "Job for moon.service failed because the control process exited with error code.\n"
+        'See "systemctl status moon.service" and "journalctl -xe" for details.',
+        "Unable to set persistence mode for GPU 00000000:00:1E.0: Insufficient Permissions\n"
+        "Terminating early due to previous errors.",
+        "mpirun was unable to find the specified executable file, and therefore\ndid not launch the moon.",
+    ],
+)
+def test_last_words_of_an_excerpt_say_that_something_was_not_done(explained: Explained, words: str) -> None:
+    assert not explained(f"{words}\n").is_healthy
+    assert not explained(f"begin\n{words}\n").is_healthy
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "kubectl: job.batch/moon created",
+        'helm: Release "moon" does not exist. Installing it now.',
+        "uv: Resolved 7 packages; no lock file is required",
+        "systemctl: moon.service does not need reload",
+        "hf: No such file in cache; downloading\nFetching 5 files: 100%",
+        "numactl: no NUMA policy in use",
+        "vllm: no requests running",
+        "moon: unknown keys are ignored: ['x']",
+        "moon: couldn't find a checkpoint, starting from scratch\nstep 1 loss 2.0",
+        "moon: failed to lock, waiting\nmoon: locked",
+        "moon: cannot bind to ::1, listening on 127.0.0.1:8000",
+        "moon: cannot use TF32 on this GPU\nstep 1 loss 2.0",
+        "debconf: unable to initialize frontend: Dialog\nSetting up moon",
+        "bash: cannot set terminal process group (-1): Inappropriate ioctl for device\nroot@moon:/#",
+        "modprobe: can't change directory to '/lib/modules': No such file or directory\nGPU 0: moon",
+        "No failed tests.",
+        "finished: 100 ok, 0 failed",
+        "Evaluation: 12 samples are not enough, exiting the loop early. Accuracy 0.9",
+        "This feature is not used.",
+    ],
+)
+def test_words_that_sound_like_a_refusal_are_none(explained: Explained, words: str) -> None:
+    assert explained(f"{words}\n").is_healthy
+
+
+def test_refusal_above_other_words_is_none(explained: Explained) -> None:
+    assert explained("qsub: would exceed queue moon's limit\nsubmitted 77\n").is_healthy
