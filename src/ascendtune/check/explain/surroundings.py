@@ -50,8 +50,8 @@ _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             r"\bNVRM: |\bsm_\d\d|\b(?:A100|H[12]00|[AH]800|V100|L40S?|RTX ?\d{3,4}|GeForce|Tesla)\b|\+cu\d{2,3}\b|"
             r"/usr/local/cuda-\d|\bnvidia_\w+_cu1\d",
             (
-                *("nvidia", "nvrm: ", "sm_", "100", "800", "l40", "h200", "rtx", "geforce", "tesla", "+cu"),
-                "/usr/local/cuda-",
+                *("nvidia", "nvrm: ", "sm_", "a100", "h100", "h200", "a800", "h800", "v100", "l40", "rtx", "geforce"),
+                *("tesla", "+cu", "/usr/local/cuda-"),
             ),
         ),
         "amd": (
@@ -108,7 +108,9 @@ _SIGNS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     },
 }
 """By fact and value: what only a job there prints, and words in lower case, one of which each match holds; looking for
-these is many times faster. "docker" stands for a container whose kind the log leaves open."""
+these is many times faster than a search. "docker" stands for a container whose kind the log leaves open."""
+_WITHIN = 100
+"""Characters before the word, and at least behind it, that a sign may take."""
 _PATTERNS = {
     (fact, value): (re.compile(pattern, re.MULTILINE), words)
     for fact, values in _SIGNS.items()
@@ -123,5 +125,13 @@ def of_surroundings(text: str, lower: str) -> Iterator[tuple[str, str]]:
         lower: `text` in lower case.
     """
     for (fact, value), (pattern, words) in _PATTERNS.items():
-        if any(word in lower for word in words) and pattern.search(text):
+        if any(pattern.search(text, *span) for word in words for span in _around(word, lower)):
             yield fact, value
+
+
+def _around(word: str, lower: str) -> Iterator[tuple[int, int]]:
+    """Begin and end of the parts of a text in which a match that holds `word` lies."""
+    at = lower.find(word)
+    while at >= 0:
+        yield max(0, at - _WITHIN), at + 2 * _WITHIN
+        at = lower.find(word, at + _WITHIN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+import time
 from collections.abc import Callable
 
 import pytest
@@ -73,6 +74,14 @@ def test_a_line_shows_where_the_job_ran(line: str, fact: str, value: str) -> Non
 )
 def test_a_line_without_such_signs_shows_nothing(line: str) -> None:
     assert not set(of_surroundings(line, line.lower()))
+
+
+def test_signs_are_found_at_the_end_of_a_long_line_and_in_a_long_text_quickly() -> None:
+    text = "a100 " * 20_000 + "GPU 0: NVIDIA L40S"
+    began = time.process_time()
+
+    assert ("accelerator", "nvidia") in set(of_surroundings(text, text.lower()))
+    assert time.process_time() - began < 2
 
 
 def _all_facts() -> list[Facts]:
