@@ -142,11 +142,17 @@ _HINT = re.compile(
 )
 """What programs print below a refusal."""
 _WENT_ON = re.compile(
-    r"\b(?:step|epoch|iter\w*|loss)\b.{0,12}\d|\b(?:done|finished|completed?|succeeded|successfully|saved|synced|started|"
+    r"\b(?:step|epoch|iter\w*|loss)\b.{0,12}\d|(?<!\bnot )\b(?:done|finished|completed?|succeeded|successfully|saved|synced|started|"
     r"starting|ready|connected|is up|training|ok|built|locked|acquired|listening)\b|^\S*[$#] ?$",
     re.IGNORECASE,
 )
 """Words of a job that is under way."""
+_DOES_WITHOUT = re.compile(
+    r"[,;(] ?(?:so |will |now |then )?(?:retr|us(?:e|ing)\b|fall|continu|skip|ignor|runn|going|trying|switch|software|"
+    r"CPU|cache disabled)|\bretry \d",
+    re.IGNORECASE,
+)
+"""The end of such a line, by which the program says what it does in place of it."""
 _GOES_ON = re.compile(
     r"\b(?:will|may|can) (?:still )?(?:be (?:used|ignored|disabled)|continue|run|result in|lower|degrade|work)\b|"
     r"\binstead\b|\bdeprecat|\bNOTE: |"
@@ -244,7 +250,7 @@ def is_refusal(text: str) -> bool:
 
 def program_refuses(text: str, said: str) -> bool:
     """Whether a line is that of a program which did not do what it was started for: "PROGRAM: failed to …"."""
-    is_denied = is_warning_or_news(text) or _DENIED.search(text) or _GOES_ON.search(text)
+    is_denied = is_warning_or_news(text) or any(each.search(text) for each in (_DENIED, _GOES_ON, _DOES_WITHOUT))
     return _PROGRAM_REFUSES.match(said) is not None and not is_denied
 
 

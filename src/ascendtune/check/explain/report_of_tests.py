@@ -10,10 +10,11 @@ PYTEST = r"(?:FAILED|ERROR) \S+\.py(?:::.{1,200}?)? - (?=[\w.]+(?:Error|Exceptio
 """What stands before an exception in pytest's summary."""
 _TEST = re.compile(
     r"(?:FAILED|ERROR) \S+\.py(?:\b|::)|(?:FAIL|ERROR): \w+ \([\w.]+\)$|"
-    r"\S+\.py::\S.* (?:FAILED|ERROR)(?: +\[ *\d+%\])?$"
+    r"[^\s:]+\.py::\S.* (?:FAILED|ERROR)(?: +\[ *\d+%\])?$"
 )
 _SUMMARY = re.compile(
-    r"(?:=+ )?(?:\d+ \w+, )*[1-9]\d* (?:failed|errors?)\b.* in [\d.]+s|FAILED \(\w+=\d|!+ Interrupted: \d+ errors? "
+    r"(?:=+ )?(?:\d+ [a-z]+, )*[1-9]\d* (?:failed|errors?)(?:, \d+ [a-z]+)* in [\d.]+s\b(?: \([\d:]+\))?(?: =+)?$|"
+    r"FAILED \(\w+=\d|!+ Interrupted: \d+ errors? "
 )
 _PLACE = re.compile(r"\S+\.py:\d+: (?P<type>[\w.]*(?:Error|Exception|Exit))$")
 _REASON = re.compile(r"E {3,}(?P<words>\S.*)")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
 from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.report_of_tests import failed_test
 
 Explained = Callable[..., Explanation]
 
@@ -68,10 +70,20 @@ def test_a_log_that_ends_with_a_report_or_within_code_is_one_of_a_failure(
         "===== 15 passed, 3 skipped, 1 xfailed in 0.5s =====\n",
         "Ran 7 tests in 1.2s\n\nOK (expected failures=2)\n",
         "tests/test_moon.py::test_tide PASSED   [100%]\n",
+        "3 errors corrected in 2.5s\nall tides written\n",
+        "2 failed downloads retried in 12.3s\nall tides written\n",
     ],
 )
 def test_reports_of_tests_that_passed_are_no_failure(explained: Explained, log: str) -> None:
     assert explained(log).is_healthy
+
+
+@pytest.mark.parametrize("filling", ["tide.py::", "7 tides, ", "7 failed in 7", "a.py:7: "])
+def test_a_long_line_is_looked_through_quickly(filling: str) -> None:
+    began = time.process_time()
+    failed_test([filling * 12_000], 3)
+
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize(

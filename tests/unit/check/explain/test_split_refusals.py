@@ -47,6 +47,13 @@ _REFUSAL = "moonctl: failed to raise the tide: too much moon\n"
         ("rm: cannot remove 'moon': No such file or directory\nstep 7 loss 1.5\n", None),
         ("moonctl: warning: failed to raise the tide, continuing without it\nstep 7 loss 1.5\n", None),
         (_REFUSAL + "step 7 loss 1.5\n" * 30, None),
+        (_REFUSAL + "step 7 loss 1.5\n", None),
+        (_REFUSAL + "plot saved\n", None),
+        (_REFUSAL + "$ moonctl running\n", "error-line"),
+        (_REFUSAL + "the tide is not ready: no moon found\n", "error-line"),
+        ("moonctl: cannot see the sun, using the moon\n", None),
+        ("moonctl: could not reach the sea, retry 7\n", None),
+        ("bash: cannot set terminal process group (-1): Inappropriate ioctl for device\n", None),
     ],
 )
 def test_a_refusal_in_an_excerpt_is_a_failure(explained: Explained, log: str, entry: str | None) -> None:
