@@ -142,8 +142,8 @@ _HINT = re.compile(
 )
 """What programs print below a refusal."""
 _WENT_ON = re.compile(
-    r"\b(?:step|epoch|iter\w*|loss)\b.{0,12}\d|(?<!\bnot )\b(?:done|finished|completed?|succeeded|successfully|saved|synced|started|"
-    r"starting|ready|connected|is up|training|ok|built|locked|acquired|listening)\b|^\S*[$#] ?$",
+    r"\b(?:step|epoch|iter\w*|loss)\b.{0,12}\d|(?<!\bnot )\b(?:done|finished|completed?|succeeded|successfully|saved|"
+    r"synced|started|starting|ready|connected|is up|training|ok|built|locked|acquired|listening)\b|^\S*[$#] ?$",
     re.IGNORECASE,
 )
 """Words of a job that is under way."""
@@ -250,8 +250,9 @@ def is_refusal(text: str) -> bool:
 
 def program_refuses(text: str, said: str) -> bool:
     """Whether a line is that of a program which did not do what it was started for: "PROGRAM: failed to …"."""
-    is_denied = is_warning_or_news(text) or any(each.search(text) for each in (_DENIED, _GOES_ON, _DOES_WITHOUT))
-    return _PROGRAM_REFUSES.match(said) is not None and not is_denied
+    if _PROGRAM_REFUSES.match(said) is None or is_warning_or_news(text):
+        return False
+    return not any(each.search(text) for each in (_DENIED, _GOES_ON, _DOES_WITHOUT))
 
 
 def is_last_refusal(text: str, said: str) -> bool:

@@ -337,7 +337,7 @@ class Scan:
         if any(event.last == number and event.hit.entry.kind == "notice" for event in self.events):
             return
         line = lines_of.read(text := last[:LONGEST_TEXT].decode(errors="replace"))
-        lines = self.tail.splitlines()
+        lines = [each[:LONGEST_TEXT] for each in self.tail.splitlines()]
         said = [lines_of.read(each).said for each in lines]
         first, words = failed_test(said, _LAST_WORDS)
         if words:

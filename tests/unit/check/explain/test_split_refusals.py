@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -58,6 +59,13 @@ _REFUSAL = "moonctl: failed to raise the tide: too much moon\n"
 )
 def test_a_refusal_in_an_excerpt_is_a_failure(explained: Explained, log: str, entry: str | None) -> None:
     assert entry_of(explained(log)) == entry
+
+
+def test_a_long_word_in_an_excerpt_is_read_quickly(explained: Explained) -> None:
+    began = time.process_time()
+
+    assert entry_of(explained("A7" * 60_000 + "\n" + _REFUSAL)) == "error-line"
+    assert time.process_time() - began < 3
 
 
 def test_both_versions_of_the_driver_are_in_the_headline(explained: Explained) -> None:
