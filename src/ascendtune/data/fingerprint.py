@@ -24,9 +24,9 @@ _TOKENIZER_FILES = (
     "generation_config.json",
 )
 
-# Batches are made later, and the number of processes does not change the tokens.
+# Batches are made later, and the number of processes does not change the tokens; what is shown of them neither.
 _KEYS_WITHOUT_EFFECT = {"packing", "processes"}
-_MODULES_WITHOUT_EFFECT = {"collate.py", "plan.py", "workers.py"}
+_MODULES_WITHOUT_EFFECT = {"collate.py", "inspect.py", "inspect_packed.py", "plan.py", "workers.py"}
 _LIBRARIES = ("tokenizers", "jinja2")
 
 

@@ -182,7 +182,7 @@ def test_contents_change_the_fingerprint(
     shutil.copytree(Path(fingerprints.__file__).parent, room)
     monkeypatch.setattr(fingerprints, "__file__", str(room / "fingerprint.py"))
     assert not is_new()
-    for name in ("collate.py", "plan.py", "workers.py"):
+    for name in ("collate.py", "inspect.py", "inspect_packed.py", "plan.py", "workers.py"):
         (room / name).write_text("")
     assert not is_new()
     (room / "format" / "alpaca.py").write_text("")
