@@ -42,6 +42,8 @@ class ModelSetup:
 
     config: Any
     precision: Precision
+    scaler: torch.amp.GradScaler | None
+    """Of fp16 losses in the loop."""
     attention: AttentionChoice
     kernels: dict[str, KernelChoice]
     tokenizer: Tokenizer
@@ -55,6 +57,8 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
     """Load the model, put what is trained into it, and divide it as the strategy does."""
     device, directory = strategy.device, Path(record["model_directory"])
     precision = choose_precision(recipe, device)
+    # Before anything is loaded: a device may have none for gradients in host memory.
+    scaler = strategy.loop_precision(precision).scaler(device, on_host=not strategy.updates_on_device)
     if node_count() > 1:
         _require_same_files(record, recipe, strategy)
     config = read_config(recipe.model, directory)
@@ -89,7 +93,7 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
     # Not within the work above, which takes one host longer than another: ranks of fsdp agree before they fill.
     with strategy.in_own_time("loads the model"):
         strategy.shard(root, precision, fill)
-    return ModelSetup(config, precision, attention, kernels, tokenizer, root, tuned)
+    return ModelSetup(config, precision, scaler, attention, kernels, tokenizer, root, tuned)
 
 
 def _require_same_files(record: dict[str, Any], recipe: Recipe, strategy: Strategy) -> None:

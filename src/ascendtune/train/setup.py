@@ -143,9 +143,8 @@ def set_up(
         write_json(run.start_weights, start_weights)
         global_batch = batches.plan.global_batch
         run.update(global_batch=global_batch, resolved=resolved, versions=versions(device))
-    scaler = in_loop.scaler(device, on_host=not strategy.updates_on_device)
-    if scaler is not None and counters.scaler:
-        scaler.load_state_dict(counters.scaler)
+    if setup.scaler is not None and counters.scaler:
+        setup.scaler.load_state_dict(counters.scaler)
     flops = _flops_per_token(recipe, model, head_form, batches, resolved["padding_ratio"])
     profile = _step_profile(run, recipe, strategy, model, optimizer, phases, resolved, flops, batches.dataset)
     held.callback(profile.close)
@@ -155,7 +154,7 @@ def set_up(
     )  # fmt: skip
     return Loop(
         run_directory=run, recipe=recipe, strategy=strategy, precision=in_loop,
-        root=root, module=module, objective=objective, optimizer=optimizer, scaler=scaler, schedule=schedule,
+        root=root, module=module, objective=objective, optimizer=optimizer, scaler=setup.scaler, schedule=schedule,
         batches=batches, held_out=held_out, activations=activation_store(recipe.memory, device, model),
         checkpointer=checkpointer, checkpoint_every=checkpoint_every, counters=counters,
         phases=phases, dumps=_step_dumps(run, recipe, strategy, model, head_form), profile=profile,

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from ascendtune.core.errors import CheckFailed, RecipeError
+from ascendtune.core.errors import CheckFailed, MachineError, RecipeError
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train import model_checks
+from ascendtune.train import model_checks, model_setup
 from ascendtune.train.attention.choice import AttentionChoice, Verdict
-from ascendtune.train.model_setup import check_head, isolates
+from ascendtune.train.model_setup import check_head, isolates, set_up_model
 from ascendtune.train.precision import choose_precision
 
 _PAIRS, _SINGLES = {"stage": "preference"}, {"stage": "preference", "preference": {"loss": "kto"}}
@@ -125,3 +125,24 @@ def test_a_model_that_cannot_compute_in_bf16_is_told_from_one_that_cannot_comput
         check_head(Model(), recipe, strategy, choose_precision(recipe, CpuDevice()))
     if isinstance(caught.value, RecipeError):
         assert caught.value.code == "model-without-mixed-precision" and "XMOD" not in caught.value.what
+
+
+class WithoutHostScale(CpuDevice):
+    def gradient_scaler(self, *, on_host: bool = False) -> torch.amp.GradScaler:
+        assert on_host
+        raise MachineError("no such scale", code="fp16-unsupported", remedy="use precision: bf16")
+
+    @property
+    def supports_fp16(self) -> bool:
+        return True
+
+
+def test_fp16_that_cannot_be_scaled_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(model_setup, "read_config")
+    recipe = Recipe.check({"model": {"path": "m"}, "data": {"train": [{"path": "x.jsonl"}]}, "precision": "fp16"})
+    device = WithoutHostScale()
+    strategy: Any = SimpleNamespace(device=device, loop_precision=lambda precision: precision, updates_on_device=False)
+    prepared: Any = None
+    with pytest.raises(MachineError) as caught:
+        set_up_model({"model_directory": "m"}, recipe, strategy, prepared)
+    assert caught.value.code == "fp16-unsupported"

@@ -44,7 +44,7 @@ def test_two_npus_are_one(train_on_npu: Train, train_on_npus: Train, tuner: str)
 
 
 def test_weights_divided_over_two_npus_train_as_on_one(train_on_npu: Train, train_on_npus: Train) -> None:
-    """FSDP over ProcessGroupHCCL, at rest in pinned host memory, and the norm of gradients over Gloo beside it."""
+    """FSDP over ProcessGroupHCCL, at rest in pinned host memory."""
     parallel = {"strategy": "fsdp", "fsdp": {"offload": True}}
     changes: dict[str, Any] = {"optim": SHORT, "checkpoint": {"every_steps": 2}}
     together = train_on_npus(2, batch={"per_device": 2}, parallel=parallel, **changes)

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from ascend_node.cann.node import Node
+from ascendtune.core.errors import MachineError
 from ascendtune.machine.torch_backend.find import open_device
 from ascendtune.recipe.sections import OptimSection
 from ascendtune.train.optimizer import make_optimizer
@@ -130,6 +131,18 @@ def overflow_in_the_second_step() -> tuple[list[float], list[float]]:
         after.append(weight[0, 0].item())
         scales.append(scaler.get_scale())
     return after, scales
+
+
+def test_fp16_gradients_in_host_memory_are_refused(node: Node) -> None:
+    """The scale had not come when the host divided by it: a norm of 2.1 in place of 3.2, and the run went on."""
+    assert node.call(code_of_a_scale_on_the_host) == "fp16-unsupported"
+
+
+def code_of_a_scale_on_the_host() -> str:
+    """On the node."""
+    with pytest.raises(MachineError) as caught:
+        open_device("npu").gradient_scaler(on_host=True)
+    return caught.value.code
 
 
 def test_sliding_window_on_npu_equals_cpu(train_on_npu: Train, train: Train, variant: Callable[..., Path]) -> None:
