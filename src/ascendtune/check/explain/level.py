@@ -54,7 +54,8 @@ _ASIDE = re.compile(
     r"(?=.*\\(?:\(.*\\\)|times\s|frac\{|boxed\{))|"  # LaTeX: what a model wrote
     r"\s*(?:Possible (?:Cause|Reason)|Solution|Suggestion)\b|\s*frame #\d+|"
     r"\s*(?:and |please |or )*(?:submit|report|open|file) (?:an? |this |the |your )\w.*\b(?:issues?|bugs?)\b|"
-    r"\s*(?:[│❱╭]|╰(?!─▶))|\s+(?:raise|return|yield|assert|await|with|except|self\.\w+)\b|>>> ",
+    r"\s*(?:│(?! {3}\S[^│]*$)|[❱╭]|╰(?!─▶))|"  # of boxes; uv's margin has no right side
+    r"\s+(?:raise|return|yield|assert|await|with|except|self\.\w+)\b|>>> ",
     re.IGNORECASE,
 )
 

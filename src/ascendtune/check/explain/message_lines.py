@@ -17,7 +17,8 @@ _SAYS_WHERE = re.compile(
 )
 _LEAST_BROKEN = 40
 """Characters of a line from which on it may have been broken at the width of a window."""
-_IS_WHOLE = re.compile(r"[.!?:;,]\s*$")
+_IS_WHOLE = re.compile(r"[.!?:;]\s*$")
+_GOES_ON = re.compile(r"\s?[a-z(]")
 _CODED_CLAUSE = re.compile(r"\bE[A-Z1-9]\d{4}\)?:.*,\s*$")
 """A reason of CANN that goes on in the next line."""
 NO_SOLUTION = "No solution found when resolving"
@@ -128,6 +129,13 @@ def _help_text(said: list[str], last_lines: int) -> tuple[int, str]:
 def may_be_broken(said: str) -> bool:
     """Whether a line is long enough to have been broken, and does not end a sentence or a clause."""
     return len(said) >= _LEAST_BROKEN and _IS_WHOLE.search(said) is None
+
+
+def may_go_on(said: str, rest: str) -> bool:
+    """Whether `rest` may be the other piece of a broken line: a terminal begins it at its margin, uv, which wraps what
+    a build prints at words, below the first piece."""
+    margin = said[: len(said) - len(said.lstrip(" │|"))]
+    return _GOES_ON.match(rest.removeprefix(margin)) is not None
 
 
 def begins_warning(text: str) -> bool:

@@ -23,7 +23,7 @@ _PLATFORM = re.compile(
 )
 _OUTPUT = re.compile(
     r"\[(?:\d+ lines of output|stderr|stdout)\][ \t]*\n"
-    r"(?P<lines>(?:(?!.*\[end of output\]|\s*ERROR: Failed )(?:[ \t>|].*)?\n)+)"
+    r"(?P<lines>(?:(?!.*\[end of output\]|\s*ERROR: Failed )(?:[ \t>|│].*)?\n)+)"
 )
 _DOCKER_BUILD = re.compile(
     r"^[ \t]*(?:Step \d+/\d+ : |#\d+ (?:\[|ERROR)|=> ERROR )|returned a non-zero code: \d|"
@@ -31,6 +31,9 @@ _DOCKER_BUILD = re.compile(
     re.MULTILINE,
 )
 _HEADER = "Traceback (most recent call last)"
+_OF_FRAME = re.compile(r"[ \t>|│]*(?:File(?: \"|$)|\"[^\"]+\",?(?: line \d+.*)?$|line \d+, in )")
+"""A line that names a frame, or a piece of it where uv has wrapped it."""
+_MARKS_OR_FRAME = re.compile(rf"{_OF_FRAME.pattern}|[ \t>|│]*[~^]+[ \t]*$")
 _BROKEN = re.compile(r"[Cc]onnection broken by '(?P<error>\w+)\((?P<rest>.*)\)': (?P<path>/\S+)")
 _REASON = re.compile(
     r"Tunnel connection failed: [^'\")]+|CERTIFICATE_VERIFY_FAILED[^'\"(]*|\[Errno -?\d+\] [^'\")]+|"
@@ -152,12 +155,20 @@ def _numbers_of(version: str) -> tuple[int, ...]:
 
 def _last_words(rows: list[str]) -> str:
     """The last row that a build printed; empty where that is in the midst of a traceback, whose rows are code."""
+    rows = [row for row in rows if row.strip(" \t>|│")]
     header = next((index for index in reversed(range(len(rows))) if _HEADER in rows[index]), None)
     if header is not None:
-        indent = rows[header].index(_HEADER)
-        if not any(row.strip() and len(row) - len(row.lstrip(" \t>|")) <= indent for row in rows[header + 1 :]):
+        indent = _indent(rows[header])
+        if not any(_indent(row) <= indent and not _OF_FRAME.match(row) for row in rows[header + 1 :]):
             return ""
-    return next(filter(None, (row.strip(" \t>|") for row in reversed(rows))), "")
+    if not rows or _MARKS_OR_FRAME.match(rows[-1]):
+        return ""
+    is_code = len(rows) > 1 and _OF_FRAME.match(rows[-2]) is not None and _indent(rows[-1]) > _indent(rows[-2])
+    return "" if is_code else rows[-1].strip(" \t>|│")
+
+
+def _indent(row: str) -> int:
+    return len(row) - len(row.lstrip(" \t>|│"))
 
 
 def _of_conda(text: str) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from ascendtune.check.explain import cann_reason, escaped, level, message_lines, torchrun_summary
@@ -33,7 +32,6 @@ _BELOW = 3
 """Lines below one that may belong to it."""
 _BELOW_BLOCK = 24
 """Lines below an exception in which MindSpore names the line of the model, and CANN says why a call failed."""
-_GOES_ON = re.compile(r"\s?[a-z(]")
 _KEPT = 1 << 17
 _TAB = 4
 
@@ -220,9 +218,9 @@ class Scan:
         if index + 1 == len(lines) or not message_lines.may_be_broken(said) or self._matcher.known_length(said):
             return said
         rest = self._inner.without(lines_of.read(lines[index + 1][:LONGEST_TEXT].decode(errors="replace")).said)
-        if not _GOES_ON.match(rest) or level.is_error(rest, rest):
+        if not message_lines.may_go_on(said, rest) or level.is_error(rest, rest):
             return said
-        for whole in (said + rest, f"{said.rstrip()} {rest.strip()}"):
+        for whole in (said + rest, f"{said.rstrip()} {rest.strip(' │')}".lstrip(" │")):
             if self._matcher.known_length(whole) > self._matcher.known_length(rest):
                 self._passed = self.lines + index + 2
                 return whole

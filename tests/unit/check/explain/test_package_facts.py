@@ -221,7 +221,7 @@ def test_code_of_a_traceback_that_is_cut_off_is_not_what_a_build_said(explained:
         '        File "<string>", line 7, in <module>\n          moon(\n          ^^^^^\n{end}'
     )
 
-    assert explained(output.format(end="          )\n          ^\n")).headline().endswith("`tide==7.1`")
+    assert explained(output.format(end="          )\n          ^\n")).headline().endswith("built: tide==7.1")
     assert explained(output.format(end="      OddMoon: it is full\n")).headline().endswith("OddMoon: it is full")
 
 

@@ -106,3 +106,44 @@ def test_import_error_that_was_broken_before_the_module_is_read_whole(explained:
 
     assert "moon.sea has no tide" in explained(error.format("")).headline()
     assert "moon.sea" not in explained(error.format("at 7\n")).headline()
+
+
+_OF_UV = """  × Failed to build `moon-attn==7.7`
+  ├─▶ The build backend returned an error
+{0}[stderr]
+{0}<string>:77: UserWarning: moon_attn was requested,{1} was not found.  Are you sure your environment has nvcc
+{0}available?
+{0}Traceback (most recent call last):
+{0}  File "<string>", line 11, in <module>
+{0}  File
+{0}"/moon/lib/python3.12/site-packages/setuptools/build_meta.py",
+{0}line 432, in build_wheel
+{0}    return _build(['bdist_wheel'])
+"""
+
+
+@pytest.mark.parametrize("margin", ["      ", "  │   "])
+@pytest.mark.parametrize("joint", [" but\n{}nvcc", "\n{}but nvcc", " but nvcc"])
+def test_warning_that_uv_wrapped_at_words_is_the_cause_of_the_build(
+    explained: Explained, margin: str, joint: str
+) -> None:
+    explanation = explained(_OF_UV.format(margin, joint.format(margin)))
+
+    assert entry_of(explanation) == "nvcc-not-found"
+    assert "moon_attn" in explanation.headline()
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        '  File\n      "/moon/build_meta.py",\n      line 7, in build_wheel\n          return _build([tide])\n',
+        '  File "/moon/build_meta.py", line 7, in build_wheel\n          return _build([tide])\n',
+        '  File "/moon/build_meta.py", line 7, in build_wheel\n          return _build([tide])\n          ^^^^^^\n',
+    ],
+)
+def test_line_of_code_is_not_what_a_build_ended_with(explained: Explained, rows: str) -> None:
+    log = f"  × Failed to build `moon==7`\n      [stderr]\n      Traceback (most recent call last):\n      {rows}"
+    of_fragment = f"  × Failed to build `moon==7`\n      [stderr]\n      {rows}"
+
+    assert "_build" not in explained(log).headline()
+    assert "_build" not in explained(of_fragment).headline()
