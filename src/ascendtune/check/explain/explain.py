@@ -25,7 +25,6 @@ from ascendtune.check.explain.memory import Sums, sums_in
 from ascendtune.check.explain.origin import advice_on_frames
 from ascendtune.check.explain.own_words import (
     direct_cause,
-    explains_itself,
     innermost_reason,
     may_be_of_device,
     own_sentence,
@@ -33,8 +32,9 @@ from ascendtune.check.explain.own_words import (
 )
 from ascendtune.check.explain.scan import Scan
 from ascendtune.check.explain.shapes import mismatch_in
+from ascendtune.check.explain.stalled import Stall, stalled_at_start
 from ascendtune.check.explain.state_dict import names_in
-from ascendtune.check.explain.subject import advice_on_message
+from ascendtune.check.explain.subject import advice_on_message, last_resort
 from ascendtune.check.explain.sureness import sureness_of
 from ascendtune.check.explain.twins import with_notes
 from ascendtune.check.finding import Finding
@@ -60,7 +60,6 @@ _COMPARE = (
     "compare what CANN names with what the job passes at the frame shown: print shape, dtype and attributes of the "
     "inputs before the call; then change the setting, layout or parallel size that they come from"
 )
-_CORRECT_IT = "the message names what is wrong: correct it where your code, data or configuration sets it"
 _COMPARE_PYTHONS = (
     "by these logs rank {rank} alone lacks it: its host, or the Python it was started with, differs from the others': "
     "compare `which python; python -m pip list` there and on another host, and install there what the others have"
@@ -126,6 +125,11 @@ class Explanation:
         return sums_in(self.verdict.first.text) if self.verdict.first else None
 
     @property
+    def stall(self) -> Stall | None:
+        """Of logs without a failure: one that ends where ranks that wait for each other would."""
+        return stalled_at_start(self.scans) if self.is_healthy and not self._is_known else None
+
+    @property
     def sureness(self) -> str:
         """The certainty of the first cause, as a phrase."""
         return sureness_of(self.verdict)
@@ -178,7 +182,8 @@ class Explanation:
         if first is None and self._no_verdict:
             return self._no_verdict
         if first is None:
-            return say("there is nothing to explain: the log is empty" if self.is_empty else "no failure was found")
+            nothing = "there is nothing to explain: the log is empty" if self.is_empty else "no failure was found"
+            return self.stall.headline() if self.stall is not None else say(nothing)
         if self.verdict.missing is not None:
             return self.verdict.missing.what
         told = self._told(first)
@@ -233,8 +238,7 @@ class Explanation:
         parts = [say("rank {rank}", rank=rank)] if rank is not None else []
         if first is not None and first.device is not None and not _names_device(first):
             parts.append(say("device {device}", device=first.device))
-        is_named = first is not None and "{host}" in first.hit.entry.what
-        if host and not is_named:
+        if host and not (first is not None and "{host}" in first.hit.entry.what):
             parts.append(say("host {host}", host=host))
         return f" ({', '.join(parts)})" if parts else ""
 
@@ -278,10 +282,7 @@ class Explanation:
             return (str(self.run_cause["remedy"]),)
         advice = (first.remedies or advice_on_message(first)) if first is not None else ()
         on_frames = advice_on_frames(first.trace) if first is not None and first.trace is not None else ()
-        if not (advice or on_frames):
-            names_it = first is not None and explains_itself(first)
-            advice = (say(_CORRECT_IT if names_it else "read the lines shown"),)
-        return (*advice, *on_frames, *self._read_plog())
+        return (*(advice or on_frames or last_resort(first)), *(on_frames if advice else ()), *self._read_plog())
 
     def _names_values(self, reason: str) -> bool:
         """Whether the headline quotes a reason that an operator or HCCL gave, and not only how a call of the runtime

@@ -132,6 +132,9 @@ def _blocks(explanation: Explanation, short: int) -> Iterator[_Block]:
     if first is None and explanation.run_cause is None:
         if explanation.stop:
             yield _Block("do", str(explanation.stop["remedy"]), _KEPT)
+        if (stall := explanation.stall) is not None:
+            for number, remedy in enumerate(stall.remedies, 1):
+                yield _Block("do" if number == 1 else "", f"{number}. {remedy}", _KEPT if number == 1 else _NEXT)
         yield from _read(explanation)
         return
     if first is not None and found.missing is None and first.hit.entry.kind == "consequence":

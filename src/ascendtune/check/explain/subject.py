@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.language import say
-from ascendtune.check.explain.own_words import advice_of, without_logger
+from ascendtune.check.explain.own_words import advice_of, explains_itself, without_logger
 
 _PATH = re.compile(r"(?<![\w/.:#*<>$}-])(?P<path>/[\w.@+-]+(?:/[\w.@+%=-]+)+)(?![\w/]*[#*<{$])")
 _SOURCES = (".c", ".cc", ".cpp", ".cu", ".cuh", ".go", ".h", ".hpp", ".py", ".rs", ".ts")
@@ -82,6 +82,7 @@ _READ_AGAIN = (
     "`ls -l {path}; df -h {parent}`: empty, or smaller than at its source: fetch or make it again; whole: of another "
     "format or release than the program reads"
 )
+_CORRECT_IT = "the message names what is wrong: correct it where your code, data or configuration sets it"
 _CORRECT = (
     "`grep -n WORD {file}` with a word of the message: correct that line, and start again the program that reads the "
     "file"
@@ -99,6 +100,12 @@ def advice_on_message(event: Event) -> tuple[str, ...]:
     message = without_logger(event.message)
     advice = _on_path(message) or _on_others(message, is_line=event.trace is None)
     return (advice,) if advice else ()
+
+
+def last_resort(event: Event | None) -> tuple[str, ...]:
+    """What is left to say of a message that names nothing of these."""
+    names_it = event is not None and explains_itself(event)
+    return (say(_CORRECT_IT if names_it else "read the lines shown"),)
 
 
 def _on_path(message: str) -> str:
