@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -69,7 +70,7 @@ class Diagnosis:
 
 def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     """Weigh everything that the scans found, of any number of files and ranks."""
-    beside, ranks = _names_beside(scans), Ranks(scans)
+    beside, ranks = _found_beside(scans), Ranks(scans)
     ordered = _without_own_words([event for event in in_order(scans) if _meets(event, facts, beside)])
     notices = tuple(event for event in ordered if event.hit.entry.kind in _NOT_FATAL)
     lengths = {scan.name: scan.lines for scan in scans}
@@ -155,32 +156,39 @@ def _dismissed(ordered: list[Event], harmless: set[str], survived: set[tuple[str
     return tuple(sorted(of_kind.values(), key=lambda event: event.weight))
 
 
-def _names_beside(scans: Sequence[Scan]) -> dict[str, dict[str, str] | None]:
-    """Entry -> what its `beside` names in the logs; None where they do not hold it."""
+def _found_beside(scans: Sequence[Scan]) -> dict[str, re.Match[str] | None]:
+    """Entry -> where the logs hold its `beside`; None where they do not."""
     entries = {event.hit.entry.id: event.hit.entry for scan in scans for event in scan.events}
     # A scan decodes them each time.
     texts = [text for scan in scans for text in (scan.head, scan.tail)]
-    names: dict[str, dict[str, str] | None] = {}
-    for entry in entries.values():
-        if entry.beside is not None:
-            match = next(filter(None, map(entry.beside.search, texts)), None)
-            names[entry.id] = (
-                None if match is None else {key: value for key, value in match.groupdict().items() if value}
-            )
-    return names
+    return {
+        entry.id: next(filter(None, map(entry.beside.search, texts)), None)
+        for entry in entries.values()
+        if entry.beside is not None
+    }
 
 
-def _meets(event: Event, facts: Facts, beside: dict[str, dict[str, str] | None]) -> bool:
+def _meets(event: Event, facts: Facts, beside: dict[str, re.Match[str] | None]) -> bool:
     """Whether the logs have the facts and the text that the entry asks for, whose names are added to the line's."""
     named = satisfied(event.hit.entry.requires, facts)
-    told = beside.get(event.hit.entry.id, {})
-    if named is None or told is None:
+    match = beside.get(event.hit.entry.id)
+    if named is None or (match is None and event.hit.entry.beside is not None):
         return False
-    event.hit.names.update(named | told)
+    if match is not None and (told := {key: value for key, value in match.groupdict().items() if value}):
+        named = named | told
+        event.beside = _whole_lines(match)
+    event.hit.names.update(named)
     name_mismatch(event.hit, event.message, facts)
     name_provider(event.hit, event.text)
     name_package(event.hit)
     return True
+
+
+def _whole_lines(match: re.Match[str]) -> str:
+    """The lines that a match lies in, joined by a sign for the line end."""
+    first, end = match.string.rfind("\n", 0, match.start()) + 1, match.string.find("\n", match.end())
+    lines = match.string[first : end if end >= 0 else len(match.string)].splitlines()
+    return " ↵ ".join(filter(None, map(str.strip, lines)))
 
 
 def _without_own_words(events: list[Event]) -> list[Event]:

@@ -97,6 +97,8 @@ class Event:
     """The reason that CANN printed below a failed call; empty if there is none."""
     place: tuple[str, int] | None = None
     """The file and the line in it, where `source` is made of several files."""
+    beside: str = ""
+    """The lines elsewhere in the log from which the sentences of the entry take names; empty if there are none."""
     said_by: dict[int, str] = field(default_factory=dict)
     """The ranks that said the same, each with its first words."""
 
@@ -216,6 +218,7 @@ class Event:
             "captured": dict(self.hit.names),
             "facts": {name: list(values) for name, values in facts_of.of_message(self.message).items()},
             "line": self.quote,
+            "beside": self.beside,
             "file": file,
             "line_number": number,
             "rank": self.rank,

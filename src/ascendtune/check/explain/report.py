@@ -180,6 +180,8 @@ def _places(explanation: Explanation, first: Event, short: int) -> Iterator[_Blo
     yield _Block("where", first.where, _KEPT)
     is_told = " ".join(first.message.split()).rstrip(".") in explanation.headline()
     yield _Block(_SEEN, _short(first.quote, short), _HELPFUL if is_told else _KEPT)
+    if first.beside and first.beside not in first.quote:
+        yield _Block("", _short(first.beside, short), _NEXT)
     if explanation.verdict.certainty == "unexplained":
         for event in explanation.telling[1:]:
             yield _Block("", f"{event.where}: {_short(event.quote, short)}", _HELPFUL)

@@ -9,6 +9,7 @@ from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.frame import frame_of
+from ascendtune.check.explain.report import as_text
 
 Explained = Callable[..., Explanation]
 
@@ -157,3 +158,33 @@ def test_no_sync_under_zero_is_a_clash_of_releases(explained: Explained) -> None
 
     assert "DeepSpeed 0.16 or newer refuses no_sync with ZeRO stage 3" in explanation.headline()
     assert "deepspeed<0.16" in explanation.remedies()[0]
+
+
+def test_line_beside_from_which_the_headline_takes_its_versions_is_shown(explained: Explained) -> None:
+    said = "    PyTorch 2.7.7+cu777 with CUDA 7777 (you have 2.8.8+cu777)"
+    explanation = explained(
+        "NotImplementedError: No operator found for `memory_efficient_attention_forward` with inputs:\n\n"
+        f"WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:\n{said}\n"
+    )
+
+    assert said.strip() in as_text(explanation, columns=300, paint=lambda text, _: text)
+    assert said.strip() in explanation.as_json()["first"]["beside"]
+
+
+def test_build_of_another_index_satisfies_the_plain_version(explained: Explained) -> None:
+    explanation = explained(
+        "pip install moon==0.9 sea-npu==2.1.0\nERROR: Cannot install moon because these package versions have "
+        "conflicting dependencies.\n\nThe conflict is caused by:\n    The user requested sea==2.1.0\n"
+        "    sea-npu 2.1.0 depends on sea==2.1.0+cpu\n"
+    )
+
+    assert entry_of(explanation) == "pip-conflict-local-version"
+    assert "--extra-index-url" in explanation.remedies()[0]
+
+
+@pytest.mark.parametrize("program", ["libpaddle-moon-npu.so with error: ", ""])
+def test_library_of_atb_is_asked_for_by_whatever_needs_it(explained: Explained, program: str) -> None:
+    explanation = explained(f"ValueError: {program}libatb.so: cannot open shared object file: No such file\n")
+
+    assert entry_of(explanation) == "libatb-missing"
+    assert "torch" not in " ".join((explanation.headline(), *explanation.remedies()))
