@@ -139,3 +139,21 @@ def test_plog_is_asked_for_where_a_kernel_failed(explained: Explained) -> None:
     explanation = explained("[ERROR] the NPU kernel of the tide was not launched on npu:7 with 7 moons\n")
 
     assert "plog" in " ".join(explanation.remedies())
+
+
+@pytest.mark.parametrize(
+    ("chip", "entry"),
+    [
+        ("Ascend910", "ascend910-of-first-generation"),
+        ("Ascend910ProB", "ascend910-of-first-generation"),
+        ("Ascend910_9382", "chip-not-supported"),
+        ("Ascend910B4", "chip-not-supported"),
+    ],
+)
+def test_first_ascend_910_is_told_from_later_ones(explained: Explained, chip: str, entry: str) -> None:
+    explanation = explained(
+        f"CANN error: EZ9903: [PID: 7] 2025-12-17-18:13:01.238.630 support for {chip} is not implemented\n"
+    )
+
+    assert entry_of(explanation) == entry
+    assert chip in explanation.headline()
