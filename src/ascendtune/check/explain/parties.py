@@ -209,11 +209,11 @@ def _fix_by_tables(change: ApiChange) -> str:
 
 def _mismatch(importer: str, owner: str, message: str, pair: tuple[str, str] | None) -> str:
     """Which of the two packages is older, as a phrase; empty where nothing says that they do not fit."""
-    if pair is not None and _is_private(message):
+    if pair == (importer, owner) and _is_private(message):
         return say(
             "it is a private name, which a later {newer} most likely dropped: {older} is older",
-            older=pair[0],
-            newer=pair[1],
+            older=importer,
+            newer=owner,
         )
     if pair is not None:
         return say("{older} is older than {newer}", older=pair[0], newer=pair[1])
