@@ -22,7 +22,7 @@ def refusal_in(message: str, below: list[str]) -> str:
         below: the lines below it.
 
     Returns:
-        "`OPERATOR` is not supported because: REASON, REASON"; empty where the message is another one.
+        "`OPERATOR` is not supported because: REASON, REASON; `OTHER`: REASON"; empty where the message is another one.
     """
     if not any(each in message for each in _REFUSED):
         return ""
@@ -33,10 +33,12 @@ def refusal_in(message: str, below: list[str]) -> str:
     # An operator that was left out of this build says nothing about the inputs, unless all were.
     nearest = min(candidates, key=lambda name: (_is_not_built(by_operator[name]), len(by_operator[name])))
     reasons = by_operator[nearest]
-    everywhere = (reason for each in by_operator.values() for reason in each)
-    capability = next((reason for reason in everywhere if _CAPABILITY in reason), "")
-    told = reasons if not capability or any(_CAPABILITY in each for each in reasons) else [*reasons, capability]
-    return f"`{nearest}` is not supported because: {', '.join(told)}"
+    told = f"`{nearest}` is not supported because: {', '.join(reasons)}"
+    if any(_CAPABILITY in each for each in reasons):
+        return told
+    everywhere = ((name, reason) for name, each in by_operator.items() for reason in each)
+    other = next((f"; `{name}`: {reason}" for name, reason in everywhere if _CAPABILITY in reason), "")
+    return told + other
 
 
 def _reasons(below: list[str]) -> dict[str, list[str]]:

@@ -40,6 +40,8 @@ def _refused(dtype: str, direction: str = "forward", **operators: tuple[str, ...
         (_refused("float16", "backward", fa2B=(_OLD, _GROUPED), cutlassB=(_GROUPED,)), "xformers-grouped-heads"),
         (_refused("float16", fa3F=("requires device with capability <= (9, 0) but your GPU has capability (12, 0)",)),
          "xformers-gpu-capability"),
+        (_refused("float16", fa2F=(_LARGE,), cutlassF=(_GROUPED, _BIAS)), "xformers-inputs"),
+        (_refused("bfloat16", cutlassF=(_GROUPED, _BF16)), "xformers-bf16-on-older-gpu"),
         (_refused("float32", fa2F=(_FP32,), smallkF=(_LARGE, "triton is not available")), "xformers-inputs"),
         (_refused("float16", fa2F=(_OLD, _LARGE), cutlassF=(_BIAS,)), "xformers-inputs"),
         (_refused("float16", fa2F=(_NOT_BUILT,), cutlassF=(_BIAS, _LARGE)), "xformers-inputs"),
