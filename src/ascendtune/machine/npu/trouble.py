@@ -23,13 +23,20 @@ class _Known(NamedTuple):
     blinding: bool = True
 
 
+_CONTAINERS = (
+    "docker ps -q | xargs docker inspect -f '{{.Name}} privileged={{.HostConfig.Privileged}} {{.HostConfig.Devices}}"
+    '{{range .Config.Env}}{{if eq (index (split . "=") 0) "ASCEND_VISIBLE_DEVICES"}} {{.}}{{ end }}{{ end }}\' '
+    "| grep -E '=true|davinci|ASCEND'"
+)
+"""Containers with cards: privileged, by --device, or by Ascend Docker Runtime, which reads ASCEND_VISIBLE_DEVICES
+(hiascend.com, MindCluster, "Usage on the Docker Client") and leaves HostConfig.Devices empty."""
 _KNOWN = (
     _Known(
         re.compile(r"ret is -8005\b"),
         "dcmi_not_initialized",
         "npu-smi cannot open the driver's management interface (-8005)",
-        "in a container: on the host, find the container that holds the card with `for c in $(docker ps -q); do "
-        "docker inspect -f '{{.Name}} {{.HostConfig.Devices}}' $c; done | grep davinci`, and stop it; check that "
+        "in a container: on the host, find the container that holds the card with "
+        f"`{_CONTAINERS}`, and stop it; check that "
         "`ls /dev/davinci*` lists a card, davinci_manager and hisi_hdc. On the host: `sudo npu-smi info`; if root "
         "sees the cards, `sudo usermod -aG HwHiAiUser $USER` and log in again; else restart the host once after a "
         "driver or firmware installation",
@@ -38,8 +45,8 @@ _KNOWN = (
         re.compile(r"ret is -8020\b"),
         "device_in_use",
         "the card is taken by another container (-8020)",
-        "find it on the host with `for c in $(docker ps -q); do docker inspect -f '{{.Name}} {{.HostConfig.Devices}}' "
-        "$c; done | grep davinci`, and stop it or choose another card; check that /usr/local/dcmi is mounted",
+        f"find it on the host with `{_CONTAINERS}`, and stop it or choose another card; check that "
+        "/usr/local/dcmi is mounted",
     ),
     _Known(
         re.compile(r"ret is -9005\b"),
