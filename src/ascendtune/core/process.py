@@ -71,10 +71,11 @@ def _kill_running() -> None:
 def run(argv: Sequence[str], *, timeout_seconds: float = 30, env: Mapping[str, str] | None = None) -> Finished:
     """Run to the end and collect the output. Never raises for what the program does; look at `exit_code`.
 
-    A program that does not end in time is killed, and with it every process of its session: vendor tools are often
-    scripts, whose own children would keep hanging. One that not even SIGKILL ends, because it hangs within a driver, is
-    left behind. The same holds when SIGTERM or SIGHUP ends this process (beside other threads: within
-    `programs_end_with_us`); when SIGKILL does, the program gets SIGTERM, unless this process has other threads.
+    A program that does not end in time is killed, and with it every process of its session and their children: vendor
+    tools are often scripts, whose own children would keep hanging. One that not even SIGKILL ends, because it hangs
+    within a driver, is left behind, and one in another session whose parent has ended. The same holds when SIGTERM or
+    SIGHUP ends this process (beside other threads: within `programs_end_with_us`); when SIGKILL does, the program gets
+    SIGTERM, unless this process has other threads.
     """
     with programs_end_with_us():
         return _run(argv, timeout_seconds, env)
@@ -113,13 +114,22 @@ def _run(argv: Sequence[str], timeout_seconds: float, env: Mapping[str, str] | N
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
     # Not poll(): until the leader is waited for, its process id names this group and no other.
     if process.returncode is None:
-        # Beyond the group: `timeout` in a script starts the program in a group of its own, in the same session.
-        others = [stat.pid for stat in stats() if stat.session == process.pid and stat.pid != process.pid]
+        # Beyond the group: `timeout` in a script starts the program in a group of its own, `setsid` in a session.
+        others = _started_by(process.pid)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         for pid in others:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def _started_by(pid: int) -> list[int]:
+    """Processes of the session `pid`, and their children, as far as the parents live."""
+    left, found = list(stats()), {pid}
+    while more := [each for each in left if each.session == pid or each.parent in found]:
+        found.update(each.pid for each in more)
+        left = [each for each in left if each.pid not in found]
+    return [each for each in found if each != pid]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -63,11 +63,17 @@ def test_a_child_that_keeps_the_pipe_open_does_not_hold_us() -> None:
 _IN_A_GROUP_OF_ITS_OWN = f"{sys.executable} -c 'import os, time; os.setpgid(0, 0); time.sleep(60)' & echo $!; sleep 60"
 
 
+_IN_A_SESSION_OF_ITS_OWN = (
+    "trap '' TERM; (trap '' TERM; exec "
+    f"{sys.executable} -c 'import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(60)') & sleep 60"
+)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "leader",
-    ["sleep 60 & echo $!; sleep 60", "sleep 60 & echo $!", _IN_A_GROUP_OF_ITS_OWN],
-    ids=["hangs", "has ended", "other group"],
+    ["sleep 60 & echo $!; sleep 60", "sleep 60 & echo $!", _IN_A_GROUP_OF_ITS_OWN, _IN_A_SESSION_OF_ITS_OWN],
+    ids=["hangs", "has ended", "other group", "other session"],
 )
 def test_time_out_ends_grandchildren(leader: str) -> None:
     done = run(["sh", "-c", leader], timeout_seconds=2)
