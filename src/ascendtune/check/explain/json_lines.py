@@ -24,8 +24,6 @@ def unwrapped_lines(block: bytes) -> bytes:
 
 
 def _said(line: bytes) -> bytes:
-    if _FIELDS.search(line) is None:
-        return line
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
