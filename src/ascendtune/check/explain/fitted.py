@@ -113,7 +113,7 @@ _OF_ASCEND = (
     (re.compile(r"CUDA_LAUNCH_BLOCKING"), "ASCEND_LAUNCH_BLOCKING"),
 )
 _OF_NVIDIA = re.compile(
-    r"cuda|nvidia|nvlink|cu\d|cuXYZ|nvcc|compute_cap|--gpus\b|nvml|nvrm|\bMIG\b|\bsm_\d|\bxid\b|\bwsl\b|V100|RTX|npu|ascend|hip\b|rocm",
+    r"cuda|nvidia|nvlink|cu\d|cuXYZ|nvcc|compute_cap|--gpus\b|nvml|nvrm|\bMIG\b|\bsm_\d|\bxid\b|\bwsl\b|V100|RTX|(?<![a-z])npu|ascend|\bhip\b|rocm",
     re.IGNORECASE,
 )
 """Words of a remedy that is for NVIDIA's GPUs as a whole, or that names other makers' itself."""

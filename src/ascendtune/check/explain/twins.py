@@ -39,8 +39,11 @@ _OF_CUDA = re.compile(r"cuda|nvidia|nccl|cudnn|cublas|xformers|marlin|flash_attn
 _FOR_MANY_CHIPS = re.compile(r"\bflag_?(?:gems|tree)\b", re.IGNORECASE)
 """Packages that bring the module triton for chips of many vendors, or are used with it."""
 _MADE_FOR_CUDA = re.compile(
-    r"pip install (?:-\S+ )*['\"]?(?P<package>flash-attn|xformers|flashinfer-python|transformer[-_]engine)(?![\w])"
+    r"pip install (?:(?:-\S+ )*['\"]?(?P<package>xformers|flashinfer-python|transformer[-_]engine)|[^;`；]*?"
+    r"(?<![\w-])flash[-_]attn)(?!\w)"
 )
+"""A command that installs what Ascend has nothing of: by name, or flash-attn."""
+_OF_ASCEND = re.compile(r"ascend|(?<![a-z])npu|昇腾", re.IGNORECASE)
 
 _WHICH_TRITON = (
     "`pip list | grep -i -e triton -e flagtree -e torch.npu`: flagtree, triton-ascend or torch-npu is there: the "
@@ -86,34 +89,26 @@ _CHECK = (
 )
 
 
-_FLASH_ATTENTION = re.compile(r"pip install (?!.*(?:wheel|releases|\.whl|ROCm))[^;`；]*\bflash[-_]attn\b")
+_FLASH_ATTENTION = re.compile(r"(?!.*(?:wheel|releases|\.whl|ROCm)).*pip install [^;`；]*\bflash[-_]attn\b")
 _LONG = 200
 """Characters of a remedy beside which no note has room: an answer has twelve lines."""
 _WHEEL = (
     "{remedy} (a wheel for your torch, CUDA and Python from https://github.com/Dao-AILab/flash-attention/releases "
     "spares a compilation of up to an hour)"
 )
-_NOT_ON_ASCEND = (
-    'flash-attn is for GPUs of NVIDIA and AMD: on Ascend without it: attn_implementation="sdpa" (or "eager"), or '
-    "what the framework has for NPUs"
-)
 
 
 def with_notes(remedies: tuple[str, ...], texts: Iterable[str], facts: Facts, *, names_ascend: bool) -> tuple[str, ...]:
     """The remedies, with what is to be kept in mind where they install packages; see the functions below."""
-    remedies = with_flash_attention(with_check(remedies), facts, names_ascend=names_ascend)
-    return with_twins(remedies, texts, facts, names_ascend=names_ascend)
+    is_ascend = names_ascend and "nvidia" not in facts.get("accelerator", ())
+    checked = with_check(remedies)
+    return with_twins(checked if is_ascend else with_wheel(checked), texts, facts, names_ascend=names_ascend)
 
 
-def with_flash_attention(remedies: tuple[str, ...], facts: Facts, *, names_ascend: bool) -> tuple[str, ...]:
-    """The remedies; where one installs flash-attn, what spares its compilation, and that Ascend has none."""
-    index = next((index for index, each in enumerate(remedies) if _FLASH_ATTENTION.search(each)), None)
-    if index is None:
-        return remedies
-    if names_ascend and "nvidia" not in facts.get("accelerator", ()):
-        others = tuple(remedy for remedy in remedies if not _FLASH_ATTENTION.search(remedy))
-        return (say(_NOT_ON_ASCEND), *others)
-    if len(remedies[index]) > _LONG:
+def with_wheel(remedies: tuple[str, ...]) -> tuple[str, ...]:
+    """The remedies; the first that installs flash-attn says what spares its compilation."""
+    index = next((index for index, each in enumerate(remedies) if _FLASH_ATTENTION.match(each)), None)
+    if index is None or len(remedies[index]) > _LONG:
         return remedies
     return (*remedies[:index], say(_WHEEL, remedy=remedies[index]), *remedies[index + 1 :])
 
@@ -146,14 +141,12 @@ def with_twins(remedies: tuple[str, ...], texts: Iterable[str], facts: Facts, *,
         return (of_maker, *remedies)
     changes = (match for remedy in remedies for match in _CHANGE.finditer(remedy))
     library = next((match["library"] for match in changes if _is_change(match)), None)
-    if library is not None and any(_names(_TWINS[library].name, remedy) for remedy in remedies):
-        return remedies
+    names_twin = library is not None and any(_names(_TWINS[library].name, remedy) for remedy in remedies)
     if names_ascend:
-        for_cuda = next(filter(None, map(_MADE_FOR_CUDA.search, remedies)), None)
-        remedies = tuple(_CHANGE.sub(_of_both, remedy) for remedy in remedies)
-        if library is None:
-            return remedies if for_cuda is None else (_without(for_cuda["package"]), *remedies)
-        return (_together(library), *remedies)
+        remedies = _on_ascend(remedies) if "nvidia" not in facts.get("accelerator", ()) else remedies
+        return remedies if library is None or names_twin else (_together(library), *remedies)
+    if names_twin:
+        return remedies
     said = list(texts)
     if library == _TRITON and any(map(_FOR_MANY_CHIPS.search, said)):
         rest = (_CHANGE.search(remedy) for remedy in remedies)
@@ -186,6 +179,18 @@ def _together(library: str) -> str:
     )
 
 
+def _on_ascend(remedies: tuple[str, ...]) -> tuple[str, ...]:
+    """The remedies with both packages of a pair, and without those that install what is made for CUDA."""
+    pairs = tuple(_CHANGE.sub(_of_both, remedy) for remedy in remedies)
+    for_cuda = next(filter(None, map(_MADE_FOR_CUDA.search, pairs)), None)
+    if for_cuda is None:
+        return pairs
+    package = for_cuda["package"] or "flash-attn"
+    kept = tuple(each for each in pairs if _OF_ASCEND.search(each) or not _MADE_FOR_CUDA.search(each))
+    is_told = any(_OF_ASCEND.search(each) and _names(package, each) for each in kept)
+    return kept if is_told else (_without(package), *kept)
+
+
 def _without(package: str) -> str:
     if package.startswith("transformer"):
         return say("on Ascend {package} does not run, it is made for CUDA: MindSpeed stands in for it", package=package)
@@ -210,7 +215,7 @@ def _is_change(command: re.Match[str]) -> bool:
 
 def _of_both(command: re.Match[str]) -> str:
     """The command with both packages of the pair, and without the index of builds for CUDA."""
-    if not _is_change(command):
+    if not _is_change(command) or _names(_TWINS[command["library"]].name, command.string):
         return command[0]
     library, bound = command["library"], command["bound"] or "==VERSION"
     twin = f"{_TWINS[library].name.replace('_', '-')}==VERSION"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.twins import with_check, with_flash_attention, with_twins
+from ascendtune.check.explain.twins import with_check, with_notes, with_twins
 
 Explained = Callable[..., Explanation]
 
@@ -108,11 +108,31 @@ def test_only_the_first_such_remedy_says_how_to_check() -> None:
 
 
 def test_flash_attention_is_a_wheel_on_a_gpu_and_nothing_for_ascend() -> None:
-    remedies = ("`pip show flash-attn`: pip install -U flash-attn --no-build-isolation", "a smaller batch")
+    remedies = ("`pip show flash-attn`: pip install -U flash-attn --no-build-isolation", "smaller inputs")
 
-    on_gpu = with_flash_attention(remedies, {"accelerator": ("nvidia",)}, names_ascend=False)
-    on_ascend = with_flash_attention(remedies, {"accelerator": ("ascend",)}, names_ascend=True)
+    on_gpu = with_notes(remedies, (), {"accelerator": ("nvidia",)}, names_ascend=False)
+    on_ascend = with_notes(remedies, (), {"accelerator": ("ascend",)}, names_ascend=True)
+    on_both = with_notes(remedies, (), {"accelerator": ("ascend", "nvidia")}, names_ascend=True)
 
-    assert on_gpu[0].startswith(remedies[0]) and "/releases" in on_gpu[0]
-    assert "on Ascend without it" in on_ascend[0] and on_ascend[1:] == ("a smaller batch",)
-    assert with_flash_attention(("a smaller batch",), {}, names_ascend=True) == ("a smaller batch",)
+    assert on_gpu[0].startswith(remedies[0])
+    assert "/releases" in on_gpu[0]
+    assert on_ascend[0].startswith("on Ascend flash-attn does not run")
+    assert on_ascend[1:] == ("smaller inputs",)
+    assert on_both == on_gpu
+    assert with_notes(("smaller inputs",), (), {}, names_ascend=True) == ("smaller inputs",)
+
+
+def test_what_a_remedy_says_of_ascend_is_not_said_twice() -> None:
+    remedies = ("on NPU flash_attn cannot be installed: sdpa", "on CUDA: pip install flash-attn")
+
+    assert with_notes(remedies, (), {}, names_ascend=True) == remedies[:1]
+    assert "/releases" not in with_notes(("a wheel: pip install flash-attn",), (), {}, names_ascend=False)[0]
+
+
+def test_a_remedy_beside_one_that_names_the_pair_installs_both_too() -> None:
+    remedies = ("pip install vllm==VERSION vllm-ascend==VERSION", "else: pip install 'vllm==0.9'")
+
+    assert with_twins(remedies, (), {}, names_ascend=True) == (
+        remedies[0],
+        "else: pip install 'vllm==0.9' vllm-ascend==VERSION",
+    )
