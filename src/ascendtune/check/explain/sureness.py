@@ -58,7 +58,7 @@ def sureness_of(found: Diagnosis) -> str:
 def _of_known_cause(found: Diagnosis, first: Event) -> str:
     if (first.is_quoted and not is_of_script(first)) or first.weak:
         followed = [echo for echo in found.echoes if first.hit.entry.id in echo.hit.entry.echo_of]
-        if any(echo.is_raised for echo in followed):
+        if any(echo.is_raised and _comes_after(first, echo) for echo in followed):
             return _of_causes(first)
         if followed:
             return say("likely: it was said as a warning, and the failure after it is what follows from it")
@@ -66,6 +66,12 @@ def _of_known_cause(found: Diagnosis, first: Event) -> str:
             return say("likely: the line is quoted or logged, not raised")
         return say("likely: no other line of the log says why it failed")
     return _of_causes(first)
+
+
+def _comes_after(warning: Event, echo: Event) -> bool:
+    """Whether the same process, as far as the log tells, failed after its warning."""
+    is_same = echo.source == warning.source and warning.rank in (None, echo.rank)
+    return is_same and echo.last > warning.number
 
 
 def _of_causes(first: Event) -> str:

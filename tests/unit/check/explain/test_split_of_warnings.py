@@ -84,6 +84,18 @@ def test_a_warning_is_certain_where_an_exception_followed_from_it(explained: Exp
 
 
 @pytest.mark.parametrize(
+    "log",
+    [
+        _TRACEBACK + _NO_BF16 + _OLD_DRIVER,
+        f"[rank0]: {_OLD_DRIVER}{_TRACEBACK}".replace("\n", "\n[rank1]: ") + _NO_BF16,
+    ],
+)
+def test_a_warning_of_another_rank_or_below_the_exception_is_not_certain(explained: Explained, log: str) -> None:
+    assert entry_of(explained(log)) == "cuda-driver-version"
+    assert explained(log).sureness.startswith("likely: it was said as a warning")
+
+
+@pytest.mark.parametrize(
     ("warned", "entry"),
     [
         (
