@@ -108,7 +108,8 @@ def find_missing(waits: Sequence[Event], ranks: Ranks) -> Missing | None:
             return None
     elif size is None and not (named or failed):
         # A rank that no line is of is missing as well.
-        absent = sorted({*absent, *_enclosed(sorted(everyone), of_job=True)})
+        unseen = {*absent, *_enclosed(sorted(everyone), of_job=True)}
+        absent = sorted(unseen) if _ENCLOSED * len(unseen) <= len(waiting) else absent
     is_under_way = _is_under_way(said, scans)
     missing = _told_by_last_lines(
         Missing(tuple(absent), waiting, size, is_lost=is_lost, is_under_way=is_under_way), ranks

@@ -231,10 +231,12 @@ def _labels(text: str, line: Line) -> list[tuple[str, str, int]]:
     """(shape, kind, number) of the labels that a line begins with, the innermost first; the kind of an unknown one is
     empty.
     """
-    found = [
-        (f"{line.speaker[: known.start()]} {known['kind']} {known['name']}#", known["kind"], int(known["number"]))
-        for known in _LABEL.finditer(line.speaker)
-    ]
+    found: list[tuple[str, str, int]] = []
+    # What stands behind a bar has the label of another process: the last one of a kind counts.
+    last = {known["kind"]: known for known in _LABEL.finditer(line.speaker)}
+    for kind, known in last.items():
+        outer = re.sub(rf"(?:^| ){kind} \S+", "", line.speaker[: known.start()])
+        found.append((f"{outer} {kind} {known['name']}#", kind, int(known["number"])))
     if not found and (unknown := _UNKNOWN_LABEL.match(text)) is not None:
         found = [(_NUMBER.sub("#", unknown[0]), "", int(unknown[1] or unknown[2]))]
     return found[::-1]
