@@ -12,7 +12,7 @@ from ascendtune.check.explain import level
 from ascendtune.check.explain.event import Event
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.fitted import causes_here
-from ascendtune.check.explain.frame import posix
+from ascendtune.check.explain.frame import is_of_build, posix
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.missing_told import LastLine
 from ascendtune.check.explain.origin import FAULTS_OF_CODE
@@ -186,7 +186,8 @@ def _places(explanation: Explanation, first: Event, short: int) -> Iterator[_Blo
         for event in explanation.telling[1:]:
             yield _Block("", f"{event.where}: {_short(event.quote, short)}", _HELPFUL)
     is_named = any(map(_FRAME.search, first.hit.entry.remedies[:1]))
-    if first.trace is not None and (place := first.trace.place) is not None:
+    place = first.trace.place if first.trace is not None else None
+    if first.trace is not None and place is not None and not is_of_build(place[0]):
         yield _Block("frame", _frame(first.trace, place), _NEXT if is_named else _HELPFUL)
     elif is_named:
         code = first.trace.code if first.trace is not None else ""
