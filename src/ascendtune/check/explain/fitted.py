@@ -126,12 +126,19 @@ _APT = re.compile(
 )
 _TWICE = re.compile(r"(?<= )(?P<name>[a-z][\w.+-]+) \((?P=name)\)")
 _RPM_NAMED = re.compile(r"\b(?:yum|dnf)\b|RHEL|openEuler")
+_NAMED_BESIDE = re.compile(
+    r"(?<=: )(?:iproute2|iputils-ping|netcat-openbsd|openmpi-bin|build-essential)(?=[;)；）])|"
+    r"(?<=：)(?:iproute2|iputils-ping|netcat-openbsd|openmpi-bin|build-essential)(?=[;)；）])"
+)
+"""Packages of Debian that a remedy names for single programs."""
 _OF_DEBIAN = re.compile(r"[\w.+-]+-dev\b(?!-)|\b(?:iputils-ping|netcat-openbsd|build-essential|openmpi-bin)\b")
 """Names of packages that only Debian has."""
 _RPM = {
     "build-essential": "gcc gcc-c++ make",
     "g++": "gcc-c++",
     "ibverbs-providers": "libibverbs",
+    "iproute2": "iproute",
+    "iputils-ping": "iputils",
     "libaio-dev": "libaio-devel",
     "libaio1": "libaio",
     "libcurl4-openssl-dev": "libcurl-devel",
@@ -148,6 +155,7 @@ _RPM = {
     "libxext6": "libXext",
     "libxrender1": "libXrender",
     "linux-headers-$(uname -r)": "kernel-devel-$(uname -r)",
+    "netcat-openbsd": "nmap-ncat",
     "nfs-common": "nfs-utils",
     "openmpi-bin": "openmpi",
     "pkg-config": "pkgconf-pkg-config",
@@ -283,6 +291,8 @@ def _for_rpm(remedy: str) -> str:
     if _RPM_NAMED.search(remedy):
         return remedy
     of_rpm = _TWICE.sub(r"\g<name>", _APT.sub(_for_yum, remedy))
+    if of_rpm != remedy:
+        of_rpm = _NAMED_BESIDE.sub(lambda name: _RPM[name[0]], of_rpm)
     return remedy if _OF_DEBIAN.search(of_rpm) else of_rpm
 
 
@@ -298,5 +308,7 @@ def _for_yum(command: re.Match[str]) -> str:
 def _of_rpm(name: str) -> str:
     if name in _RPM or name in _SAME:
         return _RPM.get(name, name)
+    if re.fullmatch(r"(?!lib|ffmpeg)[a-z]+", name):
+        return name
     python = re.fullmatch(r"(python3\.\d+)-dev", name)
     return f"{python[1]}-devel" if python else ""

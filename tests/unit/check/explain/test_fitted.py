@@ -146,6 +146,12 @@ def test_a_log_that_shows_nothing_leaves_the_remedies_as_they_are() -> None:
         ),
         ("apt install linux-headers-$(uname -r)", {"os": ("rpm",)}, "yum install -y kernel-devel-$(uname -r)"),
         ("apt install -y g++", {"os": ("rpm", "debian")}, "apt install -y g++"),
+        (
+            "apt-get update && apt-get install -y tide (nc: netcat-openbsd; make: build-essential)",
+            {"os": ("rpm",)},
+            "yum install -y tide (nc: nmap-ncat; make: gcc gcc-c++ make)",
+        ),
+        ("apt install -y ffmpeg", {"os": ("rpm",)}, "apt install -y ffmpeg"),
         ("sudo apt install g++", {"os": ("rpm",)}, "sudo yum install -y gcc-c++"),
         ("apt install git (libmoon-dev)", {"os": ("rpm",)}, "apt install git (libmoon-dev)"),
         ("`nvidia-smi -L | wc -l`: fewer", {"accelerator": ("amd",)}, "`nvidia-smi -L | wc -l`: fewer"),
