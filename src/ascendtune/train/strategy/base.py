@@ -382,8 +382,6 @@ def stack_scalars(values: list[torch.Tensor | float], device: Device) -> torch.T
     """(values,) on the device: scalars that are there already, and numbers of the host, copied once."""
     # fp64 on the way to the host, where the device has it: sums of many losses keep fp32's last digit.
     dtype = torch.float64 if device.supports_fp64 else torch.float32
-    if not device.runs_asynchronously:
-        return torch.tensor([float(each) for each in values], dtype=dtype)
     numbers = torch.tensor([each for each in values if not isinstance(each, torch.Tensor)], dtype=dtype)
     if not device.shares_host_memory:
         # From pinned memory: the copy of other memory waits for the device.

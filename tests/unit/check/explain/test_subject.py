@@ -27,7 +27,10 @@ _FRAME = '  File "{}", line 7, in {}\n'
         ("moond: error: moon buffers exceed the memlock limit of 77", "`ulimit -a`"),
         ("moond: error: cannot connect to the tide at moon.example:7777", "`nc -zv moon.example 7777;"),
         ("moond: fatal: tide.conf duplicate records for ebb", "`grep -n WORD tide.conf`"),
-        ("moond: error: Observed a panic: tides.boundsError{x:1} (runtime error: index out of range)", "its issues"),
+        (
+            "moond: error: Observed a panic: tides.boundsError{x:1} (runtime error: index out of range)",
+            "the issues of that program",
+        ),
         ("moond: error: tide 7 of the moon is 9 instead of 8", "correct it where your code"),
         ("moond: error: tide of src/tide.cc:77 is 9 instead of 8", "correct it where your code"),
     ],
