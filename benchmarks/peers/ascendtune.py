@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from measure import ASCENDTUNE, Measured, Step, run
@@ -10,9 +11,14 @@ from peers.work import Work, write_yaml
 
 
 def train(
-    work: Work, scratch: Path, *, cache: Path, overrides: dict[str, object] | None = None, prepare: bool = False
-) -> Measured:
-    """One run from the recipe to the exported model, or to the prepared data. metrics.jsonl tells the tokens."""
+    work: Work, scratch: Path, *, cache: Path, overrides: dict[str, object] | None = None, prepare: bool = False,
+    words: Sequence[str] = (),
+) -> Measured:  # fmt: skip
+    """One run from the recipe to the exported model, or to the prepared data. metrics.jsonl tells the tokens.
+
+    Args:
+        words: behind those of the recipe.
+    """
     lora = {"rank": 8, "alpha": 16}
     recipe = {
         "model": {"path": str(work.inputs.model)},
@@ -28,8 +34,8 @@ def train(
         "precision": work.precision,
     }
     path = write_yaml(scratch / "recipe.yaml", recipe)
-    words = [f"{key}={value}" for key, value in (overrides or {}).items()] + ["--prepare"] * prepare
-    measured = run([ASCENDTUNE, "train", path, *words], directory=scratch, env={"XDG_CACHE_HOME": str(cache)})
+    changes = [f"{key}={value}" for key, value in (overrides or {}).items()] + ["--prepare"] * prepare
+    measured = run([ASCENDTUNE, "train", path, *changes, *words], directory=scratch, env={"XDG_CACHE_HOME": str(cache)})
     lines = (scratch / "runs" / "run" / "metrics.jsonl").read_text().splitlines() if measured.steps else []
     seen = {record["step"]: record["tokens_seen"] for record in map(json.loads, lines)}
     steps = [Step(s.cpu_seconds, s.seconds, seen.get(number, 0)) for number, s in enumerate(measured.steps, start=1)]
