@@ -33,7 +33,7 @@ def main() -> None:
     work = Work(inputs.make("m15"), steps=given.steps, packing=True)
     variants = {
         f"{name}, {length} tokens a rank": partial(measure, work.changed(max_length=length // 4), name)
-        for length in (1024, 4096)
+        for length in (512, 2048)
         for name in _STRATEGIES
     }
     figures = in_turn(variants, given.rounds)
