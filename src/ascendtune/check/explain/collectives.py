@@ -29,9 +29,9 @@ class OddRanks:
 
     ranks: tuple[int, ...]
     kind: str
-    """`behind`, `operation` or `size`; of two ranks `apart` for the last two."""
+    """`behind`, `operation` or `size`; `apart` where two ranks differ and neither is the odd one."""
     theirs: str
-    """What these ranks called: the collective with its number; for `size` the number of elements, for `apart` both."""
+    """What these ranks called: the collective with its number. For `size` it is the number of elements."""
     others: str
     """Likewise, of most ranks."""
     operation: str
@@ -98,14 +98,14 @@ def _works_of_one_group(said: dict[int, str]) -> list[_Work]:
 
 
 def _apart(first: _Work, second: _Work) -> OddRanks | None:
-    """Two works at the same number that cannot be one collective."""
+    """Two works at the same number; None where they may be one collective."""
+    if first.operation != second.operation:
+        return OddRanks((second.rank,), "apart", second.name, first.name, first.name)
     have_sizes = first.operation in _SAME_SIZE and first.elements and second.elements
-    if first.operation == second.operation and not (have_sizes and first.elements != second.elements):
+    if not have_sizes or first.elements == second.elements:
         return None
-    theirs, others = (
-        f"{work.name}, {work.elements}" if have_sizes and first.operation == second.operation else work.name
-        for work in (second, first)
-    )
+    # In torch's own words.
+    theirs, others = (f"{work.name} (NumelIn={work.elements})" for work in (second, first))
     return OddRanks((second.rank,), "apart", theirs, others, first.name)
 
 

@@ -1,4 +1,4 @@
-"""What the paths of a traceback say of the machine: packages of the user that hide the environment's, and Windows."""
+"""What the paths of a traceback say of the machine: packages of the user that hide those of the environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VERSIONS = "versions"
 
 
 def with_environment(remedies: tuple[str, ...], found: Diagnosis) -> tuple[str, ...]:
-    """The remedies; and what changes in them where the traceback's packages are the user's, or it is from Windows."""
+    """The remedies; behind the first, how to leave out the user's packages, where the traceback goes through some."""
     first = found.first
     trace = next((event.trace for event in (first, *found.echoes) if event is not None and event.trace), None)
     if first is None or trace is None:

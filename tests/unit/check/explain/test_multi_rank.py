@@ -133,7 +133,10 @@ def test_works_that_may_differ_accuse_no_rank(
             "rank 1 fell behind the other (ALLREDUCE 75, the other ALLREDUCE 77): 1 other rank",
         ),
         ((77, "BROADCAST", 7), "rank 1 called BROADCAST 77 where rank 0 called ALLREDUCE 77"),
-        ((77, "ALLREDUCE", 7), "rank 1 called ALLREDUCE 77, 7 where rank 0 called ALLREDUCE 77, 7777"),
+        (
+            (77, "ALLREDUCE", 7),
+            "rank 1 called ALLREDUCE 77 (NumelIn=7) where rank 0 called ALLREDUCE 77 (NumelIn=7777)",
+        ),
         ((77, "ALLREDUCE", 7777), "a collective (ALLREDUCE)"),
     ],
 )
