@@ -12,7 +12,7 @@ import csv
 import sys
 from pathlib import Path
 
-from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.explain import explain
 
 

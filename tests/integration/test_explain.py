@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ascendtune.check.explain.answer.report import as_text
 from ascendtune.check.explain.explain import explain
-from ascendtune.check.explain.report import as_text
 from ascendtune.core import language
 from ascendtune.core.rundir import RunDir
 

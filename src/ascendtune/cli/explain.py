@@ -11,9 +11,9 @@ from ascendtune.cli.options import AsJson, LanguageOption
 from ascendtune.cli.run_names import complete_run, run_named
 
 if TYPE_CHECKING:
+    from ascendtune.check.explain.answer.opinion import Opinion, Server
+    from ascendtune.check.explain.answer.question import Question
     from ascendtune.check.explain.explain import Explanation
-    from ascendtune.check.explain.opinion import Opinion, Server
-    from ascendtune.check.explain.question import Question
 
 
 def explain(
@@ -64,9 +64,9 @@ def explain(
     from ascendtune.core.imports import uncollected_imports
 
     with uncollected_imports():
+        from ascendtune.check.explain.answer.report import as_text, opinion_as_text
         from ascendtune.check.explain.explain import as_json as explanation_as_json
         from ascendtune.check.explain.explain import explain as explain_logs
-        from ascendtune.check.explain.report import as_text, opinion_as_text
     from ascendtune.cli.complain import warn
     from ascendtune.cli.terminal import in_language, paint, width
     from ascendtune.core.errors import InputError, NoVerdict
@@ -100,13 +100,13 @@ def explain(
 
 
 def _server(url: str, env: Mapping[str, str]) -> Server:
-    from ascendtune.check.explain.opinion import KEY, Server
+    from ascendtune.check.explain.answer.opinion import KEY, Server
 
     return Server(url, env.get(KEY, "").strip())
 
 
 def _question(explanation: Explanation, names: Sequence[str]) -> Question:
-    from ascendtune.check.explain.question import question_about
+    from ascendtune.check.explain.answer.question import question_about
 
     return question_about(explanation, names)
 
@@ -119,7 +119,7 @@ def _ask(server: Server, model: str | None, question: Question) -> Opinion | Non
     """
     import sys
 
-    from ascendtune.check.explain.opinion import KEY
+    from ascendtune.check.explain.answer.opinion import KEY
     from ascendtune.cli.complain import notice, warn
     from ascendtune.cli.progress import Progress
     from ascendtune.core.errors import InputError

@@ -7,11 +7,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ascendtune.check.explain.event.scan import Scan
+from ascendtune.check.explain.knowledge.matcher import Matcher
 from ascendtune.check.explain.language import say
-from ascendtune.check.explain.logs import IS_COPY, IS_LINK, IS_UNNAMED, Log, Unread, logs_in
-from ascendtune.check.explain.matcher import Matcher
-from ascendtune.check.explain.scan import Scan
-from ascendtune.check.explain.source import STDIN
+from ascendtune.check.explain.log.directory import IS_COPY, IS_LINK, IS_UNNAMED, Log, Unread, logs_in
+from ascendtune.check.explain.log.source import STDIN
 from ascendtune.core.errors import InputError
 from ascendtune.core.rundir import RunDir
 

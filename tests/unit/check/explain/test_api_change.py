@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from tests.unit.check.explain.first_entry import entry_of
 
-from ascendtune.check.explain.api_change import ApiChange, change_in, changes
 from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.package.api_change import ApiChange, change_in, changes
 
 
 @pytest.mark.parametrize(

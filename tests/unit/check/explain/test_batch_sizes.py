@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ascendtune.check.explain.batch_sizes import batch_sizes_in
 from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.facts.batch_sizes import batch_sizes_in
 
 _SAID = (
     "AssertionError: Check batch related parameters. train_batch_size is not equal to "

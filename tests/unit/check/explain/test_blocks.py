@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from ascendtune.check.explain import logs as logs_module
-from ascendtune.check.explain import source
-from ascendtune.check.explain.cann_reason import shortened
-from ascendtune.check.explain.event import Event
+from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.explain import Explanation, explain
-from ascendtune.check.explain.logs import logs_in
+from ascendtune.check.explain.log import directory as logs_module
+from ascendtune.check.explain.log import source
+from ascendtune.check.explain.log.directory import logs_in
+from ascendtune.check.explain.traceback.cann_reason import shortened
 from ascendtune.core.errors import InputError
 
 Explained = Callable[..., Explanation]

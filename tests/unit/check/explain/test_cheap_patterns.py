@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from ascendtune.check.explain.knowledge import KnownFailure, entries, raised_entries
+from ascendtune.check.explain.knowledge.entries import KnownFailure, entries, raised_entries
 from ascendtune.check.explain.lazy_pattern import LazyPattern
-from ascendtune.check.explain.message_lines import LONGEST_TEXT
+from ascendtune.check.explain.log.message_lines import LONGEST_TEXT
 
 _MOST_SECONDS = 2.0
 """One that backtracks without bound takes minutes; one that tries each beginning of a word a tenth of a second."""

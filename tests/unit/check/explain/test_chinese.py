@@ -10,28 +10,32 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.check.explain import memory, missing_told, own_words, rank_phase, report
+from ascendtune.check import explain
+from ascendtune.check.explain.answer import report
+from ascendtune.check.explain.answer.report import as_text
+from ascendtune.check.explain.event import own_words
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.knowledge import (
+from ascendtune.check.explain.facts import memory
+from ascendtune.check.explain.knowledge.entries import (
     KnownFailure,
     chinese,
     chinese_of_raised,
     entries,
     raised_entries,
 )
-from ascendtune.check.explain.matcher import filled
-from ascendtune.check.explain.report import as_text
+from ascendtune.check.explain.knowledge.matcher import filled
+from ascendtune.check.explain.rank import missing_told, rank_phase
 from ascendtune.core import language
 from ascendtune.core.terminal_text import columns_of
 
-_ROOM = Path(report.__file__).parent
+_ROOM = Path(explain.__file__).parent
 _NAMES = re.compile(r"\{(\w+)")
 
 
 def _said() -> Iterator[str]:
     """Every template that a module of the room passes to `say`."""
-    for path in sorted(_ROOM.glob("*.py")):
-        module = import_module(f"{report.__package__}.{path.stem}")
+    for path in sorted(_ROOM.rglob("*.py")):
+        module = import_module(".".join((explain.__name__, *path.relative_to(_ROOM).with_suffix("").parts)))
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "say":
                 for part in ast.walk(node.args[0]):

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ascendtune.check.explain.diagnosis import Diagnosis
+from ascendtune.check.explain.cause.diagnosis import Diagnosis
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.knowledge import KnownFailure, entries
+from ascendtune.check.explain.knowledge.entries import KnownFailure, entries
 
 _RANKS = 8
 _PREFIXES = (

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import pytest
 from tests.unit.check.explain.first_entry import entry_of
 
-from ascendtune.check.explain.distributions import named_for_pip
+from ascendtune.check.explain.answer.report import as_text
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.line import device_in, rank_in, time_of
-from ascendtune.check.explain.report import as_text
+from ascendtune.check.explain.log.line import device_in, rank_in, time_of
+from ascendtune.check.explain.package.distributions import named_for_pip
 
 Explained = Callable[..., Explanation]
 _TRACEBACK = 'Traceback (most recent call last):\n  File "/moon/serve.py", line 5, in warm_up\n    call()\n'

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from ascendtune.check.explain import compressed
-from ascendtune.check.explain import logs as logs_module
+from ascendtune.check.explain.answer.report import as_text
 from ascendtune.check.explain.explain import as_json, explain
-from ascendtune.check.explain.logs import is_log, logs_in
-from ascendtune.check.explain.report import as_text
+from ascendtune.check.explain.log import compressed
+from ascendtune.check.explain.log import directory as logs_module
+from ascendtune.check.explain.log.directory import is_log, logs_in
 from ascendtune.core.errors import InputError
 
 _FAILURE = "OSError: [Errno 28] No space left on device: '/moon/7'\n"

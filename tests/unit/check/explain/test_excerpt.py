@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.check.explain.excerpt import excerpt
+from ascendtune.check.explain.answer.excerpt import excerpt
 from ascendtune.check.explain.explain import explain
 
 _FAILURE = "RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from ascendtune.check.explain.explain import Explanation, as_json
-from ascendtune.check.explain.facts import of_log, of_message, told
+from ascendtune.check.explain.facts.facts import of_log, of_message, told
 
 
 def test_variables_versions_ranks_and_ports_of_a_log() -> None:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import pytest
 
+from ascendtune.check.explain.answer.fitted import causes_here, fitted
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.facts import Facts, of_log
-from ascendtune.check.explain.fitted import causes_here, fitted
-from ascendtune.check.explain.knowledge import entries, raised_entries, words_of
-from ascendtune.check.explain.surroundings import of_surroundings
+from ascendtune.check.explain.facts.facts import Facts, of_log
+from ascendtune.check.explain.facts.surroundings import of_surroundings
+from ascendtune.check.explain.knowledge.entries import entries, raised_entries, words_of
 from ascendtune.core import language
 
 Explained = Callable[..., Explanation]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ascendtune.check.explain.answer.report import as_text
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.report import as_text
 
 _LOGS = sorted((Path(__file__).parents[3] / "fixtures" / "explain" / "healthy").glob("*.log"))
 _FRAMES = (

@@ -13,7 +13,7 @@ from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.doctor import CHECKS
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.knowledge import (
+from ascendtune.check.explain.knowledge.entries import (
     EXPRESSION,
     IMPORTER,
     KINDS,
@@ -25,8 +25,8 @@ from ascendtune.check.explain.knowledge import (
     entries,
     raised_entries,
 )
-from ascendtune.check.explain.matcher import ASCEND, Matcher, filled
-from ascendtune.check.explain.origin import NAMES, ORIGINS
+from ascendtune.check.explain.knowledge.matcher import ASCEND, Matcher, filled
+from ascendtune.check.explain.package.origin import NAMES, ORIGINS
 from ascendtune.cli.commands import COMMANDS
 
 _LONGEST_ANCHOR = 75

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ascendtune.check.explain import ledger
+from ascendtune.check.explain.event import ledger
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.source import BLOCK_BYTES
+from ascendtune.check.explain.log.source import BLOCK_BYTES
 
 _MOST = 20
 _TRACE = 'Traceback (most recent call last):\n  File "/x/t.py", line 7, in t\n    t()\n'

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from ascendtune.check.explain.distributions import named_for_pip
+from ascendtune.check.explain.answer.report import as_text
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.knowledge import entries, raised_entries
-from ascendtune.check.explain.report import as_text
+from ascendtune.check.explain.knowledge.entries import entries, raised_entries
+from ascendtune.check.explain.package.distributions import named_for_pip
 
 _MOST = 12
 

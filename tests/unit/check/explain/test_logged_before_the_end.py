@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from ascendtune.check.explain.answer.report import as_text
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.report import as_text
 
 Explained = Callable[..., Explanation]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from ascendtune.check.explain.answer.report import as_text
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.report import as_text
-from ascendtune.check.explain.source import BLOCK_BYTES
+from ascendtune.check.explain.log.source import BLOCK_BYTES
 
 Explained = Callable[..., Explanation]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ascendtune.check.explain.memory import sums_in
+from ascendtune.check.explain.facts.memory import sums_in
 
 _GIB = 1 << 30
 

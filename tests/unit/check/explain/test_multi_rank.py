@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.unit.check.explain.multi_rank import write, write_labelled
 
+from ascendtune.check.explain.answer.report import as_text
 from ascendtune.check.explain.explain import Explanation, explain
-from ascendtune.check.explain.report import as_text
 
 _DIRECTORIES = 40
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ascendtune.check.explain.answer.now import Here, on_this_machine, this_machine
 from ascendtune.check.explain.explain import Explanation, explain
-from ascendtune.check.explain.now import Here, on_this_machine, this_machine
 
 
 def _sentences(explanation: Explanation, **changed: object) -> tuple[str, ...]:

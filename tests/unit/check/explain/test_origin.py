@@ -8,7 +8,7 @@ import pytest
 from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.spelling import is_misspelt
+from ascendtune.check.explain.package.spelling import is_misspelt
 
 Explained = Callable[..., Explanation]
 

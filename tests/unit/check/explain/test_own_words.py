@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from tests.unit.check.explain.first_entry import entry_of
 
+from ascendtune.check.explain.event.own_words import without_logger
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.own_words import without_logger
 
 Explained = Callable[..., Explanation]
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.facts import of_log
+from ascendtune.check.explain.facts.facts import of_log
 
 Explained = Callable[..., Explanation]
 _NO_VERSION = (

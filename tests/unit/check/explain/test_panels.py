@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.trace import Trace
+from ascendtune.check.explain.traceback.trace import Trace
 
 Explained = Callable[..., Explanation]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ascendtune.check.explain.answer.report import as_text
 from ascendtune.check.explain.explain import Explanation, explain
-from ascendtune.check.explain.report import as_text
 
 _WAIT = (
     "[rank{rank}]:[E419 10:42:28.858 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation "

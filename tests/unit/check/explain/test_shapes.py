@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.shapes import mismatch_in
+from ascendtune.check.explain.facts.shapes import mismatch_in
 
 _SAID = (
     "size mismatch for tide.layers.2.mlp.down.weight: copying a param with shape torch.Size([{saved}]) from "

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from tests.unit.check.explain.first_entry import entry_of
 
+from ascendtune.check.explain.answer.report import as_text
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.frame import frame_of
-from ascendtune.check.explain.report import as_text
+from ascendtune.check.explain.log.frame import frame_of
 
 Explained = Callable[..., Explanation]
 

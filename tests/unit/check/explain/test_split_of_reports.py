@@ -9,7 +9,7 @@ import pytest
 from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.report_of_tests import failed_test
+from ascendtune.check.explain.log.report_of_tests import failed_test
 
 Explained = Callable[..., Explanation]
 

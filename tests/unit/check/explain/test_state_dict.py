@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.state_dict import names_in
+from ascendtune.check.explain.facts.state_dict import names_in
 
 _LEAD = "RuntimeError: Error(s) in loading state_dict for Moon:"
 

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.symbols import demangled, provider_of
+from ascendtune.check.explain.knowledge.symbols import demangled, provider_of
 
 Explained = Callable[..., Explanation]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from tests.unit.check.explain.first_entry import entry_of
 
-from ascendtune.check.explain import line
 from ascendtune.check.explain.explain import Explanation
+from ascendtune.check.explain.log import line
 
 Explained = Callable[..., Explanation]
 

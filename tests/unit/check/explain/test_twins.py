@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.twins import with_check, with_notes, with_twins
+from ascendtune.check.explain.knowledge.twins import with_check, with_notes, with_twins
 
 Explained = Callable[..., Explanation]
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.check.explain.first_entry import entry_of
 
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.wrapped import unwrapped
+from ascendtune.check.explain.log.wrapped import unwrapped
 
 Explained = Callable[..., Explanation]
 

@@ -1,0 +1,1 @@
+"""What is told, and what is to be done?"""

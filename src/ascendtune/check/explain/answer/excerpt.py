@@ -1,0 +1,130 @@
+"""The lines of logs that a reader needs who has room for a few pages: around the failures, the beginning, the end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from ascendtune.check.explain.event.event import Event
+from ascendtune.check.explain.event.scan import Scan
+from ascendtune.check.explain.log.parts import Parts
+from ascendtune.check.explain.log.source import STDIN
+from ascendtune.core.mask import without_secrets
+from ascendtune.core.terminal_text import plain
+
+_ABOVE, _BELOW = 40, 20
+"""Lines around a failure: a traceback stands above its exception, what CANN adds below."""
+_FIRST, _LAST = 15, 40
+"""Lines of the beginning, with versions and the command; and of the end."""
+_MOST_FAILURES = 12
+_LONGEST = 500
+"""Characters of a line; of a longer one both ends are kept."""
+_MOST_LOGS = 32
+_LEAST_SHARE = 400
+"""Characters for a log without failures: its last line or two."""
+_DIGITS = re.compile(r"\d+")
+
+
+def excerpt(scans: Sequence[Scan], failures: Sequence[Event], most_characters: int) -> str:
+    """Numbered lines of all logs, each below its name; says what is left out.
+
+    Args:
+        failures: the most telling first: their surroundings are kept first.
+        most_characters: of the whole, roughly.
+    """
+    logs = _by_failures(scans, failures)
+    rest = len(scans) - len(logs)
+    parts, left = list[str](), most_characters
+    for index, scan in enumerate(logs):
+        behind = (len(logs) - index - 1) * _LEAST_SHARE
+        part = _of_log(scan, [each for each in failures if each.source == scan.name], max(left - behind, _LEAST_SHARE))
+        left -= len(part)
+        parts.append(part)
+    return "\n".join([*parts, *([f"({rest} more logs are left out)"] if rest else [])])
+
+
+def _by_failures(scans: Sequence[Scan], failures: Sequence[Event]) -> list[Scan]:
+    """The logs with failures in the order of these, then the others."""
+    order = {name: place for place, name in enumerate(dict.fromkeys(each.source for each in failures))}
+    return sorted(scans, key=lambda scan: order.get(scan.name, len(order)))[:_MOST_LOGS]
+
+
+def _of_log(scan: Scan, failures: Sequence[Event], most_characters: int) -> str:
+    first, last = scan.lines - scan.lines_read + 1, scan.lines
+    spans = [(each.number - _ABOVE, each.number + _BELOW) for each in failures[:_MOST_FAILURES]]
+    spans = [*spans[:1], (last - _LAST + 1, last), (first, first + _FIRST - 1), *spans[1:], (first, last)]
+    wanted = [range(max(begin, first), min(end, last) + 1) for begin, end in spans]
+    # The last span is the whole log: of interest only where all of it may fit.
+    wanted = wanted if scan.bytes <= 2 * most_characters else wanted[:-1]
+    heading = f"--- {scan.name} ({scan.lines_read:,} lines)"
+    kept = _as_many_as_fit(dict(_read(scan, wanted, failures)), wanted, most_characters - len(heading))
+    return "\n".join([heading, *_numbered(kept, first, last)])
+
+
+def _as_many_as_fit(lines: dict[int, str], wanted: Iterable[range], most_characters: int) -> dict[int, str]:
+    """Span by span; of one that does not fit the lines at its end, where an exception says what it is."""
+    kept = dict[int, str]()
+    left = most_characters
+    for span in wanted:
+        for number in reversed(span):
+            if number in kept or number not in lines:
+                continue
+            left -= len(lines[number]) + 8
+            if left < 0:
+                return kept
+            kept[number] = lines[number]
+    return kept
+
+
+def _read(scan: Scan, wanted: Iterable[range], failures: Iterable[Event]) -> Iterator[tuple[int, str]]:
+    numbers = set[int]().union(*wanted)
+    last = max(numbers, default=0)
+    for number, line in _kept_of_stdin(scan, failures) if scan.name == STDIN else _lines(scan):
+        if number > last:
+            return
+        if number in numbers:
+            # A secret that is cut in two has no name, or not its length, any more.
+            yield number, _shortened(without_secrets(plain(line).rstrip()))
+
+
+def _lines(scan: Scan) -> Iterator[tuple[int, str]]:
+    number = scan.lines - scan.lines_read
+    for block in Parts(scan.parts.names, scan.start).blocks():
+        lines = block.split(b"\n")
+        for line in lines if lines[-1] else lines[:-1]:
+            number += 1
+            yield number, line.decode(errors="replace")
+
+
+def _kept_of_stdin(scan: Scan, failures: Iterable[Event]) -> Iterator[tuple[int, str]]:
+    """Its beginning, its end, and the line of each failure between them: it cannot be read again."""
+    head, tail = (text.removesuffix("\n").split("\n") for text in (scan.head, scan.tail))
+    found = {each.number: each.text for each in failures}
+    found |= dict(enumerate(head, 1))
+    # Its first line may be cut, and have the end of a secret alone.
+    cut = len(tail) not in (1, scan.lines)
+    found |= dict(enumerate(tail[cut:], scan.lines - len(tail) + 1 + cut))
+    yield from sorted(found.items())
+
+
+def _shortened(line: str) -> str:
+    half = _LONGEST // 2
+    return line if len(line) <= _LONGEST else f"{line[:half]} […] {line[-half:]}"
+
+
+def _numbered(lines: dict[int, str], first: int, last: int) -> Iterator[str]:
+    """Lines that differ in numbers only from the one before are counted."""
+    before, shape, same = first - 1, "", 0
+    for number in [*sorted(lines), last + 1]:
+        line = lines.get(number, "")
+        is_next = number == before + 1
+        if number <= last and is_next and line.strip() and _DIGITS.sub("0", line) == shape:
+            before, same = number, same + 1
+            continue
+        if same:
+            yield f"({same} more such lines)"
+        if not is_next:
+            yield f"({number - before - 1} lines left out)"
+        if number <= last:
+            yield f"{number}: {line}"
+        before, shape, same = number, _DIGITS.sub("0", line), 0

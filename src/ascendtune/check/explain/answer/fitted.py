@@ -1,0 +1,314 @@
+"""Remedies as they hold where the job ran: without what is for another system, and with that system's own commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from ascendtune.check.explain.facts.facts import Facts
+from ascendtune.check.explain.knowledge.entries import KnownFailure
+from ascendtune.check.explain.language import say
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """A system that remedies speak of, and the surroundings that rule it out."""
+
+    begins: re.Pattern[str]
+    """The beginning of a clause that holds on this system only."""
+    names: re.Pattern[str]
+    """A failure whose own words match is about this system, whatever the rest of the log shows."""
+    shown: tuple[str, str]
+    """The fact that it is there, with its value."""
+    ruled_out: tuple[tuple[str, str], ...]
+    """Other facts, any of which rules it out where it is not shown."""
+
+
+def _begin(words: str) -> re.Pattern[str]:
+    return re.compile(rf"`?(?:{words})")
+
+
+_NO_LINUX = (("os", "windows"), ("os", "mac"))
+_LINUX = (("os", "debian"), ("os", "rpm"), ("os", "alpine"))
+_NO_CONTAINER = (("container", "none"), ("container", "apptainer"))
+_OTHER_MAKERS = ("amd", "hygon", "moore-threads", "metax", "iluvatar", "cambricon", "intel", "jetson")
+_ELSEWHERE = (
+    _Elsewhere(
+        _begin(
+            r"[Ii]n (?:a )?containers?[:,]|[Aa] container:|[Dd]ocker(?::| run| exec| compose| ps)|"
+            r"容器[：:]|在?容器[里中内][：:，]"
+        ),
+        re.compile(r"container|docker|image|容器|镜像", re.IGNORECASE),
+        ("container", "docker"),
+        (*_NO_CONTAINER, *_NO_LINUX),
+    ),
+    _Elsewhere(
+        _begin(r"(?:[Oo]n |[Ii]n )?Kubernetes|kubectl |resources\.limits|limits:|a pod[:,]|在 ?Kubernetes"),
+        re.compile(r"kube|pods?\b|container|helm|volcano", re.IGNORECASE),
+        ("container", "kubernetes"),
+        (*_NO_CONTAINER, ("scheduler", "slurm"), *_NO_LINUX),
+    ),
+    _Elsewhere(
+        _begin(r"(?:[Uu]nder |[Ii]n |在 ?)?Slurm\b|#?SBATCH|sbatch |srun |scontrol |sacct |squeue "),
+        re.compile(r"slurm|srun|sbatch|scontrol|sacct|squeue|scheduler|调度", re.IGNORECASE),
+        ("scheduler", "slurm"),
+        (("container", "kubernetes"), *_NO_LINUX),
+    ),
+    _Elsewhere(
+        _begin(r"[Oo]n Windows\b|Windows\b|WSL\b|在? ?Windows"),
+        re.compile(r"windows|wsl|win32|\.dll", re.IGNORECASE),
+        ("os", "windows"),
+        (*_LINUX, ("os", "mac"), ("scheduler", "slurm")),
+    ),
+    _Elsewhere(
+        _begin(r"[Oo]n (?:a )?Macs?\b|Mac(?:OS)?\b|macOS\b|Apple\b|在? ?(?:Mac|macOS)"),
+        re.compile(r"mac|apple|darwin|mps\b|mlx", re.IGNORECASE),
+        ("os", "mac"),
+        (*_LINUX, ("os", "windows"), ("scheduler", "slurm")),
+    ),
+    _Elsewhere(
+        _begin(
+            r"(?:[Oo]n )?(?:an? )?(?:Ascend|NPUs?)\b(?!_)(?! (?:or|and)\b| ?[或和与/])[^;；,，]{0,20}[:：]|"
+            r"npu-smi (?!info \(nvidia)|在?昇腾(?: NPU)?(?:[上要用：:])"
+        ),
+        re.compile(r"ascend|npu|hccl|cann|acl|昇腾", re.IGNORECASE),
+        ("accelerator", "ascend"),
+        (("accelerator", "nvidia"), *(("accelerator", maker) for maker in _OTHER_MAKERS), *_NO_LINUX),
+    ),
+    _Elsewhere(
+        _begin(r"(?:[Oo]n )?(?:an? )?(?:AMD|ROCm|HIP)\b(?! (?:or|and)\b| ?[或和与/])|rocm-smi |在? ?(?:AMD|ROCm)"),
+        re.compile(r"amd|rocm|hip|gfx", re.IGNORECASE),
+        ("accelerator", "amd"),
+        (("accelerator", "nvidia"), ("accelerator", "ascend")),
+    ),
+)
+_GOES_ON = re.compile(
+    r"(?:else|or|then|still|it|they|both|nothing|none|there|no|not|yes|also)\b|否则|或|仍|没有|都|然后|再"
+)
+"""The beginning of a clause that says nothing without the one before it."""
+_CONTAINER = re.compile(r"(?:an? |the )?container\b(?!'s|\W+or\b|.*,? or\b)|容器(?!.*或)", re.IGNORECASE)
+"""A cause that holds in containers only."""
+_POD = re.compile(r"(?:an? |the )?pods?\b(?!'s|\W+or\b|.*,? or\b)", re.IGNORECASE)
+_CLAUSE_END = re.compile(r"; |；")
+_ITEM_END = re.compile(r"(?:, |，|、)(?!and |or |with |in |the |和|或|并)")
+_BRACKETS = re.compile(r" ?(?P<open>[(（])(?P<content>[^()（）`]+)[)）]")
+_LINUX_ONLY = re.compile(
+    r"`?(?:sudo )?(?:(?:apt|apt-get|yum|dnf) install|dmesg|ldconfig|free -|fuser |lsof |"
+    r"systemctl |mount -|ss -|ip -|strace |taskset |numactl )"
+)
+"""Commands that a shell on Windows does not have either."""
+_OF_UNIX = re.compile(r"`[^`]*\b(?:grep|head|tail|ls|find|ldd|df|du|cat|which|rm|mv)\b[^`]*`|\bexport [A-Z_]+=")
+_IN_BASH = "on Windows run these commands in Git Bash; in cmd `export X=Y` is `set X=Y`, in PowerShell `$env:X = 'Y'`"
+_SMI = r"nvidia-smi(?: -L)?(?=[`;),:]| (?![-a-z|])|$)"
+"""What shows the GPUs, without an option that the tools of other makers lack."""
+_OF_AMD = (
+    (re.compile(r"nvidia-smi topo (?:-m|-p2p r)"), "rocm-smi --showtopo"),
+    (re.compile(_SMI), "rocm-smi"),
+)
+_OF_ASCEND = (
+    (re.compile(r"nvidia-smi topo -m"), "npu-smi info -t topo"),
+    (re.compile(_SMI), "npu-smi info"),
+    (re.compile(r"(?<!_)CUDA_VISIBLE_DEVICES"), "ASCEND_RT_VISIBLE_DEVICES"),
+    (re.compile(r"CUDA_LAUNCH_BLOCKING"), "ASCEND_LAUNCH_BLOCKING"),
+)
+_OF_NVIDIA = re.compile(
+    r"cuda|nvidia|nvlink|cu\d|cuXYZ|nvcc|compute_cap|--gpus\b|nvml|nvrm|\bMIG\b|\bsm_\d|\bxid\b|\bwsl\b|V100|RTX|(?<![a-z])npu|ascend|\bhip\b|rocm",
+    re.IGNORECASE,
+)
+"""Words of a remedy that is for NVIDIA's GPUs as a whole, or that names other makers' itself."""
+_ABOUT_NVIDIA = re.compile(r"nvidia|nvml|nvcc|ptx|cudnn|fabric|\bxid\b|cu(?:blas|sparse|fft)", re.IGNORECASE)
+_ABOUT_CUDA = re.compile(rf"cuda|nccl|{_ABOUT_NVIDIA.pattern}", re.IGNORECASE)
+_APT = re.compile(
+    r"(?P<root>sudo )?(?:apt-get update && (?:sudo )?)?apt(?:-get)? install (?P<anew>--reinstall )?(?:-y )?"
+    r"(?P<packages>(?!-)[\w.+-]+(?:\$\(uname -r\))?"
+    r"(?: (?!and |or |in |on |of |the |for |from |with |&& )[a-z][\w.+-]*(?:\$\(uname -r\))?)*)(?![\w=<])"
+)
+_TWICE = re.compile(r"(?<= )(?P<name>[a-z][\w.+-]+) \((?P=name)\)")
+_RPM_NAMED = re.compile(r"\b(?:yum|dnf)\b|RHEL|openEuler")
+_NAMED_BESIDE = re.compile(
+    r"(?<=: )(?:iproute2|iputils-ping|netcat-openbsd|openmpi-bin|build-essential)(?=[;)；）])|"
+    r"(?<=：)(?:iproute2|iputils-ping|netcat-openbsd|openmpi-bin|build-essential)(?=[;)；）])"
+)
+"""Packages of Debian that a remedy names for single programs."""
+_OF_DEBIAN = re.compile(r"[\w.+-]+-dev\b(?!-)|\b(?:iputils-ping|netcat-openbsd|build-essential|openmpi-bin)\b")
+"""Names of packages that only Debian has."""
+_RPM = {
+    "build-essential": "gcc gcc-c++ make",
+    "g++": "gcc-c++",
+    "ibverbs-providers": "libibverbs",
+    "iproute2": "iproute",
+    "iputils-ping": "iputils",
+    "libaio-dev": "libaio-devel",
+    "libaio1": "libaio",
+    "libcurl4-openssl-dev": "libcurl-devel",
+    "libgl1": "mesa-libGL",
+    "libglib2.0-0": "glib2",
+    "libgomp1": "libgomp",
+    "libibverbs1": "libibverbs",
+    "libnuma1": "numactl-libs",
+    "libopenmpi-dev": "openmpi-devel",
+    "librdmacm1": "librdmacm",
+    "libsm6": "libSM",
+    "libsndfile1": "libsndfile",
+    "libssl-dev": "openssl-devel",
+    "libxext6": "libXext",
+    "libxrender1": "libXrender",
+    "linux-headers-$(uname -r)": "kernel-devel-$(uname -r)",
+    "netcat-openbsd": "nmap-ncat",
+    "nfs-common": "nfs-utils",
+    "openmpi-bin": "openmpi",
+    "pkg-config": "pkgconf-pkg-config",
+    "python3-dev": "python3-devel",
+}
+"""Names of packages on Debian, and on the systems with RPM, where they differ."""
+_SAME = frozenset(("ca-certificates", "cmake", "gcc", "git", "git-lfs", "hostname", "kmod", "make", "ninja-build"))
+_SAME |= frozenset(("pdsh", "sudo", "mpich", "dkms"))
+
+
+def fitted(remedies: Iterable[str], entry: KnownFailure | None, facts: Facts) -> tuple[str, ...]:
+    """The remedies without clauses for systems that the log rules out, and with the commands of the system it shows.
+
+    What the failure itself names is never ruled out, and one remedy is left at least.
+    """
+    given = tuple(remedies)
+    about = f"{_about(entry)} {' '.join(entry.causes)}" if entry else ""
+    tool = " ".join(given[:1]).strip("`").partition(" ")[0]
+    away = [each for each in _ELSEWHERE if _is_away(each, facts) and not each.names.search(f"{about} {tool}")]
+    kept = [shortened for remedy in given if (shortened := _without(remedy, away))] or list(given)
+    if _is_only("os", "windows", facts):
+        kept = [remedy for remedy in kept if not _LINUX_ONLY.match(remedy)] or kept
+        if any(map(_OF_UNIX.search, kept)):
+            kept.append(say(_IN_BASH))
+    if _is_only("os", "rpm", facts):
+        kept = [_for_rpm(remedy) for remedy in kept]
+    if _is_only("accelerator", "amd", facts) and not _ABOUT_NVIDIA.search(about):
+        kept = [_in_words_of(remedy, _OF_AMD) for remedy in kept]
+    if _is_only("accelerator", "ascend", facts) and not _ABOUT_CUDA.search(about):
+        kept = [_in_words_of(remedy, _OF_ASCEND) for remedy in kept]
+    return tuple(kept)
+
+
+def causes_here(causes: Iterable[str], entry: KnownFailure | None, facts: Facts) -> tuple[str, ...]:
+    """The causes without those that begin with a system which the log rules out; one is left at least.
+
+    A system that the failure itself names is never ruled out.
+    """
+    given = tuple(causes)
+    about = _about(entry) if entry else ""
+    away = [each for each in _ELSEWHERE if _is_away(each, facts) and not each.names.search(about)]
+    begins = [each.begins for each in away]
+    values = [each.shown[1] for each in away]
+    if "kubernetes" in values:
+        begins.append(_POD)
+        if "docker" in values:
+            begins.append(_CONTAINER)
+    kept = [cause for cause in given if not any(each.match(cause) for each in begins)]
+    return tuple(kept) or given
+
+
+def _about(entry: KnownFailure) -> str:
+    return " ".join((entry.family, entry.what, *map(" ".join, entry.anchors)))
+
+
+def _is_away(elsewhere: _Elsewhere, facts: Facts) -> bool:
+    """Whether all values of another fact rule a system out that is not shown."""
+    fact, value = elsewhere.shown
+    if value in facts.get(fact, ()):
+        return False
+    names = {name for name, _ in elsewhere.ruled_out}
+    return any(facts.get(name) and all((name, shown) in elsewhere.ruled_out for shown in facts[name]) for name in names)
+
+
+def _is_only(fact: str, value: str, facts: Facts) -> bool:
+    return facts.get(fact, ()) == (value,)
+
+
+def _without(remedy: str, away: list[_Elsewhere]) -> str:
+    """`remedy` without clauses, and without clauses in brackets, that begin with words of a system in `away`."""
+    if not away:
+        return remedy
+
+    def holds(clause: str) -> bool:
+        return not any(each.begins.match(clause.strip()) for each in away)
+
+    def in_brackets(found: re.Match[str]) -> str:
+        clauses = _CLAUSE_END.split(found["content"])
+        held = [held for clause in clauses if (held := _items_that(holds, clause))]
+        if held == clauses:
+            return found[0]
+        content = ("；" if found["open"] == "（" else "; ").join(held)
+        return found[0].replace(found["content"], content) if held else ""
+
+    shortened = _BRACKETS.sub(in_brackets, remedy)
+    clauses = list(_clauses(shortened))
+    held = [clause for clause in clauses if holds(clause)]
+    if len(held) == len(clauses):
+        return shortened
+    if not holds(clauses[0]) and held and _GOES_ON.match(held[0]):
+        return ""
+    return ("；" if "；" in remedy else "; ").join(held)
+
+
+def _items_that(holds: Callable[[str], bool], clause: str) -> str:
+    """A clause in brackets without the items of its list that do not hold; a colon in one is before all that follow."""
+    items: list[str] = []
+    start = 0
+    for end in (*(match.span() for match in _ITEM_END.finditer(clause)), (len(clause), len(clause))):
+        item = clause[start : end[0]]
+        if not holds(item):
+            items.append("")
+            if re.search("[:：]", item):
+                break
+        else:
+            items.append(clause[start : end[1]])
+        start = end[1]
+    return clause if all(items) else "".join(items).rstrip(", ，、")
+
+
+def _clauses(remedy: str) -> Iterator[str]:
+    """The clauses of a remedy, divided by semicolons that stand in no command and in no brackets."""
+    start = 0
+    for end in _CLAUSE_END.finditer(remedy):
+        before = remedy[: end.start()]
+        is_within = before.count("`") % 2 or sum(map(before.count, "(（")) > sum(map(before.count, ")）"))
+        if not is_within:
+            yield remedy[start : end.start()]
+            start = end.end()
+    yield remedy[start:]
+
+
+def _in_words_of(remedy: str, pairs: Iterable[tuple[re.Pattern[str], str]]) -> str:
+    """`remedy` with the second of each pair in place of what the first matches; as it is where the rest of it is for
+    NVIDIA's GPUs."""
+    translated, rest = remedy, remedy
+    for pattern, command in pairs:
+        translated, rest = pattern.sub(command, translated), pattern.sub("", rest)
+    return remedy if _OF_NVIDIA.search(rest) else translated
+
+
+def _for_rpm(remedy: str) -> str:
+    if _RPM_NAMED.search(remedy):
+        return remedy
+    of_rpm = _TWICE.sub(r"\g<name>", _APT.sub(_for_yum, remedy))
+    if of_rpm != remedy:
+        of_rpm = _NAMED_BESIDE.sub(lambda name: _RPM[name[0]], of_rpm)
+    return remedy if _OF_DEBIAN.search(of_rpm) else of_rpm
+
+
+def _for_yum(command: re.Match[str]) -> str:
+    """The command of yum for one of apt; the same command if a package's name there is not known."""
+    names = [_of_rpm(name) for name in re.split(r" (?!-r\))", command["packages"])]
+    if not all(names):
+        return command[0]
+    root, verb = command["root"] or "", "reinstall" if command["anew"] else "install"
+    return f"{root}yum {verb} -y {' '.join(dict.fromkeys(names))}"
+
+
+def _of_rpm(name: str) -> str:
+    if name in _RPM or name in _SAME:
+        return _RPM.get(name, name)
+    if re.fullmatch(r"(?!lib|ffmpeg)[a-z]+", name):
+        return name
+    python = re.fullmatch(r"(python3\.\d+)-dev", name)
+    return f"{python[1]}-devel" if python else ""

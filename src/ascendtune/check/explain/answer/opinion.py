@@ -1,0 +1,174 @@
+"""The opinion of a language model that is served with OpenAI's API: asked for, read, and held against the logs.
+
+A model may invent. So it must copy the lines that show what it says, and each of them is looked up in the excerpts that
+it was sent. Its answer is text of a stranger (a log may hold instructions to it): it is shown, and nothing of it is
+ever run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from ascendtune.check.explain.answer.question import Question
+from ascendtune.core.errors import InputError
+from ascendtune.core.foreign_json import value_at
+from ascendtune.core.http import Fault, exchange_json, is_loopback
+
+KEY = "ASCENDTUNE_ASK_KEY"
+"""The variable with the server's key: of its own, so that no key of another service is sent to this one."""
+_LIST_SECONDS = 20.0
+_ANSWER_SECONDS = 600.0
+"""A model that thinks before it answers writes thousands of tokens."""
+_MOST_ITEMS = 4
+_LONGEST = 1_000
+_THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+_MOST_BRACES = 200
+_NUMBER = re.compile(r"^\s*\d+: ")
+_SHORTEST_QUOTATION = 8
+"""Characters; fewer are in every log."""
+
+
+@dataclass(frozen=True)
+class Quotation:
+    text: str
+    in_logs: bool
+
+
+@dataclass(frozen=True)
+class Opinion:
+    model: str
+    cause: str
+    """One sentence; the whole answer if it does not have the form that was asked for."""
+    sure: str
+    why: tuple[str, ...]
+    do: tuple[str, ...]
+    lines: tuple[Quotation, ...]
+
+    @property
+    def is_founded(self) -> bool:
+        """Whether it quotes, and only what is in the logs."""
+        return bool(self.lines) and all(each.in_logs for each in self.lines)
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "is_founded": self.is_founded}
+
+
+class Server:
+    """A server with OpenAI's API.
+
+    Args:
+        url: up to the version, as in http://127.0.0.1:8000/v1.
+        key: sent as a bearer token, if there is one.
+
+    Raises:
+        InputError: not such a URL, or the key would be sent to another machine unencrypted.
+    """
+
+    def __init__(self, url: str, key: str = "") -> None:
+        self.host = _host(url)
+        if key and urlsplit(url).scheme == "http" and not is_loopback(url):
+            raise InputError(
+                f"{KEY} would be sent to {self.host} unencrypted",
+                code="key-unencrypted",
+                remedy="give an https:// URL, or reach the server through a tunnel: ssh -N -L 8000:localhost:8000 HOST",
+            )
+        self._url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+
+    def models(self) -> list[str]:
+        """The names of its models.
+
+        Raises:
+            Fault: no connection, or not the answer of such a server.
+        """
+        answer = exchange_json(f"{self._url}/models", self._headers, seconds=_LIST_SECONDS)
+        listed = value_at(answer, "data")
+        names = [value_at(each, "id") for each in listed] if isinstance(listed, list) else []
+        found = [name for name in names if isinstance(name, str)]
+        if not found:
+            raise Fault("the server lists no models")
+        return found
+
+    def ask(self, model: str, question: Question) -> Opinion:
+        """The opinion of `model`.
+
+        Raises:
+            Fault: no connection, an error status, no answer in ten minutes, or not the answer of such a server.
+        """
+        asked = {"model": model, "messages": [{"role": "user", "content": question.text}]}
+        answer = exchange_json(f"{self._url}/chat/completions", self._headers, asked, seconds=_ANSWER_SECONDS)
+        try:
+            text = answer["choices"][0]["message"]["content"]
+        except (KeyError, IndexError, TypeError):
+            text = None
+        if not isinstance(text, str) or not text.strip():
+            raise Fault("the model's answer has no text")
+        return opinion_in(text, model, question.logs)
+
+
+def opinion_in(answer: str, model: str, logs: str) -> Opinion:
+    """An answer in the form that a question asks for; any other text is all cause.
+
+    Args:
+        logs: in which its quotations are looked up: not in the rest of the question, which any model can copy.
+    """
+    text = _THOUGHTS.sub("", answer).strip() or answer.strip()
+    found = next(_objects(text), None)
+    if found is None:
+        return Opinion(model, _sentence(text), "unknown", (), (), ())
+    sent = " ".join(logs.split())
+    quoted = [_NUMBER.sub("", line) for line in _sentences(found.get("lines"))]
+    return Opinion(
+        model,
+        _sentence(found["cause"]),
+        _sentence(found.get("sure")) or "unknown",
+        _sentences(found.get("why")),
+        _sentences(found.get("do")),
+        tuple(Quotation(line, _is_in(line, sent)) for line in quoted),
+    )
+
+
+def _is_in(line: str, sent: str) -> bool:
+    return len(line) >= _SHORTEST_QUOTATION and line in sent
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """JSON objects with a cause, wherever they stand among other words."""
+    decoder = json.JSONDecoder()
+    for begin in [match.start() for match in re.finditer(r"\{", text)][:_MOST_BRACES]:
+        try:
+            found, _ = decoder.raw_decode(text, begin)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict) and isinstance(found.get("cause"), str) and found["cause"].strip():
+            yield found
+
+
+def _sentences(value: Any) -> tuple[str, ...]:
+    values = value if isinstance(value, list) else [value]
+    return tuple(each for each in map(_sentence, values[:_MOST_ITEMS]) if each)
+
+
+def _sentence(value: Any) -> str:
+    return " ".join(value.split())[:_LONGEST] if isinstance(value, str) else ""
+
+
+def _host(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        is_plain = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_plain = False
+    if not is_plain or parts.username or parts.password or parts.query or parts.fragment:
+        raise InputError(
+            "not the URL of a server with OpenAI's API",
+            code="invalid-value",
+            remedy=f"give its address up to the version, as in http://127.0.0.1:8000/v1; its key belongs into {KEY}",
+            where="--ask",
+        )
+    return parts.netloc

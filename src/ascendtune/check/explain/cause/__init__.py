@@ -1,0 +1,1 @@
+"""Which event is the first cause, and how certain is that?"""

@@ -1,0 +1,59 @@
+"""A job that its launcher started again: what came of the attempts after the one that failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ascendtune.check.explain.cause.diagnosis import Diagnosis, diagnose
+from ascendtune.check.explain.event.scan import Scan
+from ascendtune.check.explain.facts.facts import Facts
+from ascendtune.check.explain.language import say
+from ascendtune.check.explain.rank.rank_phase import FINISHED, phase_of
+
+_ATTEMPT = re.compile(r"(?P<job>^|.*/)attempt_(?P<number>\d+)/")
+"""torchrun --log-dir: DIRECTORY/RUN_ID/attempt_0/RANK/stderr.log"""
+_TRAINED = re.compile(r"\btrain_runtime\b|\bTraining completed\b")
+"""What transformers writes at the end of a training."""
+_LAST = 5
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """The attempt that failed, and a later one that came to its end."""
+
+    failed: int
+    finished: int
+
+    def told(self, failure: str) -> str:
+        return say(
+            "attempt {finished} finished; attempt {failed} had failed: {failure}",
+            finished=self.finished,
+            failed=self.failed,
+            failure=failure,
+        )
+
+
+def attempts_of(found: Diagnosis, scans: Sequence[Scan], facts: Facts) -> Attempts | None:
+    """None where the newest attempt is the one that failed, failed as well, or does not say that it finished."""
+    failed = _attempt(found.first.source) if found.first is not None else None
+    if failed is None:
+        return None
+    job, number = failed
+    numbers = {scan.name: each[1] for scan in scans if (each := _attempt(scan.name)) is not None and each[0] == job}
+    newest = max(numbers.values())
+    own = [scan for scan in scans if numbers.get(scan.name) == newest]
+    if newest == number or len(numbers) < len(scans) or not any(map(_has_finished, own)):
+        return None
+    return Attempts(number, newest) if diagnose(own, facts).certainty == "healthy" else None
+
+
+def _attempt(name: str) -> tuple[str, int] | None:
+    found = _ATTEMPT.match(name)
+    return (found["job"], int(found["number"])) if found is not None else None
+
+
+def _has_finished(scan: Scan) -> bool:
+    last = [line for line in scan.tail.splitlines() if line.strip()][-_LAST:]
+    return any(phase_of(line) == FINISHED or _TRAINED.search(line) for line in last)

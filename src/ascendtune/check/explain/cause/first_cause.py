@@ -1,0 +1,221 @@
+"""Of the failures that may have ended a job: the first cause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ascendtune.check.explain.event.ends import INTERRUPTED, Ends, has_stepped_between, was_logged
+from ascendtune.check.explain.event.event import CODE, Event
+from ascendtune.check.explain.event.script_commands import gives_way, is_of_script
+
+KILLED = "killed"
+"""Begin the names of entries by which a shell or a launcher says that a process was killed; it does not say why."""
+_PIP_FAILED = (
+    *("pip-temporary-full", "pip-download-full", "pip-environment-full", "pip-disk-full"),
+    *("pip-no-version", "pip-no-connection"),
+)
+"""Entries by which pip says that it installed nothing."""
+ALONE = "world-of-one"
+"""Entry by which each process of a job believes that it is alone: all of them use the same device and port."""
+_OF_MANY_ALONE = re.compile(
+    r"out of memory|[Aa]ddress already in use|EADDRINUSE|[Pp]rocess group has not been initialized|"
+    r"Expected to (?:have finished reduction|mark a variable ready)"
+)
+MESSAGE_LINES = 10
+"""Lines below an exception that are likely to belong to its message."""
+_NEAR_LINES = 60
+_LEAST_WORDS = 4
+"""Words of a message that says more than the plain mistake that it was raised for."""
+_CHECK_OF_RESULT = re.compile(
+    r"(?:assert\w*|check)(?: failed)?\W{1,3}(?:ret|rc|err|res|result|status)\w* ?(?:==|!=) ?(?:0|\w*success|\w*ok)\b",
+    re.IGNORECASE,
+)
+"""An assertion that names nothing but the result of a call, which failed before in words of its own."""
+
+
+def first_cause(fatal: list[Event], ends: Ends) -> Event:
+    """The earliest of those that explain most; an exception that led to a known one gives way to it."""
+    overruled = set()
+    for event in fatal:
+        parent = event.trace.parent if event.trace and not event.says_little and event.weight == 0 else None
+        while parent is not None:
+            overruled.add(id(parent))
+            parent = parent.parent
+    candidates = [
+        event
+        for event in without_echoes(fatal)
+        if not (
+            _follows(event, fatal)
+            or is_of_many_alone(event, fatal)
+            or _ends(event, fatal, ends)
+            or gives_way(event, fatal)
+        )
+        and not _was_not_installed(event, fatal)
+        and not ends.overrule(event)
+        and not (event.says_little and id(event.trace) in overruled)
+        and not (event.is_of_clean_up and not all(event.is_of_clean_up for event in fatal))
+    ] or fatal
+    first = min(candidates, key=lambda event: (event.weight, event.is_quoted and event.hit.entry.family == CODE))
+    if first.is_quoted:
+        raised = next((event for event in candidates if event.hit.entry is first.hit.entry and event.is_raised), first)
+        if raised is first:
+            # What is only quoted was caught, if something else is known to have ended the job.
+            raised = next((event for event in candidates if event.is_cause and not event.says_little), first)
+        # Another entry may know the raised line better: its best reading stands first.
+        first = next(event for event in candidates if (event.source, event.number) == (raised.source, raised.number))
+    if first.says_little:
+        return _better_known(first, candidates)
+    if first.hit.entry.general:
+        return _known_below(first, candidates) or first
+    is_check = first.hit.entry.kind == "detail" and _CHECK_OF_RESULT.search(first.text) is not None
+    return _more_specific(first, candidates) if is_check or first.hit.entry.kind == "wrapper" else first
+
+
+def without_echoes(fatal: list[Event]) -> list[Event]:
+    """Without the lines whose best reading is an echo of another failure: their other readings are so, too."""
+    best = {(event.source, event.number): event for event in reversed(fatal)}
+    echoes = {place for place, event in best.items() if _follows(event, fatal)}
+    return [event for event in fatal if (event.source, event.number) not in echoes] or fatal
+
+
+def _follows(event: Event, fatal: list[Event]) -> bool:
+    """Whether what causes `event` was found. That a rank waited for another one causes its own errors only."""
+    return bool(event.hit.entry.echo_of) and any(
+        other.hit.entry.id in event.hit.entry.echo_of
+        and (not other.hit.entry.waits or (other.source, other.speaker) == (event.source, event.speaker))
+        for other in fatal
+    )
+
+
+def is_of_many_alone(event: Event, fatal: Sequence[Event]) -> bool:
+    """Whether processes that believe to be alone are in each other's way, or miss what a group would give them."""
+    is_in_the_way = "device_memory" in event.hit.entry.checks or _OF_MANY_ALONE.search(event.text) is not None
+    return is_in_the_way and any(other.hit.entry.id == ALONE for other in fatal)
+
+
+def _was_not_installed(event: Event, fatal: list[Event]) -> bool:
+    """Whether a module is missing after pip had failed to install packages."""
+    is_missing = event.trace is not None and event.trace.type == "ModuleNotFoundError"
+    return is_missing and any(
+        other.hit.entry.id in _PIP_FAILED and other.source == event.source and other.number < event.number
+        for other in fatal
+    )
+
+
+def _ends(event: Event, fatal: list[Event], ends: Ends) -> bool:
+    """Whether an interrupt only ended what had failed before, in words other than those that it was raised among; and
+    whether "Killed" follows a failure."""
+    if event.hit.entry.id.startswith(KILLED):
+        before = (each for each in fatal if _failed_before(each, event) and not ends.overrule(each))
+        return any(before) or any(_is_told_after(each, event) for each in fatal)
+    if event.hit.entry.id not in INTERRUPTED:
+        return False
+    handled, parent = set(), event.trace.parent if event.trace else None
+    while parent is not None:
+        handled.add(id(parent))
+        parent = parent.parent
+    return any(
+        each.hit.entry.kind in ("symptom", "detail") or (each.is_raised and not each.is_known)
+        for each in fatal[: fatal.index(event)]
+        if id(each.trace) not in handled
+    )
+
+
+def _failed_before(event: Event, end: Event) -> bool:
+    """Whether `event` is a failure that was said shortly before `end`."""
+    is_near = event.source == end.source and 0 < end.number - event.last <= _NEAR_LINES
+    is_other = is_of_script(event) or (event.hit.entry.waits and end.rank not in (None, event.rank))
+    return is_near and not is_other and (event.hit.entry.kind in ("cause", "symptom", "detail") or event.is_raised)
+
+
+def _is_told_after(event: Event, end: Event) -> bool:
+    """Whether the next lines name the cause: a log that is buffered comes after what the shell prints."""
+    is_near = event.source == end.source and 0 < event.number - end.number <= MESSAGE_LINES
+    return is_near and event.hit.entry.kind == "cause" and not event.hit.entry.id.startswith(KILLED)
+
+
+def _better_known(first: Event, candidates: list[Event]) -> Event:
+    """An unknown exception is explained by a known cause near it or below it, and by the rest of its own message."""
+    same_speaker = [
+        event
+        for event in candidates
+        if event.is_known
+        and not event.says_little
+        and event.is_of_process_of(first)
+        and not (was_logged(event) and has_stepped_between(event, first))
+    ]
+    for event in same_speaker:
+        below = event.number - first.number
+        is_near = abs(below) <= _NEAR_LINES or (below > 0 and event.hit.entry.id not in INTERRUPTED)
+        if event.weight == 0 and is_near:
+            return event
+    for event in same_speaker:
+        if event.weight == 1 and (_touches(event, first) or _is_announced(event, first)):
+            return event
+    if first.is_vague:
+        return _within_message(first, candidates) or _more_specific(first, candidates)
+    return _in_own_words(first, candidates) or first
+
+
+def _within_message(first: Event, candidates: list[Event]) -> Event | None:
+    """The exception of a traceback that the message of `first`, which says nothing, quotes."""
+    for event in candidates:
+        begin = event.trace.first_line if event.is_raised and event.trace is not None else 0
+        is_within = event.source == first.source and 1 < begin - first.number <= MESSAGE_LINES
+        if first.is_raised and is_within and _has_words(event) and not _led_to(first, event):
+            return event
+    return None
+
+
+def _in_own_words(first: Event, candidates: list[Event]) -> Event | None:
+    """The exception in words of its own that a program raised while it handled the plain mistake `first`."""
+    if not first.is_known:
+        return None
+    for event in candidates:
+        if event.is_raised and _has_words(event) and event.trace is not first.trace and _led_to(first, event):
+            return event
+    return None
+
+
+def _has_words(event: Event) -> bool:
+    is_named = event.trace is None or bool(event.trace.type)
+    return is_named and not event.is_known and not event.is_vague and len(event.message.split()) >= _LEAST_WORDS
+
+
+def _known_below(first: Event, candidates: list[Event]) -> Event | None:
+    """The cause that a more specific entry finds in the message of `first`, or in the exception that it led to."""
+    for event in candidates:
+        same_speaker = event.is_of_process_of(first)
+        in_message = 0 < event.number - first.number <= MESSAGE_LINES
+        if event.is_cause and same_speaker and (in_message or _led_to(first, event)):
+            return event
+    return None
+
+
+def _led_to(first: Event, event: Event) -> bool:
+    """Whether `event` belongs to an exception that was raised while that of `first` was handled, or to that itself."""
+    trace = event.trace or event.above
+    while trace is not None and trace is not first.trace:
+        trace = trace.parent
+    return trace is not None
+
+
+def _touches(event: Event, exception: Event) -> bool:
+    """Whether a line belongs to an exception's message, or was said right before the traceback began."""
+    begin = exception.trace.first_line if exception.trace else exception.number
+    return 0 < event.number - exception.number <= MESSAGE_LINES or 0 < begin - event.number <= MESSAGE_LINES
+
+
+def _is_announced(event: Event, exception: Event) -> bool:
+    """Whether a line is among those below an exception whose message says only that the error of a worker follows."""
+    return exception.message.rstrip().endswith(":") and 0 < event.number - exception.number <= _NEAR_LINES
+
+
+def _more_specific(first: Event, candidates: list[Event]) -> Event:
+    """An exception that only says that something failed gives way to what was said before it, in whatever words."""
+    for event in candidates:
+        before = event.source == first.source and event.number < first.number
+        if before and event.hit.entry.kind in ("unknown", "detail") and not (event.is_vague or event.is_heading):
+            return event
+    return first

@@ -1,0 +1,58 @@
+"""A log that shows no failure, but ends before the first step of work, right after its ranks set up NCCL.
+
+Such a log may be that of a run that has just begun, or one of ranks that wait for each other: nothing in it tells
+which. It is no failure; the reader is told what to look at if nothing more comes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ascendtune.check.explain.event.scan import Scan
+from ascendtune.check.explain.language import say
+
+_BAR = re.compile(r" 0%\|[^|]*\| *(?P<done>0/[1-9]\d*) \[00:0\d<\?")
+"""A bar of tqdm that has just been drawn, before anything is done."""
+_RANKS = re.compile(r"\bnranks (?P<count>\d+)\b")
+_BEGUN = re.compile(r"NCCL INFO .*(?:\bInit COMPLETE\b|\bvia (?:P2P|SHM|NET)/)")
+_NEAR = 40
+"""Lines between NCCL's and the end of the log."""
+_WHAT = "no failure was found; but the log ends at {done}, right after {ranks} ranks had set up NCCL"
+_REMEDIES = (
+    "more lines have come since: nothing is wrong; none for minutes: the ranks wait for each other: `nvidia-smi` "
+    "(100 % on each card and no progress), and `py-spy dump --pid PID` of each process: all in a collective, or "
+    "one elsewhere",
+    "all in a collective: NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 for one run: it works: the way between the cards: "
+    "`nvidia-smi topo -m; lspci -vvv | grep ACSCtl; dmesg | grep -i -e iommu -e dmar`: SrcValid+, or an IOMMU that is "
+    "on: switch ACS and the IOMMU (VT-d) off in the BIOS of a machine without virtual ones",
+)
+
+
+@dataclass(frozen=True)
+class Stall:
+    done: str
+    ranks: int
+
+    def headline(self) -> str:
+        return say(_WHAT, done=self.done, ranks=self.ranks)
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        return tuple(map(say, _REMEDIES))
+
+
+def stalled_at_start(scans: Iterable[Scan]) -> Stall | None:
+    """What the reader should know of the first log that ends so; None if none does."""
+    return next(filter(None, map(_stall_of, scans)), None)
+
+
+def _stall_of(scan: Scan) -> Stall | None:
+    lines = [line for line in scan.tail.replace("\r", "\n").split("\n") if line.strip()][-_NEAR:]
+    bar = _BAR.search(lines[-1]) if lines else None
+    begun = [line for line in lines if _BEGUN.search(line)]
+    counts = [int(found["count"]) for found in map(_RANKS.search, begun) if found is not None]
+    if bar is None or max(counts, default=0) < 2:
+        return None
+    return Stall(bar["done"], max(counts))

@@ -1,0 +1,82 @@
+"""How certain an answer is.
+
+"certain" is what the log itself proves: an exception that was raised, or a line in which a program says how it ended,
+whose entry knows one cause. What is logged or quoted may have been survived; what has several causes is certain as
+to what broke, and not as to why.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ascendtune.check.explain.cause.diagnosis import Diagnosis
+from ascendtune.check.explain.event.event import Event
+from ascendtune.check.explain.event.own_words import explains_itself, fits_in_words_only
+from ascendtune.check.explain.event.script_commands import is_of_script
+from ascendtune.check.explain.language import say
+
+_GUESS = re.compile(r"\b(?:usually|often|likely|probably|perhaps|maybe|may be|might|seems?|seldom)\b")
+"""Words of an entry that says no more than what is the case most often."""
+_ALTERNATIVES = re.compile(r", or |: [^:]* or (?:its|the|an?|another|it|this|no|not|of|was|is|were|has|have|in|that) ")
+"""What broke, and two or more reasons for it in the same sentence."""
+
+
+def sureness_of(found: Diagnosis) -> str:
+    """The certainty of the first cause, as a phrase."""
+    first = found.first
+    if found.rival is not None and first is not None and found.rival.source == first.source:
+        return say("these two: one was logged, the other ended the program, and may follow from it")
+    if found.rival is not None:
+        return say("these two: no clock in the logs says which was first")
+    if found.missing is not None and found.missing.is_lost:
+        return say("likely: the ranks that report no lost connection are those that the others lost")
+    if found.missing is not None and found.missing.odd is not None:
+        if found.missing.odd.kind == "behind":
+            return say("likely: the ranks that are behind are those that the others waited for")
+        return say("likely: ranks of one process group must make the same calls in the same order")
+    if found.missing is not None:
+        return say("likely: the ranks without a time-out are those that the others waited for")
+    if first is None:
+        return say("unknown: nothing is known about this failure; these are the most telling lines")
+    if first.hit.entry.kind == "consequence":
+        return say("unknown: this line reports only that a process ended; why does not stand in these logs")
+    is_wrapper_with_reason = first.reason and first.hit.entry.kind == "wrapper"
+    if is_wrapper_with_reason or (first.hit.entry.general and first.hit.names.get("detail", first.message)):
+        return say("likely: this kind of failure has several causes, and the message itself says most")
+    is_cut_off = first.trace is not None and not first.trace.type
+    if found.certainty == "symptom" or (is_cut_off and found.certainty == "cause"):
+        return say("likely: this broke; no known line says why")
+    if found.certainty == "unexplained" and explains_itself(first):
+        return say("likely: the message itself names what failed; no entry of the knowledge matches it")
+    if found.certainty == "unexplained":
+        return say("unknown: nothing is known about this failure; these are the most telling lines")
+    if fits_in_words_only(first, first.meaning):
+        return say("likely: the line has words of this kind of failure, and says more than they do")
+    return _of_known_cause(found, first)
+
+
+def _of_known_cause(found: Diagnosis, first: Event) -> str:
+    if (first.is_quoted and not is_of_script(first)) or first.weak:
+        followed = [echo for echo in found.echoes if first.hit.entry.id in echo.hit.entry.echo_of]
+        if any(echo.is_raised and _comes_after(first, echo) for echo in followed):
+            return _of_causes(first)
+        if followed:
+            return say("likely: it was said as a warning, and the failure after it is what follows from it")
+        if found.echoes:
+            return say("likely: the line is quoted or logged, not raised")
+        return say("likely: no other line of the log says why it failed")
+    return _of_causes(first)
+
+
+def _comes_after(warning: Event, echo: Event) -> bool:
+    """Whether the same process, as far as the log tells, failed after its warning."""
+    is_same = echo.source == warning.source and warning.rank in (None, echo.rank)
+    return is_same and echo.last > warning.number
+
+
+def _of_causes(first: Event) -> str:
+    if _GUESS.search(first.hit.entry.what):
+        return say("likely: the most frequent cause of what broke")
+    if len(first.hit.entry.causes) > 1 or _ALTERNATIVES.search(first.hit.entry.what):
+        return say("certain what broke; why: one of several known causes")
+    return say("certain")

@@ -1,0 +1,129 @@
+"""Complaints that a job outlives: those of a launch script's commands, of requests that are tried again, and others
+after which the training went on.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect
+from collections.abc import Sequence
+
+from ascendtune.check.explain.event.ends import is_of_thread, was_logged
+from ascendtune.check.explain.event.event import Event
+from ascendtune.check.explain.event.script_commands import is_of_script
+from ascendtune.check.explain.log import line as lines_of
+
+_STEPS = 3
+"""Figures of steps, or progress bars, after which a job is believed to have outlived a command of its script."""
+_LOSSES, _OWN_LOSSES = 5, 2
+"""Losses of a training after which it is believed to have outlived any other complaint; losses of the process itself,
+where prefixes name the processes, or the log is that of one rank."""
+_MOST_LOSSES = 100
+"""Lines with a loss that are looked at; of many ranks each has some among them."""
+_LOSS = re.compile(r"loss(?: is| value)?['\"]?[ =:]{1,4}['\"]?\d", re.IGNORECASE)
+_STEP = re.compile(r"\b(?:step|iteration|iter)['\"]?[ =:/\[(]{1,3}['\"]?(\d+)", re.IGNORECASE)
+_PROGRESS = re.compile(
+    rf"{_LOSS.pattern}|\b(?:step|iteration|iter|epoch)s?['\"]?[ =:/\[(]{{1,3}}['\"]?\d|\d%\||\d ?(?:it/s|s/it)\b",
+    re.IGNORECASE,
+)
+_FINISHED = re.compile(r"\btrain_runtime\b|\btraining (?:is |was |has )?(?:completed?|finished|done)\b", re.IGNORECASE)
+_PASSED = re.compile(
+    r"^(?:=+ )?\d+ passed\b(?!.*\b(?:failed|errors?)\b).* in [\d.]+s\b.*$|"
+    r"^Ran \d+ tests? in [\d.]+s\n+OK(?: \((?:skipped|expected failures)=.*\))?$",
+    re.MULTILINE,
+)
+"""Among the last lines of a run of pytest or unittest in which no test failed; others end with a mere OK, too."""
+_LAST = 5
+_OF_TRACKER = re.compile(
+    r"\bwandb: ERROR\b|\b(?:wandb|swanlab|mlflow|tensorboard)\b.{0,80}\b(?:upload|retry)", re.IGNORECASE
+)
+"""Words of an experiment tracker: it sends in the background, and the training does not wait for it."""
+_ANSWER = re.compile(r'"POST \S+ HTTP/[\d.]+" (?P<status>\d)\d\d\b')
+"""A line of a server's access log."""
+_TRIED_AGAIN = re.compile(r"\bretry(?:ing)?\b|\btry(?:ing)? again (?:in|after)\b", re.IGNORECASE)
+
+
+def mark_outlived(events: Sequence[Event], tail: str, lines: int, *, of_one_process: bool) -> None:
+    """Mark the complaints after which the log shows that the job went on.
+
+    An exception that was not caught may have ended one of several processes: the training's end has to follow it.
+
+    Args:
+        tail: the last lines of the log.
+        lines: of the whole log.
+        of_one_process: the log is that of one rank.
+    """
+    if not events:
+        return
+    are_prefixed = any(event.is_raised and event.trace is not None and event.trace.rank is not None for event in events)
+    went_on = _GoneOn(tail, lines, of_one_process=of_one_process, are_prefixed=are_prefixed)
+    for event in events:
+        event.survived = event.survived or went_on.after(event)
+        event.next_loss = went_on.next_loss(event)
+
+
+class _GoneOn:
+    """Where the last lines of a log show that its job made steps."""
+
+    def __init__(self, tail: str, lines: int, *, of_one_process: bool, are_prefixed: bool) -> None:
+        self._of_one_process, self._are_prefixed = of_one_process, are_prefixed
+        rows = tail.removesuffix("\n").split("\n")
+        numbered = list(enumerate(rows, lines - len(rows) + 1))
+        self._steps = [number for number, row in numbered for _ in _PROGRESS.finditer(row)]
+        self._losses = [(number, row) for number, row in numbered if _LOSS.search(row)]
+        last = "\n".join(lines_of.read(row).said.strip() for row in rows[-_LAST:])
+        self._passed = max((lines - last.count("\n", found.end()) for found in _PASSED.finditer(last)), default=0)
+        answers = ((number, _ANSWER.search(row)) for number, row in numbered if "HTTP/" in row)
+        self._answers = [(number, match["status"]) for number, match in answers if match is not None]
+        self._ends = [number for number, row in numbered if _FINISHED.search(row)]
+
+    def after(self, event: Event) -> bool:
+        if event.last < self._passed:
+            return True
+        if event.is_raised and (not was_logged(event) or is_of_thread(event)):
+            # torch puts the rank before each line of an exception that ends a process.
+            is_unprefixed = self._are_prefixed and event.trace is not None and event.trace.rank is None
+            return (self._has_ended(event) or is_unprefixed) and self._has_losses(event)
+        if is_of_script(event):
+            return bool(self._ends and self._ends[0] < event.last) or self._has_steps(event)
+        if _OF_TRACKER.search(event.text):
+            return self._has_ended(event) or self._steps[-1:] > [event.last]
+        is_tried_again = _TRIED_AGAIN.search(event.text) is not None
+        goes_on = is_tried_again and (self._has_steps(event) or self._has_ended(event))
+        return goes_on or self._has_losses(event) or self._is_of_request(event)
+
+    def next_loss(self, event: Event) -> int | None:
+        """The first line after `event` in which its process reports a loss."""
+        first = bisect(self._losses, event.last, key=lambda loss: loss[0])
+        own = (number for number, row in self._losses[first : first + _MOST_LOSSES] if self._is_of_speaker(event, row))
+        return next(own, None)
+
+    @staticmethod
+    def _is_of_speaker(event: Event, row: str) -> bool:
+        return not event.speaker or lines_of.read(row).speaker == event.speaker
+
+    def _has_steps(self, event: Event) -> bool:
+        return len(self._steps) - bisect(self._steps, event.last) >= _STEPS
+
+    def _is_of_request(self, event: Event) -> bool:
+        """Whether a server refused one request because of it, and answered later ones."""
+        statuses = "".join(status for number, status in self._answers if number > event.last)
+        return statuses.startswith("4") and "2" in statuses
+
+    def _has_ended(self, event: Event) -> bool:
+        """Whether the training's end follows."""
+        return bool(self._ends) and event.last < self._ends[-1]
+
+    def _has_losses(self, event: Event) -> bool:
+        """Whether several different losses follow, or those of several steps; few where the training came to its end.
+        Of a process that a prefix names only its own count."""
+        enough = _OWN_LOSSES if event.speaker or self._of_one_process or self._has_ended(event) else _LOSSES
+        first = bisect(self._losses, event.last, key=lambda loss: loss[0])
+        rows, steps = set[str](), set[str]()
+        for _, row in self._losses[first : first + _MOST_LOSSES]:
+            if self._is_of_speaker(event, row):
+                rows.add(row)
+                steps.update(_STEP.findall(row)[:1])
+            if len(rows) == enough or len(steps) == _STEPS:
+                return True
+        return False

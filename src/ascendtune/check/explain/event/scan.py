@@ -1,0 +1,394 @@
+"""Reads one log and keeps what matters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ascendtune.check.explain.event.event import Event
+from ascendtune.check.explain.event.ledger import Ledger, kind_of
+from ascendtune.check.explain.event.outlived import mark_outlived
+from ascendtune.check.explain.event.own_words import unknown_exception, unknown_line, unknown_test
+from ascendtune.check.explain.event.raised import hits_of, known_exception, look_up_own_words, name_parties
+from ascendtune.check.explain.knowledge.matcher import Hit, Matcher, best, with_spare
+from ascendtune.check.explain.knowledge.sieve import Sieve
+from ascendtune.check.explain.log import level, message_lines, torchrun_summary
+from ascendtune.check.explain.log import line as lines_of
+from ascendtune.check.explain.log.frame import frame_of, prefix_of_frame
+from ascendtune.check.explain.log.line import InnerPrefixes, Line
+from ascendtune.check.explain.log.line_times import LineTimes
+from ascendtune.check.explain.log.long_line import failure_at_end
+from ascendtune.check.explain.log.message_lines import LONGEST_TEXT
+from ascendtune.check.explain.log.parts import Parts
+from ascendtune.check.explain.log.report_of_tests import failed_test
+from ascendtune.check.explain.log.source import lines_before
+from ascendtune.check.explain.traceback import cann_reason, escaped
+from ascendtune.check.explain.traceback.trace import HEADER, LINKS, Trace
+from ascendtune.check.explain.traceback.traces import Traces
+
+_HEAD = 50
+"""Lines at the beginning that are all read: the log may begin in the middle of a traceback."""
+_LAST_WORDS = 10
+"""Lines at the end of a block among which the last that is not blank is looked for."""
+_BELOW = 3
+"""Lines below one that may belong to it."""
+_BELOW_BLOCK = 24
+"""Lines below an exception in which MindSpore names the line of the model, and CANN says why a call failed."""
+_KEPT = 1 << 17
+_TAB = 4
+
+
+class Scan:
+    """One log. `events` are in the order of the log.
+
+    Args:
+        start: the byte at which to begin; lines are counted from the file's beginning all the same.
+        earlier: files with what stood before, the oldest first; their lines are counted with those of the log.
+    """
+
+    def __init__(self, name: str, matcher: Matcher, start: int = 0, earlier: Sequence[str] = ()) -> None:
+        self.name = name
+        self.parts = Parts((*earlier, name), start)
+        self.lines = self._skipped = lines_before(name, start)
+        self.bytes = 0
+        self.launcher: torchrun_summary.RootCause | None = None
+        self.speaks_of_ascend = False
+        """Some line that was worth reading does."""
+        self.start = start
+        self._matcher = matcher
+        self._sieve = Sieve(matcher)
+        self.rank = lines_of.rank_of_file(name)
+        """The rank whose log this is, by its name."""
+        self._head = self._tail = b""
+        self._traces = Traces()
+        self._ledger = Ledger()
+        self._inner = InnerPrefixes()
+        self._processes = lines_of.RanksOfProcesses()
+        self._times = LineTimes()
+        self._time: float | None = None
+        self._last = 0, b""
+        """The last line that is not blank, with its number."""
+        self._passed = 0
+        """Number of the last line that was read along with an earlier one."""
+
+    @property
+    def events(self) -> list[Event]:
+        return self._ledger.events
+
+    @property
+    def lines_read(self) -> int:
+        return self.lines - self._skipped
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing but white space was read."""
+        return not self._last[0]
+
+    @property
+    def last_words(self) -> str:
+        """The last line that is not blank."""
+        return self._last[1][:LONGEST_TEXT].decode(errors="replace").strip()
+
+    @property
+    def head(self) -> str:
+        """The first lines, at most `_KEPT` bytes of them."""
+        return self._head.decode(errors="replace")
+
+    @property
+    def tail(self) -> str:
+        """The last lines, at most `_KEPT` bytes of them."""
+        return self._tail.decode(errors="replace")
+
+    def run(self) -> Scan:
+        """Read to the end.
+
+        Raises:
+            InputError: the file cannot be read.
+        """
+        for block in self.parts.blocks():
+            self.bytes += len(block)
+            self._head = self._head or block[:_KEPT]
+            self._tail = block[-_KEPT:] if len(block) >= _KEPT else (self._tail + block)[-_KEPT:]
+            self._read_block(block)
+            self.parts.lines = self.lines
+        self._end_traces()
+        self._note_last_words()
+        look_up_own_words(self.events)
+        self._ledger.mark_survived(self.lines)
+        mark_outlived(self.events, self.tail, self.lines, of_one_process=self.rank is not None)
+        for event in self.events:
+            event.place = self.parts.place_of(event.number)
+        return self
+
+    def _end_traces(self) -> None:
+        for speaker, trace in self._traces.rest():
+            self._note_cut_off(Line(speaker, "", trace.rank), trace)
+
+    def _read_block(self, block: bytes) -> None:
+        lines = block.split(b"\n")
+        if not lines[-1]:
+            del lines[-1]
+        self._times.begin_block()
+        head = min(max(0, _HEAD - self.lines), len(lines))
+        chosen = self._sieve.worth_reading(block, lines)
+        chosen = [*range(head), *(index for index in chosen if index >= head)]
+        for index in self._with_tracebacks(chosen, len(lines)):
+            self._read_line(lines, index)
+        for index in range(max(0, len(lines) - _LAST_WORDS), len(lines)):
+            if lines[index].strip():
+                self._last = self.lines + index + 1, lines[index]
+        self.lines += len(lines)
+
+    def _with_tracebacks(self, chosen: list[int], count: int) -> Iterator[int]:
+        """The chosen lines; while a traceback is open, all lines."""
+        position, index = 0, 0
+        while index < count:
+            if not self._traces.are_open:
+                while position < len(chosen) and chosen[position] < index:
+                    position += 1
+                if position == len(chosen):
+                    return
+                index = chosen[position]
+            yield index
+            index += 1
+
+    def _read_line(self, lines: list[bytes], index: int) -> None:
+        text = lines[index][:LONGEST_TEXT].decode(errors="replace")
+        text = text.expandtabs(_TAB) if text[:1] == "\t" else text
+        number = self.lines + index + 1
+        if number <= self._passed or (escaped.SIGN in lines[index] and self._read_escaped(lines, index)):
+            return
+        if (end := failure_at_end(lines[index])) and not self._traces.are_open and not Traces.bare(text, number):
+            text = end
+        if not self.speaks_of_ascend and lines_of.speaks_of_ascend(text):
+            self.speaks_of_ascend, self._sieve.always = True, frozenset()
+        line = lines_of.read(text)
+        if number <= _HEAD:
+            self._inner.learn(prefix_of_frame(line.said))
+        said = self._inner.without(line.said)
+        is_frame = number <= _HEAD and frame_of(said) is not None
+        if not self._traces.are_open:
+            said = self._with_broken_off(said, lines, index)
+            boxed = message_lines.boxed_error(lines, index)
+            said = boxed or said
+            if not is_frame and not boxed and not level.may_matter(text) and not self._matcher.hits(said):
+                return
+        if is_frame:
+            self._traces.begin_headless(line.speaker, number)
+        if HEADER in said:
+            self._begin_trace(line, text, said, number, message_lines.above(lines, index, line))
+            return
+        if torchrun_summary.begins(said):
+            self._read_launcher(line, lines, index)
+            return
+        if any(link in said for link in LINKS):
+            self._traces.link(line.speaker)
+            return
+        inside, trace = self._traces.feed(line.speaker, said, number)
+        if inside and trace is None:
+            return
+        self._time = self._times.time_of(lines, index)
+        trace = trace or Traces.bare(said, number)
+        above = lines[index - 1][:LONGEST_TEXT].decode(errors="replace") if index else ""
+        if trace is not None:
+            below = message_lines.below(lines, index, line, _BELOW_BLOCK)
+            trace.read_below(below, above)
+            trace.read_above(message_lines.code_above(lines, index, line))
+            self._note_trace(line, said, trace, below)
+        elif not level.is_aside(said) and (not level.goes_on_without(above) or level.is_error(text, said)):
+            warned = message_lines.begins_warning(above) and not level.is_error(text, said)
+            count = _BELOW_BLOCK if cann_reason.is_call(said) or message_lines.goes_far(said) else _BELOW
+            self._note_line(line, text, said, number, message_lines.below(lines, index, line, count), warned=warned)
+
+    def _read_escaped(self, lines: list[bytes], index: int) -> bool:
+        """Read the traceback that a line holds; False if nothing in it is a failure."""
+        inner, text = Scan(self.name, self._matcher), lines[index][:LONGEST_TEXT].decode(errors="replace")
+        inner._read_block("\n".join(escaped.traceback_in(lines[index])).encode())
+        inner._end_traces()
+        line, number, weak = lines_of.read(text), self.lines + index + 1, level.is_warning(text)
+        time = self._times.time_of(lines, index)
+        for event in inner.events:
+            event.number, event.last, event.time = number, number, time
+            event.speaker, event.rank, event.host, event.weak = line.speaker, line.rank, line.host, weak
+            if event.trace is not None:
+                event.trace.first_line = event.trace.last_line = event.trace.end = number
+            self._ledger.add(kind_of(event.hit, event.text, event.trace), event)
+        return bool(inner.events)
+
+    def _with_broken_off(self, said: str, lines: list[bytes], index: int) -> str:
+        """`said`, with the next line where only both together are a message that is known: it was broken there."""
+        if index + 1 == len(lines) or not message_lines.may_be_broken(said) or self._matcher.known_length(said):
+            return said
+        rest = self._inner.without(lines_of.read(lines[index + 1][:LONGEST_TEXT].decode(errors="replace")).said)
+        if not message_lines.may_go_on(said, rest) or level.is_error(rest, rest):
+            return said
+        for whole in (said + rest, f"{said.rstrip()} {rest.strip(' │')}".lstrip(" │")):
+            if self._matcher.known_length(whole) > self._matcher.known_length(rest):
+                self._passed = self.lines + index + 2
+                return whole
+        return said
+
+    def _begin_trace(self, line: Line, text: str, said: str, number: int, above: str) -> None:
+        heading = said[: said.index(HEADER)]
+        named_type = Traces.named_in(heading)
+        if (named := Traces.bare(heading, number)) is not None and named.message:
+            # Printed to another stream than the traceback, without a line's end.
+            self._note_trace(line, heading, named)
+        else:
+            self._inner.learn(heading)
+            has_words = heading.strip() and not named_type
+            if has_words and any(hit.entry.kind == "cause" for hit in self._matcher.hits(heading)):
+                # "Exception in worker: MESSAGE, Traceback …" names the exception before its frames.
+                self._note_line(line, text, heading, number, [])
+        self._ledger.mark_heading(line.speaker, number)
+        if (unfinished := self._traces.settle(line.speaker)) is not None:
+            self._note_trace(line, unfinished.text, unfinished)
+        trace = Trace(number, named=named_type, weak=level.is_warning(text), rank=line.rank)
+        trace.ignored = level.is_ignored_below(above)
+        trace.is_logged = level.is_error(text, said) or level.announces_caught(above, lines_of.read(above).said)
+        self._traces.begin(line.speaker, trace)
+
+    def _note_trace(self, line: Line, said: str, trace: Trace, below: Sequence[str] = ()) -> None:
+        """An exception: what is known about it, else that it was one."""
+        if trace.ignored:
+            return
+        said = said if trace.type and said and not trace.is_composed else trace.text
+        hits = hits_of(self._matcher, said, trace)
+        known = [hit for hit in hits if hit.entry.kind != "unknown"]
+        unknown = next((hit for hit in hits if hit not in known), unknown_exception(trace))
+        for hit in with_spare(best(known), unknown):
+            name_parties(hit, trace)
+            number, reason = trace.last_line or trace.first_line, self._reason(said, below)
+            self._note(line, said, said, number, hit, trace, weak=trace.weak, reason=reason)
+
+    def _reason(self, said: str, below: Sequence[str]) -> str:
+        """The reason that CANN printed below a failed call; empty for any other line."""
+        return cann_reason.reason_in([self._inner.without(each) for each in below]) if cann_reason.is_call(said) else ""
+
+    def _note_cut_off(self, line: Line, trace: Trace) -> None:
+        """A traceback that is still open at the end of the log.
+
+        One that names its exception is whole. One without an exception counts; if it has no beginning either, only
+        where the log ends within it.
+        """
+        if trace.type:
+            self._note_trace(line, trace.text, trace)
+            return
+        announced = self._ledger.last_before(line.speaker, trace.first_line)
+        if announced is not None:
+            # The line above it names the exception: of what is known of it, the frames choose.
+            hits = (hit for hit in hits_of(self._matcher, announced.text, trace) if not hit.entry.is_conditional)
+            announced.hit = announced.hit if announced.hit.entry.is_conditional else next(hits, announced.hit)
+            return
+        ends_there = self._last[0] <= trace.end
+        if not trace.headless or (ends_there and (len(trace.frames) > 1 or trace.is_of_notebook)):
+            if ends_there:
+                trace.read_code()
+            trace.type = trace.type or trace.named
+            self._note_trace(line, "", trace)
+
+    def _note_line(
+        self, line: Line, text: str, said: str, number: int, below: list[str], *, warned: bool = False
+    ) -> None:
+        """Any other line: what is known about it; of an error also that it is one."""
+        reason, first_line, said = self._reason(said, below), said.strip(), message_lines.with_message(said, below)
+        lines = [first_line, said.strip().removeprefix(first_line).strip()] if said.strip() != first_line else []
+        hits = [
+            confirmed
+            for hit in self._matcher.hits(said)
+            if not hit.entry.frame
+            and hit.entry.origin in ("", "own-code")
+            and hit.entry.kind != "unknown"
+            and (confirmed := hit.confirmed_by(below[:_BELOW])) is not None
+        ]
+        # What stands below has confirmed that the line is harmless.
+        hits = hits[:1] if hits and hits[0].entry.kind == "notice" and hits[0].entry.below else hits
+        weak = warned or level.is_warning_or_news(text, first_line) or level.is_warning(said)
+        if not hits and (weak or not level.is_error(text, said)):
+            return
+        quoting = not level.is_error(text, said)
+        spare = unknown_line(said) if not (weak or quoting) or not hits else None
+        for hit in with_spare(best(hits), spare):
+            quoted = quoting and Traces.bare(hit.entry.test, number) is not None
+            doubted = (weak and hit.entry.kind != "notice") or hit.entry.lasting
+            self._note(line, text, said, number, hit, None, weak=doubted, quoted=quoted, lines=lines, reason=reason)
+
+    def _read_launcher(self, line: Line, lines: list[bytes], index: int) -> None:
+        """The launcher's summary is one event; its lines about ranks that ended later are none."""
+        self._traces.close(line.speaker)
+        rows = lines[index : index + torchrun_summary.LONGEST]
+        found = torchrun_summary.summary([each[:300].decode(errors="replace") for each in rows])
+        self._note_line(line, line.said, line.said, self.lines + index + 1, [])
+        if found is None:
+            return
+        self.launcher = found.root_cause
+        self._passed = self.lines + index + 1 + found.last
+        said = found.text.strip()
+        for hit in best(self._matcher.hits(said) or self._matcher.hits(torchrun_summary.HEADER)):
+            self._note(line, said, said, self.lines + index + 1 + found.index, hit, None)
+
+    def _note_last_words(self) -> None:
+        """A log that ends with words of failure is not one of success, even if no line calls itself an error."""
+        grave = [event.hit.entry for event in self.events if not event.weak and event.hit.entry.kind != "notice"]
+        # One that holds under a condition may turn out not to.
+        if any(not entry.is_conditional for entry in grave):
+            return
+        number, last = self._last
+        if any(event.last == number and event.hit.entry.kind == "notice" for event in self.events):
+            return
+        line = lines_of.read(text := last[:LONGEST_TEXT].decode(errors="replace"))
+        lines = [each[:LONGEST_TEXT] for each in self.tail.splitlines()]
+        said = [lines_of.read(each).said for each in lines]
+        first, words = failed_test(said, _LAST_WORDS)
+        if words:
+            self._note(line, words, words, self.lines - len(said) + first + 1, unknown_test(words), None)
+        elif (raised := Traces.raised_in_code(line.said, number)) is not None:
+            self._note_trace(line, raised.text, raised)
+        elif (named := known_exception(self._matcher, line.said, number)) is not None:
+            self._note_trace(line, line.said, named)
+        elif level.are_last_words(text, line.said):
+            self._note(line, text, line.said, number, unknown_line(line.said), None)
+        elif words := (refusal := message_lines.refusal(lines, said, _LAST_WORDS))[1]:
+            number = self.lines - len(lines) + refusal[0] + 1
+            self._note(lines_of.read(lines[refusal[0]]), words, words, number, unknown_line(words), None)
+
+    def _note(
+        self,
+        line: Line,
+        text: str,
+        said: str,
+        number: int,
+        hit: Hit,
+        trace: Trace | None,
+        *,
+        weak: bool = False,
+        quoted: bool = False,
+        lines: list[str] | None = None,
+        reason: str = "",
+    ) -> None:
+        kind = kind_of(hit, said, trace)
+        rank = self._processes.rank_of(text, line.rank, trace.rank if trace else None, last=self.rank)
+        if self._ledger.came_again(
+            line.speaker, kind, said, number, hit, trace=trace, rank=rank, weak=weak, quoted=quoted
+        ):
+            return
+        self._ledger.add(
+            kind,
+            Event(
+                text=said.strip(),
+                source=self.name,
+                number=number,
+                last=number,
+                speaker=line.speaker,
+                rank=rank,
+                device=lines_of.device_in(said),
+                host=line.host,
+                time=self._time,
+                hit=hit,
+                trace=trace,
+                above=self._traces.above(line.speaker, number),
+                is_quoted=quoted,
+                weak=weak,
+                lines=lines or [],
+                reason=reason,
+            ),
+        )

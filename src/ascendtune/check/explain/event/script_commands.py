@@ -1,0 +1,52 @@
+"""Complaints of a launch script's own commands, after which it goes on unless it is told to end (`set -e`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ascendtune.check.explain.event.event import Event
+
+_COMMANDS = (
+    "ldconfig|sysctl|mkdir|rmdir|chmod|chown|ln|cp|mv|rm|cat|grep|sed|awk|tar|touch|rsync|mount|umount|modprobe|lspci|"
+    "ibstat|ibv_devinfo|numactl|kill|pkill|killall|which|wget|curl|git|hostname|ulimit|source|module|conda|tput|stty|"
+    "mesg|perl|free|nvidia-smi|npu-smi|ls|du|df|find|tee|dmesg|tail|head|sort"
+)
+_OF_COMMAND = re.compile(
+    rf"(?:\S+: )?(?:line )?(?:\d+: )?(?:(?:\S*/)?(?P<command>[\w.+-]+): (?:command )?not found|"
+    rf"command not found: (?P<word>[\w.+-]+))$|"
+    rf"(?:\S+: line \d+: )?(?:\S*/)?(?P<of_system>{_COMMANDS})(?:\.real)?: |"
+    r"E: Could not (?:open lock file|get lock) |"
+    r"fatal: (?P<git>not a git repository|detected dubious ownership|unsafe repository|No names found)"
+)
+"""Complaints of a shell, or of a command that a script called; without `set -e` the script goes on after them."""
+_BUILDS = ("build", "packages", "package-managers")
+"""Families of failures that a missing command may be behind."""
+_COMPILERS = re.compile(
+    r"(?:[\w-]+-)?(?:nvcc|hipcc|g?cc|g\+\+|c\+\+|clang(?:\+\+)?|ld|ar|ptxas|cicc|ccec|bisheng|cmake|make|ninja|gfortran)"
+    r"(?:-\d+)?"
+)
+_OF_BUILD = re.compile(r"\bninja\b|torch_extensions|[Bb]uilding extension|\b[Cc]ompil|\bcmake\b|\bmake\b|\bgcc\b")
+"""Words of a failure that a missing compiler may be behind."""
+
+
+def is_of_script(event: Event) -> bool:
+    """Whether a shell, or a command of the system that it ran, said the line."""
+    return event.trace is None and _OF_COMMAND.match(event.text) is not None
+
+
+def gives_way(event: Event, others: Sequence[Event]) -> bool:
+    """Whether another failure ended the job, and not the command of its script that failed before or after it."""
+    found = _OF_COMMAND.match(event.text) if event.trace is None else None
+    if found is None:
+        return False
+    command = found["command"] or found["word"] or found["of_system"] or (found["git"] and "git") or "apt"
+    needs_it = _OF_BUILD if _COMPILERS.fullmatch(command) else None
+    return any(
+        (other.is_raised or (other.weight <= 1 and not is_of_script(other)))
+        and other.source == event.source
+        and other.hit.entry.family not in _BUILDS
+        and command not in other.text
+        and (needs_it is None or needs_it.search(other.text) is None)
+        for other in others
+    )

@@ -1,0 +1,1 @@
+"""Which facts does a log hold? Variables, versions, shapes, sizes, and where the job ran."""

@@ -1,0 +1,284 @@
+"""Facts of a log: variables, versions, ranks and ports that it names, and what a message says in numbers and names.
+
+Entries of the knowledge may require facts (`requires`), the headline adds those of the message, JSON has all of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterable, Iterator
+
+from ascendtune.check.explain.facts.package_facts import of_packages
+from ascendtune.check.explain.facts.surroundings import of_surroundings
+from ascendtune.check.explain.lazy_pattern import LazyPattern
+
+Facts = dict[str, tuple[str, ...]]
+"""Values by name, each in the order of the log and once."""
+
+_MOST_VALUES = 16
+_LONGEST_VALUE = 200
+_MOST_TOLD = 3
+_LONGEST_TOLD = 60
+_NAME = (
+    r"(?:ASCEND|HCCL|NCCL|GLOO|TP_SOCKET|CUDA|TORCH|PYTORCH|HF|TRANSFORMERS|MASTER|WORLD|LOCAL|NODE|NPROC|NNODES|RAY|"
+    r"VLLM|OMP|LD|ATB|TASK_QUEUE|CPU_AFFINITY|MULTI_STREAM|DS|SLURM|RANK_TABLE|FLASH|USE|FORCE)[A-Z0-9_]*"
+)
+_VARIABLE = re.compile(rf"(?<![\w$.]){_NAME}(?<=[A-Z0-9])=['\"]?(?P<value>[^\s'\";|&)]+)")
+_HAS_VARIABLE = re.compile(r"=(?<=[A-Z0-9]=)")
+"""Begins with a literal character, which `re` finds many times faster than names of variables."""
+_EXAMPLE, _EXAMPLE_WITHIN = "or example", 40
+"""Words before a variable that a message only explains."""
+_VERSION_NAMES = (
+    "torch_npu|torch-npu|torchvision|torch|transformers|accelerate|peft|trl|deepspeed|datasets|tokenizers|vllm_ascend|"
+    "vllm-ascend|vllm|llamafactory|numpy|triton-ascend|triton|flash_attn|flash-attn|bitsandbytes|mindspeed|megatron-core|"
+    "safetensors|huggingface_hub|huggingface-hub|CANN|Python|PyTorch|CUDA|NCCL|driver|firmware"
+)
+_VERSION = re.compile(
+    rf"(?<![\w.-])(?P<name>{_VERSION_NAMES})`?(?: version)?(?: ?==? ?|:? +v?|/| version: )(?P<value>\d+\.\d+[\w.+-]*)",
+    re.IGNORECASE,
+)
+_INSTALLED = re.compile(r"Successfully installed (?P<packages>[\w.+ -]+)")
+"""Of pip; "torch-npu-2.7.1" is name and version."""
+_PACKAGE = re.compile(rf"(?<!\S)(?P<name>{_VERSION_NAMES})-(?P<value>\d+\.\d+[\w.+]*)(?!\S)", re.IGNORECASE)
+_EGG = re.compile(rf"/(?P<name>{_VERSION_NAMES})-(?P<value>\d+\.\d+[\w.+]*)-py\d\.\d+\.egg/", re.IGNORECASE)
+"""In the path of a module that easy_install or setup.py has installed."""
+_VERSION_WORDS = (
+    *("torch", "transformers", "accelerate", "peft", "trl", "deepspeed", "datasets", "tokenizers", "vllm"),
+    *("llamafactory", "numpy", "triton", "flash", "bitsandbytes", "mindspeed", "megatron", "safetensors"),
+    *("huggingface", "cann", "python", "cuda", "nccl", "driver", "firmware"),
+)
+"""Each of `_VERSION_NAMES` holds one of them."""
+_WORLD = {
+    "world_size": re.compile(r"\b(?:world[ _]?size|WORLD_SIZE|nranks|nRanks|rank_?[Ss]ize)\W{1,4}(?P<value>\d{1,5})\b"),
+    "nproc": re.compile(
+        r"(?:--nproc[_-]per[_-]node[= ]|NPROC_PER_NODE=|--num_gpus[= ]|--num_processes[= ]|nproc_per_node *[:=] *)"
+        r"(?P<value>[1-9]\d{0,3})\b"
+    ),
+    "nnodes": re.compile(r"(?:--nnodes[= ]|NNODES=|--num_machines[= ])(?P<value>[1-9]\d{0,3})\b"),
+    "port": re.compile(
+        r"(?:MASTER_PORT=|--master[_-]port[= ]|\bport[:= ]{1,2}|\[::\]:|0\.0\.0\.0:|localhost:|127\.0\.0\.1:|"
+        r"--port[= ])(?P<value>\d{4,5})\b"
+    ),
+    "checkpoint_inputs": re.compile(r"None of the inputs have (?P<value>requires_grad)=True"),
+    "failed_build": re.compile(
+        r"(?:Failed to (?:download and )?build:?|likely indicates that) [`'(]?(?P<value>[A-Za-z][\w.-]*)"
+    ),
+    "joined": re.compile(
+        r"world_size=(?P<wanted>\d+), worker_count=(?P<value>\d+)|(?P<clients>\d+)/(?P<places>\d+) clients joined"
+    ),
+}
+_WORLD_WORDS = {
+    "world_size": ("world", "nranks", "ranksize", "rank_size"),
+    "nproc": ("nproc", "num_gpus", "num_processes"),
+    "nnodes": ("nnodes", "num_machines"),
+    "port": ("port", "::]:", ".0.0.0:", "localhost:", ".0.0.1:"),
+    "checkpoint_inputs": ("requires_grad",),
+    "failed_build": ("failed to ", "likely indicates"),
+    "joined": ("worker_count", "clients joined"),
+}
+"""For each pattern: words in lower case, one of which every match holds, or begins with."""
+_DEVICE_NODE = re.compile(
+    r"(?<![\w/-])c(?P<mode>[rwx-]{9})\S* +\d+ +(?P<owner>\S+) +(?P<group>\S+) .* "
+    r"(?P<node>(?:/dev/)?(?:davinci|nvidia|kfd)\w*)$",
+    re.MULTILINE,
+)
+_USER = re.compile(r"\buid=(?P<uid>\d+)\((?P<user>[^)]+)\) gid=\S+ groups=(?P<groups>\S+)")
+_NO_CAPABILITIES = re.compile(r"\bCapEff:\s*0{16}\b|\bCurrent: =\s*$", re.MULTILINE)
+_PULL = re.compile(
+    r"\b(?:docker|podman|nerdctl|crictl|ctr) (?:image )?pull (?:-\S+ )*(?P<image>[\w./:@-]+)|"
+    r"^(?P<tag>[\w.-]+): Pulling from (?P<name>[\w./-]+)",
+    re.MULTILINE,
+)
+_LONGEST_CROSSING = 10
+"""Characters of a match that may stand in the line below the one it begins in."""
+_DTYPES = (
+    "Half|BFloat16|Float|Double|Long|Int|Bool|Char|Byte|float16|bfloat16|float32|float64|"
+    "fp16|bf16|fp32|int8|int32|int64"
+)
+_SIZE = r"\d+(?:\.\d+)? ?(?:[KMGT]i?B|bytes)\b"
+_MESSAGE = {
+    "shape": re.compile(
+        r"torch\.Size\(\[(\d[\d, ]*)\]\)|\b((?!0x)\d+x\d+(?:x\d+)*)\b|(?<!block: )(?<!thread: )\[(\d+(?:, ?\d+)+)\]"
+    ),
+    "size_of": re.compile(r"tensor [ab] \(\d+\)|dimension \d+|batch_size \(\d+\)|input of size \d+"),
+    "dtype": re.compile(rf"(?<!-)\b(?:torch\.|c10::)?({_DTYPES})\b(?=[ ,.;:)\]'\"]|$)|\bfor (DT_\w+)"),
+    "size": re.compile(_SIZE),
+    "operator": re.compile(
+        r"\b(aclnn\w+|aten::[\w.]+|npu::\w+|torchvision::\w+|Hccl\w+(?=,| fail))|\bop type[:=] ?(\w+)"
+    ),
+    "kernel": re.compile(r"\bfault kernel_name=(\w[\w.]*)|\bkernel_name[=:] ?(\w+)"),
+    "error_code": re.compile(
+        r"\berror code(?: is|:)? ?(\d+)|\b(E[A-Z]\d{4}|ERR\d{5})\b|\bret(?:urn)?(?:code)?[ =:]{1,2}(-?\d{2,})"
+    ),
+    "peer": re.compile(r"\b(\d{1,3}(?:\.\d{1,3}){3}(?::\d{2,5})?)\b"),
+    "path": re.compile(r"(?<![\w/.:#*<>])((?:~|\.{1,2})?/[\w.@+-]++(?:/[\w.@+-]++)*+)(?!/?[#*<{$])"),
+    "name": re.compile(r"(?<!': )(?<![\w{])'([^'\n]{2,60})'(?![\w:])|\"([^\"\n]{2,60})\"(?!:)|`([^`\n]{2,60})`"),
+    "number": re.compile(r"(?<![\w./:+-])(-?\d+(?:\.\d+)?)(?![\w./:]|\.\d)"),
+}
+_SOURCES = (".cc", ".cpp", ".h", ".hpp", ".ts", ".py", "/python", "/python3")
+"""Ends of paths that say where a message was made, not what it is about."""
+_ERRNO = re.compile(r"\[?[Ee]rrno:? ?(\d{1,3})\b")
+_IS_NAME = re.compile(r"^(?!.*[=;]|.*\(.+\))[\w/~.<@-].*[\w/>)\]%]$|^\([\d, ]+\)$")
+"""Matches a quoted name. The text between two quoted names, and quoted code, do not match."""
+_COMMAND = re.compile(r"\[(?=[^\]]*'-)(?:'[^']*', )+'[^']*'\]")
+"""A command that is written as a list of Python, with an option among its words."""
+ENDED = re.compile(
+    r"(?:\S+: line \d+: +)?\b\d+ "
+    r"(?:Killed|Aborted|Terminated|[A-Z][a-z]+ (?:\w+ )?(?:fault|error|exception|instruction))\b.*"
+)
+"""A shell's report that a signal ended a command. It names the script first and repeats the command at the end."""
+_ADVICE = re.compile(r"[.!;)] *(?:This error is caused|For example|Please|You (?:can|should)|To (?:fix|solve)|See )")
+"""Where a message goes over to advice, whose names are not those of the failure."""
+_ALLOWED = re.compile(
+    r"\b(?:(?:select|pick|choose|one|any) (?:from|(?:one |any )?of)|(?:must|should) (?:only )?be (?:in|from)|"
+    r"(?:valid|available|allowed|supported|possible|permitted|known|existing) (?:\w+ ){0,2}(?:are|is)|"
+    r"(?:available|allowed|supported|valid|options|choices|candidates)(?: \w+)?(?=:))\b\W{0,12}[\[({][^\])}]*[\])}]?",
+    re.IGNORECASE,
+)
+"""A list of the values that would have been right; the one that was not stands outside of it."""
+_TOLD = ("shape", "size_of", "dtype", "operator", "kernel", "path", "name", "size", "peer", "errno")
+"""What the headline adds, the most telling first."""
+
+
+def of_log(texts: Iterable[str]) -> Facts:
+    """What the log says of its job: `variable.NAME`, `version.NAME`, `world_size`, `nproc`, `nnodes`, `port`.
+
+    `failed_build` is a package that pip or uv could not build.
+    `checkpoint_inputs` is there where gradient checkpointing warned that its inputs require no gradient.
+    `asked` is the number of processes that were asked for where it is more than one; `joined` is "more" or "fewer"
+    where another number of processes came to a rendezvous than it has places. `device_denied` is a device node that
+    the user of `id` may not open, by `ls -l`; `capabilities` is "none" where the process has none; `image_pull` is an
+    image that is pulled. Package managers' output has facts of its own (package_facts.py), and so has where the job
+    ran: `os`, `accelerator`, `container`, `scheduler` (surroundings.py).
+    """
+    found: dict[str, dict[str, None]] = {}
+
+    def note(name: str, value: str) -> None:
+        values = found.setdefault(name, {})
+        if len(values) < _MOST_VALUES:
+            values.setdefault(value.rstrip(".,")[:_LONGEST_VALUE])
+
+    for text in dict.fromkeys(texts):
+        # "İ" is the one character that becomes two in lower case.
+        lower = text.replace("İ", "i").lower()
+        for match in _matches(_VARIABLE, text, (match.start() for match in _HAS_VARIABLE.finditer(text))):
+            if _EXAMPLE in text[max(0, match.start() - _EXAMPLE_WITHIN) : match.start()]:
+                continue
+            note(f"variable.{match[0].partition('=')[0]}", match["value"])
+        eggs = _matches(_EGG, text, _places(lower, (".egg/",)))
+        for match in (*_matches(_VERSION, text, _places(lower, _VERSION_WORDS)), *_installed_in(text, lower), *eggs):
+            note(f"version.{match['name'].lower().replace('-', '_')}", match["value"])
+        for name, pattern in _WORLD.items():
+            for match in _matches(pattern, text, _places(lower, _WORLD_WORDS[name])):
+                value = match["value"]
+                if name == "joined":
+                    came, wanted = value or match["clients"], match["wanted"] or match["places"]
+                    value = "more" if int(came) > int(wanted) else "fewer"
+                note(name, value)
+        for name, value in (*_of_commands(text, lower), *of_packages(text, lower), *of_surroundings(text, lower)):
+            note(name, value)
+    asked = _largest(found.get("nproc", {})) * max(1, _largest(found.get("nnodes", {})))
+    if asked > 1:
+        note("asked", str(asked))
+    return {name: tuple(values) for name, values in found.items()}
+
+
+def _of_commands(text: str, lower: str) -> Iterator[tuple[str, str]]:
+    """Facts from the output of commands in the log: `ls -l` of devices with `id`, capabilities, pulls of images."""
+    user = _USER.search(text) if "uid=" in lower else None
+    if user is not None and user["uid"] != "0":
+        groups = re.findall(r"\(([^)]+)\)", user["groups"])
+        for node in _DEVICE_NODE.finditer(text):
+            is_open = node["mode"][6:8] == "rw" or node["group"] in groups or node["owner"] == user["user"]
+            if not is_open:
+                rights = f"{node['mode']} {node['owner']}:{node['group']}"
+                yield "device_denied", f"{node['node']} ({rights}), user {user['user']}"
+    if ("capeff" in lower or "current: =" in lower) and _NO_CAPABILITIES.search(text):
+        yield "capabilities", "none"
+    if " pull " in lower or "pulling from" in lower:
+        for pull in _PULL.finditer(text):
+            yield "image_pull", pull["image"] or f"{pull['name']}:{pull['tag']}"
+
+
+def _places(text: str, words: Iterable[str]) -> Iterator[int]:
+    """Where the words stand in `text`; of one word in one line only the first place."""
+    for word in words:
+        place = text.find(word)
+        while place >= 0:
+            yield place
+            line_end = text.find("\n", place)
+            place = text.find(word, line_end) if line_end >= 0 else -1
+
+
+def _matches(pattern: re.Pattern[str], text: str, places: Iterable[int]) -> Iterator[re.Match[str]]:
+    """The matches of `pattern` in the lines with the characters at `places`, in the order of the text."""
+    lines = {text.rfind("\n", 0, place) + 1: place for place in places}
+    for start in sorted(lines):
+        end = text.find("\n", lines[start])
+        end = len(text) if end < 0 else end
+        matches = pattern.finditer(text, start, end + _LONGEST_CROSSING)
+        yield from (match for match in matches if match.start() < end)
+
+
+def _installed_in(text: str, lower: str) -> Iterator[re.Match[str]]:
+    """Names and versions of the packages that pip says it has installed."""
+    for line in _matches(_INSTALLED, text, _places(lower, ("successfully installed",))):
+        yield from _PACKAGE.finditer(line["packages"])
+
+
+def versions(facts: Facts, package: str) -> tuple[str, ...]:
+    """The releases of a package that the log names, whatever the spelling of the package."""
+    return facts.get(f"version.{package.lower().replace('-', '_')}", ())
+
+
+def of_message(text: str) -> Facts:
+    """What a message says in numbers and names: shapes, dtypes, sizes, operators, error codes, peers, paths, names."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, pattern in _MESSAGE.items():
+        values = dict.fromkeys(
+            next((part for part in match.groups() if part), match[0]).strip()[:_LONGEST_VALUE]
+            for match in pattern.finditer(text)
+        )
+        if values:
+            found[name] = tuple(values)[:_MOST_VALUES]
+    numbers = dict.fromkeys(match[1] for match in _ERRNO.finditer(text))
+    if numbers:
+        found["errno"] = tuple(f"{number} {errno.errorcode.get(int(number), '')}".strip() for number in numbers)
+    return found
+
+
+def statement(message: str) -> str:
+    """A message without commands that it quotes or a shell repeats, lists of allowed values, and advice at its end."""
+    return _ADVICE.split(_ALLOWED.sub("", ENDED.sub("", _COMMAND.sub("", message))), maxsplit=1)[0]
+
+
+def told(message: Facts, sentence: str) -> str:
+    """The facts that `sentence` lacks and a reader needs, at most three, as "a, b"; empty if there are none."""
+    shown: list[str] = []
+    for name in _TOLD:
+        for value in message.get(name, ()):
+            is_new = value not in sentence and not any(value in each or each in value for each in shown)
+            is_new = (
+                is_new and _IS_NAME.search(value) is not None and not value.isdigit() and not value.endswith(_SOURCES)
+            )
+            if is_new and len(value) <= _LONGEST_TOLD and len(shown) < _MOST_TOLD:
+                shown.append(value)
+        if shown:
+            break
+    return ", ".join(shown)
+
+
+def satisfied(requires: dict[str, LazyPattern], facts: Facts) -> dict[str, str] | None:
+    """What the patterns name in the facts that they require; None if one of them is not met."""
+    names: dict[str, str] = {}
+    for name, pattern in requires.items():
+        match = next(filter(None, map(pattern.search, facts.get(name, ()))), None)
+        if match is None:
+            return None
+        names.update({key: value for key, value in match.groupdict().items() if value})
+    return names
+
+
+def _largest(values: Iterable[str]) -> int:
+    return max(map(int, values), default=0)

@@ -1,0 +1,169 @@
+"""Lines of a log that together are one message."""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+
+from ascendtune.check.explain.log import go_panic, level
+from ascendtune.check.explain.log.line import Line
+
+LONGEST_TEXT = 2000
+"""Bytes of a line that are read."""
+_SAYS_WHERE = re.compile(
+    r"^CMake Error\b.*:\s*$|:\d+\)?\]?:\s*$|\bfollowing error: .*:\s*$|\bis invalid because:\s*$|"
+    r"\bNo solution found when resolving .*:\s*$|^Last error:\s*$|stderr: Auto-detected mode as '\w+'\s*$|"
+    r" \w*[a-z](?:Error|Exception):\s*$|\bBackendCompilerFailed: backend='\w+' raised:\s*$"
+)
+_LEAST_BROKEN = 40
+"""Characters of a line from which on it may have been broken at the width of a window."""
+_IS_WHOLE = re.compile(r"[.!?:;]\s*$")
+_GOES_ON = re.compile(r"\s?[a-z(]")
+_CODED_CLAUSE = re.compile(r"\bE[A-Z1-9]\d{4}\)?:.*,\s*$")
+"""A reason of CANN that goes on in the next line."""
+NO_SOLUTION = "No solution found when resolving"
+"""Of uv, above a tree of reasons."""
+_BECAUSE = "Because "
+_OF_TREE = re.compile(r"^(?:\d+\.\d+ )?[\s|│╰─▶`>-]+|\{[^{}]*\}")
+"""Ornament of uv's tree of reasons: branches before a line (with the time that Docker's build prints before them), and
+conditions in braces behind a package's name."""
+_LONGEST_REASON = 600
+_CMAKE = "CMake Error"
+_BOX_OF_ERROR, _BOX_SIDE = "╭─ Error ─".encode(), "│".encode()
+_LONGEST_BOX = 8
+_RULE_OF_MPI = "-" * 74
+_EXCERPT = 20
+"""Lines of a log that somebody cut out: what a program in it refused is what its reader asks about."""
+_SPEAKERS = 64
+"""Speakers whose lines may alternate, so that those below a line of one stand further down."""
+
+
+def below(lines: list[bytes], index: int, line: Line, count: int) -> list[str]:
+    """The lines below the one at `index`; where a prefix names its speaker, the speaker's, without the prefix."""
+    found = lines[index + 1 : index + 1 + count]
+    said = line.said.encode()
+    if line.speaker and lines[index].endswith(said):
+        prefix = lines[index].removesuffix(said)
+        of_speaker = [each for each in lines[index + 1 : index + 1 + count * _SPEAKERS] if each.startswith(prefix)]
+        found = [each.removeprefix(prefix) for each in of_speaker[:count]] or found
+    return [each[:LONGEST_TEXT].decode(errors="replace") for each in found]
+
+
+def above(lines: list[bytes], index: int, line: Line) -> str:
+    """The line above the one at `index`; where a prefix names its speaker, the speaker's. Empty if there is none."""
+    before, _ = _lines_above(lines, index, line)
+    return before[-1][:LONGEST_TEXT].decode(errors="replace") if before else ""
+
+
+def code_above(lines: list[bytes], index: int, line: Line) -> list[str]:
+    """The two lines above the one at `index` that are not empty, those of its speaker, without the prefix."""
+    before, prefix = _lines_above(lines, index, line)
+    said = [each.removeprefix(prefix)[:LONGEST_TEXT].decode(errors="replace") for each in before]
+    return [each for each in said if each.strip()][-2:]
+
+
+def _lines_above(lines: list[bytes], index: int, line: Line) -> tuple[list[bytes], bytes]:
+    """The lines above the one at `index`, and the prefix of its speaker, with which each of them begins."""
+    before, said = lines[max(0, index - _SPEAKERS) : index], line.said.encode()
+    if not line.speaker or not lines[index].endswith(said):
+        return before, b""
+    prefix = lines[index].removesuffix(said)
+    return [each for each in before if each.startswith(prefix)], prefix
+
+
+def boxed_error(lines: list[bytes], index: int) -> str:
+    """The error of a command line that typer draws in a box, at the box's first line; empty for any other line."""
+    if not index or not lines[index - 1].startswith(_BOX_OF_ERROR) or not lines[index].startswith(_BOX_SIDE):
+        return ""
+    rows = takewhile(lambda row: row.startswith(_BOX_SIDE), lines[index : index + _LONGEST_BOX])
+    return "Error: " + " ".join(row.decode(errors="replace").strip("│ \r") for row in rows)
+
+
+def refusal(texts: list[str], said: list[str], last_lines: int) -> tuple[int, str]:
+    """Where nothing calls itself an error: Open MPI's help at the end, or what a program in an excerpt refuses.
+
+    Args:
+        texts: the last lines of a log.
+        said: the same without their prefixes.
+        last_lines: as many lines at the end may stand behind Open MPI's help.
+
+    Returns:
+        The index of its first line, and its words; empty if there is none.
+    """
+    index, words = _help_text(said, last_lines)
+    if words or len(texts) > _EXCERPT:
+        return index, words
+    for index, each in enumerate(said):
+        if level.program_refuses(texts[index], each) and not any(map(level.went_on, said[index + 1 :])):
+            return index, each
+    last = next((index for index in range(len(said) - 1, -1, -1) if said[index].strip()), 0)
+    while last and (level.is_hint(said[last]) or not said[last].strip()):
+        last -= 1
+    if said and (level.is_last_refusal(texts[last], said[last]) or _is_above_hint(texts, said, last)):
+        return last, said[last]
+    return 0, ""
+
+
+def _is_above_hint(texts: list[str], said: list[str], index: int) -> bool:
+    """Whether a line with words of failure is the last but for hints where to read on."""
+    return index + 1 < len(said) and level.are_last_words(texts[index], said[index])
+
+
+def _help_text(said: list[str], last_lines: int) -> tuple[int, str]:
+    """The refusal that Open MPI, which calls nothing an error, prints between two lines of dashes as the last.
+
+    Args:
+        last_lines: as many lines at the end of `said` may stand behind it.
+
+    Returns:
+        The index of its first line, and its words; empty if there is none.
+    """
+    rules = [index for index, each in enumerate(said) if each.rstrip() == _RULE_OF_MPI]
+    if len(rules) < 2 or len(said) - rules[-1] > last_lines:
+        return 0, ""
+    first, last = rules[-2:]
+    words = " ".join(filter(None, map(str.strip, said[first + 1 : last])))
+    return first + 1, words if level.is_refusal(words) else ""
+
+
+def may_be_broken(said: str) -> bool:
+    """Whether a line is long enough to have been broken, and does not end a sentence or a clause."""
+    return len(said) >= _LEAST_BROKEN and _IS_WHOLE.search(said) is None
+
+
+def may_go_on(said: str, rest: str) -> bool:
+    """Whether `rest` may be the other piece of a broken line: a terminal begins it at its margin, uv, which wraps what
+    a build prints at words, below the first piece."""
+    margin = said[: len(said) - len(said.lstrip(" │|"))]
+    return _GOES_ON.match(rest.removeprefix(margin)) is not None
+
+
+def begins_warning(text: str) -> bool:
+    """Whether a line calls the next one, which holds the message, a warning."""
+    return text.rstrip().endswith(":") and level.is_warning(text)
+
+
+def goes_far(said: str) -> bool:
+    """Whether the message of a line stands many lines further down: reasons of uv, frames of Go."""
+    return NO_SOLUTION in said or go_panic.is_panic(said)
+
+
+def with_message(said: str, below: list[str]) -> str:
+    """An error line that says only where it happened, and the next one, which says what."""
+    message = next(filter(None, map(str.strip, below)), "")
+    if said.startswith(_CMAKE):
+        # Its message is an indented paragraph, a name may stand below a blank line.
+        paragraph = takewhile(lambda each: not each.strip() or each[0].isspace(), below)
+        message = " ".join(filter(None, map(str.strip, paragraph)))
+    if go_panic.is_panic(said) and (frame := go_panic.frame_in(said, below)):
+        return f"{said.rstrip()} {frame}"
+    if NO_SOLUTION in said:
+        tree = " ".join(_OF_TREE.sub("", each).strip() for each in takewhile(str.strip, below))
+        tree = _OF_TREE.sub("", tree)
+        reason = tree[max(0, tree.find(_BECAUSE)) :]
+        return f"{said.rstrip()} {reason[:_LONGEST_REASON]}" if _BECAUSE in tree else said
+    # An error that ends with a colon has its reason in the indented line below.
+    is_indented = bool(below) and below[0][:1].isspace() and not level.is_aside(below[0])
+    is_reason = is_indented and said.rstrip().endswith(":") and level.is_error(said, said)
+    goes_on = is_reason or _SAYS_WHERE.search(said) or _CODED_CLAUSE.search(said)
+    return f"{said.rstrip()} {message}" if message and goes_on else said

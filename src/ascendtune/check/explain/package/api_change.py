@@ -1,0 +1,293 @@
+"""Names that packages added, removed and renamed: they tell which side of a failed import or call is the older one.
+
+A table of a package, knowledge/api/DISTRIBUTION.toml, looks like this:
+
+    distribution = "moon"                  # for pip; "python" for the standard library
+    modules = ["moon"]                     # its top-level modules
+    source = "https://…"
+    names = ["moonrise"]                   # optional; names of all releases, of which others are misspelt forms
+
+    [added]                                # name -> the first release that has it; "" where that is not known
+    Crater = "1.2"                         # a class, function or constant, wherever in the package it is imported from
+    "moon.seas.tides" = "1.3"              # a module
+    "Crater(depth)" = "1.4"                # an argument of a constructor, a function, or Class.method
+    "Crater.rim" = "1.5"                   # an attribute or a method
+    "*Crater(depth)" = "1.6"               # of all classes whose names end so
+    "Crater*" = "1.7"                      # all names that begin so, or ("*Crater") end so
+
+    [removed]                              # name -> the first release without it; and, if there is one, its successor
+    Lunar = { release = "2.0", now = "Crater" }
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import PurePosixPath
+from typing import Any
+
+import tomli
+
+from ascendtune.check.explain.log.frame import posix
+from ascendtune.check.explain.package.spelling import meant
+
+_IMPORTED = re.compile(
+    r"cannot import name ['\"]?(?P<name>\w+)['\"]? from ['\"]?(?P<module>(?!partially )[\w.]+)['\"]?"
+    r"(?: \((?P<file>[^()]+)\))?"
+)
+_MODULE = re.compile(r"No module named ['\"]?(?P<path>\w[\w.]*)(?!.*is not a package)")
+_ARGUMENT = re.compile(r"(?P<function>[\w.]+)\(\) got an unexpected keyword argument '(?P<argument>\w+)'")
+_OF_MODULE = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
+_OF_CLASS = re.compile(
+    r"(?:'(?P<object>\w+)' object|type object '(?P<type>\w+)') has no attribute '(?P<attribute>\w+)'"
+)
+_MEANT = re.compile(r"\bDid you mean: '(?P<now>\w+)'\?")
+"""The suggestion that Python 3.10 and later append to the message."""
+_INSTALLED = re.compile(r"-packages|/lib(?:64)?/python[\d.]+/\w+\.py$|/Lib/\w+\.py$")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_BASES = {
+    "Config": ("PretrainedConfig",),
+    "Tokenizer": ("PreTrainedTokenizerBase", "PreTrainedTokenizer"),
+    "TokenizerFast": ("PreTrainedTokenizerBase", "PreTrainedTokenizerFast"),
+    "Trainer": ("Trainer",),
+    "Model": ("PreTrainedModel",),
+    "LM": ("PreTrainedModel", "GenerationMixin"),
+    "ForConditionalGeneration": ("PreTrainedModel", "GenerationMixin"),
+    "ForSequenceClassification": ("PreTrainedModel",),
+}
+"""By the ending of a class's name: classes of the tables that it most likely inherits from."""
+_OF_MODEL_TYPE = re.compile(r"(?P<type>[A-Z]\w*?)(?:Config|Model|For[A-Z]\w+)$")
+"""A class of transformers that is called by its model type."""
+_SIGNS = re.compile(r"[-_.]")
+_CONSTRUCTOR = "__init__"
+_PYTHON = "python"
+
+
+@dataclass(frozen=True)
+class ApiChange:
+    """A name that a release of a package is the first one with, or the first one without."""
+
+    library: str
+    modules: tuple[str, ...]
+    name: str
+    """As it stands in the table."""
+    is_added: bool
+    release: str = ""
+    now: str = ""
+    is_misspelt: bool = False
+    """A name that no release has: `now` is the one that was meant."""
+    is_overridden: bool = False
+    """An argument that the library hands to a method since `release`; the class that overrides the method is older."""
+
+    @property
+    def kind(self) -> str:
+        """ "added", "removed" or "renamed", with "python-" before it where it is a name of the standard library; or
+        "misspelt"."""
+        if self.is_misspelt:
+            return "misspelt"
+        kind = "added" if self.is_added else "renamed" if self.now else "removed"
+        return f"{_PYTHON}-{kind}" if self.library == _PYTHON else kind
+
+    def groupdict(self) -> dict[str, str]:
+        """The names that sentences may use, as a match of a regular expression has them."""
+        bound = ">=" if self.is_added and not self.is_overridden else "<"
+        unknown = self.library if self.is_added else f"{self.library}==VERSION"  # pip's newest is the one that lacks it
+        return {
+            "library": self.library,
+            "package": self.modules[0],
+            "name": self.name.replace(")", "=…)"),
+            "release": self.release,
+            "now": self.now,
+            "fitting": f"'{self.library}{bound}{self.release}'" if self.release else unknown,
+        }
+
+
+class ApiPattern:
+    """In place of a regular expression: matches messages about names that the tables call `kind`."""
+
+    names = frozenset(ApiChange("", ("",), "", is_added=True).groupdict())
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def search(self, text: str) -> ApiChange | None:
+        found = change_in(text)
+        return found if found is not None and found.kind == self._kind else None
+
+
+def change_in(message: str) -> ApiChange | None:
+    """Which release has the missing name, or which name it is a misspelling of; None if neither is known."""
+    return _change_in(message) or _misspelling_in(message)
+
+
+def release_of_model_type(name: str) -> str:
+    """The first release of transformers with classes for a model type ("qwen3_moe"); empty where it is not known."""
+    wanted = _SIGNS.sub("", name).lower()
+    releases = (
+        change.release
+        for change in changes()
+        if change.library == "transformers"
+        and change.is_added
+        and change.release
+        and (stem := _OF_MODEL_TYPE.match(change.name))
+        and stem["type"].replace("_", "").lower() == wanted
+    )
+    return min(releases, key=lambda release: tuple(map(int, release.split("."))), default="")
+
+
+def inherited_in(message: str) -> ApiChange | None:
+    """The change of a class of the tables, from which the class that the message names most likely inherits."""
+    if argument := _ARGUMENT.search(message):
+        owner, _, method = argument["function"].rpartition(".")
+        member, is_overridden = f".{method}({argument['argument']})", True
+    elif attribute := _OF_CLASS.search(message):
+        owner, is_overridden = attribute["object"] or attribute["type"], False
+        member = f".{attribute['attribute']}"
+    else:
+        return None
+    ending = max(filter(owner.endswith, _BASES), key=len, default="")
+    bases = _BASES[ending] if ending and owner != ending else ()
+    known = (change for base in bases for change in _changes().get(f"{base}{member}", ()) if change.release)
+    found = next(known, None)
+    return replace(found, name=f"{owner}{member}", is_overridden=is_overridden) if found is not None else None
+
+
+def missing_in(message: str) -> tuple[str, str] | None:
+    """(module, name) of a message that says that a module lacks a name."""
+    missing = _IMPORTED.search(message) or _OF_MODULE.search(message)
+    return (missing["module"], missing["name"]) if missing is not None else None
+
+
+def _misspelling_in(message: str) -> ApiChange | None:
+    """The name that was meant, by Python's own suggestion or by the tables."""
+    missing = missing_in(message)
+    if missing is not None:
+        module, name = missing
+        imported = _IMPORTED.search(message)
+        if imported is not None and _is_shadow(imported["file"] or "", module):
+            return None
+    elif attribute := _OF_CLASS.search(message):
+        module, name = attribute["object"] or attribute["type"], attribute["attribute"]
+    else:
+        return None
+    suggested = _MEANT.search(message)
+    known = [suggested["now"]] if suggested else _names_of(module) if missing is not None else ()
+    now = meant(name, known)
+    return ApiChange("", (module,), name, is_added=False, now=now, is_misspelt=True) if now else None
+
+
+def _names_of(module: str) -> Iterator[str]:
+    """Names that the tables know in the package of `module`, without those that it no longer has."""
+    root = module.partition(".")[0]
+    of_package = (change for each in _changes().values() for change in each if root in change.modules)
+    for change in of_package:
+        name = _NAME.match(change.name if change.is_added else change.now)
+        if name is not None and name[0] not in change.modules:
+            yield name[0]
+    for content in _tables():
+        if root in content["modules"]:
+            yield from content.get("names", ())
+
+
+def _change_in(message: str) -> ApiChange | None:
+    if imported := _IMPORTED.search(message):
+        module, name = imported["module"], imported["name"]
+        if _is_shadow(imported["file"] or "", module):
+            return None
+        return _known(f"{module}.{name}", module) or _known(name, module)
+    if missing := _MODULE.search(message):
+        return _known(missing["path"], missing["path"])
+    if argument := _ARGUMENT.search(message):
+        return _of_call(argument["function"], argument["argument"])
+    if attribute := _OF_MODULE.search(message):
+        module, name = attribute["module"], attribute["name"]
+        return _known(f"{module}.{name}", module) or _known(name, module)
+    if attribute := _OF_CLASS.search(message):
+        return _of_class(attribute["object"] or attribute["type"], f".{attribute['attribute']}")
+    return None
+
+
+def _is_shadow(file: str, module: str) -> bool:
+    """Whether something of one's own has the name of the package: a file beside the script, or an empty directory."""
+    is_file = PurePosixPath(posix(file)).name == f"{module}.py" and not _INSTALLED.search(posix(file))
+    return is_file or file == "unknown location"
+
+
+def _known(name: str, module: str) -> ApiChange | None:
+    """Of the name itself, else of the longest beginning or ending of it."""
+    root = module.partition(".")[0]
+    beginnings = (f"{name[:end]}*" for end in range(len(name), 0, -1))
+    spellings = (name, *(each for pair in zip(beginnings, _endings(name), strict=True) for each in pair))
+    known = (change for each in spellings for change in _changes().get(each, ()) if root in change.modules)
+    found = next(known, None)
+    return replace(found, name=name) if found is not None else None
+
+
+def _endings(name: str) -> Iterator[str]:
+    """The longest first."""
+    return (f"*{name[start:]}" for start in range(len(name)))
+
+
+def _of_call(function: str, argument: str) -> ApiChange | None:
+    owner = function.removesuffix(f".{_CONSTRUCTOR}")
+    if owner == _CONSTRUCTOR:
+        # Pythons before 3.10 do not name the class: it is known where all classes with this argument say the same.
+        return _agreed(_arguments().get(argument, ()))
+    return _agreed(_changes().get(f"{owner}({argument})", ())) or _of_class(owner.rpartition(".")[2], f"({argument})")
+
+
+def _of_class(owner: str, member: str) -> ApiChange | None:
+    """Of the class itself, else of the longest ending of its name."""
+    names = (f"{owner}{member}", *(f"{each}{member}" for each in _endings(owner)))
+    found = _agreed(next((_changes()[name] for name in names if name in _changes()), ()))
+    return replace(found, name=f"{owner}{member}") if found is not None else None
+
+
+def _agreed(found: Sequence[ApiChange]) -> ApiChange | None:
+    """The first of them, unless they are of several packages, or of one that has both directions."""
+    return found[0] if len({(change.library, change.kind) for change in found}) == 1 else None
+
+
+@cache
+def _arguments() -> dict[str, list[ApiChange]]:
+    """By the argument's name: of all constructors and functions."""
+    found: dict[str, list[ApiChange]] = {}
+    for name, changes in _changes().items():
+        if name.endswith(")"):
+            found.setdefault(name[name.index("(") + 1 : -1], []).extend(changes)
+    return found
+
+
+@cache
+def _changes() -> dict[str, tuple[ApiChange, ...]]:
+    """By name as it stands in the tables."""
+    found: dict[str, tuple[ApiChange, ...]] = {}
+    for change in changes():
+        found[change.name] = (*found.get(change.name, ()), change)
+    return found
+
+
+def changes() -> Iterator[ApiChange]:
+    """All tables, row by row."""
+    for content in _tables():
+        of_library: dict[str, Any] = {"library": content["distribution"], "modules": tuple(content["modules"])}
+        for name, release in content.get("added", {}).items():
+            yield ApiChange(**of_library, name=name, is_added=True, release=release)
+        for name, row in content.get("removed", {}).items():
+            yield ApiChange(**of_library, name=name, is_added=False, release=row["release"], now=row.get("now", ""))
+
+
+def names() -> Iterator[ApiChange]:
+    """The names of all releases, as if they had been added at some time."""
+    for content in _tables():
+        for name in content.get("names", ()):
+            yield ApiChange(content["distribution"], tuple(content["modules"]), name, is_added=True)
+
+
+@cache
+def _tables() -> tuple[dict[str, Any], ...]:
+    folder = sorted((files("ascendtune.check.explain.knowledge") / "api").iterdir(), key=lambda each: each.name)
+    return tuple(tomli.loads(file.read_text(encoding="utf-8")) for file in folder)

@@ -1,0 +1,182 @@
+"""Where the code of a failed import or call came from: one's own, an installed package, the package that lacks a part
+of itself, or another copy of the project that the script belongs to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+from ascendtune.check.explain.language import say
+from ascendtune.check.explain.log.frame import is_of_build, is_of_standard_library, is_own, posix
+from ascendtune.check.explain.package.patches import patch_in
+from ascendtune.check.explain.traceback.trace import Trace
+
+Origin = Literal[
+    "", "own-code", "package-code", "own-package", "two-checkouts", "installed-copy", "model-code", "patch",
+    "generated-code",
+]  # fmt: skip
+ORIGINS: tuple[Origin, ...] = get_args(Origin)
+NAMES = frozenset({"package", "missing", "file", "folder", "checkout", "copy"})
+"""Names that the sentences of an entry with an origin may use.
+
+    package, missing   the package that lacks something, and what it lacks; of a patch the package that brings it, and
+                       the one that it patches
+    file, folder       the file of a package that imports it, and the directory of that package
+    checkout, copy     the directory of the script's project, and of the copy that Python imports
+"""
+_MISSING = re.compile(
+    r"cannot import name ['\"]?(?P<name>\w+)['\"]? from ['\"]?(?P<module>(?!partially )[\w.]+)['\"]?"
+    r"(?: \((?P<file>[^()]+)\))?|"
+    r"No module named ['\"]?(?P<missing>\w+\.[\w.]+)(?!.*is not a package)|"
+    r"module '(?P<owner>[\w.]+)' has no attribute '(?P<attribute>\w+)'"
+)
+_INSTALLED = re.compile(r"(?P<folder>.*/(?:site|dist)-packages/(?P<package>[A-Za-z]\w*))/")
+_GENERATED = re.compile(r".*/?unsloth_compiled_cache/(?P<file>\w+\.py)$")
+"""Code that a package has written from that of other packages, for the releases which were installed then."""
+_RAISES = re.compile(r"(?:^|: )raise ")
+FAULTS_OF_CODE = (
+    *("AssertionError", "AttributeError", "IndexError", "KeyError", "NameError"),
+    *("StopIteration", "TypeError", "UnboundLocalError", "ZeroDivisionError"),
+)
+"""Exceptions of code that did not reckon with a value, where no `raise` stands in it."""
+_NO_FILES = ("<stdin>", "<string>", "<unknown>", "<module>")
+"""What Python calls code that stands in no file."""
+_ASSERTED = (
+    "{package} asserts this of what it is called with: print these values where you call it; they are what its "
+    "documentation asks for: `pip show {package}`, and search its issues for '{type} {function}'"
+)
+_RELEASE = re.compile(r"[-_](?:main|master|dev(?:elop)?|v?\d[\w.]*)$")
+"""The end of a directory's name that an archive of GitHub adds to that of the project."""
+_SOURCES = ("src", "python", "lib")
+"""Directories of a project that hold its package."""
+_ANYBODYS = re.compile(
+    r"apps?|build|codes?|data|datasets?|documents|desktop|downloads|eval|evaluate|git|github|home|"
+    r"inference|lib|lib64|mnt|models?|opt|projects?|python|repos?|root|shared?|src|tmp|users?|usr|work|workdir|workspaces?",
+    re.IGNORECASE,
+)
+"""Names of directories that say nothing about a project."""
+_HOMES = ("home", "Users", "users")
+
+
+def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] | None:
+    """Values for `NAMES`, read from the traceback; None if the exception has another origin.
+
+    Args:
+        said: the exception's type and message.
+        trace: None if the line is not an exception.
+    """
+    if origin in ("", "own-code"):
+        return {} if not origin or trace is None or not trace.package else None
+    if origin == "model-code":
+        return {} if trace is not None and trace.is_between_model_and_transformers else None
+    if origin == "patch":
+        return patch_in(said, trace) if trace is not None else None
+    if origin == "generated-code":
+        return _generated_code(trace) if trace is not None and trace.frames else None
+    if origin == "package-code":
+        return _package_code(trace) if trace is not None and trace.frames else None
+    missing = _MISSING.search(said)
+    if trace is None or missing is None or not trace.frames:
+        return None
+    module = missing["module"] or missing["missing"] or missing["owner"]
+    package, file = module.partition(".")[0], posix(missing["file"] or "")
+    if origin == "own-package":
+        found = _own_package(package, file, trace)
+    else:
+        found = _copy(package, file, trace, is_installed=origin == "installed-copy")
+    lacking = missing["name"] or missing["missing"] or missing["attribute"]
+    return found and {"package": package, "missing": lacking, **found}
+
+
+def advice_on_frames(trace: Trace) -> tuple[str, ...]:
+    """Where to look; and what to ask of an installed package that failed in its own code, where no `raise` stands;
+    nothing where the only frames are in no file, in Python's own library, or in what builds a package."""
+    file, line, _ = trace.place or ("", 0, "")
+    if not file or file in _NO_FILES or is_of_standard_library(file) or is_of_build(file):
+        return ()
+    if not (trace.type or is_own(file)):
+        # Without the exception a package's code tells nothing.
+        return ()
+    look = say("look at {file}:{line}", file=file, line=line)
+    package = trace.package_that_failed
+    if not package or trace.type not in FAULTS_OF_CODE or not trace.code or trace.code.startswith("raise"):
+        return (look,)
+    if trace.code.startswith("assert "):
+        return (look, say(_ASSERTED, package=package, type=trace.type, function=trace.frames[-1][2]))
+    return (
+        look,
+        say(
+            "{package} failed in its own code and refused nothing: `pip show {package}`, and search its issues for "
+            "'{type} {function}': a defect that another release does not have, or a value that it does not expect",
+            package=package,
+            type=trace.type,
+            function=trace.frames[-1][2],
+        ),
+    )
+
+
+def _package_code(trace: Trace) -> dict[str, str] | None:
+    """The installed package whose code raised the exception."""
+    file, line, _ = trace.frames[-1]
+    installed = _INSTALLED.match(posix(file))
+    if installed is None:
+        return None
+    package, folder = installed["package"], installed["folder"]
+    return {"package": package, "folder": folder, "file": f"{posix(file)[len(folder) - len(package) :]}:{line}"}
+
+
+def _generated_code(trace: Trace) -> dict[str, str] | None:
+    """The generated file whose code failed, where it refused nothing in words of its own."""
+    file, line, _ = trace.frames[-1]
+    generated = _GENERATED.match(posix(file))
+    return {"file": f"{generated['file']}:{line}"} if generated and not _RAISES.search(trace.code) else None
+
+
+def _own_package(package: str, file: str, trace: Trace) -> dict[str, str] | None:
+    """The installed package whose own code asks for what it lacks."""
+    importer = posix(trace.frames[-1][0])
+    installed = _INSTALLED.match(importer)
+    if installed is None or installed["package"] != package or (file and not file.startswith(installed["folder"])):
+        return None
+    return {"file": importer[len(installed["folder"]) - len(package) :], "folder": installed["folder"]}
+
+
+def _copy(package: str, file: str, trace: Trace, *, is_installed: bool) -> dict[str, str] | None:
+    """The project that the script lies in, and the copy of it that Python imports."""
+    files = [posix(each) for each, _, _ in trace.frames]
+    imported = next(filter(None, (_root(each, package) for each in [*([file] if file else files[:0:-1])])), "")
+    is_of_pip = _INSTALLED.match(f"{imported}/") is not None
+    if not imported or is_of_pip != is_installed:
+        return None
+    name = imported.rpartition("/")[2]
+    for folder in _folders(files[0]):
+        *_, above, own = ("", *folder.split("/"))
+        is_project = (own == name and not is_of_pip) or _spelt(_RELEASE.sub("", own)) == _spelt(package)
+        is_anybodys = _ANYBODYS.fullmatch(own) or above in _HOMES
+        is_apart = not f"{imported}/".startswith(f"{folder}/") and not folder.startswith(f"{imported}/")
+        if is_project and not is_anybodys and is_apart:
+            return {"checkout": folder, "copy": imported}
+    return None
+
+
+def _root(file: str, package: str) -> str:
+    """The directory of the project that a file of `package` lies in; of an installed package its own directory."""
+    if (installed := _INSTALLED.match(file)) is not None:
+        return installed["folder"] if installed["package"] == package else ""
+    folder, found, _ = file.rpartition(f"/{package}/")
+    while found and folder.rpartition("/")[2] in _SOURCES:
+        folder = folder.rpartition("/")[0]
+    return folder if found else ""
+
+
+def _folders(file: str) -> Iterator[str]:
+    """The directories that hold a file of one's own, the innermost first."""
+    folder = file.rpartition("/")[0] if "-packages/" not in file and file[:1] != "<" else ""
+    while folder.strip("/"):
+        yield folder
+        folder = folder.rpartition("/")[0]
+
+
+def _spelt(name: str) -> str:
+    return re.sub(r"[-_.]", "", name).lower()

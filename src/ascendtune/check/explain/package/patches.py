@@ -1,0 +1,61 @@
+"""Code that a package puts in place of another package's functions (a monkey patch), and whose functions these are."""
+
+from __future__ import annotations
+
+import re
+
+from ascendtune.check.explain.log.frame import posix
+from ascendtune.check.explain.traceback.trace import Trace
+
+_PATCHERS = {
+    "unsloth_zoo": "transformers",
+    "unsloth": "transformers",
+    "liger_kernel": "transformers",
+    "axolotl": "transformers",
+    "ring_flash_attn": "transformers",
+    "xtuner": "transformers",
+    "verl": "transformers",
+    "swift": "transformers",
+    "llamafactory": "transformers",
+    "fastchat": "transformers",
+    "mindspeed": "megatron-core",
+    "mindspeed_llm": "megatron-core",
+    "mindspeed_mm": "megatron-core",
+}
+"""Packages that patch others, each with the one that it patches where its path names none."""
+_FILE = re.compile(r"(?:.*/)?(?P<package>" + "|".join(_PATCHERS) + r")/(?P<rest>\S+) in (?P<function>.*)")
+_IS_PATCH = re.compile(
+    r"temporary_patches/|monkey_?patch|(?:^|/)patch(?:es|er|ers|ing|_utils)?(?:/|_|\.py)|_patch(?:er|es)?\.py|"
+    r"megatron_adaptor|hf_adapter\.py| in patch_\w+"
+)
+_WHOLLY = {"unsloth": "models/", "liger_kernel": "transformers/model/"}
+"""Packages, each with the directory whose functions all stand in place of others."""
+_PATCHED = re.compile(r"(?:^|[/_.])(trl|peft|vllm|deepspeed|accelerate)(?:[/_.]|$)")
+_NAMED = re.compile(
+    r"\b(?P<function>(?:(?P<liger>lce_forward|liger_\w+)|\w+_fast_forward|unsloth_\w+)(?:\.[\w<>.]+)?)\(\) "
+)
+"""Functions that are known by their names, where the caller's frame is the last one."""
+
+
+def patch_in(said: str, trace: Trace) -> dict[str, str] | None:
+    """The package whose patch an exception ended, the package that it patches, and the place; None if there is none.
+
+    Args:
+        said: the exception's type and message.
+    """
+    if not trace.frames:
+        return None
+    file, line, function = trace.frames[-1]
+    place = f"{posix(file)} in {function}"
+    if named := _NAMED.search(said):
+        package = "liger_kernel" if named["liger"] else "unsloth"
+        return {"package": package, "missing": "transformers", "file": named["function"]}
+    found = _FILE.match(place)
+    if found is None:
+        return None
+    package, rest = found["package"], f"{found['rest']} in {found['function']}"
+    if not (_IS_PATCH.search(rest) or rest.startswith(_WHOLLY.get(package, "\n"))):
+        return None
+    other = _PATCHED.search(rest)
+    patched = other[1] if other else _PATCHERS[package]
+    return {"package": package, "missing": patched, "file": f"{package}/{found['rest']}:{line}"}

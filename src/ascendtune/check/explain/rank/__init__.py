@@ -1,0 +1,1 @@
+"""Whose line is it, and which ranks are missing?"""

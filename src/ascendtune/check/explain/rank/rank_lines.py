@@ -1,0 +1,312 @@
+"""Which rank wrote a line? Labels of launchers and names of files count what the logs themselves show them to count.
+
+`[default3]:` is a local rank, `3:` may be a node: lines that have such a label and name their rank as well tell what
+the number of the label stands for, and with it whose the other lines with that label are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from functools import cached_property
+
+from ascendtune.check.explain.event.event import Event
+from ascendtune.check.explain.event.scan import Scan
+from ascendtune.check.explain.log import line as lines_of
+from ascendtune.check.explain.log.line import Line
+from ascendtune.check.explain.rank.rank_phase import SETTING_UP, phase_of
+
+_ENDED = re.compile(r"SIGTERM|SignalException|Traceback \(most|closing signal")
+_OF_TORCH = re.compile(r"(?:^| )a (\d+)(?= |$)")
+"""In a speaker: the rank that torch, or the program, puts before a line."""
+_LABEL = re.compile(r"(?:^| )(?P<kind>[bcde]|container|host) (?P<name>\S*?)(?P<number>\d+)(?= |$)")
+"""In a speaker: the label of a launcher."""
+_NAMES_RANKS = ("b", "c", "d", "e")
+_LOCAL = "b"
+_UNKNOWN_LABEL = re.compile(
+    r"[\[(<]?[A-Za-z][A-Za-z_.-]{0,24}[ =:_-]?(\d{1,5})[\])>]? ?[:|]? |[\[(<](\d{1,5})[\])>]:? "
+)
+"""Beginning of a line that may be a label of a launcher which is not known here."""
+_NUMBER = re.compile(r"\d+")
+_COMMAND = re.compile(r"\+{1,2} ")
+_MOSTLY = 0.8
+_AGREEING = 2
+"""Numbers of an unknown label that must agree with ranks before it is believed; files, likewise, with their ranks."""
+
+
+class _Label:
+    """One kind of label in one log.
+
+    Args:
+        names_ranks: its numbers are ranks, as far as no line contradicts that.
+    """
+
+    def __init__(self, *, names_ranks: bool) -> None:
+        self.names_ranks = names_ranks
+        self.pairs: dict[int, Counter[int]] = defaultdict(Counter)
+        """Number -> ranks that lines with it name."""
+
+    @cached_property
+    def _known(self) -> dict[int, int] | None:
+        """Number -> rank; None where the numbers do not tell ranks apart."""
+        found = {}
+        for number, ranks in self.pairs.items():
+            rank, count = ranks.most_common(1)[0]
+            if count < _MOSTLY * sum(ranks.values()):
+                return None
+            found[number] = rank
+        is_believed = self.names_ranks or len(found) >= _AGREEING
+        return found if is_believed and len(set(found.values())) == len(found) else None
+
+    @cached_property
+    def offset(self) -> int | None:
+        """Of ranks to numbers; None where it is not known, or differs."""
+        offsets = {rank - number for number, rank in (self._known or {}).items()}
+        if self._known == {}:
+            return 0 if self.names_ranks else None
+        return offsets.pop() if len(offsets) == 1 else None
+
+    def rank_of(self, number: int) -> int | None:
+        known = self._known or {}
+        return known.get(number, None if self.offset is None else number + self.offset)
+
+
+class _Log:
+    """The lines of a log of several ranks, as far as its scan keeps them."""
+
+    def __init__(self, scan: Scan) -> None:
+        self.scan = scan
+        self.labels: dict[str, _Label] = {}
+        for text, line, _ in self._lines:
+            rank = _named(text, line)
+            for shape, kind, number in _labels(text, line):
+                known = self.labels.setdefault(shape, _Label(names_ranks=kind in _NAMES_RANKS))
+                if rank is not None:
+                    known.pairs[number][rank] += 1
+
+    @cached_property
+    def _lines(self) -> list[tuple[str, Line, int]]:
+        """(text, the same parsed, line number)."""
+        head, tail = self.scan.head.splitlines(), self.scan.tail.splitlines()
+        first = max(1, self.scan.lines - len(tail) + 1)
+        numbered = [*enumerate(head[: first - 1], 1), *enumerate(tail, first)]
+        # A bar of one rank does not end its line: that of another one stands behind it.
+        parts = ((each, number) for number, text in numbered for each in (lines_of.bar_in(text), text) if each)
+        return [(text, lines_of.read(text), number) for text, number in parts]
+
+    @cached_property
+    def by_rank(self) -> dict[int, list[tuple[str, int]]]:
+        """The lines of each rank without their labels, with their numbers."""
+        found: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        for text, line, number in self._lines:
+            if (rank := self.rank_of(text, line)) is not None:
+                label = None if line.speaker else _UNKNOWN_LABEL.match(text)
+                said = text[label.end() :] if label is not None and self._is_label(text, line) else line.said
+                found[rank].append((said.strip(), number))
+        return found
+
+    @cached_property
+    def has_loose_lines(self) -> bool:
+        """Whether lines that tell what a process was doing do not tell which one."""
+        loose = (text for text, line, _ in self._lines if self.rank_of(text, line) is None)
+        return any(_tells_a_phase(text) for text in loose if not _COMMAND.match(text))
+
+    def rank_of(self, text: str, line: Line) -> int | None:
+        if (own := _OF_TORCH.search(line.speaker)) is not None:
+            return int(own[1])
+        labels = _labels(text, line)
+        for shape, _, number in labels:
+            if shape in self.labels and (rank := self.labels[shape].rank_of(number)) is not None:
+                return rank
+        # Where the label counts nodes, the line may say whose it is.
+        return _named(text, line) if any(kind in _NAMES_RANKS for _, kind, _ in labels) else line.rank
+
+    def _is_label(self, text: str, line: Line) -> bool:
+        return any(self.labels[shape].rank_of(number) is not None for shape, _, number in _labels(text, line))
+
+
+class Ranks:
+    """Whose the lines of a job's logs are. Gives a rank to logs and events whose rank only other lines tell."""
+
+    def __init__(self, scans: Sequence[Scan]) -> None:
+        self.scans = scans
+        self._logs: dict[str, _Log] = {}
+        if len(scans) > 1 and any(event.hit.entry.waits for scan in scans for event in scan.events):
+            self._name_logs()
+        for scan in scans:
+            labelled = [event for event in scan.events if _is_labelled(event)]
+            if scan.rank is None and any(_OF_TORCH.search(event.speaker) is None for event in labelled):
+                for event in labelled:
+                    _rename(event, self._log(scan))
+
+    def seen(self) -> set[int]:
+        """The ranks that some line is of."""
+        own = {scan.rank for scan in self.scans if scan.rank is not None}
+        return own.union(*(log.by_rank for log in self._shared))
+
+    def last_line(self, rank: int) -> tuple[str, int | None, str]:
+        """(log, line number, text) of the last line of a rank before it was told to end; empty if it has none."""
+        for scan in self.scans:
+            if scan.rank == rank:
+                texts = scan.tail.splitlines()
+                mine = [(lines_of.read(text).said.strip(), number) for number, text in enumerate(texts, 1)]
+                if last := _last(mine):
+                    return scan.name, scan.lines - len(texts) + last[1], last[0]
+        for log in self._shared:
+            if last := _last(log.by_rank.get(rank, [])):
+                return log.scan.name, last[1], last[0]
+        return "", None, ""
+
+    def is_given(self, rank: int) -> bool:
+        """Whether the logs are those of the whole job, or one of them is that of `rank`."""
+        own = [{scan.rank} for scan in self.scans if scan.rank is not None]
+        own += [set(log.by_rank) for log in self._shared]
+        several = [ranks for ranks in own if len(ranks) > 1]
+        if len(several) > 1 and sum(map(len, several)) == len(set().union(*several)):
+            # Each is that of a node.
+            return any(min(ranks) <= rank <= max(ranks) for ranks in several)
+        of_one = [ranks for ranks in own if len(ranks) == 1]
+        is_by_rank = len(of_one) > 1 or any(scan.rank is not None for scan in self.scans)
+        return not is_by_rank or {rank} in of_one or bool(several)
+
+    def are_lines_told_apart(self, rank: int, others: Sequence[int]) -> bool:
+        """Whether lines of `rank` would be known for its own: those of most `others` are, or none is without a rank."""
+        if any(scan.rank == rank for scan in self.scans) or not any(log.has_loose_lines for log in self._shared):
+            return True
+        known = [other for other in others if any(self._has_told_a_phase(log, other) for log in self._shared)]
+        return 2 * len(known) >= len(others)
+
+    @staticmethod
+    def _has_told_a_phase(log: _Log, rank: int) -> bool:
+        return any(_tells_a_phase(said) for said, _ in log.by_rank.get(rank, []))
+
+    @cached_property
+    def _shared(self) -> list[_Log]:
+        """The logs that are not those of one rank."""
+        return [self._log(scan) for scan in self.scans if scan.rank is None]
+
+    def _log(self, scan: Scan) -> _Log:
+        if not self._logs:
+            self._logs = {each.name: _Log(each) for each in self.scans if each.rank is None}
+            _name_nodes(list(self._logs.values()))
+        return self._logs[scan.name]
+
+    def _name_logs(self) -> None:
+        """A log is that of one rank where it and others of such a name each name one rank, another one each."""
+        alike: dict[str, list[_Log]] = defaultdict(list)
+        for scan in self.scans:
+            if scan.rank is None:
+                alike[_NUMBER.sub("#", scan.name)].append(self._log(scan))
+        for logs in alike.values():
+            named = {log.scan.name: _ranks_in(log) for log in logs}
+            single = {name: min(ranks) for name, ranks in named.items() if len(ranks) == 1}
+            are_apart = len(set(single.values())) == len(single) >= _AGREEING
+            if (
+                not are_apart
+                or any(len(ranks) > 1 for ranks in named.values())
+                or max(single.values()) >= 2 * len(logs)
+            ):
+                # Of nodes, each of which has a line of one rank only, the ranks lie far apart.
+                continue
+            by_name = _by_numbers([log.scan.name for log in logs], single)
+            for log in logs:
+                rank = single.get(log.scan.name, by_name.get(log.scan.name))
+                if rank is not None:
+                    log.scan.rank = rank
+                    for event in log.scan.events:
+                        _give(event, rank)
+
+
+def _last(mine: Sequence[tuple[str, int]]) -> tuple[str, int] | None:
+    end = next((index for index, (said, _) in enumerate(mine) if _ENDED.search(said)), len(mine))
+    return next(((said, number) for said, number in reversed(mine[:end]) if said), None)
+
+
+def _tells_a_phase(text: str) -> bool:
+    return phase_of(text) not in (None, SETTING_UP)
+
+
+def _labels(text: str, line: Line) -> list[tuple[str, str, int]]:
+    """(shape, kind, number) of the labels that a line begins with, the innermost first; the kind of an unknown one is
+    empty.
+    """
+    found: list[tuple[str, str, int]] = []
+    # What stands behind a bar has the label of another process: the last one of a kind counts.
+    last = {known["kind"]: known for known in _LABEL.finditer(line.speaker)}
+    for kind, known in last.items():
+        outer = re.sub(rf"(?:^| ){kind} \S+", "", line.speaker[: known.start()])
+        found.append((f"{outer} {kind} {known['name']}#", kind, int(known["number"])))
+    if not found and (unknown := _UNKNOWN_LABEL.match(text)) is not None:
+        found = [(_NUMBER.sub("#", unknown[0]), "", int(unknown[1] or unknown[2]))]
+    return found[::-1]
+
+
+def _named(text: str, line: Line) -> int | None:
+    """The rank that a line with a label names beside it."""
+    own = _OF_TORCH.search(line.speaker)
+    return int(own[1]) if own is not None else lines_of.rank_in(text)
+
+
+def _is_labelled(event: Event) -> bool:
+    return any(kind in _NAMES_RANKS for _, kind, _ in _labels("", Line(event.speaker, "")))
+
+
+def _rename(event: Event, log: _Log) -> None:
+    texts = list(event.said_by.values()) or [event.text]
+    ranks = [log.rank_of(text, Line(event.speaker, text, event.rank)) for text in texts]
+    event.rank = ranks[0]
+    event.said_by = {rank: text for rank, text in zip(ranks, texts, strict=True) if rank is not None}
+
+
+def _give(event: Event, rank: int) -> None:
+    if event.rank is None:
+        event.rank = rank
+        event.said_by.setdefault(rank, event.text)
+
+
+def _ranks_in(log: _Log) -> set[int]:
+    return set(log.by_rank).union(*(event.said_by for event in log.scan.events))
+
+
+def _by_numbers(names: Sequence[str], known: dict[str, int]) -> dict[str, int]:
+    """The rank of each name, where a number in the names of the `known` ones is their rank, but for an offset."""
+    for numbers in zip(*([int(number) for number in _NUMBER.findall(name)] for name in names), strict=True):
+        by_name = dict(zip(names, numbers, strict=True))
+        offsets = {rank - by_name[name] for name, rank in known.items()}
+        if len(offsets) == 1 and len(set(numbers)) == len(numbers):
+            offset = offsets.pop()
+            return {name: number + offset for name, number in by_name.items() if number + offset >= 0}
+    return {}
+
+
+def _name_nodes(logs: Sequence[_Log]) -> None:
+    """Labels beside which no line names a rank count as those of other logs, and of other nodes in the same log, do:
+    local ranks from where the name of the log, or of the node, puts them.
+    """
+    labels = {(f"{log.scan.name} {shape}", shape): label for log in logs for shape, label in log.labels.items()}
+    known = {key: label.offset for key, label in labels.items() if label.pairs and label.offset is not None}
+    firsts = {name: offset for (name, shape), offset in known.items() if shape.endswith(f"{_LOCAL} #")}
+    for (name, shape), label in labels.items():
+        if label.pairs:
+            continue
+        if shape.endswith(f"{_LOCAL} #"):
+            label.offset = _first_rank(name, firsts) if firsts else label.offset
+        elif len(offsets := {offset for (_, other), offset in known.items() if other == shape}) == 1:
+            label.offset = offsets.pop()
+
+
+def _first_rank(name: str, firsts: dict[str, int]) -> int | None:
+    """The first rank of a node by a number in its name or its log's; the others' have to grow evenly with theirs."""
+    shape = _NUMBER.sub("#", name)
+    alike = {other: first for other, first in firsts.items() if _NUMBER.sub("#", other) == shape}
+    for index, number in enumerate(map(int, _NUMBER.findall(name))):
+        points = sorted((int(_NUMBER.findall(other)[index]), first) for other, first in alike.items())
+        if len(points) < _AGREEING or points[0][0] == points[-1][0]:
+            continue
+        (low, base), (high, top) = points[0], points[-1]
+        each, rest = divmod(top - base, high - low)
+        is_even = not rest and all(first == base + each * (at - low) for at, first in points)
+        if is_even and each and (found := base + each * (number - low)) >= 0:
+            return found
+    return None

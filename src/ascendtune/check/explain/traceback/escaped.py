@@ -1,0 +1,38 @@
+"""Tracebacks in one line of a log, their line ends written as two characters: in JSON, or quoted by a program."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from ascendtune.check.explain.traceback.trace import HEADER
+
+SIGN = b"last):\\"
+"""In every line with such a traceback, however often it was escaped."""
+_LONGEST = 1 << 16
+"""Bytes of such a line that are read."""
+_ESCAPED = re.compile(r"\\+(n|t|r|[\"'])")
+_MEANT = {"n": "\n", "t": "\t", "r": "", '"': '"', "'": "'"}
+_CLOSING = re.compile(r"[\"'][\s)\]},]*$")
+
+
+def traceback_in(line: bytes) -> list[str]:
+    """The lines of the traceback that `line` holds, from its heading on; none if it holds none."""
+    text = line[:_LONGEST].decode(errors="replace").strip()
+    whole = _of_json(text) or text
+    at = whole.find(HEADER)
+    if at < 0:
+        return []
+    if whole is text:
+        whole = _CLOSING.sub("", text)
+    return _ESCAPED.sub(lambda escape: _MEANT[escape[1]], whole[at:]).splitlines()
+
+
+def _of_json(text: str) -> str:
+    """The text with a traceback in a line that is a JSON object; empty if there is none."""
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    values = fields.values() if isinstance(fields, dict) else ()
+    return next((each for each in values if isinstance(each, str) and HEADER in each), "")

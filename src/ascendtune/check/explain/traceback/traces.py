@@ -1,0 +1,244 @@
+"""Which lines of many speakers are tracebacks, and when one has come to its end."""
+
+from __future__ import annotations
+
+import re
+
+from ascendtune.check.explain.log.frame import frame_of, is_python_frame
+from ascendtune.check.explain.traceback.raised_code import NUMBERED, OPEN
+from ascendtune.check.explain.traceback.trace import ASSERT, GOES_ON, LONGEST_MESSAGE, RAISED, Trace
+
+_NOTEBOOK_CODE = re.compile(r"-+> ?(?P<line>\d+) +(?P<code>\S.*)")
+_PANEL_CODE = re.compile(r"\s*│ *❱ *\d+(?: *│)* *(?P<code>\S.*?) *│?\s*$")
+"""The line of code that a panel of rich points at; those around it only show where it stands."""
+_BRACKET = re.compile(r"\[[^\]\s]{1,16}\] ?: ?")
+"""A prefix of a launcher that was garbled when the log was copied."""
+_EXCEPTION = re.compile(
+    r"(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*|(?:[a-z_]\w*\.)+[a-z_]\w*)(?:\[rank\d+\])?(?::\s?(?P<message>.*))?$"
+)
+_NAME_BEFORE_TRACEBACK = re.compile(r"\W*(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z]\w*) +$")
+_INDENTED_EXCEPTION = re.compile(r" +(?=(?:\w+\.)*\w+(?:Error|Exception): \S)")
+"""Where the whole log was indented; the lines of code in a traceback stand further right than its frames."""
+_THROWN = re.compile(
+    r"\[CRITICAL\] [A-Z_]+\([^)]*\):[\d:.-]+ \[(?P<file>[^:\]]+):(?P<line>\d+)\] (?P<function>\w+)\] (?P<message>\S.*)"
+)
+"""MindSpore logs exceptions of C++, which Python may raise much later, in other words."""
+_OF_A_GROUP = re.compile(r"\s+\| (?=\S)")
+_INSIDE = " \t|+│╭╰❱"
+"""Characters with which lines inside a traceback begin, also those that rich and exception groups draw."""
+_ENDINGS = (
+    *("Error", "Exception", "Interrupt", "Exit", "Iteration", "Timeout", "Failure", "Expired"),
+    *("ArrowInvalid", "BadZipFile", "IncompleteRead", "IncompatibleWorldSize", "DataDependentSymNode", "gaierror"),
+)
+"""Of names of exceptions; those in the second line are called like nothing else."""
+_OF_EXCEPTIONS = re.compile(r"\.(?:exceptions|exc)\.[A-Z]\w+$")
+"""Classes of a module of exceptions, whatever they are called; torch calls such modules exc."""
+_ANYBODYS = ("Error", "Exception", "Failure", "Timeout")
+"""Words before a colon that no exception of Python is called by, but every other program says."""
+_LONGEST = 400
+"""Lines after which a traceback without an end is given up; of several ranks that write at once, for each of them."""
+_UNINDENTED = re.compile(r"(?:return |raise )?[a-z_][\w.]*(?:, \w+)*(?: [-+*]?= |\()(?!.*(?:rror|failed))\S")
+"""A line of code that lost its blanks when the log was copied."""
+_BANNER = re.compile(r"\W{3,}.*\W{3,}$")
+"""A line of ornament between an exception and its message."""
+_LONGEST_PARAGRAPH = 8
+"""Lines below an exception in which the rest of its message is looked for."""
+
+
+class Traces:
+    """Feeds on lines in their order; tells when a traceback has come to its end.
+
+    Lines of several ranks may alternate: each speaker has its own state.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, Trace] = {}
+        self._last: dict[str, Trace] = {}
+        self._linked: set[str] = set()
+
+    @property
+    def are_open(self) -> bool:
+        return bool(self._open)
+
+    @staticmethod
+    def bare(text: str, number: int) -> Trace | None:
+        """The exception that a line names without a traceback before it: the log was cut, or it was not printed."""
+        if thrown := _THROWN.match(text):
+            frame = (thrown["file"], int(thrown["line"]), thrown["function"])
+            return Trace(number, "an exception in C++", thrown["message"].strip(), [frame], last_line=number)
+        match = _EXCEPTION.match(text.rstrip())
+        if match is None or not _is_exception(match["type"]) or (match["message"] is None and "." not in match["type"]):
+            return None
+        if match["type"] in _ANYBODYS:
+            return None
+        trace = Trace(number, match["type"], (match["message"] or "").strip(), last_line=number)
+        trace.is_announced = match["message"] is not None and not trace.message
+        trace.unite()
+        return trace
+
+    def begin(self, speaker: str, trace: Trace) -> None:
+        """Open a traceback, of which the heading is read."""
+        trace.parent = self._last.get(speaker) if speaker in self._linked else None
+        if trace.parent is not None:
+            trace.parent.child = trace
+        self._linked.discard(speaker)
+        self._open[speaker] = trace
+
+    def begin_headless(self, speaker: str, number: int) -> None:
+        """Open a traceback whose beginning the log lacks, unless the line may belong to one that is open."""
+        if speaker not in self._open and all(trace.headless for trace in self._open.values()):
+            self._open[speaker] = Trace(number, headless=True)
+
+    def link(self, speaker: str) -> None:
+        """The next traceback of this speaker belongs to its last one."""
+        self._linked.add(speaker)
+
+    def feed(self, speaker: str, text: str, number: int) -> tuple[bool, Trace | None]:
+        """(whether the line belongs to a traceback, the traceback if the line ended it)."""
+        trace = self._open.get(speaker) or self._adopted(speaker, text, number)
+        if trace is None:
+            return False, None
+        if number - trace.first_line > _LONGEST * len(self._open):
+            del self._open[speaker]
+            return False, None
+        if trace.type:
+            return self._goes_on(speaker, trace, text, number)
+        if frame := frame_of(text):
+            if len(trace.frames) > 60:
+                del trace.frames[30]
+            trace.frames.append(frame)
+            trace.indent = len(text) - len(text.lstrip(" │"))
+            trace.outer_code, trace.code, trace.marked, trace.end = trace.code, "", "", number
+            trace.last_frame = number, text.strip()
+            trace.cell.clear()
+            return True, None
+        if numbered := NUMBERED.match(text):
+            trace.cell.append(numbered["code"])
+        if text.lstrip()[:1] == "│":
+            if pointed := _PANEL_CODE.match(text):
+                trace.code = pointed["code"]
+            trace.end = number
+            return True, None
+        text = _OF_A_GROUP.sub("", text, count=1) if text[:1] == " " else text
+        if not text.strip() or (text[0] in _INSIDE and not _is_indented_exception(text, trace)):
+            trace.read_marks(text)
+            trace.code, trace.code_line, trace.end = trace.code or text.strip(), text, number
+            return True, None
+        if code := _NOTEBOOK_CODE.match(text):
+            if trace.frames and not trace.frames[-1][1]:
+                file, _, function = trace.frames[-1]
+                trace.frames[-1] = (file, int(code["line"]), function)
+            trace.code, trace.end, trace.is_of_notebook = code["code"].strip(), number, True
+            return True, None
+        match = _EXCEPTION.match(_BRACKET.sub("", text.strip(), count=1))
+        if match is None and not trace.code and trace.frames and number == trace.end + 1 and _UNINDENTED.match(text):
+            trace.code, trace.end = text.strip(), number
+            return True, None
+        if match is None or not (_is_exception(match["type"]) or _may_be_one(match, trace, number)):
+            # Something else was printed in between.
+            return False, None
+        trace.type, trace.last_line = match["type"], number
+        # Two ranks that write into one line put the name of the second exception behind the message of the first.
+        said = (match["message"] or "").strip()
+        trace.message = said.removesuffix(match["type"])
+        if trace.message != said:
+            trace.lines, trace.is_composed = [text.strip()], True
+        trace.unite()
+        trace.complete()
+        if GOES_ON.search(text):
+            return True, None
+        if not trace.message and trace.code.startswith(ASSERT):
+            # Only the code says what was not so.
+            trace.lines = [trace.code, text.strip()]
+            trace.message, trace.is_composed = trace.code, True
+        return True, self._ended(speaker)
+
+    def settle(self, speaker: str) -> Trace | None:
+        """The exception whose message seemed to go on, when something else follows."""
+        trace = self._open.get(speaker)
+        return self._ended(speaker) if trace is not None and trace.type else None
+
+    def close(self, speaker: str) -> None:
+        """Drop the open traceback of this speaker."""
+        self._open.pop(speaker, None)
+
+    def _goes_on(self, speaker: str, trace: Trace, text: str, number: int) -> tuple[bool, Trace | None]:
+        """The first line of the message said only that more follows."""
+        said = text.strip()
+        may_go_on = number - trace.last_line < LONGEST_MESSAGE
+        if said and may_go_on and _BANNER.match(said):
+            return True, None
+        if any(map(str.isalnum, said)) and not is_python_frame(text):
+            trace.add(f"{trace.message} {said}".strip(), said)
+            if GOES_ON.search(said) and may_go_on:
+                return True, None
+        return True, self._ended(speaker)
+
+    def _ended(self, speaker: str) -> Trace:
+        self._last[speaker] = self._open.pop(speaker)
+        return self._last[speaker]
+
+    def _adopted(self, speaker: str, text: str, number: int) -> Trace | None:
+        """A logger puts its prefix before the first line of a traceback only: the frames look like another's."""
+        for other, trace in self._open.items():
+            if trace.first_line == number - 1 and not trace.frames and is_python_frame(text):
+                self._open[speaker] = self._open.pop(other)
+                return trace
+        return None
+
+    def above(self, speaker: str, number: int) -> Trace | None:
+        """The exception that this speaker raised last, if line `number` may belong to its message."""
+        trace = self._last.get(speaker)
+        return trace if trace is not None and number - trace.last_line <= _LONGEST_PARAGRAPH else None
+
+    def rest(self) -> list[tuple[str, Trace]]:
+        """(speaker, traceback) of what was still open when the log ended."""
+        return list(self._open.items())
+
+    @staticmethod
+    def named_in(heading: str) -> str:
+        """The type that stands before "Traceback (most recent call last)", as IPython writes it; empty if none does."""
+        match = _NAME_BEFORE_TRACEBACK.match(heading)
+        return match["type"] if match is not None and _is_exception(match["type"]) else ""
+
+    @staticmethod
+    def of_any_name(text: str, number: int) -> Trace | None:
+        """The exception that a line may be, by its form alone: a class with its module, and a message."""
+        match = _EXCEPTION.match(text.rstrip())
+        if match is None or not match["message"] or "." not in match["type"]:
+            return None
+        return Trace(number, match["type"], match["message"].strip(), last_line=number)
+
+    @staticmethod
+    def raised_in_code(text: str, number: int) -> Trace | None:
+        """The exception that a line of code raises, for a log that ends with this line."""
+        pointed = _NOTEBOOK_CODE.match(text)
+        code = pointed["code"] if pointed else text
+        if opened := OPEN.match(code):
+            return Trace(number, opened["type"], last_line=number, code=code, lines=[code])
+        match = RAISED.match(code)
+        if match is None:
+            return None
+        return Trace(number, match["type"], match["message"].strip(), last_line=number, lines=[text.strip()])
+
+
+def _is_indented_exception(text: str, trace: Trace) -> bool:
+    """Whether it stands no further right than the frames do, or, where the first of them lost its blanks, left of the
+    line of code."""
+    match = _INDENTED_EXCEPTION.match(text)
+    code_indent = len(trace.code_line) - len(trace.code_line.lstrip())
+    return match is not None and (match.end() <= trace.indent or (trace.headless and match.end() < code_indent))
+
+
+def _may_be_one(match: re.Match[str], trace: Trace, number: int) -> bool:
+    """A whole traceback ends in its exception, whatever that is called; a log that begins with frames may not: there it
+    is a class with its module and a message, right below the line of code."""
+    if not trace.headless:
+        return match["message"] is not None or "." in match["type"]
+    *module, name = match["type"].split(".")
+    return bool(module and match["message"] and trace.code) and name[:1].isupper() and number == trace.end + 1
+
+
+def _is_exception(name: str) -> bool:
+    dotted = "." in name and name.endswith((".error", ".timeout", ".Unsupported", "Failed"))
+    return dotted or name.endswith(_ENDINGS) or _OF_EXCEPTIONS.search(name) is not None
