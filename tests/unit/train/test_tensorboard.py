@@ -26,14 +26,20 @@ def write(run: RunDir, attempt: int, start_step: int, losses: list[float]) -> Te
     return writer
 
 
-def read(run: RunDir, tag: str) -> list[tuple[int, float]]:
+def events_of(run: RunDir, tag: str) -> list[Any]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(run.path / "tensorboard"), size_guidance={"scalars": 0})
     events.Reload()
-    if tag not in events.Tags()["scalars"]:
-        return []
-    return [(event.step, round(event.value, 4)) for event in events.Scalars(tag)]
+    return events.Scalars(tag) if tag in events.Tags()["scalars"] else []
+
+
+def read(run: RunDir, tag: str) -> list[tuple[int, float]]:
+    return [(event.step, round(event.value, 4)) for event in events_of(run, tag)]
+
+
+def wall_times(run: RunDir, tag: str) -> list[float]:
+    return [event.wall_time for event in events_of(run, tag)]
 
 
 def test_scalars_are_there_while_the_run_goes_on(tmp_path: Path) -> None:
@@ -45,6 +51,25 @@ def test_scalars_are_there_while_the_run_goes_on(tmp_path: Path) -> None:
     assert read(run, "train/mfu") == []
     writer.on_end()
     assert read(run, "train/loss") == [(1, 3.0), (2, 2.0)]
+
+
+def test_short_steps_are_written_together_with_the_times_at_which_they_were_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: moment[0])
+    monkeypatch.setattr("time.time", lambda: moment[0])
+    run = RunDir(tmp_path)
+    writer = write(run, 1, 0, [3.0])
+    assert read(run, "train/loss") == [(1, 3.0)]
+    moment[0] += 0.5
+    writer.on_step(record(2, 2.9))
+    assert read(run, "train/loss") == [(1, 3.0)]
+    moment[0] += 0.5
+    writer.on_step(record(3, 2.8))
+    assert read(run, "train/loss") == [(1, 3.0), (2, 2.9), (3, 2.8)]
+    assert wall_times(run, "train/loss") == [1000.0, 1000.5, 1001.0]
+    writer.on_end()
 
 
 def test_a_stages_own_numbers_are_drawn_too(tmp_path: Path) -> None:
@@ -62,7 +87,8 @@ def test_a_stages_own_numbers_are_drawn_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("checkpoint", [0, 2])
 def test_no_step_stands_twice_after_a_resume(tmp_path: Path, checkpoint: int) -> None:
     run = RunDir(tmp_path)
-    write(run, 1, 0, [3.0, 2.9, 2.8, 2.7])  # Never ended: killed.
+    writer = write(run, 1, 0, [3.0, 2.9, 2.8, 2.7])
+    writer.on_evaluation({"step": 4, "loss": 2.5})  # Never ended: killed.
     [events] = (tmp_path / "tensorboard").iterdir()
     with events.open("r+b") as file:
         file.truncate(events.stat().st_size - 5)

@@ -1,4 +1,4 @@
-"""TensorBoard events: RUN/tensorboard.
+"""TensorBoard events: RUN/tensorboard, at most once a second.
 
 Written with TensorBoard's own protos and record format. Its EventFileWriter would add a thread, and import TensorFlow
 wherever that is installed; torch's SummaryWriter wraps the former.
@@ -24,6 +24,11 @@ _NO_CURVES = {
 """Of a record; whatever else it holds is drawn, so that each stage's own numbers are."""
 
 
+_SECONDS_BETWEEN_WRITES = 1.0
+"""An event costs half as much among others as between two short steps. A kill loses the events of this time; their
+numbers are in metrics.jsonl."""
+
+
 class TensorBoardWriter(Callback):
     """Scalars `train/…` of every recorded step and `eval/…` of every evaluation."""
 
@@ -32,24 +37,38 @@ class TensorBoardWriter(Callback):
         self._facts: RunFacts | None = None
         self._events: _Events | None = None
         self._is_missing = False
+        self._waiting: list[tuple[int, float, dict[str, float | None]]] = []
+        """Steps, the times at which they were recorded, and their curves: not written yet."""
+        self._written_at = -_SECONDS_BETWEEN_WRITES
+        """By the monotonic clock."""
 
     def on_start(self, facts: RunFacts) -> None:
         self._facts = facts
 
     def on_step(self, record: dict[str, Any]) -> None:
-        self._write(record["step"], curves("train", record))
+        self._add(record["step"], curves("train", record))
+        if time.monotonic() - self._written_at >= _SECONDS_BETWEEN_WRITES:
+            self._write()
 
     def on_evaluation(self, record: dict[str, Any]) -> None:
-        self._write(record["step"], curves("eval", record))
+        self._add(record["step"], curves("eval", record))
+        self._write()
 
     def on_end(self) -> None:
+        self._write()
         if self._events is not None:
             self._events.close()
             self._events = None
 
-    def _write(self, step: int, values: dict[str, float | None]) -> None:
-        if self._is_missing or self._facts is None:
+    def _add(self, step: int, values: dict[str, float | None]) -> None:
+        if not self._is_missing:
+            self._waiting.append((step, time.time(), values))
+
+    def _write(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if not waiting or self._facts is None:
             return
+        self._written_at = time.monotonic()
         with translated_disk_errors(self._directory, "writing TensorBoard events"):
             if self._events is None:
                 # Opened here, not at the start: the import must not delay the first step.
@@ -59,7 +78,10 @@ class TensorBoardWriter(Callback):
                     self._is_missing = True
                     warn("no TensorBoard events: pip install tensorboard, or set track.tensorboard: false")
                     return
-            self._events.write(step, {tag: value for tag, value in values.items() if value is not None})
+            for step, recorded_at, values in waiting:
+                self._events.write(
+                    step, recorded_at, {tag: value for tag, value in values.items() if value is not None}
+                )
 
 
 def curves(kind: str, record: dict[str, Any]) -> dict[str, float | None]:
@@ -91,11 +113,11 @@ class _Events:
             start = SessionLog(status=SessionLog.START)
             self._add(Event(wall_time=time.time(), step=facts.start_step + 1, session_log=start))
 
-    def write(self, step: int, values: dict[str, float]) -> None:
+    def write(self, step: int, recorded_at: float, values: dict[str, float]) -> None:
         summary = self._summary(
             value=[self._summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         )
-        self._add(self._event(wall_time=time.time(), step=step, summary=summary))
+        self._add(self._event(wall_time=recorded_at, step=step, summary=summary))
 
     def close(self) -> None:
         self._file.close()
