@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,9 @@ from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.recipe import Recipe
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+_shared: dict[tuple[int, torch.dtype], torch.Tensor] | None = None
+"""Casts of weights by their ids, within `Precision.shared_casts`. Of all threads: autograd recomputes in its own."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +39,24 @@ class Precision:
             return nullcontext()
         return torch.autocast(self.device_type, DTYPES[self.compute])
 
-    def shared_casts(self) -> AbstractContextManager[object]:
-        """Context of several micro-batches, forward and backward: autocast casts each trained weight once in it.
+    @contextmanager
+    def shared_casts(self) -> Iterator[None]:
+        """Context of several micro-batches, forward and backward: each trained weight is cast once in it.
 
-        Autocast keeps its casts until the outermost context ends. This one computes nothing in another type. Passes
-        without gradients must stay outside: what they cast has no gradient.
+        Autocast keeps its casts until the outermost context ends. This one computes nothing in another type. Operators
+        that autocast does not know get theirs from `cast_weight`. Passes without gradients must stay outside: what
+        they cast has no gradient.
         """
-        return nullcontext() if self.compute == "fp32" else torch.autocast(self.device_type, enabled=False)
+        global _shared
+        if self.compute == "fp32":
+            yield
+            return
+        _shared = {}
+        try:
+            with torch.autocast(self.device_type, enabled=False):
+                yield
+        finally:
+            _shared = None
 
     def scaler(self, device: Device, *, on_host: bool = False) -> torch.amp.GradScaler | None:
         """fp16 gradients need scaling; bf16 has fp32's range.
@@ -61,7 +76,18 @@ def in_autocast_type(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     kind = tensors[0].device.type
     if not torch.is_autocast_enabled(kind):
         return tensors
-    return tuple(tensor.to(torch.get_autocast_dtype(kind)) for tensor in tensors)
+    return tuple(cast_weight(tensor, torch.get_autocast_dtype(kind)) for tensor in tensors)
+
+
+def cast_weight(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`weight`, of any shape, in `dtype`; in `shared_casts` a weight that trains is cast once, as autocast does it."""
+    is_kept = _shared is not None and weight.is_leaf and weight.requires_grad and torch.is_grad_enabled()
+    if _shared is None or not is_kept or weight.dtype == dtype or torch.compiler.is_compiling():
+        return weight.to(dtype)
+    key = id(weight), dtype
+    if key not in _shared:
+        _shared[key] = weight.to(dtype)
+    return _shared[key]
 
 
 def choose_precision(recipe: Recipe, device: Device) -> Precision:

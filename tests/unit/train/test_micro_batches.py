@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.parallel import ParallelSection
+from ascendtune.train.objective.log_probs import linear_log_probs
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import RootModule, Strategy
 from ascendtune.train.strategy.ddp import DdpStrategy
+from ascendtune.train.tuner.lora_linear import FusedLoraLinear
 
 BF16 = Precision("bf16", "fp32", "as asked", "cpu")
 
@@ -50,6 +53,24 @@ class TwoLayers(nn.Module):
         return output
 
 
+class HeadAndAdapter(nn.Module):
+    """Weights that operators of our own cast: a LoRA adapter over frozen bf16 weights, and the head of a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layer = nn.Linear(6, 5, bias=False, dtype=torch.bfloat16).requires_grad_(False)
+        self.first = FusedLoraLinear(layer, "default", LoraConfig(), r=2)
+        nn.init.normal_(self.first.lora_B["default"].weight)
+        for part in (self.first.lora_A, self.first.lora_B):
+            part.float()
+        self.head = nn.Linear(5, 3, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        labels = torch.arange(len(x)) % 3
+        return linear_log_probs(self.first(x.bfloat16()).tanh(), self.head, labels)
+
+
 def accumulated(model: nn.Module, *, shared: bool, micro_batches: int = 3) -> tuple[list[torch.Tensor], int]:
     """Gradients of a step of some micro-batches, and casts of weights."""
     generator = torch.Generator().manual_seed(1)
@@ -70,8 +91,18 @@ def test_weights_are_cast_once_a_step_and_gradients_are_the_same(recomputes: boo
         assert torch.equal(expected, found)
 
 
-def test_next_step_casts_the_new_weights() -> None:
-    model = TwoLayers()
+def test_operators_of_our_own_cast_their_weights_once_a_step_too() -> None:
+    apart, many = accumulated(HeadAndAdapter(), shared=False)
+    together, few = accumulated(HeadAndAdapter(), shared=True)
+    assert (many, few) == (9, 3)
+    assert len(together) == 3
+    for expected, found in zip(apart, together, strict=True):
+        assert torch.equal(expected, found)
+
+
+@pytest.mark.parametrize("kind", [TwoLayers, HeadAndAdapter])
+def test_next_step_casts_the_new_weights(kind: Callable[[], nn.Module]) -> None:
+    model = kind()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     outputs = []
     for _ in range(2):

@@ -26,6 +26,7 @@ from peft.tuners.lora import Linear
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from ascendtune.train.precision import cast_weight
 from ascendtune.train.tuner.nf4 import Nf4, dequantise
 from ascendtune.train.tuner.quantised_linear import Nf4Linear
 
@@ -56,7 +57,7 @@ class FusedLoraLinear(Linear):  # type: ignore[misc]  # PEFT has no types
         if self.training and isinstance(dropout, nn.Dropout):
             dropped = dropout(self._cast_input_dtype(x, a.dtype)).to(dtype)
         bias = None if base.bias is None else base.bias.to(dtype)
-        a_cast, b_cast = a.detach().to(dtype), b.detach().to(dtype)
+        a_cast, b_cast = cast_weight(a, dtype).detach(), cast_weight(b, dtype).detach()
         weight = quantised or (base.weight.to(dtype), None, None, None)
         output, _ = _LinearWithAdapter.apply(  # type: ignore[no-untyped-call]
             x.to(dtype), dropped, *weight, bias, a, b, a_cast, b_cast, self.scaling[adapter]
