@@ -9,7 +9,7 @@ part of compiled code.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from ascendtune.train.dump.record import FORMAT, StepRecord, header_of
 from ascendtune.train.dump.request import METRICS, RecordRequest
 from ascendtune.train.dump.start_weights import hashes_of_weights
 from ascendtune.train.dump.whole_tensors import WholeTensors, is_engine, whole_tensors_of
+from ascendtune.train.gradient_norm import norm_of_all
 
 WRITER = "ascendtune.align.record"
 _FACTS = "recorded.json"
@@ -225,7 +226,7 @@ class Recording:
         def take_step(*arguments: Any, **named: Any) -> Any:
             self._add_gradients()
             self._add_parameters("parameter_before")
-            skipped, norm = engine.skipped_steps, _norm_of(self._trained)
+            skipped, norm = engine.skipped_steps, norm_of_all([each.grad for each in self._trained])
             result = update(*arguments, **named)
             known = engine.get_global_grad_norm()
             self._norm = norm if known is None else torch.as_tensor(float(known))
@@ -303,7 +304,7 @@ class Recording:
     def _finish_gradients(self) -> None:
         self._add_gradients()
         if self._norm is None:
-            self._norm = _norm_of(self._trained)
+            self._norm = norm_of_all([each.grad for each in self._trained])
 
     def _after_update(self, optimizer: Any, *_: Any) -> None:
         if not self._trains_model(optimizer):
@@ -393,8 +394,3 @@ class Recording:
             "learning_rate": float(optimizer.param_groups[0]["lr"]),
         }
         self._metrics.write({key: value if math.isfinite(value) else None for key, value in record.items()})
-
-
-def _norm_of(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
-    gradients = [each.grad for each in parameters if each.grad is not None]
-    return torch.nn.utils.get_total_norm(gradients)

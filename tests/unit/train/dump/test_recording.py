@@ -99,6 +99,17 @@ def test_gradients_are_recorded_before_they_are_clipped(tmp_path: Path) -> None:
     assert clipped == pytest.approx(free, rel=1e-6) and clipped > 1e-3
 
 
+def test_norm_of_bf16_gradients_is_recorded_in_fp32(tmp_path: Path) -> None:
+    model = Net().bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with ascendtune.align.record(model, steps=1, directory=tmp_path):
+        model(torch.randn(4, 4, dtype=torch.bfloat16)).sum().backward()
+        optimizer.step()
+    squares = [each.grad.double().square().sum() for each in model.parameters() if each.grad is not None]
+    [line] = lines(tmp_path / "metrics.jsonl")
+    assert line["grad_norm"] == pytest.approx(float(sum(squares)) ** 0.5, rel=1e-6)
+
+
 def test_micro_batches_of_a_step_add_up(tmp_path: Path) -> None:
     expected = train(Net(), accumulate=2)
     model = Net()

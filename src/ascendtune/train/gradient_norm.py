@@ -1,0 +1,60 @@
+"""Norms of gradients, in fp32 whatever their types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch.distributed.tensor import DTensor
+
+_NORMS_AT_ONCE = 24
+"""As many as torch_npu gives to one operator (op-plugin, ForeachNormKernelNpuOpApi.cpp)."""
+
+
+@torch.no_grad()
+def norm_of_parts(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
+    """() fp32: the norm of what this rank has of `gradients`, any shapes and types, as one vector.
+
+    torch's `get_total_norm` does the same, in the type of the gradients: in bf16 a norm has two to three digits. It
+    asks DTensor how to divide each norm, which takes the host some 10 µs for each weight.
+    """
+    by_kind: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+    for each in gradients:
+        local = each.to_local() if isinstance(each, DTensor) else each
+        # An Ascend's foreach operators refuse empty tensors, which ranks get of weights with fewer rows than ranks.
+        if local.numel():
+            by_kind.setdefault((local.device, local.dtype), []).append(_row_norms(local))
+    norms: list[torch.Tensor] = []
+    for (_, dtype), locals_ in by_kind.items():
+        # torch_npu makes an fp32 copy of all that it is given in another type: a few at a time.
+        at_once = len(locals_) if dtype == torch.float32 else _NORMS_AT_ONCE
+        for begin in range(0, len(locals_), at_once):
+            norms += torch._foreach_norm(locals_[begin : begin + at_once], 2.0, torch.float32)
+    if not norms:
+        return torch.zeros(())
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack([each.to(norms[0].device) for each in norms]))
+    return norm
+
+
+def _row_norms(gradient: torch.Tensor) -> torch.Tensor:
+    """Numbers whose norm is that of `gradient`: on CPU torch sums one long vector sequentially, in fp32.
+
+    Of a matrix of 50 million numbers the norm came out 0.4 % too small, of 2¹⁴ it is right to 1.4e-7 (torch 2.13).
+    """
+    is_long = gradient.is_cpu and gradient.numel() > 1 << 14
+    if not is_long or gradient.ndim < 2:
+        return gradient
+    norms: torch.Tensor = torch.linalg.vector_norm(gradient, dim=-1, dtype=torch.float32)
+    return norms
+
+
+@torch.no_grad()
+def norm_of_all(gradients: Iterable[torch.Tensor | None]) -> torch.Tensor:
+    """() fp32, or a DTensor of it: the norm of `gradients`, of any shapes and types, as one vector.
+
+    Where they are divided, every rank must call it, and `full_tensor` of the result, too.
+    """
+    known = [each for each in gradients if each is not None]
+    if not any(isinstance(each, DTensor) for each in known):
+        return norm_of_parts(known)
+    return torch.nn.utils.get_total_norm([torch.linalg.vector_norm(each, dtype=torch.float32) for each in known])
