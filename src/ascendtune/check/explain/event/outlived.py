@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ascendtune.check.explain.event.ends import is_of_thread, was_logged
 from ascendtune.check.explain.event.event import Event
+from ascendtune.check.explain.event.milestones import milestones_in, was_overcome
 from ascendtune.check.explain.event.script_commands import is_of_script
 from ascendtune.check.explain.log import line as lines_of
 
@@ -60,6 +61,8 @@ def mark_outlived(events: Sequence[Event], tail: str, lines: int, *, of_one_proc
     for event in events:
         event.survived = event.survived or went_on.after(event)
         event.next_loss = went_on.next_loss(event)
+    for event in reversed(events):
+        event.survived = event.survived or was_overcome(event, went_on.milestones, events)
 
 
 class _GoneOn:
@@ -76,6 +79,7 @@ class _GoneOn:
         answers = ((number, _ANSWER.search(row)) for number, row in numbered if "HTTP/" in row)
         self._answers = [(number, match["status"]) for number, match in answers if match is not None]
         self._ends = [number for number, row in numbered if _FINISHED.search(row)]
+        self.milestones = milestones_in(rows, lines - len(rows) + 1, self._ends)
 
     def after(self, event: Event) -> bool:
         if event.last < self._passed:
@@ -84,8 +88,11 @@ class _GoneOn:
             # torch puts the rank before each line of an exception that ends a process.
             is_unprefixed = self._are_prefixed and event.trace is not None and event.trace.rank is None
             return (self._has_ended(event) or is_unprefixed) and self._has_losses(event)
+        is_aside = is_of_script(event) or event.weak
+        if is_aside and (self._has_steps(event) or self._has_losses(event, _OWN_LOSSES)):
+            return True
         if is_of_script(event):
-            return bool(self._ends and self._ends[0] < event.last) or self._has_steps(event)
+            return bool(self._ends and self._ends[0] < event.last)
         if _OF_TRACKER.search(event.text):
             return self._has_ended(event) or self._steps[-1:] > [event.last]
         is_tried_again = _TRIED_AGAIN.search(event.text) is not None
@@ -114,10 +121,10 @@ class _GoneOn:
         """Whether the training's end follows."""
         return bool(self._ends) and event.last < self._ends[-1]
 
-    def _has_losses(self, event: Event) -> bool:
+    def _has_losses(self, event: Event, least: int = _LOSSES) -> bool:
         """Whether several different losses follow, or those of several steps; few where the training came to its end.
         Of a process that a prefix names only its own count."""
-        enough = _OWN_LOSSES if event.speaker or self._of_one_process or self._has_ended(event) else _LOSSES
+        enough = _OWN_LOSSES if event.speaker or self._of_one_process or self._has_ended(event) else least
         first = bisect(self._losses, event.last, key=lambda loss: loss[0])
         rows, steps = set[str](), set[str]()
         for _, row in self._losses[first : first + _MOST_LOSSES]:

@@ -17,7 +17,12 @@ _OF_COMMAND = re.compile(
     rf"command not found: (?P<word>[\w.+-]+))$|"
     rf"(?:\S+: line \d+: )?(?:\S*/)?(?P<of_system>{_COMMANDS})(?:\.real)?: |"
     r"E: Could not (?:open lock file|get lock) |"
-    r"fatal: (?P<git>not a git repository|detected dubious ownership|unsafe repository|No names found)"
+    r"fatal: (?P<git>not a git repository|detected dubious ownership|unsafe repository|No names found|"
+    r"destination path)|"
+    r"(?P<sudo>sudo): unable to resolve host |(?P<debconf>dpkg-preconfigure): unable to re-open stdin|"
+    r"Error(?: response from daemon)?: (?P<docker>[Nn]o such container)\b|"
+    r"Error: (?:uninstall: )?(?:Release not loaded: .*)?(?P<helm>release: not found)$|"
+    r"Error from server \((?P<kubectl>NotFound)\): "
 )
 """Complaints of a shell, or of a command that a script called; without `set -e` the script goes on after them."""
 _BUILDS = ("build", "packages", "package-managers")
@@ -40,7 +45,8 @@ def gives_way(event: Event, others: Sequence[Event]) -> bool:
     found = _OF_COMMAND.match(event.text) if event.trace is None else None
     if found is None:
         return False
-    command = found["command"] or found["word"] or found["of_system"] or (found["git"] and "git") or "apt"
+    named = found["command"] or found["word"] or found["of_system"]
+    command = named or (found.lastgroup or "apt")
     needs_it = _OF_BUILD if _COMPILERS.fullmatch(command) else None
     return any(
         (other.is_raised or (other.weight <= 1 and not is_of_script(other)))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 
 _ERROR = re.compile(
-    r"(?:^|[\s\[|(])(?:ERROR(?! \| stderr \|)|CRITICAL|FATAL)(?=[\s\]|:)])|\[(?:error|fatal)\]|\bNCCL WARN\b|"
-    r"^E20\d{6} |:\d+\)?: (?:fatal )?error: |^(?:(?:==> )?[Ee]rror|fatal|Exception): |"
+    r"(?:^|[\s\[|(])(?:ERROR(?! \| stderr \|)|CRITICAL|FATAL)(?=[\s\]|:)])|\[(?:error|fatal|critical) *\]|"
+    r"\bNCCL WARN\b|^E20\d{6} |:\d+\)?: (?:fatal )?error: |^(?:(?:==> )?[Ee]rror|fatal|Exception): |"
     r"^\[?[EF](?:\d{4})?\d{3,4} \d\d:\d\d:\d\d|"
     r"\blevel\W{1,4}(?i:error|fatal|critical)\b|"
     r"\d\d:\d\d(?:[.,]\d+)?\]? (?:error|fatal) |^CMake Error\b|\berror\[E\d+\]: |"
     r"^\W*E[A-Z1-9]\d{4}: |^[a-z][\w.-]*: (?:fatal )?error: |"
+    r"^rsync error: |"
     r"^[a-z]\w+: error (?:load|read|open|pars)ing |"
     r"^\[20\d\d-[^\]]{6,24}\] (?:\[[\w.]{1,20}\] )?(?:error|fatal): "  # slurmd
 )
@@ -33,16 +34,17 @@ _GLOG = re.compile(r"[EF](?:\d{3,8} \d\d:|20\d{6} |[A-Z1-9]\d{4}: )")
 _STAMPED = re.compile(r"\d\]? error (?=\S*\d)")
 _WARNING = re.compile(
     r"^(?:[a-z][\w.-]*: )?warning: |\w*Warning:(?! NPU warning, error code is)|"
-    r"(?<!NCCL )(?<!error:)(?<!=)\bWARN(?:ING)?\b(?!! lib[\w.]+ not found)|"
+    r"\[warn(?:ing)? *\]|(?<!NCCL )(?<!error:)(?<!=)\bWARN(?:ING)?\b(?!! lib[\w.]+ not found)|"
     r"^\W*\[?W(?:(?:\d{4})?\d{4} |\d{3} \d\d:)|"
     r"^\[W (?!\S+ compiler_depend\S+ Warning: NPU warning, error code)|\bwarnings\.warn\(|\[[WD]\] |"
     r"\d: W (?:tensorflow|external)/|(?<!-)\blevel\W{1,4}(?i:warn(?:ing)?)\b|"
     r"\b(?<!to )[Ii]gnor(?:e|ed|ing)\b(?! the above)|\b[Ss]kipp(?:ed|ing)\b|\b[Ff]all(?:ing)? ?back\b|"
-    r"\bcontinuing (?:with(?:out)?|anyway)|, using (?:the|a) \w+|\bnot (?:reported|shown|logged)$",
+    r"\bcontinuing (?:with(?:out)?|anyway)|, using (?:the|a) \w+|[.,;] [Uu]sing [\w.-]+ instead\b|"
+    r"\bnot (?:reported|shown|logged)$",
     re.ASCII,
 )
 _INFO = re.compile(
-    r"^\W{0,3}\[?I(?:(?:\d{4})?\d{4} |\d{3} \d\d:)|\[INFO\]|\bNCCL INFO\b|^INFO:|\[I\] |"
+    r"^\W{0,3}\[?I(?:(?:\d{4})?\d{4} |\d{3} \d\d:)|\[(?:INFO|info|debug) *\]|\bNCCL INFO\b|^INFO:|\[I\] |"
     r"(?:^|[\s\[|])(?:INFO(?! \| stdout \|)|DEBUG)(?=[\s\]|:])|"
     r"(?<!-)\blevel\W{1,4}(?i:info|debug)\b(?!.*\baborting \w+ request)"  # Ollama gives a request up
 )
@@ -162,6 +164,7 @@ _GOES_ON = re.compile(
     re.IGNORECASE,
 )
 _GOES_ON_WITHOUT = re.compile(
+    r"\bcould not transform\b.* will run it as-is|"
     r"not (?:available|installed|found|enabled)\b.{0,40}\b(?:some|these|the|this|its) [\w ]{3,30} will "
     r"(?:not be enabled|be (?:disabled|skipped|ignored))\b",
     re.IGNORECASE,
@@ -176,7 +179,7 @@ _DENIED = re.compile(
     r"\b(?:no|without|zero|0)\s+(?:\w+\s+)?(?:error|failure|exception)s?\b|\b(?:no|0) failed\b|"
     r"\bexception ignored\b|"
     r"\b(?:error|fail\w*)s?(?:[ _]rate)?(?!\W{0,2}-\d+\b(?!\.))\W{1,3}(?:none\b|false\b|(?!0x|\d{5,}\b(?!\.))[\d.]+)|"
-    r"\b(?:error|fail\w*)[ _][a-z]{3,12}s ?[:=] ?(?:none|0)\b(?!\.|, ?\d)",
+    r"\b(?:error|fail\w*)[ _][a-z]{3,12}(?:s ?[:=] ?(?:none|0)\b(?!\.|, ?\d)| *[:=] *no$)",
     re.IGNORECASE,
 )
 """Figures of merit and their absence; codes are hexadecimal, negative or long."""

@@ -1,0 +1,113 @@
+"""Lines by which a program says that what it was started for is done, or runs: an installation, a download, a server.
+
+A complaint of a script's command, of a request or of a cluster's scheduler before such a line was overcome.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ascendtune.check.explain.event.event import Event
+from ascendtune.check.explain.event.script_commands import is_of_script
+
+_INSTALLED = (
+    r"Successfully (?:installed|built|tagged) \S|Installed \d+ packages? in |Complete!$|Setting up \S+ \(\S+\) \.\.\.|"
+    r"\d+ (?:upgraded|newly installed), \d+ |Processing triggers for \S|Executing transaction:.* done|"
+    r"(?:writing image|naming to) \S+(?: \S+)? done\b|\[100%\] Built target |-- Build files have been written to: |"
+    r"\S+(?: package)?:? .{0,80}\binstall(?:ed)? success(?:fully)?\b"
+)
+_FETCHED = (
+    r".*['’] saved \[\d+|total size is \S+ +speedup is |(?:.* )?100% ?[|(].*|Already up[- ]to[- ]date\.|"
+    r"Fetched [\d.,]+ ?\w*B in |.*\b[Dd]ownload(?:ed)? (?:\w+ )?(?:successfully|completed?)\b|"
+    r"(?:.* )?Status: Downloaded newer image for "
+)
+_SERVES = (
+    r".*\bApplication startup complete|"
+    r".*\b(?:Uvicorn|Gunicorn|Running|[Ll]istening) (?:running )?(?:on|at):? (?:http|\S*:\d)|"
+    r".*\b(?:[Ss]erver|[Ss]ervice|[Cc]luster|[Ee]ngine|[Dd]atabase) (?:is |has )?(?:now )?"
+    r"(?:up|ready|running|started|listening|healthy|fired up|reachable)\b(?! to (?:stop|shut))|"
+    r"(?:\S+ ){1,4}(?:is|has become) (?:now )?(?:up|ready|reachable|alive)\W*$|Connection to \S+ .*\bsucceeded!|"
+    r".*\baccepting connections$|To see the GUI go to: |"
+    r".*\bRay runtime started|.*\bStarted (?:GRPCInferenceService|HTTPService)|"
+    r".*\"(?:GET|POST) \S+ HTTP/[\d.]+\" 2\d\d\b|PONG$"
+)
+_OF_CLUSTER = (
+    r"srun: (?:Step created for |job \d+ has been allocated )|"
+    r" *Normal +(?:Scheduled|Started) .*|\S+ +(?P<ready>[1-9]\d*)/(?P=ready) +Running\b|"
+    r"STATUS: deployed$|\S+ condition met$| ?Container \S+  ?(?:Started|Healthy|Running)$"
+)
+_CHECKED = (
+    r"(?:.* )?(?:all )?(?:health )?checks? (?:has |have )?(?:passed|succeeded)\b|# Out of bounds values : 0 OK|"
+    r"# Avg bus bandwidth +: +\d"
+)
+_RUNS = re.compile("|".join((_SERVES, _CHECKED)))
+"""What shows that the program itself runs, and not only that something was brought for it."""
+_MILESTONE = re.compile("|".join((_INSTALLED, _FETCHED, _OF_CLUSTER, _RUNS.pattern)))
+_SIGN = re.compile(
+    r"uccess|nstall|omplete|Setting up|trigger|done|[Bb]uil[dt]|saved|speedup|100%|up.to.date|Fetched|ownload|startup|"
+    r"ing (?:on|at)|[Ss]er(?:ver|vice)|[Ee]ngine|luster|atabase|runtime|Started|HTTP/|PONG|Normal|Running|deployed|"
+    r"condition met|Healthy|check|# |is now|is up|is ready|succe|accepting|GUI|srun|reachable|alive"
+)
+"""Words of which each milestone has one: most lines have none."""
+_OF_REQUEST = re.compile(
+    r"\bconnect(?:ion)?\b.{0,60}\b(?:refused|reset|timed? ?out|failed|aborted|within)\b|\btimed? ?out\b|"
+    r"\b(?:could ?n[o']t|cannot|failed to|unable to) (?:connect|resolve|reach)\b|\btemporary failure\b|"
+    r"\bname or service not known\b|\b(?:unreachable|unavailable)\b|"
+    r"\b(?:429|50[234])\b.{0,30}\b(?:server|client|error|service|bad|gateway|too)\b|"
+    r"\bretry(?:ing)?\b|\bfailed to (?:fetch|download)\b|\bwaiting for cache lock\b",
+    re.IGNORECASE,
+)
+"""Words of a request that was not answered: programs ask again, or elsewhere."""
+_OF_EVENTS = re.compile(r"\s*(?:\d\w* +)?Warning\s+[A-Z][A-Za-z]+\s")
+"""A row of `kubectl describe` and `kubectl get events`."""
+_OF_COPY = re.compile(r"Read -1, expected \d+, errno = ")
+"""Open MPI copies in another way after it."""
+_BEFORE = re.compile(r"^(?:#\d+ (?:[\d.]+ )?|\[[^\]]*\] )")
+_OF_END = ("wrapper", "consequence")
+"""Kinds of what is printed around a failure, or because of one."""
+
+
+@dataclass(frozen=True)
+class Milestones:
+    """Line numbers, in their order."""
+
+    all: Sequence[int]
+    runs: Sequence[int]
+    """Those by which the program itself runs."""
+
+
+def milestones_in(rows: Sequence[str], first: int, ends: Sequence[int]) -> Milestones:
+    """The milestones among the last lines of a log.
+
+    Args:
+        first: number of the first row.
+        ends: lines in which a training says that it is done.
+    """
+    may_be = ((number, _said(row)) for number, row in enumerate(rows, first) if _SIGN.search(row) is not None)
+    found = [(number, said) for number, said in may_be if _MILESTONE.match(said)]
+    runs = {number for number, said in found if _RUNS.match(said)}
+    return Milestones(sorted({*ends, *(number for number, _ in found)}), sorted(runs.union(ends)))
+
+
+def was_overcome(event: Event, milestones: Milestones, events: Sequence[Event]) -> bool:
+    """Whether a milestone follows a complaint that programs overcome, and no end that nothing else explains."""
+    if event.trace is not None or not (milestones.all and event.last < milestones.all[-1]):
+        return False
+    is_request = any(each.search(event.text) for each in (_OF_REQUEST, _OF_EVENTS, _OF_COPY))
+    # What is quoted was caught.
+    runs_without = event.is_quoted and bool(milestones.runs) and event.last < milestones.runs[-1]
+    if not (event.weak or is_request or runs_without or is_of_script(event)):
+        return False
+    return not any(_is_unexplained_end(other) and other.last > event.last for other in events)
+
+
+def _said(row: str) -> str:
+    """A row without a stamp, a level, or the number of a step of BuildKit."""
+    return _BEFORE.sub("", row.rstrip())
+
+
+def _is_unexplained_end(event: Event) -> bool:
+    is_told = event.weight == 0 and event.trace is not None
+    return not (event.survived or event.weak or is_told) and (event.hit.entry.kind in _OF_END or not event.is_known)
