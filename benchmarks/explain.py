@@ -2,12 +2,13 @@
 
     python benchmarks/explain.py [MEGABYTES] [ROUNDS]
 
-Two logs are made: one as jobs write them, in which most lines differ in digits only; and the worst, in which no line is
-like another and every tenth holds words of errors.
+Three logs are made: one as jobs write them, in which most lines differ in digits only; the same one in Docker's JSON
+objects; and the worst, in which no line is like another and every tenth holds words of errors.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import resource
 import sys
@@ -39,6 +40,16 @@ def as_written(choose: random.Random) -> Iterator[str]:
         )
 
 
+def in_docker(choose: random.Random) -> Iterator[str]:
+    for line in as_written(choose):
+        yield _wrapped(line)
+
+
+def _wrapped(line: str) -> str:
+    record = {"log": line, "stream": "stderr", "time": "2025-07-23T03:47:57.123456789Z"}
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
 def no_two_alike(choose: random.Random) -> Iterator[str]:
     while True:
         for _ in range(9):
@@ -56,7 +67,7 @@ def measure(lines: Callable[[random.Random], Iterator[str]], megabytes: int) -> 
                 size += len(line.encode())
                 if size >= megabytes * 10**6:
                     break
-            file.write(_FAILURE)
+            file.write(_wrapped(_FAILURE) if lines is in_docker else _FAILURE)
         start = time.process_time()
         first = explain([str(log)]).verdict.first
         spent = time.process_time() - start
@@ -69,7 +80,11 @@ def measure(lines: Callable[[random.Random], Iterator[str]], megabytes: int) -> 
 def main() -> None:
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    kinds = {"as written by jobs": as_written, "no two lines alike, errors in every tenth": no_two_alike}
+    kinds = {
+        "as written by jobs": as_written,
+        "the same in Docker's JSON": in_docker,
+        "no two lines alike, errors in every tenth": no_two_alike,
+    }
     figures = in_turn({name: partial(measure, lines, megabytes) for name, lines in kinds.items()}, rounds)
     rows = [
         [name, spread(runs, "cpu_seconds_per_gb", 1), f"{max(run['peak_mib'] for run in runs):.0f}"]

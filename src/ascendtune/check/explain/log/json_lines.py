@@ -16,19 +16,42 @@ _OF_RECORD = {"level", "levelname", "severity", "exception", "exc_info", "stack_
 _OF_TRACEBACK = re.compile(r"Traceback \(most recent|  File \"| {4}\S|(?:\w+\.)*[A-Z]\w*(?:Error|Exception): ")
 
 
+_CHARACTER = rb'[^"\\\x00-\x1f]'
+_OF_DOCKER = re.compile(
+    rb'^\{"log":"(%b*)(?:\\[rn])+","stream":"std(?:out|err)"(?:,"attrs":\{"%b*":"%b*"\})?,"time":"%b*"\}$'
+    % ((_CHARACTER,) * 4),
+    re.MULTILINE,
+)
+"""A line as Docker writes it, whose text has no character that JSON escapes: all but a few. They need no parser."""
+_decoded = json.JSONDecoder().raw_decode
+
+
 def unwrapped_lines(block: bytes) -> bytes:
     """The lines as the container wrote them, where they are objects with one; as many as before."""
     if not block.startswith(_BEGIN) or _FIELDS.search(block[:_PEEKED]) is None:
         return block
+    if _is_utf_8(block):
+        block = _OF_DOCKER.sub(rb"\1", block)
+    if not block.startswith(_BEGIN) and b"\n" + _BEGIN not in block:
+        return block
     return b"\n".join(_said(line) if line.startswith(_BEGIN) else line for line in block.split(b"\n"))
+
+
+def _is_utf_8(block: bytes) -> bool:
+    try:
+        block.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _said(line: bytes) -> bytes:
     try:
-        fields = json.loads(line)
+        text = line.decode(errors="surrogatepass")
+        fields, end = _decoded(text)
     except (ValueError, RecursionError):
         return line
-    if (said := _text_of(fields)) is None:
+    if text[end:].strip(" \t\r") or (said := _text_of(fields)) is None:
         return line
     # A progress bar is in the same object as what was written behind it.
     return said.rstrip("\r\n").rpartition("\r")[2].replace("\n", " ").encode(errors="replace")
