@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ascendtune.check.explain import reading
-from ascendtune.check.explain.answer.fitted import fitted
+from ascendtune.check.explain.answer.fitted import causes_here, fitted
 from ascendtune.check.explain.cause.attempts import Attempts, attempts_of
 from ascendtune.check.explain.cause.diagnosis import SEEN_FROM_OUTSIDE, Diagnosis, diagnose, lacks_alone, weighed
 from ascendtune.check.explain.cause.environment_notes import with_environment
@@ -262,6 +262,10 @@ class Explanation:
         remedies = fitted(remedies, first.hit.entry if first is not None else None, self.facts)
         return with_notes(remedies, texts, self.facts, names_ascend=self.plog is not None)
 
+    def remedies_here(self, event: Event) -> tuple[str, ...]:
+        """The remedies of any event's entry, as they hold where the job ran."""
+        return fitted(event.remedies, event.hit.entry, self.facts)
+
     def _remedies(self) -> tuple[str, ...]:
         first = self.verdict.first
         if self.verdict.missing is not None:
@@ -312,8 +316,9 @@ class Explanation:
             "exit_code": self.exit_code,
             "certainty": "none" if self.exit_code == NoVerdict.exit_code else certainty,
             "sureness": self.sureness if found.first else None,
-            "first": found.first.as_json() if found.first else None,
-            "rival": found.rival.as_json() if found.rival else None,
+            "first": self._first_as_json() if found.first else None,
+            "remedies": list(self.remedies()) if found.first or self.run_cause else [],
+            "rival": self._event_as_json(found.rival) if found.rival else None,
             "rank": found.rank,
             "host": found.host,
             "missing": found.missing.as_json() if found.missing else None,
@@ -324,12 +329,21 @@ class Explanation:
             "stop": self.stop,
             "is_running": self.is_running,
             "attempts": asdict(self.attempts) if self.attempts else None,
-            "echoes": [event.as_json() for event in found.echoes],
-            "notices": [event.as_json() for event in found.notices],
-            "dismissed": [event.as_json() for event in found.dismissed],
+            "echoes": [self._event_as_json(event) for event in found.echoes],
+            "notices": [self._event_as_json(event) for event in found.notices],
+            "dismissed": [self._event_as_json(event) for event in found.dismissed],
             "sources": reading.sources_as_json(self.scans),
             "unread": [{"name": each.name, "why": each.why} for each in self.unread],
         }
+
+    def _first_as_json(self) -> dict[str, Any]:
+        """The first cause with the remedies of the text; where it waited for ranks, those are told of the ranks."""
+        first = self._event_as_json(self.verdict.first) if self.verdict.first else {}
+        return first if self.verdict.missing is not None else {**first, "remedies": list(self.remedies())}
+
+    def _event_as_json(self, event: Event) -> dict[str, Any]:
+        causes = causes_here(event.causes, event.hit.entry, self.facts)
+        return {**event.as_json(), "causes": list(causes), "remedies": list(self.remedies_here(event))}
 
 
 def explain(names: Sequence[str], *, is_here: bool = False) -> Explanation:

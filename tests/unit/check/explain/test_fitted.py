@@ -232,3 +232,26 @@ def test_a_cause_of_what_the_failure_is_about_is_not_left_out() -> None:
     entry = next(entry for entry in entries() if entry.id == "kubelet-devices-unavailable")
 
     assert causes_here(entry.causes, entry, {"scheduler": ("slurm",)}) == entry.causes
+
+
+_PTHREAD = "EE1021: The runtime module failed to create host thread through API pthread_create."
+
+
+def test_a_program_is_told_the_remedies_and_causes_of_the_text(explained: Explained) -> None:
+    slurm = "srun: error: node7: task 0: started\n"
+    place = '  File "/home/moon/miniconda3/envs/tide/lib/python3.10/tide.py", line 7, in rise\n'
+    anywhere, there = explained(f"step 1\n{_PTHREAD}\n"), explained(f"{slurm}{place}step 1\n{_PTHREAD}\n")
+
+    assert "docker run" in anywhere.as_json()["first"]["remedies"][0]
+    assert "docker run" not in there.as_json()["first"]["remedies"][0]
+    for each in (anywhere, there):
+        told = each.as_json()
+        assert tuple(told["remedies"]) == tuple(told["first"]["remedies"]) == each.remedies()
+
+
+def test_other_failures_are_told_with_what_holds_where_the_job_ran(explained: Explained) -> None:
+    place = '  File "/home/moon/miniconda3/envs/tide/lib/python3.10/tide.py", line 7, in rise\n'
+    told = explained(f"{place}{_PTHREAD}\ntorch.OutOfMemoryError: CUDA out of memory.\n").as_json()
+    of_threads = [each for each in (told["first"], *told["echoes"]) if each["id"] == "host-threads-of-cann"]
+
+    assert of_threads and "docker run" not in of_threads[0]["remedies"][0]

@@ -267,7 +267,9 @@ def _read(explanation: Explanation) -> Iterator[_Block]:
         yield _Block("note", f"{event.meaning} ({event.where})", _MORE)
     for event in explanation.verdict.dismissed[:_LINES]:
         # The job may have failed all the same: these are the nearest known failures.
-        yield _Block("maybe", f"{event.meaning} ({event.where}); {say('do')}: {event.remedies[0]}", _MORE)
+        yield _Block(
+            "maybe", f"{event.meaning} ({event.where}); {say('do')}: {explanation.remedies_here(event)[0]}", _MORE
+        )
     if not explanation.verdict.dismissed:
         for where, line in islice(_lines_that_sound_bad(explanation.scans), _LINES):
             yield _Block("maybe", _short(f"{where}: {line}", _SHORT), _MORE)
