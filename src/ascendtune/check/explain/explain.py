@@ -38,7 +38,7 @@ from ascendtune.check.explain.language import say
 from ascendtune.check.explain.log.directory import Unread
 from ascendtune.check.explain.package.origin import advice_on_frames
 from ascendtune.check.explain.traceback import cann_reason
-from ascendtune.check.finding import Finding
+from ascendtune.check.finding import Finding, Status
 from ascendtune.check.table import as_json as findings_as_json
 from ascendtune.core.errors import NoVerdict
 from ascendtune.core.imports import uncollected_imports
@@ -250,7 +250,9 @@ class Explanation:
             return []
         code = first.hit.entry.id if first else "run"
         evidence = (f"{first.where}: {first.quote}",) if first else ()
-        return [Finding(code, "failure", self.headline(), remedy="; ".join(self.remedies()), evidence=evidence)]
+        # A job of which a later attempt finished has not failed.
+        status: Status = "failure" if self.exit_code else "warning"
+        return [Finding(code, status, self.headline(), remedy="; ".join(self.remedies()), evidence=evidence)]
 
     def remedies(self) -> tuple[str, ...]:
         """What to do; what is to be tried first comes first."""

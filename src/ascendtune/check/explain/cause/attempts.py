@@ -12,8 +12,13 @@ from ascendtune.check.explain.facts.facts import Facts
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.rank.rank_phase import FINISHED, phase_of
 
-_ATTEMPT = re.compile(r"(?P<job>^|.*/)attempt_(?P<number>\d+)/")
-"""torchrun --log-dir: DIRECTORY/RUN_ID/attempt_0/RANK/stderr.log"""
+_ATTEMPT = re.compile(r"(?P<job>^|.*[/_.-])(?:attempt|restart|retry)[_-]?(?P<number>\d+)(?=[/._-])")
+"""torchrun --log-dir: DIRECTORY/RUN_ID/attempt_0/RANK/stderr.log; scripts: train-retry1.log"""
+_RESTARTS = re.compile(
+    r"\b[Rr]estart(?:ing)? (?:the )?(?:training )?(?:worker group|workers|job)\b|\bDUE TO JOB REQUEUE\b|"
+    r"\bRe-?queu(?:ed|ing) (?:the )?job\b|\brestart_count=[1-9]",
+)
+"""A launcher or a scheduler that starts all processes again: torchrun, Ray Train, Slurm."""
 _TRAINED = re.compile(r"\btrain_runtime\b|\bTraining completed\b")
 """What transformers writes at the end of a training."""
 _LAST = 5
@@ -39,7 +44,7 @@ def attempts_of(found: Diagnosis, scans: Sequence[Scan], facts: Facts) -> Attemp
     """None where the newest attempt is the one that failed, failed as well, or does not say that it finished."""
     failed = _attempt(found.first.source) if found.first is not None else None
     if failed is None:
-        return None
+        return _of_one_log(found, scans[0]) if len(scans) == 1 else None
     job, number = failed
     numbers = {scan.name: each[1] for scan in scans if (each := _attempt(scan.name)) is not None and each[0] == job}
     newest = max(numbers.values())
@@ -47,6 +52,21 @@ def attempts_of(found: Diagnosis, scans: Sequence[Scan], facts: Facts) -> Attemp
     if newest == number or len(numbers) < len(scans) or not any(map(_has_finished, own)):
         return None
     return Attempts(number, newest) if diagnose(own, facts).certainty == "healthy" else None
+
+
+def _of_one_log(found: Diagnosis, scan: Scan) -> Attempts | None:
+    """The same of a log to which each attempt was appended."""
+    rows = scan.tail.removesuffix("\n").split("\n")
+    numbered = enumerate(rows, scan.lines - len(rows) + 1)
+    restarts = [number for number, row in numbered if _RESTARTS.search(row) is not None]
+    failed = found.first.last if found.first is not None else 0
+    if not failed or not restarts or restarts[-1] <= failed or not _has_finished(scan):
+        return None
+    later = (event for event in scan.events if event.last > restarts[-1])
+    if any(not (event.survived or event.weak or event.hit.entry.kind == "notice") for event in later):
+        return None
+    attempt = sum(number <= failed for number in restarts)
+    return Attempts(attempt, max(attempt + 1, len(restarts)))
 
 
 def _attempt(name: str) -> tuple[str, int] | None:
