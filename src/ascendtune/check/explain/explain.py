@@ -133,7 +133,7 @@ class Explanation:
     @property
     def sureness(self) -> str:
         """The certainty of the first cause, as a phrase."""
-        return sureness_of(self.verdict)
+        return sureness_of(self.verdict, self.scans)
 
     @property
     def telling(self) -> tuple[Event, ...]:

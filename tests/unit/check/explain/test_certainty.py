@@ -215,3 +215,26 @@ def test_one_of_several_tasks_that_failed_is_the_cause_of_the_group(explained: E
     )
 
     assert "the tide of May is 7" in explained(log).headline()
+
+
+@pytest.mark.parametrize(
+    ("needed", "said", "code"),
+    [
+        (
+            "HCCL_SOCKET_IFNAME=moon7",
+            "HCCL function error: HcclGetRootInfo(&moon), error code is 6",
+            "hccl-ifname-of-another-host",
+        ),
+        ("CUDA_VISIBLE_DEVICES=0,1", "RuntimeError: CUDA error: invalid device ordinal", "cuda-id-not-visible"),
+        ("CapEff:\t0000000000000000", "set_mempolicy: Operation not permitted", "capabilities-dropped"),
+    ],
+)
+def test_fact_of_another_log_makes_an_answer_likely(
+    explained: Callable[..., Explanation], needed: str, said: str, code: str
+) -> None:
+    apart = explained(host1=f"{needed}\nstep 1\n", host2=f"step 1\n{said}\n")
+    together = explained(host1="step 1\n", host2=f"{needed}\nstep 1\n{said}\n")
+
+    assert apart.findings()[0].code == together.findings()[0].code == code
+    assert apart.sureness == "likely: what decides it stands in the log of another rank or host"
+    assert together.sureness == explained(f"{needed}\nstep 1\n{said}\n").sureness != apart.sureness

@@ -8,11 +8,14 @@ to what broke, and not as to why.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from ascendtune.check.explain.cause.diagnosis import Diagnosis
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.own_words import explains_itself, fits_in_words_only
+from ascendtune.check.explain.event.scan import Scan
 from ascendtune.check.explain.event.script_commands import is_of_script
+from ascendtune.check.explain.facts.facts import of_log, satisfied
 from ascendtune.check.explain.language import say
 
 _GUESS = re.compile(r"\b(?:usually|often|likely|probably|perhaps|maybe|may be|might|seems?|seldom)\b")
@@ -21,8 +24,12 @@ _ALTERNATIVES = re.compile(r", or |: [^:]* or (?:its|the|an?|another|it|this|no|
 """What broke, and two or more reasons for it in the same sentence."""
 
 
-def sureness_of(found: Diagnosis) -> str:
-    """The certainty of the first cause, as a phrase."""
+def sureness_of(found: Diagnosis, scans: Sequence[Scan] = ()) -> str:
+    """The certainty of the first cause, as a phrase.
+
+    Args:
+        scans: of all logs; of one alone, what an entry needs beside its line was said by the same process.
+    """
     first = found.first
     if found.rival is not None and first is not None and found.rival.source == first.source:
         return say("these two: one was logged, the other ended the program, and may follow from it")
@@ -52,7 +59,19 @@ def sureness_of(found: Diagnosis) -> str:
         return say("unknown: nothing is known about this failure; these are the most telling lines")
     if fits_in_words_only(first, first.meaning):
         return say("likely: the line has words of this kind of failure, and says more than they do")
+    if first.hit.entry.is_conditional and not _has_what_it_needs(first, scans):
+        return say("likely: what decides it stands in the log of another rank or host")
     return _of_known_cause(found, first)
+
+
+def _has_what_it_needs(first: Event, scans: Sequence[Scan]) -> bool:
+    """Whether the log of the line has the facts, and the text, that its entry asks for."""
+    own = next((scan for scan in scans if scan.name == first.source), None)
+    if own is None or len(scans) == 1:
+        return True
+    texts, entry = [own.head, own.tail], first.hit.entry
+    is_beside = entry.beside is None or any(map(entry.beside.search, texts))
+    return is_beside and (not entry.requires or satisfied(entry.requires, of_log(texts)) is not None)
 
 
 def _of_known_cause(found: Diagnosis, first: Event) -> str:
