@@ -155,7 +155,7 @@ class Scan:
         text = lines[index][:LONGEST_TEXT].decode(errors="replace")
         text = text.expandtabs(_TAB) if text[:1] == "\t" else text
         number = self.lines + index + 1
-        if number <= self._passed or (escaped.SIGN in lines[index] and self._read_escaped(lines, index)):
+        if number <= self._passed or self._read_in_one_line(lines, index):
             return
         if (end := failure_at_end(lines[index])) and not self._traces.are_open and not Traces.bare(text, number):
             text = end
@@ -199,10 +199,12 @@ class Scan:
             count = _BELOW_BLOCK if cann_reason.is_call(said) or message_lines.goes_far(said) else _BELOW
             self._note_line(line, text, said, number, message_lines.below(lines, index, line, count), warned=warned)
 
-    def _read_escaped(self, lines: list[bytes], index: int) -> bool:
-        """Read the traceback that a line holds; False if nothing in it is a failure."""
+    def _read_in_one_line(self, lines: list[bytes], index: int) -> bool:
+        """Read the traceback that a line holds; False if it holds none, or nothing in it is a failure."""
+        if not (traceback := escaped.traceback_in(lines[index])):
+            return False
         inner, text = Scan(self.name, self._matcher), lines[index][:LONGEST_TEXT].decode(errors="replace")
-        inner._read_block("\n".join(escaped.traceback_in(lines[index])).encode())
+        inner._read_block("\n".join(traceback).encode())
         inner._end_traces()
         line, number, weak = lines_of.read(text), self.lines + index + 1, level.is_warning(text)
         time = self._times.time_of(lines, index)

@@ -13,6 +13,7 @@ _OF_LOGGER = ("message", "msg", "event")
 """and fields that loggers of programs use as well: their other fields say how grave the line is."""
 _FIELDS = re.compile(rb'"(?:%s)": ?"' % "|".join([*_OF_STREAM, *_OF_LOGGER]).encode())
 _OF_RECORD = {"level", "levelname", "severity", "exception", "exc_info", "stack_info", "record", "stack"}
+_OF_RECORD |= {"log.level", "error", "stack_trace", "stacktrace", "exc_text"}
 _OF_TRACEBACK = re.compile(r"Traceback \(most recent|  File \"| {4}\S|(?:\w+\.)*[A-Z]\w*(?:Error|Exception): ")
 
 

@@ -1,13 +1,15 @@
-"""Tracebacks in one line of a log, their line ends written as two characters: in JSON, or quoted by a program."""
+"""Tracebacks in one line of a log: their line ends written as two characters, in JSON or quoted by a program, or their
+parts as fields (exception_fields.py)."""
 
 from __future__ import annotations
 
 import json
 import re
 
+from ascendtune.check.explain.traceback import exception_fields
 from ascendtune.check.explain.traceback.trace import HEADER
 
-SIGN = b"last):\\"
+_SIGN = b"last):\\"
 """In every line with such a traceback, however often it was escaped."""
 _LONGEST = 1 << 16
 """Bytes of such a line that are read."""
@@ -18,7 +20,12 @@ _CLOSING = re.compile(r"[\"'][\s)\]},]*$")
 
 def traceback_in(line: bytes) -> list[str]:
     """The lines of the traceback that `line` holds, from its heading on; none if it holds none."""
+    of_fields = exception_fields.may_have_fields(line)
+    if not (_SIGN in line or of_fields):
+        return []
     text = line[:_LONGEST].decode(errors="replace").strip()
+    if of_fields and (lines := exception_fields.traceback_of_fields(text)):
+        return lines
     whole = _of_json(text) or text
     at = whole.find(HEADER)
     if at < 0:
