@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ascendtune.check.explain.event.ends import INTERRUPTED, Ends, has_stepped_between, was_logged
 from ascendtune.check.explain.event.event import CODE, Event
 from ascendtune.check.explain.event.script_commands import gives_way, is_of_script
+from ascendtune.check.explain.knowledge.matcher import rank
 
 KILLED = "killed"
 """Begin the names of entries by which a shell or a launcher says that a process was killed; it does not say why."""
@@ -52,6 +53,7 @@ def first_cause(fatal: list[Event], ends: Ends) -> Event:
             or gives_way(event, fatal)
         )
         and not _was_not_installed(event, fatal)
+        and not _is_told_better(event, fatal)
         and not ends.overrule(event)
         and not (event.says_little and id(event.trace) in overruled)
         and not (event.is_of_clean_up and not all(event.is_of_clean_up for event in fatal))
@@ -92,6 +94,20 @@ def is_of_many_alone(event: Event, fatal: Sequence[Event]) -> bool:
     """Whether processes that believe to be alone are in each other's way, or miss what a group would give them."""
     is_in_the_way = "device_memory" in event.hit.entry.checks or _OF_MANY_ALONE.search(event.text) is not None
     return is_in_the_way and any(other.hit.entry.id == ALONE for other in fatal)
+
+
+def _is_told_better(event: Event, fatal: list[Event]) -> bool:
+    """Whether a line that says the same once more, and more of it, has a better reading: the events of a pod say that
+    an image was not pulled in one line, and why in another."""
+    return any(
+        other.number in event.again
+        and other.source == event.source
+        and other.is_cause
+        and other.hit.entry is not event.hit.entry
+        and rank(other.hit) < rank(event.hit)
+        for other in fatal
+        if event.weight == 0
+    )
 
 
 def _was_not_installed(event: Event, fatal: list[Event]) -> bool:

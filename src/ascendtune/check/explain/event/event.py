@@ -81,6 +81,8 @@ class Event:
     """How often the same was said by the same speaker,"""
     in_a_row: int = 1
     """and how often of late, with hardly anything in between."""
+    again: set[int] = field(default_factory=set)
+    """The lines, at most a few, in which it was said again."""
     survived: bool = False
     """The log went on for long without any trouble."""
     next_loss: int | None = None

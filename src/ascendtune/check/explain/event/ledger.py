@@ -14,6 +14,7 @@ _EVENTS_KEPT = 2000
 _TELLS_LITTLE = KINDS.index("detail")
 """Weight from which on an event goes before others where there are too many."""
 _RANKS_KEPT = 1 << 14
+_AGAIN_KEPT = 64
 _WORDS_KEPT = 300
 _SURVIVED_AFTER = 5000
 _IN_A_ROW = 5
@@ -59,6 +60,8 @@ class Ledger:
         first.count += 1
         first.in_a_row = first.in_a_row + 1 if number - first.last <= _IN_A_ROW else 1
         first.last = number
+        if len(first.again) < _AGAIN_KEPT:
+            first.again.add(number)
         if rank is not None and len(first.said_by) < _RANKS_KEPT:
             first.said_by.setdefault(rank, said.strip()[:_WORDS_KEPT])
         if number - first.number <= _BLOCK:
