@@ -29,6 +29,8 @@ from ascendtune.core.exit_cause import CauseKind
 
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
 _NO_MODULE = "No module named"
+_UNDEFINED = "name-undefined"
+"""Entry of a name that has no value."""
 
 _LAUNCHER = "launcher"
 _NOT_FATAL = ("notice",)
@@ -233,7 +235,18 @@ def _with_warnings(grave: list[Event], fatal: list[Event]) -> list[Event]:
     is_explained = any(event.is_known and event.weight == 0 for event in fatal)
     followed = (event.hit.entry for event in fatal if event.hit.entry.kind != "wrapper" or not is_explained)
     foretold = {name for entry in followed for name in entry.echo_of}
-    return [event for event in grave if not event.weak or event.hit.entry.id in foretold]
+    return [
+        event
+        for event in grave
+        if not event.weak or event.hit.entry.id in foretold or any(_explains_name(event, each) for each in fatal)
+    ]
+
+
+def _explains_name(warning: Event, failure: Event) -> bool:
+    """Whether a warning says that the name could not be imported which an exception finds undefined."""
+    name = failure.hit.names.get("name", "") if failure.hit.entry.id == _UNDEFINED else ""
+    is_cause = warning.hit.entry.kind == "cause" and warning.source == failure.source
+    return bool(name) and is_cause and re.search(rf"\bimport\w*\b.*\b{re.escape(name)}\b", warning.text) is not None
 
 
 def _in_vain(event: Event, lengths: dict[str, int]) -> bool:

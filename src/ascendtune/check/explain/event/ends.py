@@ -16,6 +16,10 @@ _OF_CRASH = re.compile(r"Fatal Python error|core dumped|Segmentation fault|termi
 """Words with which the interpreter, a runtime or the shell says that a program ended."""
 _OF_THREAD = ("threading.py in ",)
 _MAY_FOLLOW = ("FileNotFoundError",)
+_OF_TWO_TYPES = re.compile(
+    r"'(?!NoneType')[\w.]+'(?: and |, not |\) to |, found )'?(?!NoneType)|must be \w+, not (?!NoneType)\w"
+)
+"""Words of a mistake between two values that are both there: nothing that was missing before leads to it."""
 """Exceptions that most often follow from a failure before, which was logged only."""
 _NEAR_LINES = 80
 """Lines between a failure that was logged and an exception, with its traceback, that may follow from it."""
@@ -135,4 +139,7 @@ def _is_an_end(event: Event) -> bool:
 
 def _says_why(end: Event) -> bool:
     """Whether the cause of an exception is known, and is not likely to be a failure before it."""
-    return end.is_cause and not end.says_little and end.trace is not None and end.trace.type not in _MAY_FOLLOW
+    if end.trace is None or not end.is_cause:
+        return False
+    is_of_types = end.trace.type == "TypeError" and _OF_TWO_TYPES.search(end.message) is not None
+    return (not end.says_little or is_of_types) and end.trace.type not in _MAY_FOLLOW

@@ -33,6 +33,8 @@ _COMPILERS = re.compile(
 )
 _OF_BUILD = re.compile(r"\bninja\b|torch_extensions|[Bb]uilding extension|\b[Cc]ompil|\bcmake\b|\bmake\b|\bgcc\b")
 """Words of a failure that a missing compiler may be behind."""
+_NO_SUCH_COMMAND = re.compile(r"\b(?:exit(?:ed)?|status|code|[Ee]rror)\b\D{0,20}\b127\b")
+"""The status with which a shell ends that did not find a command, in the report of what called the shell."""
 
 
 def is_of_script(event: Event) -> bool:
@@ -47,12 +49,14 @@ def gives_way(event: Event, others: Sequence[Event]) -> bool:
         return False
     named = found["command"] or found["word"] or found["of_system"]
     command = named or (found.lastgroup or "apt")
+    is_missing = found["command"] is not None or found["word"] is not None
     needs_it = _OF_BUILD if _COMPILERS.fullmatch(command) else None
     return any(
         (other.is_raised or (other.weight <= 1 and not is_of_script(other)))
         and other.source == event.source
         and other.hit.entry.family not in _BUILDS
         and command not in other.text
+        and not (is_missing and _NO_SUCH_COMMAND.search(other.text))
         and (needs_it is None or needs_it.search(other.text) is None)
         for other in others
     )

@@ -166,7 +166,8 @@ class Traces:
         """The first line of the message said only that more follows."""
         said = text.strip()
         may_go_on = number - trace.last_line < LONGEST_MESSAGE
-        if said and may_go_on and _BANNER.match(said):
+        is_blank_before = not (said or trace.message)
+        if may_go_on and (is_blank_before or (said and _BANNER.match(said))):
             return True, None
         if any(map(str.isalnum, said)) and not is_python_frame(text):
             trace.add(f"{trace.message} {said}".strip(), said)
