@@ -20,6 +20,7 @@ from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.parties import name_mismatch
 from ascendtune.check.explain.event.scan import Scan
 from ascendtune.check.explain.facts.facts import Facts, satisfied
+from ascendtune.check.explain.knowledge.entries import EXPRESSION, IMPORTER
 from ascendtune.check.explain.knowledge.headers import name_package
 from ascendtune.check.explain.knowledge.symbols import name_provider
 from ascendtune.check.explain.rank.missing import awaited, is_one_of_several, waits_among
@@ -29,8 +30,10 @@ from ascendtune.core.exit_cause import CauseKind
 
 Certainty = Literal["healthy", "cause", "symptom", "unexplained"]
 _NO_MODULE = "No module named"
-_UNDEFINED = "name-undefined"
-"""Entry of a name that has no value."""
+_LACKING = {"name-undefined": "name", "none-used": EXPRESSION}
+"""Entries of a name that has no value, and where they keep it."""
+_LEAST_NAME = 4
+_WORD = re.compile(r"\w+")
 
 _LAUNCHER = "launcher"
 _NOT_FATAL = ("notice",)
@@ -235,18 +238,23 @@ def _with_warnings(grave: list[Event], fatal: list[Event]) -> list[Event]:
     is_explained = any(event.is_known and event.weight == 0 for event in fatal)
     followed = (event.hit.entry for event in fatal if event.hit.entry.kind != "wrapper" or not is_explained)
     foretold = {name for entry in followed for name in entry.echo_of}
-    return [
-        event
-        for event in grave
-        if not event.weak or event.hit.entry.id in foretold or any(_explains_name(event, each) for each in fatal)
-    ]
+    named = {id(event): failure for event in grave if event.weak and (failure := _without_name(event, fatal))}
+    for event in grave:
+        if (failure := named.get(id(event))) is not None and IMPORTER in failure.hit.names:
+            event.hit.names.setdefault(IMPORTER, failure.hit.names[IMPORTER])
+    return [event for event in grave if not event.weak or event.hit.entry.id in foretold or id(event) in named]
 
 
-def _explains_name(warning: Event, failure: Event) -> bool:
-    """Whether a warning says that the name could not be imported which an exception finds undefined."""
-    name = failure.hit.names.get("name", "") if failure.hit.entry.id == _UNDEFINED else ""
-    is_cause = warning.hit.entry.kind == "cause" and warning.source == failure.source
-    return bool(name) and is_cause and re.search(rf"\bimport\w*\b.*\b{re.escape(name)}\b", warning.text) is not None
+def _without_name(warning: Event, fatal: list[Event]) -> Event | None:
+    """The exception that finds the name undefined, or None, of which a warning says that it could not be imported."""
+    if warning.hit.entry.kind != "cause" or "import" not in warning.text:
+        return None
+    names = set(_WORD.findall(warning.text))
+    for event in fatal:
+        lacking = event.hit.names.get(_LACKING.get(event.hit.entry.id, ""), "").rpartition(".")[2]
+        if event.source == warning.source and len(lacking) >= _LEAST_NAME and lacking in names:
+            return event
+    return None
 
 
 def _in_vain(event: Event, lengths: dict[str, int]) -> bool:

@@ -175,7 +175,7 @@ class Scan:
         if is_frame:
             self._traces.begin_headless(line.speaker, number)
         if HEADER in said:
-            self._begin_trace(line, text, said, number, message_lines.above(lines, index, line))
+            self._begin_trace(line, text, said, lines, index)
             return
         if torchrun_summary.begins(said):
             self._read_launcher(line, lines, index)
@@ -229,7 +229,8 @@ class Scan:
                 return whole
         return said
 
-    def _begin_trace(self, line: Line, text: str, said: str, number: int, above: str) -> None:
+    def _begin_trace(self, line: Line, text: str, said: str, lines: list[bytes], index: int) -> None:
+        number, above = self.lines + index + 1, message_lines.above(lines, index, line)
         heading = said[: said.index(HEADER)]
         named_type = Traces.named_in(heading)
         if (named := Traces.bare(heading, number)) is not None and named.message:
@@ -245,6 +246,8 @@ class Scan:
         if (unfinished := self._traces.settle(line.speaker)) is not None:
             self._note_trace(line, unfinished.text, unfinished)
         trace = Trace(number, named=named_type, weak=level.is_warning(text), rank=line.rank)
+        up, words = message_lines.failure_above(lines, index, line)
+        trace.failure_above = number - up, words
         trace.ignored = level.is_ignored_below(above)
         trace.is_logged = level.is_error(text, said) or level.announces_caught(above, lines_of.read(above).said)
         self._traces.begin(line.speaker, trace)
@@ -261,6 +264,9 @@ class Scan:
             name_parties(hit, trace)
             number, reason = trace.last_line or trace.first_line, self._reason(said, below)
             self._note(line, said, said, number, hit, trace, weak=trace.weak, reason=reason)
+        number, words = trace.failure_above
+        if words and not known and self.events[-1].is_vague:
+            self._note(line, words, words, number, unknown_line(words), None)
 
     def _reason(self, said: str, below: Sequence[str]) -> str:
         """The reason that CANN printed below a failed call; empty for any other line."""

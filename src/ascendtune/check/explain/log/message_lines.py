@@ -31,6 +31,7 @@ _LONGEST_REASON = 600
 _CMAKE = "CMake Error"
 _BOX_OF_ERROR, _BOX_SIDE = "╭─ Error ─".encode(), "│".encode()
 _LONGEST_BOX = 8
+_FAILURES_ABOVE = 10
 _RULE_OF_MPI = "-" * 74
 _EXCERPT = 20
 """Lines of a log that somebody cut out: what a program in it refused is what its reader asks about."""
@@ -62,13 +63,33 @@ def code_above(lines: list[bytes], index: int, line: Line) -> list[str]:
     return [each for each in said if each.strip()][-2:]
 
 
+def failure_above(lines: list[bytes], index: int, line: Line) -> tuple[int, str]:
+    """The first of the lines with words of failure that stand, with none of other words in between, above a line.
+
+    Returns:
+        How many lines above the one at `index` it stands, and its words; 0 and none if there is none.
+    """
+    found, prefix = (0, ""), _prefix(lines, index, line)
+    for up in range(1, min(index, _FAILURES_ABOVE) + 1):
+        row = lines[index - up]
+        said = row.removeprefix(prefix)[:LONGEST_TEXT].decode(errors="replace").strip()
+        if said and row.startswith(prefix):
+            if not level.are_last_words(said, said):
+                break
+            found = up, said
+    return found
+
+
 def _lines_above(lines: list[bytes], index: int, line: Line) -> tuple[list[bytes], bytes]:
     """The lines above the one at `index`, and the prefix of its speaker, with which each of them begins."""
-    before, said = lines[max(0, index - _SPEAKERS) : index], line.said.encode()
-    if not line.speaker or not lines[index].endswith(said):
-        return before, b""
-    prefix = lines[index].removesuffix(said)
-    return [each for each in before if each.startswith(prefix)], prefix
+    prefix = _prefix(lines, index, line)
+    return [each for each in lines[max(0, index - _SPEAKERS) : index] if each.startswith(prefix)], prefix
+
+
+def _prefix(lines: list[bytes], index: int, line: Line) -> bytes:
+    """What stands before the words of the line at `index`; empty where no prefix names its speaker."""
+    said = line.said.encode()
+    return lines[index].removesuffix(said) if line.speaker and lines[index].endswith(said) else b""
 
 
 def boxed_error(lines: list[bytes], index: int) -> str:

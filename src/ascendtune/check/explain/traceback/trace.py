@@ -107,6 +107,8 @@ class Trace:
     """The part of `code` that Python 3.11 and later underline."""
     outer_code: str = ""
     """The one below the frame before: the last frame is often a library's function that does what this line asks."""
+    failure_above: tuple[int, str] = (0, "")
+    """Right above its heading, a line with words of failure: number and text."""
     is_announced: bool = False
     """Its line ends with the colon, below which the message stands."""
     is_composed: bool = False
