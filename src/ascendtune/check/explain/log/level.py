@@ -38,7 +38,8 @@ _WARNING = re.compile(
     r"^\W*\[?W(?:(?:\d{4})?\d{4} |\d{3} \d\d:)|"
     r"^\[W (?!\S+ compiler_depend\S+ Warning: NPU warning, error code)|\bwarnings\.warn\(|\[[WD]\] |"
     r"\d: W (?:tensorflow|external)/|(?<!-)\blevel\W{1,4}(?i:warn(?:ing)?)\b|"
-    r"\b(?<!to )[Ii]gnor(?:e|ed|ing)\b(?! the above)|\b[Ss]kipp(?:ed|ing)\b|\b[Ff]all(?:ing)? ?back\b|"
+    r"\b(?<!to )[Ii]gnor(?:e|ed|ing)\b(?! the above)|\b[Ss]kipp(?:ed|ing)\b(?! device \S+ PCI rejects)|"
+    r"\b[Ff]all(?:ing)? ?back\b|"
     r"\bcontinuing (?:with(?:out)?|anyway)|, using (?:the|a) \w+|[.,;] [Uu]sing [\w.-]+ instead\b|"
     r"\bnot (?:reported|shown|logged)$",
     re.ASCII,
