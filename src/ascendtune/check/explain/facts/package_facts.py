@@ -16,6 +16,16 @@ _ROW = re.compile(
     rf"(?P<spec>{_SPEC})(?=[\s,]|$)",
     re.MULTILINE,
 )
+_APART_ROW = re.compile(
+    r"[├└][─ ]+(?P<spec>(?P<name>[A-Za-z_][\w.-]*)(?: [^\n]{0,80}?)?) *,? *"
+    r"(?P<said>is (?:requested|fixed|pinned) and can be installed|is (?:un|not )installable\b|"
+    r"is installable (?:and it requires|with the potential options)|would require|"
+    r"which conflicts with any installable|which can be installed)"
+)
+"""A row of libmamba's tree of packages that exclude each other."""
+_ABSENT = re.compile(r"\bnothing provides\b|\bdoes not exist\b|missing on the system")
+_OF_BUILD = re.compile(r" (?:\*|h[0-9a-f]{7}_\d+)$|(?<=\*)\*$")
+"""The end of a requirement that names any build, or one by its hash."""
 _LONGEST_LIST = 4000
 _BUILD_STRING = re.compile(r"^[\w.-]+=[=\w.]+=\w*h[0-9a-f]{6,}")
 _PLATFORM = re.compile(
@@ -70,7 +80,8 @@ _MOST_SPECS = 4
 def of_packages(text: str, lower: str) -> Iterator[tuple[str, str]]:
     """Facts from the output of package managers.
 
-    `uv_hint`; `conda_missing` with `conda_platform` and `conda_pins`; `build_said`, the last line of a build;
+    `uv_hint`; `conda_missing` with `conda_platform` and `conda_pins`, `conda_apart`, two requirements that exclude each
+    other; `build_said`, the last line of a build;
     `docker_build`; `hub_repo`; `pip_conflict`; `pip_hash`, the package with another hash; `pip_broken`, why pip's
     connections broke; `pip_python`, the Python that ignored versions want; `pip_only_newer`, a release that is asked
     for with the first ones that the index has, all of them newer.
@@ -171,9 +182,41 @@ def _indent(row: str) -> int:
     return len(row) - len(row.lstrip(" \t>|│"))
 
 
+def _requirements_apart(text: str) -> str:
+    """Of libmamba's tree: "A 2 requires B 1.*; B ==3 is asked for", or who else requires which B; else empty."""
+    asked: dict[str, str] = {}
+    conflicts: dict[tuple[str, str], list[str]] = {}
+    holder = holder_of_others = ""
+    for row in _APART_ROW.finditer(text):
+        name, spec, said = row["name"], _OF_BUILD.sub("", " ".join(row["spec"].split())), row["said"]
+        if "and can be installed" in said:
+            asked.setdefault(name, f"{spec} is asked for")
+        elif "installable" in said and not said.startswith("which"):
+            is_refused = not said.startswith("is installable")
+            holder, holder_of_others = (spec, "") if is_refused else ("", spec)
+        elif said == "which can be installed" and holder_of_others:
+            asked.setdefault(name, f"{holder_of_others} requires {spec}")
+        elif said.startswith("which conflicts") and holder:
+            wanted = conflicts.setdefault((holder, name), [])
+            if spec not in wanted:
+                wanted.append(spec)
+    # The package of which most versions were tried is the telling one: the others may only name a kind of build.
+    apart = [(len(specs), refused, name) for (refused, name), specs in conflicts.items() if name in asked]
+    if not apart:
+        return ""
+    _, refused, name = max(apart, key=lambda each: each[0])
+    first, *others = conflicts[refused, name][:_MOST_SPECS]
+    needs = " or ".join((first, *(each.removeprefix(f"{name} ") for each in others)))
+    return f"{refused} requires {needs}; {asked[name]}"
+
+
 def _of_conda(text: str) -> Iterator[tuple[str, str]]:
     listed = _NOT_FOUND.search(text)
     if listed is None:
+        return
+    tree = text[listed.end() : listed.end() + _LONGEST_LIST]
+    if not _ABSENT.search(tree) and (apart := _requirements_apart(tree)):
+        yield "conda_apart", apart
         return
     rows = _ROW.finditer(text, listed.end(), listed.end() + _LONGEST_LIST)
     specs = list(dict.fromkeys(" ".join(row["spec"].split()) for row in rows))
