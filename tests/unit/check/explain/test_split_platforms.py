@@ -53,3 +53,62 @@ def test_package_that_no_channel_has_is_not_told_to_exclude_another(explained: E
     log = f"{_UNSATISFIABLE}  - nothing provides requested moon 1.9.3*\n"
 
     assert entry_of(explained(log)) == "conda-missing"
+
+
+_ROCBLAS = "rocBLAS error: Cannot read {}: {} for GPU arch : {}\n List of available TensileLibrary Files :\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_ROCBLAS.format("/moon/lib/TensileLibrary.dat", "Illegal seek", "gfx7701"), "rocblas-no-kernels-for-gpu"),
+        (
+            _ROCBLAS.format(r"D:\my moon\rocblas/library/TensileLibrary.dat", "No such file or directory", "gfx771"),
+            "rocblas-no-kernels-for-gpu",
+        ),
+        ("rocBLAS error: Cannot read /moon/TensileLibrary_gfx771.co: Too many open files\n", "rocblas-file-not-loaded"),
+    ],
+)
+def test_rocblas_without_kernels_for_the_gpu_is_not_a_file_that_does_not_open(
+    explained: Explained, log: str, entry: str
+) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+_IMPORTING = "ImportError: DLL load failed while importing {}: {}\n"
+_MISSING = "The specified module could not be found."
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_IMPORTING.format("MPI", _MISSING), "windows-mpi-missing"),
+        ("RuntimeError: cannot load MPI library\n", "windows-mpi-missing"),
+        (_IMPORTING.format("libmoon", _MISSING), "windows-dll-missing"),
+        ("ImportError: DLL load failed: 找不到指定的模块。\n", "windows-dll-missing"),
+        (_IMPORTING.format("moon_cuda", "The specified procedure could not be found."), "windows-dll-procedure"),
+        (_IMPORTING.format("lib", "找不到指定的程序。"), "windows-dll-procedure"),
+        (_IMPORTING.format("_ext", "动态链接库(DLL)初始化例程失败。"), "windows-dll-initialization"),
+        (
+            "OSError: [WinError 1114] A dynamic link library (DLL) initialization routine failed. Error loading "
+            '"C:\\tide\\torch\\lib\\c10.dll" or one of its dependencies.\n',
+            "windows-dll-initialization",
+        ),
+        (
+            "OSError: [WinError 126] 找不到指定的模块。 Error loading "
+            '"C:\\tide\\torch\\lib\\fbgemm.dll" or one of its dependencies.\n',
+            "windows-dll-of-torch",
+        ),
+        (_IMPORTING.format("moon", "%1 is not a valid Win32 application."), "windows-other-bits"),
+        (
+            "Could not locate cudnn_ops_infer64_8.dll. Please make sure it is in your library path!\n",
+            "windows-cuda-dll-missing",
+        ),
+        (
+            "ImportError: libmpi.so.40: cannot open shared object file: No such file or directory\n",
+            "mpi-library-missing",
+        ),
+    ],
+)
+def test_library_that_windows_does_not_load(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
