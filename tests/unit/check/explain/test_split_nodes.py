@@ -30,8 +30,8 @@ _VERSIONS = "gcc version {} (Moon)\n\ndoes not match the compiler used here:\n\n
         ),
         (
             _INVAL.format("Low RealMemory (reported:7000 < 100.00% of configured:7777)"),
-            "slurm-node-invalid",
-            "reported:7000",
+            "slurm-node-less-memory",
+            "slurmd found 7000",
         ),
         (_LAUNCH.format("Socket timed out on send/recv operation"), "slurm-node-unanswered", "moon7"),
         (_LAUNCH.format("Unable to contact slurmd"), "slurm-node-unanswered", "moon7"),

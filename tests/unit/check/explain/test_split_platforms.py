@@ -112,3 +112,62 @@ _MISSING = "The specified module could not be found."
 )
 def test_library_that_windows_does_not_load(explained: Explained, log: str, entry: str) -> None:
     assert entry_of(explained(log)) == entry
+
+
+_EXEC = "exec /usr/bin/moon: exec format error\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_EXEC, "image-of-other-processor"),
+        ("exec ./moon.sh: exec format error\n", "image-of-other-processor"),
+        (
+            f"{_EXEC}docker image inspect: arm64/linux\n./moon: ELF 64-bit LSB executable, x86-64, version 1\n",
+            "image-with-binary-of-other-processor",
+        ),
+        (
+            f"{_EXEC}Architecture: amd64\n./moon: ELF 64-bit LSB executable, ARM aarch64, version 1\n",
+            "image-with-binary-of-other-processor",
+        ),
+        (
+            f"{_EXEC}Architecture: amd64\n./moon: ELF 64-bit LSB executable, x86-64, version 1\n",
+            "image-of-other-processor",
+        ),
+        ("bash: ./moon: cannot execute binary file: Exec format error\n", "program-of-other-processor"),
+    ],
+)
+def test_image_and_the_program_in_it_may_be_of_two_processors(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+@pytest.mark.parametrize(
+    ("log", "entry", "told"),
+    [
+        (
+            "[2027-07-07T07:07:07.777] error: Node moon7 has low real_memory size (777 < 7777)\n"
+            "[2027-07-07T07:07:07.777] error: Setting node moon7 state to DRAIN\n",
+            "slurm-node-less-memory",
+            "RealMemory=7777",
+        ),
+        (
+            "slurmctld: error: Node moon7 has low real_memory size (777 / 7777) < 100.00%\n",
+            "slurm-node-less-memory",
+            "slurmd found 777 ",
+        ),
+        (
+            "slurmctld: error: Node moon7 has low socket*core*thread count (7 < 77)\n"
+            "slurmctld: error: _slurm_rpc_node_registration node=moon7: Invalid argument\n",
+            "slurm-node-fewer-cpus",
+            "7 < 77",
+        ),
+        ("slurmctld: error: Node moon7 has low cpu count (7 < 77)\n", "slurm-node-fewer-cpus", "cpu count: 7 < 77"),
+        ("   Reason=Low TmpDisk, Low CPUs [slurm@2027-07-07T07:07:07]\n", "slurm-node-invalid", "Low TmpDisk"),
+        ("slurmctld: error: Setting node moon7 state to DOWN\n", "slurm-node-set-aside", "moon7"),
+    ],
+)
+def test_node_with_less_than_slurm_conf_says(explained: Explained, log: str, entry: str, told: str) -> None:
+    explanation = explained(log)
+
+    assert entry_of(explanation) == entry
+    assert told in explanation.headline()
