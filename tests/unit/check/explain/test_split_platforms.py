@@ -171,3 +171,38 @@ def test_node_with_less_than_slurm_conf_says(explained: Explained, log: str, ent
 
     assert entry_of(explanation) == entry
     assert told in explanation.headline()
+
+
+_EVENT = "  Normal   {0}   7m (x7 over 2d)  kubelet  Node moon7 status is now: {0}\n"
+_WAITS = "Warning  FailedScheduling  default-scheduler  0/7 nodes are available: 7 node(s) had untolerated taint {}.\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_EVENT.format("NodeHasDiskPressure"), "kubernetes-disk-pressure"),
+        (_EVENT.format("NodeHasNoDiskPressure"), None),
+        (_EVENT.format("NodeHasSufficientMemory"), None),
+        (_EVENT.format("NodeReady"), None),
+        ("  DiskPressure   True   Mon, 07 Jul   KubeletHasDiskPressure   moon\n", "kubernetes-disk-pressure"),
+        ("  DiskPressure   False   Mon, 07 Jul   KubeletHasNoDiskPressure   kubelet has no disk pressure\n", None),
+        (
+            "77G     /var/lib/rancher/local-path-provisioner/pvc-7777aaaa-moon\n"
+            + _EVENT.format("NodeHasDiskPressure"),
+            "kubernetes-disk-pressure-by-volume",
+        ),
+        (_EVENT.format("NodeHasInsufficientMemory"), "kubernetes-memory-pressure"),
+        (_EVENT.format("NodeHasInsufficientPID"), "kubernetes-pid-pressure"),
+        (_EVENT.format("NodeNotReady"), "kubernetes-node-not-ready"),
+        (
+            _EVENT.format("NodeNotReady") + "Ready False KubeletNotReady moon: cni plugin not initialized\n",
+            "kubernetes-network-plugin-missing",
+        ),
+        (_WAITS.format("{node.kubernetes.io/memory-pressure: }"), "pod-on-ill-nodes"),
+        (_WAITS.format("{moon: tide}"), "pod-without-toleration"),
+    ],
+)
+def test_events_of_type_normal_that_tell_of_a_node_in_trouble(
+    explained: Explained, log: str, entry: str | None
+) -> None:
+    assert entry_of(explained(log)) == entry
