@@ -206,3 +206,26 @@ def test_events_of_type_normal_that_tell_of_a_node_in_trouble(
     explained: Explained, log: str, entry: str | None
 ) -> None:
     assert entry_of(explained(log)) == entry
+
+
+_MANIFEST = (
+    'Error: pull model manifest: Get "https://registry.moon.example/v2/library/tide/manifests/latest": dial tcp: '
+    "connect: network is unreachable\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (f"$ HTTPS_PROXY=http://tide:7777 ollama run moon\n{_MANIFEST}", "ollama-proxy-of-client"),
+        (f"$ export https_proxy=http://tide:7777\n$ ollama pull moon\n{_MANIFEST}", "ollama-proxy-of-client"),
+        (_MANIFEST, "ollama-registry-unreachable"),
+        (
+            'Error response from daemon: Get "https://moon.example/v2/": dial tcp: lookup moon.example on '
+            "127.0.0.53:53: server misbehaving\n",
+            "registry-unreachable",
+        ),
+    ],
+)
+def test_registry_that_a_server_does_not_reach(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
