@@ -229,3 +229,25 @@ _MANIFEST = (
 )
 def test_registry_that_a_server_does_not_reach(explained: Explained, log: str, entry: str) -> None:
     assert entry_of(explained(log)) == entry
+
+
+_DENIED = "PermissionError: [Errno 13] Permission denied: '/tide/moon'\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (f"[root@moon7 tide]# python moon.py\n{_DENIED}", "permission-of-root"),
+        (f"uid=0(root) gid=0(root) groups=0(root)\n{_DENIED}", "permission-of-root"),
+        (f"root@moon7:~# mount\nsun:/tide on /tide type nfs4 (rw)\n{_DENIED}", "permission-of-root-on-nfs"),
+        (
+            "root@moon7:~# moon /tide\nmoon: err=13/file:moon.c:77, func=open(/tide/nfs7/x), error=Permission denied\n",
+            "permission-of-root-on-nfs",
+        ),
+        (f"me@moon7:~$ python moon.py\n{_DENIED}", "permission"),
+        (f"root@77aa77aa77aa:/tide# python moon.py\n{_DENIED}", "permission"),
+        ("root@moon7:~# ssh tide\nroot@tide: Permission denied (publickey,password).\n", "ssh-denied"),
+    ],
+)
+def test_what_root_itself_may_not_do(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry

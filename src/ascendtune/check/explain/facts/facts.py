@@ -84,6 +84,12 @@ _DEVICE_NODE = re.compile(
     re.MULTILINE,
 )
 _USER = re.compile(r"\buid=(?P<uid>\d+)\((?P<user>[^)]+)\) gid=\S+ groups=(?P<groups>\S+)")
+_ROOT = re.compile(
+    r"^(?:\([\w.-]+\) ?)?\[?root@(?![0-9a-f]{12}\b)[\w.-]+[: ][^\n]{0,80}?[#$](?: |$)|"
+    r"\buid=0\(root\)|^(?:\S* ?[#$] )?whoami\s*\nroot\s*$",
+    re.MULTILINE,
+)
+"""The prompt of root's shell, except for that of a container (whose name is twelve digits), or what `id` says."""
 _NO_CAPABILITIES = re.compile(r"\bCapEff:\s*0{16}\b|\bCurrent: =\s*$", re.MULTILINE)
 _PULL = re.compile(
     r"\b(?:docker|podman|nerdctl|crictl|ctr) (?:image )?pull (?:-\S+ )*(?P<image>[\w./:@-]+)|"
@@ -148,9 +154,10 @@ def of_log(texts: Iterable[str]) -> Facts:
     `checkpoint_inputs` is there where gradient checkpointing warned that its inputs require no gradient.
     `asked` is the number of processes that were asked for where it is more than one; `joined` is "more" or "fewer"
     where another number of processes came to a rendezvous than it has places. `device_denied` is a device node that
-    the user of `id` may not open, by `ls -l`; `capabilities` is "none" where the process has none; `image_pull` is an
-    image that is pulled. Package managers' output has facts of its own (package_facts.py), and so has where the job
-    ran: `os`, `accelerator`, `container`, `scheduler` (surroundings.py).
+    the user of `id` may not open, by `ls -l`; `user` is "root" where a prompt or `id` shows it; `capabilities` is
+    "none" where the process has none; `image_pull` is an image that is pulled. Package managers' output has facts of
+    its own (package_facts.py), and so has where the job ran: `os`, `accelerator`, `container`, `scheduler`
+    (surroundings.py).
     """
     found: dict[str, dict[str, None]] = {}
 
@@ -194,6 +201,8 @@ def _of_commands(text: str, lower: str) -> Iterator[tuple[str, str]]:
             if not is_open:
                 rights = f"{node['mode']} {node['owner']}:{node['group']}"
                 yield "device_denied", f"{node['node']} ({rights}), user {user['user']}"
+    if "root" in lower and _ROOT.search(text):
+        yield "user", "root"
     if ("capeff" in lower or "current: =" in lower) and _NO_CAPABILITIES.search(text):
         yield "capabilities", "none"
     if " pull " in lower or "pulling from" in lower:
