@@ -14,7 +14,7 @@ from ascendtune.check.explain.cause.attempts import Attempts, attempts_of
 from ascendtune.check.explain.cause.diagnosis import SEEN_FROM_OUTSIDE, Diagnosis, diagnose, lacks_alone, weighed
 from ascendtune.check.explain.cause.environment_notes import with_environment
 from ascendtune.check.explain.cause.stalled import Stall, stalled_at_start
-from ascendtune.check.explain.cause.subject import advice_on_message, last_resort
+from ascendtune.check.explain.cause.subject import advice_on_message, last_resort, own_advice
 from ascendtune.check.explain.cause.sureness import sureness_of
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.own_words import (
@@ -287,7 +287,8 @@ class Explanation:
             return remedies
         if first is None and self.run_cause is not None:
             return (str(self.run_cause["remedy"]),)
-        advice = (first.remedies or advice_on_message(first)) if first is not None else ()
+        of_class = (*own_advice(first), *first.remedies) if first is not None and first.remedies else ()
+        advice = (of_class or advice_on_message(first)) if first is not None else ()
         on_frames = advice_on_frames(first.trace) if first is not None and first.trace is not None else ()
         return (*(advice or on_frames or last_resort(first)), *(on_frames if advice else ()), *self._read_plog())
 

@@ -95,11 +95,17 @@ _REPORT = (
 def advice_on_message(event: Event) -> tuple[str, ...]:
     """What a message that no entry knows advises itself; else the command that tells more about what it names, and
     what to do then; nothing if it names nothing of these."""
-    if words := advice_of(event):
-        return (say("the message itself advises: {words}", words=words),)
+    if advised := own_advice(event):
+        return advised
     message = without_logger(event.message)
     advice = _on_path(message) or _on_others(message, is_line=event.trace is None)
     return (advice,) if advice else ()
+
+
+def own_advice(event: Event) -> tuple[str, ...]:
+    """What a message itself advises, as a remedy; nothing if it advises nothing."""
+    words = advice_of(event)
+    return (say("the message itself advises: {words}", words=words),) if words else ()
 
 
 def last_resort(event: Event | None) -> tuple[str, ...]:

@@ -22,6 +22,8 @@ _STAMP = re.compile(rf"{PROCESS} ?(?:{TIME} ?)?|(?<=: ){TIME} ")
 _FEW_WORDS = 8
 _NAME = re.compile(r"\{(\w+)\}")
 _QUOTED = re.compile(r"`[^`]+`")
+_ASSIGNED = re.compile(r"(?<=[A-Za-z_]=)\{\w+\}|(?<=--)[\w-]+[ =]\{\w+\}")
+"""A name that is a command's value, outside of such quotes: it is not left out, for what remains is not a command."""
 
 _CALLER_BESIDE = re.compile(rf"(`pip show [^`{{}}\s][^`]*?|`pip show \{{\w+\}}) \{{{IMPORTER}\}}(?=[`; ])")
 """In a command that names another package besides the one that calls it, which a traceback may not tell."""
@@ -147,7 +149,9 @@ class Event:
             remedy = remedy.replace(_OF_CALLER, say("of the calling package"))
             remedy = remedy.replace(_UPGRADE, say("a newer release, or checkout (`git pull`), of the calling package"))
         missing = {name: name.upper() for name in _NAME.findall(remedy) if name not in names}
-        whole = _QUOTED.sub(lambda command: filled(command[0], {**missing, **names}), remedy) if missing else remedy
+        whole = remedy
+        for command in (_QUOTED, _ASSIGNED) if missing else ():
+            whole = command.sub(lambda each: filled(each[0], {**missing, **names}), whole)
         return filled(whole, names)
 
     @property

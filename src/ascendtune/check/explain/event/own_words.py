@@ -10,11 +10,14 @@ from ascendtune.check.explain.knowledge.entries import KnownFailure
 from ascendtune.check.explain.knowledge.matcher import Hit
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.log.frame import posix
+from ascendtune.check.explain.traceback.advice import IN_MESSAGE
 from ascendtune.check.explain.traceback.code_of_frame import condition_in
 from ascendtune.check.explain.traceback.raised_code import OPEN
 from ascendtune.check.explain.traceback.trace import Trace
 
 _LONGEST_MESSAGE = 300
+_LONGEST_WHOLE = 480
+_CLAUSE_OR_SENTENCE = re.compile(r"(?<=[.!?;,])\s")
 _LEAST_WORDS = 3
 _LEAST_NEW_WORDS = 2
 """Words of a message, beyond those of the entry that matches it, from which on the headline quotes the message."""
@@ -67,13 +70,6 @@ _LOGGER = re.compile(
 )
 """What loggers put before a message: levels, times, processes, places in their source."""
 _TIME = re.compile(r"^\W*\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S* (?=\S)")
-_ADVICE = re.compile(
-    r"(?:(?<=[.!?;] )|(?<=[.!?;])|^)"
-    r"(?:Please|Try|Consider|Use|Set|Make sure|Ensure|Upgrade|Update|Specify|Reduce|Increase|Check(?! failed)|Pass|"
-    r"Enable|Disable|Did you|You (?:can|may|might|should|need|must)|"
-    r"To (?:fix|solve|avoid|resolve|use|disable))\b[^\n]{8,}"
-)
-"""Where a message goes over to what its authors advise."""
 _LONGEST_ADVICE = 200
 _OF_DEVICE = re.compile(
     r"\bCUDA|\bcu(?:da|dnn|blas)|device-side|\bNPU\b|\bnpu:|\bacl|hccl|\bNCCL|\bE[A-Z1-9]\d{4}\b|ERR\d{5}|"
@@ -99,7 +95,7 @@ def unknown_exception(trace: Trace) -> Hit:
     if not trace.type:
         return _cut_off(trace)
     function = trace.place[2] if trace.place else ""
-    names = {"type": trace.type, "message": trace.message[:_LONGEST_MESSAGE]}
+    names = {"type": trace.type, "message": _whole(trace.message)}
     if function.isidentifier():
         names["function"] = function
     if trace.code and not trace.message:
@@ -113,6 +109,14 @@ def unknown_exception(trace: Trace) -> Hit:
     if trace.code.startswith("raise NotImplementedError") and not trace.message:
         return Hit(_NOT_IMPLEMENTED, 0, names)
     return Hit(_EXCEPTION if trace.message else _BARE_EXCEPTION, 0, names)
+
+
+def _whole(message: str) -> str:
+    """A message, of a very long one the whole sentences or clauses that have room."""
+    if len(message) <= _LONGEST_WHOLE:
+        return message
+    ends = [match.start() for match in _CLAUSE_OR_SENTENCE.finditer(message[:_LONGEST_WHOLE])]
+    return f"{message[: ends[-1]].rstrip(' ,;')} …" if ends else message[:_LONGEST_MESSAGE]
 
 
 def _place_of(trace: Trace) -> str:
@@ -198,14 +202,15 @@ def says_more_than(event: Event, meaning: str) -> bool:
 
 def advice_of(event: Event) -> str:
     """What the message itself advises, cut after a whole sentence; empty if it advises nothing."""
-    match = _ADVICE.search(without_stamp(event.trace.message if event.trace else event.text))
-    if match is None:
-        return ""
+    match = IN_MESSAGE.search(without_stamp(event.trace.message if event.trace else event.text))
+    words = match[0] if match is not None else event.trace.advice if event.trace is not None else ""
     shown = ""
-    for sentence in _SENTENCE.findall(match[0]):
+    for sentence in _SENTENCE.findall(words):
         if len(shown) + len(sentence) > _LONGEST_ADVICE:
             break
         shown += sentence
+    if not shown:
+        return ""
     is_of_package = event.trace is not None and event.trace.package
     return "" if is_of_package and shown.startswith(_SUGGESTION) else shown.strip()
 

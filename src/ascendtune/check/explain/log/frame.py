@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 _FRAME = re.compile(r'\s*(?:[|>]\s*)?File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?')
-_CUT_FRAME = re.compile(r'[Fil]{0,3}e? ?"?(?P<file>[^\s":][^"]*\.pyx?)", line (?P<line>\d+), in (?P<function>\S.*)')
+_CUT_FRAME = re.compile(
+    r'\s{0,4}[Fil]{0,3}e? ?"?(?P<file>[^\s":][^"]*\.pyx?)", line (?P<line>\d+), in (?P<function>\S.*)'
+)
 """A frame whose line was cut on the left when it was copied."""
 _PREFIXED_FRAME = re.compile(r'(?P<prefix>\S.{0,40}?(?<!\w))(?=  File "[^"]+", line \d+, in \S)')
 _NOTEBOOK_FRAME = re.compile(r"File (?P<file>[^\s:\"]+\.pyx?):(?P<line>\d+)(?:, in (?P<function>[\w.<>]+).*)?\s*$")

@@ -19,8 +19,13 @@ _LEAST_BROKEN = 40
 """Characters of a line from which on it may have been broken at the width of a window."""
 _IS_WHOLE = re.compile(r"[.!?:;]\s*$")
 _GOES_ON = re.compile(r"\s?[a-z(]")
-_CODED_CLAUSE = re.compile(r"\bE[A-Z1-9]\d{4}\)?:.*,\s*$")
-"""A reason of CANN that goes on in the next line."""
+_CODED_CLAUSE = re.compile(r"\bE[A-Z1-9]\d{4}\)?:(?:.*,)?\s*$")
+"""A reason of CANN that goes on in the next lines."""
+_ENDS_CODED = re.compile(
+    r"\[(?:FUNC|FILE|THREAD):|TraceBack \(most recent|Solution\b|Possible Cause|\[(?:ERROR|INFO|WARNING)\]"
+)
+_MOST_CODED = 6
+"""Lines of such a reason: whoever copied it broke it at the width of a page."""
 NO_SOLUTION = "No solution found when resolving"
 """Of uv, above a tree of reasons."""
 _BECAUSE = "Because "
@@ -165,8 +170,8 @@ def begins_warning(text: str) -> bool:
 
 
 def goes_far(said: str) -> bool:
-    """Whether the message of a line stands many lines further down: reasons of uv, frames of Go."""
-    return NO_SOLUTION in said or go_panic.is_panic(said)
+    """Whether the message of a line stands many lines further down: reasons of uv and CANN, frames of Go."""
+    return NO_SOLUTION in said or go_panic.is_panic(said) or _CODED_CLAUSE.search(said) is not None
 
 
 def with_message(said: str, below: list[str]) -> str:
@@ -176,6 +181,8 @@ def with_message(said: str, below: list[str]) -> str:
         # Its message is an indented paragraph, a name may stand below a blank line.
         paragraph = takewhile(lambda each: not each.strip() or each[0].isspace(), below)
         message = " ".join(filter(None, map(str.strip, paragraph)))
+    if _CODED_CLAUSE.search(said):
+        message = _coded_paragraph(below) or message
     if go_panic.is_panic(said) and (frame := go_panic.frame_in(said, below)):
         return f"{said.rstrip()} {frame}"
     if NO_SOLUTION in said:
@@ -188,3 +195,15 @@ def with_message(said: str, below: list[str]) -> str:
     is_reason = is_indented and said.rstrip().endswith(":") and level.is_error(said, said)
     goes_on = is_reason or _SAYS_WHERE.search(said) or _CODED_CLAUSE.search(said)
     return f"{said.rstrip()} {message}" if message and goes_on else said
+
+
+def _coded_paragraph(below: list[str]) -> str:
+    """The lines below a reason of CANN that belong to it: up to the end of its sentence, or the place in the source."""
+    found: list[str] = []
+    for each in below[:_MOST_CODED]:
+        if not each.strip() or _ENDS_CODED.match(each.strip()) or level.is_error(each, each):
+            break
+        found.append(each.strip())
+        if each.rstrip().endswith((".", "!")):
+            break
+    return " ".join(found)

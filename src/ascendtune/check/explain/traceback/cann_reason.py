@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-FUNCTION_ERROR = re.compile(r"(?:NPU|OPS|ACL|HCCL|DIST) (?:function )?error\b")
 _PLACE = re.compile(r"(?:\[\w+\] ?)?\S*[\w.)]:\S*\.\w*:\d+,?")
 """A message that is only a place in C++: "function:file.cpp:7"."""
 _CALL = re.compile(r"(?:NPU|OPS|ACL|HCCL|DIST) (?:function )?error\b|\bcall aclnn\w+ failed")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ascendtune.check.explain.log.frame import COMPILED, frame_of, is_of_build, is_of_standard_library, is_own, posix
 from ascendtune.check.explain.traceback import cann_reason
 from ascendtune.check.explain.traceback import code_of_frame as code_of
+from ascendtune.check.explain.traceback.advice import advice_below
 from ascendtune.check.explain.traceback.raised_code import raised_by
 
 HEADER = "Traceback (most recent call last)"
@@ -119,6 +120,8 @@ class Trace:
     """Its frames are those of IPython."""
     cell: list[str] = field(default_factory=list)
     """The numbered lines of code that IPython shows below the last frame."""
+    advice: str = ""
+    """What the lines below its message advise."""
     end: int = 0
     """The last line that belongs to it."""
     last_frame: tuple[int, str] = (0, "")
@@ -281,6 +284,7 @@ class Trace:
             self._read_on(below)
         elif below and self.may_go_on and _CONTINUES.match(below[0]):
             self._read_line(below[0])
+        self.advice = advice_below(self.message, below)
         if _OF_PYDANTIC.search(self.message):
             self._read_fields(below)
         if _OF_YAML.search(self.type):
@@ -340,7 +344,7 @@ class Trace:
     def _read_call(self, below: list[str]) -> None:
         """Add the call of CANN that failed, where the message has only its place in C++."""
         for line in below[:LONGEST_MESSAGE]:
-            if not (cann_reason.FUNCTION_ERROR.match(line.strip()) or GOES_ON.search(self.message)):
+            if not (cann_reason.is_call(line) or GOES_ON.search(self.message)):
                 return
             self._read_line(line)
 

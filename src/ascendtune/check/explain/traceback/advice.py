@@ -1,0 +1,49 @@
+"""What a message itself advises: in its own sentences, or in the lines below it."""
+
+from __future__ import annotations
+
+import re
+
+from ascendtune.check.explain.log import level
+
+_IMPERATIVE = (
+    r"(?:Please(?! (?:note|ignore|report|submit|open|file|wait))|Try|Consider|Use|Set|Make sure|Ensure|Upgrade|Update|"
+    r"Specify|Reduce|Increase|Check(?! failed)|Pass|Enable|Disable|Did you|You (?:can|may|might|should|need|must)|"
+    r"To (?:fix|solve|avoid|resolve|use|disable))\b"
+)
+IN_MESSAGE = re.compile(
+    rf"(?:(?:(?<=[.!?;] )|(?<=[.!?;])|^){_IMPERATIVE}|(?<=, )please (?!note|ignore|report|submit)\w)[^\n]{{8,}}"
+)
+"""Where a message goes over to what its authors advise."""
+_LINE = re.compile(rf"\s*(?:[-*•] )?{_IMPERATIVE} (?=\S+ \S)")
+_PROSE = re.compile(r"\s*[A-Za-z][\w'-]*:? (?:\S+ ){2,}")
+_OTHER = re.compile(
+    r"\S*\d\d:\d\d|[^\s:]+\(\d+\)|\W*(?:Traceback|File|Exception|Fatal|Process|During)\b|(?:\w+\.)*\w+Error\b"
+)
+"""Lines that others print: with a time, with the place of a warning, and those of the next exception."""
+_MOST = 4
+"""Lines below an exception among which its advice is looked for."""
+
+
+def advice_below(message: str, below: list[str]) -> str:
+    """The lines below a message from the first one that advises something on; empty if none does.
+
+    Args:
+        message: what is known of the message; it may hold the first of the lines.
+        below: the lines below the exception.
+    """
+    found: list[str] = []
+    for line in below[:_MOST]:
+        said = line.strip()
+        if not said:
+            break
+        is_advice = _LINE.match(line) is not None
+        if not (is_advice or said in message or _PROSE.match(line)) or _OTHER.match(said) or _has_level(line):
+            break
+        if found or is_advice:
+            found.append(said)
+    return " ".join(found)
+
+
+def _has_level(line: str) -> bool:
+    return level.is_error(line, line) or level.is_warning_or_news(line)
