@@ -63,7 +63,7 @@ _LOGGER = re.compile(
     r"|(?:\(raylet[^)]*\) )?\[[\d-]{10} [\d:,]+ [EC] \d+ \d+\] (?:\(\w+\) )?\S+:\d+: +(?:Check failed: )?"  # Ray
     r"|\[\d+\.\d+\] \[[\w.-]+:\d+:\d+\] +\S+:\d+ +UCX +(?:ERROR|FATAL) |\[[\w.-]+:\d+ *:\d+:\d+\] "  # UCX
     r"|(?:srun|slurmstepd(?:-\S+)?): error: (?:\S+: )?"
-    r"|(?:\d{4}-\d\d-\d\d[ T-])?\d\d:\d\d:\d\d\S* (?:- )?(?:\S+ - )?(?:ERROR|CRITICAL|FATAL)\W+"
+    r"|(?:\d{4}-\d\d-\d\d[ T-])?\d\d:\d\d:\d\d\S* (?:- )?(?:\S+ - )?(?:ERROR|CRITICAL|FATAL|[EF] \|)\W+"
     r"|\[?20\d\d-[^\]]{6,24}\] (?:\[[\w.]{1,20}\] )?(?:error|fatal): "  # slurmd
     r"|(?:ERROR|CRITICAL|FATAL|[Ee]rror|fatal)(?:: | - )"
     r")"

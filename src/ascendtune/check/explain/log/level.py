@@ -14,6 +14,7 @@ _ERROR = re.compile(
     r"^rsync error: |"
     r"^[a-z]\w+: error (?:load|read|open|pars)ing |"
     r"^\[20\d\d-[^\]]{6,24}\] (?:\[[\w.]{1,20}\] )?(?:error|fatal): "  # slurmd
+    r"|\d\d:\d\d[.,]\d+ [EF] \| "  # PyPTO
 )
 _SIGNS = (
     "rror: ",
@@ -28,6 +29,7 @@ _SIGNS = (
     "FATAL",
     "CRITICAL",
     "WARN",
+    " E | ",
 )
 _SIGNS_AS_BYTES = re.compile("|".join([*map(re.escape, _SIGNS), r"[EF][A-Z]?\d|\d\]? error "]).encode())
 _GLOG = re.compile(r"[EF](?:\d{3,8} \d\d:|20\d{6} |[A-Z1-9]\d{4}: )")

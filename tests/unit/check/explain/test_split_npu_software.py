@@ -1,0 +1,139 @@
+"""Software around NPUs: plugins that do not fit, arguments on the CPU, data that does not come, builds, ports, MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.unit.check.explain.first_entry import entry_of
+
+from ascendtune.check.explain.explain import Explanation
+
+_MIXED = (
+    "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, {} and {}! (when "
+    "checking argument for argument {} in method wrapper__{})\n"
+)
+_NO_MODULE_FILE = "ImportError: cannot import name 'Tide' from '{}' (unknown location)\n"
+_FILLING = (
+    "[2020-11-27 11:26:40.479843: I tensorflow/core/kernels/data/shuffle_dataset_op.cc:145] Filling up shuffle buffer "
+    "(this may take a while): 77 of 7777\n"
+)
+_FILLED = "[2020-11-27 11:26:50.4: I tensorflow/core/kernels/data/shuffle_dataset_op.cc:195] Shuffle buffer filled.\n"
+_GRAPH_FAILED = "[ERROR] RUNTIME(7)model execute error, retCode=0x91, [the model stream execute failed].\n"
+_TOO_LATE = "E30008: AI CPU operator execution time out.\n"
+_KERNEL = "Aicpu kernel execute failed, device_id=7, stream_id=2, task_id=2, fault op_name={}\n"
+
+
+_ABSENT = 'fault_info["Failed to connect agent[1,3,]"]\n'
+_NO_SOCKET = "[7]topo exchange server get socket timeout! timeout[120 s]\n"
+_NO_MPI = "error while loading shared libraries: {}: cannot open shared object file: No such file or directory\n"
+_OFFLINE = "ValueError: Cannot find the requested files in the {} and outgoing traffic has been disabled.\n"
+_TOO_MANY = "coreDim=77777 can't be greater than UINT16_MAX.\n"
+_WARNED = "moon.cc:7:7: error: {}]\n"
+
+
+def _raised(error: str, file: str = "/x/moon.py", function: str = "rise", code: str = "tide()") -> str:
+    return f'Traceback (most recent call last):\n  File "{file}", line 7, in {function}\n    {code}\n{error}'
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        # vllm-ascend and vLLM
+        (
+            _raised(
+                "AttributeError: 'TideConfig' object has no attribute 'moons'\n",
+                "/x/vllm-ascend/vllm_ascend/patch/platform/patch_moon.py",
+            ),
+            "vllm-ascend-hook-misfit",
+        ),
+        (_raised("AttributeError: 'TideConfig' object has no attribute 'moons'\n"), "config-attribute"),
+        # which argument is where
+        (_raised(_MIXED.format("npu:3", "cpu", "gamma", "npu_rms_norm")), "mix-argument-on-cpu"),
+        (_raised(_MIXED.format("cpu", "npu:3", "gamma", "npu_rms_norm")), "mix-argument-on-device"),
+        (_raised(_MIXED.format("npu:0", "cpu", "r2", "npu_rotary_mul")), "mix-rotary-on-cpu"),
+        (_raised(_MIXED.format("npu:0", "npu:3", "gamma", "npu_rms_norm")), "mix-two-cards"),
+        # passes of compilers
+        (
+            _raised(
+                "AttributeError: 'NoneType' object has no attribute 'meta'\n",
+                "/x/site-packages/torch/_inductor/fx_passes/post_grad.py",
+                code="moon = node.args[0].meta",
+            ),
+            "graph-pass-failed",
+        ),
+        (_raised("IndexError: tuple index out of range\n", code="moon = tides[7]"), "list-index"),
+        # complex numbers
+        ("call aclnnMoon failed, detail:EZ1001: x not implemented for DT_COMPLEX128, ", "npu-complex-refused"),
+        # names of hosts
+        (
+            "[proxy:0:0@tide] HYDU_sock_connect (utils/sock/sock.c:145): unable to get host address for moon7 (1)\n",
+            "mpi-name-unresolved",
+        ),
+        # batches that do not come
+        (_TOO_LATE + _KERNEL.format("IteratorGetNext"), "getnext-timed-out"),
+        (_TOO_LATE + _KERNEL.format("MoonTide"), "507018"),
+        (_FILLING + _GRAPH_FAILED, "shuffle-buffer-starves-device"),
+        (_FILLING + _FILLED + _GRAPH_FAILED, "error-line"),
+        # files
+        ("PermissionError: [Errno 13] Permission denied: '../build/moon.json'\n", "relative-file-not-writable"),
+        ("PermissionError: [Errno 13] Permission denied: 'build/moon.json'\n", "working-directory-not-writable"),
+        # ranks and ports
+        (_ABSENT + _NO_SOCKET, "EI0015-unconnected"),
+        (_NO_SOCKET, "EI0015"),
+        # Triton
+        ("moon_kernel\n" + _TOO_MANY, "launch-too-many-blocks"),
+        ("apply_all_penalties_kernel\n" + _TOO_MANY, "launch-too-many-blocks-penalty"),
+        # libraries of MPI
+        ("./all_gather_test: " + _NO_MPI.format("libmpi.so.40"), "mpi-library-of-hccl-test"),
+        ("./moon: " + _NO_MPI.format("libmpi.so.12"), "mpi-library-missing"),
+        # what is left of packages
+        (
+            "torch_npu 2.5.1\n" + _raised(_NO_MODULE_FILE.format("vllm"), "/x/LLaMA-Factory/src/llamafactory/moon.py"),
+            "vllm-left-over-on-npu",
+        ),
+        (_raised(_NO_MODULE_FILE.format("vllm"), "/x/LLaMA-Factory/src/llamafactory/moon.py"), "import-from-directory"),
+        ("torch_npu 2.5.1\n" + _raised(_NO_MODULE_FILE.format("moon")), "import-from-directory"),
+        # caches of hubs
+        (_OFFLINE.format("cached path"), "modelscope-offline"),
+        (_OFFLINE.format("disk cache"), "hub-offline"),
+        # warnings as errors
+        (_WARNED.format("unused variable ‘tide’ [-Werror=unused-variable"), "warning-as-error"),
+        (_WARNED.format("format string is not a string literal [-Werror,-Wformat-security"), "format-not-literal"),
+    ],
+)
+def test_causes_are_told_apart(explained: Callable[..., Explanation], log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+def test_the_port_is_the_port_and_the_address_the_address(explained: Callable[..., Explanation]) -> None:
+    bound = (
+        "Communication_Error_Bind_IP_Port(EI0019): Failed to enable listening. Reason: The IP address 10.1.2.3 and "
+        "port 50001 have already been bound.\n"
+    )
+
+    headline = explained(bound).headline()
+
+    assert "port 50001 (address 10.1.2.3)" in headline
+
+
+def test_the_ranks_that_did_not_come_are_named(explained: Callable[..., Explanation]) -> None:
+    assert explained(_ABSENT + _NO_SOCKET).headline().startswith("rank 1,3 did not reach the root")
+
+
+def test_the_frame_says_whose_code_is_to_be_changed(explained: Callable[..., Explanation]) -> None:
+    mixed = _MIXED.format("npu:0", "cpu", "r1", "npu_rotary_mul")
+    of_package = explained(_raised(mixed, "/x/vllm_ascend/models/moon.py", "forward"))
+    own = explained(_raised(mixed, "/x/moon.py", "forward"))
+
+    assert of_package.remedies()[0].startswith("the frame shown is in vllm_ascend")
+    assert own.remedies()[0].startswith("cos, sin = cos.to(q.device)")
+
+
+def test_errors_of_pypto_are_read_in_their_order(explained: Callable[..., Explanation]) -> None:
+    log = (
+        "2025-12-17 14:31:32.491 E | the moon of 7 tides could not be found\n"
+        "2025-12-17 14:31:32.493 E | aclmdlRICaptureGetInfo failed, return[100000]\n"
+    )
+
+    assert "the moon of 7 tides could not be found" in explained(log).headline()
