@@ -137,3 +137,35 @@ def test_errors_of_pypto_are_read_in_their_order(explained: Callable[..., Explan
     )
 
     assert "the moon of 7 tides could not be found" in explained(log).headline()
+
+
+@pytest.mark.parametrize(
+    ("said", "entry"),
+    [
+        ("PermissionError: File must be owned by the current user\n", "file-mode-too-wide"),
+        ("PermissionError: '/x/moon' permission is 438, expected 0o600.\n", "file-mode-too-wide"),
+        ("PermissionError: [Errno 13] Permission denied: '/moon/x'\n", "permission"),
+        ("ValueError: all tide tensors must be on the same device\n", "value-refused"),
+        ("ValueError: tensors must be on the same device\n", "collective-tensors"),
+        ("RuntimeError: Failed to build graph\n", "python-exception"),
+        ("RuntimeError: Failed to build moon-wheel\n", "build-failed"),
+        ("AssertionError: eps must be positive to avoid division by zero\n", "python-exception"),
+        ("RuntimeError: Read timed out after 7 seconds.\n", "python-exception"),
+        ("ValueError: Mamba KV cache page size mismatch for moon: tensors=7, spec=8\n", "python-exception"),
+        ("MemoryError: No available memory for paged attention. used=7\n", "python-exception"),
+        ("MemoryError\n", "host-memory"),
+        ("ValueError: set_moon failed, rank:7, rank must be less than MAX_WORLD_SIZE(100000)\n", "value-refused"),
+        ("ValueError: ffn_tide_size: 7 must be divisible by extended_tp_size 8\n", "setting-indivisible"),
+        ("AssertionError: moon_batch (7) must be divisible by 8\n", "setting-indivisible"),
+        ("ValueError: moon 14 must be divisible by tensor parallel size 4.\n", "parallel-divides"),
+        ("ValueError: the height must be divisible by 28\n", "size-indivisible"),
+        ("RecursionError: Output path was not valid\n", "python-exception"),
+        ("[PID: 7] 2026-03-01-10:00:00.123.456 Moon(E11014): Failed to find the layer 7.\n", "cann-code-graph"),
+    ],
+)  # fmt: skip
+def test_words_of_programs_are_not_those_of_the_class(
+    explained: Callable[..., Explanation], said: str, entry: str
+) -> None:
+    log = said if said[0] == "[" else _raised(said, "/x/site-packages/moon/tide.py", "rise", "raise tide(")
+
+    assert entry_of(explained(log)) == entry

@@ -335,5 +335,5 @@ def _code(number: str, what: str, common: dict[str, Any]) -> KnownFailure:
         source=common["source"],
         test=common["test"].format(number=number),
         family=common["family"],
-        pattern=LazyPattern(rf"(?<!\d){number}(?!\d)", re.IGNORECASE),
+        pattern=LazyPattern(rf"(?<!\d)(?<!\w\(){number}(?!\d)", re.IGNORECASE),
     )
