@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from ascendtune.check.explain.log.frame import COMPILED, frame_of, is_of_build, is_of_standard_library, is_own, posix
-from ascendtune.check.explain.traceback import cann_reason
+from ascendtune.check.explain.traceback import below_message, cann_reason
 from ascendtune.check.explain.traceback import code_of_frame as code_of
 from ascendtune.check.explain.traceback.advice import advice_below
 from ascendtune.check.explain.traceback.raised_code import raised_by
@@ -41,16 +41,10 @@ _BOX_END = re.compile(r"\s*╰─+╯\s*$")
 """The last line of a traceback that rich drew; it is as wide as the terminal, at which rich wraps the message below."""
 _OF_PYDANTIC = re.compile(r"\d+ validation errors? for \w+$")
 """A message of pydantic, whose fields and reasons stand below it."""
-_FIELD = re.compile(r"(?! )[\w.-]+(?: -> [\w.-]+)*$")
-_OF_FIELD = re.compile(r"\s*\S.*[\[(]type=\w+")
-_OF_WHOLE = re.compile(r"\s*(?:Value error|Assertion failed), (?P<reason>.*?)(?: \[type=\w+.*)?$")
-"""What a check of the whole configuration raised, below a message of pydantic."""
-_READ_MORE = "For further information visit"
 _OF_YAML = re.compile(r"\byaml\.\w+\.\w+Error$")
 _MARK = re.compile(r"\s+in \"[^\"]+\", line \d+")
 _FOUND_THERE = re.compile(r"(?:found|expected|could not|but|invalid) ")
 """The line in which PyYAML says what is wrong; above it stands where the surrounding block begins."""
-_MOST_FIELDS = 3
 _OF_GRAPH = re.compile(r"\W*(?:\d+ )?In file (?P<file>[^\s:(]+)[:(](?P<line>\d+)")
 """A line of the model's code that MindSpore names below an exception of its graph mode."""
 _OF_PARSER = ("SyntaxError", "IndentationError", "TabError")
@@ -66,8 +60,8 @@ _SECTION = re.compile(r"- Dataset Pipeline Error Message:|Error details from pre
 sgl_kernel's library."""
 _RULE = re.compile(r"\W*$")
 _SECTION_LEVEL = re.compile(r"^(?:\[ERROR\] |- )")
-_OUTERMOST = ("<module>", "<cell line")
-"""Functions of the frame in which a program or a cell of a notebook begins."""
+_OF_TORCH = re.compile(r"(?:^|/)torch/(?!.*/(?:site|dist)-packages/)")
+"""Files of torch: what it was called with says more than the line in it that failed."""
 LINKS = ("was the direct cause of the following", "another exception occurred")
 
 
@@ -160,7 +154,7 @@ class Trace:
         if any(each.is_logged for each in chain):
             return True
         file, _, function = chain[-1].frames[0] if chain[-1].frames else ("", 0, "")
-        return bool(function) and is_own(file) and not (chain[-1].headless or function.startswith(_OUTERMOST))
+        return bool(function) and is_own(file) and not (chain[-1].headless or function.startswith(code_of.OUTERMOST))
 
     @property
     def place(self) -> tuple[str, int, str] | None:
@@ -172,7 +166,9 @@ class Trace:
             return self.frames[-1]
         own = [frame for frame in self.frames if is_own(frame[0])]
         readable = [frame for frame in self.frames if not frame[0].endswith(COMPILED) and frame[0][:1] != "<"]
-        frames = own or [frame for frame in readable if not is_of_standard_library(frame[0])] or readable or self.frames
+        installed = [frame for frame in readable if not is_of_standard_library(frame[0])]
+        calling = [] if own else [frame for frame in installed if not _OF_TORCH.search(posix(frame[0]))]
+        frames = own or calling or installed or readable or self.frames
         return frames[-1] if frames else None
 
     @property
@@ -199,6 +195,16 @@ class Trace:
         """The installed package, or known framework, of the innermost frame; empty if that is other code."""
         file = posix(self.frames[-1][0]) if self.frames else ""
         return self.package if _PACKAGES.match(file) else code_of.framework_of(file)
+
+    @property
+    def library_alone(self) -> str:
+        """The package in whose code the traceback lies as a whole; empty if a frame is other code."""
+        return code_of.library_alone(self.frames)
+
+    @staticmethod
+    def package_of(frame: tuple[str, int, str]) -> str:
+        """The package that a frame belongs to; empty if it is other code."""
+        return code_of.package_in([frame])
 
     def importer_of(self, library: str) -> str:
         """The package of the innermost frame that is not in `library`; empty if that frame is in none."""
@@ -277,7 +283,11 @@ class Trace:
         """
         if cann_reason.is_place(self.message):
             self._read_call(below)
-        if _BOX_END.match(above):
+        of_kernel, reason = below_message.fault_of_kernel(self.message, below)
+        if of_kernel:
+            self.lines = [f"{self.type}: {of_kernel.partition(f' {reason}')[0]}", reason]
+            self.message, self.is_composed = of_kernel, True
+        elif _BOX_END.match(above):
             self._unwrap(below, len(above.rstrip()))
         elif not self.frames:
             # With a traceback `Traces` reads the lines on which the message continues.
@@ -286,7 +296,10 @@ class Trace:
             self._read_line(below[0])
         self.advice = advice_below(self.message, below)
         if _OF_PYDANTIC.search(self.message):
-            self._read_fields(below)
+            for words, line in below_message.refused_fields(below):
+                self.add(f"{self.message}{words}", line)
+        if shapes := below_message.shapes_of_processes(self.message, below):
+            self.add(f"{self.message} {shapes}", shapes)
         if _OF_YAML.search(self.type):
             self._read_marks(below)
         if listed := code_of.listed_in(self.message, below):
@@ -350,19 +363,6 @@ class Trace:
 
     def _read_line(self, line: str) -> None:
         self.add(f"{self.message.rstrip()} {line.strip()}".lstrip(), line.strip())
-
-    def _read_fields(self, below: list[str]) -> None:
-        """Add the fields that pydantic refuses, each with the reason that stands below its name."""
-        rows = [line for line in below if line.strip() and not line.lstrip().startswith(_READ_MORE)][: 2 * _MOST_FIELDS]
-        if rows and (whole := _OF_WHOLE.match(rows[0])):
-            self.add(f"{self.message}: {whole['reason']}", rows[0].strip())
-            return
-        between = ": "
-        for name, reason in zip(rows[::2], rows[1::2], strict=False):
-            if not (_FIELD.match(name.rstrip()) and _OF_FIELD.match(reason)):
-                return
-            self.add(f"{self.message}{between}{name.strip()}: {reason.strip()}", f"{name.strip()}: {reason.strip()}")
-            between = "; "
 
     def _read_marks(self, below: list[str]) -> None:
         """Add the places in a YAML file, and what was found there."""
