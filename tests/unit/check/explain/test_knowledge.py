@@ -19,6 +19,7 @@ from ascendtune.check.explain.knowledge.entries import (
     KINDS,
     MISMATCH,
     OWNER,
+    PLACE,
     SINCE,
     TABLE,
     KnownFailure,
@@ -114,7 +115,18 @@ def test_every_entry_captures_what_it_speaks_of(matcher: Matcher) -> None:
         patterns = (*entry.requires.values(), *filter(None, (entry.beside,)))
         of_facts = {name for pattern in patterns for name in pattern.names}
         of_origin = NAMES if entry.origin else ()
-        known = {*hits[entry.id].names, *of_facts, *of_origin, EXPRESSION, IMPORTER, MISMATCH, OWNER, SINCE, TABLE}
+        known = {
+            *hits[entry.id].names,
+            *of_facts,
+            *of_origin,
+            EXPRESSION,
+            IMPORTER,
+            MISMATCH,
+            OWNER,
+            PLACE,
+            SINCE,
+            TABLE,
+        }
         assert set(re.findall(r"{(\w+)}", entry.what)) <= known, entry.id
 
 

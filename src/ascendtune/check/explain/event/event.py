@@ -32,6 +32,9 @@ _TWICE = re.compile(r"(`pip show [^`;]*?(?<![\w-])([\w-]+)) \2(?=[ `;])")
 _BESIDE_CALLER = re.compile(rf"(`pip show )\{{{IMPORTER}\}} (?=[\w-]|\{{\w+\}})")
 _UPGRADE = f"pip install -U {{{IMPORTER}}}"
 _OF_CALLER = f"of {{{IMPORTER}}}"
+_FUNCTION = "{function} is code of yours"
+_NAMED = re.compile(rf" ?[(（]{{{IMPORTER}}}[)）]")
+"""The caller's name beside the words for it."""
 
 _TYPE = r"(?:NoneType|None|str|dict|list|tuple|int|float|bool|ndarray|…Output|an image|图像)"
 _OF_TYPES = rf"(?P<types>{_TYPE}(?:(?:, | or |、|\s?或)\s?{_TYPE})*)(?:: |：)"
@@ -138,7 +141,9 @@ class Event:
             _TWICE.sub(r"\1", named_for_pip(self._command(remedy))) for remedy in words_of(self.hit.entry).remedies
         ]
         if self.hit.entry.by_owner and IMPORTER in self.hit.names and self.hit.names.get(OWNER) != say(OWN_CODE):
-            remedies[:2] = reversed(remedies[:2])
+            is_for_own = self.hit.entry.remedies[0].startswith(_FUNCTION) and OWNER in self.hit.names
+            # Of a function of another package there is nothing of one's own to correct.
+            remedies[:2] = remedies[1:2] if is_for_own else reversed(remedies[:2])
         return tuple(remedies)
 
     def _command(self, remedy: str) -> str:
@@ -146,6 +151,7 @@ class Event:
         names = self._names
         if IMPORTER not in self.hit.names:
             remedy = _BESIDE_CALLER.sub(r"\1", _CALLER_BESIDE.sub(r"\1", remedy))
+            remedy = _NAMED.sub("", remedy)
             remedy = remedy.replace(_OF_CALLER, say("of the calling package"))
             remedy = remedy.replace(_UPGRADE, say("a newer release, or checkout (`git pull`), of the calling package"))
         missing = {name: name.upper() for name in _NAME.findall(remedy) if name not in names}

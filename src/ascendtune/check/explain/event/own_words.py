@@ -101,7 +101,7 @@ def unknown_exception(trace: Trace) -> Hit:
     if trace.code and not trace.message:
         names["code"] = trace.code[:_LONGEST_MESSAGE]
     if trace.frames:
-        names["place"] = _place_of(trace)
+        names["place"] = place_of(trace)
     if not trace.message and OPEN.match(trace.code):
         return Hit(_RAISED_AND_CUT_OFF, 0, names)
     if trace.message == trace.code and (condition := condition_in(trace.code)):
@@ -119,7 +119,16 @@ def _whole(message: str) -> str:
     return f"{message[: ends[-1]].rstrip(' ,;')} …" if ends else message[:_LONGEST_MESSAGE]
 
 
-def _place_of(trace: Trace) -> str:
+def calling_place(trace: Trace) -> str:
+    """The same of the innermost frame outside of torch, where there is one."""
+    place = trace.place
+    if place is None or place not in trace.frames or not place[2].isidentifier():
+        return place_of(trace)
+    package = trace.package_of(place)
+    return say("{function} of {package}", function=place[2], package=package) if package else place[2]
+
+
+def place_of(trace: Trace) -> str:
     """The function of the innermost frame, with the installed package that it belongs to."""
     function, package = trace.frames[-1][2], trace.package_that_failed
     return say("{function} of {package}", function=function, package=package) if package else function

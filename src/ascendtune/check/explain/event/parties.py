@@ -48,6 +48,18 @@ _MODULES = {
     "transformers": "transformers",
 }
 """Names by which code calls a library's functions."""
+_ONE_WORD = re.compile(r"[A-Z][a-z]+\d*")
+_OF_TRAININGS = (
+    "transformers",
+    "accelerate",
+    "datasets",
+    "peft",
+    "trl",
+    "tokenizers",
+    "torch",
+    "deepspeed",
+    "diffusers",
+)
 _HANDED_ON = re.compile(r"\*\*\w")
 """In a line of code: a call with arguments that the calling function was given itself."""
 _PRIVATE = re.compile(
@@ -135,8 +147,15 @@ def library_of(name: str, importer: str, files: Sequence[str], code: str = "") -
     owners = _owners().get(owner_class, Counter())
     passed = [owner for owner in owners if any(f"/{module}/" in file for module in owner.modules for file in files)]
     ranked = passed or [owner for owner, _ in owners.most_common()]
-    is_known = len(passed) == 1 or (not passed and not _OF_MODELS.search(owner_class) and _stands_out(owners))
+    is_telling = not (_OF_MODELS.search(owner_class) or _is_word(owner_class, owners))
+    is_known = len(passed) == 1 or (not passed and is_telling and _stands_out(owners))
     return ranked[0].library if ranked and is_known and importer not in ranked[0].modules else ""
+
+
+def _is_word(name: str, owners: Counter[_Owner]) -> bool:
+    """Whether a class is called by one common word (Layout, Image), as those of any package may be; only where no frame
+    is in a library does one of the few that trainings are made of count for such a name."""
+    return _ONE_WORD.fullmatch(name) is not None and not any(owner.library in _OF_TRAININGS for owner in owners)
 
 
 def _stands_out(owners: Counter[_Owner]) -> bool:

@@ -10,8 +10,18 @@ from collections.abc import Iterable
 from functools import cache
 
 from ascendtune.check.explain.event.event import Event
+from ascendtune.check.explain.event.own_words import calling_place
 from ascendtune.check.explain.event.parties import parties_of
-from ascendtune.check.explain.knowledge.entries import EXPRESSION, IMPORTER, OWNER, RAISED, SINCE, TABLE, raised_entries
+from ascendtune.check.explain.knowledge.entries import (
+    EXPRESSION,
+    IMPORTER,
+    OWNER,
+    PLACE,
+    RAISED,
+    SINCE,
+    TABLE,
+    raised_entries,
+)
 from ascendtune.check.explain.knowledge.matcher import Hit, Matcher, rank
 from ascendtune.check.explain.package.api_change import release_of_model_type
 from ascendtune.check.explain.package.origin import names_of
@@ -58,6 +68,7 @@ def name_parties(hit: Hit, trace: Trace) -> None:
         EXPRESSION: trace.none_expression or trace.taken_from,
         TABLE: trace.table,
         OWNER: owner,
+        PLACE: calling_place(trace) if trace.frames else "",
     }
     if f"{{{SINCE}}}" in hit.entry.what:
         found[SINCE] = release_of_model_type(hit.names.get("type", ""))

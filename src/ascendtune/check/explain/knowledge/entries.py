@@ -101,6 +101,8 @@ OWN_CODE = "most likely your own code"
 """In place of a library: a function or class of one's own, which a package called."""
 MISMATCH, FIX = "mismatch", "fix"
 """Two more, of the importer and this library: which of them is older, and what to install (parties.py)."""
+PLACE = "place"
+"""And a fifth: the innermost function, with the package that it belongs to."""
 SINCE = "since"
 """Of entries that name a model type: the first release of transformers that knows it, where the tables have it."""
 BELOW = "below"
@@ -167,6 +169,7 @@ class KnownFailure:
                 EXPRESSION,
                 TABLE,
                 OWNER,
+                PLACE,
                 MISMATCH,
                 FIX,
                 SINCE,

@@ -17,6 +17,8 @@ _LINKED_FRAME = re.compile(
 """A frame of IPython before version 8 and of Colab; the line stands below it, beside the code."""
 _PANEL_FRAME = re.compile(r"\s*│ (?P<file>[^\s│'\"=]+\.pyx?):(?P<line>\d+) in (?P<function>[\w.<>]+) *│\s*$")
 """A frame in a panel of rich."""
+_PLACEHOLDER = re.compile(r"<[\w -]*(?:lib|package|env|python)[\w -]*>/", re.IGNORECASE)
+"""What stands in place of the directory of installed packages, where names were taken out of a log."""
 _NOT_OURS = (
     "site-packages/",
     "dist-packages/",
@@ -26,7 +28,7 @@ _NOT_OURS = (
     "<stdin>",
     "<__array_function__",
 )
-_STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python3[.\d]*/(?!(?:site|dist)-packages/)|^<")
+_STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python3[.\d]*/(?!(?:site|dist)-packages/)|^<(?![\w -]+>/)")
 _BUILD_BACKENDS = re.compile(
     r"/(?:setuptools|pip|wheel|pyproject_hooks|build|hatchling|flit_core|poetry|mesonpy|scikit_build_core)/[\w./]*\.py$"
 )
@@ -73,6 +75,8 @@ def is_own(file: str) -> bool:
         not file.endswith(COMPILED)
         and _PROGRAM.search(file) is None
         and not any(part in posix(file) for part in _NOT_OURS)
+        and not is_of_standard_library(file)
+        and _PLACEHOLDER.match(file) is None
     )
 
 

@@ -23,11 +23,16 @@ _ORNAMENT = re.compile(r"\s*([|+=*#│╭╰┃║-]).*[|+=*#│╮╯┃║-]\s
 """Lines of tables, boxes and rules, which are equally long."""
 
 
+_CUT_FRAME = re.compile(rb'^[ \t]*File[ \n]"[^"\n]+",[ \n]line[ \n]\d+, in \S+$', re.MULTILINE)
+"""A frame that was broken between its words, as editors and mail do it."""
+
+
 def unwrapped(block: bytes) -> bytes:
     """`block` with broken lines in one piece, each followed by empty lines in place of its other pieces.
 
     A terminal breaks lines at the same column: so many are as long as the longest one, and go on in the next.
     """
+    block = _CUT_FRAME.sub(_in_one_piece, block)
     lines = block.split(b"\n")
     texts = [line.decode(errors="replace") for line in lines]
     joints = _joints(texts)
@@ -45,6 +50,11 @@ def unwrapped(block: bytes) -> bytes:
             first = index
             whole.append(line)
     return b"\n".join(whole)
+
+
+def _in_one_piece(frame: re.Match[bytes]) -> bytes:
+    """The frame in its first line, and as many empty lines below it as it had more."""
+    return frame[0].replace(b"\n", b" ") + b"\n" * frame[0].count(b"\n")
 
 
 def _joints(lines: list[str]) -> frozenset[int]:

@@ -280,6 +280,12 @@ def changes() -> Iterator[ApiChange]:
             yield ApiChange(**of_library, name=name, is_added=False, release=row["release"], now=row.get("now", ""))
 
 
+@cache
+def is_known_module(module: str) -> bool:
+    """Whether the tables have a package with this top-level module."""
+    return any(module in content["modules"] for content in _tables())
+
+
 def names() -> Iterator[ApiChange]:
     """The names of all releases, as if they had been added at some time."""
     for content in _tables():

@@ -9,12 +9,13 @@ from typing import Literal, get_args
 
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.log.frame import is_of_build, is_of_standard_library, is_own, posix
+from ascendtune.check.explain.package.api_change import is_known_module
 from ascendtune.check.explain.package.patches import patch_in
 from ascendtune.check.explain.traceback.trace import Trace
 
 Origin = Literal[
     "", "own-code", "package-code", "own-package", "two-checkouts", "installed-copy", "model-code", "patch",
-    "generated-code",
+    "generated-code", "own-folder",
 ]  # fmt: skip
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 NAMES = frozenset({"package", "missing", "file", "folder", "checkout", "copy"})
@@ -23,6 +24,7 @@ NAMES = frozenset({"package", "missing", "file", "folder", "checkout", "copy"})
     package, missing   the package that lacks something, and what it lacks; of a patch the package that brings it, and
                        the one that it patches
     file, folder       the file of a package that imports it, and the directory of that package
+    folder             of a directory of one's own that hides a package: its path
     checkout, copy     the directory of the script's project, and of the copy that Python imports
 """
 _MISSING = re.compile(
@@ -45,6 +47,11 @@ _NO_FILES = ("<stdin>", "<string>", "<unknown>", "<module>")
 _ASSERTED = (
     "{package} asserts this of what it is called with: print these values where you call it; they are what its "
     "documentation asks for: `pip show {package}`, and search its issues for '{type} {function}'"
+)
+_OF_LIBRARY = (
+    "no line of this traceback is your own code: {package} failed with what it was given by its options and data, "
+    "at {file}:{line}: `pip show {package}` (a clone: `git log -1`), then search its issues for '{type} {function}'; "
+    "print the values of that line; a newer release or commit, or the option that leads there off"
 )
 _RELEASE = re.compile(r"[-_](?:main|master|dev(?:elop)?|v?\d[\w.]*)$")
 """The end of a directory's name that an archive of GitHub adds to that of the project."""
@@ -83,6 +90,8 @@ def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] |
     package, file = module.partition(".")[0], posix(missing["file"] or "")
     if origin == "own-package":
         found = _own_package(package, file, trace)
+    elif origin == "own-folder":
+        found = _own_folder(package, file, trace) if module == package else None
     else:
         found = _copy(package, file, trace, is_installed=origin == "installed-copy")
     lacking = missing["name"] or missing["missing"] or missing["attribute"]
@@ -100,6 +109,17 @@ def advice_on_frames(trace: Trace) -> tuple[str, ...]:
         return ()
     look = say("look at {file}:{line}", file=file, line=line)
     package = trace.package_that_failed
+    if (library := trace.library_alone) and trace.type and not _RAISES.search(trace.code):
+        return (
+            say(
+                _OF_LIBRARY,
+                package=library,
+                function=trace.frames[-1][2],
+                file=file,
+                line=line,
+                type=trace.type,
+            ),
+        )
     if not package or trace.type not in FAULTS_OF_CODE or not trace.code or trace.code.startswith("raise"):
         return (look,)
     if trace.code.startswith("assert "):
@@ -140,6 +160,20 @@ def _own_package(package: str, file: str, trace: Trace) -> dict[str, str] | None
     if installed is None or installed["package"] != package or (file and not file.startswith(installed["folder"])):
         return None
     return {"file": importer[len(installed["folder"]) - len(package) :], "folder": installed["folder"]}
+
+
+def _own_folder(package: str, file: str, trace: Trace) -> dict[str, str] | None:
+    """The directory of one's own that has the name of a known package, and is imported in its place: it lies beside the
+    script, or is a part of a package that the traceback passed."""
+    if not file or _INSTALLED.match(file) or not is_known_module(package):
+        return None
+    hiding = file.removesuffix("/__init__.py")
+    parent, _, name = hiding.rpartition("/")
+    files = [posix(each) for each, _, _ in trace.frames]
+    is_checkout = parent.rpartition("/")[2] in _SOURCES or _spelt(parent.rpartition("/")[2]) == _spelt(package)
+    is_beside = files[0].rpartition("/")[0] == parent and not is_checkout
+    is_part = f"{parent}/__init__.py" in files
+    return {"folder": hiding} if name == package and (is_beside or is_part) else None
 
 
 def _copy(package: str, file: str, trace: Trace, *, is_installed: bool) -> dict[str, str] | None:

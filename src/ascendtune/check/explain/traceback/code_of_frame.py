@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 from ascendtune.check.explain.language import say
-from ascendtune.check.explain.log.frame import posix
+from ascendtune.check.explain.log.frame import is_of_standard_library, posix
 from ascendtune.check.explain.traceback.attention_reasons import refusal_in
 
 _NONE_HAS_NO = re.compile(r"'NoneType' object has no attribute '(\w+)'")
@@ -52,6 +52,8 @@ _SOURCE_TREE = re.compile(rf".*/(?:src/(?!{_ANYBODYS})(?=[a-z]\w*/)|(?P<name>[a-
 OF_MODULES = ("__getattr__", "__getattribute__")
 """Methods of modules and configurations that say that they have no such attribute: who asked stands above them."""
 
+OUTERMOST = ("<module>", "<cell line")
+"""Functions of the frame in which a program or a cell of a notebook begins."""
 _PASSING_ON = re.compile(
     r"torch/_ops\.py |torch/nn/modules/module\.py in _(?:wrapped_)?call_impl|torch/utils/_contextlib\.py |"
     r"accelerate/(?:hooks|utils/operations)\.py in (?:new_)?forward|"
@@ -59,7 +61,7 @@ _PASSING_ON = re.compile(
 )
 """Frames that only call a function with what they were given: who chose its arguments stands above them."""
 _RUN_FROM_CLONES = re.compile(
-    r"(?:.*/)?(vllm_(?:ascend|omni)|mindspeed(?:_\w+)?|mindie_llm|atb_llm|megatron|flag_gems|torchair|mind(?:formers|one|nlp))/"
+    r"(?:.*/)?(vllm_(?:ascend|omni)|mindspeed(?:_\w+)?|mindie_llm|atb_llm|(?<!swift/)megatron|flag_gems|torchair|torch(?:ao|tune|titan|rl|vision|audio)|tensordict|liger_kernel|skyrl_train|prime_rl|nemo_rl|mind(?:formers|one|nlp))/"
 )
 """Packages that are mostly run from a clone, whatever its directory is called."""
 _OF_FRAMEWORK = re.compile(
@@ -108,6 +110,14 @@ def package_in(frames: list[tuple[str, int, str]], passed_on: str = "") -> str:
     choosing = (file for file, function in reversed(called) if not _PASSING_ON.search(f"{file} in {function}"))
     packages = map(_package_of, choosing)
     return next((package for package in packages if not passed_on or package != passed_on), "")
+
+
+def library_alone(frames: list[tuple[str, int, str]]) -> str:
+    """The package of the innermost frame outside of torch, where all of `frames` are those of packages but for the
+    script in which the program begins; empty if one is other code."""
+    called = frames[1:] if frames and frames[0][2].startswith(OUTERMOST) else frames
+    packages = [_package_of(posix(file)) for file, _, _ in called if not is_of_standard_library(file)]
+    return next((package for package in reversed(packages) if package != "torch"), "") if all(packages) else ""
 
 
 def is_model_code_in(frames: list[tuple[str, int, str]]) -> bool:
