@@ -177,7 +177,10 @@ def test_traceback_within_a_library_names_it_and_no_line_of_ones_own(explained: 
     frames = [(f"{_PACKAGES}/tide/{name}.py", name, f"{name}()") for name in ("ebb", "flow")]
     found = explained(_raised("RuntimeError: the sea 7 is not 8\n", ("/v/bin/tide", "<module>", "main()"), *frames))
 
+    by_hand = explained(_raised("RuntimeError: the sea 7 is not 8\n", ("/me/sea.py", "<module>", "main()"), *frames))
+
     assert found.remedies()[0].startswith("no line of this traceback is your own code: tide ")
+    assert by_hand.remedies()[0].startswith("look at /me/sea.py:7")
 
 
 def test_frame_of_ones_own_is_shown_before_that_of_the_standard_library(explained: Explained) -> None:

@@ -54,6 +54,7 @@ OF_MODULES = ("__getattr__", "__getattribute__")
 
 OUTERMOST = ("<module>", "<cell line")
 """Functions of the frame in which a program or a cell of a notebook begins."""
+_PROGRAM = re.compile(r"/s?bin/[^/.]+$")
 _PASSING_ON = re.compile(
     r"torch/_ops\.py |torch/nn/modules/module\.py in _(?:wrapped_)?call_impl|torch/utils/_contextlib\.py |"
     r"accelerate/(?:hooks|utils/operations)\.py in (?:new_)?forward|"
@@ -68,7 +69,7 @@ _OF_FRAMEWORK = re.compile(
     r"(?:.*/)?(?:sglang/(?=srt/)|vllm/(?=(?:v1|engine|entrypoints|executor|model_executor|worker|compilation)/)|"
     r"lmdeploy/(?=(?:pytorch|turbomind|serve)/)|verl/(?=(?:trainer|workers|single_controller)/)|"
     r"transformers/(?=(?:models|generation|integrations|utils)/)|deepspeed/(?=(?:runtime|ops|module_inject)/)|"
-    r"llamafactory/(?=(?:train|data|model|hparams)/)|swift/(?=(?:llm|trainers|megatron|tuners)/))"
+    r"llamafactory/(?=(?:train|data|model|hparams)/)|swift/(?=(?:cli|llm|trainers|megatron|tuners)/))"
 )
 """Packages that are known by the directories within them, wherever they lie and however a path was shortened."""
 
@@ -113,10 +114,11 @@ def package_in(frames: list[tuple[str, int, str]], passed_on: str = "") -> str:
 
 
 def library_alone(frames: list[tuple[str, int, str]]) -> str:
-    """The package of the innermost frame outside of torch, where all of `frames` are those of packages but for the
-    script in which the program begins; empty if one is other code."""
-    called = frames[1:] if frames and frames[0][2].startswith(OUTERMOST) else frames
-    packages = [_package_of(posix(file)) for file, _, _ in called if not is_of_standard_library(file)]
+    """The package of the innermost frame outside of torch, where all of `frames` are those of packages, of Python, or
+    of a command that pip installed; empty if one is other code."""
+    files = [posix(file) for file, _, _ in frames]
+    others = [file for file in files if not (file.startswith("<frozen ") or _PROGRAM.search(file))]
+    packages = [_package_of(file) for file in others if file[:1] == "<" or not is_of_standard_library(file)]
     return next((package for package in reversed(packages) if package != "torch"), "") if all(packages) else ""
 
 
