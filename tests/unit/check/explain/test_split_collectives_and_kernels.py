@@ -136,6 +136,38 @@ def _raised(error: str, *frames: tuple[str, str, str]) -> str:
             "tracker-unreachable",
         ),
         (
+            _raised("KeyError: 'ebb'\n", ("/x/moon/collate.py", "collate", "ebb = [f[key] for f in features]")),
+            "rows-of-batch-without-field",
+        ),
+        (_raised("KeyError: 'ebb'\n", ("/x/moon/map.py", "rise", "sea = example['ebb']")), "data-field-missing"),
+        (
+            _raised("KeyError: 'raw_prompt'\n", ("/x/verl/agent_loop/tool.py", "run", "x = kwargs['raw_prompt']")),
+            "verl-raw-prompt-missing",
+        ),
+        (
+            _raised(
+                "KeyError: 'shape'\n",
+                ("/x/moon.py", "rise", "n = inputs.shape[1]"),
+                (f"{_PACKAGES}/transformers/tokenization_utils_base.py", "__getattr__", "return self.data[item]"),
+            ),
+            "tokenizer-output-as-tensor",
+        ),
+        (
+            _raised(
+                "ZeroDivisionError: division by zero\n",
+                (f"{_PACKAGES}/accelerate/utils/modeling.py", "get_balanced_memory", "a = b // num_devices"),
+            ),
+            "accelerate-no-free-memory",
+        ),
+        (_raised("torch._inductor.exc.InductorError: KeyError: 'u0'\n"), "inductor-failed"),
+        (_raised("torch._inductor.exc.InductorError: RuntimeError: Failed to find C compiler\n"), "compiler-missing"),
+        (_raised("KeyError: 'None is not in the models registry'\n"), "registry-type-none"),
+        (
+            _raised("jinja2.exceptions.UndefinedError: 'None' has no attribute 'startswith'\n"),
+            "chat-content-none",
+        ),
+        (_raised("jinja2.exceptions.UndefinedError: 'tide' is undefined\n"), "chat-template"),
+        (
             _raised("RuntimeError: repeats must have the same size as input along dim\n"),
             "python-exception",
         ),
@@ -160,6 +192,23 @@ def test_shapes_of_processes_are_told(explained: Explained) -> None:
     )  # fmt: skip
 
     assert "gather (Process 0: [7], Process 1: [8]" in found.headline()
+
+
+def test_asserted_call_is_told_as_a_condition(explained: Explained) -> None:
+    found = explained(_raised("AssertionError\n", ("/me/moon.py", "rise", "assert(tide is sea)")))
+
+    assert "tide is sea does not hold" in found.headline()
+
+
+def test_frame_broken_by_a_narrow_panel_is_read(explained: Explained) -> None:
+    found = explained(
+        f'{_HEADER}  File "/me/moon.py", line 7, in \nmain\n    tide()\n'
+        f'  File \n"{_PACKAGES}/tide/sea.py", \nline 7, in rise\n    ebb()\nTypeError: the moon 7\n'
+    )
+
+    assert found.verdict.first is not None
+    assert found.verdict.first.trace is not None
+    assert [function for _, _, function in found.verdict.first.trace.frames] == ["main", "rise"]
 
 
 def test_frame_broken_over_lines_is_read(explained: Explained) -> None:

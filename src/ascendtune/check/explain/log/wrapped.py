@@ -23,7 +23,7 @@ _ORNAMENT = re.compile(r"\s*([|+=*#│╭╰┃║-]).*[|+=*#│╮╯┃║-]\s
 """Lines of tables, boxes and rules, which are equally long."""
 
 
-_CUT_FRAME = re.compile(rb'^[ \t]*File[ \n]"[^"\n]+",[ \n]line[ \n]\d+, in \S+$', re.MULTILINE)
+_CUT_FRAME = re.compile(rb'^[ \t]*File ?[ \n]"[^"\n]+", ?[ \n]line ?[ \n]\d+, in ?[ \n][\w<>.]+$', re.MULTILINE)
 """A frame that was broken between its words, as editors and mail do it."""
 
 
@@ -54,7 +54,7 @@ def unwrapped(block: bytes) -> bytes:
 
 def _in_one_piece(frame: re.Match[bytes]) -> bytes:
     """The frame in its first line, and as many empty lines below it as it had more."""
-    return frame[0].replace(b"\n", b" ") + b"\n" * frame[0].count(b"\n")
+    return re.sub(rb" ?\n", b" ", frame[0]) + b"\n" * frame[0].count(b"\n")
 
 
 def _joints(lines: list[str]) -> frozenset[int]:

@@ -11,7 +11,7 @@ from ascendtune.check.explain.language import say
 from ascendtune.check.explain.log.frame import is_of_build, is_of_standard_library, is_own, posix
 from ascendtune.check.explain.package.api_change import is_known_module
 from ascendtune.check.explain.package.patches import patch_in
-from ascendtune.check.explain.traceback.trace import Trace
+from ascendtune.check.explain.traceback.trace import ASSERT, Trace
 
 Origin = Literal[
     "", "own-code", "package-code", "own-package", "two-checkouts", "installed-copy", "model-code", "patch",
@@ -122,7 +122,7 @@ def advice_on_frames(trace: Trace) -> tuple[str, ...]:
         )
     if not package or trace.type not in FAULTS_OF_CODE or not trace.code or trace.code.startswith("raise"):
         return (look,)
-    if trace.code.startswith("assert "):
+    if trace.code.startswith(ASSERT):
         return (look, say(_ASSERTED, package=package, type=trace.type, function=trace.frames[-1][2]))
     return (
         look,

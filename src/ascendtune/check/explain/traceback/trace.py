@@ -34,7 +34,7 @@ _CONTINUES = re.compile(r"\s*(?:[a-z][a-z'-]*,? (?=[`'\"{<a-z])){2}(?!.*(?:^| )\
 _ENDS_SENTENCE = re.compile(r"[.!?;)\]}>]$")
 _TWICE = re.compile(r"(?P<type>(?:\w+\.)*[A-Z]\w*(?:Error|Exception))(?P=type)$")
 """Two ranks wrote the same exception into one line, piece by piece."""
-ASSERT = "assert "
+ASSERT = ("assert ", "assert(")
 LONGEST_MESSAGE = 4
 """Lines of an exception's message that are waited for while it goes on."""
 _BOX_END = re.compile(r"\s*╰─+╯\s*$")
