@@ -12,16 +12,16 @@ import pytest
 import torch
 import yaml
 
-from ascendtune.check.align.noise import expected_noise
-from ascendtune.check.align.side import read_side
-from ascendtune.check.align.stages import Comparison, compare
+from ascendtune.check.align.loss_noise import expected_noise
+from ascendtune.check.align.stages import TrainingComparison, compare_trainings
+from ascendtune.check.align.training_record import read_training_record
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device on this machine")
 
 WORDS = ["atom", "balanced", "capital", "clips", "diet", "friends", "healthy", "Paris", "sleep", "tips"]
 
 
-def compared(tiny_model: Path, directory: Path, precision: str) -> Comparison:
+def compared(tiny_model: Path, directory: Path, precision: str) -> TrainingComparison:
     draw = random.Random(0)
     rows = [[" ".join(draw.choices(WORDS, k=draw.randint(2, 6))) for _ in range(2)] for _ in range(24)]
     data = directory / "rows.csv"
@@ -45,8 +45,8 @@ def compared(tiny_model: Path, directory: Path, precision: str) -> Comparison:
             env={**os.environ, **hidden}, capture_output=True, text=True, timeout=600,
         )  # fmt: skip
         assert ended.returncode == 0, ended.stderr
-    one, other = read_side(directory / "cpu"), read_side(directory / "cuda")
-    return compare(one, other, expected_noise(one, other))
+    one, other = read_training_record(directory / "cpu"), read_training_record(directory / "cuda")
+    return compare_trainings(one, other, expected_noise(one, other))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -43,27 +43,27 @@ def align(
     parts. Reads logs of transformers' Trainer (trainer_state.json), LLaMA-Factory (trainer_log.jsonl), TensorBoard and
     CSV, and dumps of msprobe, too. Exit code 0: they agree; 1: they part; 4: they cannot be compared.
     """
-    from ascendtune.check.align.noise import expected_noise, measured_noise
+    from ascendtune.check.align.loss_noise import expected_noise, measured_noise
     from ascendtune.check.align.report import write_report
-    from ascendtune.check.align.side import read_side
-    from ascendtune.check.align.stages import compare, exit_code, require_repetitions
-    from ascendtune.check.align.tensor_findings import place_as_json
+    from ascendtune.check.align.stages import compare_trainings, exit_code, require_repetitions
+    from ascendtune.check.align.tensor_findings import difference_as_json
+    from ascendtune.check.align.training_record import read_training_record
     from ascendtune.check.align.verdict import verdict
     from ascendtune.core.files import require_place_for
 
     chosen = in_language(lang, as_json=as_json)
     if report:
         require_place_for(report)
-    one, other = (read_side(Path(run_named(each))) for each in (reference, candidate))
+    one, other = (read_training_record(Path(run_named(each))) for each in (reference, candidate))
     if one.name == other.name:
         one, other = (replace(side, name=str(side.path)) for side in (one, other))
     noise = expected_noise(one, other)
     if noise_runs:
-        repeats = [read_side(Path(run_named(path))) for path in noise_runs]
+        repeats = [read_training_record(Path(run_named(path))) for path in noise_runs]
         require_repetitions(one, repeats)
         noise = measured_noise(one, repeats, noise)
     with chosen:
-        comparison = compare(one, other, noise)
+        comparison = compare_trainings(one, other, noise)
         sentence = verdict(comparison, one, other)
         if report:
             write_report(report, comparison, one, other)
@@ -76,7 +76,7 @@ def align(
             "aligned": comparison.parted is None,
             "stage": comparison.parted.code if comparison.parted else None,
             "step": comparison.step,
-            "place": place_as_json(comparison.dumps.place) if comparison.dumps.place else None,
+            "place": difference_as_json(comparison.dumps.place) if comparison.dumps.place else None,
             "records": {
                 "compared": len(comparison.pair.steps),
                 "reference_alone": len(comparison.pair.reference_alone),

@@ -18,8 +18,8 @@ from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.cli.terminal import in_language, print_findings
 
 if TYPE_CHECKING:
-    from ascendtune.check.align.bisect import Swap, TrainedRecipe, Trial
-    from ascendtune.check.align.side import Side
+    from ascendtune.check.align.bisect import Swap, SwapTrial, TrainedRecipe
+    from ascendtune.check.align.training_record import TrainingRecord
 
 
 def bisect(
@@ -62,21 +62,21 @@ def _bisected(
     reference: Path, candidate: Path, switch: str, directory: Path | None, *, yes: bool, as_json: bool
 ) -> int:
     """Print the result, and return the exit code."""
-    from ascendtune.check.align.bisect import TrainedRecipe, find_guilty, findings_of, swaps_between
+    from ascendtune.check.align.bisect import TrainedRecipe, find_culprits, findings_of, swaps_between
     from ascendtune.check.align.bisect import verdict as verdict_of
     from ascendtune.check.align.language import say
-    from ascendtune.check.align.noise import expected_noise
-    from ascendtune.check.align.side import read_side
-    from ascendtune.check.align.stages import compare
+    from ascendtune.check.align.loss_noise import expected_noise
+    from ascendtune.check.align.stages import compare_trainings
+    from ascendtune.check.align.training_record import read_training_record
     from ascendtune.check.align.verdict import verdict
     from ascendtune.core import log
     from ascendtune.core.errors import NoVerdict
 
     log.set_up()
     names = _names(switch)
-    one, other = (read_side(Path(run_named(each))) for each in (reference, candidate))
+    one, other = (read_training_record(Path(run_named(each))) for each in (reference, candidate))
     _require_trainable(one, other)
-    comparison = compare(one, other, expected_noise(one, other))
+    comparison = compare_trainings(one, other, expected_noise(one, other))
     sentence = verdict(comparison, one, other)
     step = comparison.shown_at
     if comparison.parted is None or step is None:
@@ -104,7 +104,7 @@ def _bisected(
                 "`ascendtune doctor --deep`",
                 where=directory,
             )
-        guilty = find_guilty([each.name for each in possible], trainer.agrees)
+        guilty = find_culprits([each.name for each in possible], trainer.agrees)
     found, trials = verdict_of(guilty, step), trainer.trials[1:]
     code = 1 if guilty else 4
     if as_json:
@@ -137,13 +137,13 @@ class _Trainer:
         directory: gets a recipe, a log and a run directory for each trial.
     """
 
-    reference: Side
-    candidate: Side
+    reference: TrainingRecord
+    candidate: TrainingRecord
     recipes: tuple[TrainedRecipe, TrainedRecipe]
     step: int
     dump_steps: Sequence[int]
     directory: Path
-    trials: list[Trial] = field(default_factory=list)
+    trials: list[SwapTrial] = field(default_factory=list)
 
     @property
     def ranks(self) -> int:
@@ -151,9 +151,9 @@ class _Trainer:
 
     def agrees(self, swapped: tuple[str, ...]) -> bool | None:
         """Whether the candidate with these ingredients agrees; None where it cannot be trained."""
-        from ascendtune.check.align.bisect import Trial
+        from ascendtune.check.align.bisect import SwapTrial
 
-        trial = Trial(swapped, *self._train(swapped))
+        trial = SwapTrial(swapped, *self._train(swapped))
         self.trials.append(trial)
         return trial.agrees
 
@@ -182,9 +182,9 @@ class _Trainer:
 
     def _judged(self, run: Path, output: Path, exit_code: int) -> tuple[bool | None, str]:
         from ascendtune.check.align.language import say
-        from ascendtune.check.align.noise import expected_noise
-        from ascendtune.check.align.side import read_side
-        from ascendtune.check.align.stages import compare
+        from ascendtune.check.align.loss_noise import expected_noise
+        from ascendtune.check.align.stages import compare_trainings
+        from ascendtune.check.align.training_record import read_training_record
         from ascendtune.check.align.verdict import verdict
         from ascendtune.cli.align_repeat import error_in
         from ascendtune.core.rundir import RunDir
@@ -195,11 +195,11 @@ class _Trainer:
         if exit_code:
             why = cause.get("what") if cause else error_in(output)
             return None, say("it could not be trained: {why}", why=why)
-        side = replace(read_side(run), name=self.candidate.name)
+        side = replace(read_training_record(run), name=self.candidate.name)
         dumped = side.dump is not None and self.step in side.dump.files
         if (RunDir(run).last_step() or 0) < self.step and not dumped:
             return None, say("its training ended before step {step}", step=self.step)
-        comparison = compare(self.reference, side, expected_noise(self.reference, side))
+        comparison = compare_trainings(self.reference, side, expected_noise(self.reference, side))
         return comparison.parted is None, verdict(comparison, self.reference, side)
 
 
@@ -222,7 +222,7 @@ def _names(switch: str) -> list[str]:
     return names
 
 
-def _require_trainable(reference: Side, candidate: Side) -> None:
+def _require_trainable(reference: TrainingRecord, candidate: TrainingRecord) -> None:
     """Raise unless both are runs of ours, and the candidate can be trained again from its start."""
     from ascendtune.core.errors import InputError
     from ascendtune.core.ownership import require_own
@@ -249,7 +249,7 @@ def _require_trainable(reference: Side, candidate: Side) -> None:
     require_own(run.path, run.recipe, run.run_json)
 
 
-def _dumped(reference: Side, candidate: Side, step: int) -> list[int]:
+def _dumped(reference: TrainingRecord, candidate: TrainingRecord, step: int) -> list[int]:
     """The steps up to `step` that both sides have dumped."""
     if reference.dump is None or candidate.dump is None:
         return []
@@ -257,7 +257,7 @@ def _dumped(reference: Side, candidate: Side, step: int) -> list[int]:
 
 
 @contextmanager
-def _place(directory: Path | None, *sides: Side) -> Iterator[Path]:
+def _place(directory: Path | None, *sides: TrainingRecord) -> Iterator[Path]:
     """The absolute path of an empty directory outside both runs; a temporary one is removed at the end."""
     from tempfile import TemporaryDirectory
 

@@ -40,16 +40,16 @@ def nan(
     in the directory `replay` of the run, up to the step that failed. Exit code 1: found; 4: every number was finite.
     """
     from ascendtune.check.align.language import say
-    from ascendtune.check.align.nan import first_bad
+    from ascendtune.check.align.nan import first_non_finite
     from ascendtune.core.errors import NoVerdict
     from ascendtune.core.rundir import RunDir
 
     chosen = in_language(lang)
     directory = RunDir.open(run_named(run))
-    found = first_bad(directory)
+    found = first_non_finite(directory)
     if found is None:
         require_failed(directory)
-        found = first_bad(_replayed(directory))
+        found = first_non_finite(_replayed(directory))
     if found is None:
         raise NoVerdict(
             "the repeated steps produced no NaN and no infinite value",

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from ascendtune.check.align.noise import expected_noise
-from ascendtune.check.align.parting import BatchComparison
-from ascendtune.check.align.side import read_side
-from ascendtune.check.align.stages import Comparison, compare
+from ascendtune.check.align.dump_comparison import BatchComparison
+from ascendtune.check.align.loss_noise import expected_noise
+from ascendtune.check.align.stages import TrainingComparison, compare_trainings
+from ascendtune.check.align.training_record import read_training_record
 from bare_loop import VOCABULARY, Bare, Rows, model_of, rows_of
 
 Run = Callable[[Bare], Path]
@@ -34,12 +34,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train
 
 
-def align(reference: Path, candidate: Path) -> Comparison:
-    one, other = read_side(reference), read_side(candidate)
-    return compare(one, other, expected_noise(one, other))
+def align(reference: Path, candidate: Path) -> TrainingComparison:
+    one, other = read_training_record(reference), read_training_record(candidate)
+    return compare_trainings(one, other, expected_noise(one, other))
 
 
-def named(found: Comparison) -> tuple[str, int, str, str] | None:
+def named(found: TrainingComparison) -> tuple[str, int, str, str] | None:
     """Stage, step, phase and module of the verdict."""
     place = found.dumps.place
     if place is None or found.parted is None:

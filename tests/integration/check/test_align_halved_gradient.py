@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ascendtune.check.align.noise import expected_noise
-from ascendtune.check.align.side import read_side
-from ascendtune.check.align.stages import Comparison, compare
+from ascendtune.check.align.loss_noise import expected_noise
+from ascendtune.check.align.stages import TrainingComparison, compare_trainings
+from ascendtune.check.align.training_record import read_training_record
 from bare_loop import Bare, model_of
 
 MATRIX = "layers.4.self_attn.q_proj.lora_B"
@@ -35,9 +35,9 @@ def _halved(model: nn.Module) -> None:
             parameter.register_hook(lambda gradient: gradient / 2)
 
 
-def _align(reference: Path, candidate: Path) -> Comparison:
-    one, other = read_side(reference), read_side(candidate)
-    return compare(one, other, expected_noise(one, other))
+def _align(reference: Path, candidate: Path) -> TrainingComparison:
+    one, other = read_training_record(reference), read_training_record(candidate)
+    return compare_trainings(one, other, expected_noise(one, other))
 
 
 def test_halved_gradient_of_one_adapter_matrix_is_named_in_bf16(tmp_path: Path) -> None:

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 import torch
 
-from ascendtune.check.align.noise import expected_noise
-from ascendtune.check.align.side import read_side
-from ascendtune.check.align.stages import Comparison, compare
+from ascendtune.check.align.loss_noise import expected_noise
+from ascendtune.check.align.stages import TrainingComparison, compare_trainings
+from ascendtune.check.align.training_record import read_training_record
 from ascendtune.core.errors import NoVerdict
 
-Align = Callable[..., Comparison]
+Align = Callable[..., TrainingComparison]
 
 
-def align(reference: Path, candidate: Path) -> Comparison:
-    one, other = read_side(reference), read_side(candidate)
-    return compare(one, other, expected_noise(one, other))
+def align(reference: Path, candidate: Path) -> TrainingComparison:
+    one, other = read_training_record(reference), read_training_record(candidate)
+    return compare_trainings(one, other, expected_noise(one, other))
 
 
-def parted(comparison: Comparison) -> tuple[str, int | None] | None:
+def parted(comparison: TrainingComparison) -> tuple[str, int | None] | None:
     return (comparison.parted.code, comparison.step) if comparison.parted else None
 
 

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 import torch
 
-from ascendtune.check.align.noise import expected_noise
-from ascendtune.check.align.parting import Place
-from ascendtune.check.align.side import read_side
-from ascendtune.check.align.stages import Comparison, compare
+from ascendtune.check.align.dump_comparison import FirstDifference
+from ascendtune.check.align.loss_noise import expected_noise
+from ascendtune.check.align.stages import TrainingComparison, compare_trainings
+from ascendtune.check.align.training_record import read_training_record
 
 DUMPED = {"align": {"dump_steps": "1-3"}, "optim": {"max_steps": 4, "learning_rate": 1e-3}}
 
 
-def align(reference: Path, candidate: Path) -> Comparison:
-    one, other = read_side(reference), read_side(candidate)
-    return compare(one, other, expected_noise(one, other))
+def align(reference: Path, candidate: Path) -> TrainingComparison:
+    one, other = read_training_record(reference), read_training_record(candidate)
+    return compare_trainings(one, other, expected_noise(one, other))
 
 
-def place_of(found: Comparison) -> Place:
+def place_of(found: TrainingComparison) -> FirstDifference:
     assert found.dumps.place is not None, found.findings
     return found.dumps.place
 

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from tests.integration.train.pairs import write_pairs, write_singles
 
-from ascendtune.check.align.noise import expected_noise
-from ascendtune.check.align.side import read_side
-from ascendtune.check.align.stages import Comparison, compare
+from ascendtune.check.align.loss_noise import expected_noise
+from ascendtune.check.align.stages import TrainingComparison, compare_trainings
+from ascendtune.check.align.training_record import read_training_record
 from ascendtune.train.objective import preference, reward
 
 Make = Callable[..., Any]
 
 
-def align(reference: Path, candidate: Path) -> Comparison:
-    one, other = read_side(reference), read_side(candidate)
-    return compare(one, other, expected_noise(one, other))
+def align(reference: Path, candidate: Path) -> TrainingComparison:
+    one, other = read_training_record(reference), read_training_record(candidate)
+    return compare_trainings(one, other, expected_noise(one, other))
 
 
 @pytest.fixture(scope="module")

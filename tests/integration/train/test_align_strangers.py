@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from ascendtune.align import record
-from ascendtune.check.align.noise import expected_noise
-from ascendtune.check.align.side import read_side
-from ascendtune.check.align.stages import Comparison, compare
+from ascendtune.check.align.loss_noise import expected_noise
+from ascendtune.check.align.stages import TrainingComparison, compare_trainings
+from ascendtune.check.align.training_record import read_training_record
 from ascendtune.core.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -72,19 +72,19 @@ def bare_loop(
         optimizer.zero_grad()
 
 
-def aligned(reference: Path, candidate: Path) -> Comparison:
-    one, other = read_side(reference), read_side(candidate)
-    return compare(one, other, expected_noise(one, other))
+def aligned(reference: Path, candidate: Path) -> TrainingComparison:
+    one, other = read_training_record(reference), read_training_record(candidate)
+    return compare_trainings(one, other, expected_noise(one, other))
 
 
-def place_of(found: Comparison) -> tuple[str, int, str, str]:
+def place_of(found: TrainingComparison) -> tuple[str, int, str, str]:
     """Stage, step, phase and module."""
     place = found.dumps.place
     assert place is not None and found.parted is not None, found.findings
     return found.parted.code, place.step, place.row.key.phase, place.module
 
 
-def assert_aligned(found: Comparison, steps: tuple[int, ...], warned: str = "forward") -> None:
+def assert_aligned(found: TrainingComparison, steps: tuple[int, ...], warned: str = "forward") -> None:
     """The stage of the only warning is `forward` where attention computes other values at padding."""
     assert found.parted is None, found.parted
     assert found.dumps.steps == steps and {"backward", "update"} <= found.dumps.agreeing
@@ -139,7 +139,7 @@ def test_modules_to_save_beside_lora(train: Train, variant: Callable[..., Path],
     lora = {"rank": 4, "alpha": 4, "modules_to_save": ["lm_head"]}
     run = train(**asking(3, model={"path": str(path)}, method={"tuner": "lora", "lora": lora})).run
 
-    def compared(name: str, edit: Callable[[Any], object] = lambda model: None, **options: Any) -> Comparison:
+    def compared(name: str, edit: Callable[[Any], object] = lambda model: None, **options: Any) -> TrainingComparison:
         model = _with_adapter(path, run.read()["seed"], **options)
         edit(model)
         with record(model, steps="1-3", directory=tmp_path / name):
@@ -160,7 +160,7 @@ def test_ragged_last_group_of_three_micro_batches(train: Train, tiny_model: Path
     run = train(**asking(7, "6-7", batch={"per_device": 4, "accumulate": 3})).run
     assert [len(each) for each in micro_batches(run, 7, 4)] == [3] * 6 + [2]
 
-    def compared(name: str, size: int, **options: Any) -> Comparison:
+    def compared(name: str, size: int, **options: Any) -> TrainingComparison:
         model = base_model(tiny_model)
         with record(model, steps="6-7", directory=tmp_path / name):
             bare_loop(model, micro_batches(run, 7, size), **options)
@@ -185,7 +185,7 @@ def test_mixture_of_experts(train: Train, variant: Callable[..., Path], tmp_path
     path = variant(Qwen3MoeConfig(vocab_size=512, num_experts=4, num_experts_per_tok=2, **shape, **heads))
     run = train(**asking(3, model={"path": str(path)})).run
 
-    def compared(name: str, edit: Callable[[Any], object] = lambda model: None) -> Comparison:
+    def compared(name: str, edit: Callable[[Any], object] = lambda model: None) -> TrainingComparison:
         model = base_model(path)
         edit(model)
         with record(model, steps="1-3", directory=tmp_path / name):
@@ -209,7 +209,7 @@ def test_mixture_of_experts(train: Train, variant: Callable[..., Path], tmp_path
 
 def _by_trl(
     trainer: str, run: RunDir, make: Callable[..., Any], model: Any, tiny_model: Path, directory: Path, **options: Any
-) -> Comparison:
+) -> TrainingComparison:
     """One of TRL's trainers on the batches of `run`, recorded and compared with it."""
     import trl
 
@@ -230,7 +230,7 @@ def test_kto_by_trl(train: Train, tiny_model: Path, tmp_path: Path) -> None:
     method = {"stage": "preference", "preference": {"loss": "kto", "desirable_weight": 1.5, "undesirable_weight": 0.5}}
     run = train(**test_trl._asking(method, singles), align={"dump_steps": "1-3"}).run
 
-    def compared(name: str, **changes: Any) -> Comparison:
+    def compared(name: str, **changes: Any) -> TrainingComparison:
         model, reference = base_model(tiny_model), base_model(tiny_model)
         options = {"beta": test_trl.BETA, "desirable_weight": 1.5, "undesirable_weight": 0.5, **changes}
         return _by_trl("KTO", run, test_trl._as_kto, model, tiny_model, tmp_path / name, ref_model=reference, **options)
@@ -250,7 +250,7 @@ def test_reward_by_trl(train: Train, tiny_model: Path, tmp_path: Path) -> None:
     run = train(**test_trl._asking(method, pairs), align={"dump_steps": "1-3"}).run
     config = AutoConfig.from_pretrained(tiny_model, num_labels=1, pad_token_id=0)
 
-    def compared(name: str, centring: float) -> Comparison:
+    def compared(name: str, centring: float) -> TrainingComparison:
         torch.manual_seed(run.read()["seed"])
         model = AutoModelForSequenceClassification.from_pretrained(tiny_model, config=config, dtype=torch.float32)
         options = {"center_rewards_coefficient": centring}
@@ -285,7 +285,7 @@ def test_tied_embeddings_on_two_ranks_of_fsdp(
 ) -> None:
     run = train(**asking(3)).run
 
-    def compared(name: str, edit: Callable[[Any], object] = lambda model: None) -> Comparison:
+    def compared(name: str, edit: Callable[[Any], object] = lambda model: None) -> TrainingComparison:
         on_ranks(2, partial(_shard_and_train, run, tiny_model, tmp_path / name, edit))
         return aligned(tmp_path / name, run.path)
 

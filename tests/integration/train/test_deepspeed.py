@@ -20,9 +20,9 @@ from tests.integration.train.test_equivalence import SHORT, assert_same
 from tests.integration.train.test_fsdp import EXACT, go_on, past_the_experts
 from tests.integration.train.test_reference import RowsInOrder, pad
 
-from ascendtune.check.align.noise import expected_noise
-from ascendtune.check.align.side import read_side
-from ascendtune.check.align.stages import compare
+from ascendtune.check.align.loss_noise import expected_noise
+from ascendtune.check.align.stages import compare_trainings
+from ascendtune.check.align.training_record import read_training_record
 from ascendtune.core.errors import CheckFailed, MachineError, RecipeError
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.deepspeed_config import zero_config
@@ -68,8 +68,8 @@ def test_two_ranks_are_one(train: Train, train_on_ranks: Train, section: Any, ch
     alone = train(batch={"per_device": 4}, **dumped)
     assert_same(together, alone)
     # Gradients are gathered from all ranks and complete; parameters are those in fp32.
-    one, other = read_side(alone.run.path), read_side(together.run.path)
-    found = compare(one, other, expected_noise(one, other))
+    one, other = read_training_record(alone.run.path), read_training_record(together.run.path)
+    found = compare_trainings(one, other, expected_noise(one, other))
     assert found.parted is None, found.parted
     assert found.dumps.steps == (1, 2) and {"start", "backward", "update"} <= found.dumps.agreeing
     gradients = [row for row in found.dumps.rows if row.key.phase == "gradient"]
@@ -427,8 +427,8 @@ def test_recorded_engine_is_aligned_with_ours(
     run = train(optim=optim, align={"dump_steps": "1-3"}).run
     write_batches(tmp_path, RowsInOrder(run))
     record(tmp_path, tiny_model, stage, accumulate)
-    one, other = read_side(run.path), read_side(tmp_path / "recorded")
-    found = compare(one, other, expected_noise(one, other))
+    one, other = read_training_record(run.path), read_training_record(tmp_path / "recorded")
+    found = compare_trainings(one, other, expected_noise(one, other))
     assert found.parted is None, found.parted
     assert found.dumps.steps == (1, 2, 3) and {"start", "backward", "update"} <= found.dumps.agreeing
     phases = [row.key.phase for row in found.dumps.rows]

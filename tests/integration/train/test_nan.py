@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.integration.train.conftest import write_rows
 
-from ascendtune.check.align.nan import first_bad
+from ascendtune.check.align.nan import first_non_finite
 from ascendtune.core.errors import CheckFailed
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
@@ -67,7 +67,7 @@ def test_module_that_makes_a_nan_is_named_with_its_rows(
     assert caught.value.code == "loss-not-finite"
     assert caught.value.remedy is not None and "precision: fp32" not in caught.value.remedy, "it is fp32 already"
     run = RunDir(tmp_path / "found")
-    found = first_bad(run)
+    found = first_non_finite(run)
     assert found is not None and (found.row["phase"], found.row["name"]) == ("forward", "model.layers.1.mlp")
     assert found.step == (run.last_step() or 0) + 1 and len(found.rows) == 4
     assert f"{rows}:17" in places_of_rows(Recipe.load(run.recipe), run, found.rows)

@@ -14,9 +14,9 @@ from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import SequentialSampler
 
 from ascendtune.align import record
-from ascendtune.check.align.noise import expected_noise
-from ascendtune.check.align.side import read_side
-from ascendtune.check.align.stages import Comparison, compare
+from ascendtune.check.align.loss_noise import expected_noise
+from ascendtune.check.align.stages import TrainingComparison, compare_trainings
+from ascendtune.check.align.training_record import read_training_record
 from ascendtune.core.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -70,12 +70,12 @@ def by_bare_loop(run: RunDir, model: Any, directory: Path, **adam: Any) -> None:
         optimizer.zero_grad()
 
 
-def recorded(loop: Callable[..., None], run: RunDir, model: Any, directory: Path, **adam: Any) -> Comparison:
+def recorded(loop: Callable[..., None], run: RunDir, model: Any, directory: Path, **adam: Any) -> TrainingComparison:
     """Recorded as the reference, beside our run."""
     with record(model, steps="1-3", directory=directory / "recorded"):
         loop(run, model, directory, **adam)
-    one, other = read_side(directory / "recorded"), read_side(run.path)
-    return compare(one, other, expected_noise(one, other))
+    one, other = read_training_record(directory / "recorded"), read_training_record(run.path)
+    return compare_trainings(one, other, expected_noise(one, other))
 
 
 @pytest.mark.parametrize("loop", [by_trainer, by_bare_loop])

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ascendtune.check.align.side import read_side
+from ascendtune.check.align.training_record import read_training_record
 from ascendtune.check.profile.profile import read_profile
 from ascendtune.cli.run_names import complete_run, complete_weights, model_named, run_named, weights_named
 from ascendtune.core.errors import InputError
@@ -79,7 +79,7 @@ def test_path_of_a_missing_run_is_not_looked_for_on_a_hub(tmp_path: Path) -> Non
 @pytest.mark.parametrize("typed", ["tri", "runs/tri", "trry"])
 def test_a_misspelt_run_is_answered_with_the_similar_one(typed: str) -> None:
     _run(b"try")
-    for command in (RunDir.open, lambda path: read_side(Path(path)), lambda path: read_profile(Path(path))):
+    for command in (RunDir.open, lambda path: read_training_record(Path(path)), lambda path: read_profile(Path(path))):
         with pytest.raises(InputError) as caught:
             command(typed)
         assert caught.value.remedy == "did you mean 'runs/try'?"
@@ -87,7 +87,7 @@ def test_a_misspelt_run_is_answered_with_the_similar_one(typed: str) -> None:
         RunDir.open("other")
     assert "did you mean" not in caught.value.remedy
     with pytest.raises(InputError, match="no such file") as caught:
-        read_side(Path("other"))
+        read_training_record(Path("other"))
     assert "`ascendtune runs list`" in caught.value.remedy
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ascendtune.check.align.language import say
-from ascendtune.check.align.side import Side
+from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.check.finding import Finding, failure, ok, unknown
 from ascendtune.core.config import MOST
 from ascendtune.core.foreign_json import object_of, value_at
@@ -52,7 +52,7 @@ class TrainedRecipe:
     ranks: int | None
 
     @classmethod
-    def of(cls, side: Side) -> TrainedRecipe:
+    def of(cls, side: TrainingRecord) -> TrainedRecipe:
         """Of a run of ours.
 
         Raises:
@@ -166,7 +166,7 @@ def _has_evaluation(data: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class Trial:
+class SwapTrial:
     """A repetition of the candidate.
 
     Attributes:
@@ -180,7 +180,7 @@ class Trial:
     said: str
 
 
-def find_guilty(names: Sequence[str], agrees: Callable[[tuple[str, ...]], bool | None]) -> list[tuple[str, ...]]:
+def find_culprits(names: Sequence[str], agrees: Callable[[tuple[str, ...]], bool | None]) -> list[tuple[str, ...]]:
     """The smallest sets of ingredients whose swap makes the candidate agree; empty where none does.
 
     First each ingredient alone. Where none agrees: all together, and where they do, pairs up to the first that agrees.
@@ -203,7 +203,7 @@ def find_guilty(names: Sequence[str], agrees: Callable[[tuple[str, ...]], bool |
 
 
 def most_trials(count: int) -> int:
-    """The largest number of trials that `find_guilty` makes with `count` ingredients."""
+    """The largest number of trials that `find_culprits` makes with `count` ingredients."""
     return count + (count > 1) + (count * (count - 1) // 2 if count > 2 else 0)
 
 
@@ -226,7 +226,9 @@ def verdict(guilty: Sequence[tuple[str, ...]], step: int) -> str:
     )
 
 
-def findings_of(trials: Sequence[Trial], swaps: Sequence[Swap], guilty: Collection[tuple[str, ...]]) -> list[Finding]:
+def findings_of(
+    trials: Sequence[SwapTrial], swaps: Sequence[Swap], guilty: Collection[tuple[str, ...]]
+) -> list[Finding]:
     """One for each trial, and one for each ingredient that was not swapped."""
     named = {each.name: each for each in swaps}
     found = []

@@ -49,7 +49,7 @@ _UNSIGNED = {
 }
 
 
-class Key(NamedTuple):
+class TensorKey(NamedTuple):
     """The place of a tensor in a step; equal keys of two sides name the same tensor.
 
     Attributes:
@@ -65,7 +65,7 @@ class Key(NamedTuple):
     nth: int
 
 
-class Tensor(NamedTuple):
+class TensorStatistics(NamedTuple):
     """Statistics of one tensor; numbers are NaN where the writer had none.
 
     Attributes:
@@ -118,7 +118,7 @@ class RankDump:
 
     path: Path
     world_size: int
-    tensors: Mapping[Key, Tensor]
+    tensors: Mapping[TensorKey, TensorStatistics]
     values: Path | None = None
     row_hashes: tuple[str, ...] = ()
     row_begins: tuple[int, ...] = ()
@@ -178,8 +178,8 @@ def read_rank(path: Path) -> RankDump:
         named = pattern.fullmatch(part)
         if named and header.get(name) != int(named[1]):
             raise damaged(f"{path}:1", f"it is of another {name} than its path says")
-    tensors: dict[Key, Tensor] = {}
-    seen: Counter[Key] = Counter()
+    tensors: dict[TensorKey, TensorStatistics] = {}
+    seen: Counter[TensorKey] = Counter()
     for number, found in enumerate(_rows(lines[1:], path), 2):
         if found is not None:
             try:
@@ -200,12 +200,14 @@ def _row_hashes(value: Any, path: Path) -> tuple[str, ...]:
     if type(value) is not list or len(value) > _MOST_ROWS:
         raise damaged(f"{path}:1", "its row_hashes are not a list of texts")
     try:
-        return tuple(map(text, value))
+        return tuple(map(checked_text, value))
     except TypeError as error:
         raise damaged(f"{path}:1", "its row_hashes are not a list of texts") from error
 
 
-def add_tensor(tensors: dict[Key, Tensor], seen: Counter[Key], key: Key, tensor: Tensor) -> None:
+def add_tensor(
+    tensors: dict[TensorKey, TensorStatistics], seen: Counter[TensorKey], key: TensorKey, tensor: TensorStatistics
+) -> None:
     """Add a tensor of any shape under the first free `nth`.
 
     Args:
@@ -216,7 +218,7 @@ def add_tensor(tensors: dict[Key, Tensor], seen: Counter[Key], key: Key, tensor:
     seen[key] += 1
 
 
-def read_values(dump: RankDump, tensor: Tensor) -> Floats | None:
+def read_values(dump: RankDump, tensor: TensorStatistics) -> Floats | None:
     """The whole tensor, flat.
 
     Returns:
@@ -265,26 +267,32 @@ def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
     return found
 
 
-def _tensor(found: Mapping[str, Any]) -> tuple[Key, Tensor]:
+def _tensor(found: Mapping[str, Any]) -> tuple[TensorKey, TensorStatistics]:
     phase, micro_batch = found["phase"], found["micro_batch"]
     if phase not in PHASES:
         raise ValueError(phase)
-    key = Key(phase, None if micro_batch is None else whole(micro_batch), text(found["name"]), text(found["slot"]), 0)
+    key = TensorKey(
+        phase,
+        None if micro_batch is None else checked_size(micro_batch),
+        checked_text(found["name"]),
+        checked_text(found["slot"]),
+        0,
+    )
     samples = found["samples"]
     if type(samples) is not list or len(samples) > _MOST_SAMPLES:
         raise ValueError(samples)
-    return key, Tensor(
-        whole(found["order"]),
-        text(found["kind"]),
-        shape_of(found["shape"]),
-        text(found["dtype"]),
+    return key, TensorStatistics(
+        checked_size(found["order"]),
+        checked_text(found["kind"]),
+        checked_shape(found["shape"]),
+        checked_text(found["dtype"]),
         number_or_nan(found["min"]),
         number_or_nan(found["max"]),
         number_or_nan(found["mean"]),
         number_or_nan(found["l2"]),
-        whole(found["nan"]),
-        whole(found["inf"]),
-        text(found["hash"]),
+        checked_size(found["nan"]),
+        checked_size(found["inf"]),
+        checked_text(found["hash"]),
         _samples(samples),
     )
 
@@ -295,7 +303,7 @@ def _samples(values: list[Any]) -> tuple[float, ...]:
     return tuple(map(number_or_nan, values))
 
 
-def text(value: Any) -> str:
+def checked_text(value: Any) -> str:
     """`value`, a short text; None is an empty one.
 
     Raises:
@@ -308,7 +316,7 @@ def text(value: Any) -> str:
     return value
 
 
-def whole(value: Any) -> int:
+def checked_size(value: Any) -> int:
     """`value`, a whole number that is not negative.
 
     Raises:
@@ -319,7 +327,7 @@ def whole(value: Any) -> int:
     return value
 
 
-def shape_of(value: Any) -> tuple[int, ...]:
+def checked_shape(value: Any) -> tuple[int, ...]:
     """`value`, a list of sizes.
 
     Raises:
@@ -327,7 +335,7 @@ def shape_of(value: Any) -> tuple[int, ...]:
     """
     if type(value) is not list or len(value) > _MOST_DIMENSIONS:
         raise TypeError(value)
-    shape = tuple(map(whole, value))
+    shape = tuple(map(checked_size, value))
     if math.prod(shape) > _LARGEST_SIZE:
         raise TypeError(value)
     return shape

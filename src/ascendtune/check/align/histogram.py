@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ascendtune.check.align.curve import Floats
-from ascendtune.check.align.dump import Dump, Key, RankDump, read_values
-from ascendtune.check.align.parting import DumpComparison
-from ascendtune.check.align.tensor_rows import Row
+from ascendtune.check.align.dump import Dump, RankDump, TensorKey, read_values
+from ascendtune.check.align.dump_comparison import DumpComparison
+from ascendtune.check.align.tensor_rows import TensorRow
 
 _BINS = 48
 _MOST = 300
@@ -33,7 +33,9 @@ class Histogram:
     candidate: Floats
 
 
-def histograms_of(dumps: DumpComparison, reference: Dump | None, candidate: Dump | None) -> Mapping[Key, Histogram]:
+def histograms_of(
+    dumps: DumpComparison, reference: Dump | None, candidate: Dump | None
+) -> Mapping[TensorKey, Histogram]:
     """Of the rows that are shown: the first that parts, then those with the largest differences.
 
     Raises:
@@ -47,7 +49,7 @@ def histograms_of(dumps: DumpComparison, reference: Dump | None, candidate: Dump
         return {}
     one, other = reference.read(files[0]), candidate.read(files[1])
     first = None if dumps.place is None or dumps.place.stage == "ranks" else dumps.place.row.key
-    found: dict[Key, Histogram] = {}
+    found: dict[TensorKey, Histogram] = {}
     left = _MOST_VALUES
     for row in sorted(dumps.rows, key=lambda row: (row.key != first, -row.excess))[:_MOST]:
         size = row.reference.numel + row.candidate.numel
@@ -59,7 +61,7 @@ def histograms_of(dumps: DumpComparison, reference: Dump | None, candidate: Dump
     return found
 
 
-def _histogram(row: Row, one: RankDump, other: RankDump) -> Histogram | None:
+def _histogram(row: TensorRow, one: RankDump, other: RankDump) -> Histogram | None:
     values = read_values(one, row.reference), read_values(other, row.candidate)
     if values[0] is None or values[1] is None:
         return None

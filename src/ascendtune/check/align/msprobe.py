@@ -15,7 +15,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ascendtune.check.align.dump import Dump, Key, RankDump, Tensor, add_tensor, damaged, shape_of, text
+from ascendtune.check.align.dump import (
+    Dump,
+    RankDump,
+    TensorKey,
+    TensorStatistics,
+    add_tensor,
+    checked_shape,
+    checked_text,
+    damaged,
+)
 from ascendtune.core.foreign_json import read_json_object
 
 _NAME = "dump.json"
@@ -69,8 +78,8 @@ def read_msprobe(path: Path) -> RankDump:
     if not isinstance(data, dict):
         raise damaged(path, "it has no object `data`")
     parents = _parents(path.with_name("construct.json"))
-    tensors: dict[Key, Tensor] = {}
-    seen: Counter[Key] = Counter()
+    tensors: dict[TensorKey, TensorStatistics] = {}
+    seen: Counter[TensorKey] = Counter()
     for call, content in data.items():
         try:
             for key, kind, found in _of_call(call, content, parents):
@@ -80,7 +89,7 @@ def read_msprobe(path: Path) -> RankDump:
     return RankDump(path, max(1, len(_ranks(path.parent.parent))), tensors)
 
 
-def _of_call(call: str, content: Any, parents: Mapping[str, str]) -> Iterator[tuple[Key, str, Any]]:
+def _of_call(call: str, content: Any, parents: Mapping[str, str]) -> Iterator[tuple[TensorKey, str, Any]]:
     """Key, class and statistics of the tensors of one call."""
     if not isinstance(content, dict):
         raise TypeError(call)
@@ -91,59 +100,59 @@ def _of_call(call: str, content: Any, parents: Mapping[str, str]) -> Iterator[tu
             return
     found = (module or api).groupdict()  # type: ignore[union-attr]
     micro_batch = int(found["nth"]) if module else 0
-    name = text(found["path"] if module else f"{parents.get(call, '')}/{found['path']}.{found['nth']}")
+    name = checked_text(found["path"] if module else f"{parents.get(call, '')}/{found['path']}.{found['nth']}")
     kind = found.get("kind", found["path"])
     if found["call"] == "parameters_grad":
         for parameter, values in content.items():
             for each in values:
-                yield Key("gradient", None, f"{name}.{text(parameter)}", "gradient", 0), "", each
+                yield TensorKey("gradient", None, f"{name}.{checked_text(parameter)}", "gradient", 0), "", each
         return
     if found["call"] == "backward":
         yield from _slots("backward", micro_batch, name, "output", kind, content.get("input"))
         return
     if module and not micro_batch:
         for parameter, each in (content.get("parameters") or {}).items():
-            yield Key("parameter_before", None, f"{name}.{text(parameter)}", "parameter", 0), "", each
+            yield TensorKey("parameter_before", None, f"{name}.{checked_text(parameter)}", "parameter", 0), "", each
     if module:
         for number, each in enumerate(content.get("input_args") or ()):
             if _is_tensor(each):
-                yield Key("forward", micro_batch, name, f"input.{number}", 0), kind, each
+                yield TensorKey("forward", micro_batch, name, f"input.{number}", 0), kind, each
         for argument, each in (content.get("input_kwargs") or {}).items():
             if _is_tensor(each):
-                yield Key("forward", micro_batch, name, f"input.{text(argument)}", 0), kind, each
+                yield TensorKey("forward", micro_batch, name, f"input.{checked_text(argument)}", 0), kind, each
     yield from _slots("forward", micro_batch, name, "output", kind, content.get("output"))
 
 
 def _slots(
     phase: str, micro_batch: int, name: str, slot: str, kind: str, values: Any
-) -> Iterator[tuple[Key, str, Any]]:
+) -> Iterator[tuple[TensorKey, str, Any]]:
     tensors = list(values or ())
     for number, each in enumerate(tensors):
         if _is_tensor(each):
-            yield Key(phase, micro_batch, name, slot if len(tensors) == 1 else f"{slot}.{number}", 0), kind, each
+            yield TensorKey(phase, micro_batch, name, slot if len(tensors) == 1 else f"{slot}.{number}", 0), kind, each
 
 
 def _is_tensor(found: Any) -> bool:
     return isinstance(found, dict) and found.get("type") == "torch.Tensor"
 
 
-def _tensor(found: Any, kind: str, order: int) -> Tensor:
+def _tensor(found: Any, kind: str, order: int) -> TensorStatistics:
     numbers = [_number(found.get(name)) for name in ("Min", "Max", "Mean", "Norm")]
     lowest, highest, mean, l2 = (each if math.isfinite(each) else math.nan for each in numbers)
     # msprobe does not count what is not finite: its statistics are over all elements, null where there are none.
     is_empty = found.get("Max") is None
-    return Tensor(
+    return TensorStatistics(
         order,
-        text(kind),
-        shape_of(found["shape"]),
-        text(found["dtype"]).removeprefix("torch."),
+        checked_text(kind),
+        checked_shape(found["shape"]),
+        checked_text(found["dtype"]).removeprefix("torch."),
         lowest,
         highest,
         mean,
         l2,
         nan=0 if is_empty else int(math.isnan(numbers[1])),
         inf=int(any(map(math.isinf, numbers))),
-        digest=text(found.get("md5")),
+        digest=checked_text(found.get("md5")),
         samples=(),
     )
 

@@ -23,7 +23,7 @@ _MADE_BY = {
 
 
 @dataclass(frozen=True)
-class FirstBad:
+class FirstNonFinite:
     """The first tensor of a step that holds NaN or infinity.
 
     Attributes:
@@ -64,7 +64,7 @@ class FirstBad:
         )
 
 
-def first_bad(run: RunDir) -> FirstBad | None:
+def first_non_finite(run: RunDir) -> FirstNonFinite | None:
     """The first tensor that is not finite in the newest dumped step that has one; None where no dump has one.
 
     Raises:
@@ -78,7 +78,7 @@ def first_bad(run: RunDir) -> FirstBad | None:
     return None
 
 
-def _of_rank(file: Path) -> FirstBad | None:
+def _of_rank(file: Path) -> FirstNonFinite | None:
     header, *rows = list(read_json_lines(file)) or [{}]
     bad = [row for row in rows if _number(row.get("nan")) + _number(row.get("inf"))]
     if not bad:
@@ -88,7 +88,7 @@ def _of_rank(file: Path) -> FirstBad | None:
     first = (before or bad)[0]
     sequences = header.get("rows")
     flat = [each for one in sequences if isinstance(one, list) for each in one] if isinstance(sequences, list) else []
-    return FirstBad(
+    return FirstNonFinite(
         _number(header.get("step")),
         _number(header.get("rank")),
         first,

@@ -7,7 +7,7 @@ from typing import Any
 from ascendtune.check.align.depth import sections_of_config
 from ascendtune.check.align.language import say
 from ascendtune.check.align.record_phrases import names_of_sides
-from ascendtune.check.align.side import Side
+from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.check.finding import Finding, ok, unknown
 from ascendtune.core.foreign_json import is_number
 
@@ -31,7 +31,7 @@ _UNUSED_DROPOUTS = ("classifier", "summary")
 """Of config.json: of heads that no stage trains."""
 
 
-def question(reference: Side, candidate: Side) -> Finding:
+def question(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
     """1: were both asked for the same?"""
     if reference.recipe is None or candidate.recipe is None:
         lacking = [side for side in (reference, candidate) if side.recipe is None]
@@ -67,7 +67,7 @@ def question(reference: Side, candidate: Side) -> Finding:
     )
 
 
-def _same_question(reference: Side, candidate: Side) -> Finding:
+def _same_question(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
     """Where the recipes ask for the same, random numbers may still make two correct trainings differ."""
     drawn, unlike = _drawn(reference), _unlike_draws(reference, candidate)
     if not drawn or not unlike:
@@ -81,7 +81,7 @@ def _same_question(reference: Side, candidate: Side) -> Finding:
     )
 
 
-def _drawn(side: Side) -> list[str]:
+def _drawn(side: TrainingRecord) -> list[str]:
     """The keys of the recipe, and of the model's config.json where it is at hand, that draw random numbers."""
     recipe = side.recipe or {}
     keys = [
@@ -102,7 +102,7 @@ def _is_positive(value: Any) -> bool:
     return is_number(value) and value > 0
 
 
-def _unlike_draws(reference: Side, candidate: Side) -> list[str]:
+def _unlike_draws(reference: TrainingRecord, candidate: TrainingRecord) -> list[str]:
     """Why the generators of the sides give other numbers; empty where no reason is known."""
     resolved = [found if isinstance(found := side.run.get("resolved"), dict) else {} for side in (reference, candidate)]
     devices = [found if isinstance(found := each.get("device"), dict) else {} for each in resolved]

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ascendtune.check.align.language import say
-from ascendtune.check.align.pair import Pair
-from ascendtune.check.align.side import Side
+from ascendtune.check.align.paired_losses import PairedLosses
+from ascendtune.check.align.training_record import TrainingRecord
 
 _READINGS = {
     "steps": "a record of {name} is read as the mean over its steps",
@@ -18,7 +18,7 @@ _READINGS = {
 }
 
 
-def kinds_of_records(pair: Pair, reference: Side, candidate: Side) -> tuple[str, ...]:
+def kinds_of_records(pair: PairedLosses, reference: TrainingRecord, candidate: TrainingRecord) -> tuple[str, ...]:
     """For each side whose records cover several steps, a sentence on how they are read."""
     said = tuple(
         say(_READINGS[reading], name=side.name)
@@ -30,12 +30,12 @@ def kinds_of_records(pair: Pair, reference: Side, candidate: Side) -> tuple[str,
     return (*said, assumed) if is_assumed else said
 
 
-def names_of_sides(sides: Sequence[Side]) -> str:
+def names_of_sides(sides: Sequence[TrainingRecord]) -> str:
     """The sides and what kind of record they are."""
     return say(" and ").join(f"{side.name} ({side.kind})" for side in sides)
 
 
-def steps_of_record(pair: Pair, step: int) -> str:
+def steps_of_record(pair: PairedLosses, step: int) -> str:
     """The steps of the record that ends at `step`."""
     begin = int(pair.begins[pair.steps == step][0])
     if step - begin == 1:
@@ -43,7 +43,7 @@ def steps_of_record(pair: Pair, step: int) -> str:
     return say("steps {least} to {most}", least=begin + 1, most=step)
 
 
-def records_alone(side: Side, steps: NDArray[np.int64]) -> str:
+def records_alone(side: TrainingRecord, steps: NDArray[np.int64]) -> str:
     """The records of `side` that were not compared, by their steps, (records,), in a sentence."""
     return say(
         "records of {name} without a counterpart: {count:,} (step {which})",

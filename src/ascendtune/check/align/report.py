@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from ascendtune.check.align.curve import Floats
 from ascendtune.check.align.histogram import histograms_of
 from ascendtune.check.align.language import say
-from ascendtune.check.align.side import Side
-from ascendtune.check.align.stages import Comparison, compare
+from ascendtune.check.align.stages import TrainingComparison, compare_trainings
 from ascendtune.check.align.tensor_table import both, in_both, tensors_as_html
+from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.check.align.verdict import verdict
 from ascendtune.check.finding import Finding
 from ascendtune.core import language
@@ -39,7 +39,9 @@ _CHINESE = {
 _RESULTS = {"ok": "一致", "failure": "出现差异", "warning": "有差异，但不影响结果", "unknown": "无法比较"}
 
 
-def write_report(path: Path, comparison: Comparison, reference: Side, candidate: Side) -> None:
+def write_report(
+    path: Path, comparison: TrainingComparison, reference: TrainingRecord, candidate: TrainingRecord
+) -> None:
     """Write the page to `path`.
 
     Raises:
@@ -48,7 +50,7 @@ def write_report(path: Path, comparison: Comparison, reference: Side, candidate:
     """
     template = Template((files("ascendtune.check.align") / "report.html").read_text(encoding="utf-8"))
     # Tensors are not compared again: only the words are new.
-    compared = language.in_each(lambda: compare(reference, candidate, comparison.noise, comparison.dumps))
+    compared = language.in_each(lambda: compare_trainings(reference, candidate, comparison.noise, comparison.dumps))
     pair = comparison.pair
     limit = comparison.noise.band(pair.steps)
     # As the pair measures differences: below a loss of 1 they are absolute.

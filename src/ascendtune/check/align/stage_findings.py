@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ascendtune.check.align.language import say
-from ascendtune.check.align.noise import Noise
-from ascendtune.check.align.pair import Pair
+from ascendtune.check.align.loss_noise import LossNoise
+from ascendtune.check.align.paired_losses import PairedLosses
 from ascendtune.check.align.record_phrases import (
     kinds_of_records,
     names_of_sides,
@@ -16,7 +16,7 @@ from ascendtune.check.align.record_phrases import (
     records_without_numbers,
     steps_of_record,
 )
-from ascendtune.check.align.side import Side
+from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 
 _SHOWN = 5
@@ -26,7 +26,7 @@ ASCEND_LIMIT = 0.05
 """The same in the acceptance rule of the Ascend community (verl-ascend-recipe, issue 74)."""
 
 
-def data(reference: Side, candidate: Side) -> Finding:
+def data(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
     """2: did both see the same rows, step by step?"""
     by_step = dict(zip(candidate.curve.steps.tolist(), candidate.curve.batch_hashes, strict=True))
     common = [
@@ -60,7 +60,7 @@ def data(reference: Side, candidate: Side) -> Finding:
     return unknown("data", say("no step has the batches of both sides"))
 
 
-def start(reference: Side, candidate: Side) -> Finding:
+def start(reference: TrainingRecord, candidate: TrainingRecord) -> Finding:
     """3: did both start from the same weights?"""
     hashes = [_hashes(side) for side in (reference, candidate)]
     if all(hashes):
@@ -116,12 +116,14 @@ def _only_in(name: str, parameters: Mapping[str, str], others: Mapping[str, str]
     return (say("only in {name} ({count:,}): {first}", name=name, count=len(found), first=listed),) if found else ()
 
 
-def _hashes(side: Side) -> dict[str, str]:
+def _hashes(side: TrainingRecord) -> dict[str, str]:
     found = side.start_weights.get("parameters")
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
 
-def forward(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding: int | None) -> Finding:
+def forward(
+    reference: TrainingRecord, candidate: TrainingRecord, pair: PairedLosses, noise: LossNoise, exceeding: int | None
+) -> Finding:
     """4: does the same model give the same loss before any update?"""
     if lacking := _without_loss(reference, candidate):
         said = say("{names} recorded no loss", names=names_of_sides(lacking))
@@ -153,7 +155,7 @@ def forward(reference: Side, candidate: Side, pair: Pair, noise: Noise, exceedin
     )
 
 
-def backward(reference: Side, candidate: Side, noise: Noise) -> Finding:
+def backward(reference: TrainingRecord, candidate: TrainingRecord, noise: LossNoise) -> Finding:
     """5: does the same loss give the same gradient?"""
     sides = reference, candidate
     norms = [float(each.curve.grad_norms[0]) if 1 in each.curve.steps[:1] else np.nan for each in sides]
@@ -182,10 +184,10 @@ def backward(reference: Side, candidate: Side, noise: Noise) -> Finding:
 
 
 def update(
-    reference: Side,
-    candidate: Side,
+    reference: TrainingRecord,
+    candidate: TrainingRecord,
     other_rate: tuple[int, float, float] | None,
-    pair: Pair,
+    pair: PairedLosses,
     exceeding: int | None,
 ) -> Finding:
     """6: does the same gradient make the same update?"""
@@ -215,7 +217,12 @@ def update(
 
 
 def later(
-    reference: Side, candidate: Side, pair: Pair, noise: Noise, exceeding: int | None, to_ask_the_same: str | None
+    reference: TrainingRecord,
+    candidate: TrainingRecord,
+    pair: PairedLosses,
+    noise: LossNoise,
+    exceeding: int | None,
+    to_ask_the_same: str | None,
 ) -> Finding:
     """7: do the curves stay together?
 
@@ -290,7 +297,12 @@ def later(
 
 
 def _parted(
-    pair: Pair, noise: Noise, exceeding: int, said: str, accepted: Sequence[str], to_ask_the_same: str | None
+    pair: PairedLosses,
+    noise: LossNoise,
+    exceeding: int,
+    said: str,
+    accepted: Sequence[str],
+    to_ask_the_same: str | None,
 ) -> Finding:
     """The failure of `later`; `said` is what was measured."""
     if np.isnan(pair.difference[pair.steps == exceeding]).any():
@@ -321,7 +333,7 @@ def _parted(
     )
 
 
-def ranks(reference: Side, candidate: Side, exceeding: int | None) -> Finding:
+def ranks(reference: TrainingRecord, candidate: TrainingRecord, exceeding: int | None) -> Finding:
     """8: does the number of ranks make a difference, and did all begin with the same weights?"""
     for side in (candidate, reference):
         of_rank = side.start_weights.get("ranks")
@@ -351,12 +363,12 @@ def ranks(reference: Side, candidate: Side, exceeding: int | None) -> Finding:
     )
 
 
-def _recording(sides: Sequence[Side]) -> str | None:
+def _recording(sides: Sequence[TrainingRecord]) -> str | None:
     """The remedy where one of `sides` is a log, which has losses alone; None where none is."""
     if not any(side.is_foreign and not side.run for side in sides):
         return None
     return say("record the other trainer: ascendtune align record -- COMMAND")
 
 
-def _without_loss(*sides: Side) -> list[Side]:
+def _without_loss(*sides: TrainingRecord) -> list[TrainingRecord]:
     return [side for side in sides if not len(side.curve.steps)]

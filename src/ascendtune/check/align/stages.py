@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ascendtune.check.align import stage_findings
-from ascendtune.check.align.noise import Noise, extra_noise
-from ascendtune.check.align.pair import Pair, paired
-from ascendtune.check.align.parting import DumpComparison, Place, compare_dumps
+from ascendtune.check.align.dump_comparison import DumpComparison, FirstDifference, compare_dumps
+from ascendtune.check.align.loss_noise import LossNoise, extra_noise
+from ascendtune.check.align.paired_losses import PairedLosses, pair_losses
 from ascendtune.check.align.question import question
 from ascendtune.check.align.record_phrases import kinds_of_records
-from ascendtune.check.align.side import Side
-from ascendtune.check.align.tensor_findings import refined
+from ascendtune.check.align.tensor_findings import with_dump_evidence
+from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.check.finding import Finding
 from ascendtune.core.errors import NoVerdict
 from ascendtune.recipe.changes import kind_of_loss
@@ -31,7 +31,7 @@ _STEEPEST = 3
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TrainingComparison:
     """Two trainings, held against each other.
 
     Attributes:
@@ -43,8 +43,8 @@ class Comparison:
         dumps: tensors that both sides dumped; empty where a side has none.
     """
 
-    pair: Pair
-    noise: Noise
+    pair: PairedLosses
+    noise: LossNoise
     findings: tuple[Finding, ...]
     parted: Finding | None
     step: int | None
@@ -58,7 +58,9 @@ class Comparison:
         return float(known.mean()) if len(known) else None
 
 
-def compare(reference: Side, candidate: Side, noise: Noise, dumps: DumpComparison | None = None) -> Comparison:
+def compare_trainings(
+    reference: TrainingRecord, candidate: TrainingRecord, noise: LossNoise, dumps: DumpComparison | None = None
+) -> TrainingComparison:
     """Ask all stages. The findings are in the language of the moment.
 
     Args:
@@ -69,7 +71,7 @@ def compare(reference: Side, candidate: Side, noise: Noise, dumps: DumpCompariso
         DataError, RecipeError, MachineError: a dump cannot be read.
     """
     _require_same_kind(reference, candidate)
-    pair = paired(reference.curve, candidate.curve)
+    pair = pair_losses(reference.curve, candidate.curve)
     if dumps is None:
         dumps = DumpComparison()
         if reference.dump is not None and candidate.dump is not None:
@@ -100,20 +102,20 @@ def compare(reference: Side, candidate: Side, noise: Noise, dumps: DumpCompariso
         stage_findings.later(reference, candidate, pair, noise, exceeding, to_ask_the_same),
         stage_findings.ranks(reference, candidate, exceeding),
     )
-    findings = refined(from_records, dumps)
+    findings = with_dump_evidence(from_records, dumps)
     if place is None and not any(each.status == "failure" and each.code not in _CAUSES for each in findings):
         # A different question whose answer is the same does not part two trainings.
-        return Comparison(pair, noise, tuple(map(_as_warning, findings)), None, None, dumps)
+        return TrainingComparison(pair, noise, tuple(map(_as_warning, findings)), None, None, dumps)
     parted = next(each for each in findings if each.status == "failure")
     if place is not None and parted.code not in _CAUSES:
         # The dump knows which stage parted first; later ones follow from it.
         parted = next(each for each in findings if each.code == place.stage)
     seen = [each for each in (exceeding, other_rate[0] if other_rate else None) if each is not None]
     step, shown_at = (min(seen, default=1), max(seen, default=1)) if place is None else (place.step, place.step)
-    return Comparison(pair, noise, findings, parted, step, dumps, shown_at)
+    return TrainingComparison(pair, noise, findings, parted, step, dumps, shown_at)
 
 
-def require_repetitions(reference: Side, repeats: Sequence[Side]) -> None:
+def require_repetitions(reference: TrainingRecord, repeats: Sequence[TrainingRecord]) -> None:
     """Runs that measure the noise must have been asked for the same, on the same rows.
 
     Raises:
@@ -130,7 +132,7 @@ def require_repetitions(reference: Side, repeats: Sequence[Side]) -> None:
                 )
 
 
-def _as_consequence(dumps: DumpComparison, place: Place) -> DumpComparison:
+def _as_consequence(dumps: DumpComparison, place: FirstDifference) -> DumpComparison:
     """`dumps` with a `place` that came after the losses parted: weights that differ show in all that follows."""
     aside = dumps.without_effect
     is_of_step = aside is not None and aside.step == place.step
@@ -141,7 +143,7 @@ def _as_warning(finding: Finding) -> Finding:
     return replace(finding, status="warning") if finding.status == "failure" else finding
 
 
-def _require_same_kind(reference: Side, candidate: Side) -> None:
+def _require_same_kind(reference: TrainingRecord, candidate: TrainingRecord) -> None:
     kinds = [kind_of_loss(side.recipe) for side in (reference, candidate) if side.recipe is not None]
     if len(set(kinds)) > 1:
         raise NoVerdict(
@@ -151,7 +153,7 @@ def _require_same_kind(reference: Side, candidate: Side) -> None:
         )
 
 
-def _exceeding(pair: Pair, noise: Noise) -> int | None:
+def _exceeding(pair: PairedLosses, noise: LossNoise) -> int | None:
     """The first step whose losses differ by more than rounding explains; a number beside NaN does."""
     one_is_nan = np.isfinite(pair.reference) != np.isfinite(pair.candidate)
     beyond = np.flatnonzero((pair.difference > noise.band(pair.steps)) | one_is_nan)
@@ -163,7 +165,7 @@ def _exceeding(pair: Pair, noise: Noise) -> int | None:
     return int(pair.steps[first])
 
 
-def _unacceptable(pair: Pair) -> int | None:
+def _unacceptable(pair: PairedLosses) -> int | None:
     """The first step beyond the Ascend community's limit if the mean is: in bf16 the band of late steps is wider."""
     known = pair.difference[np.isfinite(pair.difference)]
     if not len(known) or known.mean() < stage_findings.ASCEND_LIMIT:
@@ -171,7 +173,9 @@ def _unacceptable(pair: Pair) -> int | None:
     return int(pair.steps[np.flatnonzero(pair.difference >= stage_findings.ASCEND_LIMIT)[0]])
 
 
-def _without_unlike_means(pair: Pair, reference: Side, candidate: Side, dumps: DumpComparison) -> Pair:
+def _without_unlike_means(
+    pair: PairedLosses, reference: TrainingRecord, candidate: TrainingRecord, dumps: DumpComparison
+) -> PairedLosses:
     """`pair` without its losses, whose difference does not prove anything.
 
     Raises:
@@ -189,7 +193,7 @@ def _without_unlike_means(pair: Pair, reference: Side, candidate: Side, dumps: D
     return pair.without_losses()
 
 
-def _is_amplified(pair: Pair, noise: Noise, beyond: int) -> bool:
+def _is_amplified(pair: PairedLosses, noise: LossNoise, beyond: int) -> bool:
     """Whether the difference at record `beyond` is rounding that an unstable training has amplified.
 
     Such a difference begins at the level of rounding and is multiplied by every step. A fault makes a difference from
@@ -208,7 +212,7 @@ def _is_amplified(pair: Pair, noise: Noise, beyond: int) -> bool:
     return is_gradual and bool(grown > 2**_STEEPEST) and mean < stage_findings.VERL_LIMIT
 
 
-def _first_other_rate(reference: Side, candidate: Side) -> tuple[int, float, float] | None:
+def _first_other_rate(reference: TrainingRecord, candidate: TrainingRecord) -> tuple[int, float, float] | None:
     """The first step whose learning rates differ, and both; None where none does, or the sides record other things.
 
     A log may have the rate of the next step, and `align record` has that of the first group of parameters.
@@ -226,6 +230,6 @@ def _first_other_rate(reference: Side, candidate: Side) -> tuple[int, float, flo
     return (int(steps[apart[0]]), float(one[apart[0]]), float(other[apart[0]])) if len(apart) else None
 
 
-def exit_code(comparison: Comparison) -> int:
+def exit_code(comparison: TrainingComparison) -> int:
     """0 aligned, 1 parted."""
     return int(comparison.parted is not None)

@@ -6,10 +6,10 @@ import math
 from dataclasses import asdict, replace
 from typing import Any
 
-from ascendtune.check.align.dump import Tensor
+from ascendtune.check.align.dump import TensorStatistics
+from ascendtune.check.align.dump_comparison import DumpComparison, FirstDifference
 from ascendtune.check.align.language import say
-from ascendtune.check.align.parting import DumpComparison, Place
-from ascendtune.check.align.tensor_rows import Row
+from ascendtune.check.align.tensor_rows import TensorRow
 from ascendtune.check.finding import Finding, failure, ok, warning
 
 _PHASES = {
@@ -50,7 +50,7 @@ _MOST_RANKS = 4
 """That are named one by one."""
 
 
-def refined(findings: tuple[Finding, ...], dumps: DumpComparison) -> tuple[Finding, ...]:
+def with_dump_evidence(findings: tuple[Finding, ...], dumps: DumpComparison) -> tuple[Finding, ...]:
     """The stages' findings with what the dumps add to each."""
     return tuple(_refined(each, dumps) for each in findings)
 
@@ -108,13 +108,13 @@ def _remedy_of_rows(code: str) -> str:
     )
 
 
-def place_text(place: Place) -> str:
+def difference_text(place: FirstDifference) -> str:
     """`step 3, forward, model.layers.0.self_attn, rank 1`."""
     words = (say("step {step}", step=place.step), say(_PHASES[place.row.key.phase]), place.module, _ranks(place))
     return say(", ").join(word for word in words if word)
 
 
-def place_as_json(place: Place) -> dict[str, Any]:
+def difference_as_json(place: FirstDifference) -> dict[str, Any]:
     """Fields of the place for `align.json`."""
     row = place.row
     return {
@@ -136,14 +136,14 @@ def place_as_json(place: Place) -> dict[str, Any]:
     }
 
 
-def tensor_as_json(tensor: Tensor) -> dict[str, Any]:
+def tensor_as_json(tensor: TensorStatistics) -> dict[str, Any]:
     """Statistics of a tensor of any shape, with null for what is not a number."""
     fields = tensor._asdict()
     named = {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in fields.items()}
     return {**named, "samples": [None if math.isnan(each) else each for each in tensor.samples]}
 
 
-def _of_place(place: Place) -> Finding:
+def _of_place(place: FirstDifference) -> Finding:
     row = place.row
     is_finite = math.isfinite(row.difference)
     size = say("{difference:.2g} apart", difference=row.difference) if is_finite else _not_finite(row)
@@ -169,14 +169,14 @@ def _of_place(place: Place) -> Finding:
         )
     return failure(
         place.stage,
-        say("{place}: {size}", place=place_text(place), size=size),
+        say("{place}: {size}", place=difference_text(place), size=size),
         expected=say("at most {limit:.2g} from rounding", limit=row.limit) if row.limit else say("equal"),
         remedy=_remedy(place),
         evidence=notes,
     )
 
 
-def _with_consequence(finding: Finding, place: Place) -> Finding:
+def _with_consequence(finding: Finding, place: FirstDifference) -> Finding:
     """The finding on the curve, with the place at which tensors part after the losses have."""
     return replace(
         finding,
@@ -187,7 +187,7 @@ def _with_consequence(finding: Finding, place: Place) -> Finding:
             say(
                 "dumped tensors part at {place}, {difference:.2g} apart; weights before that step differ by up to "
                 "{weights:.2g} already, so this may only follow",
-                place=place_text(place),
+                place=difference_text(place),
                 difference=place.row.difference,
                 weights=place.weights_apart,
             ),
@@ -196,7 +196,7 @@ def _with_consequence(finding: Finding, place: Place) -> Finding:
     )
 
 
-def _set_aside(row: Row | None) -> tuple[str, ...]:
+def _set_aside(row: TensorRow | None) -> tuple[str, ...]:
     """A sentence on a module that differs where no sampled gradient reaches, beside a loss that parts."""
     if row is None or row.key.phase != "forward":
         return ()
@@ -209,7 +209,7 @@ def _set_aside(row: Row | None) -> tuple[str, ...]:
     )
 
 
-def _harmless(row: Row) -> Finding:
+def _harmless(row: TensorRow) -> Finding:
     name = f"{row.key.name} ({row.key.slot})" if row.key.slot else row.key.name
     if row.key.phase == "parameter_before":
         return warning(
@@ -237,7 +237,7 @@ def _harmless(row: Row) -> Finding:
     )
 
 
-def _remedy(place: Place) -> str:
+def _remedy(place: FirstDifference) -> str:
     row, phase = place.row, place.row.key.phase
     if place.stage == "ranks":
         if phase == "gradient":
@@ -299,7 +299,7 @@ def _remedy(place: Place) -> str:
     return say("compare {cause}", cause=say(cause))
 
 
-def _not_finite(row: Row) -> str:
+def _not_finite(row: TensorRow) -> str:
     one, other = row.reference, row.candidate
     return say(
         "{nan:,} NaN and {inf:,} infinite elements against {other_nan:,} NaN and {other_inf:,} infinite elements",
@@ -310,14 +310,14 @@ def _not_finite(row: Row) -> str:
     )
 
 
-def _ranks(place: Place) -> str:
+def _ranks(place: FirstDifference) -> str:
     if len(place.ranks) > _MOST_RANKS:
         return say("{count} ranks", count=len(place.ranks))
     is_one = len(place.ranks) == 1
     return say("rank {ranks}" if is_one else "ranks {ranks}", ranks=", ".join(map(str, place.ranks)))
 
 
-def _sides(row: Row) -> tuple[str, str]:
+def _sides(row: TensorRow) -> tuple[str, str]:
     """The numbers of the reference, and of the candidate."""
     return (
         say("reference: {numbers}", numbers=_numbers(row.reference)),
@@ -325,7 +325,7 @@ def _sides(row: Row) -> tuple[str, str]:
     )
 
 
-def _numbers(tensor: Tensor) -> str:
+def _numbers(tensor: TensorStatistics) -> str:
     return say(
         "{dtype} {shape}, L2 {l2:.9g}, mean {mean:.6g}, from {lowest:.6g} to {highest:.6g}, samples {samples}",
         dtype=tensor.dtype,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ascendtune.check.align.curve import Floats
-from ascendtune.check.align.dump import Tensor
+from ascendtune.check.align.dump import TensorStatistics
 
 CERTAIN = 4.0
 """Standard deviations beyond which a difference is not taken for rounding."""
@@ -36,7 +36,7 @@ _UNITS = {
     "float8_e4m3fn": 2.0**-4,
     "float8_e5m2": 2.0**-3,
 }
-Pairs = Sequence[tuple[Tensor, Tensor]]
+Pairs = Sequence[tuple[TensorStatistics, TensorStatistics]]
 """(reference, candidate) in the order of execution."""
 
 
@@ -60,12 +60,12 @@ class ExtraNoise:
 NO_EXTRA_NOISE = ExtraNoise()
 
 
-def is_float(tensor: Tensor) -> bool:
+def is_float(tensor: TensorStatistics) -> bool:
     """Whether its dtype rounds; any shape."""
     return "float" in tensor.dtype
 
 
-def unit_of(tensor: Tensor) -> float:
+def unit_of(tensor: TensorStatistics) -> float:
     """u of its dtype, any shape; 0 for whole numbers, 2^-8 for a dtype that is not known."""
     return _UNITS.get(tensor.dtype, 2.0**-8) if is_float(tensor) else 0.0
 
@@ -147,7 +147,7 @@ def with_norms(pairs: Pairs, apart: Floats, most: Floats) -> tuple[Floats, Float
     return np.where(alone, of_norms, apart), np.where(alone, share * most, most)
 
 
-def _columns(tensors: Sequence[Tensor], most: int) -> dict[str, Floats]:
+def _columns(tensors: Sequence[TensorStatistics], most: int) -> dict[str, Floats]:
     """(tensors,) float64 by name; `samples` (tensors, most), NaN where there are fewer."""
     blank = (np.nan,) * most
     columns = {

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ascendtune.check.align.curve import Floats
-from ascendtune.check.align.dump import Key, RankDump, Tensor, read_values
+from ascendtune.check.align.dump import RankDump, TensorKey, TensorStatistics, read_values
 from ascendtune.check.align.tensor_noise import (
     CERTAIN,
     NO_EXTRA_NOISE,
@@ -53,7 +53,7 @@ _STAGES = {
 
 
 @dataclass(frozen=True)
-class Row:
+class TensorRow:
     """One tensor on both sides.
 
     Attributes:
@@ -65,9 +65,9 @@ class Row:
 
     step: int
     rank: int
-    key: Key
-    reference: Tensor
-    candidate: Tensor
+    key: TensorKey
+    reference: TensorStatistics
+    candidate: TensorStatistics
     difference: float
     limit: float
     scale: float
@@ -103,7 +103,7 @@ class Row:
         return self.difference / self.limit if self.limit else math.inf
 
 
-def rows_of(
+def make_tensor_rows(
     step: int,
     rank: int,
     reference: RankDump,
@@ -111,7 +111,7 @@ def rows_of(
     extra: ExtraNoise = NO_EXTRA_NOISE,
     *,
     with_modules: bool,
-) -> list[Row]:
+) -> list[TensorRow]:
     """Rows of all tensors that both sides have, in the order of execution of the reference.
 
     On rank 0 also the gradients that one side alone has. With Muon updates of matrices are left out: it orthogonalises
@@ -121,7 +121,7 @@ def rows_of(
     Args:
         with_modules: also outputs of modules and their gradients, which are those of a rank's own rows.
     """
-    groups: dict[tuple[str, int | None], dict[Key, tuple[Tensor, Tensor]]] = {}
+    groups: dict[tuple[str, int | None], dict[TensorKey, tuple[TensorStatistics, TensorStatistics]]] = {}
     for key, tensor in reference.tensors.items():
         if (other := candidate.tensors.get(key)) is not None:
             groups.setdefault((key.phase, key.micro_batch), {})[key] = tensor, other
@@ -138,7 +138,7 @@ def rows_of(
     usual = Counter(each.vectors for each, _ in modules if len(each.shape) > 1).most_common(1)
     operations = max(map(len, forward.values()), default=len(reference.tensors))
     drift = FROM_WEIGHTS * _drift(groups) if step > 1 else 0.0
-    rows: list[Row] = []
+    rows: list[TensorRow] = []
     if step > 1 and (extra.has_muon or extra.sends_bf16):
         unit = max(unit, _UNIT_OF_BF16)
     if extra.has_muon and (updates := groups.get(("parameter_after", None))):
@@ -172,7 +172,9 @@ def rows_of(
     return rows
 
 
-def _gradients_of_one_side(reference: RankDump, candidate: RankDump) -> dict[Key, tuple[Tensor, Tensor]]:
+def _gradients_of_one_side(
+    reference: RankDump, candidate: RankDump
+) -> dict[TensorKey, tuple[TensorStatistics, TensorStatistics]]:
     """Gradients that one side alone has, with zeros for the other.
 
     Of parameters that both sides train: one detaches what they compute. Of parameters that one side trains beside all
@@ -187,13 +189,14 @@ def _gradients_of_one_side(reference: RankDump, candidate: RankDump) -> dict[Key
         for key, tensor in side.tensors.items():
             if key.phase == "gradient" and key.name in compared and key not in other.tensors:
                 zero = (0.0,) * len(tensor.samples)
-                none = Tensor(tensor.order, "", tensor.shape, "", 0.0, 0.0, 0.0, 0.0, 0, 0, "", zero)
+                none = TensorStatistics(tensor.order, "", tensor.shape, "", 0.0, 0.0, 0.0, 0.0, 0, 0, "", zero)
                 found[key] = (tensor, none) if side is reference else (none, tensor)
     return found
 
 
 def _is_of_trained(
-    found: Mapping[Key, tuple[Tensor, Tensor]], groups: Mapping[tuple[str, int | None], Mapping[Key, Any]]
+    found: Mapping[TensorKey, tuple[TensorStatistics, TensorStatistics]],
+    groups: Mapping[tuple[str, int | None], Mapping[TensorKey, Any]],
 ) -> NDArray[np.bool_]:
     """(found,) whether a tensor is the output of a module with trained weights of its own, other than an embedding.
 
@@ -222,7 +225,9 @@ def _forgive_order(apart: Floats, pairs: Pairs, most: Floats, usual: int) -> Non
                 apart[at] = in_any_order
 
 
-def _drift(groups: Mapping[tuple[str, int | None], Mapping[Key, tuple[Tensor, Tensor]]]) -> float:
+def _drift(
+    groups: Mapping[tuple[str, int | None], Mapping[TensorKey, tuple[TensorStatistics, TensorStatistics]]],
+) -> float:
     """The largest relative difference of a matrix of weights before the step, where updates are compared, too.
 
     Earlier updates have agreed within rounding: what is left of it in the weights shows in all that they compute.
@@ -238,13 +243,17 @@ def largest_of_matrices(pairs: Pairs) -> float:
     return float(found[np.isfinite(found)].max(initial=0.0))
 
 
-def rows_of_pair(step: int, rank: int, key: Key, reference: Tensor, candidate: Tensor) -> list[Row]:
+def rows_of_pair(
+    step: int, rank: int, key: TensorKey, reference: TensorStatistics, candidate: TensorStatistics
+) -> list[TensorRow]:
     """The row of a tensor, of any shape, that must be equal."""
     pairs = [(reference, candidate)]
     return _rows(step, rank, [key], pairs, differences(pairs), np.zeros(1))
 
 
-def replica_rows(step: int, key: Key, common: Tensor, odd: Mapping[int, Tensor]) -> list[Row]:
+def replica_rows(
+    step: int, key: TensorKey, common: TensorStatistics, odd: Mapping[int, TensorStatistics]
+) -> list[TensorRow]:
     """Rows of one tensor, of any shape, of several ranks beside the one that most ranks hold."""
     pairs = [(common, each) for each in odd.values()]
     most = limits(pairs, operations_before=_REPLICA_OPERATIONS)
@@ -256,18 +265,20 @@ def replica_rows(step: int, key: Key, common: Tensor, odd: Mapping[int, Tensor])
     ]
 
 
-def _rows(step: int, rank: int, keys: Sequence[Key], pairs: Pairs, found: Floats, most: Floats) -> list[Row]:
+def _rows(
+    step: int, rank: int, keys: Sequence[TensorKey], pairs: Pairs, found: Floats, most: Floats
+) -> list[TensorRow]:
     return [
-        Row(step, rank, key, *pair, float(difference), float(limit), _scale(*pair))
+        TensorRow(step, rank, key, *pair, float(difference), float(limit), _scale(*pair))
         for key, pair, difference, limit in zip(keys, pairs, found, most, strict=False)
     ]
 
 
-def _scale(reference: Tensor, candidate: Tensor) -> float:
+def _scale(reference: TensorStatistics, candidate: TensorStatistics) -> float:
     return candidate.l2 / reference.l2 if reference.l2 > 0 else math.nan
 
 
-def _storage_limit(reference: Tensor, candidate: Tensor) -> float:
+def _storage_limit(reference: TensorStatistics, candidate: TensorStatistics) -> float:
     """Of weights that were loaded: equal bits, or those of the coarser dtype.
 
     Statistics alone were summed up in fp32, in pairs (Higham 2002, section 4.2): log2(n) roundings.
@@ -301,9 +312,9 @@ def _updates(
     rank: int,
     reference: RankDump,
     candidate: RankDump,
-    found: Mapping[Key, tuple[Tensor, Tensor]],
+    found: Mapping[TensorKey, tuple[TensorStatistics, TensorStatistics]],
     gradient_limits: Floats,
-) -> list[Row]:
+) -> list[TensorRow]:
     """Rows of the updates: the values that the optimizer added to each parameter.
 
     An optimizer such as Adam divides by the gradient's size, so that rounding of a gradient that is almost 0 decides
@@ -315,7 +326,7 @@ def _updates(
     decay alone, which nothing disturbs.
     """
     rows = []
-    changes: list[tuple[Key, tuple[Tensor, Tensor], list[Floats], list[Floats], float]] = []
+    changes: list[tuple[TensorKey, tuple[TensorStatistics, TensorStatistics], list[Floats], list[Floats], float]] = []
     befores, slopes_of = (
         [
             {key.name: each for key, each in side.tensors.items() if key.phase == phase}
@@ -355,7 +366,7 @@ def _updates(
         found_in = [each for chosen in parts if (each := _difference_of(update, noise, rounding, chosen)) is not None]
         if found_in:
             difference, most, scale = next((each for each in found_in if each[0] > each[1]), found_in[0])
-            rows.append(Row(step, rank, key, *pair, difference, most, scale))
+            rows.append(TensorRow(step, rank, key, *pair, difference, most, scale))
     return rows
 
 

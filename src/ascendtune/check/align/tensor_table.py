@@ -9,11 +9,11 @@ from functools import partial
 
 import numpy as np
 
-from ascendtune.check.align.dump import Key, Tensor
+from ascendtune.check.align.dump import TensorKey, TensorStatistics
+from ascendtune.check.align.dump_comparison import DumpComparison, FirstDifference
 from ascendtune.check.align.histogram import Histogram
 from ascendtune.check.align.language import say
-from ascendtune.check.align.parting import DumpComparison, Place
-from ascendtune.check.align.tensor_rows import Row
+from ascendtune.check.align.tensor_rows import TensorRow
 from ascendtune.core import language
 
 _MOST_ROWS = 4000
@@ -44,7 +44,7 @@ def in_both(sentence: Callable[[], object]) -> str:
     return both(found["en"], found["zh"])
 
 
-def tensors_as_html(dumps: DumpComparison, histograms: Mapping[Key, Histogram]) -> str:
+def tensors_as_html(dumps: DumpComparison, histograms: Mapping[TensorKey, Histogram]) -> str:
     """The section of the report; empty where no tensors were compared.
 
     Args:
@@ -92,7 +92,7 @@ def tensors_as_html(dumps: DumpComparison, histograms: Mapping[Key, Histogram]) 
     return "\n".join(parts)
 
 
-def _first(place: Place, histogram: Histogram | None) -> str:
+def _first(place: FirstDifference, histogram: Histogram | None) -> str:
     row = place.row
     words = both("first difference", "最先出现差异处")
     ranks = ", ".join(map(str, place.ranks))
@@ -109,7 +109,7 @@ def _first(place: Place, histogram: Histogram | None) -> str:
     )
 
 
-def _row(row: Row, histogram: Histogram | None) -> str:
+def _row(row: TensorRow, histogram: Histogram | None) -> str:
     """One line; a click shows the picture and the numbers."""
     number = "NaN" if math.isinf(row.difference) else f"{row.difference:.1e}" if row.difference else "0"
     name = html.escape(row.key.name or row.key.phase)
@@ -121,7 +121,7 @@ def _row(row: Row, histogram: Histogram | None) -> str:
     )
 
 
-def _heat(row: Row) -> int:
+def _heat(row: TensorRow) -> int:
     """0 equal, 1 to 2 within the limit, 3 to 5 beyond it by up to 10, 1000, and more."""
     if row.excess == 0:
         return 0
@@ -130,7 +130,7 @@ def _heat(row: Row) -> int:
     return int(np.clip(math.ceil(math.log10(row.excess) / 2) + 3, 1, 5)) if row.is_parted else 1 + (row.excess > 0.1)
 
 
-def _details(row: Row, histogram: Histogram | None) -> str:
+def _details(row: TensorRow, histogram: Histogram | None) -> str:
     limit = f"{row.limit:.2g}"
     facts = both(
         f"relative difference {row.difference:.3g}, limit {limit}", f"相对差异 {row.difference:.3g}，容差 {limit}"
@@ -145,13 +145,13 @@ def _details(row: Row, histogram: Histogram | None) -> str:
     return f'<div class="facts"><p>{facts}</p>{drawn}<table><tr>{head}{body}</table>{_samples(row)}</div>'
 
 
-def _numbers(tensor: Tensor) -> str:
+def _numbers(tensor: TensorStatistics) -> str:
     shape = "×".join(map(str, tensor.shape)) or "–"
     numbers = (f"{each:.7g}" for each in (tensor.l2, tensor.mean, tensor.lowest, tensor.highest))
     return "".join(f"<td>{html.escape(str(each))}" for each in (tensor.dtype, shape, *numbers, tensor.nan, tensor.inf))
 
 
-def _samples(row: Row) -> str:
+def _samples(row: TensorRow) -> str:
     pairs = list(zip(row.reference.samples, row.candidate.samples, strict=False))
     if not pairs:
         return ""
@@ -174,7 +174,7 @@ def _histogram(histogram: Histogram) -> str:
     return _drawing("".join(paths), _HEIGHT, float(histogram.edges[0]), float(histogram.edges[-1]))
 
 
-def _strip(row: Row) -> str:
+def _strip(row: TensorRow) -> str:
     """The samples of both sides between the smallest and the largest value, as an SVG of marks."""
     sides = (("reference", row.reference), ("candidate", row.candidate))
     numbers = [each for _, tensor in sides for each in (tensor.lowest, tensor.highest, *tensor.samples)]

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ascendtune.check.align.tensor_rows import Row
+from ascendtune.check.align.tensor_rows import TensorRow
 
 _OF_EXPERTS = 2
 _Batch = tuple[int | None, int]
 """Micro-batch, and how many vectors its tensors have."""
 
 
-def trained_rows(rows: Sequence[Row]) -> tuple[list[Row], Row | None]:
+def trained_rows(rows: Sequence[TensorRow]) -> tuple[list[TensorRow], TensorRow | None]:
     """The rows of one rank without outputs that differ only where no gradient reaches, and the first of those.
 
     Few samples may lie there: where a batch has such positions, attention that differs at no other sample is taken for
@@ -29,8 +29,8 @@ def trained_rows(rows: Sequence[Row]) -> tuple[list[Row], Row | None]:
     if not any(row.is_parted for row in rows if row.key.phase == "forward"):
         return list(rows), None
     positions = _untrained_positions(rows)
-    kept: list[Row] = []
-    first: Row | None = None
+    kept: list[TensorRow] = []
+    first: TensorRow | None = None
     for row in rows:
         if row.key.phase != "forward" or not row.is_parted:
             kept.append(row)
@@ -43,7 +43,7 @@ def trained_rows(rows: Sequence[Row]) -> tuple[list[Row], Row | None]:
     return kept, first
 
 
-def _untrained_positions(rows: Sequence[Row]) -> Mapping[_Batch, NDArray[np.bool_]]:
+def _untrained_positions(rows: Sequence[TensorRow]) -> Mapping[_Batch, NDArray[np.bool_]]:
     """(samples,) whether the gradients of all outputs are 0 there.
 
     A sample lies at the same share of each tensor, so in the same one of its vectors, however wide the vectors are.
@@ -60,7 +60,7 @@ def _untrained_positions(rows: Sequence[Row]) -> Mapping[_Batch, NDArray[np.bool
     return found
 
 
-def _agrees_elsewhere(row: Row, positions: NDArray[np.bool_], is_later: bool) -> bool:
+def _agrees_elsewhere(row: TensorRow, positions: NDArray[np.bool_], is_later: bool) -> bool:
     """Whether the samples agree within the row's limit, except at `positions`, (samples,).
 
     Args:
@@ -77,5 +77,5 @@ def _agrees_elsewhere(row: Row, positions: NDArray[np.bool_], is_later: bool) ->
     return is_possible and bool(np.sqrt(np.mean(apart[~positions] ** 2)) <= row.limit * size)
 
 
-def _batch_of(row: Row) -> _Batch:
+def _batch_of(row: TensorRow) -> _Batch:
     return row.key.micro_batch, row.reference.vectors

@@ -6,11 +6,11 @@ import numpy as np
 
 from ascendtune.check.align.language import say
 from ascendtune.check.align.record_phrases import records_alone, records_without_numbers, steps_of_record
-from ascendtune.check.align.side import Side
-from ascendtune.check.align.stages import Comparison
+from ascendtune.check.align.stages import TrainingComparison
+from ascendtune.check.align.training_record import TrainingRecord
 
 
-def verdict(comparison: Comparison, reference: Side, candidate: Side) -> str:
+def verdict(comparison: TrainingComparison, reference: TrainingRecord, candidate: TrainingRecord) -> str:
     """One sentence; where they are aligned, with the records that were not compared."""
     said = _verdict(comparison, reference, candidate)
     pair = comparison.pair
@@ -24,14 +24,14 @@ def verdict(comparison: Comparison, reference: Side, candidate: Side) -> str:
     return said
 
 
-def _which(comparison: Comparison) -> str:
+def _which(comparison: TrainingComparison) -> str:
     """The step, or the steps of the first record, at which the trainings part."""
     if comparison.parted is not None and comparison.parted.code == "later" and comparison.step is not None:
         return steps_of_record(comparison.pair, comparison.step)
     return say("step {step}", step=comparison.step)
 
 
-def _verdict(comparison: Comparison, reference: Side, candidate: Side) -> str:
+def _verdict(comparison: TrainingComparison, reference: TrainingRecord, candidate: TrainingRecord) -> str:
     sides = {"reference": reference.name, "candidate": candidate.name}
     parted, dumps = comparison.parted, comparison.dumps
     if parted is not None and dumps.place is not None and dumps.place.stage == parted.code:

@@ -11,9 +11,9 @@ import pytest
 
 from ascendtune.check.align.bisect import (
     INGREDIENTS,
+    SwapTrial,
     TrainedRecipe,
-    Trial,
-    find_guilty,
+    find_culprits,
     findings_of,
     most_trials,
     swaps_between,
@@ -59,23 +59,23 @@ def of(**changes: Any) -> TrainedRecipe:
 )
 def test_smallest_sets_that_agree_are_named(sets: tuple[str, ...], guilty: list[str], made: list[str]) -> None:
     agrees, seen = trials_of(needs(*sets))
-    assert ["".join(each) for each in find_guilty("abc", agrees)] == guilty
+    assert ["".join(each) for each in find_culprits("abc", agrees)] == guilty
     assert seen == made and len(seen) <= most_trials(3)
 
 
 def test_two_ingredients_are_one_pair() -> None:
     agrees, seen = trials_of(needs("ab"))
-    assert find_guilty("ab", agrees) == [("a", "b")] and seen == ["a", "b", "ab"] and most_trials(2) == 3
+    assert find_culprits("ab", agrees) == [("a", "b")] and seen == ["a", "b", "ab"] and most_trials(2) == 3
 
 
 def test_one_ingredient_has_no_pair() -> None:
     agrees, seen = trials_of(needs())
-    assert find_guilty("a", agrees) == [] and seen == ["a"] and most_trials(1) == 1
+    assert find_culprits("a", agrees) == [] and seen == ["a"] and most_trials(1) == 1
 
 
 def test_ingredient_that_cannot_be_trained_is_in_no_later_trial() -> None:
     agrees, seen = trials_of(lambda swapped: None if "b" in swapped else {"a", "c"} <= set(swapped))
-    assert find_guilty("abc", agrees) == [("a", "c")] and seen == ["a", "b", "c", "ac"]
+    assert find_culprits("abc", agrees) == [("a", "c")] and seen == ["a", "b", "c", "ac"]
 
 
 def test_verdict_tells_one_from_either_and_from_both() -> None:
@@ -145,7 +145,7 @@ def test_ingredients_that_do_not_go_together_are_a_recipe_error(tmp_path: Path) 
 def test_findings_say_which_trial_explains_and_what_was_not_swapped() -> None:
     reference, candidate = of(precision="fp32", optim={"epsilon": 0.1}), of(precision="bf16")
     swaps = swaps_between(reference, candidate, ["dtype", "optimizer", "kernels"])
-    trials = [Trial(("dtype",), None, "no such device"), Trial(("optimizer",), True, "equal")]
+    trials = [SwapTrial(("dtype",), None, "no such device"), SwapTrial(("optimizer",), True, "equal")]
     found = {each.code: each for each in findings_of(trials, swaps, [("optimizer",)])}
     assert {code: each.status for code, each in found.items()} == {
         "dtype": "unknown",

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.check.align.dump import Key, RankDump, Tensor
-from ascendtune.check.align.tensor_rows import rows_of
+from ascendtune.check.align.dump import RankDump, TensorKey, TensorStatistics
+from ascendtune.check.align.tensor_rows import make_tensor_rows
 
 
 def _dump(after: float, *, gradient: float = 0.0, dtype: str = "bfloat16") -> RankDump:
     """A parameter of 0.5 that an update takes to `after`, beside modules that compute in `dtype`."""
 
-    def tensor(size: float, dtype: str) -> Tensor:
+    def tensor(size: float, dtype: str) -> TensorStatistics:
         samples = (size, -size, size, -size)
-        return Tensor(0, "", (2, 2), dtype, -size, size, 0.0, 2 * size, 0, 0, "", samples)
+        return TensorStatistics(0, "", (2, 2), dtype, -size, size, 0.0, 2 * size, 0, 0, "", samples)
 
     tensors = {
-        Key("forward", None, "a", "output", 0): tensor(1.0, dtype),
-        Key("parameter_before", None, "a.lora_A.weight", "", 0): tensor(0.5, "float32"),
-        Key("gradient", None, "a.lora_A.weight", "", 0): tensor(gradient, "float32"),
-        Key("parameter_after", None, "a.lora_A.weight", "", 0): tensor(after, "float32"),
+        TensorKey("forward", None, "a", "output", 0): tensor(1.0, dtype),
+        TensorKey("parameter_before", None, "a.lora_A.weight", "", 0): tensor(0.5, "float32"),
+        TensorKey("gradient", None, "a.lora_A.weight", "", 0): tensor(gradient, "float32"),
+        TensorKey("parameter_after", None, "a.lora_A.weight", "", 0): tensor(after, "float32"),
     }
     return RankDump(Path("rank.jsonl"), 1, tensors)
 
@@ -39,51 +39,51 @@ def _dump(after: float, *, gradient: float = 0.0, dtype: str = "bfloat16") -> Ra
     ],
 )
 def test_decay_that_one_side_alone_has_is_parted(step: int, after: float, is_parted: bool) -> None:
-    found = [row for row in rows_of(step, 0, _dump(0.5), _dump(after), with_modules=True) if row.is_parted]
+    found = [row for row in make_tensor_rows(step, 0, _dump(0.5), _dump(after), with_modules=True) if row.is_parted]
     assert [row.key.phase for row in found] == (["parameter_after"] if is_parted else [])
 
 
 def test_decay_of_a_weight_that_one_side_has_rounded_is_not_parted() -> None:
     """DeepSpeed makes its fp32 weights from those in bf16; the decay of each is in proportion."""
     one, other = _dump(0.5 * (1 - 1e-3)), _dump(0.501 * (1 - 1e-3))
-    key = Key("parameter_before", None, "a.lora_A.weight", "", 0)
+    key = TensorKey("parameter_before", None, "a.lora_A.weight", "", 0)
     rounded = other.tensors[key]._replace(samples=(0.501, -0.501, 0.501, -0.501))
     other = replace(other, tensors={**other.tensors, key: rounded})
-    rows = rows_of(1, 0, one, other, with_modules=True)
+    rows = make_tensor_rows(1, 0, one, other, with_modules=True)
     assert not any(row.is_parted for row in rows if row.key.phase == "parameter_after")
 
 
 def test_decay_below_the_last_digit_of_weights_that_one_side_keeps_coarser_is_not_parted() -> None:
     one, other = _dump(0.5 * (1 - 1e-5)), _dump(0.5)
-    key = Key("parameter_after", None, "a.lora_A.weight", "", 0)
+    key = TensorKey("parameter_after", None, "a.lora_A.weight", "", 0)
     other = replace(other, tensors={**other.tensors, key: other.tensors[key]._replace(dtype="bfloat16")})
-    rows = rows_of(1, 0, one, other, with_modules=True)
+    rows = make_tensor_rows(1, 0, one, other, with_modules=True)
     assert not any(row.is_parted for row in rows if row.key.phase == "parameter_after")
 
 
 def test_gradient_that_is_lost_on_one_side_decides_nothing_about_the_update() -> None:
     sides = _dump(0.5), _dump(0.49, gradient=1e-30)
-    rows = rows_of(1, 0, *sides, with_modules=True)
+    rows = make_tensor_rows(1, 0, *sides, with_modules=True)
     assert not any(row.is_parted for row in rows if row.key.phase == "parameter_after")
 
 
 def _embeddings(after: float) -> RankDump:
     """Two elements that a gradient moves by 0.1, and two that are taken from 0.5 to `after`."""
 
-    def tensor(*samples: float) -> Tensor:
+    def tensor(*samples: float) -> TensorStatistics:
         rms = sum(each**2 for each in samples) ** 0.5 / 2
-        return Tensor(0, "", (2, 2), "float32", min(samples), max(samples), 0.0, 2 * rms, 0, 0, "", samples)
+        return TensorStatistics(0, "", (2, 2), "float32", min(samples), max(samples), 0.0, 2 * rms, 0, 0, "", samples)
 
     tensors = {
-        Key("forward", None, "embed", "output", 0): tensor(1.0, -1.0, 1.0, -1.0)._replace(dtype="float16"),
-        Key("parameter_before", None, "embed.weight", "", 0): tensor(0.5, 0.5, 0.5, 0.5),
-        Key("gradient", None, "embed.weight", "", 0): tensor(1.0, -1.0, 0.0, 0.0),
-        Key("parameter_after", None, "embed.weight", "", 0): tensor(0.4, 0.6, after, after),
+        TensorKey("forward", None, "embed", "output", 0): tensor(1.0, -1.0, 1.0, -1.0)._replace(dtype="float16"),
+        TensorKey("parameter_before", None, "embed.weight", "", 0): tensor(0.5, 0.5, 0.5, 0.5),
+        TensorKey("gradient", None, "embed.weight", "", 0): tensor(1.0, -1.0, 0.0, 0.0),
+        TensorKey("parameter_after", None, "embed.weight", "", 0): tensor(0.4, 0.6, after, after),
     }
     return RankDump(Path("rank.jsonl"), 1, tensors)
 
 
 @pytest.mark.parametrize(("after", "is_parted"), [(0.5 * (1 - 1e-5), True), (0.5, False)])
 def test_decay_shows_beside_elements_that_gradients_move(after: float, is_parted: bool) -> None:
-    rows = rows_of(1, 0, _embeddings(0.5), _embeddings(after), with_modules=True)
+    rows = make_tensor_rows(1, 0, _embeddings(0.5), _embeddings(after), with_modules=True)
     assert any(row.is_parted for row in rows if row.key.phase == "parameter_after") == is_parted

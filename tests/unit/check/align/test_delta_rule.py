@@ -9,24 +9,26 @@ import numpy as np
 import pytest
 
 from ascendtune.check.align.curve import Curve
-from ascendtune.check.align.dump import Key, RankDump, Tensor
-from ascendtune.check.align.noise import expected_noise, extra_noise
-from ascendtune.check.align.side import Side
-from ascendtune.check.align.stages import compare
+from ascendtune.check.align.dump import RankDump, TensorKey, TensorStatistics
+from ascendtune.check.align.loss_noise import expected_noise, extra_noise
+from ascendtune.check.align.stages import compare_trainings
 from ascendtune.check.align.tensor_noise import ExtraNoise
-from ascendtune.check.align.tensor_rows import rows_of
+from ascendtune.check.align.tensor_rows import make_tensor_rows
+from ascendtune.check.align.training_record import TrainingRecord
 
 DELTA = ("linear_attn.A_log", "linear_attn.dt_bias")
 MAMBA = ("mamba.A_log", "mamba.dt_bias", "mamba.D")
 ATTENTION = ("self_attn.q_proj.weight",)
 
 
-def _side(losses: list[float], layer: tuple[str, ...]) -> Side:
+def _side(losses: list[float], layer: tuple[str, ...]) -> TrainingRecord:
     columns = {"step": np.arange(1.0, 1.0 + len(losses)), "loss": np.array(losses)}
     curve = Curve.of_columns(columns, [None] * len(losses), resolution=0.0, source="x")
     hashes = {"parameters": {f"model.layers.0.{name}": "00" for name in layer}}
     recipe = {"method.stage": "sft"}
-    return Side("x", Path("x"), "ascendtune", curve, recipe=recipe, precision="fp32", layers=2, start_weights=hashes)
+    return TrainingRecord(
+        "x", Path("x"), "ascendtune", curve, recipe=recipe, precision="fp32", layers=2, start_weights=hashes
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,7 @@ def test_losses_after_an_update_may_differ_more(
     losses: list[float], layer: tuple[str, ...], parted: str | None
 ) -> None:
     sides = _side([2.0, 1.0], layer), _side(losses, layer)
-    found = compare(*sides, expected_noise(*sides)).parted
+    found = compare_trainings(*sides, expected_noise(*sides)).parted
     assert (found and found.code) == parted
 
 
@@ -68,19 +70,19 @@ def test_wider_limits_are_told(layer: tuple[str, ...], is_told: bool) -> None:
     ],
 )
 def test_norms_of_gradients_may_differ_more(layer: tuple[str, ...], norm: float, parted: str | None) -> None:
-    def side(norm: float) -> Side:
+    def side(norm: float) -> TrainingRecord:
         made = _side([2.0, 1.0], layer)
         return replace(made, curve=replace(made.curve, grad_norms=np.full(2, norm)))
 
     sides = side(1.0), side(norm)
-    found = compare(*sides, expected_noise(*sides)).parted
+    found = compare_trainings(*sides, expected_noise(*sides)).parted
     assert (found and found.code) == parted
 
 
 def _dump(gradient: float) -> RankDump:
     samples = tuple(gradient * each for each in (1.0, -1.0, 1.0, -1.0))
-    tensor = Tensor(0, "", (2, 2), "float32", -gradient, gradient, 0.0, 2 * gradient, 0, 0, "", samples)
-    return RankDump(Path("rank.jsonl"), 1, {Key("gradient", None, "a.weight", "", 0): tensor})
+    tensor = TensorStatistics(0, "", (2, 2), "float32", -gradient, gradient, 0.0, 2 * gradient, 0, 0, "", samples)
+    return RankDump(Path("rank.jsonl"), 1, {TensorKey("gradient", None, "a.weight", "", 0): tensor})
 
 
 @pytest.mark.parametrize(
@@ -99,5 +101,7 @@ def _dump(gradient: float) -> RankDump:
 def test_limits_of_gradients_grow_with_the_first_updates(
     step: int, apart: float, wider: float, is_parted: bool
 ) -> None:
-    (row,) = rows_of(step, 0, _dump(1.0), _dump(1.0 + apart), ExtraNoise(after_update=wider), with_modules=True)
+    (row,) = make_tensor_rows(
+        step, 0, _dump(1.0), _dump(1.0 + apart), ExtraNoise(after_update=wider), with_modules=True
+    )
     assert row.is_parted == is_parted

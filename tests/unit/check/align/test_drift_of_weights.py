@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.check.align.dump import Key, RankDump, Tensor
-from ascendtune.check.align.tensor_rows import rows_of
+from ascendtune.check.align.dump import RankDump, TensorKey, TensorStatistics
+from ascendtune.check.align.tensor_rows import make_tensor_rows
 
 
-def _tensor(order: int, value: float) -> Tensor:
+def _tensor(order: int, value: float) -> TensorStatistics:
     samples = (value, -value, value, -value)
-    return Tensor(order, "", (2, 2), "float32", -value, value, 0.0, 2 * value, 0, 0, "", samples)
+    return TensorStatistics(order, "", (2, 2), "float32", -value, value, 0.0, 2 * value, 0, 0, "", samples)
 
 
 def _dump(weights: float, computed: float) -> RankDump:
     before, passed, after = (
-        (Key("parameter_before", None, "a.lora_B", "", 0), _tensor(0, weights)),
-        (Key("backward", 0, "a.lora_A", "output", 0), _tensor(1, computed)),
-        (Key("parameter_after", None, "a.lora_B", "", 0), _tensor(2, weights)),
+        (TensorKey("parameter_before", None, "a.lora_B", "", 0), _tensor(0, weights)),
+        (TensorKey("backward", 0, "a.lora_A", "output", 0), _tensor(1, computed)),
+        (TensorKey("parameter_after", None, "a.lora_B", "", 0), _tensor(2, weights)),
     )
     return RankDump(Path("rank.jsonl"), 1, dict((before, passed, after)))
 
@@ -31,5 +31,5 @@ def _dump(weights: float, computed: float) -> RankDump:
 )
 def test_what_weights_explain_does_not_part(weights: float, computed: float, is_parted: bool) -> None:
     sides = _dump(1.0, 1.0), _dump(1.0 + weights, 1.0 + computed)
-    [row] = [row for row in rows_of(2, 0, *sides, with_modules=True) if row.key.phase == "backward"]
+    [row] = [row for row in make_tensor_rows(2, 0, *sides, with_modules=True) if row.key.phase == "backward"]
     assert row.is_parted is is_parted, (row.difference, row.limit)

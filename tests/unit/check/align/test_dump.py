@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from ascendtune.check.align.dump import Key, find_dump, read_rank, read_values
+from ascendtune.check.align.dump import TensorKey, find_dump, read_rank, read_values
 from ascendtune.core.errors import AscendtuneError, DataError
 from dump_writer import DumpWriter
 
@@ -47,7 +47,7 @@ def written(place: Path, *lines: Any, header: dict[str, Any] = HEADER) -> Path:
 def test_tensor_is_read_as_written(tmp_path: Path) -> None:
     found = read_rank(written(tmp_path, LINE, LINE))
     first, second = found.tensors
-    assert (first, second.nth) == (Key("forward", 0, "a.b", "output", 0), 1)
+    assert (first, second.nth) == (TensorKey("forward", 0, "a.b", "output", 0), 1)
     tensor = found.tensors[first]
     assert (tensor.shape, tensor.highest, tensor.l2, tensor.numel) == ((2, 3), 2.0, 3.0, 6)
     assert tensor.samples[0] == 1.0 and np.isnan(tensor.samples[1])
@@ -55,13 +55,13 @@ def test_tensor_is_read_as_written(tmp_path: Path) -> None:
 
 def test_many_tensors_of_one_key_take_one_step_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replaced = []
-    replace = Key._replace
+    replace = TensorKey._replace
 
-    def counting(key: Key, **changes: Any) -> Key:
+    def counting(key: TensorKey, **changes: Any) -> TensorKey:
         replaced.append(changes)
         return replace(key, **changes)
 
-    monkeypatch.setattr(Key, "_replace", counting)
+    monkeypatch.setattr(TensorKey, "_replace", counting)
     found = read_rank(written(tmp_path, *[LINE] * 300))
     assert sorted(key.nth for key in found.tensors) == list(range(300)) and len(replaced) < 300
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ascendtune.check.align.dump import Key
+from ascendtune.check.align.dump import TensorKey
+from ascendtune.check.align.loss_noise import expected_noise
 from ascendtune.check.align.msprobe import find_msprobe, read_msprobe
-from ascendtune.check.align.noise import expected_noise
-from ascendtune.check.align.side import read_side
-from ascendtune.check.align.stages import Comparison, compare
+from ascendtune.check.align.stages import TrainingComparison, compare_trainings
+from ascendtune.check.align.training_record import read_training_record
 from ascendtune.core.errors import DataError
 from bare_loop import Bare, model_of
 
@@ -21,9 +21,9 @@ REAL = Path(__file__).parents[3] / "fixtures" / "msprobe"
 SAME = Bare(model=lambda: model_of(num_hidden_layers=1), steps=2)
 
 
-def align(reference: Path, candidate: Path) -> Comparison:
-    one, other = read_side(reference), read_side(candidate)
-    return compare(one, other, expected_noise(one, other))
+def align(reference: Path, candidate: Path) -> TrainingComparison:
+    one, other = read_training_record(reference), read_training_record(candidate)
+    return compare_trainings(one, other, expected_noise(one, other))
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -67,7 +67,7 @@ def test_operator_is_named_with_the_module_that_calls_it(tmp_path: Path) -> None
     data = {call: {"input_args": [_tensor(), {"type": "int", "value": 1}], "output": [_tensor()]}}
     file = _of(tmp_path, data, {call: "Module.model.layers.0.q_proj.Linear.forward.0"})
     assert [*read_msprobe(file).tensors] == [
-        Key("forward", 0, "model.layers.0.q_proj/Functional.linear.3", "output", 0)
+        TensorKey("forward", 0, "model.layers.0.q_proj/Functional.linear.3", "output", 0)
     ]
 
 

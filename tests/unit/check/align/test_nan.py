@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.check.align.nan import first_bad
+from ascendtune.check.align.nan import first_non_finite
 from ascendtune.core.rundir import RunDir
 
 
@@ -45,7 +45,7 @@ FIRST = {
 def test_first_tensor_that_is_not_finite_is_named(tmp_path: Path, rows: list[dict[str, Any]], named: str) -> None:
     run = RunDir(tmp_path)
     write(run, rows)
-    found = first_bad(run)
+    found = first_non_finite(run)
     assert found is not None and (found.step, found.rank, found.rows) == (4, 0, (3, 1, 7))
     assert named in found.finding.measured
     assert (found.finding.code, found.finding.status) == ("first-not-finite", "failure")
@@ -58,7 +58,7 @@ def test_evidence_is_the_range_of_what_went_in(tmp_path: Path) -> None:
         row(3, "parameter_before", "b.weight", "parameter"), row(4, "parameter_before", "c.weight", "parameter"),
     ]  # fmt: skip
     write(run, rows)
-    found = first_bad(run)
+    found = first_non_finite(run)
     assert found is not None and [line.split(":")[0] for line in found.finding.evidence] == [
         "forward b input.0", "parameter_before b.weight parameter",
     ]  # fmt: skip
@@ -70,19 +70,19 @@ def test_rank_that_made_it_first_and_the_newest_step_count(tmp_path: Path) -> No
     write(run, [row(0, "forward", "a", nan=1)], step=2)
     write(run, [row(0, "forward", "a"), row(5, "forward", "b", nan=1)], rank=0)
     write(run, [row(0, "forward", "a"), row(3, "forward", "c", nan=1)], rank=1)
-    found = first_bad(run)
+    found = first_non_finite(run)
     assert found is not None and (found.step, found.rank, found.row["name"]) == (4, 1, "c")
 
 
 def test_finite_dump_names_nothing(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    assert first_bad(run) is None
+    assert first_non_finite(run) is None
     write(run, [row(0, "forward", "a")])
-    assert first_bad(run) is None
+    assert first_non_finite(run) is None
 
 
 def test_strange_values_are_no_numbers(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     write(run, [{"order": "x", "phase": 3, "nan": True, "inf": "1"}, {**row(1, "forward", "a", nan=1), "min": "low"}])
-    found = first_bad(run)
+    found = first_non_finite(run)
     assert found is not None and "no finite value" in found.finding.measured

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from ascendtune.check.align.curve import Curve
-from ascendtune.check.align.dump import Key, RankDump, Tensor
-from ascendtune.check.align.noise import extra_noise
-from ascendtune.check.align.side import Side
+from ascendtune.check.align.dump import RankDump, TensorKey, TensorStatistics
+from ascendtune.check.align.loss_noise import extra_noise
 from ascendtune.check.align.tensor_noise import ExtraNoise
-from ascendtune.check.align.tensor_rows import rows_of
+from ascendtune.check.align.tensor_rows import make_tensor_rows
+from ascendtune.check.align.training_record import TrainingRecord
 
 HEALTHY = (1.0, 1.0)
 """Factors of the samples and of the norm of the candidate's gradient."""
@@ -26,12 +26,12 @@ def _dump(
     tensors = {}
     for order in range(64):
         values = (outputs, -outputs)
-        tensors[Key("forward", 0, f"layer.{order}", "output", 0)] = Tensor(
+        tensors[TensorKey("forward", 0, f"layer.{order}", "output", 0)] = TensorStatistics(
             order, "", (1, 2), dtype, -outputs, outputs, 0.0, 2**0.5 * outputs, 0, 0, "", values
         )
     l2 = math.prod(shape) ** 0.5 * norm
-    gradient = Tensor(64, "", shape, dtype, -1.0, 1.0, 0.0, l2, 0, 0, "", (samples, -samples))
-    tensors[Key("gradient", None, "a.weight", "", 0)] = gradient
+    gradient = TensorStatistics(64, "", shape, dtype, -1.0, 1.0, 0.0, l2, 0, 0, "", (samples, -samples))
+    tensors[TensorKey("gradient", None, "a.weight", "", 0)] = gradient
     return RankDump(Path("rank.jsonl"), 1, tensors)
 
 
@@ -48,7 +48,9 @@ def _dump(
 def test_norm_of_a_gradient_may_differ_less_than_its_elements(
     dtype: str, candidate: tuple[float, float], is_parted: bool
 ) -> None:
-    [*_, row] = rows_of(1, 0, _dump(dtype, *HEALTHY), _dump(dtype, *candidate), ExtraNoise(), with_modules=True)
+    [*_, row] = make_tensor_rows(
+        1, 0, _dump(dtype, *HEALTHY), _dump(dtype, *candidate), ExtraNoise(), with_modules=True
+    )
     assert row.key.phase == "gradient" and row.is_parted is is_parted, (row.difference, row.limit)
     if is_parted:
         assert row.difference == pytest.approx(abs(1 - candidate[1]), rel=1e-2), "what is shown is what exceeds"
@@ -57,7 +59,7 @@ def test_norm_of_a_gradient_may_differ_less_than_its_elements(
 @pytest.mark.parametrize(("shape", "is_parted"), [((), False), ((1,), False), ((4,), False), ((4, 4), True)])
 def test_errors_of_few_elements_hardly_cancel_in_their_norm(shape: tuple[int, ...], is_parted: bool) -> None:
     sides = _dump("bfloat16", *HEALTHY, shape=shape), _dump("bfloat16", 0.9, 0.9, shape=shape)
-    [*_, row] = rows_of(1, 0, *sides, ExtraNoise(), with_modules=True)
+    [*_, row] = make_tensor_rows(1, 0, *sides, ExtraNoise(), with_modules=True)
     assert row.key.phase == "gradient" and row.is_parted is is_parted, (row.difference, row.limit)
 
 
@@ -72,7 +74,7 @@ def test_errors_of_few_elements_hardly_cancel_in_their_norm(shape: tuple[int, ..
 )
 def test_tokens_may_go_to_other_experts(dtype: str, has_experts: bool, outputs: float, parted: list[str]) -> None:
     sides = _dump(dtype), _dump(dtype, outputs=outputs)
-    rows = rows_of(1, 0, *sides, ExtraNoise(has_experts=has_experts), with_modules=True)
+    rows = make_tensor_rows(1, 0, *sides, ExtraNoise(has_experts=has_experts), with_modules=True)
     assert sorted({row.key.phase for row in rows if row.is_parted}) == parted
 
 
@@ -80,5 +82,5 @@ def test_tokens_may_go_to_other_experts(dtype: str, has_experts: bool, outputs: 
 def test_names_of_weights_tell_experts(name: str, expected: bool) -> None:
     curve = Curve.of_columns({"step": np.ones(1), "loss": np.ones(1)}, [None], resolution=0.0, source="x")
     weights = {"parameters": {f"model.layers.0.{name}": "00"}}
-    sides = (Side("x", Path("x"), "ascendtune", curve, start_weights=each) for each in (weights, {}))
+    sides = (TrainingRecord("x", Path("x"), "ascendtune", curve, start_weights=each) for each in (weights, {}))
     assert extra_noise(*sides).has_experts is expected

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.check.align.dump import Key, RankDump, Tensor
-from ascendtune.check.align.tensor_rows import rows_of
+from ascendtune.check.align.dump import RankDump, TensorKey, TensorStatistics
+from ascendtune.check.align.tensor_rows import make_tensor_rows
 
 ZERO = (2, 2), "float32", 0.0, 0.0, 0.0, 0.0, 0, 0, "", (0.0, 0.0, 0.0, 0.0)
 
@@ -17,36 +17,38 @@ def _dump(names: str, world_size: int = 2, *, detached: str = "", unused: str = 
     tensors = {}
     for order, name in enumerate(names):
         values = (2, 2), "float32", -1.0, 1.0, 0.0, 2.0, 0, 0, "", (1.0, -1.0, 1.0, -1.0)
-        tensors[Key("parameter_before", None, name, "", 0)] = Tensor(order, "", *values)
+        tensors[TensorKey("parameter_before", None, name, "", 0)] = TensorStatistics(order, "", *values)
         if name not in detached:
-            tensors[Key("gradient", None, name, "", 0)] = Tensor(order, "", *(ZERO if name in unused else values))
+            tensors[TensorKey("gradient", None, name, "", 0)] = TensorStatistics(
+                order, "", *(ZERO if name in unused else values)
+            )
     return RankDump(Path("rank.jsonl"), world_size, tensors)
 
 
 @pytest.mark.parametrize(("one", "other"), [("ab", "a"), ("a", "ab")])
 def test_gradient_of_one_side_alone_is_parted(one: str, other: str) -> None:
-    rows = rows_of(1, 0, _dump(one), _dump(other), with_modules=True)
+    rows = make_tensor_rows(1, 0, _dump(one), _dump(other), with_modules=True)
     assert [row.key.name for row in rows if row.is_parted and row.is_of_one_side] == ["b"]
 
 
 @pytest.mark.parametrize("sides", [("b", ""), ("", "b")])
 def test_gradient_that_one_side_detaches_is_parted(sides: tuple[str, str]) -> None:
     one, other = (_dump("abc", detached=each) for each in sides)
-    rows = rows_of(1, 0, one, other, with_modules=True)
+    rows = make_tensor_rows(1, 0, one, other, with_modules=True)
     assert [row.key.name for row in rows if row.is_parted and row.is_of_one_side] == ["b"]
 
 
 def test_gradient_of_zeros_is_as_none() -> None:
-    rows = rows_of(1, 0, _dump("ab", unused="b"), _dump("ab", detached="b"), with_modules=True)
+    rows = make_tensor_rows(1, 0, _dump("ab", unused="b"), _dump("ab", detached="b"), with_modules=True)
     assert len(rows) == 4 and not any(row.is_parted for row in rows)
 
 
 def test_other_names_on_both_sides_are_not_compared() -> None:
-    rows = rows_of(1, 0, _dump("ab"), _dump("ac"), with_modules=True)
+    rows = make_tensor_rows(1, 0, _dump("ab"), _dump("ac"), with_modules=True)
     assert not any(row.is_parted for row in rows)
 
 
 def test_parameters_that_only_rank_0_writes_because_they_are_divided_are_trained_on_both_sides() -> None:
     """FSDP of the blocks alone leaves embeddings whole: every rank writes these, rank 0 the others."""
-    rows = rows_of(1, 1, _dump("ab"), _dump("a"), with_modules=True)
+    rows = make_tensor_rows(1, 1, _dump("ab"), _dump("a"), with_modules=True)
     assert rows and not any(row.is_parted for row in rows)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ascendtune.check.align.curve import Curve
-from ascendtune.check.align.noise import expected_noise
-from ascendtune.check.align.side import Side
-from ascendtune.check.align.stages import Comparison, compare
+from ascendtune.check.align.loss_noise import expected_noise
+from ascendtune.check.align.stages import TrainingComparison, compare_trainings
+from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.check.align.verdict import verdict
 
 DROPOUT = {"method.tuner": "lora", "method.lora.dropout": 0.1}
@@ -20,16 +20,18 @@ GPU = {"resolved": {"device": {"kind": "cuda", "name": "H100"}, "per_device": 4}
 NPU = {"resolved": {"device": {"kind": "npu", "name": "910B"}, "per_device": 4}, "world_size": 1}
 
 
-def compared(recipe: dict[str, Any], *runs: dict[str, Any], apart: float = 0.5) -> Comparison:
+def compared(recipe: dict[str, Any], *runs: dict[str, Any], apart: float = 0.5) -> TrainingComparison:
     sides = []
     for number, run in enumerate(runs):
         losses = 2.0 + apart * number * np.ones(3)
         columns = {"step": np.arange(1.0, 4.0), "loss": losses}
         curve = Curve.of_columns(columns, [None] * 3, resolution=0.0, source="x")
         sides.append(
-            Side(f"run{number}", Path("x"), "ascendtune", curve, {"method.stage": "sft"} | recipe, run, "fp32")
+            TrainingRecord(
+                f"run{number}", Path("x"), "ascendtune", curve, {"method.stage": "sft"} | recipe, run, "fp32"
+            )
         )
-    return compare(*sides, expected_noise(*sides))
+    return compare_trainings(*sides, expected_noise(*sides))
 
 
 def with_(run: dict[str, Any], **resolved: Any) -> dict[str, Any]:
@@ -70,7 +72,7 @@ def test_other_trainings_part_where_their_losses_do(recipe: dict[str, Any], othe
 
 def test_recipes_that_differ_are_named_and_no_repetition_is_asked_for() -> None:
     one, other = (
-        Side(
+        TrainingRecord(
             name,
             Path(name),
             "ascendtune",
@@ -86,7 +88,7 @@ def test_recipes_that_differ_are_named_and_no_repetition_is_asked_for() -> None:
         )
         for name, apart, steps, seed in (("A", 0.0, 40, 1), ("B", 0.5, 60, 2))
     )
-    found = compare(one, other, expected_noise(one, other))
+    found = compare_trainings(one, other, expected_noise(one, other))
     assert verdict(found, one, other).startswith("A and B part at step 6, question: ")
     assert verdict(found, one, other).endswith("(2): optim.max_steps: 40 and 60; seed: 1 and 2")
     later = next(each for each in found.findings if each.code == "later")

@@ -14,12 +14,12 @@ from safetensors.numpy import save_file
 
 from ascendtune.check.align import histogram
 from ascendtune.check.align.dump import read_values
-from ascendtune.check.align.noise import expected_noise
-from ascendtune.check.align.parting import Place
+from ascendtune.check.align.dump_comparison import FirstDifference
+from ascendtune.check.align.loss_noise import expected_noise
 from ascendtune.check.align.report import _chart, _ticks, write_report
-from ascendtune.check.align.side import read_side
-from ascendtune.check.align.stages import compare
+from ascendtune.check.align.stages import compare_trainings
 from ascendtune.check.align.tensor_table import tensors_as_html
+from ascendtune.check.align.training_record import read_training_record
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_every_tensor_that_was_dumped_whole_has_a_histogram(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(histogram, "_MOST", most)
-    one, other = read_side(_side(tmp_path / "a", 1.0)), read_side(_side(tmp_path / "b", 2.0))
-    comparison = compare(one, other, expected_noise(one, other))
+    one, other = read_training_record(_side(tmp_path / "a", 1.0)), read_training_record(_side(tmp_path / "b", 2.0))
+    comparison = compare_trainings(one, other, expected_noise(one, other))
     found = histogram.histograms_of(comparison.dumps, one.dump, other.dump)
     assert [key.name for key in found][:1] == ["second"] and len(found) == min(most, 3)
     counts = next(iter(found.values()))
@@ -102,8 +102,8 @@ def test_tensor_too_large_for_the_bound_leaves_histograms_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(histogram, "_MOST_VALUES", 2 * 64 + 1)
-    one, other = read_side(_side(tmp_path / "a", 1.0)), read_side(_side(tmp_path / "b", 2.0))
-    dumps = compare(one, other, expected_noise(one, other)).dumps
+    one, other = read_training_record(_side(tmp_path / "a", 1.0)), read_training_record(_side(tmp_path / "b", 2.0))
+    dumps = compare_trainings(one, other, expected_noise(one, other)).dumps
     second = next(row for row in dumps.rows if row.key.name == "second")
     large = replace(second, reference=second.reference._replace(shape=(1 << 20,)))
     rows = tuple(large if row is second else row for row in dumps.rows)
@@ -112,16 +112,16 @@ def test_tensor_too_large_for_the_bound_leaves_histograms_of_the_others(
 
 
 def test_replicas_of_ranks_that_differ_have_no_histogram_of_both_sides(tmp_path: Path) -> None:
-    one, other = read_side(_side(tmp_path / "a", 1.0)), read_side(_side(tmp_path / "b", 2.0))
-    dumps = compare(one, other, expected_noise(one, other)).dumps
+    one, other = read_training_record(_side(tmp_path / "a", 1.0)), read_training_record(_side(tmp_path / "b", 2.0))
+    dumps = compare_trainings(one, other, expected_noise(one, other)).dumps
     found = histogram.histograms_of(dumps, one.dump, other.dump)
-    dumps = replace(dumps, place=Place(1, "ranks", dumps.rows[1], (0,)))
+    dumps = replace(dumps, place=FirstDifference(1, "ranks", dumps.rows[1], (0,)))
     first, table = tensors_as_html(dumps, found).split("</section>")
     assert 'd="M0,90' not in first and 'd="M0,90' in table
 
 
 def test_gradient_of_one_side_alone_is_not_read_from_the_file_of_the_other(tmp_path: Path) -> None:
-    one = read_side(_side(tmp_path / "a", 1.0))
+    one = read_training_record(_side(tmp_path / "a", 1.0))
     assert one.dump is not None
     dump = one.dump.read(one.dump.files[1][0])
     tensor = next(iter(dump.tensors.values()))

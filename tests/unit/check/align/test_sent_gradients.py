@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from ascendtune.check.align.curve import Curve
-from ascendtune.check.align.dump import Key, RankDump, Tensor
-from ascendtune.check.align.noise import expected_noise
-from ascendtune.check.align.side import Side
-from ascendtune.check.align.stages import compare
+from ascendtune.check.align.dump import RankDump, TensorKey, TensorStatistics
+from ascendtune.check.align.loss_noise import expected_noise
+from ascendtune.check.align.stages import compare_trainings
 from ascendtune.check.align.tensor_noise import ExtraNoise
-from ascendtune.check.align.tensor_rows import rows_of
+from ascendtune.check.align.tensor_rows import make_tensor_rows
+from ascendtune.check.align.training_record import TrainingRecord
 
 
-def _side(losses: list[float], norm: float, reduce_dtype: str) -> Side:
+def _side(losses: list[float], norm: float, reduce_dtype: str) -> TrainingRecord:
     steps = np.arange(1.0, 1.0 + len(losses))
     columns = {"step": steps, "loss": np.array(losses), "grad_norm": np.full(len(losses), norm)}
     curve = Curve.of_columns(columns, [None] * len(losses), resolution=0.0, source="x")
     recipe = {"method.stage": "sft", "parallel.reduce_dtype": reduce_dtype}
-    return Side("x", Path("x"), "ascendtune", curve, recipe=recipe, precision="fp32", layers=2)
+    return TrainingRecord("x", Path("x"), "ascendtune", curve, recipe=recipe, precision="fp32", layers=2)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_records_may_differ_by_what_was_rounded(
     losses: list[float], norm: float, reduce_dtype: str, parted: str | None
 ) -> None:
     sides = _side([2.0, 1.0], 1.0, "fp32"), _side(losses, norm, reduce_dtype)
-    found = compare(*sides, expected_noise(*sides)).parted
+    found = compare_trainings(*sides, expected_noise(*sides)).parted
     assert (found and found.code) == parted
 
 
@@ -47,8 +47,10 @@ def _dump(**factors: float) -> RankDump:
     tensors = {}
     for order, (phase, factor) in enumerate(factors.items()):
         samples = tuple(factor * each for each in (1.0, -1.0, 1.0, -1.0))
-        key = Key(phase, None, "a.weight", "", 0)
-        tensors[key] = Tensor(order, "", (2, 2), "float32", -factor, factor, 0.0, 2 * factor, 0, 0, "", samples)
+        key = TensorKey(phase, None, "a.weight", "", 0)
+        tensors[key] = TensorStatistics(
+            order, "", (2, 2), "float32", -factor, factor, 0.0, 2 * factor, 0, 0, "", samples
+        )
     return RankDump(Path("rank.jsonl"), 1, tensors)
 
 
@@ -58,5 +60,5 @@ def _dump(**factors: float) -> RankDump:
 )
 def test_gradients_may_differ_by_what_was_rounded(step: int, sends_bf16: bool, parted: list[str]) -> None:
     sides = _dump(forward=1.0, gradient=1.0), _dump(forward=1.002, gradient=1.003)
-    rows = rows_of(step, 0, *sides, ExtraNoise(sends_bf16=sends_bf16), with_modules=True)
+    rows = make_tensor_rows(step, 0, *sides, ExtraNoise(sends_bf16=sends_bf16), with_modules=True)
     assert [row.key.phase for row in rows if row.is_parted] == parted

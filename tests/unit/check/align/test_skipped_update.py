@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.check.align.dump import Key, RankDump, Tensor
-from ascendtune.check.align.tensor_rows import rows_of
+from ascendtune.check.align.dump import RankDump, TensorKey, TensorStatistics
+from ascendtune.check.align.tensor_rows import make_tensor_rows
 
 
 def _dump(*, skips: str = "", cancels: str = "") -> RankDump:
@@ -18,26 +18,26 @@ def _dump(*, skips: str = "", cancels: str = "") -> RankDump:
         cancels: those whose update is within the rounding of their gradient.
     """
 
-    def tensor(order: int, size: float) -> Tensor:
+    def tensor(order: int, size: float) -> TensorStatistics:
         samples = (size, -size, size, -size)
-        return Tensor(order, "", (2, 2), "float32", -size, size, 0.0, 2 * size, 0, 0, "", samples)
+        return TensorStatistics(order, "", (2, 2), "float32", -size, size, 0.0, 2 * size, 0, 0, "", samples)
 
     tensors = {}
     for order, name in enumerate("ab"):
         change = 0.0 if name in skips else 1e-9 if name in cancels else 1e-3
-        tensors[Key("parameter_before", None, name, "", 0)] = tensor(order, 1e-2)
-        tensors[Key("gradient", None, name, "", 0)] = tensor(order, 1.0)
-        tensors[Key("parameter_after", None, name, "", 0)] = tensor(order, 1e-2 - change)
+        tensors[TensorKey("parameter_before", None, name, "", 0)] = tensor(order, 1e-2)
+        tensors[TensorKey("gradient", None, name, "", 0)] = tensor(order, 1.0)
+        tensors[TensorKey("parameter_after", None, name, "", 0)] = tensor(order, 1e-2 - change)
     return RankDump(Path("rank.jsonl"), 1, tensors)
 
 
 @pytest.mark.parametrize("step", [1, 3])
 @pytest.mark.parametrize("sides", [("", "b"), ("b", "")])
 def test_update_that_one_side_skips_is_parted(step: int, sides: tuple[str, str]) -> None:
-    rows = rows_of(step, 0, *(_dump(skips=each) for each in sides), with_modules=True)
+    rows = make_tensor_rows(step, 0, *(_dump(skips=each) for each in sides), with_modules=True)
     assert [row.key.name for row in rows if row.is_parted] == ["b"]
 
 
 def test_update_that_cancels_on_both_sides_is_not_compared() -> None:
-    rows = rows_of(3, 0, _dump(cancels="b"), _dump(skips="b"), with_modules=True)
+    rows = make_tensor_rows(3, 0, _dump(cancels="b"), _dump(skips="b"), with_modules=True)
     assert not any(row.is_parted for row in rows)

@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from ascendtune.check.align.dump import Tensor
+from ascendtune.check.align.dump import TensorStatistics
 from ascendtune.check.align.tensor_noise import differences, limits
 
 SAMPLES = 16
 
 
-def tensor_of(values: np.ndarray, dtype: str = "float32", digest: str = "") -> Tensor:
+def tensor_of(values: np.ndarray, dtype: str = "float32", digest: str = "") -> TensorStatistics:
     flat = values.astype(np.float64).reshape(-1)
     finite = flat[np.isfinite(flat)]
     count = min(SAMPLES, len(flat))
@@ -21,7 +21,7 @@ def tensor_of(values: np.ndarray, dtype: str = "float32", digest: str = "") -> T
     counts = int(np.isnan(flat).sum()), int(np.isinf(flat).sum())
     norm = float(np.linalg.norm(finite))
     numbers = float(finite.min()), float(finite.max()), float(finite.mean()), norm
-    return Tensor(0, "Linear", values.shape, dtype, *numbers, *counts, digest, samples)
+    return TensorStatistics(0, "Linear", values.shape, dtype, *numbers, *counts, digest, samples)
 
 
 def test_limit_is_the_documented_formula() -> None:

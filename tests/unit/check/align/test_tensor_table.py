@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ascendtune.check.align.noise import expected_noise
+from ascendtune.check.align.loss_noise import expected_noise
 from ascendtune.check.align.report import write_report
-from ascendtune.check.align.side import read_side
-from ascendtune.check.align.stages import compare
+from ascendtune.check.align.stages import compare_trainings
+from ascendtune.check.align.training_record import read_training_record
 
 HEADER = {"format": 2, "step": 1, "rank": 0, "world_size": 1, "content": "statistics"}
 HOSTILE = "</table><script>alert(1)</script>"
@@ -30,9 +30,9 @@ def _side(place: Path, numbers: dict[str, float]) -> Path:
 
 
 def test_names_of_strangers_are_escaped_and_the_first_that_parts_is_on_top(tmp_path: Path) -> None:
-    one = read_side(_side(tmp_path / "a", {"first": 1.0, HOSTILE: 1.0, "last": 1.0}))
-    other = read_side(_side(tmp_path / "b", {"first": 1.0, HOSTILE: 1.5, "last": 2.0}))
-    comparison = compare(one, other, expected_noise(one, other))
+    one = read_training_record(_side(tmp_path / "a", {"first": 1.0, HOSTILE: 1.0, "last": 1.0}))
+    other = read_training_record(_side(tmp_path / "b", {"first": 1.0, HOSTILE: 1.5, "last": 2.0}))
+    comparison = compare_trainings(one, other, expected_noise(one, other))
     assert comparison.dumps.place is not None and comparison.dumps.place.module == HOSTILE
     write_report(tmp_path / "a.html", comparison, one, other)
     page = (tmp_path / "a.html").read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ def test_names_of_strangers_are_escaped_and_the_first_that_parts_is_on_top(tmp_p
 
 
 def test_page_of_dumps_without_losses_hides_the_curves(tmp_path: Path) -> None:
-    one = read_side(_side(tmp_path / "a", {"first": 1.0}))
-    comparison = compare(one, one, expected_noise(one, one))
+    one = read_training_record(_side(tmp_path / "a", {"first": 1.0}))
+    comparison = compare_trainings(one, one, expected_noise(one, one))
     write_report(tmp_path / "a.html", comparison, one, one)
     assert comparison.parted is None and "<div hidden>" in (tmp_path / "a.html").read_text(encoding="utf-8")

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from ascendtune.check.align.dump import Key, Tensor
-from ascendtune.check.align.parting import DumpComparison, Place
-from ascendtune.check.align.tensor_findings import refined
-from ascendtune.check.align.tensor_rows import Row
+from ascendtune.check.align.dump import TensorKey, TensorStatistics
+from ascendtune.check.align.dump_comparison import DumpComparison, FirstDifference
+from ascendtune.check.align.tensor_findings import with_dump_evidence
+from ascendtune.check.align.tensor_rows import TensorRow
 from ascendtune.check.align.untrained import trained_rows
 from ascendtune.check.finding import ok
 
@@ -20,12 +20,14 @@ REACHED = (1.0, 1.0, 1.0, 0.0)
 
 def row(
     phase: str, name: str, one: tuple[float, ...], other: tuple[float, ...], tokens: int = 8, **changes: float
-) -> Row:
-    def tensor(samples: tuple[float, ...]) -> Tensor:
-        return Tensor(0, "Linear", (1, tokens, 4), "float32", -1, 1, 0, math.sqrt(4 * tokens), 0, 0, "", samples)
+) -> TensorRow:
+    def tensor(samples: tuple[float, ...]) -> TensorStatistics:
+        return TensorStatistics(
+            0, "Linear", (1, tokens, 4), "float32", -1, 1, 0, math.sqrt(4 * tokens), 0, 0, "", samples
+        )
 
     sizes = {"difference": 0.0 if one == other else 0.1, "limit": 1e-5, "scale": 1.0, **changes}
-    return Row(1, 0, Key(phase, 0, name, "output", 0), tensor(one), tensor(other), **sizes)
+    return TensorRow(1, 0, TensorKey(phase, 0, name, "output", 0), tensor(one), tensor(other), **sizes)
 
 
 GRADIENT = row("backward", "norm", REACHED, REACHED)
@@ -71,11 +73,11 @@ def test_samples_that_are_not_finite_on_both_sides_are_no_difference(value: floa
 
 
 def test_loss_that_parts_beside_such_a_difference_says_where_to_look() -> None:
-    loss = replace(row("loss", "", (4.8653,), (4.8652,)), key=Key("loss", 0, "", "loss", 0))
-    place = Place(1, "forward", loss, (0,))
+    loss = replace(row("loss", "", (4.8653,), (4.8652,)), key=TensorKey("loss", 0, "", "loss", 0))
+    place = FirstDifference(1, "forward", loss, (0,))
     beside = DumpComparison(steps=(1,), place=place, without_effect=row("forward", "self_attn", SAME, AT_PADDING))
     before = ok("forward", "")
-    (found,) = refined((before,), beside)
+    (found,) = with_dump_evidence((before,), beside)
     assert "self_attn differs too" in found.evidence[0]
-    (alone,) = refined((before,), replace(beside, without_effect=None))
+    (alone,) = with_dump_evidence((before,), replace(beside, without_effect=None))
     assert alone.evidence == found.evidence[1:]

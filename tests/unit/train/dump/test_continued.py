@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from ascendtune.check.align.noise import expected_noise
-from ascendtune.check.align.side import read_side
-from ascendtune.check.align.stages import compare
+from ascendtune.check.align.loss_noise import expected_noise
+from ascendtune.check.align.stages import compare_trainings
+from ascendtune.check.align.training_record import read_training_record
 from ascendtune.core.errors import InputError
 from ascendtune.train.dump.continued import continue_recording
 from ascendtune.train.dump.recording import Recording
@@ -79,8 +79,8 @@ def test_resumed_training_goes_on_with_its_recording(tmp_path: Path, whole: Path
     dumps = [(each / "dump" / "step-0000005" / "rank_0.jsonl").read_bytes() for each in (parts, whole)]
     assert dumps[0] == dumps[1]
     assert json.loads((parts / "recorded.json").read_text())["resumed_at"] == [4]
-    sides = read_side(whole), read_side(parts)
-    comparison = compare(*sides, expected_noise(*sides))
+    sides = read_training_record(whole), read_training_record(parts)
+    comparison = compare_trainings(*sides, expected_noise(*sides))
     assert comparison.parted is None and len(comparison.pair.steps) == STEPS
 
 

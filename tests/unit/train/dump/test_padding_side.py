@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 import ascendtune.align
-from ascendtune.check.align.noise import expected_noise
-from ascendtune.check.align.side import read_side
-from ascendtune.check.align.stages import Comparison, compare
+from ascendtune.check.align.loss_noise import expected_noise
+from ascendtune.check.align.stages import TrainingComparison, compare_trainings
+from ascendtune.check.align.training_record import read_training_record
 from bare_loop import model_of, rows_of
 
 PAD = 5
@@ -38,9 +38,9 @@ def recorded(directory: Path, *, is_left: bool, seed: int = 0) -> Path:
     return directory
 
 
-def compared(reference: Path, candidate: Path) -> Comparison:
-    sides = read_side(reference), read_side(candidate)
-    return compare(*sides, expected_noise(*sides))
+def compared(reference: Path, candidate: Path) -> TrainingComparison:
+    sides = read_training_record(reference), read_training_record(candidate)
+    return compare_trainings(*sides, expected_noise(*sides))
 
 
 def test_rows_padded_on_the_left_are_aligned_with_a_warning(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn.utils import clip_grad, clip_grad_norm_
 
 import ascendtune.align
-from ascendtune.check.align.noise import expected_noise
-from ascendtune.check.align.side import read_side
-from ascendtune.check.align.stages import compare
+from ascendtune.check.align.loss_noise import expected_noise
+from ascendtune.check.align.stages import compare_trainings
+from ascendtune.check.align.training_record import read_training_record
 from ascendtune.core.errors import InputError
 from ascendtune.train.dump.recording import Recording
 from ascendtune.train.dump.request import RecordRequest
@@ -364,7 +364,7 @@ def test_precision_of_a_recording_is_that_of_its_outputs(tmp_path: Path, is_auto
         torch.autocast("cpu", torch.bfloat16, enabled=is_autocast),
     ):
         train(model, 1)
-    assert read_side(tmp_path).precision == precision
+    assert read_training_record(tmp_path).precision == precision
 
 
 def test_weights_that_change_between_two_steps_are_named(tmp_path: Path) -> None:
@@ -381,13 +381,13 @@ def test_weights_that_change_between_two_steps_are_named(tmp_path: Path) -> None
                 if step == 2:
                     with torch.no_grad():
                         model.down.weight.mul_(factor)
-        sides.append(read_side(tmp_path / name))
-    found = compare(*sides, expected_noise(*sides))
+        sides.append(read_training_record(tmp_path / name))
+    found = compare_trainings(*sides, expected_noise(*sides))
     assert found.parted is not None and found.dumps.place is not None
     place = found.dumps.place
     assert (place.stage, place.step, place.module) == ("update", 3, "down.weight")
     assert found.parted.remedy is not None and "between the last update" in found.parted.remedy
-    same = compare(sides[1], sides[1], expected_noise(sides[1], sides[1]))
+    same = compare_trainings(sides[1], sides[1], expected_noise(sides[1], sides[1]))
     assert same.parted is None
 
 

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from ascendtune.check.align.curve import Curve, Floats
 from ascendtune.check.align.language import Sentence
-from ascendtune.check.align.pair import paired
-from ascendtune.check.align.side import Side
+from ascendtune.check.align.paired_losses import pair_losses
 from ascendtune.check.align.tensor_noise import CERTAIN, ExtraNoise
+from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.core.errors import NoVerdict
 
 _BITS = {"bf16": 8, "fp16": 11, "fp32": 24}
@@ -55,7 +55,7 @@ rates 3e-4 to 3e-3); the rest is a margin for longer ones."""
 
 
 @dataclass(frozen=True)
-class Noise:
+class LossNoise:
     """Limits of relative differences.
 
     Attributes:
@@ -86,7 +86,7 @@ class Noise:
         return np.where(steps > steps_measured[-1], np.maximum(found, expected), found)
 
 
-def expected_noise(reference: Side, candidate: Side) -> Noise:
+def expected_noise(reference: TrainingRecord, candidate: TrainingRecord) -> LossNoise:
     """Limits from the number formats, the depth of the model and the number of tokens."""
     precisions = [side.precision or "bf16" for side in (reference, candidate)]
     unit = max(2.0 ** -_BITS.get(precision, 8) for precision in precisions)
@@ -120,10 +120,10 @@ def expected_noise(reference: Side, candidate: Side) -> Noise:
         # Who reads "aligned" must know how little that says here.
         wider = "{basis}; wider limits after the first update: layers with the delta rule amplify rounding"
         basis = Sentence("expected", wider, {"basis": basis})
-    return Noise(limit(unit), grad_norm, basis, updated=updated)
+    return LossNoise(limit(unit), grad_norm, basis, updated=updated)
 
 
-def extra_noise(*sides: Side) -> ExtraNoise:
+def extra_noise(*sides: TrainingRecord) -> ExtraNoise:
     """The sources of noise that any of `sides` has beside its precision.
 
     Layers with the delta rule (DeltaNet, Yang et al. 2024, arXiv:2406.06484) solve a triangular system over the tokens
@@ -137,26 +137,26 @@ def extra_noise(*sides: Side) -> ExtraNoise:
     )
 
 
-def _has_delta_rule(side: Side) -> bool:
+def _has_delta_rule(side: TrainingRecord) -> bool:
     """Whether layers have the logarithms of decays, as state space models do, without the latter's skip connection."""
     names = _weights(side)
     layers = (name.removesuffix("A_log") for name in names if name.endswith(".A_log"))
     return any(f"{layer}D" not in names for layer in layers)
 
 
-def _weights(side: Side) -> set[str]:
+def _weights(side: TrainingRecord) -> set[str]:
     """Names of the parameters that it began with; empty where it did not record them."""
     found = side.start_weights.get("parameters")
     return set(map(str, found)) if isinstance(found, dict) else set()
 
 
-def _uses_muon(side: Side) -> bool:
+def _uses_muon(side: TrainingRecord) -> bool:
     """Whether its optimizer orthogonalises the updates of matrices."""
     name = (side.recipe or {}).get("optim.optimizer") or side.run.get("optimizer")
     return "muon" in str(name).lower()
 
 
-def _error_of_loss(sides: Sequence[Side], tokens: float) -> tuple[float, int | None]:
+def _error_of_loss(sides: Sequence[TrainingRecord], tokens: float) -> tuple[float, int | None]:
     """The error of the loss in units of sigma, and the groups that it is a mean over; None for a mean over tokens."""
     ours = next((side for side in sides if side.recipe is not None), None)
     recipe = ours.recipe or {} if ours is not None else {}
@@ -173,7 +173,7 @@ def _error_of_loss(sides: Sequence[Side], tokens: float) -> tuple[float, int | N
     return 1 / math.sqrt(tokens), None
 
 
-def measured_noise(reference: Side, repeats: Sequence[Side], expected: Noise) -> Noise:
+def measured_noise(reference: TrainingRecord, repeats: Sequence[TrainingRecord], expected: LossNoise) -> LossNoise:
     """Limits from runs of the same recipe on the reference machine: the largest difference up to each step.
 
     Those of `expected` where all losses are equal: such a machine repeats every rounding, and another one need not.
@@ -181,7 +181,7 @@ def measured_noise(reference: Side, repeats: Sequence[Side], expected: Noise) ->
     Raises:
         NoVerdict: a repeated run has no loss at a step of the reference.
     """
-    pairs = [paired(reference.curve, repeat.curve) for repeat in repeats]
+    pairs = [pair_losses(reference.curve, repeat.curve) for repeat in repeats]
     for repeat, pair in zip(repeats, pairs, strict=True):
         if not np.isfinite(pair.difference).any():
             raise NoVerdict(

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ascendtune.check.align.dump import Dump, Key, RankDump
+from ascendtune.check.align.dump import Dump, RankDump, TensorKey
 from ascendtune.check.align.language import Sentence
 from ascendtune.check.align.tensor_noise import ExtraNoise, is_float
 from ascendtune.check.align.tensor_rows import (
     FROM_WEIGHTS,
-    Row,
+    TensorRow,
     largest_of_matrices,
+    make_tensor_rows,
     replica_rows,
-    rows_of,
     rows_of_pair,
 )
 from ascendtune.check.align.untrained import trained_rows
@@ -47,7 +47,7 @@ class BatchComparison:
 
 
 @dataclass(frozen=True)
-class Place:
+class FirstDifference:
     """Where two trainings part first.
 
     Attributes:
@@ -63,7 +63,7 @@ class Place:
 
     step: int
     stage: str
-    row: Row
+    row: TensorRow
     ranks: tuple[int, ...]
     agreeing: str = ""
     ratio: float | None = None
@@ -113,10 +113,10 @@ class DumpComparison:
 
     steps: tuple[int, ...] = ()
     ranks: tuple[int, ...] = ()
-    place: Place | None = None
-    consequence: Place | None = None
-    without_effect: Row | None = None
-    rows: tuple[Row, ...] = ()
+    place: FirstDifference | None = None
+    consequence: FirstDifference | None = None
+    without_effect: TensorRow | None = None
+    rows: tuple[TensorRow, ...] = ()
     agreeing: frozenset[str] = frozenset()
     obstacle: Sentence | None = None
     replicas: int = 0
@@ -156,9 +156,9 @@ class _LastWeights:
         self._is_unbroken = True
         self._digests: list[dict[tuple[int, str], str]] = [{}, {}]
 
-    def changed(self, step: int, sides: Sequence[Mapping[int, RankDump]]) -> Row | None:
+    def changed(self, step: int, sides: Sequence[Mapping[int, RankDump]]) -> TensorRow | None:
         """The first parameter, of any shape, that one side alone has changed between its last update and `step`."""
-        changed: list[dict[tuple[int, str], Key]] = []
+        changed: list[dict[tuple[int, str], TensorKey]] = []
         for before, side in zip(self._digests, sides, strict=True):
             now = _digests(side, "parameter_before") if step == self._step + 1 else {}
             changed.append({at: key for at, (key, digest) in now.items() if before.get(at, digest) != digest})
@@ -182,7 +182,7 @@ class _LastWeights:
         ]
 
 
-def _digests(side: Mapping[int, RankDump], phase: str) -> dict[tuple[int, str], tuple[Key, str]]:
+def _digests(side: Mapping[int, RankDump], phase: str) -> dict[tuple[int, str], tuple[TensorKey, str]]:
     """(rank, name) -> key and hash of the tensors of `phase` that have one."""
     return {
         (rank, key.name): (key, tensor.digest)
@@ -204,7 +204,9 @@ def _compare_step(
     if obstacle:
         # Gradients and parameters are those of the whole batch on every rank.
         ranks = ranks[:1]
-    rows = {rank: rows_of(step, rank, one[rank], other[rank], extra, with_modules=not obstacle) for rank in ranks}
+    rows = {
+        rank: make_tensor_rows(step, rank, one[rank], other[rank], extra, with_modules=not obstacle) for rank in ranks
+    }
     every = [row for of_rank in rows.values() for row in of_rank]
     apart = [_apart(step, side) for side in sides]
     has_gap = not weights.covers_all_before(step)
@@ -213,7 +215,7 @@ def _compare_step(
     place, without_effect = _first(step, rows, obstacle, apart)
     if changed is not None and (place is None or place.stage != "ranks"):
         # Before anything that the step has computed.
-        place, without_effect = Place(step, changed.stage, changed, (changed.rank,)), None
+        place, without_effect = FirstDifference(step, changed.stage, changed, (changed.rank,)), None
         rows.setdefault(changed.rank, []).insert(0, changed)
     if place is not None and place.stage == "data" and place.row.key.phase == "forward":
         place = replace(place, batch=_batches(one, other))
@@ -291,24 +293,24 @@ def _numbers(both: Sequence[int]) -> dict[str, int]:
 
 def _first(
     step: int,
-    rows: Mapping[int, Sequence[Row]],
+    rows: Mapping[int, Sequence[TensorRow]],
     obstacle: Sentence | None,
-    apart: Sequence[Mapping[str, Row]],
-) -> tuple[Place | None, Row | None]:
+    apart: Sequence[Mapping[str, TensorRow]],
+) -> tuple[FirstDifference | None, TensorRow | None]:
     """The place at which the step parts, and a forward tensor that parts without effect."""
     every = [row for of_rank in rows.values() for row in of_rank]
     outcomes = [row for row in every if row.key.phase in _OUTCOMES]
     has_effect = not outcomes or any(row.is_parted for row in outcomes)
     replicas = apart[1] or apart[0]
     if row := replicas.get("parameter_before"):
-        return Place(step, "ranks", row, (row.rank,)), None
+        return FirstDifference(step, "ranks", row, (row.rank,)), None
     trained = {rank: trained_rows(of_rank) for rank, of_rank in rows.items()}
     harmless = next((first for _, first in trained.values() if first is not None), None)
     for stage in ("start", "data", "forward", "backward", "update"):
         parted = {rank: first for rank, (of_rank, _) in trained.items() if (first := _first_row(of_rank, stage))}
         phase = {"backward": "gradient", "update": "parameter_after"}.get(stage, "")
         if (row := replicas.get(phase)) and not any(each.key.phase == "backward" for each in parted.values()):
-            return Place(step, "ranks", row, (row.rank,), ratio=_ratio(every, phase)), None
+            return FirstDifference(step, "ranks", row, (row.rank,), ratio=_ratio(every, phase)), None
         if not parted:
             continue
         rank = min(parted, key=lambda each: (parted[each].key.micro_batch or 0, parted[each].reference.order, each))
@@ -320,11 +322,11 @@ def _first(
         if stage == "backward" and obstacle is not None and obstacle.code == "shapes":
             stage = "data"
         ratio = _ratio(rows[rank], "gradient" if row.stage == "backward" else row.key.phase)
-        return Place(step, stage, row, tuple(sorted(parted)), _agreeing(rows[rank], row), ratio), harmless
+        return FirstDifference(step, stage, row, tuple(sorted(parted)), _agreeing(rows[rank], row), ratio), harmless
     return None, harmless
 
 
-def _passes_on(rows: Sequence[Row]) -> bool:
+def _passes_on(rows: Sequence[TensorRow]) -> bool:
     """Whether differences of the forward pass show in a loss or in the gradient of an output, if those were dumped.
 
     Else they are in positions that are not trained on, such as padding: a parameter's gradient or update that parts
@@ -334,14 +336,14 @@ def _passes_on(rows: Sequence[Row]) -> bool:
     return any(found) or not found
 
 
-def _first_row(rows: Sequence[Row], stage: str) -> Row | None:
+def _first_row(rows: Sequence[TensorRow], stage: str) -> TensorRow | None:
     """The first row of a stage that parts, as the machine computes: gradients from the last module to the first."""
     parted = [row for row in rows if row.stage == stage and row.is_parted]
     if not parted:
         return None
     position = {row.key.name: row.reference.order for row in rows if row.key.phase == "forward"}
 
-    def module_of(row: Row) -> int:
+    def module_of(row: TensorRow) -> int:
         return position.get(row.key.name.rpartition(".")[0], -1)
 
     before = [row for row in parted if row.key.phase != "gradient"]
@@ -352,13 +354,13 @@ def _first_row(rows: Sequence[Row], stage: str) -> Row | None:
     return cut if cut is not None and module_of(cut) > position.get(before[0].key.name, -1) else before[0]
 
 
-def _agreeing(rows: Sequence[Row], parted: Row) -> str:
+def _agreeing(rows: Sequence[TensorRow], parted: TensorRow) -> str:
     same = [row for row in rows if row.key.phase == parted.key.phase and row.key.micro_batch == parted.key.micro_batch]
     before = same[: same.index(parted)] if parted.key.phase in ("forward", "backward") else []
     return next((f"{row.key.name} ({row.key.slot})" for row in reversed(before) if not row.is_parted), "")
 
 
-def _ratio(rows: Iterable[Row], phase: str) -> float | None:
+def _ratio(rows: Iterable[TensorRow], phase: str) -> float | None:
     """Candidate over reference of the norms, if all tensors of the phase that part have the same."""
     ratios = np.array([row.scale for row in rows if row.key.phase == phase and row.is_parted])
     if len(ratios) < 3 or not np.isfinite(ratios).all():
@@ -368,12 +370,12 @@ def _ratio(rows: Iterable[Row], phase: str) -> float | None:
     return middle if is_same and abs(middle - 1) > _SAME_RATIO else None
 
 
-def _apart(step: int, side: Mapping[int, RankDump]) -> dict[str, Row]:
+def _apart(step: int, side: Mapping[int, RankDump]) -> dict[str, TensorRow]:
     """By phase, the first replica that differs between ranks of one side, with the rank that is the odd one.
 
     Ranks hold the same parameters, and after the reduction the same gradients; rank 0 alone writes sharded ones.
     """
-    found: dict[str, Row] = {}
+    found: dict[str, TensorRow] = {}
     if len(side) < 2:
         return found
     usual = side[min(side)]

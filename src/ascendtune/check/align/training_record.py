@@ -54,7 +54,7 @@ _LONGEST_FIELD = 128 << 10
 
 
 @dataclass(frozen=True)
-class Side:
+class TrainingRecord:
     """One training, as far as its record describes it.
 
     Attributes:
@@ -94,7 +94,7 @@ class Side:
         return tuple(str(value_at(each, "digest")) for each in (listed if isinstance(listed, list) else []))
 
 
-def read_side(path: Path) -> Side:
+def read_training_record(path: Path) -> TrainingRecord:
     """Find out what `path` is, and read it.
 
     Raises:
@@ -118,7 +118,7 @@ def read_side(path: Path) -> Side:
     if path.suffix == ".jsonl":
         return _json_lines(path)
     if path.suffix == ".json" and (dump := find_msprobe(path)) is not None:
-        return Side(path.parent.name, path, "msprobe", Curve.empty(), dump=dump)
+        return TrainingRecord(path.parent.name, path, "msprobe", Curve.empty(), dump=dump)
     if path.suffix == ".json":
         return _trainer_state(path)
     if path.suffix in (".csv", ".tsv"):
@@ -131,7 +131,7 @@ def read_side(path: Path) -> Side:
     )
 
 
-def _read_directory(path: Path) -> Side:
+def _read_directory(path: Path) -> TrainingRecord:
     if (path / "run.json").is_file():
         return _read_run(RunDir(path))
     if (path / _RECORDED).is_file():
@@ -160,7 +160,7 @@ def _read_directory(path: Path) -> Side:
     if trainings:
         return _within(path, next(each for each in events if each.parent == trainings[0]))
     if (dump := find_msprobe(path)) is not None:
-        return Side(path.name, path, "msprobe", Curve.empty(), dump=dump)
+        return TrainingRecord(path.name, path, "msprobe", Curve.empty(), dump=dump)
     raise InputError(
         "the directory contains no record of a training run",
         code="unknown-training-record",
@@ -169,9 +169,9 @@ def _read_directory(path: Path) -> Side:
     )
 
 
-def _within(directory: Path, found: Path) -> Side:
+def _within(directory: Path, found: Path) -> TrainingRecord:
     """The record that was found in `directory`, under a name that says which one it is."""
-    return replace(read_side(found), name=str(Path(directory.name) / found.relative_to(directory)))
+    return replace(read_training_record(found), name=str(Path(directory.name) / found.relative_to(directory)))
 
 
 def _step_of_checkpoint(state: Path) -> int:
@@ -198,7 +198,7 @@ def _events_below(path: Path) -> list[Path]:
     return sorted(each for each in found if each.is_file())
 
 
-def _read_run(run: RunDir) -> Side:
+def _read_run(run: RunDir) -> TrainingRecord:
     record = run.read()
     if isinstance(record.get("imported"), dict):
         return _foreign(run.path, "TensorBoard", run.read_metrics(), _OURS, rounded=False)
@@ -207,7 +207,7 @@ def _read_run(run: RunDir) -> Side:
     dump, weights = find_dump(run.dumps), _start_weights(run)
     curve = _metrics(run.metrics) if run.metrics.is_file() or dump is None else Curve.empty()
     is_of_groups = recipe.get("method.stage") not in ("pretrain", "sft")
-    return Side(
+    return TrainingRecord(
         name=run.path.name,
         path=run.path,
         kind="ascendtune",
@@ -226,13 +226,13 @@ def _start_weights(run: RunDir) -> dict[str, Any]:
     return read_json_object(run.start_weights) if run.start_weights.is_file() else {}
 
 
-def _read_recorded(path: Path) -> Side:
+def _read_recorded(path: Path) -> TrainingRecord:
     metrics, dump = path / "metrics.jsonl", find_dump(RunDir(path).dumps)
     curve = _metrics(metrics) if metrics.is_file() or dump is None else Curve.empty()
     facts = read_json_object(path / _RECORDED)
     precision = _computed_in(dump) if dump is not None else None
     weights = _start_weights(RunDir(path))
-    return Side(
+    return TrainingRecord(
         name=path.name,
         path=path,
         kind="recorded",
@@ -292,12 +292,16 @@ def _floats(column: Any) -> Floats:
     return np.concatenate(parts) if parts else np.empty(0)
 
 
-def _foreign(path: Path, kind: str, records: Iterator[dict[str, Any]], names: dict[str, str], *, rounded: bool) -> Side:
+def _foreign(
+    path: Path, kind: str, records: Iterator[dict[str, Any]], names: dict[str, str], *, rounded: bool
+) -> TrainingRecord:
     curve = Curve.of_records(records, names, rounded=rounded, source=str(path))
-    return Side(path.name, path, kind, replace(curve, readings=("steps",)) if kind in _MEANS_OVER_STEPS else curve)
+    return TrainingRecord(
+        path.name, path, kind, replace(curve, readings=("steps",)) if kind in _MEANS_OVER_STEPS else curve
+    )
 
 
-def _trainer_state(path: Path) -> Side:
+def _trainer_state(path: Path) -> TrainingRecord:
     history = read_json_object(path, _MOST_BYTES).get("log_history")
     if not isinstance(history, list):
         raise no_records(path)
@@ -305,7 +309,7 @@ def _trainer_state(path: Path) -> Side:
     return _foreign(path, "transformers Trainer", records, _TRAINER, rounded=True)
 
 
-def _json_lines(path: Path) -> Side:
+def _json_lines(path: Path) -> TrainingRecord:
     content = read_regular_file(path, _MOST_BYTES)
     # A last line without newline is a write that was cut off.
     lines = content[: content.rfind(b"\n") + 1].splitlines()
@@ -317,7 +321,7 @@ def _json_lines(path: Path) -> Side:
     return _foreign(path, "JSON lines", iter(rows), names, rounded=True)
 
 
-def _table(path: Path) -> Side:
+def _table(path: Path) -> TrainingRecord:
     text = read_regular_file(path, _MOST_BYTES).decode("utf-8-sig", errors="replace")
     try:
         dialect = csv.Sniffer().sniff(text[:4096], delimiters=",;\t")

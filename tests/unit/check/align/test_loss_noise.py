@@ -10,17 +10,19 @@ import numpy as np
 import pytest
 
 from ascendtune.check.align.curve import Curve
-from ascendtune.check.align.noise import expected_noise, measured_noise
-from ascendtune.check.align.side import Side
+from ascendtune.check.align.loss_noise import expected_noise, measured_noise
+from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.core.errors import NoVerdict
 
 
-def side(losses: list[float], *, precision: str | None = "fp32", layers: int | None = 4, tokens: float = 100.0) -> Side:
+def side(
+    losses: list[float], *, precision: str | None = "fp32", layers: int | None = 4, tokens: float = 100.0
+) -> TrainingRecord:
     steps = np.arange(1, len(losses) + 1)
     missing = np.full(len(losses), np.nan)
     labelled, hashes = np.full(len(losses), tokens), (None,) * len(losses)
     numbers = Curve(steps, np.array(losses), missing, missing, labelled, missing, hashes, 0.0)
-    return Side("run", Path("run"), "ascendtune", numbers, recipe={}, precision=precision, layers=layers)
+    return TrainingRecord("run", Path("run"), "ascendtune", numbers, recipe={}, precision=precision, layers=layers)
 
 
 def test_limit_of_the_first_loss_is_the_documented_formula() -> None:
@@ -101,9 +103,9 @@ def test_expected_limits_hold_behind_the_last_measured_step() -> None:
 def test_steps_of_repeated_runs_may_be_large_and_must_be_common() -> None:
     far, missing = 10**12, np.full(1, np.nan)
 
-    def at(step: int, loss: float = 2.0) -> Side:
+    def at(step: int, loss: float = 2.0) -> TrainingRecord:
         one = Curve(np.array([step]), np.array([loss]), missing, missing, missing, missing, (None,), 0.0)
-        return Side("run", Path("run"), "CSV", one)
+        return TrainingRecord("run", Path("run"), "CSV", one)
 
     noise = measured_noise(at(far), [at(far, 2.2)], expected_noise(at(far), at(far)))
     assert np.allclose(noise.band(np.array([far])), 0.3)

@@ -21,7 +21,7 @@ Steps = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Pair:
+class PairedLosses:
     """The losses of two curves over the same steps.
 
     Attributes:
@@ -57,7 +57,7 @@ class Pair:
         """(records,) float64: |candidate - reference| / |reference|, as others' acceptance rules count it."""
         return np.abs(self.candidate - self.reference) / np.maximum(np.abs(self.reference), 1e-12)
 
-    def without_losses(self) -> Pair:
+    def without_losses(self) -> PairedLosses:
         """No step compared."""
         none, ends = np.empty(0), np.empty(0, dtype=np.int64)
         alone = (self.reference_alone, self.steps), (self.candidate_alone, self.steps)
@@ -82,7 +82,7 @@ class Pair:
         return np.asarray(self.steps - self.begins == 1)
 
 
-def paired(reference: Curve, candidate: Curve) -> Pair:
+def pair_losses(reference: Curve, candidate: Curve) -> PairedLosses:
     """Losses over the steps that both have recorded.
 
     Records of shorter windows are averaged over the windows of the other curve: without weights, as transformers'
@@ -96,7 +96,7 @@ def paired(reference: Curve, candidate: Curve) -> Pair:
     return min(found, key=_misfit)
 
 
-def _misfit(pair: Pair) -> tuple[bool, bool, float]:
+def _misfit(pair: PairedLosses) -> tuple[bool, bool, float]:
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         # Of no number.
         difference = float(np.nanmedian(pair.difference)) if len(pair.steps) else np.nan
@@ -145,7 +145,7 @@ class _Windows:
         return self.steps[~is_inside]
 
 
-def _paired(reference: Curve, candidate: Curve, one: Reading | None, other: Reading | None) -> Pair:
+def _paired(reference: Curve, candidate: Curve, one: Reading | None, other: Reading | None) -> PairedLosses:
     by_tokens = "tokens" in (one, other)
     has_tokens = [bool(np.isfinite(each.weights).all()) for each in (reference, candidate)]
     first, second = (
@@ -157,7 +157,7 @@ def _paired(reference: Curve, candidate: Curve, one: Reading | None, other: Read
     (losses, is_whole), (others, is_whole_too) = (each.means(lows, highs) for each in (first, second))
     kept = is_whole & is_whole_too
     lows, highs = lows[kept], highs[kept]
-    return Pair(
+    return PairedLosses(
         lows,
         highs,
         losses[kept],

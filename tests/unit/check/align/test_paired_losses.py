@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from ascendtune.check.align.curve import Curve, Reading
-from ascendtune.check.align.noise import expected_noise
-from ascendtune.check.align.pair import paired
-from ascendtune.check.align.side import Side
-from ascendtune.check.align.stages import compare
+from ascendtune.check.align.loss_noise import expected_noise
+from ascendtune.check.align.paired_losses import pair_losses
+from ascendtune.check.align.stages import compare_trainings
+from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.check.align.verdict import verdict
 from ascendtune.core import language
 from ascendtune.core.errors import NoVerdict
@@ -27,7 +27,7 @@ def curve(losses: dict[int, object]) -> Curve:
 
 
 def test_common_steps_are_compared() -> None:
-    pair = paired(curve({1: 4.0, 2: 3.0, 3: 2.0}), curve({2: 3.0, 3: 2.5, 4: 1.0}))
+    pair = pair_losses(curve({1: 4.0, 2: 3.0, 3: 2.0}), curve({2: 3.0, 3: 2.5, 4: 1.0}))
     assert pair.steps.tolist() == [2, 3]
     assert pair.difference.tolist() == [0.0, 0.25]
 
@@ -36,7 +36,7 @@ def test_common_steps_are_compared() -> None:
 def test_single_steps_are_averaged_over_the_windows_of_the_other_side(swapped: bool) -> None:
     dense = curve({step: float(step) for step in range(1, 8)})
     sparse = curve({3: 2.0, 6: 5.0, 9: 8.0})
-    pair = paired(dense, sparse) if swapped else paired(sparse, dense)
+    pair = pair_losses(dense, sparse) if swapped else pair_losses(sparse, dense)
     # Steps 8 and 9 were not recorded: the third window is left out.
     assert pair.steps.tolist() == [3, 6]
     assert pair.difference.tolist() == [0.0, 0.0]
@@ -44,28 +44,28 @@ def test_single_steps_are_averaged_over_the_windows_of_the_other_side(swapped: b
 
 def test_nan_spoils_its_own_window_alone() -> None:
     dense = curve({1: 1.0, 2: None, 3: 3.0, 4: 5.0})
-    pair = paired(curve({2: 1.0, 4: 4.0}), dense)
+    pair = pair_losses(curve({2: 1.0, 4: 4.0}), dense)
     assert pair.steps.tolist() == [4] and pair.candidate.tolist() == [4.0]
 
 
 def test_difference_is_absolute_below_a_loss_of_one() -> None:
-    pair = paired(curve({1: 0.01, 2: 10.0}), curve({1: 0.02, 2: 11.0}))
+    pair = pair_losses(curve({1: 0.01, 2: 10.0}), curve({1: 0.02, 2: 11.0}))
     assert np.allclose(pair.difference, [0.01, 0.1])
 
 
 def test_number_that_is_not_finite_has_no_difference() -> None:
-    assert math.isnan(paired(curve({1: 1.0}), curve({1: None})).difference[0])
+    assert math.isnan(pair_losses(curve({1: 1.0}), curve({1: None})).difference[0])
 
 
 def test_steps_of_one_curve_alone_are_named() -> None:
-    pair = paired(curve({1: 4.0, 2: 3.0}), curve({2: 3.0, 3: 2.5, 4: 1.0}))
+    pair = pair_losses(curve({1: 4.0, 2: 3.0}), curve({2: 3.0, 3: 2.5, 4: 1.0}))
     assert (pair.reference_alone.tolist(), pair.candidate_alone.tolist()) == ([1], [3, 4])
 
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_windows_and_steps_that_are_not_compared_are_alone(swapped: bool) -> None:
     dense, sparse = curve(dict.fromkeys((1, 2, 3, 5, 6, 7, 8), 1.0)), curve({2: 1.0, 4: 1.0, 6: 1.0})
-    pair = paired(dense, sparse) if swapped else paired(sparse, dense)
+    pair = pair_losses(dense, sparse) if swapped else pair_losses(sparse, dense)
     alone = [pair.reference_alone.tolist(), pair.candidate_alone.tolist()]
     # The window of steps 3 and 4 lacks step 4; steps 7 and 8 follow the last window.
     assert pair.steps.tolist() == [2, 6] and (alone[::-1] if swapped else alone) == [[4], [3, 7, 8]]
@@ -99,15 +99,15 @@ def logged(every: int, reading: Reading, *, knows: bool = False, offset: int = 0
     return replace(found, readings=(reading,)) if knows else found
 
 
-def side(name: str, of: Curve) -> Side:
-    return Side(name, Path(name), "CSV", of, precision="fp32")
+def side(name: str, of: Curve) -> TrainingRecord:
+    return TrainingRecord(name, Path(name), "CSV", of, precision="fp32")
 
 
 def outcome(one: Curve, other: Curve) -> str:
     """`aligned`, the stage that parts, or the code of the error."""
     sides = side("one", one), side("other", other)
     try:
-        found = compare(*sides, expected_noise(*sides))
+        found = compare_trainings(*sides, expected_noise(*sides))
     except NoVerdict as error:
         return error.code
     return "aligned" if found.parted is None else found.parted.code
@@ -147,7 +147,7 @@ def test_fault_parts_records_of_the_same_kind(reading: Reading, every: tuple[int
 
 def test_fault_parts_logs_that_do_not_say_what_they_hold_and_the_assumption_is_evidence() -> None:
     one, other = side("one", logged(10, "steps")), side("other", logged(10, "steps", fault=0.5))
-    found = compare(one, other, expected_noise(one, other))
+    found = compare_trainings(one, other, expected_noise(one, other))
     assert found.parted is not None and any("neither log says so" in each for each in found.parted.evidence)
     assert "part at steps 31 to 40, later" in verdict(found, one, other)
     with language.using("zh"):
@@ -196,7 +196,7 @@ def test_first_record_of_logging_first_step_is_about_one_step() -> None:
 
 def test_last_digits_of_a_single_record_are_kept() -> None:
     large = curve({1: 1e15, 2: 1 / 3})
-    assert paired(large, large).reference.tolist() == [1e15, 1 / 3]
+    assert pair_losses(large, large).reference.tolist() == [1e15, 1 / 3]
 
 
 @pytest.mark.parametrize(("fault", "expected"), [(0.001, "ok"), (0.15, "warning"), (0.6, "failure")])
@@ -207,7 +207,7 @@ def test_mean_beyond_what_others_accept_is_not_aligned_however_wide_the_band(fau
         for name, each in (("one", 0.0), ("other", fault))
     )
     noise = expected_noise(one, other)
-    found = compare(one, other, noise)
+    found = compare_trainings(one, other, noise)
     later = next(each for each in found.findings if each.code == "later")
     assert later.status == expected and (found.parted is not None) == (expected == "failure")
     assert not (found.pair.difference > noise.band(found.pair.steps)).any()
