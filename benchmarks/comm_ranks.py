@@ -15,7 +15,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from ascendtune.check.comm.call import Call, Setting, prepare
+from ascendtune.check.comm.call import Call, CollectiveGroup, prepare
 from ascendtune.check.comm.timing import measure
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import open_device
@@ -52,7 +52,9 @@ device.activate()
 found: dict[int, list[list[float]]] = {}
 for size in map(int, sys.argv[2:]):
     data, calls = torch.zeros(size // 4), max(1, min(16, (64 << 20) // size))
-    call = prepare("all_reduce", Setting(dist.get_rank(), (0, 1), size // 4, torch.float32, 2, device.torch_device))
+    call = prepare(
+        "all_reduce", CollectiveGroup(dist.get_rank(), (0, 1), size // 4, torch.float32, 2, device.torch_device)
+    )
     found[size] = []
     for number in range(int(sys.argv[1])):
         # The first of a pair changes.

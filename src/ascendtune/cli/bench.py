@@ -15,9 +15,9 @@ from ascendtune.cli.terminal import in_language
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
 
 if TYPE_CHECKING:
-    from ascendtune.check.bench.cells import Cell, Result
-    from ascendtune.check.bench.judge import Profiles, Row, Shortfall
-    from ascendtune.check.bench.show import Setting
+    from ascendtune.check.bench.cells import Cell, CellResult
+    from ascendtune.check.bench.judge import Profiles, Shortfall, SpeedupRow
+    from ascendtune.check.bench.show import BenchSettings
     from ascendtune.check.profile.profile import RankProfile
     from ascendtune.recipe.recipe import Recipe
 
@@ -60,7 +60,7 @@ def bench(
     that finished. Exit code 1: a training failed.
     """
     from ascendtune.check.bench.cells import cells_of
-    from ascendtune.check.bench.judge import doubts, rows_of, shortfalls
+    from ascendtune.check.bench.judge import insignificant_differences, shortfalls, speedup_rows
     from ascendtune.check.bench.language import say
     from ascendtune.check.bench.picture import draw
     from ascendtune.check.bench.show import as_markdown, as_plain, title
@@ -89,11 +89,14 @@ def bench(
         """Where rows miss the target, and notes, in the language that is set."""
         is_host = not visible.vendor.is_accelerator
         _, notes = cells_of(devices=counts, strategies=names, per_device=per_device, accumulate=accumulate)
-        return shortfalls(rows, profile_of, on_host=is_host, cores=setting.cores), [*notes, *doubts(rows)]
+        return shortfalls(rows, profile_of, on_host=is_host, cores=setting.cores), [
+            *notes,
+            *insignificant_differences(rows),
+        ]
 
     with Bench.open(output, loaded, setting) as found:
         results = measure(found, cells, recipe, overrides or [], loaded, visible)
-        rows = rows_of(results, setting.memory_bytes if visible.vendor.is_accelerator else None)
+        rows = speedup_rows(results, setting.memory_bytes if visible.vendor.is_accelerator else None)
         found.write(summary=as_plain(setting, rows, *judged()))
         measured = [each for each in results if each.repeats]
         with language.using(language.choose(lang, os.environ, "utf-8")):
@@ -120,7 +123,7 @@ def bench(
         raise typer.Exit(1)
 
 
-def _as_text(setting: Setting, rows: list[Row], short: list[Shortfall], notes: list[str]) -> str:
+def _as_text(setting: BenchSettings, rows: list[SpeedupRow], short: list[Shortfall], notes: list[str]) -> str:
     """For the terminal: the tables, what failed, and where the target is missed."""
     from ascendtune.check.bench.cells import COMPARISONS
     from ascendtune.check.bench.language import say
@@ -191,9 +194,9 @@ def _names(text: str | None) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _setting(recipe: Recipe, *, steps: int, warmup: int, repeats: int) -> Setting:
+def _setting(recipe: Recipe, *, steps: int, warmup: int, repeats: int) -> BenchSettings:
     from ascendtune import __version__
-    from ascendtune.check.bench.show import Setting
+    from ascendtune.check.bench.show import BenchSettings
     from ascendtune.machine.visible import cpu_count, visible_devices
     from ascendtune.train.plan.ask import target_here
 
@@ -203,14 +206,14 @@ def _setting(recipe: Recipe, *, steps: int, warmup: int, repeats: int) -> Settin
         name, memory = target.name, target.memory_bytes
     except MachineError:
         name, memory = visible.vendor.noun, None
-    return Setting(recipe.name, name, visible.kind, memory, cpu_count(), steps, warmup, repeats, __version__)
+    return BenchSettings(recipe.name, name, visible.kind, memory, cpu_count(), steps, warmup, repeats, __version__)
 
 
 def _reading_once() -> Profiles:
     """`_profile_of`, which reads the profile of a cell only once."""
     known: dict[Cell, list[RankProfile] | None] = {}
 
-    def profile_of(result: Result) -> list[RankProfile] | None:
+    def profile_of(result: CellResult) -> list[RankProfile] | None:
         if result.cell not in known:
             known[result.cell] = _profile_of(result)
         return known[result.cell]
@@ -218,7 +221,7 @@ def _reading_once() -> Profiles:
     return profile_of
 
 
-def _profile_of(result: Result) -> list[RankProfile] | None:
+def _profile_of(result: CellResult) -> list[RankProfile] | None:
     """The profile of the first training of a cell, which has those of all ranks; None where it cannot be read."""
     from ascendtune.check.profile.profile import read_profile
     from ascendtune.core.errors import AscendtuneError

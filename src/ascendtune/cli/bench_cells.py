@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ascendtune.check.bench.cells import AS_ASKED, Cell, Result
+from ascendtune.check.bench.cells import AS_ASKED, Cell, CellResult
 from ascendtune.check.bench.measure import DeviceSamples, read_repeat
-from ascendtune.check.bench.show import Setting
+from ascendtune.check.bench.show import BenchSettings
 from ascendtune.cli.align_repeat import error_in
 from ascendtune.cli.short_run import train_briefly
 from ascendtune.core import log
@@ -40,12 +40,12 @@ class Bench:
     directory: Path
     identity: str
     """Of recipe, device and number of steps: results of another one are not mixed in."""
-    setting: Setting
-    results: dict[Cell, Result]
+    setting: BenchSettings
+    results: dict[Cell, CellResult]
 
     @classmethod
     @contextmanager
-    def open(cls, directory: Path | None, recipe: Recipe, setting: Setting) -> Iterator[Bench]:
+    def open(cls, directory: Path | None, recipe: Recipe, setting: BenchSettings) -> Iterator[Bench]:
         """The benchmark in `directory`, or in the next free one beside the runs of the recipe; no other may use it.
 
         Raises:
@@ -74,7 +74,7 @@ class Bench:
                     where=place,
                 )
             cells = kept.get("cells", [])
-            found = [Result.of(each) for each in (cells if isinstance(cells, list) else [cells])]
+            found = [CellResult.of(each) for each in (cells if isinstance(cells, list) else [cells])]
             yield cls(place, identity, setting, {each.cell: each for each in found})
 
     def write(self, summary: dict[str, Any] | None = None) -> None:
@@ -90,13 +90,13 @@ class Bench:
 
 def measure(
     bench: Bench, cells: Sequence[Cell], recipe: Path, overrides: list[str], loaded: Recipe, visible: Visible
-) -> list[Result]:
+) -> list[CellResult]:
     """Train each cell as often as the setting says, less what is measured already; results in that order.
 
     All cells are trained once before the first is trained again, so that a drift of the machine is seen as spread. A
     cell that fails is not trained again in this call.
     """
-    results = [bench.results.setdefault(each, Result(each)) for each in cells]
+    results = [bench.results.setdefault(each, CellResult(each)) for each in cells]
     for each in results:
         each.failure = None
     times = bench.setting.repeats
@@ -120,7 +120,7 @@ def measure(
 
 
 def _train(
-    bench: Bench, result: Result, number: int, recipe: Path, overrides: list[str], loaded: Recipe, visible: Visible
+    bench: Bench, result: CellResult, number: int, recipe: Path, overrides: list[str], loaded: Recipe, visible: Visible
 ) -> None:
     """Train a cell once, and add what it measured, or why it failed, to `result`."""
     cell, setting = result.cell, bench.setting
@@ -174,7 +174,7 @@ def _failure(run: Path | None, output: Path) -> str:
     return what if isinstance(what, str) else error_in(output)
 
 
-def _identity(recipe: Recipe, setting: Setting) -> str:
+def _identity(recipe: Recipe, setting: BenchSettings) -> str:
     content = recipe.model_dump(mode="json")
     measured = {key: value for key, value in content.items() if key not in ("name", "run_dir", "profile", "checkpoint")}
     where = {"host": socket.gethostname(), "device": setting.device, "version": setting.version}

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from ascendtune.check.comm.notes import notes_path
-from ascendtune.check.comm.start import Ran, Ranks, run_ranks
+from ascendtune.check.comm.start import RankGroup, RankResults, run_ranks
 from ascendtune.cli.complain import warn
 from ascendtune.cli.device_choice import choose
 from ascendtune.cli.node_choice import choose_nodes
@@ -29,7 +29,7 @@ _FEWEST = 2
 _TOO_FEW = "at least two ranks are needed"
 
 
-def choose_ranks(devices: int | None, device_ids: str | None, nodes: str | None) -> Ranks:
+def choose_ranks(devices: int | None, device_ids: str | None, nodes: str | None) -> RankGroup:
     """One rank for each requested device (default: each visible one; on the CPU two ranks).
 
     Args:
@@ -55,10 +55,10 @@ def choose_ranks(devices: int | None, device_ids: str | None, nodes: str | None)
         )
     ids = chosen.ids or visible.ids[: chosen.count]
     names = tuple(f"{chosen.kind} {name}" for name in ids) if visible.vendor.is_accelerator else ()
-    return Ranks(chosen.kind, chosen.count, chosen.ids, names)
+    return RankGroup(chosen.kind, chosen.count, chosen.ids, names)
 
 
-def _ranks_on_hosts(devices: int | None, device_ids: str | None, nodes: str) -> Ranks:
+def _ranks_on_hosts(devices: int | None, device_ids: str | None, nodes: str) -> RankGroup:
     chosen_nodes = choose_nodes(nodes, min_nodes=None, max_restarts=0, devices=devices, device_ids=device_ids, env={})
     found = chosen_nodes.inquire()
     assert found is not None
@@ -67,10 +67,10 @@ def _ranks_on_hosts(devices: int | None, device_ids: str | None, nodes: str) -> 
     per_host = zip(found.names, found.nproc, strict=True)
     unit = found.kind if vendor_of(found.kind).is_accelerator else "rank"
     names = tuple(f"{host} {unit} {number}" for host, nproc in per_host for number in range(nproc))
-    return Ranks(found.kind, sum(found.nproc), None, names, chosen_nodes.hosts)
+    return RankGroup(found.kind, sum(found.nproc), None, names, chosen_nodes.hosts)
 
 
-def run(work: dict[str, Any], ranks: Ranks, directory: Path | None, *, steps: int) -> Ran:
+def run(work: dict[str, Any], ranks: RankGroup, directory: Path | None, *, steps: int) -> RankResults:
     """Run the ranks. A temporary directory is kept only if a rank failed, because its log is there.
 
     Args:
@@ -87,7 +87,7 @@ def run(work: dict[str, Any], ranks: Ranks, directory: Path | None, *, steps: in
     return ran
 
 
-def place_for(ranks: Ranks) -> Path:
+def place_for(ranks: RankGroup) -> Path:
     """A directory that every rank can write: with several hosts one in the working directory, which they may share.
 
     Raises:

@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ascendtune.check.comm import step, sweep
-from ascendtune.check.comm.judge import trouble
+from ascendtune.check.comm.judge import unfinished_finding
 from ascendtune.check.comm.picture import bars, draw_links, draw_rows, heat_map
-from ascendtune.check.comm.start import Ran, Ranks
-from ascendtune.check.comm.step import Step
-from ascendtune.check.comm.sweep import BANDWIDTH, GIGA, Row, against_figure, against_peak, expected_of
+from ascendtune.check.comm.start import RankGroup, RankResults
+from ascendtune.check.comm.step import StepTimes
+from ascendtune.check.comm.sweep import BANDWIDTH, GIGA, BandwidthRow, against_figure, against_peak, expected_of
 from ascendtune.check.finding import Finding, exit_code, unknown
 from ascendtune.check.table import as_json
 from ascendtune.cli.comm_ranks import place_for, run
@@ -33,7 +33,7 @@ _ROOM_FOR_ALL = 80
 class Report:
     """The methods print the report, save the plot if requested, and return the exit code."""
 
-    ran: Ran
+    ran: RankResults
     expect: str | None
     png: Path | None
     is_json: bool
@@ -42,7 +42,7 @@ class Report:
     def rows(self, work: dict[str, Any], *, plot: bool) -> int:
         """One collective over sizes; `work` is the task of the ranks."""
         what = f"{work['collective']} of {work['dtype']}"
-        rows = sweep.rows_of(self.ran, work["collective"])
+        rows = sweep.bandwidth_rows(self.ran, work["collective"])
         findings, sentence, average = self._unfinished(), f"{what}: no size was measured", None
         if not rows and self.ran.is_whole:
             why = "no size fits into half of the free memory"
@@ -95,7 +95,7 @@ class Report:
         return f"{self.ran.ranks.count} ranks over {self.ran.backend}"
 
     def _unfinished(self) -> list[Finding]:
-        return [] if self.ran.is_whole else [trouble(self.ran, self.timeout_seconds)]
+        return [] if self.ran.is_whole else [unfinished_finding(self.ran, self.timeout_seconds)]
 
     def _held_against(self, bytes_per_second: float, links: int) -> list[Finding]:
         """The finding for `--expect`; the published peak counts `links` links, which a rank uses at the same time."""
@@ -114,13 +114,13 @@ class Report:
         ranks = self.ran.ranks
         print(as_json(sentence, findings, ranks=ranks.count, kind=ranks.kind, backend=self.ran.backend, **further))
 
-    def _say_where_it_ended(self, last: Row, wanted: int) -> None:
+    def _say_where_it_ended(self, last: BandwidthRow, wanted: int) -> None:
         if self.ran.is_whole and self.ran.notes[0].one("most_bytes") < wanted:
             largest = f"the largest size was {format_bytes(last.bytes)}"
             warn(f"{largest}, limited by half of the free memory")
 
 
-def _table(rows: Sequence[Row], dtype: str) -> str:
+def _table(rows: Sequence[BandwidthRow], dtype: str) -> str:
     cells = {
         "size (B)": [str(row.bytes) for row in rows],
         "count": [str(row.count) for row in rows],
@@ -146,7 +146,7 @@ _FAR = 1000
 """A step that is never reached, so that nothing is evaluated, saved or exported."""
 
 
-def measure_step(source: Path, ranks: Ranks, directory: Path | None, timeout: float, *, is_json: bool) -> int:
+def measure_step(source: Path, ranks: RankGroup, directory: Path | None, timeout: float, *, is_json: bool) -> int:
     """Train a few steps of a recipe or run; print the report and return the exit code.
 
     Args:
@@ -160,7 +160,7 @@ def measure_step(source: Path, ranks: Ranks, directory: Path | None, timeout: fl
         prepared = _prepared(RunDir.open(source).recipe if source.is_dir() else source, Path(scratch) / "run")
         ran = run({"run": str(prepared.path), "timeout_seconds": timeout}, ranks, directory, steps=step.STEPS)
     steps = step.steps_of(ran)
-    findings = [] if ran.is_whole else [trouble(ran, timeout)]
+    findings = [] if ran.is_whole else [unfinished_finding(ran, timeout)]
     sentence = "no step was measured"
     if steps:
         sentence = step.sentence(steps, f"{ranks.count} ranks over {ran.backend}")
@@ -196,7 +196,7 @@ def _prepared(recipe: Path, run_directory: Path) -> RunDir:
     return ready.run
 
 
-def _step_table(steps: Sequence[Step]) -> str:
+def _step_table(steps: Sequence[StepTimes]) -> str:
     header = ["rank", "step, ms", "compute", "communication", "waiting"]
     rows = [
         [str(each.rank), f"{each.apart_seconds * 1e3:.1f}", *(f"{each.share(part):.0%}" for part in header[2:])]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.check.bench.show import Setting
+from ascendtune.check.bench.show import BenchSettings
 from ascendtune.cli import bench as command
 from ascendtune.cli import bench_cells
 from ascendtune.cli.bench_cells import Bench
@@ -17,7 +17,7 @@ from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.rundir import RunDir
 from ascendtune.machine.visible import Visible
 
-SETTING = Setting("small", "a CPU", "cpu", None, 8, 4, 1, 2, "1.0")
+SETTING = BenchSettings("small", "a CPU", "cpu", None, 8, 4, 1, 2, "1.0")
 
 
 class Trainings:

@@ -61,7 +61,7 @@ class Repeat:
 
 
 @dataclass
-class Result:
+class CellResult:
     """A cell with its repeats so far."""
 
     cell: Cell
@@ -97,7 +97,7 @@ class Result:
         return {"name": self.cell.name, **asdict(self)}
 
     @classmethod
-    def of(cls, values: Any) -> Result:
+    def of(cls, values: Any) -> CellResult:
         """From `as_plain`.
 
         Raises:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS, Comparison, Result
+from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS, CellResult, Comparison
 from ascendtune.check.bench.language import say
 from ascendtune.check.profile.advice import advice_for
 from ascendtune.check.profile.advice_entry import Advice
@@ -26,11 +26,11 @@ _MOST_TOKENS = 1e15
 
 
 @dataclass(frozen=True)
-class Row:
+class SpeedupRow:
     """A line of the table."""
 
     comparison: Comparison
-    result: Result
+    result: CellResult
     speedup: float | None
     """Over the fewest devices of this comparison that could be trained."""
     efficiency: float | None
@@ -57,7 +57,7 @@ class Shortfall:
         return asdict(self)
 
 
-def rows_of(results: Sequence[Result], memory_bytes: int | None) -> list[Row]:
+def speedup_rows(results: Sequence[CellResult], memory_bytes: int | None) -> list[SpeedupRow]:
     """The rows of both comparisons; a cell may be in both.
 
     Args:
@@ -77,17 +77,17 @@ def rows_of(results: Sequence[Result], memory_bytes: int | None) -> list[Row]:
     return rows
 
 
-def _base(result: Result, members: Sequence[Result]) -> Result | None:
+def _base(result: CellResult, members: Sequence[CellResult]) -> CellResult | None:
     """The baseline of `result`: the same strategy on the fewest devices. One device has no strategy and serves all."""
     alike = [each for each in members if each.repeats and each.cell.strategy in (AS_ASKED, result.cell.strategy)]
     return min(alike, key=lambda each: each.cell.devices, default=None)
 
 
-def _row(comparison: Comparison, result: Result, base: Result | None, memory_bytes: int | None) -> Row:
+def _row(comparison: Comparison, result: CellResult, base: CellResult | None, memory_bytes: int | None) -> SpeedupRow:
     rate, base_rate = result.rate, base.rate if base else None
     speedup = rate / base_rate if rate and base_rate else None
     used = result.memory_bytes()
-    return Row(
+    return SpeedupRow(
         comparison, result, speedup,
         speedup / (result.cell.devices / base.cell.devices) if speedup and base else None,
         base.cell.devices if base else None,
@@ -95,7 +95,7 @@ def _row(comparison: Comparison, result: Result, base: Result | None, memory_byt
     )  # fmt: skip
 
 
-def doubts(rows: Sequence[Row]) -> list[str]:
+def insignificant_differences(rows: Sequence[SpeedupRow]) -> list[str]:
     """Differences between two rows of a table that are not larger than their repeats differ among themselves.
 
     Each row beside the one that it is compared with, and beside other strategies on as many devices. Their sentences
@@ -113,7 +113,7 @@ def doubts(rows: Sequence[Row]) -> list[str]:
     return found
 
 
-def _doubt(one: Result, other: Result) -> str | None:
+def _doubt(one: CellResult, other: CellResult) -> str | None:
     rate, other_rate = one.rate, other.rate
     if not rate or not other_rate:
         return None
@@ -128,11 +128,11 @@ def _doubt(one: Result, other: Result) -> str | None:
     )  # fmt: skip
 
 
-Profiles = Callable[[Result], list[RankProfile] | None]
+Profiles = Callable[[CellResult], list[RankProfile] | None]
 """Reads the profile of a cell, one entry a rank; None where it has none."""
 
 
-def shortfalls(rows: Sequence[Row], profile_of: Profiles, *, on_host: bool, cores: int) -> list[Shortfall]:
+def shortfalls(rows: Sequence[SpeedupRow], profile_of: Profiles, *, on_host: bool, cores: int) -> list[Shortfall]:
     """Where rows miss the target. The worst efficiency of each comparison is explained by its profile.
 
     Their sentences are in the language that is set.
@@ -164,7 +164,9 @@ def shortfalls(rows: Sequence[Row], profile_of: Profiles, *, on_host: bool, core
     return found
 
 
-def _why_slow(row: Row, rows: Sequence[Row], profile_of: Profiles, on_host: bool, cores: int) -> str | None:
+def _why_slow(
+    row: SpeedupRow, rows: Sequence[SpeedupRow], profile_of: Profiles, on_host: bool, cores: int
+) -> str | None:
     """Where the time goes that the base does not need, and what to change first."""
     if on_host and row.result.cell.devices > cores:
         ranks = row.result.cell.devices
@@ -211,7 +213,7 @@ def _per_token(rank: RankProfile) -> dict[str, float] | None:
     return {title: seconds * factor for title, seconds, _ in parts_of(rank.split)}
 
 
-def _of_device(row: Row, profile_of: Profiles) -> list[Shortfall]:
+def _of_device(row: SpeedupRow, profile_of: Profiles) -> list[Shortfall]:
     found, cell = [], row.result.cell.name
     memory, used = row.memory_ratio, row.result.average("utilization_ratio")
     if memory is not None and not MEMORY_RATIO[0] <= memory <= MEMORY_RATIO[1]:

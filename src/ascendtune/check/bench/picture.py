@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS
-from ascendtune.check.bench.judge import LEAST_EFFICIENCY, Row
+from ascendtune.check.bench.judge import LEAST_EFFICIENCY, SpeedupRow
 from ascendtune.check.bench.language import say
 from ascendtune.core.figure import figure_style, import_matplotlib, write_figure
 
 _INK, _QUIET, _LINES = "#e4e7ec", "#667085", ("#1f4e8c", "#d9541e", "#2f6f60", "#8c6d1f", "#6a3d9a")
 
 
-def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
+def draw(path: Path, title: str, rows: Sequence[SpeedupRow]) -> None:
     """Write an SVG to `path`.
 
     Raises:
@@ -33,7 +33,7 @@ def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
         write_figure(figure, path)
 
 
-def _lines(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+def _lines(rows: Sequence[SpeedupRow]) -> list[tuple[str, list[SpeedupRow]]]:
     """One line for each strategy, each from one device on where that was measured."""
     names = list(dict.fromkeys(each.result.cell.strategy for each in rows))
     several = [name for name in names if name != AS_ASKED] or names
@@ -49,7 +49,7 @@ def _lines(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     ]
 
 
-def _draw_rates(axis: Any, rows: Sequence[Row]) -> None:
+def _draw_rates(axis: Any, rows: Sequence[SpeedupRow]) -> None:
     for number, (name, line) in enumerate(_lines(rows)):
         colour = _LINES[number % len(_LINES)]
         x = [each.result.cell.devices for each in line]
@@ -76,7 +76,7 @@ def _draw_rates(axis: Any, rows: Sequence[Row]) -> None:
         axis.legend(frameon=False)
 
 
-def _draw_efficiency(axis: Any, rows: Sequence[Row]) -> None:
+def _draw_efficiency(axis: Any, rows: Sequence[SpeedupRow]) -> None:
     for number, (_, line) in enumerate(_lines(rows)):
         known = [(each.result.cell.devices, each.efficiency) for each in line if each.efficiency is not None]
         axis.plot(*zip(*known, strict=True), color=_LINES[number % len(_LINES)], marker="o", markersize=4)
@@ -86,7 +86,7 @@ def _draw_efficiency(axis: Any, rows: Sequence[Row]) -> None:
     axis.set_xlabel(say("devices"), color=_QUIET)
 
 
-def _finish(axis: Any, rows: Sequence[Row], label: str) -> None:
+def _finish(axis: Any, rows: Sequence[SpeedupRow], label: str) -> None:
     axis.set_ylabel(label, color=_QUIET)
     axis.set_ylim(bottom=0)
     axis.set_xticks(sorted({each.result.cell.devices for each in rows}))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS, Result
-from ascendtune.check.bench.judge import Row, Shortfall
+from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS, CellResult
+from ascendtune.check.bench.judge import Shortfall, SpeedupRow
 from ascendtune.check.bench.language import say
 from ascendtune.core.terminal_text import safe
 from ascendtune.core.units import format_bytes
@@ -24,7 +24,7 @@ METHOD = (
 
 
 @dataclass(frozen=True)
-class Setting:
+class BenchSettings:
     """The recipe and the devices of a benchmark."""
 
     recipe: str
@@ -42,7 +42,9 @@ class Setting:
     version: str
 
 
-def as_plain(setting: Setting, rows: Sequence[Row], short: Sequence[Shortfall], notes: Sequence[str]) -> dict[str, Any]:
+def as_plain(
+    setting: BenchSettings, rows: Sequence[SpeedupRow], short: Sequence[Shortfall], notes: Sequence[str]
+) -> dict[str, Any]:
     """The summary as plain values."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -53,7 +55,7 @@ def as_plain(setting: Setting, rows: Sequence[Row], short: Sequence[Shortfall], 
     }
 
 
-def _row_as_plain(row: Row) -> dict[str, Any]:
+def _row_as_plain(row: SpeedupRow) -> dict[str, Any]:
     result = row.result
     return {
         "comparison": row.comparison,
@@ -75,12 +77,14 @@ def _row_as_plain(row: Row) -> dict[str, Any]:
     }
 
 
-def chosen_strategy(result: Result) -> str:
+def chosen_strategy(result: CellResult) -> str:
     """The strategy that the runs chose; before that the one that was asked for."""
     return next((each.strategy for each in result.repeats if each.strategy), result.cell.strategy)
 
 
-def as_markdown(setting: Setting, rows: Sequence[Row], short: Sequence[Shortfall], notes: Sequence[str]) -> str:
+def as_markdown(
+    setting: BenchSettings, rows: Sequence[SpeedupRow], short: Sequence[Shortfall], notes: Sequence[str]
+) -> str:
     """The tables of both comparisons, where they fall short of the target, and how they were measured."""
     lines = [f"# {title(_name(setting.recipe), _name(setting.device))}", "", _prose(head(setting))]
     for comparison in COMPARISONS:
@@ -101,7 +105,7 @@ def as_markdown(setting: Setting, rows: Sequence[Row], short: Sequence[Shortfall
     return "\n".join([*lines, "", say(METHOD), *(f"\n{_prose(note)}" for note in notes)]) + "\n"
 
 
-def head(setting: Setting) -> str:
+def head(setting: BenchSettings) -> str:
     """Device, version and steps in one line."""
     memory = f", {format_bytes(setting.memory_bytes)}" if setting.memory_bytes else ""
     return say(
@@ -116,20 +120,20 @@ def title(recipe: str, device: str) -> str:
     return say("{recipe} on {device}", recipe=recipe, device=device)
 
 
-def failures(rows: Sequence[Row]) -> list[Result]:
+def failures(rows: Sequence[SpeedupRow]) -> list[CellResult]:
     """Cells without a measurement; each once."""
     found = {each.result.cell.name: each.result for each in rows if each.result.failure and not each.result.repeats}
     return list(found.values())
 
 
-def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+def table_of(rows: Sequence[SpeedupRow]) -> tuple[list[str], list[list[str]]]:
     """Heads (in English) and cells of one comparison; a column in which nothing is known is left out."""
     content = [_values(each) for each in rows]
     kept = [at for at in range(len(_HEADS)) if any(row[at] != "-" for row in content)]
     return [_HEADS[at] for at in kept], [[row[at] for at in kept] for row in content]
 
 
-def _values(row: Row) -> list[str]:
+def _values(row: SpeedupRow) -> list[str]:
     result = row.result
     strategy = chosen_strategy(result)
     utilization, power = result.average("utilization_ratio"), result.average("power_watts")

@@ -35,7 +35,7 @@ def total(ranks: Iterable[int], modulus: int) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Part:
+class BufferPart:
     """A part of a buffer: elements `start` to `start + count` are `values`, (PERIOD,) int64, from index `offset` on."""
 
     values: torch.Tensor
@@ -46,7 +46,7 @@ class Part:
     """The rank that sent the values; None for sums."""
 
 
-def fill(buffer: torch.Tensor, part: Part) -> None:
+def fill(buffer: torch.Tensor, part: BufferPart) -> None:
     """Write a part into `buffer`: (elements,), any dtype, any device."""
     tile = _tile(part, buffer.dtype)
     for at in range(0, part.count, len(tile)):
@@ -54,7 +54,7 @@ def fill(buffer: torch.Tensor, part: Part) -> None:
         buffer[part.start + at : part.start + at + size].copy_(tile[:size])
 
 
-def compare(buffer: torch.Tensor, part: Part, shown: int) -> dict[str, Any]:
+def compare(buffer: torch.Tensor, part: BufferPart, shown: int) -> dict[str, Any]:
     """The number of wrong elements of a part, the first `shown` values, and the first wrong one.
 
     Args:
@@ -79,7 +79,7 @@ def compare(buffer: torch.Tensor, part: Part, shown: int) -> dict[str, Any]:
     }
 
 
-def _tile(part: Part, dtype: torch.dtype) -> torch.Tensor:
+def _tile(part: BufferPart, dtype: torch.dtype) -> torch.Tensor:
     values = torch.roll(part.values, -(part.offset % PERIOD))
     return _encoded(values, dtype).repeat(_TILE // PERIOD if part.count > PERIOD else 1)
 
@@ -112,7 +112,7 @@ _scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_t
 
 
 @dataclass(frozen=True)
-class Setting:
+class CollectiveGroup:
     """The members of a collective, and the buffers."""
 
     rank: int
@@ -144,8 +144,8 @@ class Setting:
         # Created on the host and copied: a device without operators for a dtype may still send it.
         return torch.zeros(count, dtype=self.dtype).to(self.place)
 
-    def from_rank(self, rank: int, *, start: int = 0, count: int | None = None, offset: int = 0) -> Part:
-        return Part(contribution(rank, self.modulus), start, self.count if count is None else count, offset, rank)
+    def from_rank(self, rank: int, *, start: int = 0, count: int | None = None, offset: int = 0) -> BufferPart:
+        return BufferPart(contribution(rank, self.modulus), start, self.count if count is None else count, offset, rank)
 
 
 @dataclass(frozen=True)
@@ -154,9 +154,9 @@ class Call:
 
     run: Callable[[], object]
     sent: torch.Tensor
-    sends: tuple[Part, ...]
+    sends: tuple[BufferPart, ...]
     received: torch.Tensor
-    receives: tuple[Part, ...]
+    receives: tuple[BufferPart, ...]
 
     def fill(self) -> None:
         for part in self.sends:
@@ -171,18 +171,18 @@ class Call:
         return [compare(self.received, part, shown) for part in self.receives]
 
 
-def prepare(name: str, setting: Setting) -> Call:
+def prepare(name: str, setting: CollectiveGroup) -> Call:
     """The collective `name` with new buffers, which are not filled."""
     return PREPARE[name](setting)
 
 
-def _all_reduce(it: Setting) -> Call:
+def _all_reduce(it: CollectiveGroup) -> Call:
     data = it.empty(it.count)
-    arrives = Part(total(it.ranks, it.modulus), 0, it.count)
+    arrives = BufferPart(total(it.ranks, it.modulus), 0, it.count)
     return Call(lambda: dist.all_reduce(data, group=it.group), data, (it.from_rank(it.rank),), data, (arrives,))
 
 
-def _all_gather(it: Setting) -> Call:
+def _all_gather(it: CollectiveGroup) -> Call:
     sent, received = it.empty(it.count), it.empty(it.everyone)
     return Call(
         lambda: _gather(received, sent, group=it.group),
@@ -193,9 +193,9 @@ def _all_gather(it: Setting) -> Call:
     )
 
 
-def _reduce_scatter(it: Setting) -> Call:
+def _reduce_scatter(it: CollectiveGroup) -> Call:
     sent, received = it.empty(it.everyone), it.empty(it.count)
-    arrives = Part(total(it.ranks, it.modulus), 0, it.count, offset=it.mine * it.count)
+    arrives = BufferPart(total(it.ranks, it.modulus), 0, it.count, offset=it.mine * it.count)
     return Call(
         lambda: _scatter(received, sent, group=it.group),
         sent,
@@ -205,7 +205,7 @@ def _reduce_scatter(it: Setting) -> Call:
     )
 
 
-def _broadcast(it: Setting) -> Call:
+def _broadcast(it: CollectiveGroup) -> Call:
     data = it.empty(it.count * len(it.roots))
     parts = [data[at * it.count : (at + 1) * it.count] for at in range(len(it.roots))]
     arrives = tuple(it.from_rank(root, start=at * it.count) for at, root in enumerate(it.roots))
@@ -217,7 +217,7 @@ def _broadcast(it: Setting) -> Call:
     return Call(run, data, tuple(part for part in arrives if part.source == it.rank), data, arrives)
 
 
-def _all_to_all(it: Setting) -> Call:
+def _all_to_all(it: CollectiveGroup) -> Call:
     sent, received = it.empty(it.everyone), it.empty(it.everyone)
     return Call(
         lambda: dist.all_to_all_single(received, sent, group=it.group),
@@ -228,7 +228,7 @@ def _all_to_all(it: Setting) -> Call:
     )
 
 
-def _send_recv(it: Setting) -> Call:
+def _send_recv(it: CollectiveGroup) -> Call:
     sent, received = it.empty(it.count), it.empty(it.count)
     following, before = it.ranks[(it.mine + 1) % len(it.ranks)], it.ranks[it.mine - 1]
     send, receive = dist.P2POp(dist.isend, sent, following), dist.P2POp(dist.irecv, received, before)
@@ -245,7 +245,7 @@ def _send_recv(it: Setting) -> Call:
     return Call(run, sent, (it.from_rank(it.rank),), received, (it.from_rank(before),))
 
 
-PREPARE: dict[str, Callable[[Setting], Call]] = {
+PREPARE: dict[str, Callable[[CollectiveGroup], Call]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,

@@ -9,7 +9,7 @@ from typing import Any
 
 from ascendtune.check.comm.collective import BARRIER
 from ascendtune.check.comm.notes import RankNotes
-from ascendtune.check.comm.start import Ran, Ranks
+from ascendtune.check.comm.start import RankGroup, RankResults
 from ascendtune.check.finding import Finding, failure, ok, unknown
 
 Cells = Mapping[int, Mapping[str, Any]]
@@ -19,10 +19,10 @@ _TYPE_NAME = re.compile(r"[: ]*at::[\w:/]+")
 """C++ type names in messages of torch_npu, removed so that dtypes with the same reason are grouped."""
 
 
-def judge(ran: Ran, collectives: Sequence[str], timeout_seconds: float) -> list[Finding]:
+def judge(ran: RankResults, collectives: Sequence[str], timeout_seconds: float) -> list[Finding]:
     """A finding for each collective; before them, one on missing ranks if there are any."""
     table = _by_collective(ran)
-    found = [] if ran.is_whole else [trouble(ran, timeout_seconds)]
+    found = [] if ran.is_whole else [unfinished_finding(ran, timeout_seconds)]
     for name in collectives:
         cells = table.get(name, {})
         if name == BARRIER and cells:
@@ -34,7 +34,7 @@ def judge(ran: Ran, collectives: Sequence[str], timeout_seconds: float) -> list[
     return found
 
 
-def results(ran: Ran) -> list[dict[str, Any]]:
+def results(ran: RankResults) -> list[dict[str, Any]]:
     """For JSON: each collective and dtype, with the values that each rank received."""
     return [
         {
@@ -50,7 +50,7 @@ def results(ran: Ran) -> list[dict[str, Any]]:
     ]
 
 
-def verdict(ran: Ran, findings: Sequence[Finding]) -> str:
+def verdict(ran: RankResults, findings: Sequence[Finding]) -> str:
     """One sentence on all findings."""
     who = f"{ran.ranks.count} ranks over {ran.backend}"
     if not ran.is_whole:
@@ -62,7 +62,7 @@ def verdict(ran: Ran, findings: Sequence[Finding]) -> str:
     return f"{who}: {right} of {len(findings)} collectives are right, element by element"
 
 
-def _by_collective(ran: Ran) -> dict[str, dict[str, Cells]]:
+def _by_collective(ran: RankResults) -> dict[str, dict[str, Cells]]:
     """Collective -> dtype -> cells, where every rank finished."""
     table: dict[str, dict[str, dict[int, dict[str, Any]]]] = {}
     for each in ran.notes:
@@ -75,9 +75,9 @@ def _by_collective(ran: Ran) -> dict[str, dict[str, Cells]]:
     return {name: dict(dtypes) for name, dtypes in whole.items() if dtypes}
 
 
-def _carrying(ran: Ran, name: str, dtypes: Mapping[str, Cells]) -> Finding:
+def _carrying(ran: RankResults, name: str, dtypes: Mapping[str, Cells]) -> Finding:
     tried = {dtype: cells for dtype, cells in dtypes.items() if all("parts" in cell for cell in cells.values())}
-    faults = {dtype: said for dtype, cells in tried.items() if (said := blame(cells, ran.ranks.labels))}
+    faults = {dtype: said for dtype, cells in tried.items() if (said := describe_wrong_values(cells, ran.ranks.labels))}
     left_out = _reasons(f"{ran.backend} refuses", "refused", dtypes) + _reasons("not tried:", "untried", dtypes)
     if faults:
         return failure(
@@ -110,7 +110,7 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return grouped
 
 
-def _first_wrong(ranks: Ranks, dtypes: Mapping[str, Cells]) -> list[str]:
+def _first_wrong(ranks: RankGroup, dtypes: Mapping[str, Cells]) -> list[str]:
     lines = [
         f"{ranks.label(rank)}, {dtype}: {part['wrong']:,} of {part['elements']:,} elements"
         + ("" if part["from"] is None else f" from rank {part['from']}")
@@ -125,7 +125,7 @@ def _first_wrong(ranks: Ranks, dtypes: Mapping[str, Cells]) -> list[str]:
     return lines if more <= 0 else [*lines[:_SHOWN], f"and {more} more; --json prints all"]
 
 
-def _barrier(ranks: Ranks, dtypes: Cells) -> Finding:
+def _barrier(ranks: RankGroup, dtypes: Cells) -> Finding:
     early = {rank: cell["missed"] for rank, cell in dtypes.items() if cell["missed"]}
     if not early:
         return ok(BARRIER, "no rank leaves before the last one has arrived")
@@ -140,7 +140,7 @@ def _barrier(ranks: Ranks, dtypes: Cells) -> Finding:
 Label = Callable[[Sequence[int]], str]
 
 
-def blame(cells: Mapping[int, Mapping[str, Any]], label: Label) -> str | None:
+def describe_wrong_values(cells: Mapping[int, Mapping[str, Any]], label: Label) -> str | None:
     """One sentence on the cells of one collective and dtype, by rank; None if all values are right.
 
     Args:
@@ -188,7 +188,7 @@ def _of_sums(wrong: set[int], cells: Mapping[int, Mapping[str, Any]], label: Lab
 RANKS = "ranks"
 
 
-def trouble(ran: Ran, timeout_seconds: float) -> Finding:
+def unfinished_finding(ran: RankResults, timeout_seconds: float) -> Finding:
     """The finding for a run in which at least one rank did not finish.
 
     It names the first of these that exists: a rank that failed with an error of its own; a rank that others waited for;
@@ -220,7 +220,7 @@ def trouble(ran: Ran, timeout_seconds: float) -> Finding:
     )
 
 
-def _silent(ran: Ran, silent: Sequence[RankNotes]) -> Finding:
+def _silent(ran: RankResults, silent: Sequence[RankNotes]) -> Finding:
     furthest_behind = min(len(each.notes) for each in silent)
     ranks = [each for each in silent if len(each.notes) == furthest_behind]
     failure = ran.outcome.failure
@@ -232,7 +232,7 @@ def _silent(ran: Ran, silent: Sequence[RankNotes]) -> Finding:
     return _trouble_with(ran, ranks, f"did not return from {ranks[0].one('at') or 'its start'}")
 
 
-def _trouble_with(ran: Ran, guilty: Sequence[RankNotes], what: str) -> Finding:
+def _trouble_with(ran: RankResults, guilty: Sequence[RankNotes], what: str) -> Finding:
     log = ran.log(guilty[0].rank)
     if log is None:
         look = "see the messages above, which are those of rank 0"
@@ -247,7 +247,7 @@ def _trouble_with(ran: Ran, guilty: Sequence[RankNotes], what: str) -> Finding:
     )
 
 
-def _evidence(ran: Ran, guilty: Sequence[RankNotes]) -> tuple[str, ...]:
+def _evidence(ran: RankResults, guilty: Sequence[RankNotes]) -> tuple[str, ...]:
     logs = [log for each in guilty if (log := ran.log(each.rank))]
     return tuple(f"{log}: {said}" for log in logs if (said := _said(log)))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from ascendtune.check.comm.sweep import GIGA, SLOW_SHARE, Link, Row
+from ascendtune.check.comm.sweep import GIGA, SLOW_SHARE, BandwidthRow, Link
 from ascendtune.check.table import WIDE, Paint
 from ascendtune.core.figure import import_matplotlib, write_figure
 from ascendtune.core.units import format_bytes
@@ -17,7 +17,7 @@ _CELL, _LEFT = 7, 8
 _FINE_SHARE = 0.8
 
 
-def bars(rows: Sequence[Row], columns: int | None) -> str:
+def bars(rows: Sequence[BandwidthRow], columns: int | None) -> str:
     """A line for each size. The bar of the highest busbw takes the whole width."""
     labels = [format_bytes(row.bytes) for row in rows]
     figures = [f"{row.busbw_bytes_per_second / GIGA:.3f}" for row in rows]
@@ -74,7 +74,7 @@ def _bar(share: float, room: int) -> str:
 _BUS, _ALGORITHM, _QUIET = "#1f4e8c", "#a9c1de", "#667085"
 
 
-def draw_rows(path: Path, title: str, rows: Sequence[Row]) -> None:
+def draw_rows(path: Path, title: str, rows: Sequence[BandwidthRow]) -> None:
     """Write busbw and algbw over size to `path`.
 
     Raises:

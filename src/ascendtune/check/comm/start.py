@@ -25,7 +25,7 @@ STEP_WORKER = (sys.executable, "-m", "ascendtune.check.comm.step_worker")
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RankGroup:
     """The processes that a command starts: one per device."""
 
     kind: Kind
@@ -45,10 +45,10 @@ class Ranks:
 
 
 @dataclass(frozen=True)
-class Ran:
+class RankResults:
     """All ranks have exited, with success or without."""
 
-    ranks: Ranks
+    ranks: RankGroup
     directory: Path
     outcome: JobResult
     notes: tuple[RankNotes, ...]
@@ -68,7 +68,7 @@ class Ran:
         return self.directory / "log" / f"rank_{rank}.log" if rank else None
 
 
-def run_ranks(work: dict[str, Any], ranks: Ranks, directory: Path) -> Ran:
+def run_ranks(work: dict[str, Any], ranks: RankGroup, directory: Path) -> RankResults:
     """Run `work` on every rank, and wait for all of them.
 
     Args:
@@ -87,7 +87,7 @@ def run_ranks(work: dict[str, Any], ranks: Ranks, directory: Path) -> Ran:
     quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
     spec = JobSpec(argv, directory, ranks.count, ranks.kind, ranks.ids, quiet, id=new_id("comm"))
     outcome = start(spec) if ranks.hosts is None else start_on_hosts(spec, ranks.hosts)
-    return Ran(ranks, directory, outcome, read_notes(directory, ranks.count))
+    return RankResults(ranks, directory, outcome, read_notes(directory, ranks.count))
 
 
 def _make_room(directory: Path) -> None:

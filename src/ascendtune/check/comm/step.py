@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import Any
 
-from ascendtune.check.comm.start import Ran, Ranks
+from ascendtune.check.comm.start import RankGroup, RankResults
 from ascendtune.check.finding import Finding, ok, warning
 
 WARM_UP, PLAIN, APART = 2, 5, 5
@@ -18,7 +18,7 @@ _MUCH = 0.2
 
 
 @dataclass(frozen=True)
-class Step:
+class StepTimes:
     """A rank's median step. Parts in seconds, from steps without overlap; they add up to `apart_seconds`."""
 
     rank: int
@@ -37,7 +37,7 @@ class Step:
         return seconds / self.apart_seconds
 
 
-def steps_of(ran: Ran) -> list[Step]:
+def steps_of(ran: RankResults) -> list[StepTimes]:
     """The step of each rank that measured both kinds."""
     found = []
     for each in ran.notes:
@@ -48,12 +48,12 @@ def steps_of(ran: Ran) -> list[Step]:
             rest = middle["all"] - middle["waiting"] - middle["communication"]
             usual = median(step["all"] for step in plain)
             found.append(
-                Step(each.rank, usual, middle["all"], max(0.0, rest), middle["communication"], middle["waiting"])
+                StepTimes(each.rank, usual, middle["all"], max(0.0, rest), middle["communication"], middle["waiting"])
             )
     return found
 
 
-def sentence(steps: Sequence[Step], who: str) -> str:
+def sentence(steps: Sequence[StepTimes], who: str) -> str:
     """One sentence: means over ranks, and the time saved by overlap."""
     plain, apart = _mean(steps, "plain"), _mean(steps, "apart")
     parts = ", ".join(f"{part} {_mean(steps, part) / apart:.0%}" for part in ("compute", "communication", "waiting"))
@@ -61,7 +61,7 @@ def sentence(steps: Sequence[Step], who: str) -> str:
     return f"a step takes {plain:.3g} s, {who}; without overlap {apart:.3g} s: {parts}; {saved}"
 
 
-def waiting(steps: Sequence[Step], ranks: Ranks) -> Finding:
+def waiting(steps: Sequence[StepTimes], ranks: RankGroup) -> Finding:
     """The finding on the time that ranks wait for each other, and the rank that they wait for."""
     slowest = max(steps, key=lambda step: step.compute_seconds)
     share = _mean(steps, "waiting") / _mean(steps, "apart")
@@ -77,5 +77,5 @@ def waiting(steps: Sequence[Step], ranks: Ranks) -> Finding:
     )
 
 
-def _mean(steps: Sequence[Step], part: str) -> float:
+def _mean(steps: Sequence[StepTimes], part: str) -> float:
     return fmean(getattr(step, f"{part}_seconds") for step in steps)

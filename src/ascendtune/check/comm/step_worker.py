@@ -38,7 +38,7 @@ _COLLECTIVES = (
 )
 
 
-class WorldOfTraining(World):
+class TrainingWorld(World):
     """The ranks, from within a training process."""
 
     def exchange(self, word: str) -> list[str]:
@@ -50,10 +50,10 @@ class WorldOfTraining(World):
             os._exit(1)
 
 
-class Ledger:
+class StepTimer:
     """The time of this rank's steps, by part."""
 
-    def __init__(self, world: WorldOfTraining) -> None:
+    def __init__(self, world: TrainingWorld) -> None:
         self.world = world
         self._steps = self._updates = 0
         self._waiting = self._communication = self._meetings = 0.0
@@ -146,12 +146,12 @@ def main(kind: str, directory: str, work: str) -> None:
     found, _, _ = next(rendezvous(init_method(), rank, size, timeout=limit))
     found.set_timeout(limit)
     store = dist.PrefixStore("ascendtune-step", found)
-    world = WorldOfTraining(rank, size, device, store, NoteWriter(Path(directory), rank), limit)
+    world = TrainingWorld(rank, size, device, store, NoteWriter(Path(directory), rank), limit)
     world.notes.write({"backend": device.collective_backend})
     world.begin("the start")
     # Loading the model may take longer than the limit.
     world.rest()
-    Ledger(world).watch()
+    StepTimer(world).watch()
     sys.argv = ["ascendtune.train.worker", task["run"]]
     try:
         runpy.run_module("ascendtune.train.worker", run_name="__main__", alter_sys=True)

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from ascendtune.check.comm.collective import COLLECTIVES
-from ascendtune.check.comm.start import Ran, Ranks
+from ascendtune.check.comm.start import RankGroup, RankResults
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.core.errors import InputError
 from ascendtune.core.units import count_of
@@ -42,7 +42,7 @@ def bytes_of(text: str, option: str) -> int:
 
 
 @dataclass(frozen=True)
-class Row:
+class BandwidthRow:
     """A line of the table; `bytes` and `count` as nccl-tests counts them."""
 
     bytes: int
@@ -72,7 +72,7 @@ class Link:
         return {**asdict(self), "bytes_per_second": self.bytes_per_second}
 
 
-def rows_of(ran: Ran, collective: str) -> list[Row]:
+def bandwidth_rows(ran: RankResults, collective: str) -> list[BandwidthRow]:
     """The sizes that every rank has measured. The time of a size is the slowest rank's median; #wrong counts all ranks.
 
     Raises:
@@ -84,11 +84,11 @@ def rows_of(ran: Ran, collective: str) -> list[Row]:
         algorithm, bus = COLLECTIVES[collective].bandwidths(size, seconds, ran.ranks.count)
         wrongs = [row["wrong"] for row in of_ranks]
         wrong = None if None in wrongs else sum(wrongs)
-        rows.append(Row(size, of_ranks[0]["count"], of_ranks[0]["samples"], seconds, algorithm, bus, wrong))
+        rows.append(BandwidthRow(size, of_ranks[0]["count"], of_ranks[0]["samples"], seconds, algorithm, bus, wrong))
     return rows
 
 
-def links_of(ran: Ran) -> list[Link]:
+def links_of(ran: RankResults) -> list[Link]:
     """The links that both ends measured, with the time of the slower end."""
     ends: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for each in ran.notes:
@@ -101,16 +101,16 @@ def links_of(ran: Ran) -> list[Link]:
     ]
 
 
-def average_busbw(rows: Sequence[Row]) -> float:
+def average_busbw(rows: Sequence[BandwidthRow]) -> float:
     """The mean busbw over all sizes, in bytes per second: the last line of nccl-tests."""
     return fmean(row.busbw_bytes_per_second for row in rows)
 
 
-def best(rows: Sequence[Row]) -> Row:
+def best(rows: Sequence[BandwidthRow]) -> BandwidthRow:
     return max(rows, key=lambda row: row.busbw_bytes_per_second)
 
 
-def values(rows: Sequence[Row]) -> Finding:
+def values(rows: Sequence[BandwidthRow]) -> Finding:
     """Whether the received values were right at every size."""
     if any(row.wrong is None for row in rows):
         return unknown("values", "sums over this many ranks are not exact in this dtype, so values cannot be compared")
@@ -125,7 +125,7 @@ def values(rows: Sequence[Row]) -> Finding:
     )
 
 
-def slow_link(links: Sequence[Link], ranks: Ranks) -> Finding:
+def slow_link(links: Sequence[Link], ranks: RankGroup) -> Finding:
     """The slowest link, compared with the median link."""
     slowest = min(links, key=lambda link: link.bytes_per_second)
     usual = median(link.bytes_per_second for link in links)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ascendtune.check.comm.call import Setting, prepare
+from ascendtune.check.comm.call import CollectiveGroup, prepare
 from ascendtune.check.comm.collective import COLLECTIVES, modulus
 from ascendtune.check.comm.world import World
 from ascendtune.machine.torch_backend.device import Device
@@ -37,7 +37,7 @@ def time_sizes(world: World, work: dict[str, Any]) -> None:
     for count, size in collective.sizes(dtype.itemsize, world.size, first, last):
         world.begin(f"{name} of {size} bytes")
         everyone = tuple(range(world.size))
-        setting = Setting(
+        setting = CollectiveGroup(
             rank=world.rank,
             ranks=everyone,
             count=count,

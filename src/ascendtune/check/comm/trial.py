@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ascendtune.check.comm.call import Setting, prepare
+from ascendtune.check.comm.call import CollectiveGroup, prepare
 from ascendtune.check.comm.collective import BARRIER, COLLECTIVES, modulus
 from ascendtune.check.comm.world import World
 
@@ -65,7 +65,7 @@ def _tried(
 ) -> dict[str, Any]:
     parts = []
     for count in _COUNTS:
-        setting = Setting(
+        setting = CollectiveGroup(
             rank=world.rank,
             ranks=ranks,
             count=count,

@@ -159,14 +159,14 @@ def _allocate(device: Device) -> int:
 def _add_up(device: Device, rank: int, ranks: int) -> dict[str, Any]:
     import torch
 
-    from ascendtune.check.comm.call import Setting, prepare
+    from ascendtune.check.comm.call import CollectiveGroup, prepare
     from ascendtune.check.comm.collective import modulus
     from ascendtune.check.comm.timing import measure
 
     size_bytes = _ELEMENTS * torch.float32.itemsize
     fits = modulus("float32", ranks)
     assert fits is not None, "two ranks' sums are exact"
-    setting = Setting(rank, tuple(range(ranks)), _ELEMENTS, torch.float32, fits, device.torch_device)
+    setting = CollectiveGroup(rank, tuple(range(ranks)), _ELEMENTS, torch.float32, fits, device.torch_device)
     call = prepare("all_reduce", setting)
     call.fill()
     call.run()

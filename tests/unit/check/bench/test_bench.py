@@ -9,25 +9,25 @@ from pathlib import Path
 import pytest
 from tests.unit.check.profile.traces import op, step, write
 
-from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS, Cell, Repeat, Result, cells_of
-from ascendtune.check.bench.judge import doubts, lost_time, rows_of, shortfalls
+from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS, Cell, CellResult, Repeat, cells_of
+from ascendtune.check.bench.judge import insignificant_differences, lost_time, shortfalls, speedup_rows
 from ascendtune.check.bench.measure import DeviceSamples, read_repeat
 from ascendtune.check.bench.picture import draw
-from ascendtune.check.bench.show import Setting, as_markdown, as_plain
+from ascendtune.check.bench.show import BenchSettings, as_markdown, as_plain
 from ascendtune.check.profile.profile import RankProfile, read_profile
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.rundir import RunDir
 from ascendtune.machine.inventory import Accelerator
 
-SETTING = Setting("a|b", "Ascend 910B3", "npu", 64 << 30, 8, 20, 5, 3, "1.0")
+SETTING = BenchSettings("a|b", "Ascend 910B3", "npu", 64 << 30, 8, 20, 5, 3, "1.0")
 
 
-def result(cell: Cell, *rates: float, memory: int | None = None, used: float | None = None) -> Result:
+def result(cell: Cell, *rates: float, memory: int | None = None, used: float | None = None) -> CellResult:
     repeats = [Repeat("runs/x", rate, rate, memory, utilization_ratio=used, power_watts=300.0) for rate in rates]
-    return Result(cell, repeats, None if rates else "out of device memory | <b>")
+    return CellResult(cell, repeats, None if rates else "out of device memory | <b>")
 
 
-def no_profile(_: Result) -> list[RankProfile] | None:
+def no_profile(_: CellResult) -> list[RankProfile] | None:
     return None
 
 
@@ -65,7 +65,7 @@ def test_speedup_and_efficiency_compare_with_the_fewest_devices_of_the_same_comp
         result(Cell("ddp", 8, 1, 1), 600.0, memory=48 << 30, used=0.9),
         result(Cell("fsdp", 8, 1, 1), 400.0),
     ]
-    rows = rows_of(results, 64 << 30)
+    rows = speedup_rows(results, 64 << 30)
     found = {(row.comparison, row.result.cell.name): row for row in rows}
     weak, strong = (found[each, "ddp-8x1x1"] for each in COMPARISONS)
     assert (weak.speedup, weak.efficiency, weak.base_devices) == (6.0, 0.75, 1)
@@ -84,12 +84,17 @@ def test_a_difference_within_the_spread_of_the_repeats_is_doubted() -> None:
         result(Cell("ddp", 4, 1, 1), 300.0, 250.0, 320.0),
         result(Cell("fsdp", 4, 1, 1), 310.0, 308.0, 312.0),
     ]
-    found = doubts(rows_of(results, None))
+    found = insignificant_differences(speedup_rows(results, None))
     weak = [each for each in found if each.startswith(COMPARISONS[0])]
     assert len(weak) == 2
     assert "ddp-2x1x1 and recipe-1x1x1 differ by 5.0%, their repeats by up to 20.0%" in weak[0]
     assert "fsdp-4x1x1 and ddp-4x1x1 differ by 3.3%" in weak[1]
-    assert doubts(rows_of([result(Cell(AS_ASKED, 1, 1, 1), 100.0), result(Cell("ddp", 2, 1, 1), 101.0)], None)) == []
+    assert (
+        insignificant_differences(
+            speedup_rows([result(Cell(AS_ASKED, 1, 1, 1), 100.0), result(Cell("ddp", 2, 1, 1), 101.0)], None)
+        )
+        == []
+    )
 
 
 def test_a_strategy_is_not_compared_with_another_one_where_one_device_failed() -> None:
@@ -100,7 +105,7 @@ def test_a_strategy_is_not_compared_with_another_one_where_one_device_failed() -
         result(Cell("ddp", 4, 1, 1), 150.0),
         result(Cell("fsdp", 4, 1, 1), 180.0),
     ]
-    rows = {row.result.cell.name: row for row in rows_of(results, None) if row.comparison == COMPARISONS[0]}
+    rows = {row.result.cell.name: row for row in speedup_rows(results, None) if row.comparison == COMPARISONS[0]}
     assert rows["fsdp-4x1x1"].speedup == 1.8 and rows["fsdp-4x1x1"].efficiency == 0.9
     assert rows["ddp-4x1x1"].speedup == 1.0 and rows["ddp-4x1x1"].base_devices == 4
     assert rows["recipe-1x1x1"].speedup is None
@@ -123,7 +128,7 @@ def test_the_worst_efficiency_is_explained_by_its_profile(tmp_path: Path) -> Non
         1: [profile_of(tmp_path / "one", 100, 0, tokens=100, ranks=1)],
         2: [profile_of(tmp_path / "two", 200, 100, tokens=200, ranks=2)],
     }
-    rows = rows_of([one, two], None)
+    rows = speedup_rows([one, two], None)
     short = shortfalls(rows, lambda each: profiles[each.cell.devices], on_host=True, cores=8)
     (found,) = [each for each in short if each.comparison == COMPARISONS[0]]
     assert (found.cell, found.measure, found.value) == ("recipe-2x1x1", "efficiency", 0.5)
@@ -135,14 +140,14 @@ def test_the_worst_efficiency_is_explained_by_its_profile(tmp_path: Path) -> Non
 
 def test_memory_and_utilisation_have_targets_on_a_device_only() -> None:
     results = [result(Cell(AS_ASKED, 1, 1, 1), 10.0, memory=40 << 30, used=0.5)]
-    rows = rows_of(results, 100 << 30)
+    rows = speedup_rows(results, 100 << 30)
     short = shortfalls(rows, no_profile, on_host=False, cores=8)
     assert [(each.measure, each.value) for each in short] == [("memory", 0.4), ("utilisation", 0.5)]
     assert shortfalls(rows, no_profile, on_host=True, cores=8) == []
 
 
 def test_markdown_escapes_names_of_others_and_leaves_out_unknown_columns() -> None:
-    rows = rows_of([result(Cell(AS_ASKED, 1, 1, 1), 10.0), result(Cell(AS_ASKED, 2, 1, 1))], None)
+    rows = speedup_rows([result(Cell(AS_ASKED, 1, 1, 1), 10.0), result(Cell(AS_ASKED, 2, 1, 1))], None)
     text = as_markdown(SETTING, rows, [], ["a note"])
     assert "# a\\|b on Ascend 910B3" in text and "\\<b>" in text
     heads = next(line for line in text.splitlines() if line.startswith("| devices"))
@@ -156,11 +161,11 @@ def test_markdown_escapes_names_of_others_and_leaves_out_unknown_columns() -> No
 def test_results_are_read_as_they_were_written_and_damaged_ones_are_refused() -> None:
     written = result(Cell("ddp", 2, 1, 4), 12.5, 13.0, memory=5, used=0.5)
     values = json.loads(json.dumps(written.as_plain()))
-    assert Result.of(values) == written
+    assert CellResult.of(values) == written
     for damage in ({"cell": None}, {"repeats": [{}]}, {"cell": {**values["cell"], "devices": True}},
                    {"repeats": [{**values["repeats"][0], "tokens_per_second": None}]}):  # fmt: skip
         with pytest.raises(AscendtuneError) as caught:
-            Result.of({**values, **damage})
+            CellResult.of({**values, **damage})
         assert caught.value.code == "record-damaged"
 
 
@@ -217,6 +222,6 @@ def test_the_picture_is_an_svg_with_a_line_for_each_strategy(tmp_path: Path) -> 
         result(Cell("ddp", 2, 1, 1), 180.0),
         result(Cell("fsdp", 2, 1, 1), 150.0),
     ]
-    draw(tmp_path / "bench.svg", "a $ <recipe>", rows_of(results, None))
+    draw(tmp_path / "bench.svg", "a $ <recipe>", speedup_rows(results, None))
     text = (tmp_path / "bench.svg").read_text()
     assert text.startswith("<?xml") and ">ddp<" in text and ">fsdp<" in text and "&lt;recipe" in text

@@ -12,7 +12,7 @@ from tests.unit.check.bench.test_bench import SETTING, no_profile, result
 from ascendtune.check.bench import language as bench_language
 from ascendtune.check.bench import show
 from ascendtune.check.bench.cells import AS_ASKED, COMPARISONS, Cell, cells_of
-from ascendtune.check.bench.judge import rows_of, shortfalls
+from ascendtune.check.bench.judge import shortfalls, speedup_rows
 from ascendtune.check.bench.picture import draw
 from ascendtune.check.bench.show import METHOD, as_markdown, table_of
 from ascendtune.cli import bench as command
@@ -43,7 +43,7 @@ def test_every_sentence_has_a_translation_with_the_same_names() -> None:
 
 
 def test_tables_and_shortfalls_are_chinese_and_values_stay() -> None:
-    rows = rows_of(RESULTS, 64 << 30)
+    rows = speedup_rows(RESULTS, 64 << 30)
     english = table_of(rows)
     with language.using("zh"):
         short = shortfalls(rows, no_profile, on_host=False, cores=8)
@@ -60,6 +60,6 @@ def test_tables_and_shortfalls_are_chinese_and_values_stay() -> None:
 
 def test_the_picture_keeps_chinese_text_as_text(tmp_path: Path) -> None:
     with language.using("zh"):
-        draw(tmp_path / "bench.svg", show.title("配方", "Ascend 910B3"), rows_of(RESULTS, None))
+        draw(tmp_path / "bench.svg", show.title("配方", "Ascend 910B3"), speedup_rows(RESULTS, None))
     text = (tmp_path / "bench.svg").read_text()
     assert all(words in text for words in ("配方，Ascend 910B3", "全局批量相同", "token/s（虚线：线性）", "设备数"))

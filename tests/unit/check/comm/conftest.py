@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from ascendtune.check.comm.notes import NoteWriter, read_notes
-from ascendtune.check.comm.start import Ran, Ranks
+from ascendtune.check.comm.start import RankGroup, RankResults
 from ascendtune.core.errors import CheckFailed
 from ascendtune.job.result import JobResult, SeenFailure
 
-MakeRan = Callable[..., Ran]
+MakeRan = Callable[..., RankResults]
 
 
 @pytest.fixture
@@ -21,7 +21,9 @@ def ran(tmp_path: Path) -> MakeRan:
     """`ran([notes of rank 0], [notes of rank 1], …)`; `seen` is the rank that the launcher saw ending
     first, and how."""
 
-    def make(*notes: Sequence[dict[str, Any]], seen: tuple[int, str] | None = None, names: tuple[str, ...] = ()) -> Ran:
+    def make(
+        *notes: Sequence[dict[str, Any]], seen: tuple[int, str] | None = None, names: tuple[str, ...] = ()
+    ) -> RankResults:
         for rank, of_rank in enumerate(notes):
             writer = NoteWriter(tmp_path, rank)
             for note in of_rank:
@@ -32,6 +34,8 @@ def ran(tmp_path: Path) -> MakeRan:
             rank, ending = seen
             error = CheckFailed(f"rank {rank} {ending}", code="test", remedy="look")
             outcome = JobResult(1, error, failure=SeenFailure("signal", error, 1, rank, ending=ending))
-        return Ran(Ranks("cpu", len(notes), None, names), tmp_path, outcome, read_notes(tmp_path, len(notes)))
+        return RankResults(
+            RankGroup("cpu", len(notes), None, names), tmp_path, outcome, read_notes(tmp_path, len(notes))
+        )
 
     return make

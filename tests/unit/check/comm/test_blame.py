@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.check.comm.judge import blame
+from ascendtune.check.comm.judge import describe_wrong_values
 
 
 def label(ranks: Any) -> str:
@@ -51,5 +51,5 @@ def _sums(ranks: int, wrong: set[int], groups: dict[tuple[int, ...], int] | None
 def test_wrong_values_are_blamed_on_the_rank_or_pair_they_come_from(
     cells: dict[int, dict[str, Any]], said: str | None
 ) -> None:
-    found = blame(cells, label)
+    found = describe_wrong_values(cells, label)
     assert found is None if said is None else found is not None and said in found

@@ -29,7 +29,7 @@ def test_step_of_an_optimizer_that_is_made_of_others_counts_once(
 ) -> None:
     steps: list[int] = []
     monkeypatch.setattr(step_worker, "_COLLECTIVES", ())
-    monkeypatch.setattr(step_worker.Ledger, "_end_of_step", lambda self: steps.append(1))
+    monkeypatch.setattr(step_worker.StepTimer, "_end_of_step", lambda self: steps.append(1))
     update = options.pop("update", None)
     weights = [nn.Parameter(torch.randn(shape)) for shape in ((4, 4), (4,))]
     named = [(str(number), each) for number, each in enumerate(weights)]
@@ -38,7 +38,7 @@ def test_step_of_an_optimizer_that_is_made_of_others_counts_once(
         for name in ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"):
             monkeypatch.setattr(step_worker, name, _removed_with(hooks, getattr(step_worker, name)))
         world: Any = None
-        step_worker.Ledger(world).watch()
+        step_worker.StepTimer(world).watch()
         for _ in range(3):
             for each in weights:
                 each.grad = torch.ones_like(each)

@@ -9,8 +9,8 @@ import pytest
 
 from ascendtune.check.comm import sweep
 from ascendtune.check.comm.picture import bars, draw_links, draw_rows, heat_map
-from ascendtune.check.comm.start import Ranks
-from ascendtune.check.comm.sweep import Link, Row, against_figure, against_peak, expected_of
+from ascendtune.check.comm.start import RankGroup
+from ascendtune.check.comm.sweep import BandwidthRow, Link, against_figure, against_peak, expected_of
 from ascendtune.core.errors import InputError
 from ascendtune.machine.vendor.base import Peak
 
@@ -23,8 +23,8 @@ def painted(text: str, colour: str) -> str:
     return f"{colour[0]}{text.strip()}"
 
 
-def row(size: int, busbw: float, wrong: int | None = 0) -> Row:
-    return Row(size, size // 4, 20, size / busbw, busbw, busbw, wrong)
+def row(size: int, busbw: float, wrong: int | None = 0) -> BandwidthRow:
+    return BandwidthRow(size, size // 4, 20, size / busbw, busbw, busbw, wrong)
 
 
 def links(ranks: int, slow: tuple[int, int] | None = None) -> list[Link]:
@@ -51,7 +51,7 @@ def test_the_slowest_rank_and_every_wrong_element_count(ran: Any) -> None:
 
     unfinished = {"row": {"bytes": 2 * 10**6, "count": 250, "samples": 9, "seconds": 1.0, "wrong": 0}}
     told = ran(notes(0.5, 1), notes(1.0, 2, unfinished))
-    assert sweep.rows_of(told, "all_gather") == [Row(10**6, 125, 9, 1.0, 1e6, 5e5, 3)]
+    assert sweep.bandwidth_rows(told, "all_gather") == [BandwidthRow(10**6, 125, 9, 1.0, 1e6, 5e5, 3)]
 
 
 def test_a_link_is_as_slow_as_its_slower_end(ran: Any) -> None:
@@ -63,7 +63,7 @@ def test_a_link_is_as_slow_as_its_slower_end(ran: Any) -> None:
 
 
 def test_the_slowest_link_is_named() -> None:
-    ranks = Ranks("npu", 4, None, ("npu 0", "npu 1", "npu 2", "npu 3"))
+    ranks = RankGroup("npu", 4, None, ("npu 0", "npu 1", "npu 2", "npu 3"))
     found = sweep.slow_link(links(4, slow=(3, 1)), ranks)
     assert found.status == "warning"
     assert found.measured == "slowest link: rank 3 (npu 3) to rank 1 (npu 1), 1 GB/s, 5% of the median"

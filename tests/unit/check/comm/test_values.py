@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ascendtune.check.comm.call import PERIOD, Part, compare, contribution, fill, total
+from ascendtune.check.comm.call import PERIOD, BufferPart, compare, contribution, fill, total
 from ascendtune.check.comm.collective import LARGEST_EXACT, modulus
 
 COUNT = 2 * PERIOD + 5
@@ -45,7 +45,7 @@ def test_ranks_and_places_differ() -> None:
 def test_one_wrong_bit_is_found(dtype: str) -> None:
     fits = modulus(dtype, 1)
     assert fits is not None
-    part = Part(contribution(3, fits), start=4, count=COUNT, offset=7, source=3)
+    part = BufferPart(contribution(3, fits), start=4, count=COUNT, offset=7, source=3)
     buffer = torch.zeros(COUNT + 8, dtype=getattr(torch, dtype))
     fill(buffer, part)
     right = compare(buffer, part, shown=2)
@@ -57,7 +57,7 @@ def test_one_wrong_bit_is_found(dtype: str) -> None:
 
 
 def test_a_buffer_that_never_arrived_is_wrong() -> None:
-    part = Part(contribution(0, 251), start=0, count=1000)
+    part = BufferPart(contribution(0, 251), start=0, count=1000)
     assert compare(torch.zeros(1000), part, shown=1)["wrong"] == 1000
     assert compare(torch.full((1000,), float("nan")), part, shown=1)["seen"] == ["nan"]
 
@@ -65,7 +65,7 @@ def test_a_buffer_that_never_arrived_is_wrong() -> None:
 def test_parts_lie_one_behind_the_other() -> None:
     whole, halves = torch.zeros(2 * PERIOD), torch.zeros(2 * PERIOD)
     values = contribution(1, 251)
-    fill(whole, Part(values, 0, 2 * PERIOD))
+    fill(whole, BufferPart(values, 0, 2 * PERIOD))
     for start in (0, 1234):
-        fill(halves, Part(values, start, 2 * PERIOD - start, offset=start))
+        fill(halves, BufferPart(values, start, 2 * PERIOD - start, offset=start))
     assert torch.equal(whole, halves)
