@@ -13,7 +13,7 @@ from ascendtune.cli.terminal import in_language, print_findings
 
 if TYPE_CHECKING:
     from ascendtune.check.doctor.check import Examination
-    from ascendtune.check.doctor.mend import Action, Plan
+    from ascendtune.check.doctor.fixes import FixAction, FixPlan
     from ascendtune.check.doctor.needs import Needs
 
 
@@ -66,7 +66,7 @@ def doctor(
     from ascendtune.check.doctor import CHECKS, DEEP_CHECKS
     from ascendtune.check.doctor.bundle import collect
     from ascendtune.check.doctor.check import examine, verdict
-    from ascendtune.check.doctor.mend import plan
+    from ascendtune.check.doctor.fixes import plan_fixes
     from ascendtune.check.doctor.outside import Outside
     from ascendtune.check.finding import exit_code
     from ascendtune.check.table import as_json as findings_as_json
@@ -98,7 +98,7 @@ def doctor(
     with spoken:
         examination = examine(outside, chosen)
         sentence = verdict(examination, outside)
-        todo = plan(examination, outside) if mend else None
+        todo = plan_fixes(examination, outside) if mend else None
         if as_json:
             further = {"fix": todo.as_json(carry_out(todo) if yes else [])} if todo else {}
             not_applicable = list(examination.not_applicable)
@@ -229,7 +229,7 @@ def _write_bundle(path: Path, files: dict[str, str], *, yes: bool) -> None:
     print(say("wrote {path}: review it before you send it", path=path), file=sys.stderr)
 
 
-def fix(plan: Plan, *, yes: bool) -> None:
+def fix(plan: FixPlan, *, yes: bool) -> None:
     """Print the plan, ask, and carry it out. An action that fails is reported; the others are still done."""
     from ascendtune.check.doctor.language import say
 
@@ -248,7 +248,7 @@ def fix(plan: Plan, *, yes: bool) -> None:
         carry_out(plan)
 
 
-def carry_out(plan: Plan) -> list[Action]:
+def carry_out(plan: FixPlan) -> list[FixAction]:
     """Run the actions, with one line on stderr for each; returns those that succeeded."""
     from ascendtune.check.doctor.language import say
     from ascendtune.core.errors import MachineError

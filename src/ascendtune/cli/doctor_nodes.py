@@ -12,9 +12,9 @@ from ascendtune.check.doctor.check import DEEP_LIMIT_SECONDS, examine
 from ascendtune.check.doctor.nodes import NODES_ALIKE, NODES_ANSWER
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import exit_code
-from ascendtune.check.nodes.ask import ask
-from ascendtune.check.nodes.compare import compare
+from ascendtune.check.nodes.compare import compare_nodes
 from ascendtune.check.nodes.language import say
+from ascendtune.check.nodes.query import query_nodes
 from ascendtune.check.nodes.summary import as_json, as_text, summary
 from ascendtune.cli.progress import Progress
 from ascendtune.cli.terminal import paint, width
@@ -48,7 +48,7 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
     }
     is_deep = bool(DEEP_CHECKS.keys() & set(chosen))
     with Progress(sys.stderr) as progress:
-        nodes = ask(
+        nodes = query_nodes(
             hosts,
             look,
             limit_seconds=_LIMIT_SECONDS + (DEEP_LIMIT_SECONDS if is_deep else 0),
@@ -57,7 +57,7 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
         )
     if not nodes.answers:
         raise together(list(nodes.silent.values()))
-    comparison = compare(nodes.answers)
+    comparison = compare_nodes(nodes.answers)
     # Whether they answer is told whatever was asked.
     asked = [NODES_ANSWER, *(code for code in chosen if code in NODE_CHECKS)]
     ours = examine(Outside(nodes=nodes), asked).findings

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.check.nodes.ask import ask
+from ascendtune.check.nodes.query import query_nodes
 from ascendtune.job.nodes.cluster_spec import ClusterSpec, TargetHost
 from ascendtune.job.nodes.gather import inquire
 
@@ -39,5 +39,5 @@ def test_a_job_s_host_is_understood_behind_a_banner() -> None:
 @pytest.mark.usefixtures("talkative")
 def test_the_doctor_s_host_is_understood_behind_a_banner() -> None:
     look = {"env": {}, "directory": str(Path.cwd()), "codes": [], "facts": False, "language": "en"}
-    found = ask(_HOSTS, look, limit_seconds=60)
+    found = query_nodes(_HOSTS, look, limit_seconds=60)
     assert list(found.answers) == ["node-of-a-test"], json.dumps(found.silent, default=str)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Mount, Outside, existing_parent
+from ascendtune.check.doctor.outside import MountedFilesystem, Outside, existing_parent
 from ascendtune.check.finding import Finding, ok, warning
 from ascendtune.core.units import format_bytes
 
@@ -59,7 +59,7 @@ def _room(name: str, path: Path, free: int) -> Iterator[Finding]:
         )
 
 
-def _kind(name: str, path: Path, mount: Mount) -> Iterator[Finding]:
+def _kind(name: str, path: Path, mount: MountedFilesystem) -> Iterator[Finding]:
     if not mount.is_remote:
         return
     if name == "cache":

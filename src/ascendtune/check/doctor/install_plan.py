@@ -16,7 +16,7 @@ from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.doctor.requirements import (
     NO_NUMPY_1_FROM_PYTHON,
     NUMPY_1,
-    Advice,
+    RequiredVersions,
     advice_for,
     needs_numpy_1,
     supported_ranges,
@@ -94,7 +94,7 @@ def _missing(outside: Outside) -> list[tuple[str, str]]:
     return [(name, bounds) for name, bounds in wanted.items() if outside.package(name) is None]
 
 
-def _before(advice: Advice) -> tuple[str, ...]:
+def _before(advice: RequiredVersions) -> tuple[str, ...]:
     if not advice.is_possible:
         return (say("Python 3.11: no torch_npu that ascendtune supports is published for this Python"),)
     found = []

@@ -8,8 +8,8 @@ from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
-from ascendtune.check.nodes.answer import Clock
-from ascendtune.check.nodes.compare import all_nodes, compare
+from ascendtune.check.nodes.compare import all_nodes, compare_nodes
+from ascendtune.check.nodes.node_report import Clock
 
 NODES_ANSWER = "nodes_answer"
 
@@ -45,7 +45,7 @@ NODES_ALIKE = "nodes_alike"
 def _look_at_nodes_alike(outside: Outside) -> Iterator[Finding]:
     if outside.nodes is None or len(outside.nodes.answers) < 2:
         return
-    comparison = compare(outside.nodes.answers)
+    comparison = compare_nodes(outside.nodes.answers)
     differences = [each for each in comparison.differences if each.is_fact]
     for each in differences:
         required = each.status == "failure"

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import psutil
 
 from ascendtune.check.doctor.needs import Needs
-from ascendtune.check.nodes.answer import NodeAnswers
+from ascendtune.check.nodes.node_report import NodeReports
 from ascendtune.core.directories import cache_directory, state_directory
 from ascendtune.core.files import text_of
 from ascendtune.core.process import Finished, run
@@ -147,7 +147,7 @@ def existing_parent(path: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Mount:
+class MountedFilesystem:
     """The mount that a path lies on."""
 
     point: str
@@ -200,7 +200,7 @@ class Outside:
     ask_gpus: Callable[[], tuple[tuple[Accelerator, ...], str | None, tuple[Trouble, ...]]] = gpus
     needs: Needs | None = None
     """The requirements of the recipe; None without a recipe."""
-    nodes: NodeAnswers | None = None
+    nodes: NodeReports | None = None
     """What other machines have answered, where they were asked."""
     program: str = sys.executable
     """The Python whose torch is checked."""
@@ -278,9 +278,9 @@ class Outside:
         place = env.get("HF_HUB_CACHE") or (f"{home}/hub" if home else None)
         return Path(place) if place else None
 
-    def mount(self, path: Path) -> Mount:
+    def mount(self, path: Path) -> MountedFilesystem:
         """The longest mount point above `path`, and of these the last one mounted."""
-        best = Mount("", None, ())
+        best = MountedFilesystem("", None, ())
         for line in self.text("/proc/self/mountinfo").splitlines():
             left, dash, right = line.partition(" - ")
             fields, rest = left.split(), right.split()
@@ -288,7 +288,7 @@ class Outside:
                 continue
             point = fields[4].replace("\\040", " ")
             if path.is_relative_to(point) and len(point) >= len(best.point):
-                best = Mount(point, rest[0], (*fields[5].split(","), *rest[2].split(",")))
+                best = MountedFilesystem(point, rest[0], (*fields[5].split(","), *rest[2].split(",")))
         return best
 
     def pci_devices(self, vendor: str, classes: tuple[str, ...]) -> int:

@@ -56,7 +56,7 @@ def known_combinations() -> tuple[Combination, ...]:
 
 
 @dataclass(frozen=True)
-class Advice:
+class RequiredVersions:
     """Packages, CANN and driver to install.
 
     `packages`: name -> range, only those that are wrong or missing. `cann`: the release to install before, None where
@@ -122,7 +122,7 @@ def supported_ranges(extras: Sequence[str] = ("train", "npu", "cuda", "deepspeed
     return found
 
 
-def advice_for(outside: Outside) -> Advice:
+def advice_for(outside: Outside) -> RequiredVersions:
     """The nearest set: it keeps Python, then CANN, then torch, then every package that no rule forbids."""
     return outside.once("requirements", lambda: _advise(outside))
 
@@ -155,7 +155,7 @@ def seen_driver(driver: str, cann: str) -> bool:
     return any(is_release(driver, row["driver"]) and is_release(cann, row["cann"]) for row in _seen_working()["driver"])
 
 
-def _advise(outside: Outside) -> Advice:
+def _advise(outside: Outside) -> RequiredVersions:
     kit = loaded_toolkit(outside)
     cann = kit.version if kit else None
     packages: dict[str, str] = {}
@@ -163,7 +163,7 @@ def _advise(outside: Outside) -> Advice:
     if is_pair and not _works(outside, cann):
         wheel = _wheel(outside, cann)
         if wheel is None:
-            return Advice({}, is_possible=False)
+            return RequiredVersions({}, is_possible=False)
         packages |= _pins(outside, wheel)
     is_new_cann = wheel is not None and (cann is None or not wheel.takes_cann(cann))
     release = wheel.cann if wheel and is_new_cann else cann
@@ -178,10 +178,10 @@ def _advise(outside: Outside) -> Advice:
         name, bounds = _split(broken.use)
         packages[name] = f"{bounds},{_upper(name)}".rstrip(",")
     if not is_new_cann or release is None:
-        return Advice(packages)
+        return RequiredVersions(packages)
     named = drivers_for(release)
     fits = named is None or outside.driver_version is None or _accepts(named.oldest, outside.driver_version)
-    return Advice(packages, release, None if fits or named is None else named.versions[0])
+    return RequiredVersions(packages, release, None if fits or named is None else named.versions[0])
 
 
 def _works(outside: Outside, cann: str | None) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
-from ascendtune.check.doctor.outside import Mount, Outside, can_see, existing_parent
+from ascendtune.check.doctor.outside import MountedFilesystem, Outside, can_see, existing_parent
 from ascendtune.check.finding import Finding, ok, unknown, warning
 from ascendtune.core.units import format_bytes
 from ascendtune.hub.download import split_hub
@@ -88,7 +88,7 @@ def _speed(outside: Outside, directory: Path) -> tuple[float, float] | None:
         return None
 
 
-def _described(name: str, mount: Mount, speed: tuple[float, float] | None) -> str:
+def _described(name: str, mount: MountedFilesystem, speed: tuple[float, float] | None) -> str:
     options = [each for each in mount.options if each.partition("=")[0] in _SHOWN_OPTIONS] if mount.is_remote else []
     kind = (mount.kind or say("unknown file system")) + (f" ({','.join(options)})" if options else "")
     if speed is None:
@@ -97,7 +97,7 @@ def _described(name: str, mount: Mount, speed: tuple[float, float] | None) -> st
     return say("{name} on {kind}: writes {write}, reads {read}", name=name, kind=kind, write=write, read=read)
 
 
-def _options(place: _Directory, mount: Mount) -> Iterator[Finding]:
+def _options(place: _Directory, mount: MountedFilesystem) -> Iterator[Finding]:
     """Options of a network file system that lose data or make it slow."""
     if not mount.is_nfs:
         return
@@ -118,7 +118,7 @@ def _options(place: _Directory, mount: Mount) -> Iterator[Finding]:
         yield _mounted(place, mount, options, say("small transfers make it slow"), "rsize=1048576,wsize=1048576")
 
 
-def _mounted(place: _Directory, mount: Mount, options: str, why: str, better: str) -> Finding:
+def _mounted(place: _Directory, mount: MountedFilesystem, options: str, why: str, better: str) -> Finding:
     return warning(
         STORAGE,
         say("{where} is mounted with {options}: {why}", where=f"{place.name} {mount.point}", options=options, why=why),
@@ -129,7 +129,7 @@ def _mounted(place: _Directory, mount: Mount, options: str, why: str, better: st
     )
 
 
-def _read_only(place: _Directory, mount: Mount) -> Iterator[Finding]:
+def _read_only(place: _Directory, mount: MountedFilesystem) -> Iterator[Finding]:
     if place.written and "ro" in mount.options:
         yield warning(
             STORAGE,
@@ -142,7 +142,7 @@ def _read_only(place: _Directory, mount: Mount) -> Iterator[Finding]:
         )
 
 
-def _slow(place: _Directory, there: Path, mount: Mount, write: float, read: float) -> Iterator[Finding]:
+def _slow(place: _Directory, there: Path, mount: MountedFilesystem, write: float, read: float) -> Iterator[Finding]:
     name = place.name
     if place.written and write < _SLOW_BYTES_PER_SECOND:
         minutes = _CHECKPOINT_BYTES / write / 60

@@ -9,7 +9,7 @@ from ascendtune.check.doctor.cann import loaded_toolkit
 from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import Outside
-from ascendtune.check.doctor.requirements import Advice, advice_for, seen_driver, seen_pair
+from ascendtune.check.doctor.requirements import RequiredVersions, advice_for, seen_driver, seen_pair
 from ascendtune.check.finding import Finding, failure, ok, unknown, warning
 from ascendtune.machine.compatibility import (
     base_version,
@@ -49,7 +49,9 @@ def _look_at_versions(outside: Outside) -> Iterator[Finding]:
         yield ok(VERSIONS, say("{said}, driver {driver}", said=said, driver=driver) + seen)
 
 
-def _torch_pair(outside: Outside, torch: str | None, torch_npu: str | None, advice: Advice) -> Iterator[Finding]:
+def _torch_pair(
+    outside: Outside, torch: str | None, torch_npu: str | None, advice: RequiredVersions
+) -> Iterator[Finding]:
     if torch is None or torch_npu is None:
         missing = "torch" if torch is None else "torch_npu"
         yield failure(VERSIONS, say("{missing} is not installed", missing=missing), remedy=advice.text)
@@ -72,7 +74,7 @@ def _torch_pair(outside: Outside, torch: str | None, torch_npu: str | None, advi
         )
 
 
-def _cann(torch_npu: str | None, cann: str | None, advice: Advice) -> Iterator[Finding]:
+def _cann(torch_npu: str | None, cann: str | None, advice: RequiredVersions) -> Iterator[Finding]:
     if torch_npu is None or cann is None or seen_pair(torch_npu, cann):
         return
     wheel = find_wheel(torch_npu)

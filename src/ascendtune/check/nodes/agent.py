@@ -1,6 +1,6 @@
 """Runs on each machine of `doctor --nodes`: looks at it, and answers in lines of JSON.
 
-    python -m ascendtune.check.nodes.agent        (started by ascendtune.check.nodes.ask)
+    python -m ascendtune.check.nodes.agent        (started by ascendtune.check.nodes.query)
 
     it receives                 it sends
     {"clock": true}             {"time": seconds since the epoch}

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ascendtune.check.finding import WORST_FIRST, Finding, Status, worst_first
-from ascendtune.check.nodes.answer import Answer
 from ascendtune.check.nodes.facts import REQUIRED
 from ascendtune.check.nodes.language import say
+from ascendtune.check.nodes.node_report import NodeReport
 from ascendtune.job.nodes.alike import Group, differ, groups_of, in_words
 
 
@@ -28,7 +28,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class NodeComparison:
     """`shared` are findings that are not ok and the same on every machine."""
 
     differences: tuple[Difference, ...]
@@ -37,7 +37,7 @@ class Comparison:
     equal_checks: int
 
 
-def compare(answers: Mapping[str, Answer]) -> Comparison:
+def compare_nodes(answers: Mapping[str, NodeReport]) -> NodeComparison:
     """Fact by fact, check by check; the worst difference first.
 
     Checks that found nothing wrong are equal, whatever figures they name (free disk, load); what is wrong is compared
@@ -55,7 +55,7 @@ def compare(answers: Mapping[str, Answer]) -> Comparison:
     ]
     wrong = {name for name, values in found.items() if not differ(values) and say("ok") not in values.values()}
     first = next(iter(answers.values()))
-    return Comparison(
+    return NodeComparison(
         tuple(sorted(differences, key=lambda each: WORST_FIRST.index(each.status))),
         tuple(each for each in first.findings if each.code in wrong and each.status != "ok"),
         sum(not differ(values) for values in facts.values()),
@@ -86,7 +86,7 @@ def _in_words(findings: Iterable[Finding]) -> dict[str, str]:
     return {code: say("; ").join(wrong) or say("ok") for code, wrong in told.items()}
 
 
-def _check(code: str, values: Mapping[str, str], answers: Mapping[str, Answer]) -> Difference:
+def _check(code: str, values: Mapping[str, str], answers: Mapping[str, NodeReport]) -> Difference:
     found = [
         (node, each)
         for node, answer in answers.items()

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from ascendtune.check.doctor.nodes import CLOCK_SKEW
 from ascendtune.check.finding import Finding
-from ascendtune.check.nodes.answer import Answer, NodeAnswers
-from ascendtune.check.nodes.compare import Comparison, Difference, all_nodes
+from ascendtune.check.nodes.compare import Difference, NodeComparison, all_nodes
 from ascendtune.check.nodes.language import say
+from ascendtune.check.nodes.node_report import NodeReport, NodeReports
 from ascendtune.check.table import WIDE, Paint, blocks, headline, row, wrapped
 from ascendtune.core.terminal_text import columns_of
 from ascendtune.job.nodes.alike import in_a_row
@@ -17,8 +17,8 @@ from ascendtune.job.nodes.alike import in_a_row
 
 def as_text(
     sentence: str,
-    nodes: NodeAnswers,
-    comparison: Comparison,
+    nodes: NodeReports,
+    comparison: NodeComparison,
     ours: Sequence[Finding],
     *,
     columns: int | None,
@@ -47,7 +47,7 @@ def as_text(
     return "\n".join(lines)
 
 
-def as_json(sentence: str, code: int, nodes: NodeAnswers, comparison: Comparison, ours: Sequence[Finding]) -> str:
+def as_json(sentence: str, code: int, nodes: NodeReports, comparison: NodeComparison, ours: Sequence[Finding]) -> str:
     """Everything of every machine, and what of it differs. `code` is the exit code."""
     content = {
         "verdict": sentence,
@@ -83,7 +83,7 @@ def _row(difference: Difference, width: int, limit: int, paint: Paint) -> list[s
     return row(difference.status, name, width, limit, paint, body)
 
 
-def summary(nodes: NodeAnswers, comparison: Comparison, ours: Sequence[Finding]) -> str:
+def summary(nodes: NodeReports, comparison: NodeComparison, ours: Sequence[Finding]) -> str:
     """The machines that do not answer, the worst difference, what is wrong everywhere; or what they train on.
 
     Args:
@@ -109,7 +109,7 @@ def summary(nodes: NodeAnswers, comparison: Comparison, ours: Sequence[Finding])
     return say("; ").join(parts)
 
 
-def _alike(answers: Sequence[Answer], everywhere: str) -> str:
+def _alike(answers: Sequence[NodeReport], everywhere: str) -> str:
     first, *others = answers
     if not others:
         return say("{nodes} trains on {devices}", nodes=everywhere, devices=first.trains_on)

@@ -8,16 +8,16 @@ from ascendtune.check.doctor import NODE_CHECKS
 from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.check.finding import Finding
-from ascendtune.check.nodes.answer import Answer, Clock, NodeAnswers
+from ascendtune.check.nodes.node_report import Clock, NodeReport, NodeReports
 from ascendtune.core.errors import MachineError
 
 
-def _answer(ahead_seconds: float = 0.0, within_seconds: float = 0.001, **facts: str) -> Answer:
-    return Answer("", "", (), (), facts, Clock(ahead_seconds, within_seconds))
+def _answer(ahead_seconds: float = 0.0, within_seconds: float = 0.001, **facts: str) -> NodeReport:
+    return NodeReport("", "", (), (), facts, Clock(ahead_seconds, within_seconds))
 
 
-def _answers(code: str, answers: dict[str, Answer], **silent: MachineError) -> list[Finding]:
-    return list(examine(Outside(nodes=NodeAnswers(answers, silent)), [code]).findings)
+def _answers(code: str, answers: dict[str, NodeReport], **silent: MachineError) -> list[Finding]:
+    return list(examine(Outside(nodes=NodeReports(answers, silent)), [code]).findings)
 
 
 def _clocks(*clocks: tuple[float, float]) -> list[Finding]:

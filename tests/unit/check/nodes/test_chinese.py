@@ -12,9 +12,9 @@ import pytest
 
 from ascendtune.check.finding import Finding, ok
 from ascendtune.check.nodes import language as nodes_language
-from ascendtune.check.nodes.answer import Answer, Clock, NodeAnswers
-from ascendtune.check.nodes.compare import compare
+from ascendtune.check.nodes.compare import compare_nodes
 from ascendtune.check.nodes.facts import _LIMITS
+from ascendtune.check.nodes.node_report import Clock, NodeReport, NodeReports
 from ascendtune.check.nodes.summary import as_text, summary
 from ascendtune.core import language
 from ascendtune.core.language import Phrases
@@ -52,12 +52,14 @@ def test_every_sentence_about_nodes_has_a_translation_with_the_same_names(
 
 def test_differences_are_told_in_chinese() -> None:
     files = Finding("limits", "warning", "打开文件数最多 1024", remedy="ulimit -n 4096")
-    alike_one = Answer("", "8 NPU (910B4)", (ok("limits", "65536"),), (), {"memory": "64 GiB"}, Clock(0.001, 0.0005))
+    alike_one = NodeReport(
+        "", "8 NPU (910B4)", (ok("limits", "65536"),), (), {"memory": "64 GiB"}, Clock(0.001, 0.0005)
+    )
     odd = replace(alike_one, facts={"memory": "32 GiB"}, findings=(files,))
-    answers = NodeAnswers({"node1": alike_one, "node2": odd, "node3": alike_one}, {})
+    answers = NodeReports({"node1": alike_one, "node2": odd, "node3": alike_one}, {})
 
     with language.using("zh"):
-        found = compare(answers.answers)
+        found = compare_nodes(answers.answers)
         sentence = summary(answers, found, ())
         text = as_text(sentence, answers, found, (), columns=100, paint=lambda text, _: text)
 
@@ -66,7 +68,7 @@ def test_differences_are_told_in_chinese() -> None:
 
 
 def test_alike_nodes_are_told_in_chinese() -> None:
-    one = Answer("", "8 NPU (910B4)", (), (), {"memory": "64 GiB"}, Clock(0.0, 0.0))
-    answers = NodeAnswers({"node1": one, "node2": one}, {})
+    one = NodeReport("", "8 NPU (910B4)", (), (), {"memory": "64 GiB"}, Clock(0.0, 0.0))
+    answers = NodeReports({"node1": one, "node2": one}, {})
     with language.using("zh"):
-        assert summary(answers, compare(answers.answers), ()) == "两个节点相同，可以训练，设备：8 NPU (910B4)"
+        assert summary(answers, compare_nodes(answers.answers), ()) == "两个节点相同，可以训练，设备：8 NPU (910B4)"

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from ascendtune.check.finding import Finding, ok
-from ascendtune.check.nodes.answer import Answer, Clock, NodeAnswers, answer_of_json
-from ascendtune.check.nodes.compare import compare
+from ascendtune.check.nodes.compare import compare_nodes
+from ascendtune.check.nodes.node_report import Clock, NodeReport, NodeReports, report_of_json
 from ascendtune.check.nodes.summary import as_json, as_text, summary
 from ascendtune.core.errors import MachineError
 
 FACTS = {"torch_npu": "2.7.1", "driver": "25.2.0", "NPUs": "8 x 910B4 with 64.0 GiB"}
 FILES = Finding("limits", "warning", "at most 1024 open files", remedy="ulimit -n 4096")
 OFFLINE = Finding("network", "unknown", "no hub answers")
-ALIKE = Answer(
+ALIKE = NodeReport(
     verdict="this machine trains on 8 NPU (910B4)",
     trains_on="8 NPU (910B4)",
     findings=(ok("limits", "open files 65536"), ok("disk", "500 GiB free")),
@@ -27,17 +27,17 @@ ALIKE = Answer(
 FOUR = {f"node{number}": ALIKE for number in (1, 2, 3, 4)}
 
 
-def _odd(**facts: str | None) -> Answer:
+def _odd(**facts: str | None) -> NodeReport:
     told = {**FACTS, **facts}
     return replace(ALIKE, facts={name: value for name, value in told.items() if value is not None})
 
 
-def _sentence(answers: dict[str, Answer], **silent: MachineError) -> str:
-    return summary(NodeAnswers(answers, silent), compare(answers), ())
+def _sentence(answers: dict[str, NodeReport], **silent: MachineError) -> str:
+    return summary(NodeReports(answers, silent), compare_nodes(answers), ())
 
 
 def test_four_that_are_alike() -> None:
-    found = compare(FOUR)
+    found = compare_nodes(FOUR)
     assert (found.differences, found.shared, found.equal_facts, found.equal_checks) == ((), (), 3, 2)
     assert _sentence(FOUR) == "all 4 nodes are alike and train on 8 NPU (910B4)"
 
@@ -45,7 +45,9 @@ def test_four_that_are_alike() -> None:
 def test_a_few_checks_say_nothing_of_versions() -> None:
     answers = {name: replace(ALIKE, facts={}) for name in FOUR}
     assert _sentence(answers) == "all 4 nodes are alike in what was asked"
-    text = as_text("v", NodeAnswers(answers, {}), compare(answers), (), columns=None, paint=lambda text, colour: text)
+    text = as_text(
+        "v", NodeReports(answers, {}), compare_nodes(answers), (), columns=None, paint=lambda text, colour: text
+    )
     assert text.splitlines()[-1] == "the same on all 4 nodes: 2 checks"
 
 
@@ -55,7 +57,7 @@ def test_single_node_is_described_without_a_comparison() -> None:
 
 def test_the_odd_one_of_four_is_named() -> None:
     answers = {**FOUR, "node2": _odd(torch_npu="2.6.0")}
-    (difference,) = compare(answers).differences
+    (difference,) = compare_nodes(answers).differences
     assert difference.status == "failure"
     assert [group.hosts for group in difference.groups] == [("node2",), ("node1", "node3", "node4")]
     assert _sentence(answers) == "node2 differs: torch_npu 2.6.0 there, 2.7.1 on the other 3"
@@ -63,7 +65,7 @@ def test_the_odd_one_of_four_is_named() -> None:
 
 def test_differences_that_stop_a_job_come_first() -> None:
     answers = {**FOUR, "node3": _odd(driver="24.1.0", torch_npu="2.6.0", HCCL_CONNECT_TIMEOUT="300")}
-    assert [(each.name, each.status) for each in compare(answers).differences] == [
+    assert [(each.name, each.status) for each in compare_nodes(answers).differences] == [
         ("torch_npu", "failure"),
         ("driver", "warning"),
         ("HCCL_CONNECT_TIMEOUT", "warning"),
@@ -87,27 +89,29 @@ def test_sentence_names_the_odd_machines(torch_npu: tuple[str | None, ...], said
 
 def test_a_check_that_finds_something_on_one_alone() -> None:
     answers = {**FOUR, "node4": replace(ALIKE, findings=(FILES, ok("disk", "7 GiB free")))}
-    (difference,) = compare(answers).differences
+    (difference,) = compare_nodes(answers).differences
     assert (difference.name, difference.status, difference.is_fact) == ("limits", "warning", False)
     assert [group.value for group in difference.groups] == ["warning: at most 1024 open files", "ok"]
     assert difference.remedies == {"warning: at most 1024 open files": "ulimit -n 4096"}
-    assert compare(answers).equal_checks == 1, "free disk differs by right"
+    assert compare_nodes(answers).equal_checks == 1, "free disk differs by right"
 
 
 def test_the_same_check_finds_other_things() -> None:
     others = replace(ALIKE, findings=(replace(FILES, measured="at most 512 open files"),))
     answers = {name: replace(ALIKE, findings=(FILES,)) for name in ("a", "b")} | {"c": others}
-    assert [group.value for group in compare(answers).differences[0].groups] == [
+    assert [group.value for group in compare_nodes(answers).differences[0].groups] == [
         "warning: at most 512 open files",
         "warning: at most 1024 open files",
     ]
-    assert compare(answers).shared == ()
+    assert compare_nodes(answers).shared == ()
 
 
 def test_findings_shared_by_all_nodes_are_shown_once() -> None:
     answers = {name: replace(ALIKE, findings=(FILES, OFFLINE)) for name in FOUR}
-    assert compare(answers).shared == (FILES, OFFLINE)
-    text = as_text("v", NodeAnswers(answers, {}), compare(answers), (), columns=None, paint=lambda text, colour: text)
+    assert compare_nodes(answers).shared == (FILES, OFFLINE)
+    text = as_text(
+        "v", NodeReports(answers, {}), compare_nodes(answers), (), columns=None, paint=lambda text, colour: text
+    )
     assert text.splitlines()[1:] == [
         "",
         "on all 4 nodes",
@@ -128,7 +132,9 @@ def test_a_silent_node_is_named_before_all() -> None:
 def test_the_table_of_differences() -> None:
     odd = replace(_odd(torch_npu="2.6.0"), findings=(FILES,))
     answers = {**FOUR, "node2": odd}
-    text = as_text("v", NodeAnswers(answers, {}), compare(answers), (), columns=None, paint=lambda text, colour: text)
+    text = as_text(
+        "v", NodeReports(answers, {}), compare_nodes(answers), (), columns=None, paint=lambda text, colour: text
+    )
     assert text.splitlines()[1:] == [
         "",
         "differences",
@@ -140,15 +146,17 @@ def test_the_table_of_differences() -> None:
         "",
         "the same on all 4 nodes: 2 facts and 1 check",
     ]
-    narrow = as_text("v", NodeAnswers(answers, {}), compare(answers), (), columns=40, paint=lambda text, colour: text)
+    narrow = as_text(
+        "v", NodeReports(answers, {}), compare_nodes(answers), (), columns=40, paint=lambda text, colour: text
+    )
     assert max(map(len, narrow.splitlines())) <= 46
 
 
 def test_json_holds_everything_of_every_node() -> None:
     answers = {**FOUR, "node2": _odd(driver="24.1.0")}
     gone = MachineError("node5 is not there", code="test", remedy="look", where="node5")
-    told = json.loads(as_json("v", 1, NodeAnswers(answers, {"node5": gone}), compare(answers), ()))
-    assert {name: answer_of_json(answer) for name, answer in told["nodes"].items()} == answers
+    told = json.loads(as_json("v", 1, NodeReports(answers, {"node5": gone}), compare_nodes(answers), ()))
+    assert {name: report_of_json(answer) for name, answer in told["nodes"].items()} == answers
     assert told["silent"] == {"node5": {"what": "node5 is not there", "remedy": "look"}}
     assert told["differences"][0]["groups"][0] == {"value": "24.1.0", "nodes": ["node2"]}
     assert told["exit_code"] == 1

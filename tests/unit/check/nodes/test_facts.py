@@ -9,18 +9,18 @@ from ascend_node.node import Cann, Node
 from ascend_node.outside import outside_of
 from ascend_node.scenarios import HEALTHY, SCENARIOS
 from ascendtune.check.doctor.check import examine, trains_on, verdict
-from ascendtune.check.nodes.answer import Answer, Clock
-from ascendtune.check.nodes.compare import compare
+from ascendtune.check.nodes.compare import compare_nodes
 from ascendtune.check.nodes.facts import facts, mtu_towards
+from ascendtune.check.nodes.node_report import Clock, NodeReport
 
 
-def _look(node: Node, root: Path, **env: str) -> Answer:
+def _look(node: Node, root: Path, **env: str) -> NodeReport:
     """As the agent answers."""
     outside = outside_of(node, root, **env)
     examination = examine(outside, ["versions", "health", "driver_firmware"])
     said = verdict(examination, outside), trains_on(outside)
     told = {name: value for name, value in facts(outside) if name != "working directory"}
-    return Answer(*said, examination.findings, examination.not_applicable, told, Clock(0, 0.001))
+    return NodeReport(*said, examination.findings, examination.not_applicable, told, Clock(0, 0.001))
 
 
 def test_facts_of_a_healthy_server_are_listed(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_node_that_was_installed_on_another_day(tmp_path: Path) -> None:
         env={"HCCL_BUFFSIZE": "400"},
     )
     nodes = {"node1": HEALTHY, "node2": HEALTHY, "node3": other, "node4": HEALTHY}
-    comparison = compare({name: _look(node, tmp_path / name) for name, node in nodes.items()})
+    comparison = compare_nodes({name: _look(node, tmp_path / name) for name, node in nodes.items()})
     assert {each.name for each in comparison.differences if each.is_fact} == {
         "torch_npu",
         "CANN",

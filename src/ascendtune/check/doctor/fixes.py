@@ -34,7 +34,7 @@ _ABANDONED_SECONDS = 24 * 3600
 
 
 @dataclass(frozen=True)
-class Action:
+class FixAction:
     """A repair by `--fix`. `do` raises MachineError; repeating it has no effect."""
 
     what: str
@@ -42,37 +42,37 @@ class Action:
 
 
 @dataclass(frozen=True)
-class Plan:
+class FixPlan:
     """`shell`: lines for the calling shell, whose variables a program cannot set. `left`: findings for the user."""
 
-    actions: tuple[Action, ...]
+    actions: tuple[FixAction, ...]
     shell: tuple[str, ...]
     left: tuple[Finding, ...]
 
-    def as_json(self, done: Collection[Action]) -> dict[str, Any]:
+    def as_json(self, done: Collection[FixAction]) -> dict[str, Any]:
         """As JSON; `done` are the actions that succeeded."""
         left = [{"code": each.code, "remedy": each.remedy} for each in self.left]
         actions = [{"what": each.what, "done": each in done} for each in self.actions]
         return {"actions": actions, "shell": list(self.shell), "left": left}
 
 
-def plan(examination: Examination, outside: Outside) -> Plan:
+def plan_fixes(examination: Examination, outside: Outside) -> FixPlan:
     """The possible repairs of the findings. Changes nothing."""
     troubles = [each for each in examination.findings if each.status in ("warning", "failure")]
     lines = [each.remedy for each in troubles if each.remedy and _SHELL_LINE.fullmatch(each.remedy)]
     left = tuple(each for each in troubles if each.remedy not in lines)
     actions = (*_missing_directories(outside), *_half_built(outside), *_half_written(outside))
-    return Plan(actions, tuple(dict.fromkeys(lines)), left)
+    return FixPlan(actions, tuple(dict.fromkeys(lines)), left)
 
 
-def _missing_directories(outside: Outside) -> Iterator[Action]:
+def _missing_directories(outside: Outside) -> Iterator[FixAction]:
     named = (
         Path(outside.env[name]) for name in ("HF_HOME", "HF_HUB_CACHE", "MODELSCOPE_CACHE") if outside.env.get(name)
     )
     for directory in dict.fromkeys((outside.cache, *named)):
         if directory.is_absolute() and not directory.exists() and _may_be_made(directory):
             what = say("create the cache directory {path}", path=directory)
-            yield Action(what, partial(_make, directory))
+            yield FixAction(what, partial(_make, directory))
 
 
 def _may_be_made(directory: Path) -> bool:
@@ -86,7 +86,7 @@ def _make(directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
 
 
-def _half_built(outside: Outside) -> Iterator[Action]:
+def _half_built(outside: Outside) -> Iterator[FixAction]:
     try:
         found = list(abandoned(outside.cache / "tokens"))
     except MachineError:
@@ -94,15 +94,15 @@ def _half_built(outside: Outside) -> Iterator[Action]:
     for building in found:
         size = format_bytes(sum(path.stat().st_size for path in building.rglob("*") if path.is_file()))
         what = say("remove {path} ({size}): data that a killed process was preparing", path=building, size=size)
-        yield Action(what, partial(remove_abandoned, building))
+        yield FixAction(what, partial(remove_abandoned, building))
 
 
-def _half_written(outside: Outside) -> Iterator[Action]:
+def _half_written(outside: Outside) -> Iterator[FixAction]:
     for directory in dict.fromkeys((outside.cache, outside.cache / "tokens", outside.state / "jobs")):
         for path in unfinished_files(directory):
             if _is_abandoned(path):
                 what = say("remove {path}: a killed process was writing it", path=path)
-                yield Action(what, partial(_remove, path))
+                yield FixAction(what, partial(_remove, path))
 
 
 def _is_abandoned(path: Path) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.check.nodes.ask import AGENT, ask
+from ascendtune.check.nodes.query import AGENT, query_nodes
 from ascendtune.job.nodes.cluster_spec import TargetHost
 
 HERE, ALSO_HERE = TargetHost("localhost"), TargetHost(socket.gethostname())
@@ -37,7 +37,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_two_connections_to_this_machine_give_equal_facts() -> None:
-    nodes = ask([HERE, ALSO_HERE], LOOK, limit_seconds=20)
+    nodes = query_nodes([HERE, ALSO_HERE], LOOK, limit_seconds=20)
     assert list(nodes.answers) == ["localhost", socket.gethostname()] and not nodes.silent
     answer, also = nodes.answers.values()
     assert [each.code for each in answer.findings] == ["limits"]
@@ -49,17 +49,17 @@ def test_two_connections_to_this_machine_give_equal_facts() -> None:
 
 
 def test_only_what_is_asked() -> None:
-    nodes = ask([HERE], {**LOOK, "codes": [], "facts": False}, limit_seconds=20)
+    nodes = query_nodes([HERE], {**LOOK, "codes": [], "facts": False}, limit_seconds=20)
     assert nodes.answers["localhost"].findings == () and nodes.answers["localhost"].facts == {}
 
 
 def test_node_answers_in_the_language_of_the_asker() -> None:
-    nodes = ask([HERE], {**LOOK, "facts": False, "language": "zh"}, limit_seconds=20)
+    nodes = query_nodes([HERE], {**LOOK, "facts": False, "language": "zh"}, limit_seconds=20)
     assert nodes.answers["localhost"].verdict.startswith("本机")
 
 
 def test_a_directory_that_is_not_there() -> None:
-    nodes = ask([HERE], {**LOOK, "directory": "/no/such"}, limit_seconds=20)
+    nodes = query_nodes([HERE], {**LOOK, "directory": "/no/such"}, limit_seconds=20)
     assert "working directory" not in nodes.answers["localhost"].facts
 
 
@@ -68,7 +68,7 @@ def test_silent_agent_is_killed_after_the_limit(agent: Path, monkeypatch: pytest
     agent.write_text("import os, sys, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)\n")
     monkeypatch.chdir(agent.parent)
     began = time.monotonic()
-    nodes = ask([HERE], LOOK, limit_seconds=1, agent="bad_agent")
+    nodes = query_nodes([HERE], LOOK, limit_seconds=1, agent="bad_agent")
     assert time.monotonic() - began < 30
     assert nodes.silent["localhost"].what == "localhost does not answer within 1 s"
     pid = int((agent.parent / "pid").read_text())
@@ -82,7 +82,7 @@ def test_one_that_is_silent_does_not_keep_the_others(agent: Path) -> None:
         f"import os, runpy, time\ntry: os.mkdir({str(agent.parent / 'first')!r})\n"
         f"except FileExistsError: runpy.run_module({AGENT!r}, run_name='__main__')\nelse: time.sleep(60)\n"
     )
-    nodes = ask([HERE, ALSO_HERE], LOOK, limit_seconds=4, agent="bad_agent")
+    nodes = query_nodes([HERE, ALSO_HERE], LOOK, limit_seconds=4, agent="bad_agent")
     assert len(nodes.answers) == len(nodes.silent) == 1
 
 
@@ -97,7 +97,7 @@ def test_a_clock_that_is_off(agent: Path) -> None:
         "mtu": None,
     }
     agent.write_text(_ANSWERING.replace("ANSWER", repr(answer)))
-    clock = ask([HERE], LOOK, limit_seconds=10, agent="bad_agent").answers["localhost"].clock
+    clock = query_nodes([HERE], LOOK, limit_seconds=10, agent="bad_agent").answers["localhost"].clock
     assert 59 < clock.certain_seconds() <= clock.ahead_seconds < 61
 
 
@@ -111,11 +111,11 @@ def test_a_clock_that_is_off(agent: Path) -> None:
 )
 def test_the_code_says_why_a_host_has_no_answer(agent: Path, program: str, code: str) -> None:
     agent.write_text(program)
-    nodes = ask([HERE], LOOK, limit_seconds=10, agent="bad_agent")
+    nodes = query_nodes([HERE], LOOK, limit_seconds=10, agent="bad_agent")
     assert nodes.silent["localhost"].code == code
     assert nodes.silent["localhost"].exit_code == 3
 
 
 def test_host_without_ascendtune_is_named_with_a_remedy() -> None:
-    error = ask([HERE], LOOK, limit_seconds=10, agent="no_such_agent").silent["localhost"]
+    error = query_nodes([HERE], LOOK, limit_seconds=10, agent="no_such_agent").silent["localhost"]
     assert "No module named no_such_agent" in error.what and "install ascendtune there" in error.remedy

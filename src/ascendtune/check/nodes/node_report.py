@@ -23,7 +23,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Answer:
+class NodeReport:
     """Of one machine. `facts` are name -> value; what is not there has no value."""
 
     verdict: str
@@ -38,10 +38,10 @@ class Answer:
         return {**asdict(self), "findings": findings, "not_applicable": list(self.not_applicable)}
 
 
-def answer_of_json(content: Mapping[str, Any]) -> Answer:
+def report_of_json(content: Mapping[str, Any]) -> NodeReport:
     """Raises KeyError, TypeError or ValueError for the answer of a version that says other things."""
     findings = [Finding(**{**each, "evidence": tuple(each["evidence"])}) for each in content["findings"]]
-    return Answer(
+    return NodeReport(
         content["verdict"],
         content["trains_on"],
         tuple(findings),
@@ -52,8 +52,8 @@ def answer_of_json(content: Mapping[str, Any]) -> Answer:
 
 
 @dataclass(frozen=True)
-class NodeAnswers:
+class NodeReports:
     """Machines by name, in the order in which they were named: those that answered, and what kept the others."""
 
-    answers: Mapping[str, Answer]
+    answers: Mapping[str, NodeReport]
     silent: Mapping[str, AscendtuneError]

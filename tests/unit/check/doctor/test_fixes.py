@@ -15,7 +15,7 @@ import pytest
 
 from ascend_node.scenarios import SCENARIOS
 from ascendtune.check.doctor.check import examine
-from ascendtune.check.doctor.mend import Plan, plan
+from ascendtune.check.doctor.fixes import FixPlan, plan_fixes
 from ascendtune.check.doctor.outside import Outside
 from ascendtune.core.directories import building_of, lock_of
 from ascendtune.core.locks import file_lock
@@ -23,11 +23,11 @@ from ascendtune.core.locks import file_lock
 Lay = Callable[..., Outside]
 
 
-def _planned(outside: Outside, *codes: str) -> Plan:
-    return plan(examine(outside, codes or ("environment", "visible_devices", "driver_firmware")), outside)
+def _planned(outside: Outside, *codes: str) -> FixPlan:
+    return plan_fixes(examine(outside, codes or ("environment", "visible_devices", "driver_firmware")), outside)
 
 
-def _carry_out(planned: Plan) -> None:
+def _carry_out(planned: FixPlan) -> None:
     for action in planned.actions:
         action.do()
 

@@ -9,7 +9,7 @@ from concurrent.futures import wait
 from functools import partial
 from typing import Any
 
-from ascendtune.check.nodes.answer import Answer, NodeAnswers, answer_of_json
+from ascendtune.check.nodes.node_report import NodeReport, NodeReports, report_of_json
 from ascendtune.core.errors import AscendtuneError, MachineError
 from ascendtune.core.threads import left_behind
 from ascendtune.job.nodes.cluster_spec import TargetHost
@@ -26,14 +26,14 @@ Show = Callable[[int, int], None]
 """(machines that have answered, all)"""
 
 
-def ask(
+def query_nodes(
     hosts: Sequence[TargetHost],
     look: Mapping[str, Any],
     *,
     limit_seconds: float,
     agent: str = AGENT,
     show: Show = lambda done, total: None,
-) -> NodeAnswers:
+) -> NodeReports:
     """Let every host examine itself. Never raises for what hosts do; see `silent`.
 
     Args:
@@ -49,11 +49,11 @@ def ask(
         answers, silent = {}, {}
         for exam in exams:
             answer = exam.result(limit_seconds)
-            if isinstance(answer, Answer):
+            if isinstance(answer, NodeReport):
                 answers[exam.host.name] = answer
             else:
                 silent[exam.host.name] = answer
-        return NodeAnswers(answers, silent)
+        return NodeReports(answers, silent)
     finally:
         for exam in exams:
             exam.connection.hang_up()
@@ -89,10 +89,10 @@ class _HostExam:
         except (KeyError, TypeError, ValueError):
             self._why_not = _other_version(self.host)
 
-    def result(self, limit_seconds: float) -> Answer | AscendtuneError:
+    def result(self, limit_seconds: float) -> NodeReport | AscendtuneError:
         if self.reply:
             try:
-                return answer_of_json(self.reply)
+                return report_of_json(self.reply)
             except (KeyError, TypeError, ValueError):
                 return _other_version(self.host)
         return self._why_not or MachineError(
