@@ -59,7 +59,7 @@ def profile(
     compressed or not, and the tables of torch_npu.profiler.
     """
     from ascendtune.check.profile.advice import advice_for
-    from ascendtune.check.profile.against import comparison_as_plain, comparison_as_text
+    from ascendtune.check.profile.comparison import comparison_as_plain, comparison_as_text
     from ascendtune.check.profile.language import say
     from ascendtune.check.profile.page import write_page
     from ascendtune.check.profile.profile import read_profile

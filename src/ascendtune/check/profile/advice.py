@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from ascendtune.check.profile.advice_entry import Advice, milliseconds, resolved, whole
+from ascendtune.check.profile.advice_entry import Advice, count_or_one, milliseconds, resolved
 from ascendtune.check.profile.code_advice import code_advice
-from ascendtune.check.profile.host import RECOMPUTATION
+from ascendtune.check.profile.host_timeline import RECOMPUTATION
 from ascendtune.check.profile.kinds import kind_of_module
 from ascendtune.check.profile.language import say
 from ascendtune.check.profile.memory import MemoryUse
@@ -291,7 +291,7 @@ def _batches(rank: RankProfile) -> Iterator[Advice]:
             float(padding) * computing / split.steps,
             keys={"data.packing": True} if facts.get("packing") is False else {},
         )  # fmt: skip
-    count, size = whole(facts.get("accumulate")), facts.get("per_device")
+    count, size = count_or_one(facts.get("accumulate")), facts.get("per_device")
     if count > 1 and isinstance(size, int) and split.launch / split.steps >= _LEAST_LAUNCH * step:
         factor = next(each for each in range(2, count + 1) if count % each == 0)
         yield Advice(
@@ -334,7 +334,7 @@ def _options(rank: RankProfile) -> Iterator[Advice]:
                 time=milliseconds(exposed), name=name),
             say("raise batch.accumulate or batch.per_device: fewer exchanges for as many tokens"),
             exposed / 2,
-            keys={"batch.accumulate": 2 * whole(rank.facts.get("accumulate"))},
+            keys={"batch.accumulate": 2 * count_or_one(rank.facts.get("accumulate"))},
         )  # fmt: skip
     if split.on_device and split.launch / split.steps >= 0.1 * step:
         yield Advice(

@@ -32,7 +32,7 @@ def resolved(facts: dict[str, Any], name: str) -> Any:
     return value_at(facts, "resolved", name)
 
 
-def whole(value: Any) -> int:
+def count_or_one(value: Any) -> int:
     return value if isinstance(value, int) and 1 <= value <= 1 << 16 else 1
 
 

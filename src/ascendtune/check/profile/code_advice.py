@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ascendtune.check.profile.advice_entry import Advice, milliseconds, resolved, whole
+from ascendtune.check.profile.advice_entry import Advice, count_or_one, milliseconds, resolved
 from ascendtune.check.profile.language import say
 from ascendtune.check.profile.profile import RankProfile
 from ascendtune.check.profile.split import Split
@@ -71,7 +71,7 @@ def _garbage(split: Split, step: float) -> Iterator[Advice]:
 
 def _threads(rank: RankProfile) -> Iterator[Advice]:
     """More threads than cores, as `train` noted them; a trace alone does not show it."""
-    threads, cores, ranks = (whole(rank.facts.get(name)) for name in ("threads", "cores", "ranks_on_host"))
+    threads, cores, ranks = (count_or_one(rank.facts.get(name)) for name in ("threads", "cores", "ranks_on_host"))
     if "threads" not in rank.facts or rank.split.on_device or threads * ranks <= cores:
         return
     yield Advice(

@@ -74,7 +74,7 @@ def clipped(intervals: Iterable[Interval], start: float, end: float) -> list[Int
     ]
 
 
-class Index:
+class IntervalIndex:
     """Intervals that do not overlap, to be asked for those that touch a moment or a span."""
 
     def __init__(self, intervals: Sequence[Interval]) -> None:

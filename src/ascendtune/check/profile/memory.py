@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ascendtune.check.profile.host import RECOMPUTATION
+from ascendtune.check.profile.host_timeline import RECOMPUTATION
 from ascendtune.check.profile.split import ASIDE
 from ascendtune.check.profile.trace import MemoryEvents
 
@@ -22,7 +22,7 @@ _MICRO = 1e-6
 
 
 @dataclass(frozen=True)
-class Owner:
+class MemoryOwner:
     """Tensors that one operator allocated and that are held at the peak."""
 
     category: str
@@ -53,7 +53,7 @@ class MemoryUse:
     peak_step: int
     peak_phase: str
     peak: dict[str, int]
-    owners: list[Owner]
+    owners: list[MemoryOwner]
     held: dict[str, int] = field(default_factory=dict)
     allocated: int | None = None
     reserved: int | None = None
@@ -208,7 +208,7 @@ def _owner(events: MemoryEvents, event: int) -> tuple[str, str, str]:
     return events.owners[number] if number >= 0 else ("", "", "")
 
 
-def _owners(events: MemoryEvents, order: list[int], categories: dict[int, int], peak_at: int) -> list[Owner]:
+def _owners(events: MemoryEvents, order: list[int], categories: dict[int, int], peak_at: int) -> list[MemoryOwner]:
     """What is held at the event `peak_at`, the largest first."""
     live: dict[int, int] = {}
     for event in order:
@@ -228,7 +228,7 @@ def _owners(events: MemoryEvents, order: list[int], categories: dict[int, int], 
         sizes[key] += events.size[event]
         counts[key] += 1
     return [
-        Owner(CATEGORIES[category], name, phase, size, counts[category, name, phase])
+        MemoryOwner(CATEGORIES[category], name, phase, size, counts[category, name, phase])
         for (category, name, phase), size in sizes.most_common(_MOST_OWNERS)
     ]
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ascendtune.check.profile.host import OpenEvent
+from ascendtune.check.profile.host_timeline import OpenEvent
 from ascendtune.check.profile.intervals import Interval
 from ascendtune.check.profile.kinds import short_name
-from ascendtune.check.profile.trace import Trace
+from ascendtune.check.profile.trace import ProfileTrace
 
 LEAST_MICROSECONDS = 5_000
 """Shorter ones are launches, and moments in which another process has the core."""
@@ -19,7 +19,7 @@ LEAST_MICROSECONDS = 5_000
 class Pauses:
     """Collects the pauses of the main thread from its segments, which are given in order."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: ProfileTrace) -> None:
         self.found: list[Interval] = []
         """Labelled as `label_of` does, sorted, disjoint."""
         self._trace = trace

@@ -16,7 +16,7 @@ from ascendtune.check.profile.ascend import (
 )
 from ascendtune.check.profile.memory import HELD, MemoryUse, memory_use
 from ascendtune.check.profile.split import Split, split_of
-from ascendtune.check.profile.trace import Trace, read_trace
+from ascendtune.check.profile.trace import ProfileTrace, read_trace
 from ascendtune.core.errors import InputError
 from ascendtune.core.foreign_json import is_number, object_of, read_json_object, value_at
 from ascendtune.core.rundir import RunDir
@@ -182,7 +182,7 @@ def _read_rank(file: Path, position: int, tokens: dict[int, float]) -> RankProfi
     return RankProfile(rank, file, split, facts, memory_use(trace.memory_of_device(), split.windows, _held(facts)))
 
 
-def _noted_rank(trace: Trace) -> int | None:
+def _noted_rank(trace: ProfileTrace) -> int | None:
     """The rank that torch.profiler has noted; None where the program was not distributed."""
     rank = value_at(trace.values, "distributedInfo", "rank")
     return rank if type(rank) is int and 0 <= rank < _MOST_WORLD else None

@@ -7,7 +7,7 @@ from typing import Any
 
 from ascendtune.check.profile.kinds import short_name
 from ascendtune.check.profile.language import say
-from ascendtune.check.profile.memory import CATEGORIES, MemoryUse, Owner
+from ascendtune.check.profile.memory import CATEGORIES, MemoryOwner, MemoryUse
 from ascendtune.core.terminal_text import safe, wrap_words
 from ascendtune.core.text_table import cut_lines, table_lines
 from ascendtune.core.units import format_bytes
@@ -79,7 +79,7 @@ def owner_heads() -> list[str]:
     return [say(name) for name in ("size", "tensors", "category", "phase", "operator")]
 
 
-def owner_row(owner: Owner) -> list[str]:
+def owner_row(owner: MemoryOwner) -> list[str]:
     """Cells below `owner_heads`."""
     name = safe(short_name(owner.operator)) if owner.operator else say("outside operators")
     phase = say(owner.phase) if owner.phase else "-"

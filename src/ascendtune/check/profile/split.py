@@ -6,11 +6,11 @@ from bisect import bisect_right
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
-from ascendtune.check.profile.host import KIND_NUMBERS, Host, ModuleCalls, OpenEvent
-from ascendtune.check.profile.intervals import Index, Interval, is_inside, merged, uncovered, union
+from ascendtune.check.profile.host_timeline import KIND_NUMBERS, HostTimeline, ModuleCalls, OpenEvent
+from ascendtune.check.profile.intervals import Interval, IntervalIndex, is_inside, merged, uncovered, union
 from ascendtune.check.profile.kinds import kind_of_collective, kind_of_operator
 from ascendtune.check.profile.pauses import LEAST_MICROSECONDS, Pauses, PauseTimes, label_of
-from ascendtune.check.profile.trace import COPY, KERNEL, LAUNCH, OP, Trace
+from ascendtune.check.profile.trace import COPY, KERNEL, LAUNCH, OP, ProfileTrace
 
 ASIDE = ("evaluation", "checkpoint", "profile", "garbage collection")
 """Work in the profiled steps that is not training: phases of the loop, and garbage collection."""
@@ -98,9 +98,9 @@ class Split:
         entry.seconds += seconds
 
 
-def split_of(trace: Trace) -> Split:
+def split_of(trace: ProfileTrace) -> Split:
     """Divide the time of the profiled steps of one rank."""
-    host = Host(trace)
+    host = HostTimeline(trace)
     windows = host.windows or [_whole(trace)]
     split = Split([(end - start) * _MICRO for start, end in windows], trace.has_device(), windows=windows)
     if split.on_device:
@@ -112,12 +112,12 @@ def split_of(trace: Trace) -> Split:
                 # Read for the owners of its allocations.
                 deque(host.segments(thread, windows), maxlen=0)
     split.modules = dict(host.modules)
-    data = Index(host.data_ranges)
+    data = IntervalIndex(host.data_ranges)
     split.data_seconds = [sum(each.end - each.start for each in data.within(*window)) * _MICRO for window in windows]
     return split
 
 
-def _whole(trace: Trace) -> tuple[float, float]:
+def _whole(trace: ProfileTrace) -> tuple[float, float]:
     timed = [event for event in range(len(trace)) if trace.category[event] != LAUNCH]
     return (
         min(trace.start[event] for event in timed),
@@ -125,7 +125,7 @@ def _whole(trace: Trace) -> tuple[float, float]:
     )
 
 
-def _split_host(split: Split, trace: Trace, host: Host, windows: list[tuple[float, float]]) -> None:
+def _split_host(split: Split, trace: ProfileTrace, host: HostTimeline, windows: list[tuple[float, float]]) -> None:
     """Operators compute on the main thread, one at a time; a library's own threads communicate beside it."""
     waiting: list[Interval] = []
     busy: list[tuple[float, float]] = []
@@ -146,7 +146,7 @@ def _split_host(split: Split, trace: Trace, host: Host, windows: list[tuple[floa
         if not seen[inner.event]:
             seen[inner.event] = 1
             calls[inner.name, kind] += 1
-    filling = Index(host.zeroing)
+    filling = IntervalIndex(host.zeroing)
     split.zeroed = sum(each.end - each.start for span in busy for each in filling.within(*span)) * _MICRO
     for (name, kind, phase, place), microseconds in sums.items():
         _count(split, trace.names[name], kind, phase, trace.names[place] if place >= 0 else "", microseconds * _MICRO)
@@ -156,16 +156,16 @@ def _split_host(split: Split, trace: Trace, host: Host, windows: list[tuple[floa
     # Before the first event of the thread and behind its last.
     around = uncovered((Interval(*window, "launch") for window in windows), merged(union(busy), union(waiting)))
     waiting = sorted([*waiting, *around])
-    _split_waiting(split, host, windows, waiting, busy, Index(pauses.end()))
+    _split_waiting(split, host, windows, waiting, busy, IntervalIndex(pauses.end()))
 
 
 def _split_waiting(
     split: Split,
-    host: Host,
+    host: HostTimeline,
     windows: list[tuple[float, float]],
     waiting: list[Interval],
     busy: list[tuple[float, float]],
-    pauses: Index,
+    pauses: IntervalIndex,
 ) -> None:
     """Divide the time in which the main thread computes nothing."""
     ranges = host.ranges_of_collectives()
@@ -196,7 +196,7 @@ def _step_at(moment: float, windows: list[tuple[float, float]]) -> int:
 
 def _overlap(waiting: list[Interval], communicating: list[Interval]) -> list[Interval]:
     """The moments in which the host waits and a collective runs, named by the collective."""
-    index = Index(communicating)
+    index = IntervalIndex(communicating)
     found = []
     for each in waiting:
         # While it evaluates or saves, the collectives belong to that.
@@ -205,7 +205,7 @@ def _overlap(waiting: list[Interval], communicating: list[Interval]) -> list[Int
     return found
 
 
-def _cause(inner: OpenEvent, trace: Trace) -> str:
+def _cause(inner: OpenEvent, trace: ProfileTrace) -> str:
     """Why nothing is computed while `inner` is the innermost event of the main thread."""
     if inner.phase in ASIDE:
         return f"aside {inner.phase}"
@@ -231,7 +231,7 @@ def _count(split: Split, name: str, kind: str, phase: str, place: str, seconds: 
         split.compute[kind] += seconds
 
 
-def _split_device(split: Split, trace: Trace, host: Host, windows: list[tuple[float, float]]) -> None:
+def _split_device(split: Split, trace: ProfileTrace, host: HostTimeline, windows: list[tuple[float, float]]) -> None:
     """Kernels compute and communicate on streams of the device; the host explains what happens between them."""
     # First: it finds which module each operator belongs to.
     causes = _host_causes(trace, host, windows)
@@ -263,7 +263,7 @@ def _split_device(split: Split, trace: Trace, host: Host, windows: list[tuple[fl
 
 
 def _lanes(
-    split: Split, trace: Trace, host: Host, windows: list[tuple[float, float]]
+    split: Split, trace: ProfileTrace, host: HostTimeline, windows: list[tuple[float, float]]
 ) -> tuple[list[Interval], list[Interval], list[Interval]]:
     """Kernels that compute (by kind), collectives (by name) and copies (by name), each sorted."""
     operator_of = {
@@ -290,7 +290,7 @@ def _lanes(
     return sorted(lanes["compute"]), sorted(lanes["collective"]), sorted(lanes["copy"])
 
 
-def _explain_gap(split: Split, gap: Interval, launch: float, causes: dict[str, Index]) -> float:
+def _explain_gap(split: Split, gap: Interval, launch: float, causes: dict[str, IntervalIndex]) -> float:
     """Divide a span in which the device does nothing.
 
     Args:
@@ -324,7 +324,9 @@ def _explain_gap(split: Split, gap: Interval, launch: float, causes: dict[str, I
     return longest
 
 
-def _host_causes(trace: Trace, host: Host, windows: list[tuple[float, float]]) -> dict[str, Index]:
+def _host_causes(
+    trace: ProfileTrace, host: HostTimeline, windows: list[tuple[float, float]]
+) -> dict[str, IntervalIndex]:
     found: dict[str, list[Interval]] = {"aside": [], "data": [], "sync": []}
     for thread in host.threads():
         for start, end, inner in host.segments(thread, windows):
@@ -334,10 +336,10 @@ def _host_causes(trace: Trace, host: Host, windows: list[tuple[float, float]]) -
                 found["data"].append(Interval(start, end))
             elif inner.place >= 0:
                 found["sync"].append(Interval(start, end, shown_place(trace.names[inner.place])))
-    return {name: Index(intervals) for name, intervals in found.items()}
+    return {name: IntervalIndex(intervals) for name, intervals in found.items()}
 
 
-def _add_sync_calls(split: Split, host: Host, windows: list[tuple[float, float]]) -> None:
+def _add_sync_calls(split: Split, host: HostTimeline, windows: list[tuple[float, float]]) -> None:
     """Count the calls that wait: of a driver; on a host without a device those that would wait on one."""
     for wait in host.waits if split.on_device else host.named_waits:
         if is_inside(wait.start, windows):
@@ -354,11 +356,11 @@ def _add_collectives(
 ) -> None:
     for each in exposed:
         split.communication[kind_of_collective(each.label)] += (each.end - each.start) * _MICRO
-    index = Index(exposed)
+    index = IntervalIndex(exposed)
     split.exposed_seconds = [
         sum(each.end - each.start for each in index.within(*window)) * _MICRO for window in windows
     ]
-    steps = Index([Interval(*window) for window in windows])
+    steps = IntervalIndex([Interval(*window) for window in windows])
     in_windows = [
         Interval(part.start, part.end, call.label) for call in calls for part in steps.within(call.start, call.end)
     ]
@@ -374,7 +376,7 @@ def _gaps_between(windows: list[tuple[float, float]]) -> list[tuple[float, float
     return [(edges[at], edges[at + 1]) for at in range(0, len(edges), 2)]
 
 
-def _launches(trace: Trace) -> dict[int, float]:
+def _launches(trace: ProfileTrace) -> dict[int, float]:
     """Correlation id -> when the host began to launch that work, in microseconds."""
     return {
         trace.correlation[event]: trace.start[event]

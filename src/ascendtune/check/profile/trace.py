@@ -41,7 +41,7 @@ class MemoryEvents:
     """What an allocator gave out and took back, of one device. Position i of every column belongs to one event.
 
     Attributes:
-        thread: (events,) int32, as in `Trace`.
+        thread: (events,) int32, as in `ProfileTrace`.
         time: (events,) fp64 microseconds since the first event of the file.
         size: (events,) int64 bytes; below 0 where memory was freed.
         address: (events,) int64.
@@ -62,7 +62,7 @@ class MemoryEvents:
         return len(self.time)
 
 
-class Trace:
+class ProfileTrace:
     """The events of one rank that matter for its time. Position i of every column belongs to one event.
 
     Attributes:
@@ -159,14 +159,14 @@ class Trace:
         return self._threads.setdefault(thread, len(self._threads))
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path) -> ProfileTrace:
     """The trace in a file of torch.profiler, `.json` or `.json.gz`.
 
     Raises:
         InputError: see `TraceFile.events`; or it has no event with a duration.
         RecipeError: the file is not a regular file, or cannot be read.
     """
-    trace, file = Trace(), TraceFile(path)
+    trace, file = ProfileTrace(), TraceFile(path)
     origin: float | None = None
     has_text_times = False
     known, add, nothing = _CATEGORIES.get, trace.add, dict[str, Any]().get

@@ -12,7 +12,7 @@ from tests.unit.check.profile.traces import named, op, step, write
 
 from ascendtune.check.profile import language as profile_language
 from ascendtune.check.profile.advice import advice_for
-from ascendtune.check.profile.against import comparison_as_text
+from ascendtune.check.profile.comparison import comparison_as_text
 from ascendtune.check.profile.kinds import KINDS
 from ascendtune.check.profile.memory import CATEGORIES
 from ascendtune.check.profile.profile import read_profile

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ascendtune.check.profile.intervals import Index, Interval, is_inside, merged, uncovered, union
+from ascendtune.check.profile.intervals import Interval, IntervalIndex, is_inside, merged, uncovered, union
 
 _spans = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 10)).map(lambda each: (each[0], each[0] + each[1])), max_size=12
@@ -42,7 +42,7 @@ def test_union_and_merged_cover_the_same_moments_once(
 
 @given(_spans, st.integers(0, 50), st.integers(0, 10))
 def test_an_index_finds_what_touches_a_span(spans: list[tuple[int, int]], start: int, width: int) -> None:
-    found = Index([Interval(*span) for span in spans]).within(start, start + width)
+    found = IntervalIndex([Interval(*span) for span in spans]).within(start, start + width)
     assert moments(list(found)) == moments(spans) & set(range(start, start + width))
 
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.unit.check.profile.traces import MAIN, Event, allocation, kernel, launch, named, op, step, write
 
 from ascendtune.check.profile.advice import advice_for
-from ascendtune.check.profile.memory import CATEGORIES, Owner, memory_use
+from ascendtune.check.profile.memory import CATEGORIES, MemoryOwner, memory_use
 from ascendtune.check.profile.page import write_page
 from ascendtune.check.profile.profile import RankProfile, read_profile
 from ascendtune.check.profile.show import as_plain, as_text
-from ascendtune.check.profile.trace import Trace
+from ascendtune.check.profile.trace import ProfileTrace
 from ascendtune.core import language
 from ascendtune.machine.torch_backend import device
 
@@ -58,7 +58,7 @@ def test_allocations_count_for_what_they_are_used_for(tmp_path: Path) -> None:
     assert memory.reserved is None and memory.unused() == 0
     largest = memory.owners[0]
     # The view-like `aten::empty` allocates for the product around it.
-    assert largest == Owner("activations", "aten::mm", "forward", size=300, count=1)
+    assert largest == MemoryOwner("activations", "aten::mm", "forward", size=300, count=1)
 
 
 def test_recomputed_activations_are_not_gradients(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ _event = st.tuples(st.integers(0, 100), st.integers(-50, 50), st.integers(0, 4),
 @settings(max_examples=100)
 @given(st.lists(_event, max_size=30), st.integers(0, 3))
 def test_no_events_give_a_negative_size(events: list[tuple[int, ...]], kind: int) -> None:
-    trace = Trace()
+    trace = ProfileTrace()
     for time, size, address, total in events:
         trace.add_memory((1, MAIN), time, {
             "Device Type": kind, "Device Id": 0, "Bytes": size, "Addr": address, "Total Allocated": total,
@@ -188,7 +188,7 @@ def test_no_events_give_a_negative_size(events: list[tuple[int, ...]], kind: int
 
 @pytest.mark.parametrize("arguments", [{}, {"Bytes": "many"}, {"Bytes": 1 << 70, "Addr": 1}, {"Bytes": True}])
 def test_damaged_allocations_are_left_out(arguments: dict[str, Any]) -> None:
-    trace = Trace()
+    trace = ProfileTrace()
     trace.add_memory((1, MAIN), 0.0, {"Device Type": 0, "Device Id": -1, **arguments})
     assert trace.memory_of_device() is None
 

@@ -11,7 +11,7 @@ from tests.unit.check.profile.traces import OTHER, Event, copy, kernel, launch, 
 
 from ascendtune.check.profile.kinds import kind_of_operator
 from ascendtune.check.profile.split import Split, split_of
-from ascendtune.check.profile.trace import KERNEL, LAUNCH, OP, RANGE, Trace, read_trace
+from ascendtune.check.profile.trace import KERNEL, LAUNCH, OP, RANGE, ProfileTrace, read_trace
 
 MICRO = 1e-6
 
@@ -200,7 +200,7 @@ _event = st.tuples(
 @settings(max_examples=150)
 @given(st.lists(_event, min_size=1, max_size=25), st.booleans())
 def test_the_parts_add_up_whatever_the_events_are(events: list[tuple[int, ...]], has_steps: bool) -> None:
-    trace = Trace()
+    trace = ProfileTrace()
     for category, name, thread, start, duration, one, other in events:
         trace.add(category, str(name), (1, thread), start, duration, one, other, other)
     if has_steps:
@@ -215,7 +215,7 @@ def test_the_parts_add_up_whatever_the_events_are(events: list[tuple[int, ...]],
 
 @pytest.mark.long
 def test_many_steps_and_deeply_nested_operators_do_not_multiply() -> None:
-    trace = Trace()
+    trace = ProfileTrace()
     for number in range(8_000):
         trace.add(RANGE, f"ProfilerStep#{number}", (1, 0), number, 1)
         trace.add(KERNEL, "nccl", (1, 7), number + 0.2, 0.5)

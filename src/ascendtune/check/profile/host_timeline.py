@@ -18,7 +18,7 @@ from ascendtune.check.profile.kinds import (
     kind_of_operator,
     waits,
 )
-from ascendtune.check.profile.trace import LAUNCH, OP, RANGE, MemoryEvents, Trace
+from ascendtune.check.profile.trace import LAUNCH, OP, RANGE, MemoryEvents, ProfileTrace
 
 _OURS = "ascendtune:"
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})")
@@ -57,7 +57,7 @@ class ModuleCalls:
         """Microseconds of calls in the backward pass: activation checkpointing."""
 
 
-class Host:
+class HostTimeline:
     """The host's side of a trace. `segments` of the main thread must be read before those of others.
 
     Attributes:
@@ -66,7 +66,7 @@ class Host:
         modules: by class name, known after `segments`.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: ProfileTrace) -> None:
         self._trace = trace
         self._by_thread: dict[int, list[int]] = defaultdict(list)
         for event in range(len(trace)):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.unit.check.profile.traces import op, step, write
 
-from ascendtune.check.profile.against import compare, comparison_as_plain, comparison_as_text
+from ascendtune.check.profile.comparison import compare_profiles, comparison_as_plain, comparison_as_text
 from ascendtune.check.profile.profile import RankProfile, read_profile
 
 
@@ -26,8 +26,8 @@ def profile(path: Path, product: float, extra: str) -> list[RankProfile]:
 def test_operators_are_compared_per_step_by_name_and_kind(tmp_path: Path) -> None:
     before = profile(tmp_path / "before.json", 100, "aten::silu")
     now = profile(tmp_path / "now.json", 300, "aten::gelu")
-    rows = {row.name: row for row in compare(now, before)}
-    assert [row.name for row in compare(now, before)] == ["aten::mm", "aten::gelu", "aten::silu"]
+    rows = {row.name: row for row in compare_profiles(now, before)}
+    assert [row.name for row in compare_profiles(now, before)] == ["aten::mm", "aten::gelu", "aten::silu"]
     assert rows["aten::mm"].difference == pytest.approx(200e-6)
     assert rows["aten::mm"].calls == rows["aten::mm"].before_calls == 1.5
     assert (rows["aten::silu"].calls, rows["aten::silu"].before_calls) == (0, 0.5)

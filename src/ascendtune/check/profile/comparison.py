@@ -26,7 +26,7 @@ _LEAST_SHOWN_SECONDS = 5e-6
 
 
 @dataclass(frozen=True)
-class Row:
+class OperatorRow:
     """One operator in both profiles: calls and seconds of one step; 0 where it does not run."""
 
     name: str
@@ -42,14 +42,14 @@ class Row:
         return self.seconds - self.before_seconds
 
 
-def compare(ranks: list[RankProfile], before: list[RankProfile]) -> list[Row]:
+def compare_profiles(ranks: list[RankProfile], before: list[RankProfile]) -> list[OperatorRow]:
     """The operators of the first ranks, those first whose time differs most."""
     new, old = ranks[0].split, before[0].split
     rows = []
     for key in new.operators.keys() | old.operators.keys():
         (name, kind), one, other = key, old.operators.get(key), new.operators.get(key)
         rows.append(
-            Row(
+            OperatorRow(
                 name,
                 kind,
                 one.calls / old.steps if one else 0.0,
@@ -78,7 +78,7 @@ def comparison_as_text(ranks: list[RankProfile], before: list[RankProfile], colu
     parts = [
         [say(title), *_times(old[title], seconds / first.split.steps)] for title, seconds, _ in parts_of(first.split)
     ]
-    shown = [row for row in compare(ranks, before)[:_SHOWN] if abs(row.difference) >= _LEAST_SHOWN_SECONDS]
+    shown = [row for row in compare_profiles(ranks, before)[:_SHOWN] if abs(row.difference) >= _LEAST_SHOWN_SECONDS]
     heads = ["", *(say(name) for name in ("before", "now", "change"))]
     lines = [*wrap_words(title, columns, "", "  "), *_table(heads, parts, columns, right=heads[1:])]
     lines += _memory_lines(first, other)
@@ -117,7 +117,7 @@ def comparison_as_plain(ranks: list[RankProfile], before: list[RankProfile]) -> 
                 "before": {"calls": row.before_calls, "seconds": row.before_seconds},
                 "now": {"calls": row.calls, "seconds": row.seconds},
             }
-            for row in compare(ranks, before)[:_KEPT]
+            for row in compare_profiles(ranks, before)[:_KEPT]
         ],
     }
 
@@ -145,7 +145,7 @@ def _times(before: float, now: float) -> list[str]:
     return [f"{1e3 * before:.2f}", f"{1e3 * now:.2f}", f"{1e3 * (now - before):+.2f}"]
 
 
-def _calls(row: Row) -> str:
+def _calls(row: OperatorRow) -> str:
     before, now = f"{row.before_calls:.0f}", f"{row.calls:.0f}"
     return before if before == now else f"{before} -> {now}"
 
