@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.confirm import agreed
+from ascendtune.cli.confirm import confirm
 from ascendtune.cli.options import AsJson, LanguageOption
 from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.cli.terminal import in_language, print_findings
@@ -94,7 +94,7 @@ def _bisected(
     with _place(directory, one, other) as place:
         trainer = _Trainer(one, other, recipes, step, _dumped(one, other, step), place)
         _show_plan(sentence, trainer, swaps, None if directory is None else place)
-        if not agreed(say("Train these?"), yes=yes):
+        if not confirm(say("Train these?"), yes=yes):
             raise typer.Abort
         if trainer.agrees(()) is not False:
             raise NoVerdict(

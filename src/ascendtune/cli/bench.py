@@ -65,7 +65,7 @@ def bench(
     from ascendtune.check.bench.picture import draw
     from ascendtune.check.bench.show import as_markdown, as_plain, title
     from ascendtune.cli.bench_cells import Bench, measure
-    from ascendtune.cli.complain import warn
+    from ascendtune.cli.messages import warn
     from ascendtune.core import language, log
     from ascendtune.core.files import write_atomically
     from ascendtune.core.ownership import restrict_umask

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.complain import complain
+from ascendtune.cli.messages import print_error
 from ascendtune.cli.options import ChatTemplate, Quiet, SamplingSeed, SystemMessage, Temperature, TopP, TrustRemoteCode
 from ascendtune.cli.run_names import complete_weights, model_named
 from ascendtune.core.terminal_text import terminal_width, wrapped
@@ -77,12 +77,12 @@ def chat(
         return
     # First: the imports take longer than it takes to type a key.
     with _keys_kept():
-        from ascendtune.cli.progress import Progress
+        from ascendtune.cli.progress import ProgressBar
         from ascendtune.core import log
         from ascendtune.infer.engine import find_weights, load
 
         log.set_up(quiet=quiet)
-        with Progress(sys.stderr) as progress, progress.counting("loading the model"):
+        with ProgressBar(sys.stderr) as progress, progress.counting("loading the model"):
             named = model_named(model, trust_remote_code=trust_remote_code)
             before = load(_base_of(find_weights(named), named), template=template) if base else None
             engine = load(named, template=template, trust_remote_code=trust_remote_code)
@@ -175,7 +175,7 @@ class _Conversation:
             with translated_disk_errors(path, "saving the conversation"), path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"messages": self._messages}, ensure_ascii=False) + "\n")
         except AscendtuneError as error:
-            complain(error)
+            print_error(error)
         else:
             print(f"added to {path}", file=sys.stderr)
 
@@ -336,7 +336,7 @@ def _answer(
     except InputError as error:
         if not sys.stdin.isatty():
             raise
-        complain(error)
+        print_error(error)
         return None
     print(flush=True)
     answer: Message = {"role": "assistant", "content": "".join(pieces).rstrip()}

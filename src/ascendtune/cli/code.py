@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.complain import warn
+from ascendtune.cli.messages import warn
 from ascendtune.core.errors import CheckFailed
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def clone(
 
     After a proxy, HEAD is compared with the one that URL itself names, if it answers within 20 s.
     """
-    from ascendtune.cli.progress import Progress
+    from ascendtune.cli.progress import ProgressBar
     from ascendtune.core.mask import without_secrets
     from ascendtune.machine.environment.clone import PROXIES
     from ascendtune.machine.environment.clone import clone as clone_repository
@@ -49,7 +49,7 @@ def clone(
 
     name = checked_url(url).rstrip("/").rpartition("/")[2].rpartition(":")[2].removesuffix(".git")
     target = directory or Path(name)
-    with Progress(sys.stderr) as progress:
+    with ProgressBar(sys.stderr) as progress:
         proxies = [*(via or []), *(PROXIES if proxy else ())]
         address, is_same = clone_repository(url, target, proxies=proxies, progress=progress.show)
     origin = "" if address == url else f"; origin is {without_secrets(url)}"

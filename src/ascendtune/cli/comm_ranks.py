@@ -15,10 +15,10 @@ import typer
 
 from ascendtune.check.comm.notes import notes_path
 from ascendtune.check.comm.start import RankGroup, RankResults, run_ranks
-from ascendtune.cli.complain import warn
 from ascendtune.cli.device_choice import choose
+from ascendtune.cli.messages import warn
 from ascendtune.cli.node_choice import choose_nodes
-from ascendtune.cli.progress import Progress
+from ascendtune.cli.progress import ProgressBar
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.files import removed_on_failure, require_writable
 from ascendtune.machine.vendor.find import vendor_of
@@ -105,7 +105,7 @@ def _progress(directory: Path, steps: int) -> Iterator[None]:
     ended = threading.Event()
 
     def watch() -> None:
-        with Progress(sys.stderr) as progress:
+        with ProgressBar(sys.stderr) as progress:
             while not ended.wait(_LOOK_SECONDS):
                 notes = notes_path(directory, 0)
                 done = notes.read_bytes().count(b'{"at"') if notes.exists() else 0

@@ -18,8 +18,8 @@ from ascendtune.check.comm.sweep import BANDWIDTH, GIGA, BandwidthRow, against_f
 from ascendtune.check.finding import Finding, exit_code, unknown
 from ascendtune.check.table import as_json
 from ascendtune.cli.comm_ranks import place_for, run
-from ascendtune.cli.complain import warn
-from ascendtune.cli.progress import Progress
+from ascendtune.cli.messages import warn
+from ascendtune.cli.progress import ProgressBar
 from ascendtune.cli.terminal import paint, print_findings, table, width
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_bytes
@@ -188,7 +188,7 @@ def _prepared(recipe: Path, run_directory: Path) -> RunDir:
     if data.eval or data.eval_fraction or data.eval_rows:
         overrides.append(f"eval.every_steps={_FAR}")
     loaded, origins = Recipe.load_with_origins(recipe, overrides)
-    with Progress(sys.stderr) as progress:
+    with ProgressBar(sys.stderr) as progress:
         ready = prepare_run(loaded, origins, progress=progress.show)
     for message in (*loaded.notes, *ready.prepared.warnings):
         warn(message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """`target` is "module:function": its signature defines the options, its docstring the help text."""
 
     target: str
@@ -31,68 +31,88 @@ DEFAULTS = {"align": "compare"}
 """The command of a group that is meant where its first word names none: `align A B` is `align compare A B`."""
 
 COMMANDS = {
-    "quickstart": Entry(
+    "quickstart": CommandEntry(
         "ascendtune.cli.quickstart.command:quickstart", "Train a small model on a small task; no network."
     ),
-    "init": Entry("ascendtune.cli.init:init", "Write a commented recipe for a model and data."),
-    "fetch": Entry("ascendtune.cli.fetch:fetch", "Fetch models and data sets through mirrors; verify them."),
-    "train": Entry("ascendtune.cli.train:train", "Train the model that a recipe describes."),
-    "plan": Entry("ascendtune.cli.plan:plan", "Estimate a recipe's memory, and find changes that make it fit."),
-    "profile": Entry(
+    "init": CommandEntry("ascendtune.cli.init:init", "Write a commented recipe for a model and data."),
+    "fetch": CommandEntry("ascendtune.cli.fetch:fetch", "Fetch models and data sets through mirrors; verify them."),
+    "train": CommandEntry("ascendtune.cli.train:train", "Train the model that a recipe describes."),
+    "plan": CommandEntry("ascendtune.cli.plan:plan", "Estimate a recipe's memory, and find changes that make it fit."),
+    "profile": CommandEntry(
         "ascendtune.cli.profile:profile", "Show where the time of a training step goes, and what to change."
     ),
-    "bench": Entry("ascendtune.cli.bench:bench", "Measure how much faster a recipe trains on more devices."),
-    "launch": Entry(
+    "bench": CommandEntry("ascendtune.cli.bench:bench", "Measure how much faster a recipe trains on more devices."),
+    "launch": CommandEntry(
         "ascendtune.cli.launch:launch",
         "Start any program once per device, like a training job.",
         starts_another=True,
     ),
-    "submit": Entry("ascendtune.cli.submit:submit", "Train a recipe with Docker, Compose, Slurm or Kubernetes."),
-    "merge": Entry("ascendtune.cli.merge:merge", "Merge an adapter into its base model."),
-    "push": Entry("ascendtune.cli.push:push", "Upload a run's final weights to a hub, with a model card."),
-    "chat": Entry("ascendtune.cli.chat:chat", "Chat with a run's final weights, or with any model."),
-    "generate": Entry("ascendtune.cli.generate:generate", "Generate answers with a run's final weights, or any model."),
-    "devices": Entry("ascendtune.cli.devices:devices", "Show the accelerators and the host; pick free ones."),
-    "doctor": Entry("ascendtune.cli.doctor:doctor", "Find what keeps this machine from training, and how to fix it."),
-    "env export": Entry("ascendtune.cli.env:export", "Print the shell lines that load CANN and set defaults."),
-    "env mirrors": Entry("ascendtune.cli.env:mirrors", "Show, change or compare mirrors of pip, conda, hubs, git."),
-    "env install-plan": Entry("ascendtune.cli.env:install_plan", "Name the packages for this CANN; install them."),
-    "env conda": Entry("ascendtune.cli.env:conda", "Clone or rename a conda environment, and compare it."),
-    "env caches": Entry("ascendtune.cli.env_machine:caches", "List and remove what compilers and hubs have cached."),
-    "env mount": Entry("ascendtune.cli.env_machine:mount", "Check the mounts of directories, and measure them."),
-    "env permissions": Entry("ascendtune.cli.env_machine:permissions", "Check and repair who may open what."),
-    "code clone": Entry("ascendtune.cli.code:clone", "Clone a repository, through proxies where needed."),
-    "code sync-upstream": Entry("ascendtune.cli.code:sync_upstream", "Merge the official repository into your fork."),
-    "code merge-pr": Entry("ascendtune.cli.code:merge_pr", "Merge a pull request locally, and run your tests."),
-    "comm test": Entry("ascendtune.cli.comm:test", "Run every collective, and compare every element."),
-    "comm bench": Entry("ascendtune.cli.comm:bench", "Measure collectives and links, like nccl-tests."),
-    "align compare": Entry("ascendtune.cli.align:align", "Compare two trainings, and find where they part."),
-    "align bisect": Entry("ascendtune.cli.align_bisect:bisect", "Find what in the recipe makes two runs part."),
-    "align nan": Entry("ascendtune.cli.align_nan:nan", "Name the module that made the first NaN of a run."),
-    "align record": Entry(
+    "submit": CommandEntry("ascendtune.cli.submit:submit", "Train a recipe with Docker, Compose, Slurm or Kubernetes."),
+    "merge": CommandEntry("ascendtune.cli.merge:merge", "Merge an adapter into its base model."),
+    "push": CommandEntry("ascendtune.cli.push:push", "Upload a run's final weights to a hub, with a model card."),
+    "chat": CommandEntry("ascendtune.cli.chat:chat", "Chat with a run's final weights, or with any model."),
+    "generate": CommandEntry(
+        "ascendtune.cli.generate:generate", "Generate answers with a run's final weights, or any model."
+    ),
+    "devices": CommandEntry("ascendtune.cli.devices:devices", "Show the accelerators and the host; pick free ones."),
+    "doctor": CommandEntry(
+        "ascendtune.cli.doctor:doctor", "Find what keeps this machine from training, and how to fix it."
+    ),
+    "env export": CommandEntry("ascendtune.cli.env:export", "Print the shell lines that load CANN and set defaults."),
+    "env mirrors": CommandEntry(
+        "ascendtune.cli.env:mirrors", "Show, change or compare mirrors of pip, conda, hubs, git."
+    ),
+    "env install-plan": CommandEntry(
+        "ascendtune.cli.env:install_plan", "Name the packages for this CANN; install them."
+    ),
+    "env conda": CommandEntry("ascendtune.cli.env:conda", "Clone or rename a conda environment, and compare it."),
+    "env caches": CommandEntry(
+        "ascendtune.cli.env_machine:caches", "List and remove what compilers and hubs have cached."
+    ),
+    "env mount": CommandEntry("ascendtune.cli.env_machine:mount", "Check the mounts of directories, and measure them."),
+    "env permissions": CommandEntry("ascendtune.cli.env_machine:permissions", "Check and repair who may open what."),
+    "code clone": CommandEntry("ascendtune.cli.code:clone", "Clone a repository, through proxies where needed."),
+    "code sync-upstream": CommandEntry(
+        "ascendtune.cli.code:sync_upstream", "Merge the official repository into your fork."
+    ),
+    "code merge-pr": CommandEntry("ascendtune.cli.code:merge_pr", "Merge a pull request locally, and run your tests."),
+    "comm test": CommandEntry("ascendtune.cli.comm:test", "Run every collective, and compare every element."),
+    "comm bench": CommandEntry("ascendtune.cli.comm:bench", "Measure collectives and links, like nccl-tests."),
+    "align compare": CommandEntry("ascendtune.cli.align:align", "Compare two trainings, and find where they part."),
+    "align bisect": CommandEntry("ascendtune.cli.align_bisect:bisect", "Find what in the recipe makes two runs part."),
+    "align nan": CommandEntry("ascendtune.cli.align_nan:nan", "Name the module that made the first NaN of a run."),
+    "align record": CommandEntry(
         "ascendtune.cli.align_record:record",
         "Run any torch training, and record what `align` compares.",
         starts_another=True,
     ),
-    "align tasks": Entry("ascendtune.cli.align_tasks:tasks", "Compare two models' benchmark scores."),
-    "explain": Entry("ascendtune.cli.explain:explain", "Find the first cause of a failure in logs."),
-    "data show": Entry("ascendtune.cli.data_show:show", "Show rows as they are trained on: tokens, labels, cuts."),
-    "jobs list": Entry("ascendtune.cli.jobs_list:list_jobs", "List your jobs: state, devices, time, step."),
-    "jobs show": Entry("ascendtune.cli.jobs_show:show", "Show one job: processes, devices, logs, why it ended."),
-    "jobs logs": Entry("ascendtune.cli.jobs_logs:logs", "Print the output of a job's processes."),
-    "jobs stop": Entry("ascendtune.cli.jobs_stop:stop", "Stop a job after a checkpoint, and verify that it is gone."),
-    "jobs cleanup": Entry("ascendtune.cli.jobs_cleanup:cleanup", "Find and end leftover processes of earlier jobs."),
-    "jobs stacks": Entry("ascendtune.cli.jobs_stacks:stacks", "Show where each rank of a running job is."),
-    "recipe check": Entry("ascendtune.cli.recipe:check", "Check a recipe without starting anything."),
-    "recipe convert": Entry("ascendtune.cli.recipe:convert", "Convert a LLaMA-Factory recipe."),
-    "recipe schema": Entry("ascendtune.cli.recipe:schema", "Print the JSON schema of recipes, for editors."),
-    "runs list": Entry("ascendtune.cli.runs:list_runs", "List runs: state, step, loss, speed, age."),
-    "runs show": Entry("ascendtune.cli.runs:show", "Show one run: data, versions, choices, checkpoints."),
-    "runs compare": Entry("ascendtune.cli.runs_compare:compare", "Compare runs: losses, recipes, data."),
-    "track send": Entry("ascendtune.cli.track:send", "Send runs to wandb, swanlab, mlflow or trackio."),
-    "track sync": Entry("ascendtune.cli.track:sync", "Upload offline runs of wandb."),
-    "track import": Entry("ascendtune.cli.track:import_events", "Import TensorBoard events as runs."),
-    "track login": Entry("ascendtune.cli.track:login", "Log in to wandb or swanlab with their own client."),
-    "migrate check": Entry("ascendtune.cli.migrate:check", "List code that does not run on Ascend unchanged."),
-    "migrate run": Entry("ascendtune.cli.migrate:run", "Run an unmodified CUDA script on NPUs.", starts_another=True),
+    "align tasks": CommandEntry("ascendtune.cli.align_tasks:tasks", "Compare two models' benchmark scores."),
+    "explain": CommandEntry("ascendtune.cli.explain:explain", "Find the first cause of a failure in logs."),
+    "data show": CommandEntry(
+        "ascendtune.cli.data_show:show", "Show rows as they are trained on: tokens, labels, cuts."
+    ),
+    "jobs list": CommandEntry("ascendtune.cli.jobs_list:list_jobs", "List your jobs: state, devices, time, step."),
+    "jobs show": CommandEntry("ascendtune.cli.jobs_show:show", "Show one job: processes, devices, logs, why it ended."),
+    "jobs logs": CommandEntry("ascendtune.cli.jobs_logs:logs", "Print the output of a job's processes."),
+    "jobs stop": CommandEntry(
+        "ascendtune.cli.jobs_stop:stop", "Stop a job after a checkpoint, and verify that it is gone."
+    ),
+    "jobs cleanup": CommandEntry(
+        "ascendtune.cli.jobs_cleanup:cleanup", "Find and end leftover processes of earlier jobs."
+    ),
+    "jobs stacks": CommandEntry("ascendtune.cli.jobs_stacks:stacks", "Show where each rank of a running job is."),
+    "recipe check": CommandEntry("ascendtune.cli.recipe:check", "Check a recipe without starting anything."),
+    "recipe convert": CommandEntry("ascendtune.cli.recipe:convert", "Convert a LLaMA-Factory recipe."),
+    "recipe schema": CommandEntry("ascendtune.cli.recipe:schema", "Print the JSON schema of recipes, for editors."),
+    "runs list": CommandEntry("ascendtune.cli.runs:list_runs", "List runs: state, step, loss, speed, age."),
+    "runs show": CommandEntry("ascendtune.cli.runs:show", "Show one run: data, versions, choices, checkpoints."),
+    "runs compare": CommandEntry("ascendtune.cli.runs_compare:compare", "Compare runs: losses, recipes, data."),
+    "track send": CommandEntry("ascendtune.cli.track:send", "Send runs to wandb, swanlab, mlflow or trackio."),
+    "track sync": CommandEntry("ascendtune.cli.track:sync", "Upload offline runs of wandb."),
+    "track import": CommandEntry("ascendtune.cli.track:import_events", "Import TensorBoard events as runs."),
+    "track login": CommandEntry("ascendtune.cli.track:login", "Log in to wandb or swanlab with their own client."),
+    "migrate check": CommandEntry("ascendtune.cli.migrate:check", "List code that does not run on Ascend unchanged."),
+    "migrate run": CommandEntry(
+        "ascendtune.cli.migrate:run", "Run an unmodified CUDA script on NPUs.", starts_another=True
+    ),
 }

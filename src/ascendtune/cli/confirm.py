@@ -9,7 +9,7 @@ import typer
 from ascendtune.core.errors import InputError
 
 
-def agreed(question: str, *, yes: bool) -> bool:
+def confirm(question: str, *, yes: bool) -> bool:
     """Whether to go on: --yes, or the answer on the terminal.
 
     Raises:

@@ -139,12 +139,12 @@ def inspection_of(recipe: Recipe) -> Inspection:
 
 
 def _prepared(recipe: Recipe) -> Prepared:
-    from ascendtune.cli.progress import Progress
+    from ascendtune.cli.progress import ProgressBar
     from ascendtune.hub.download import fetch_model
     from ascendtune.train.prepare import prepare_data
 
     model = fetch_model(recipe.model.path, recipe.model.revision, weights_needed=False).resolve()
-    with Progress(sys.stderr) as progress:
+    with ProgressBar(sys.stderr) as progress:
         return prepare_data(recipe, model, progress.show)
 
 
@@ -183,7 +183,7 @@ def _no_such_number(number: int, packed: bool, inspection: Inspection) -> InputE
 
 
 def _stats(recipe: Recipe, inspection: Inspection) -> dict[str, Any]:
-    from ascendtune.cli.complain import warn
+    from ascendtune.cli.messages import warn
     from ascendtune.data.build import NoRowLeft
 
     try:

@@ -64,7 +64,7 @@ def devices(
 
 def _look() -> Snapshot:
     """A snapshot; what went wrong in taking it goes to stderr."""
-    from ascendtune.cli.complain import warn
+    from ascendtune.cli.messages import warn
     from ascendtune.machine.snapshot import take_snapshot
 
     snapshot = take_snapshot()
@@ -104,7 +104,7 @@ def _watch(interval: float, as_json: bool) -> int:
 def _print_free(snapshot: Snapshot, count: int) -> None:
     import os
 
-    from ascendtune.cli.complain import warn
+    from ascendtune.cli.messages import warn
     from ascendtune.core.errors import MachineError
     from ascendtune.machine.free import pick_free
     from ascendtune.machine.vendor.find import vendor_of
@@ -131,7 +131,7 @@ def _print_free(snapshot: Snapshot, count: int) -> None:
 
 
 def _show_topology() -> int:
-    from ascendtune.cli.complain import warn
+    from ascendtune.cli.messages import warn
     from ascendtune.machine.host import numa_nodes
     from ascendtune.machine.npu.smi import NpuSmi
 

@@ -16,7 +16,7 @@ from ascendtune.check.nodes.compare import compare_nodes
 from ascendtune.check.nodes.language import say
 from ascendtune.check.nodes.query import query_nodes
 from ascendtune.check.nodes.summary import as_json, as_text, summary
-from ascendtune.cli.progress import Progress
+from ascendtune.cli.progress import ProgressBar
 from ascendtune.cli.terminal import paint, width
 from ascendtune.core import language
 from ascendtune.core.errors import together
@@ -47,7 +47,7 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
         "language": language.current(),
     }
     is_deep = bool(DEEP_CHECKS.keys() & set(chosen))
-    with Progress(sys.stderr) as progress:
+    with ProgressBar(sys.stderr) as progress:
         nodes = query_nodes(
             hosts,
             look,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.complain import notice, suggest_next, warn
-from ascendtune.cli.confirm import agreed
+from ascendtune.cli.confirm import confirm
+from ascendtune.cli.messages import notice, suggest_next, warn
 from ascendtune.cli.options import AsJson, Yes
 from ascendtune.cli.terminal import in_language
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
@@ -134,7 +134,7 @@ def _use(changes: list[FileChange], name: str, tools: tuple[str, ...], *, yes: b
         before, after = ((text or "").splitlines() for text in (each.before, each.after))
         lines = difflib.unified_diff(before, after, str(each.path), "new", lineterm="", n=1)
         print(without_secrets("\n".join(lines)))
-    if agreed("Write these files?", yes=yes):
+    if confirm("Write these files?", yes=yes):
         for each in user_files.apply(changes):
             print(f"wrote {each.path}")
         _warn_of_bypasses(name, tools)
@@ -225,7 +225,7 @@ def install_plan(
             code="cann-missing",
             remedy="then run this again; the packages may be others then",
         )
-    if not agreed("Install these packages?", yes=yes):
+    if not confirm("Install these packages?", yes=yes):
         return 1
     _install(plan, outside.program)
     if left := make_install_plan(Outside()).packages:
@@ -316,7 +316,7 @@ def conda(
     for command in program.commands(old, new, then_remove=removes):
         print(shlex.join(command))
     prefix = program.prefix_of(old)
-    if not agreed("Run this?", yes=yes):
+    if not confirm("Run this?", yes=yes):
         return
     count = program.clone(old, new)
     print(f"{new} has the {count_of(count, 'package')} of {old}, with the same versions and builds")

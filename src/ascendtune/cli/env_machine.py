@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.confirm import agreed
+from ascendtune.cli.confirm import confirm
 from ascendtune.cli.options import AsJson, LanguageOption, Yes
 from ascendtune.cli.terminal import in_language, print_findings
 from ascendtune.core.errors import CheckFailed, InputError
@@ -64,7 +64,7 @@ def caches(
         print(f"kept: {len(found) - len(chosen)} newer than {older_than:g} h, or of other users", file=sys.stderr)
     if chosen:
         size = sum(each.size_bytes for each in chosen)
-        if agreed(f"Remove these {len(chosen)} ({format_bytes(size)})?", yes=yes):
+        if confirm(f"Remove these {len(chosen)} ({format_bytes(size)})?", yes=yes):
             for each in chosen:
                 remove(each)
             print(f"removed {format_bytes(size)}", file=sys.stderr)
@@ -152,7 +152,7 @@ def permissions(
     if not mend or not repairs:
         return code
     print(*(shlex.join(each) for each in repairs), sep="\n", file=sys.stderr)
-    if agreed("Run these commands?", yes=yes):
+    if confirm("Run these commands?", yes=yes):
         _repair(repairs)
         return 0
     return code

@@ -67,7 +67,7 @@ def explain(
         from ascendtune.check.explain.answer.report import as_text, opinion_as_text
         from ascendtune.check.explain.explain import as_json as explanation_as_json
         from ascendtune.check.explain.explain import explain as explain_logs
-    from ascendtune.cli.complain import warn
+    from ascendtune.cli.messages import warn
     from ascendtune.cli.terminal import in_language, paint, width
     from ascendtune.core.errors import InputError, NoVerdict
 
@@ -120,14 +120,14 @@ def _ask(server: Server, model: str | None, question: Question) -> Opinion | Non
     import sys
 
     from ascendtune.check.explain.answer.opinion import KEY
-    from ascendtune.cli.complain import notice, warn
-    from ascendtune.cli.progress import Progress
+    from ascendtune.cli.messages import notice, warn
+    from ascendtune.cli.progress import ProgressBar
     from ascendtune.core.errors import InputError
     from ascendtune.core.http import Fault
 
     sys.stdout.flush()
     try:
-        with Progress(sys.stderr) as progress:
+        with ProgressBar(sys.stderr) as progress:
             names = [model] if model else server.models()
             if len(names) > 1:
                 raise InputError(

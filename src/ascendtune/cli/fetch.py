@@ -16,7 +16,7 @@ from ascendtune.core.errors import CheckFailed, InputError, MachineError
 from ascendtune.hub.modelscope import Kind
 
 if TYPE_CHECKING:
-    from ascendtune.cli.progress import Progress
+    from ascendtune.cli.progress import ProgressBar
     from ascendtune.hub.supply.fetch import Mirrors, Supply
     from ascendtune.hub.supply.manifest import Manifest
     from ascendtune.hub.supply.supplies import LockFile
@@ -53,8 +53,8 @@ def fetch(
     Every file is checked against the hash that the hub lists before it gets its name. Nothing is overwritten. Without
     --from: HF_ENDPOINT if it is set, then huggingface.co, then hf-mirror.com. HF_TOKEN goes to the first two only.
     """
-    from ascendtune.cli.complain import suggest_next
-    from ascendtune.cli.progress import Progress
+    from ascendtune.cli.messages import suggest_next
+    from ascendtune.cli.progress import ProgressBar
     from ascendtune.core import log
     from ascendtune.hub.download import offline_variable
     from ascendtune.hub.supply.fetch import Mirrors
@@ -77,7 +77,7 @@ def fetch(
         return
     lock = LockFile(file) if file is not None else None
     try:
-        with Progress(sys.stderr) as progress:
+        with ProgressBar(sys.stderr) as progress:
             results = [
                 _verified(each, progress) if verify else _fetched(each, mirrors, min_speed, lock, progress)
                 for each in supplies
@@ -147,7 +147,7 @@ def _asked(
 
 
 def _fetched(
-    supply: Supply, mirrors: Mirrors, min_speed: str, lock: LockFile | None, progress: Progress
+    supply: Supply, mirrors: Mirrors, min_speed: str, lock: LockFile | None, progress: ProgressBar
 ) -> dict[str, Any]:
     from ascendtune.hub.supply.fetch import fetch as fetch_supply
     from ascendtune.hub.supply.manifest import Manifest
@@ -170,7 +170,7 @@ def _fetched(
             "wrong": []}  # fmt: skip
 
 
-def _verified(supply: Supply, progress: Progress) -> dict[str, Any]:
+def _verified(supply: Supply, progress: ProgressBar) -> dict[str, Any]:
     from ascendtune.hub.supply.fetch import verify
     from ascendtune.hub.supply.manifest import Manifest
 

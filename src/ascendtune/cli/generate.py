@@ -56,15 +56,15 @@ def generate(
     answer in a row is not part of the prompt, and is printed as `expected` by --json. A thought that special tokens set
     apart (gpt-oss, Gemma 4) is not printed; --json has it as `reasoning_content`.
     """
-    from ascendtune.cli.complain import suggest_next, warn
-    from ascendtune.cli.progress import Progress
+    from ascendtune.cli.messages import suggest_next, warn
+    from ascendtune.cli.progress import ProgressBar
     from ascendtune.core import log
     from ascendtune.core.units import count_of
     from ascendtune.infer.engine import load
 
     log.set_up(quiet=quiet)
     prompts = _prompts(prompt, file, system)
-    with Progress(sys.stderr) as progress:
+    with ProgressBar(sys.stderr) as progress:
         with progress.counting("loading the model"):
             named = model_named(model, trust_remote_code=trust_remote_code)
             engine = load(named, template=template, trust_remote_code=trust_remote_code)

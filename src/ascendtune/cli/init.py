@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from ascendtune.cli.complain import warn
+from ascendtune.cli.messages import warn
 from ascendtune.cli.options import Quiet
 from ascendtune.cli.terminal import width
 from ascendtune.core.errors import DataError, InputError

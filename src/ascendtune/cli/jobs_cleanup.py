@@ -105,7 +105,7 @@ def _picked(found: list[Leftover]) -> list[Leftover]:
 
 
 def _tell(ended: list[Leftover], survivors: list[int]) -> None:
-    from ascendtune.cli.complain import warn
+    from ascendtune.cli.messages import warn
 
     if ended:
         print(f"ended: {', '.join(str(each.stat.pid) for each in ended)}")

@@ -25,8 +25,8 @@ def logs(
     Ctrl-C ends the printing, not the job. Rank 0 of a training that was not detached writes to its terminal. Exit
     code 1: there was no log to print.
     """
-    from ascendtune.cli.complain import warn
     from ascendtune.cli.job_display import show_lines
+    from ascendtune.cli.messages import warn
     from ascendtune.core.errors import InputError
     from ascendtune.job.follow import follow as followed
     from ascendtune.job.follow import has_the_terminal, logs_of, missing_logs

@@ -30,7 +30,7 @@ def stop(
     """
     from ascendtune.cli.job_display import moment, state_in_words
     from ascendtune.cli.jobs_show import processes_in_lines, processes_of
-    from ascendtune.cli.progress import Progress
+    from ascendtune.cli.progress import ProgressBar
     from ascendtune.core.units import count_of
     from ascendtune.job.record import state_of
     from ascendtune.job.registry import find
@@ -48,7 +48,7 @@ def stop(
     print(processes_in_lines(processes), flush=True)
     if not yes and sys.stdin.isatty() and not typer.confirm("Stop it?"):
         return 1
-    with Progress(sys.stderr) as progress:
+    with ProgressBar(sys.stderr) as progress:
         try:
             result = end(
                 found,
@@ -63,7 +63,7 @@ def stop(
 
 
 def _told(job: Job, result: StopResult) -> int:
-    from ascendtune.cli.complain import warn
+    from ascendtune.cli.messages import warn
     from ascendtune.core import procfs
     from ascendtune.core.units import format_bytes
     from ascendtune.machine.vendor.find import vendor_of

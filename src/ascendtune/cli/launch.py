@@ -44,8 +44,8 @@ def launch(
     shown with the rank in front, and saved. The exit code is that of the first rank that failed. Only `ascendtune
     train` detects hangs by itself; for other programs `ascendtune jobs stacks` shows, with py-spy, where each rank is.
     """
-    from ascendtune.cli.complain import complain, warn
     from ascendtune.cli.job_start import show_command, stays_with_the_terminal
+    from ascendtune.cli.messages import print_error, warn
     from ascendtune.cli.node_choice import choose_nodes
     from ascendtune.core import log
     from ascendtune.job.command import program
@@ -78,7 +78,7 @@ def launch(
     # What comes from other hosts is shown as it comes.
     result = chosen_nodes.start(spec) if detach or chosen_nodes.hosts else _shown(spec, chosen_nodes)
     if result.error:
-        complain(_explained(result, spec) or _with_command_to_explain(result.error, spec))
+        print_error(_explained(result, spec) or _with_command_to_explain(result.error, spec))
     raise typer.Exit(result.exit_code)
 
 

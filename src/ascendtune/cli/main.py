@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from ascendtune import __version__
 from ascendtune.cli.commands import COMMANDS, DEFAULTS, GROUPS
-from ascendtune.cli.complain import complain, complain_about_bug, complain_about_usage, print_as_json
+from ascendtune.cli.messages import print_as_json, print_error, print_internal_error, print_usage_error
 from ascendtune.cli.other_tools import require_command
 from ascendtune.core.errors import AscendtuneError, MachineError, out_of_host_memory, uncaught_os_error
 from ascendtune.core.imports import scan_models_once
@@ -56,13 +56,13 @@ def _run(words: list[str]) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except AscendtuneError as error:
-        complain(error)
+        print_error(error)
         # Words behind "--" are another program's. What a check found stands in the document that it has printed.
         if "--json" in takewhile(lambda word: word != "--", words) and not getattr(sys.stdout, "has_written", False):
             print_as_json(error)
         return _after(error, error.exit_code)
     except TyperException as error:
-        complain_about_usage(error, words)
+        print_usage_error(error, words)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
@@ -72,7 +72,7 @@ def _run(words: list[str]) -> int:
         if not isinstance(ended, EOFError):
             return 130
         damaged = _damaged_bytecode(ended)
-        complain(damaged) if damaged else complain_about_bug(ended)
+        print_error(damaged) if damaged else print_internal_error(ended)
         return _after(ended, damaged.exit_code if damaged else 1)
     except (BrokenPipeError, _ReaderGone):
         # The reader closed the pipe (`| head`); flushing at exit must not fail again.
@@ -80,18 +80,18 @@ def _run(words: list[str]) -> int:
         return 128 + 13
     except OSError as error:
         fault = uncaught_os_error(error)
-        complain(fault) if fault else complain_about_bug(error)
+        print_error(fault) if fault else print_internal_error(error)
         return _after(error, fault.exit_code if fault else 1)
     except ModuleNotFoundError as error:
         missing = _missing_extra(error)
-        complain(missing) if missing else complain_about_bug(error)
+        print_error(missing) if missing else print_internal_error(error)
         return _after(error, missing.exit_code if missing else 1)
     except MemoryError as error:
         exhausted = out_of_host_memory(error)
-        complain(exhausted)
+        print_error(exhausted)
         return _after(error, exhausted.exit_code)
     except Exception as error:  # noqa: BLE001  # unexpected exceptions are printed as one line
-        complain_about_bug(error)
+        print_internal_error(error)
         return _after(error, 1)
 
 

@@ -56,8 +56,8 @@ def merge(
     Dtypes and file names are those of the base, tokenizer and chat template those of training. Tensors are merged one
     by one, and compared layer by layer, so a model of any size needs little memory. DIR is created last.
     """
-    from ascendtune.cli.complain import suggest_next, warn
-    from ascendtune.cli.progress import Progress
+    from ascendtune.cli.messages import suggest_next, warn
+    from ascendtune.cli.progress import ProgressBar
     from ascendtune.core import log
     from ascendtune.merge.merge import merge as merge_adapters
 
@@ -67,7 +67,7 @@ def merge(
         remedy = f"ascendtune merge {shlex.quote(source)} --to {shlex.quote(f'{name}-merged')}"
         raise InputError("--to is missing", code="option-missing", remedy=remedy)
     log.set_up(quiet=quiet)
-    with Progress(sys.stderr) as progress:
+    with ProgressBar(sys.stderr) as progress:
         sources = [_named(each) for each in (source, *(adapter or []))]
         merged = merge_adapters(sources, to, onto=onto, verify=not no_verify, progress=progress.show)
     for note in merged.notes:

@@ -35,10 +35,10 @@ def check(
     from ascendtune.check.finding import exit_code
     from ascendtune.check.migrate.scan import scan
     from ascendtune.check.table import as_json as findings_as_json
-    from ascendtune.cli.progress import Progress
+    from ascendtune.cli.progress import ProgressBar
     from ascendtune.cli.terminal import print_findings
 
-    with Progress(sys.stderr) as progress:
+    with ProgressBar(sys.stderr) as progress:
         found = scan(path, progress.show)
     if as_json:
         print(findings_as_json(found.verdict, found.findings, files=found.files))
@@ -77,8 +77,8 @@ def run(
     """
     import sys
 
-    from ascendtune.cli.complain import complain
     from ascendtune.cli.device_choice import choose
+    from ascendtune.cli.messages import print_error
     from ascendtune.core import log
     from ascendtune.core.errors import InputError, MachineError
     from ascendtune.core.suggest import path_suggestion
@@ -117,5 +117,5 @@ def run(
     # The ranks connect through MASTER_ADDR and MASTER_PORT, as in any program.
     result = start(JobSpec(argv, logs, chosen.count, chosen.kind, chosen.ids, variables, meets_by_address=True))
     if result.error:
-        complain(result.error)
+        print_error(result.error)
     raise typer.Exit(result.exit_code)

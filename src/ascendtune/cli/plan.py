@@ -88,7 +88,7 @@ def plan(
 
     from ascendtune.cli.plan_measure import measure, require_this_machine
     from ascendtune.cli.plan_time import history_text, rate_of
-    from ascendtune.cli.progress import Progress
+    from ascendtune.cli.progress import ProgressBar
     from ascendtune.core import log
     from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.plan.ask import ask, cached_dataset
@@ -108,7 +108,7 @@ def plan(
     rates = rate_of("--tflops", tflops, 1e12), rate_of("--link", link), rate_of("--network", network)
     loaded = Recipe.load(recipe, overrides or [])
     target = _target(device, memory, devices, nodes)
-    with Progress(sys.stderr) as progress, progress.counting("tracing a step"):
+    with ProgressBar(sys.stderr) as progress, progress.counting("tracing a step"):
         answer = ask(loaded, target, dataset=cached_dataset(loaded))
     found = None
     if measured:
@@ -171,7 +171,7 @@ def _time(
 
 
 def _print(answer: Answer, target: Target, time: TimeEstimate | str, found: Measured | None) -> None:
-    from ascendtune.cli.complain import warn
+    from ascendtune.cli.messages import warn
     from ascendtune.cli.plan_measure import measured_lines
     from ascendtune.cli.plan_time import time_lines
     from ascendtune.cli.terminal import width

@@ -16,7 +16,7 @@ _MOST_TRIALS = 3
 
 
 @dataclass(frozen=True)
-class Trial:
+class MeasuredChange:
     """One change, measured."""
 
     code: str
@@ -31,7 +31,9 @@ class Trial:
         return asdict(self)
 
 
-def try_changes(advice: list[Advice], first: RankProfile, record: Callable[[list[str], str], Path]) -> list[Trial]:
+def try_changes(
+    advice: list[Advice], first: RankProfile, record: Callable[[list[str], str], Path]
+) -> list[MeasuredChange]:
     """Profile again with each of the first changes that recipe keys can make, one at a time.
 
     Args:
@@ -49,16 +51,16 @@ def try_changes(advice: list[Advice], first: RankProfile, record: Callable[[list
         try:
             run = record(words, each.code)
         except CheckFailed as error:
-            trials.append(Trial(each.code, each.keys, expected, None, error.where or ""))
+            trials.append(MeasuredChange(each.code, each.keys, expected, None, error.where or ""))
             continue
         found = read_profile(run)[0]
         # A change may put other tokens into a step.
         seconds = found.step_seconds * _tokens(first.facts) / _tokens(found.facts)
-        trials.append(Trial(each.code, each.keys, expected, 1 - seconds / first.step_seconds, str(run)))
+        trials.append(MeasuredChange(each.code, each.keys, expected, 1 - seconds / first.step_seconds, str(run)))
     return trials
 
 
-def trials_as_text(trials: list[Trial], columns: int) -> str:
+def trials_as_text(trials: list[MeasuredChange], columns: int) -> str:
     """What was measured, for people.
 
     Args:

@@ -28,7 +28,7 @@ _writing = threading.RLock()
 os.register_at_fork(before=_writing.acquire, after_in_parent=_writing.release, after_in_child=_writing.release)
 
 
-class Progress:
+class ProgressBar:
     """A context manager; the line is erased at the end. Shows nothing after --quiet."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -42,7 +42,7 @@ class Progress:
         self._over = threading.Event()
         self._repeater = threading.Thread(target=self._repeat, daemon=True)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         if not is_quiet():
             self._repeater.start()
             displays.append(self._hidden)

@@ -54,7 +54,7 @@ def push(
     again. A README.md of yours in RUN/model is the card. The hub's own log-in is used: HF_TOKEN or `hf auth login`;
     MODELSCOPE_API_TOKEN or `modelscope login`.
     """
-    from ascendtune.cli.confirm import agreed
+    from ascendtune.cli.confirm import confirm
     from ascendtune.core import log
     from ascendtune.core.checkpoint_names import split_checkpoint_name
     from ascendtune.core.rundir import RunDir
@@ -77,7 +77,7 @@ def push(
         print(f"\nREADME.md:\n\n{_card_text(files)}")
     commit = None
     if not dry_run:
-        if not agreed(f"upload {len(files)} files to {found.url}?", yes=yes):
+        if not confirm(f"upload {len(files)} files to {found.url}?", yes=yes):
             print("nothing was uploaded", file=out)
             return
         message = f"Upload {directory.path.resolve().name} with ascendtune"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.complain import warn
+from ascendtune.cli.messages import warn
 from ascendtune.cli.options import Overrides, RecipeFile
 from ascendtune.cli.terminal import PLAIN_COLUMNS, width
 
@@ -65,7 +65,7 @@ def _data_report(recipe: Recipe) -> list[str]:
     Raises:
         DataError: files or rows.
     """
-    from ascendtune.cli.progress import Progress
+    from ascendtune.cli.progress import ProgressBar
     from ascendtune.core import log
     from ascendtune.data.report import lines
     from ascendtune.hub.download import fetch_model
@@ -73,7 +73,7 @@ def _data_report(recipe: Recipe) -> list[str]:
 
     log.set_up()
     model = fetch_model(recipe.model.path, recipe.model.revision, weights_needed=False).resolve()
-    with Progress(sys.stderr) as progress:
+    with ProgressBar(sys.stderr) as progress:
         prepared = prepare_data(recipe, model, progress.show)
     for message in prepared.warnings:
         warn(message)

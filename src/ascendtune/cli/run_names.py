@@ -117,7 +117,7 @@ def model_named(text: str, *, trust_remote_code: bool = False) -> str:
     if "/" in name or ":" in name or Path(name).exists():
         return name
     if found := did_you_mean(name, [run.path.name for run in _runs()]):
-        from ascendtune.cli.complain import warn
+        from ascendtune.cli.messages import warn
 
         warn(f"there is no run '{name}', so a model of this name is looked for on the hub; {found}")
     return name

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ascendtune.cli.complain import warn
+from ascendtune.cli.messages import warn
 from ascendtune.cli.options import AsJson
 from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.core.errors import AscendtuneError, InputError
@@ -208,7 +208,7 @@ class RunSummary:
             name=run.path.name,
             path=str(run),
             state=state_of(record),
-            step=whole(last.get("step")),
+            step=count_or_none(last.get("step")),
             loss=number(last.get("loss")),
             tokens_per_second=_speed(run),
             age_seconds=time.time() - began if began is not None else None,
@@ -293,7 +293,7 @@ def state_of(record: dict[str, Any]) -> str:
     if state != "running" or not attempts:
         return state
     newest = attempts[-1]
-    pid, start_ticks = whole(newest.get("pid")), newest.get("start_ticks")
+    pid, start_ticks = count_or_none(newest.get("pid")), newest.get("start_ticks")
     boot, namespace, host = (newest.get(key) for key in ("boot_id", "pid_namespace", "host"))
     if pid is None or type(start_ticks) is not int or not (isinstance(boot, str) and isinstance(namespace, str)):
         return state
@@ -306,7 +306,7 @@ def number(value: Any) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def whole(value: Any) -> int | None:
+def count_or_none(value: Any) -> int | None:
     """`value` if it is a valid process id or step."""
     return value if type(value) is int and 0 <= value < 1 << 31 else None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ascendtune.cli.confirm import agreed
+from ascendtune.cli.confirm import confirm
 from ascendtune.cli.options import Overrides
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def submit(
     The job runs `ascendtune train` with the same recipe, once on each node. Without --output and --apply the file is
     printed. When the engine stops the job, it writes a checkpoint; submitted again, it resumes.
     """
-    from ascendtune.cli.complain import warn
+    from ascendtune.cli.messages import warn
     from ascendtune.cli.submission import SubmitOptions, advice, submission_for
     from ascendtune.core import log
     from ascendtune.job.backend.engine import ENGINES
@@ -102,7 +102,7 @@ def submit(
     file = output or Path(f"{submission.name}.{engine.suffix}")
     _save(file, text)
     print(f"wrote {file}")
-    if apply and agreed(f"Submit {submission.name} to {to}?", yes=yes):
+    if apply and confirm(f"Submit {submission.name} to {to}?", yes=yes):
         print(engine.hand_over(file))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ascendtune.cli.complain import complain, notice, suggest_next, warn
+from ascendtune.cli.messages import notice, print_error, suggest_next, warn
 from ascendtune.cli.options import AsJson
 from ascendtune.cli.run_names import complete_run, run_named
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
@@ -102,7 +102,7 @@ def _upload(runs: list[OfflineRun], project: str | None) -> dict[Path, str]:
         except MachineError as error:
             outcomes[each.directory] = error.code
             incomplete.add(each.run_id)
-            complain(error)
+            print_error(error)
             if error.code == "package-missing":
                 break
         else:
@@ -264,7 +264,7 @@ def send(
             with _output_on_stderr():
                 count = send_run(run, destination, state_of(run.read()))
         except AscendtuneError as error:
-            complain(error)
+            print_error(error)
             faults.append(error)
             results.append({"run": str(run), "tracker": to.value, "steps_sent": None, "error": error.code})
             continue
@@ -293,7 +293,7 @@ def _output_on_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-class Tracker(StrEnum):
+class TrackerName(StrEnum):
     """Trackers with a log-in."""
 
     WANDB = "wandb"
@@ -301,7 +301,7 @@ class Tracker(StrEnum):
 
 
 def login(
-    tracker: Annotated[Tracker, typer.Argument(metavar="[wandb|swanlab]", help="Tracker.")] = Tracker.WANDB,
+    tracker: Annotated[TrackerName, typer.Argument(metavar="[wandb|swanlab]", help="Tracker.")] = TrackerName.WANDB,
     host: Annotated[str | None, typer.Option(metavar="URL", help="Address of a server of your own.")] = None,
 ) -> None:
     """Log in to a tracker: its own client asks for the key and keeps it; ascendtune never sees the key.

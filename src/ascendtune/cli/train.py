@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ascendtune.cli.complain import complain, notice, notice_ignored, warn
+from ascendtune.cli.messages import notice, notice_ignored, print_error, warn
 from ascendtune.cli.options import (
     Detach,
     DeviceCount,
@@ -86,7 +86,7 @@ def train(
     with uncollected_imports():
         from ascendtune.cli.job_start import stays_with_the_terminal
         from ascendtune.cli.node_choice import choose_nodes, require_one_starter
-        from ascendtune.cli.progress import Progress
+        from ascendtune.cli.progress import ProgressBar
         from ascendtune.core.ownership import restrict_umask
         from ascendtune.job.registry import require_writable_registry
         from ascendtune.job.spec import JobSpec
@@ -133,7 +133,7 @@ def train(
         require_writable_registry()
         chosen_nodes.inquire()
     runs = loaded.run_directory().parent
-    with Progress(sys.stderr) as progress, chosen_nodes.preparing(runs) as show_nodes:
+    with ProgressBar(sys.stderr) as progress, chosen_nodes.preparing(runs) as show_nodes:
 
         def show(what: str, done: int, total: int) -> None:
             progress.show(what, done, total)
@@ -181,7 +181,7 @@ def train(
         sys.stderr.flush()
         result = chosen_nodes.start(spec)
     if result.error:
-        complain(result.error)
+        print_error(result.error)
     if 0 < result.exit_code < 128:
         print(f"for details run `ascendtune explain {shlex.quote(str(run))}`", file=sys.stderr)
     raise typer.Exit(result.exit_code)

@@ -18,7 +18,7 @@ from cluster import Cluster, until
 _START = """
 import json, sys
 from pathlib import Path
-from ascendtune.cli.complain import complain
+from ascendtune.cli.messages import print_error
 from ascendtune.core import log
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.job.backend import ssh
@@ -43,10 +43,10 @@ wanted = ClusterSpec(hosts, *sizes, silence_seconds=10, return_seconds=asked["re
 try:
     result = ssh.start(spec, wanted)
 except AscendtuneError as error:
-    complain(error)
+    print_error(error)
     sys.exit(error.exit_code)
 if result.error:
-    complain(result.error)
+    print_error(result.error)
 sys.exit(result.exit_code)
 """
 

@@ -4,7 +4,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from ascendtune.cli.complain import complain
+from ascendtune.cli.messages import print_error
 from ascendtune.core import log
 from ascendtune.job.backend import local
 from ascendtune.job.hang.judge import Limits
@@ -28,5 +28,5 @@ spec = JobSpec(
 )
 result = local.start(spec)
 if result.error:
-    complain(result.error)
+    print_error(result.error)
 sys.exit(result.exit_code)

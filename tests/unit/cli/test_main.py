@@ -14,7 +14,7 @@ from typer.exceptions import Abort
 
 from ascendtune import __version__
 from ascendtune.cli import main as entry
-from ascendtune.cli.commands import COMMANDS, GROUPS, Entry
+from ascendtune.cli.commands import COMMANDS, GROUPS, CommandEntry
 from ascendtune.core.errors import InputError, MachineError, RecipeError
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -286,7 +286,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     """Runs a command that raises, and returns its exit code and what stood on stderr."""
 
     def run(error: BaseException, *words: str) -> tuple[int, str]:
-        monkeypatch.setitem(COMMANDS, "fail", Entry("nowhere:nothing", "Fails."))
+        monkeypatch.setitem(COMMANDS, "fail", CommandEntry("nowhere:nothing", "Fails."))
         monkeypatch.setattr(entry, "resolve_name", lambda target: _fail_with(error))
         monkeypatch.setenv("ASCENDTUNE_DEBUG", "")
         with pytest.raises(SystemExit) as left:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import pytest
 
 from ascendtune.cli import progress
-from ascendtune.cli.progress import Progress
+from ascendtune.cli.progress import ProgressBar
 from ascendtune.core import log
 from ascendtune.core.terminal_text import columns_of
 
@@ -48,7 +48,7 @@ def test_without_a_terminal_a_line_comes_after_two_seconds_and_every_ten(monkeyp
     now = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
     stream = io.StringIO()
-    with Progress(stream) as shown:
+    with ProgressBar(stream) as shown:
         for second in range(25):
             now = float(second)
             shown.show("tokenising", second, 100)
@@ -59,7 +59,7 @@ def test_parts_stand_behind_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
     stream = io.StringIO()
-    with Progress(stream) as shown:
+    with ProgressBar(stream) as shown:
         shown.show("MiB of o/m", 0, 9, "a.safetensors 1%")
         now = 3.0
         shown.show("MiB of o/m", 4, 9, "a.safetensors 44%, b.safetensors 10%")
@@ -70,7 +70,7 @@ def test_work_without_progress_is_counted_in_seconds(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.02)
     monkeypatch.setattr(progress, "_REPEAT_SECONDS", 0.01)
     stream = io.StringIO()
-    with Progress(stream) as shown, shown.counting("loading the model"):
+    with ProgressBar(stream) as shown, shown.counting("loading the model"):
         time.sleep(0.5)
     assert re.fullmatch(r"loading the model: 0\.\d s so far\n", stream.getvalue())
 
@@ -79,7 +79,7 @@ def test_work_that_reports_nothing_for_long_is_shown_again(monkeypatch: pytest.M
     for name, seconds in (("_SILENT_SECONDS", 0.02), ("_REPEAT_SECONDS", 0.01), ("_LINE_SECONDS", 0.05)):
         monkeypatch.setattr(progress, name, seconds)
     stream = io.StringIO()
-    with Progress(stream) as shown:
+    with ProgressBar(stream) as shown:
         shown.show("comparing", 1, 2)
         while stream.getvalue().count("\n") < 3:
             time.sleep(0.01)
@@ -94,7 +94,7 @@ def test_work_that_reports_nothing_for_long_is_shown_again(monkeypatch: pytest.M
 def test_message_begins_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     with _terminal(monkeypatch, 80) as screen:
         log.set_up()
-        with Progress(sys.stderr) as shown:
+        with ProgressBar(sys.stderr) as shown:
             shown.show("MiB of o/m", 4, 9)
             log.warn("another mirror")
             written = _until(screen, "\n")
@@ -106,7 +106,7 @@ def test_message_begins_on_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(("columns", "most"), [(60, 59), (0, 79), (1, 1)])
 def test_line_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, most: int) -> None:
     with _terminal(monkeypatch, columns) as screen:
-        with Progress(sys.stderr) as shown:
+        with ProgressBar(sys.stderr) as shown:
             shown.show("MiB of o/数据", 4, 9, "训练数据" * 20)
         line = _until(screen, "\r\x1b[K").split("\x1b[K")[1].rstrip("\r")
     assert most - 1 <= columns_of(line) <= most and line.endswith("…")
@@ -116,7 +116,7 @@ def test_time_left_follows_from_what_was_done_since_the_first_time(monkeypatch: 
     now = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
     with _terminal(monkeypatch, 80) as screen:
-        with Progress(sys.stderr) as shown:
+        with ProgressBar(sys.stderr) as shown:
             now = 1.0
             shown.show("MiB of o/m", 90, 100)
             now = 5.0
@@ -135,7 +135,7 @@ def test_child_forked_while_a_line_is_written_can_write(monkeypatch: pytest.Monk
             return super().write(text)
 
     monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.0)
-    shown = Progress(Slow())
+    shown = ProgressBar(Slow())
     shown._last = 0.0
     writer = threading.Thread(target=shown.show, args=("tokenising", 1, 9), daemon=True)
     writer.start()
@@ -165,7 +165,7 @@ def test_work_goes_on_where_progress_cannot_be_written(monkeypatch: pytest.Monke
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
-    with _terminal(monkeypatch, 80) as screen, Progress(Full()) as shown:
+    with _terminal(monkeypatch, 80) as screen, ProgressBar(Full()) as shown:
         shown._pause = 0.0
         shown.show("MiB of o/m", 1, 2)
         shown.show("MiB of o/m", 2, 2)

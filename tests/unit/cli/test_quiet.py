@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.cli import complain
+from ascendtune.cli import messages
 from ascendtune.cli.data_show import _around_the_labels
-from ascendtune.cli.progress import Progress
+from ascendtune.cli.progress import ProgressBar
 from ascendtune.core import log
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.report.callback import RunFacts
@@ -31,9 +31,9 @@ def test_quiet_leaves_warnings_and_errors(capsys: pytest.CaptureFixture[str]) ->
     log.set_up(quiet=True)
     log.say("a notice")
     log.warn("a warning")
-    complain.notice("another notice")
-    complain.notice_ignored(["one", "two"], Path("recipe.yaml"))
-    complain.warn("a warning of the command")
+    messages.notice("another notice")
+    messages.notice_ignored(["one", "two"], Path("recipe.yaml"))
+    messages.warn("a warning of the command")
     show_summary([("loss", "3 -> 1"), ("model", "runs/run/model (adapter)")])
     display = ProgressDisplay(RunDir(Path("runs/run")))
     display.on_start(RunFacts("run", 9, 0, 1))
@@ -48,7 +48,7 @@ def test_quiet_shows_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     for quiet, printed in ((True, False), (False, True)):
         stream = io.StringIO()
         log.set_up(quiet=quiet)
-        with Progress(stream) as progress:
+        with ProgressBar(stream) as progress:
             progress.show("rows", 1, 2)
             progress.show("rows", 2, 2)
         assert bool(stream.getvalue()) is printed
@@ -66,10 +66,10 @@ def test_a_worker_inherits_the_choice_and_the_next_command_does_not() -> None:
 
 def test_verbose_lists_every_key_without_effect(capsys: pytest.CaptureFixture[str]) -> None:
     log.set_up(quiet=False)
-    complain.notice_ignored(["one: no effect", "two: no effect"], Path("recipe.yaml"))
+    messages.notice_ignored(["one: no effect", "two: no effect"], Path("recipe.yaml"))
     assert "2 notes" in capsys.readouterr().err
     log.set_up(quiet=False, verbose=True)
-    complain.notice_ignored(["one: no effect", "two: no effect"], Path("recipe.yaml"))
+    messages.notice_ignored(["one: no effect", "two: no effect"], Path("recipe.yaml"))
     assert [line.partition("notice: ")[2] for line in capsys.readouterr().err.splitlines()] == [
         "one: no effect",
         "two: no effect",
@@ -82,7 +82,7 @@ def test_the_next_command_is_suggested_on_a_terminal(
 ) -> None:
     log.set_up(quiet=False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
-    complain.suggest_next("ascendtune chat merged")
+    messages.suggest_next("ascendtune chat merged")
     assert capsys.readouterr().err == ("next: ascendtune chat merged\n" if is_terminal else "")
 
 

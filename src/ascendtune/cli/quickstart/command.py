@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from ascendtune.cli.quickstart.skill import ASKED, QUESTIONS_FILE, TRAINING_FILE, Skill, answer, question, right
+from ascendtune.cli.quickstart.skill import ASKED, QUESTIONS_FILE, TRAINING_FILE, Skill, answer, count_right, question
 from ascendtune.cli.terminal import colour
 from ascendtune.core import process
 from ascendtune.core.interrupts import stop_signals
@@ -79,7 +79,7 @@ def quickstart(
     after = _ask(run, skill.questions)
     _show_samples(skill.questions, before, after)
     _show_next(run)
-    if right(skill.questions, after) < _ENOUGH * len(skill.questions):
+    if count_right(skill.questions, after) < _ENOUGH * len(skill.questions):
         raise CheckFailed(
             f"the model did not learn the task: {_ENOUGH:.0%} right answers are expected",
             code="too-few-right-answers",
@@ -113,7 +113,7 @@ def _ask(weights: Path, words: Sequence[str]) -> list[str]:
 
     print(f"asking {weights} {len(words)} questions ...", flush=True)
     answers = load(weights).generate([question(word) for word in words], _LONGEST_ANSWER, batch_size=len(words))
-    score = right(words, answers)
+    score = count_right(words, answers)
     result = f"{score} of {len(words)} answers are right ({score / len(words):.0%})"
     print(colour(result, "green" if score >= _ENOUGH * len(words) else "bold", sys.stdout), flush=True)
     return answers

@@ -54,7 +54,7 @@ def answer(word: str) -> str:
     return "".join(sorted(word))
 
 
-def right(words: Sequence[str], answers: Sequence[str]) -> int:
+def count_right(words: Sequence[str], answers: Sequence[str]) -> int:
     """Number of right answers."""
     return sum(given == answer(word) for word, given in zip(words, answers, strict=True))
 

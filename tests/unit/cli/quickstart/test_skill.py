@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ascendtune.cli.quickstart.skill import ASKED, Skill, answer, right
+from ascendtune.cli.quickstart.skill import ASKED, Skill, answer, count_right
 from ascendtune.data.read import read_rows
 from ascendtune.data.spec import DatasetSpec
 
@@ -30,4 +30,4 @@ def test_the_same_seed_makes_the_same_words() -> None:
 
 def test_only_the_exact_answer_is_right() -> None:
     assert answer("planet") == "aelnpt"
-    assert right(["planet", "planet", "seed"], ["aelnpt", "aelnpt.", "deess"]) == 1
+    assert count_right(["planet", "planet", "seed"], ["aelnpt", "aelnpt.", "deess"]) == 1

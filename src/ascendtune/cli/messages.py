@@ -17,7 +17,7 @@ from ascendtune.core.errors import AscendtuneError, error_to_json
 from ascendtune.core.terminal_text import wrapped
 
 
-def complain(error: AscendtuneError) -> None:
+def print_error(error: AscendtuneError) -> None:
     """Print the error and the further errors in it."""
     for each in _all_in(error):
         _print(each.what, each.remedy, each.where, each.code)
@@ -34,7 +34,7 @@ def _all_in(error: AscendtuneError) -> Iterator[AscendtuneError]:
         yield from _all_in(other)
 
 
-def complain_about_usage(error: TyperException, words: list[str]) -> None:
+def print_usage_error(error: TyperException, words: list[str]) -> None:
     """Print a usage error of the command line: an unknown command or option, a missing argument, a wrong type."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context else _command_in(words)
@@ -63,7 +63,7 @@ def _command_in(words: list[str]) -> str:
     return " ".join(["ascendtune", *[path for path in paths if path in COMMANDS][:1]])
 
 
-def complain_about_bug(error: Exception) -> None:
+def print_internal_error(error: Exception) -> None:
     """Print one line on an unexpected exception."""
     words = " ".join(str(error).split())
     what = f"this is a bug in ascendtune: {type(error).__name__}: {words}; run with --debug for the traceback"
