@@ -60,7 +60,9 @@ def watched(devices: int, seconds: float) -> dict[str, Any]:
             workers = [psutil.Process(beat["pid"]) for beat in beats]
             watcher = psutil.Process(command.pid)
             if devices == 1:
-                (watcher,) = [each for each in watcher.children() if "ascendtune.job.hang.beside" in each.cmdline()]
+                (watcher,) = [
+                    each for each in watcher.children() if "ascendtune.job.hang.watcher_process" in each.cmdline()
+                ]
             before = [_cpu_seconds(each) if devices > 1 else 0.0 for each in (watcher, *workers)]
             time.sleep(seconds)
             after = [_cpu_seconds(each) for each in (watcher, *workers)]

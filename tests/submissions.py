@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from ascendtune.job.backend import compose, docker, kubernetes, slurm
-from ascendtune.job.backend.submission import Mount, Submission
+from ascendtune.job.backend.submission import ContainerMount, Submission
 from ascendtune.machine.visible import Kind
 
 GOLDEN = Path(__file__).parent / "golden" / "submit"
@@ -28,10 +28,10 @@ def submission(kind: Kind, nodes: int, directory: str = "/srv/alpaca", program: 
         device_ids=("0", "1"),
         nodes=nodes,
         mounts=(
-            Mount(Path("/data/models/qwen")),
-            Mount(Path("/data/rows.jsonl")),
-            Mount(here / "cache", writable=True),
-            Mount(here / "runs", writable=True),
+            ContainerMount(Path("/data/models/qwen")),
+            ContainerMount(Path("/data/rows.jsonl")),
+            ContainerMount(here / "cache", writable=True),
+            ContainerMount(here / "runs", writable=True),
         ),
         inherited=("HF_TOKEN",),
         variables={"XDG_CACHE_HOME": f"{directory}/cache"},

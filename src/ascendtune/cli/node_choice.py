@@ -16,7 +16,7 @@ from ascendtune.machine.visible import cpu_count, visible_devices
 
 if TYPE_CHECKING:
     from ascendtune.job.nodes.cluster_spec import ClusterSpec
-    from ascendtune.job.nodes.gather import Inquired
+    from ascendtune.job.nodes.gather import ClusterResources
     from ascendtune.job.result import JobResult
     from ascendtune.job.spec import JobSpec
 
@@ -45,7 +45,7 @@ class ChosenNodes:
         chosen = choose(visible, count=count, ids=ids, cores=cpu_count())
         return chosen, [note for note in (visible.note, chosen.warning) if note]
 
-    def inquire(self) -> Inquired | None:
+    def inquire(self) -> ClusterResources | None:
         """Ask the hosts that we would start, before the data takes its time; None where there are none.
 
         Raises:
@@ -53,9 +53,9 @@ class ChosenNodes:
         """
         if self.hosts is None:
             return None
-        from ascendtune.job.nodes.gather import inquire
+        from ascendtune.job.nodes.gather import query_hosts
 
-        return inquire(self.hosts)
+        return query_hosts(self.hosts)
 
     @contextmanager
     def preparing(self, runs: Path) -> Iterator[Callable[[str, int, int], None]]:
@@ -83,13 +83,13 @@ class ChosenNodes:
             MachineError: the other nodes do not answer.
             DataError: this node has other data.
         """
-        from ascendtune.job.nodes.shared_run import follow, lead
+        from ascendtune.job.nodes.shared_run import publish_run, receive_run
 
         if run is not None:
             if not self.place.is_alone:
-                lead(runs, self.place, run.path)
+                publish_run(runs, self.place, run.path)
             return run
-        joined = RunDir.open(follow(runs, self.place))
+        joined = RunDir.open(receive_run(runs, self.place))
         if (node_0_hash := joined.read()["data_hash"]) != data_hash:
             raise DataError(
                 f"this node has other data than node 0 (hashes: {data_hash[:12]} here, {node_0_hash[:12]} on node 0)",
@@ -132,9 +132,9 @@ def choose_nodes(
             raise InputError(
                 "--min-nodes needs --nodes", code="option-not-applicable", remedy="name the hosts: --nodes host1,host2"
             )
-        from ascendtune.job.nodes.by_hand import place_by_hand
+        from ascendtune.job.nodes.manual_start import place_from_environment
 
-        place = place_by_hand(env)
+        place = place_from_environment(env)
         if max_restarts and not place.is_alone:
             raise InputError(
                 "--max-restarts cannot restart nodes that were started one by one (NNODES)",

@@ -18,7 +18,7 @@ from ascendtune.core.log import warn
 from ascendtune.hub.download import find_local, is_of_modelscope
 from ascendtune.job.backend import compose, docker, kubernetes, slurm
 from ascendtune.job.backend.engine import ENGINES
-from ascendtune.job.backend.submission import Mount, Submission, job_name
+from ascendtune.job.backend.submission import ContainerMount, Submission, job_name
 from ascendtune.machine.vendor.find import ACCELERATORS, CPU, vendor_of
 from ascendtune.machine.visible import Kind, attached
 
@@ -247,7 +247,7 @@ def run_place(recipe: Recipe) -> Path:
     return recipe.run_directory().absolute().parent
 
 
-def mounts_on_this_host(recipe_file: Path, recipe: Recipe) -> tuple[tuple[Mount, ...], dict[str, str]]:
+def mounts_on_this_host(recipe_file: Path, recipe: Recipe) -> tuple[tuple[ContainerMount, ...], dict[str, str]]:
     """The mounts, and the variables that name the mounted caches.
 
     Raises:
@@ -283,7 +283,7 @@ def _hub_caches(hub_id: str) -> dict[str, str]:
     return {name: str(expanded(place).absolute()) for name, place in caches.items()}
 
 
-def mounts_elsewhere(recipe: Recipe) -> tuple[Mount, ...]:
+def mounts_elsewhere(recipe: Recipe) -> tuple[ContainerMount, ...]:
     """The mounts on other machines; the recipe's paths need not exist on this one."""
     read = set()
     for text, kind in recipe.sources:
@@ -324,11 +324,11 @@ def _with_targets(path: Path) -> set[Path]:
     return {path, *(target.parent for target in targets if not target.is_relative_to(path))}
 
 
-def _distinct(read: Iterable[Path], written: Iterable[Path]) -> tuple[Mount, ...]:
+def _distinct(read: Iterable[Path], written: Iterable[Path]) -> tuple[ContainerMount, ...]:
     """Sorted, without paths inside other mounted directories."""
     wanted = dict.fromkeys(read, False) | dict.fromkeys(written, True)
     return tuple(
-        Mount(path, writable)
+        ContainerMount(path, writable)
         for path, writable in sorted(wanted.items())
         if not any(wanted.get(above, False) or (above in wanted and not writable) for above in path.parents)
     )

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ascendtune.core import process_tree, procfs
 from ascendtune.job import registry
-from ascendtune.job.device_memory_holders import Held, devices_of, pid_here
-from ascendtune.job.members import Marked, handle, mark_of, marked, still_there
+from ascendtune.job.device_memory_holders import DeviceMemoryHolder, devices_of, pid_here
+from ascendtune.job.members import MarkedProcess, handle, mark_of, marked_processes, still_there
 from ascendtune.job.record import is_alive, state_of
 from ascendtune.machine.inventory import Accelerator
 
@@ -84,7 +84,7 @@ def end(chosen: Sequence[Leftover]) -> list[procfs.Stat]:
 def _marked() -> Iterator[tuple[procfs.Stat, str | None]]:
     """Processes of jobs that are over."""
     known = {job.id: job for job in registry.jobs()}
-    for each in marked():
+    for each in marked_processes():
         job = known.get(each.job_id)
         if job is None:
             # It is in the registry of another machine or container, or was removed from this one.
@@ -95,7 +95,7 @@ def _marked() -> Iterator[tuple[procfs.Stat, str | None]]:
             yield each.stat, each.job_id
 
 
-def _highest(marked: Marked) -> procfs.Stat:
+def _highest(marked: MarkedProcess) -> procfs.Stat:
     """The ancestor of all processes of the same job."""
     highest = marked.stat
     while (parent := procfs.stat_of(highest.parent)) and mark_of(parent.pid) == marked.job_id:
@@ -145,7 +145,7 @@ def _spared() -> Collection[int]:
 
 
 def _described(
-    stat: procfs.Stat, job_id: str | None, held: Sequence[Held], dev: Path, known: Collection[str]
+    stat: procfs.Stat, job_id: str | None, held: Sequence[DeviceMemoryHolder], dev: Path, known: Collection[str]
 ) -> Leftover:
     told = [each.memory_used_bytes for each in held if each.memory_used_bytes is not None]
     return Leftover(

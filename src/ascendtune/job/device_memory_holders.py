@@ -18,7 +18,7 @@ _RELEASE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Held:
+class DeviceMemoryHolder:
     """Memory of a device. `pid` is None where its holder is not visible, as in most containers."""
 
     device: str
@@ -26,14 +26,14 @@ class Held:
     memory_used_bytes: int | None
 
 
-def devices_of(pids: Sequence[int], devices: Sequence[Accelerator]) -> dict[int, list[Held]]:
+def devices_of(pids: Sequence[int], devices: Sequence[Accelerator]) -> dict[int, list[DeviceMemoryHolder]]:
     """The memory of each of `pids`. A container numbers its processes otherwise than the host; both are tried."""
-    found: dict[int, list[Held]] = {}
+    found: dict[int, list[DeviceMemoryHolder]] = {}
     for device in devices:
         for each in device.processes:
             pid = pid_here(each)
             if pid in pids:
-                found.setdefault(pid, []).append(Held(device.label, pid, each.memory_used_bytes))
+                found.setdefault(pid, []).append(DeviceMemoryHolder(device.label, pid, each.memory_used_bytes))
     return found
 
 
@@ -44,7 +44,7 @@ def pid_here(entry: DeviceProcess) -> int:
     return entry.container_pid
 
 
-def held_after(job: Job, ended: Sequence[Stat], look_every_seconds: float) -> tuple[Held, ...]:
+def held_after(job: Job, ended: Sequence[Stat], look_every_seconds: float) -> tuple[DeviceMemoryHolder, ...]:
     """The device memory that ended processes of a job still hold; waits up to 10 s for the driver to release it."""
     if not vendor_of(job.kind).is_accelerator:
         return ()
@@ -56,12 +56,19 @@ def held_after(job: Job, ended: Sequence[Stat], look_every_seconds: float) -> tu
         time.sleep(look_every_seconds)
 
 
-def _held(job: Job, pids: Sequence[int], devices: Sequence[Accelerator]) -> tuple[Held, ...]:
+def _held(job: Job, pids: Sequence[int], devices: Sequence[Accelerator]) -> tuple[DeviceMemoryHolder, ...]:
     named = [held for each in devices_of(pids, devices).values() for held in each]
     ours = [
         device for device in devices if device.kind == job.kind and str(device.logical_id) in (job.device_ids or ())
     ]
-    return (*named, *(Held(device.label, None, device.memory_used_bytes) for device in ours if _is_unexplained(device)))
+    return (
+        *named,
+        *(
+            DeviceMemoryHolder(device.label, None, device.memory_used_bytes)
+            for device in ours
+            if _is_unexplained(device)
+        ),
+    )
 
 
 def _is_unexplained(device: Accelerator) -> bool:

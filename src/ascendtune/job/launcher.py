@@ -26,7 +26,8 @@ _REPEAT_SECONDS = 1.0
 
 
 class Launcher:
-    """Starts on construction. No process below it outlives `see_out`, or by more than seconds this process, if killed.
+    """Starts on construction. No process below it outlives `end_descendants`, or this process, if killed, by more than
+    seconds.
 
     Args:
         stdout, stdin: descriptors that rank 0 writes to: torchrun hands it descriptor 0 for its stderr.
@@ -91,21 +92,25 @@ class Launcher:
         Collectives count the time: a job that is paused for longer than their time-out fails when it continues.
         """
         say("paused, with all workers; `fg` continues")
-        process_tree.send(self.family(), signal.SIGSTOP)
+        process_tree.send(self.descendants(), signal.SIGSTOP)
         # Not SIGSTOP, which would stop this process also where no shell can continue it.
         ours = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, ours)
-        process_tree.send(self.family(), signal.SIGCONT)
+        process_tree.send(self.descendants(), signal.SIGCONT)
 
     def kill(self) -> None:
         """End everything now."""
-        process_tree.send(self.family(), signal.SIGKILL)
+        process_tree.send(self.descendants(), signal.SIGKILL)
 
-    def see_out(self, is_impatient: Callable[[], bool] = lambda: False) -> None:
+    def end_descendants(self, is_impatient: Callable[[], bool] = lambda: False) -> None:
         """Wait for processes that outlive the agent: this process adopted them, and the kernel sent them SIGTERM."""
         began, told = time.monotonic(), False
-        while (left := self.family()) and (waited := time.monotonic() - began) < _GRACE_SECONDS and not is_impatient():
+        while (
+            (left := self.descendants())
+            and (waited := time.monotonic() - began) < _GRACE_SECONDS
+            and not is_impatient()
+        ):
             process_tree.wait_all(left, LOOK_EVERY_SECONDS)
             if waited > _SILENT_SECONDS and not told:
                 who = count_of(len(left), "process", "processes")
@@ -117,6 +122,6 @@ class Launcher:
             shutil.rmtree(self._scratch, ignore_errors=True)
         self._guard.dismiss()
 
-    def family(self) -> list[psutil.Process]:
+    def descendants(self) -> list[psutil.Process]:
         """The agent and everything below it, also where a parent in between has died."""
         return [each for each in process_tree.below(os.getpid()) if each not in self._others]

@@ -19,7 +19,7 @@ from ascendtune.job.record import Job, is_alive
 
 
 @dataclass(frozen=True)
-class Marked:
+class MarkedProcess:
     """A process that carries the mark of a job."""
 
     stat: procfs.Stat
@@ -31,11 +31,11 @@ def mark_of(pid: int, otherwise: str | None = None) -> str | None:
     return procfs.environment_of(pid).get(JOB_MARK, otherwise)
 
 
-def marked() -> Iterator[Marked]:
+def marked_processes() -> Iterator[MarkedProcess]:
     """This user's processes with the mark of any job."""
     for stat in procfs.stats():
         if procfs.owner_of(stat.pid) == os.getuid() and (job_id := mark_of(stat.pid)):
-            yield Marked(stat, job_id)
+            yield MarkedProcess(stat, job_id)
 
 
 def driver_of(job: Job) -> procfs.Stat | None:

@@ -66,7 +66,7 @@ class JobResult:
 
 
 @dataclass(frozen=True)
-class Ending:
+class LauncherExit:
     """How the launcher of a node ended."""
 
     exit_code: int
@@ -86,7 +86,9 @@ def record_of(run_dir: Path) -> dict[str, Any] | None:
     return RunDir(run_dir).read_if_any() or None
 
 
-def job_result(run_dir: Path, before: dict[str, Any] | None, ending: Ending, asked: signal.Signals | None) -> JobResult:
+def job_result(
+    run_dir: Path, before: dict[str, Any] | None, ending: LauncherExit, asked: signal.Signals | None
+) -> JobResult:
     """The cause from run.json; where the workers could not write one, from what the launcher saw.
 
     Args:
@@ -142,7 +144,7 @@ def _told(run_dir: Path, cause: dict[str, Any], recorded: tuple[Any, ...]) -> Jo
 _SEEN: tuple[CauseKind, ...] = ("exit", "signal", "launcher", "disk", "lost_host")
 
 
-def _seen(ending: Ending, logs: Path) -> SeenFailure:
+def _seen(ending: LauncherExit, logs: Path) -> SeenFailure:
     """What the launcher saw of the failure: used when no worker recorded a cause."""
     at = f" on {ending.host}" if ending.host else ""
     if ending.lost is not None:
@@ -195,7 +197,7 @@ def _full_disk(logs: Path) -> MachineError | None:
     return None
 
 
-def as_of_a_shell(code: int) -> int:
+def shell_exit_code(code: int) -> int:
     """The exit code of a process, negative for a signal, as a shell shows it."""
     return 128 - code if code < 0 else code
 
@@ -215,7 +217,7 @@ def _death(who: str, code: int, where: Path, *, rank: int | None = None, host: s
         ending, error_code = f"crashed ({name})", "process-crashed"
     kind = MachineError if code == _LOST_ANOTHER else CheckFailed
     error = kind(f"{who} {ending}", code=error_code, remedy=remedy, where=where)
-    return SeenFailure("signal" if name else "exit", error, as_of_a_shell(code), rank, host, name, ending)
+    return SeenFailure("signal" if name else "exit", error, shell_exit_code(code), rank, host, name, ending)
 
 
 def _said(launcher_log: Path, said_before: int) -> str:

@@ -22,7 +22,7 @@ from ascendtune.core.files import read_record
 from ascendtune.core.locks import file_lock
 from ascendtune.core.units import count_of
 from ascendtune.job import registry
-from ascendtune.job.device_memory_holders import Held, held_after
+from ascendtune.job.device_memory_holders import DeviceMemoryHolder, held_after
 from ascendtune.job.members import driver_of, handle, members_of, still_there
 from ascendtune.job.record import Job, state_of
 from ascendtune.job.result import close as close_run
@@ -40,7 +40,7 @@ class StopResult:
     """What remains of a job that was stopped: normally nothing."""
 
     survivors: tuple[procfs.Stat, ...]
-    held: tuple[Held, ...]
+    held: tuple[DeviceMemoryHolder, ...]
     was_killed: bool
     """Something had to be killed: what it had not yet written is lost."""
 

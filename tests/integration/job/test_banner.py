@@ -11,7 +11,7 @@ import pytest
 
 from ascendtune.check.nodes.query import query_nodes
 from ascendtune.job.nodes.cluster_spec import ClusterSpec, TargetHost
-from ascendtune.job.nodes.gather import inquire
+from ascendtune.job.nodes.gather import query_hosts
 
 _SSH = """#!/bin/sh
 printf '%b' {banner}
@@ -32,7 +32,7 @@ def talkative(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.usefixtures("talkative")
 def test_a_job_s_host_is_understood_behind_a_banner() -> None:
-    found = inquire(ClusterSpec(_HOSTS, nproc=1))
+    found = query_hosts(ClusterSpec(_HOSTS, nproc=1))
     assert (found.names, found.nproc) == (("node-of-a-test",), (1,))
 
 

@@ -44,9 +44,9 @@ def test_a_rank_writes_down_its_collectives(tmp_path: Path) -> None:
         try:
             assert rank.stdout
             assert "ready\n" in iter(rank.stdout.readline, "")
-            recording = flight_recorder.ask(rank.pid, 0)
+            recording = flight_recorder.request_dump(rank.pid, 0)
             assert recording is not None
-            flight_recorder.fetch([recording], tmp_path / "to")
+            flight_recorder.collect_dumps([recording], tmp_path / "to")
         finally:
             rank.kill()
     recorded = pickle.loads((tmp_path / "to" / "trace_0").read_bytes())

@@ -270,7 +270,8 @@ def test_node_0_whose_own_name_is_a_loopback_shows_the_address_that_others_see(c
     # As on Debian: /etc/hosts has 127.0.1.1 for the machine itself.
     (tmp_path / "hosts").write_text("127.0.0.1 localhost\n127.0.1.1 node0\n")
     place = {"NNODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
-    look = f"from ascendtune.job.nodes.by_hand import place_by_hand as p; x = p({place}); print(x.interface, x.address)"
+    imported = "from ascendtune.job.nodes.manual_start import place_from_environment as p"
+    look = f"{imported}; x = p({place}); print(x.interface, x.address)"
     namespace = cluster.hosts["nodea"]
     ways = f"mount --bind {tmp_path}/hosts /etc/hosts && ip route add default dev eth7"
     argv = ["ip", "netns", "exec", namespace, "sh", "-c", f'{ways} && exec "$@"', "-", sys.executable, "-c", look]

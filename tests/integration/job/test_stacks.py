@@ -51,7 +51,9 @@ def test_stacks_are_taken_from_a_training_and_not_a_bit_changes(
     job = workshop.start("train", recipe, "name=watched")
     job.until_step(run, 5)
     (watcher,) = [
-        each for each in psutil.Process(job.process.pid).children() if "ascendtune.job.hang.beside" in each.cmdline()
+        each
+        for each in psutil.Process(job.process.pid).children()
+        if "ascendtune.job.hang.watcher_process" in each.cmdline()
     ]
     taken = []
     while job.process.poll() is None:

@@ -9,7 +9,7 @@ from ascend_node.node import Chip, Node, Process
 from ascendtune.core.procfs import Stat
 from ascendtune.job import device_memory_holders as held
 from ascendtune.job import registry
-from ascendtune.job.device_memory_holders import Held, devices_of
+from ascendtune.job.device_memory_holders import DeviceMemoryHolder, devices_of
 from ascendtune.job.spec import JobSpec
 from ascendtune.machine.inventory import Accelerator, DeviceProcess
 
@@ -21,9 +21,9 @@ def test_a_container_and_its_host_count_processes_differently(monkeypatch: pytes
     ours = DeviceProcess(70, container_pid=7, memory_used_bytes=9 * MIB)
     devices = [Accelerator("npu", npu_id=0, processes=(ours,))]
     monkeypatch.setattr(held, "is_first_pid_namespace", lambda: False)
-    assert devices_of([7, 70], devices) == {7: [Held("NPU 0", 7, 9 * MIB)]}
+    assert devices_of([7, 70], devices) == {7: [DeviceMemoryHolder("NPU 0", 7, 9 * MIB)]}
     monkeypatch.setattr(held, "is_first_pid_namespace", lambda: True)
-    assert devices_of([7, 70], devices) == {70: [Held("NPU 0", 70, 9 * MIB)]}
+    assert devices_of([7, 70], devices) == {70: [DeviceMemoryHolder("NPU 0", 70, 9 * MIB)]}
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> registry.Job:
 
 
 def test_memory_of_ended_processes_and_unexplained_memory_are_reported(job: registry.Job) -> None:
-    named, unexplained = Held("NPU 0", 4711, 29000 * MIB), Held("NPU 1", None, 20000 * MIB)
+    named, unexplained = DeviceMemoryHolder("NPU 0", 4711, 29000 * MIB), DeviceMemoryHolder("NPU 1", None, 20000 * MIB)
     assert held.held_after(job, ENDED, 0) == (named, unexplained)
     assert held.held_after(replace(job, device_ids=None), ENDED, 0) == (named,)
     assert held.held_after(replace(job, device_ids=("0",)), [], 0) == ()

@@ -79,7 +79,7 @@ def test_nccl_keeps_a_flight_recorder_where_there_are_several_ranks(tmp_path: Pa
     pipe = chosen["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"]
     assert not pipe.startswith(str(tmp_path)), "a shared file system may not hold a pipe"
     os.mkfifo(f"{pipe}0.pipe")
-    flight_recorder.clear_away(tmp_path)
+    flight_recorder.remove_stale_pipes(tmp_path)
     assert not Path(f"{pipe}0.pipe").exists()
     for other in (_spec(kind="npu", nproc=2), _spec(kind="cpu", nproc=2), _spec(kind="cuda")):
         assert not any("DEBUG_INFO" in name for name in environment(other, {}, cores=8))

@@ -35,4 +35,4 @@ def test_the_agent_stands_for_its_workers_until_they_have_begun_and_never_after(
     finally:
         launcher.kill()
         launcher.wait()
-        launcher.see_out()
+        launcher.end_descendants()

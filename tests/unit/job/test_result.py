@@ -12,7 +12,7 @@ import pytest
 from ascendtune.core.errors import CheckFailed, MachineError
 from ascendtune.core.exit_cause import CauseKind, exit_cause, exit_cause_of_worker
 from ascendtune.core.rundir import RunDir
-from ascendtune.job.result import Ending, as_of_a_shell, job_result
+from ascendtune.job.result import LauncherExit, job_result, shell_exit_code
 
 
 @pytest.mark.parametrize("ending", [0, 1, 3, 77, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT])
@@ -20,7 +20,7 @@ def test_an_exit_code_is_the_one_that_a_shell_shows(ending: int) -> None:
     program = f"import os; os.kill(os.getpid(), {-ending})" if ending < 0 else f"raise SystemExit({ending})"
     code = subprocess.run([sys.executable, "-S", "-c", program], timeout=30).returncode
     shown = subprocess.run(["bash", "-c", f"{sys.executable} -S -c '{program}' 2>/dev/null; exit $?"], timeout=30)
-    assert as_of_a_shell(code) == shown.returncode
+    assert shell_exit_code(code) == shown.returncode
 
 
 _TORCHRUN = """\
@@ -50,7 +50,7 @@ def test_the_cause_of_a_rank_that_recorded_none_has_kind_rank_host_and_signal(
     (run.logs / "launcher.log").write_text(_TORCHRUN.format(exit_code))
     before = run.read()
 
-    result = job_result(run.path, before, Ending(1, run.logs / "launcher.log", host="node2"), None)
+    result = job_result(run.path, before, LauncherExit(1, run.logs / "launcher.log", host="node2"), None)
 
     cause = run.read()["exit_cause"]
     assert (cause["kind"], cause["signal"], cause["code"]) == (kind, signal_name, code)
@@ -76,14 +76,14 @@ def test_a_rank_killed_in_the_second_in_which_another_lost_it_is_the_cause(
         f"  rank      : 1 (local_rank: 0)\n  exitcode  : {code} (pid: 6)  (SIGNAL)\n---\n"
     )
     (run.logs / "launcher.log").write_text(listed + _TORCHRUN.format(root))
-    job_result(run.path, run.read(), Ending(1, run.logs / "launcher.log"), None)
+    job_result(run.path, run.read(), LauncherExit(1, run.logs / "launcher.log"), None)
     assert run.read()["exit_cause"]["rank"] == blamed
 
 
 def test_the_cause_is_the_launcher_when_torchrun_names_no_rank(tmp_path: Path) -> None:
     run = _running(tmp_path)
     (run.logs / "launcher.log").write_text("RendezvousTimeoutError\n")
-    job_result(run.path, run.read(), Ending(1, run.logs / "launcher.log"), None)
+    job_result(run.path, run.read(), LauncherExit(1, run.logs / "launcher.log"), None)
     cause = run.read()["exit_cause"]
     assert (cause["kind"], cause["rank"], cause["code"]) == ("launcher", None, "workers-not-connected")
 
@@ -91,7 +91,7 @@ def test_the_cause_is_the_launcher_when_torchrun_names_no_rank(tmp_path: Path) -
 def test_the_cause_is_a_lost_host_when_it_stopped_answering(tmp_path: Path) -> None:
     run = _running(tmp_path)
     lost = MachineError("nodeb has been silent", code="host-lost", remedy="look at it")
-    job_result(run.path, run.read(), Ending(1, None, host="nodeb", lost=lost), None)
+    job_result(run.path, run.read(), LauncherExit(1, None, host="nodeb", lost=lost), None)
     cause = run.read()["exit_cause"]
     assert (cause["kind"], cause["host"], cause["code"], cause["exit_code"]) == ("lost_host", "nodeb", "host-lost", 3)
 
@@ -110,7 +110,7 @@ def test_a_cause_of_rank_0_is_shown_unless_rank_0_has_printed_it(
         "failed", exit_cause(kind, CheckFailed("rank 0 was killed (SIGKILL)", code="test", remedy="look"), rank=0)
     )
 
-    result = job_result(run.path, before, Ending(1, run.logs / "launcher.log"), None)
+    result = job_result(run.path, before, LauncherExit(1, run.logs / "launcher.log"), None)
 
     assert (result.error.what if result.error else None) == shown
 
@@ -120,7 +120,7 @@ def test_equal_failures_are_equal_by_their_fields_whatever_their_sentences(tmp_p
         run = _running(tmp_path / name)
         before = run.read()
         run.end_attempt("failed", exit_cause_of_worker(error, 1))
-        return job_result(run.path, before, Ending(1, run.logs / "launcher.log"), None).recorded
+        return job_result(run.path, before, LauncherExit(1, run.logs / "launcher.log"), None).recorded
 
     one = recorded("a", CheckFailed("the loss is nan", code="loss-not-finite", remedy="look"))
     assert one == recorded("b", CheckFailed("the loss is not a number", code="loss-not-finite", remedy="look"))

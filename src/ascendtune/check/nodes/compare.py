@@ -9,7 +9,7 @@ from ascendtune.check.finding import WORST_FIRST, Finding, Status, worst_first
 from ascendtune.check.nodes.facts import REQUIRED
 from ascendtune.check.nodes.language import say
 from ascendtune.check.nodes.node_report import NodeReport
-from ascendtune.job.nodes.alike import Group, differ, groups_of, in_words
+from ascendtune.job.nodes.host_comparison import HostGroup, differ, groups_of, in_words
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Difference:
 
     name: str
     status: Status
-    groups: tuple[Group, ...]
+    groups: tuple[HostGroup, ...]
     is_fact: bool
     remedies: Mapping[str, str] = field(default_factory=dict)
     """Of the value of a group."""

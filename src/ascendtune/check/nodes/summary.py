@@ -12,7 +12,7 @@ from ascendtune.check.nodes.language import say
 from ascendtune.check.nodes.node_report import NodeReport, NodeReports
 from ascendtune.check.table import WIDE, Paint, blocks, headline, row, wrapped
 from ascendtune.core.terminal_text import columns_of
-from ascendtune.job.nodes.alike import in_a_row
+from ascendtune.job.nodes.host_comparison import in_a_row
 
 
 def as_text(

@@ -19,7 +19,7 @@ _SUBMIT_SECONDS = 1800
 
 
 @dataclass(frozen=True)
-class Engine:
+class JobEngine:
     """One value of `--to`."""
 
     program: str
@@ -118,7 +118,7 @@ def _of_kubernetes(submission: Submission) -> int | None:
 
 
 ENGINES = {
-    "docker": Engine(
+    "docker": JobEngine(
         program="docker",
         probe=("docker", "version"),
         suffix="docker.sh",
@@ -126,7 +126,7 @@ ENGINES = {
         largest_node=_here,
         is_this_machine=True,
     ),
-    "compose": Engine(
+    "compose": JobEngine(
         program="docker compose",
         probe=("docker", "compose", "version"),
         suffix="compose.yaml",
@@ -134,14 +134,14 @@ ENGINES = {
         largest_node=_here,
         is_this_machine=True,
     ),
-    "slurm": Engine(
+    "slurm": JobEngine(
         program="sbatch",
         probe=("sbatch", "--version"),
         suffix="sbatch",
         submit=("sbatch", "{}"),
         largest_node=_of_slurm,
     ),
-    "kubernetes": Engine(
+    "kubernetes": JobEngine(
         program="kubectl",
         probe=("kubectl", "version", "--request-timeout=10s"),
         suffix="kubernetes.yaml",

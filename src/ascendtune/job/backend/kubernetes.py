@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ascendtune.job.backend.submission import MASTER_PORT, Mount, Submission, in_container, require_text
+from ascendtune.job.backend.submission import MASTER_PORT, ContainerMount, Submission, in_container, require_text
 from ascendtune.job.backend.template import fill_yaml, heading, to_yaml
 
 _RETRIES = 3
@@ -17,7 +17,7 @@ Object = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Kind:
+class KubernetesKind:
     """What differs between the pods of one kind of job and those of another."""
 
     rendezvous: Mapping[str, str]
@@ -32,11 +32,11 @@ class Kind:
 
 
 KINDS = {
-    "job": Kind(
+    "job": KubernetesKind(
         {"NODE_RANK": "$JOB_COMPLETION_INDEX", "MASTER_ADDR": "<name>-0.<name>", "MASTER_PORT": str(MASTER_PORT)},
         pod_has_subdomain=True,
     ),
-    "volcano": Kind(
+    "volcano": KubernetesKind(
         {
             "NODE_RANK": "$VC_TASK_INDEX",
             "MASTER_ADDR": "${VC_WORKER_HOSTS%%,*}",
@@ -45,8 +45,8 @@ KINDS = {
         pod_has_deadline=True,
         grants_variables=True,
     ),
-    "pytorchjob": Kind({"NODE_RANK": "$RANK"}, container="pytorch", pod_never_restarts=False),
-    "trainjob": Kind(
+    "pytorchjob": KubernetesKind({"NODE_RANK": "$RANK"}, container="pytorch", pod_never_restarts=False),
+    "trainjob": KubernetesKind(
         {"NODE_RANK": "$PET_NODE_RANK", "MASTER_ADDR": "$PET_MASTER_ADDR", "MASTER_PORT": "$PET_MASTER_PORT"},
         container="node",
     ),
@@ -84,7 +84,7 @@ def write(submission: Submission, kind: str, recipe_text: str) -> str:
     return heading("kubernetes/configmap.yaml", values) + to_yaml(*objects)
 
 
-def _pod(submission: Submission, kind: Kind) -> Object:
+def _pod(submission: Submission, kind: KubernetesKind) -> Object:
     needs, several = submission.needs, submission.nodes > 1
     rendezvous = {name: value.replace("<name>", submission.name) for name, value in kind.rendezvous.items()}
     exports = {"NNODES": str(submission.nodes), **rendezvous} if several else {}
@@ -148,7 +148,7 @@ def _volumes(submission: Submission) -> tuple[list[Object], list[Object]]:
     return volumes, mounts
 
 
-def from_nodes(submission: Submission) -> list[Mount]:
+def from_nodes(submission: Submission) -> list[ContainerMount]:
     """What no claim covers: it comes from the nodes' own file systems, at the same path on each."""
     claimed = submission.volumes
     return [mount for mount in submission.mounts if not any(map(mount.path.is_relative_to, claimed))]

@@ -18,11 +18,11 @@ from ascendtune.job import registry
 from ascendtune.job.binding import binding
 from ascendtune.job.command import command
 from ascendtune.job.environment import environment, note
-from ascendtune.job.hang.watcher import Watcher, Ways
+from ascendtune.job.hang.watcher import StopMethods, Watcher
 from ascendtune.job.launcher import Launcher
 from ascendtune.job.rank import CORES, bind
 from ascendtune.job.restart import run_to_the_end
-from ascendtune.job.result import Ending, JobResult, job_result, record_of
+from ascendtune.job.result import JobResult, LauncherExit, job_result, record_of
 from ascendtune.job.spec import ALONE, JobSpec, NodePlace
 from ascendtune.job.stop_signals import StopSignals
 from ascendtune.machine.visible import cpu_count
@@ -64,7 +64,7 @@ def start(spec: JobSpec, place: NodePlace = ALONE) -> JobResult:
 
 def _start_watcher(run_dir: Path, env: dict[str, str]) -> None:
     if RunDir(run_dir).heartbeats.is_dir():
-        argv = (sys.executable, "-m", "ascendtune.job.hang.beside", str(os.getpid()), str(run_dir.resolve()))
+        argv = (sys.executable, "-m", "ascendtune.job.hang.watcher_process", str(os.getpid()), str(run_dir.resolve()))
         process.start_beside(argv, env)
 
 
@@ -77,10 +77,10 @@ def _attempt(spec: JobSpec, place: NodePlace, argv: list[str], env: dict[str, st
         scratch = spec.agent_directory(place) if log else None
         launcher = Launcher(argv, env, stdin=2 if log else None, stderr=log, scratch=scratch)
     others = OtherNodes(spec.run_dir, before) if not place.is_alone else None
-    watcher = Watcher(spec.run_dir, spec.on_hang, Ways(launcher.ask, launcher.kill), launcher.workers)
+    watcher = Watcher(spec.run_dir, spec.on_hang, StopMethods(launcher.ask, launcher.kill), launcher.workers)
     exit_code = _until_the_end(launcher, asked, others, watcher)
     watcher.close()
-    return job_result(spec.run_dir, before, Ending(exit_code, log, log_size_before), asked.first)
+    return job_result(spec.run_dir, before, LauncherExit(exit_code, log, log_size_before), asked.first)
 
 
 def _until_the_end(launcher: Launcher, asked: StopSignals, others: OtherNodes | None, watcher: Watcher) -> int:
@@ -95,7 +95,7 @@ def _until_the_end(launcher: Launcher, asked: StopSignals, others: OtherNodes | 
             asked.pause = False
             launcher.pause()
         watcher.look()
-    launcher.see_out(lambda: asked.again)
+    launcher.end_descendants(lambda: asked.again)
     return exit_code
 
 

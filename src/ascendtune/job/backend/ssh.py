@@ -16,13 +16,13 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.job import registry
 from ascendtune.job.nodes.cluster_spec import ClusterSpec
 from ascendtune.job.nodes.connection import Received, RemoteNode, connected
-from ascendtune.job.nodes.gather import Gathered, gather
+from ascendtune.job.nodes.gather import ReadyNodes, gather
 from ascendtune.job.nodes.handshake import wait_for_reconnect
 from ascendtune.job.nodes.message import error_on
 from ascendtune.job.nodes.screen import Screen, screen
 from ascendtune.job.record import Job
 from ascendtune.job.restart import run_to_the_end
-from ascendtune.job.result import Ending, JobResult, job_result, record_of
+from ascendtune.job.result import JobResult, LauncherExit, job_result, record_of
 from ascendtune.job.spec import JobSpec, NodePlace
 from ascendtune.job.stop_signals import StopSignals
 
@@ -70,7 +70,7 @@ def _attempt(
     return job_result(spec.run_dir, before, ending, asked.first)
 
 
-def _starts(spec: JobSpec, gathered: Gathered) -> Iterator[dict[str, Any]]:
+def _starts(spec: JobSpec, gathered: ReadyNodes) -> Iterator[dict[str, Any]]:
     first_rank = 0
     for node_rank, nproc in enumerate(gathered.nproc):
         yield {
@@ -100,7 +100,7 @@ class _Run:
     def __init__(
         self,
         spec: JobSpec,
-        gathered: Gathered,
+        gathered: ReadyNodes,
         inbox: queue.SimpleQueue[Received],
         asked: StopSignals,
         screen: Screen,
@@ -115,12 +115,12 @@ class _Run:
         places = [spec.launcher_log(NodePlace(node_rank=rank)) for rank in range(len(self._nodes))]
         self._logs = dict(zip(self._nodes, places, strict=True))
         self._said_before = {node: log.stat().st_size if log.exists() else 0 for node, log in self._logs.items()}
-        self._failure: Ending | None = None
+        self._failure: LauncherExit | None = None
         self._failed_at = 0.0
         self._hang: dict[str, Any] | None = None
         self._told: set[str] = set()
 
-    def until_the_end(self) -> Ending:
+    def until_the_end(self) -> LauncherExit:
         """How the node that failed first ended; any node where none failed."""
         while any(not node.is_over() for node in self._nodes):
             self._listen()
@@ -131,7 +131,7 @@ class _Run:
         if self._hang:
             # Nothing else writes run.json any more: causes that ranks have recorded meanwhile are effects of their end.
             RunDir(self._run_dir).end_attempt("failed", self._hang)
-        return self._failure or Ending(0, None)
+        return self._failure or LauncherExit(0, None)
 
     def _listen(self) -> None:
         try:
@@ -148,7 +148,7 @@ class _Run:
             node.exit_code = message["ended"]
             self._note_hang(message["hang"])
             if node.exit_code:
-                self._fail(Ending(node.exit_code, self._logs[node], self._said_before[node], node.host.name))
+                self._fail(LauncherExit(node.exit_code, self._logs[node], self._said_before[node], node.host.name))
         elif "asked" in message:
             # As a signal to this process; but once, however many hosts report it: a second one would stop at once.
             if self._asked.first is None:
@@ -166,13 +166,13 @@ class _Run:
 
     def _lose(self, node: RemoteNode, error: AscendtuneError) -> None:
         node.is_gone = True
-        lost = Ending(1, None, host=node.host.name, lost=error)
+        lost = LauncherExit(1, None, host=node.host.name, lost=error)
         if self._failure is None or self._failure.lost is None:
             # Ranks on other hosts notice a lost host before we do: their failures are effects of this one.
             self._failed_at = self._failed_at or time.monotonic()
             self._failure = lost
 
-    def _fail(self, ending: Ending) -> None:
+    def _fail(self, ending: LauncherExit) -> None:
         if self._failure is None:
             self._failure, self._failed_at = ending, time.monotonic()
 

@@ -36,7 +36,7 @@ SHARED_MEMORY_GIB = 16
 
 
 @dataclass(frozen=True)
-class Mount:
+class ContainerMount:
     """A path of the host, at the same place inside."""
 
     path: Path
@@ -56,7 +56,7 @@ class Submission:
     device_ids: tuple[str, ...]
     """Of each node; their names count only where the engine is this machine's own."""
     nodes: int = 1
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[ContainerMount, ...] = ()
     inherited: tuple[str, ...] = ()
     """Names of variables whose values the engine takes from elsewhere: the shell, a Kubernetes secret."""
     variables: Mapping[str, str] = field(default_factory=dict)

@@ -31,7 +31,7 @@ _LOOK_EVERY_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Recording:
+class RequestedDump:
     """A recorder that was asked to write `file`."""
 
     file: Path
@@ -40,8 +40,8 @@ class Recording:
 
 
 def variables(library: str, run_dir: Path) -> dict[str, str]:
-    """Environment variables that make the process group of `library` (NCCL) keep a recorder, and write it where `ask`
-    looks."""
+    """Environment variables that make the process group of `library` (NCCL) keep a recorder, and write it where
+    `request_dump` looks."""
     return {
         # Both are torch's own defaults by now. Without the second the pipe is looked at every ten minutes only.
         f"TORCH_{library}_TRACE_BUFFER_SIZE": "2000",
@@ -51,7 +51,7 @@ def variables(library: str, run_dir: Path) -> dict[str, str]:
     }
 
 
-def clear_away(run_dir: Path) -> None:
+def remove_stale_pipes(run_dir: Path) -> None:
     """Remove the pipes of workers that have ended."""
     pipes = _pipes(run_dir)
     for pipe in pipes.parent.glob(f"{pipes.name}*.pipe"):
@@ -65,7 +65,7 @@ def _pipes(run_dir: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"ascendtune-{os.getuid()}-{name}-"
 
 
-def ask(pid: int, rank: int) -> Recording | None:
+def request_dump(pid: int, rank: int) -> RequestedDump | None:
     """Ask a worker's flight recorder to write down what it has; None where it has none that listens."""
     environment = procfs.environment_of(pid)
     for library in _LIBRARIES:
@@ -74,7 +74,7 @@ def ask(pid: int, rank: int) -> Recording | None:
         # Without a reader the pipe cannot be opened: the process group is not there yet, or no longer.
         with suppress(OSError):
             if pipe and file:
-                recording = Recording(Path(f"{file}{rank}"), _written_ns(Path(f"{file}{rank}")))
+                recording = RequestedDump(Path(f"{file}{rank}"), _written_ns(Path(f"{file}{rank}")))
                 descriptor = os.open(f"{pipe}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
                 try:
                     os.write(descriptor, b"dump")
@@ -84,7 +84,7 @@ def ask(pid: int, rank: int) -> Recording | None:
     return None
 
 
-def fetch(recordings: Sequence[Recording], directory: Path) -> None:
+def collect_dumps(recordings: Sequence[RequestedDump], directory: Path) -> None:
     """Copy what the recorders write into `directory`; what does not come in time is left out."""
     waiting = list(recordings)
     deadline = time.monotonic() + _ANSWER_SECONDS

@@ -10,7 +10,7 @@ from typing import Any
 from ascendtune.core.units import format_duration
 from ascendtune.job.hang.heartbeat import Beat
 from ascendtune.job.hang.judge import odd_ranks
-from ascendtune.job.hang.stacks import Stack, is_in_collective, may_wait_for_others, telling
+from ascendtune.job.hang.stacks import RankStack, is_in_collective, may_wait_for_others, telling_frame
 
 _A_MOMENT_SECONDS = 2.0
 
@@ -19,7 +19,7 @@ _A_MOMENT_SECONDS = 2.0
 class HangReport:
     beats: tuple[Beat, ...]
     """Of all ranks."""
-    stacks: tuple[Stack, ...]
+    stacks: tuple[RankStack, ...]
     """Of those on this machine."""
     directory: Path | None
     """Where the stacks lie; None where they could not be written."""
@@ -54,9 +54,9 @@ class HangReport:
 
     def lines(self) -> list[str]:
         """One line for ranks in the same place, then the odd ranks."""
-        groups: dict[tuple[Any, ...], list[Stack]] = {}
+        groups: dict[tuple[Any, ...], list[RankStack]] = {}
         for stack in self.stacks:
-            key = (stack.beat.phase, stack.beat.step, telling(stack.frames) or stack.source, stack.is_stopped)
+            key = (stack.beat.phase, stack.beat.step, telling_frame(stack.frames) or stack.source, stack.is_stopped)
             groups.setdefault(key, []).append(stack)
         lines = [_line(stacks) for stacks in groups.values()]
         here = {stack.beat.rank for stack in self.stacks}
@@ -104,9 +104,9 @@ def ranks(numbers: Sequence[int]) -> str:
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(words)}"
 
 
-def _line(stacks: list[Stack]) -> str:
+def _line(stacks: list[RankStack]) -> str:
     first = stacks[0]
-    frame = telling(first.frames)
+    frame = telling_frame(first.frames)
     least = min(stack.silent_seconds for stack in stacks)
     return (
         f"{ranks([stack.beat.rank for stack in stacks])}: {first.beat.place} for {format_duration(least)}"

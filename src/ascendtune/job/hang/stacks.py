@@ -57,7 +57,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Stack:
+class RankStack:
     """The stack of a rank."""
 
     beat: Beat
@@ -73,7 +73,7 @@ class Stack:
     """The stacks of all its threads."""
 
 
-def collect(run_dir: Path, beats: Sequence[Beat]) -> tuple[Path, list[Stack]]:
+def collect(run_dir: Path, beats: Sequence[Beat]) -> tuple[Path, list[RankStack]]:
     """The stacks of those `beats` whose processes live on this machine; written to RUN/log/stacks_TIME/rank_N.txt.
 
     Returns:
@@ -85,12 +85,12 @@ def collect(run_dir: Path, beats: Sequence[Beat]) -> tuple[Path, list[Stack]]:
     now = time.monotonic()
     directory = _new_directory(RunDir(run_dir).logs)
     living = [(beat, stat) for beat in beats if (stat := beat.process())]
-    recordings = [flight_recorder.ask(beat.pid, beat.rank) for beat, _ in living]
+    recordings = [flight_recorder.request_dump(beat.pid, beat.rank) for beat, _ in living]
     texts = _texts(run_dir, living)
     stacks = []
     for beat, stat in living:
         text, source = texts[beat.rank]
-        stack = Stack(
+        stack = RankStack(
             beat=beat,
             silent_seconds=now - beat.monotonic,
             frames=main_thread(text),
@@ -101,7 +101,7 @@ def collect(run_dir: Path, beats: Sequence[Beat]) -> tuple[Path, list[Stack]]:
         with translated_disk_errors(stack.file, "writing a stack"):
             stack.file.write_text(f"{_heading(stack, stat)}\n\n{text}", "utf-8", errors="replace")
         stacks.append(stack)
-    flight_recorder.fetch([each for each in recordings if each], directory)
+    flight_recorder.collect_dumps([each for each in recordings if each], directory)
     return directory, stacks
 
 
@@ -204,7 +204,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _heading(stack: Stack, stat: procfs.Stat) -> str:
+def _heading(stack: RankStack, stat: procfs.Stat) -> str:
     beat = stack.beat
     kernel = procfs.waits_in(beat.pid)
     return (
@@ -227,7 +227,7 @@ def main_thread(text: str) -> tuple[Frame, ...]:
     return tuple(Frame(each["file"], int(each["line"]), each["function"]) for each in found)
 
 
-def telling(frames: tuple[Frame, ...]) -> Frame | None:
+def telling_frame(frames: tuple[Frame, ...]) -> Frame | None:
     """The innermost frame of ours or of a library that trains: what lies within is threading, sockets and sleep."""
     of_interest = (each for each in frames if set(PurePath(each.file).parts[:-1]) & set(_TELLING))
     return next(of_interest, frames[0] if frames else None)

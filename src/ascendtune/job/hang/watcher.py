@@ -34,7 +34,7 @@ _LIST_EVERY_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Ways:
+class StopMethods:
     """How workers are ended."""
 
     ask: Callable[[signal.Signals], None]
@@ -55,7 +55,7 @@ class Watcher:
         self,
         run_dir: Path,
         on_hang: OnHang,
-        ways: Ways | None = None,
+        ways: StopMethods | None = None,
         workers: Callable[[], Mapping[int, Stat]] = dict,
         *,
         limits: Limits = _DEFAULT,
@@ -111,7 +111,7 @@ class Watcher:
 
     def close(self) -> None:
         """Call it when the workers have ended: records the hang, if there was one, in run.json."""
-        flight_recorder.clear_away(self._run.path)
+        flight_recorder.remove_stale_pipes(self._run.path)
         if self.cause is None:
             return
         with suppress(AscendtuneError, OSError), file_lock(self._run.path / ".cause.lock", wait=True):

@@ -36,13 +36,13 @@ from ascendtune.job import registry
 from ascendtune.job.binding import binding
 from ascendtune.job.command import command
 from ascendtune.job.environment import environment, note
-from ascendtune.job.hang.watcher import Watcher, Ways
+from ascendtune.job.hang.watcher import StopMethods, Watcher
 from ascendtune.job.launcher import Launcher
-from ascendtune.job.nodes.handshake_reply import endpoint, look_around, place_of
+from ascendtune.job.nodes.handshake_reply import describe_host, endpoint, place_of
 from ascendtune.job.nodes.log_queue import LogQueue
 from ascendtune.job.nodes.log_streams import LogSource, LogStreams, message_of
 from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, BEGIN, decode, encode
-from ascendtune.job.result import as_of_a_shell
+from ascendtune.job.result import shell_exit_code
 from ascendtune.job.spec import JobSpec, NodePlace
 from ascendtune.machine.visible import cpu_count
 
@@ -80,7 +80,7 @@ class Node:
                 if "job" in message:
                     job = message["job"]
                     self._silence_seconds = job["silence_seconds"]
-                    self._say(hello=look_around(job))
+                    self._say(hello=describe_host(job))
                 elif "peers" in message:
                     self._say(endpoint=endpoint(message["peers"], job["env"]))
                 elif "start" in message:
@@ -113,31 +113,36 @@ class Node:
         env = environment(spec, user, cores=cpu_count(), place=place) | binding(spec, user)
         note(spec, env, user, place)
         with joined(spec, start["hosts"], start["started_from"]) as ended_with:
-            ended_with(as_of_a_shell(self._run_ranks(spec, place, user, env, start["ranks"])))
+            ended_with(shell_exit_code(self._run_ranks(spec, place, user, env, start["ranks"])))
 
     def _run_ranks(
         self, spec: JobSpec, place: NodePlace, user: dict[str, str], env: dict[str, str], ranks: list[int]
     ) -> int:
         argv, log_file = command(spec, user, place), spec.launcher_log(place)
-        voices = LogStreams(self._outbox, spec.logs, [rank for rank in ranks if rank or spec.is_foreign])
+        log_streams = LogStreams(self._outbox, spec.logs, [rank for rank in ranks if rank or spec.is_foreign])
         with translated_disk_errors(spec.logs, "opening a log"):
             launcher = Launcher(
-                argv, env, stdin=voices.err, stdout=voices.out, stderr=log_file, scratch=spec.agent_directory(place)
+                argv,
+                env,
+                stdin=log_streams.err,
+                stdout=log_streams.out,
+                stderr=log_file,
+                scratch=spec.agent_directory(place),
             )
-        voices.begin()
+        log_streams.begin()
         watch = _Watch(self, launcher)
-        watcher = Watcher(spec.run_dir, spec.on_hang, Ways(launcher.ask, launcher.kill), launcher.workers)
+        watcher = Watcher(spec.run_dir, spec.on_hang, StopMethods(launcher.ask, launcher.kill), launcher.workers)
         while (exit_code := launcher.wait()) is None:
             watch.look()
             watcher.look()
-            voices.look()
-        launcher.see_out(watch.look)
+            log_streams.look()
+        launcher.end_descendants(watch.look)
         watcher.close()
-        voices.finish(lambda: watch.look() or self.is_left())
+        log_streams.finish(lambda: watch.look() or self.is_left())
         self._say(ended=exit_code, hang=watcher.cause)
         return exit_code
 
-    def pass_on_wish(self, number: int) -> None:
+    def forward_stop_signal(self, number: int) -> None:
         """A command on this host asks the job to stop: the starting host tells all nodes."""
         self._say(asked=number)
 
@@ -156,9 +161,9 @@ class Node:
     def _say(self, **message: Any) -> None:
         self._outbox.put(None, encode(message).decode())
 
-    def _pass_on(self, voice: LogSource | None, what: str | int) -> None:
+    def _pass_on(self, source: LogSource | None, what: str | int) -> None:
         try:
-            self._sent.write(encode(message_of(voice, what)) if voice else str(what).encode())
+            self._sent.write(encode(message_of(source, what)) if source else str(what).encode())
             self._sent.flush()
         except (OSError, ValueError):
             self._is_left = True
@@ -230,7 +235,7 @@ def main() -> None:
     # torchrun would miss a Ctrl-C that comes while it is still being imported.
     node = Node(sys.stdin.buffer, sys.stdout.buffer)
     signal.signal(signal.SIGHUP, lambda *_: None)
-    signal.signal(signal.SIGINT, lambda number, _: node.pass_on_wish(number))
+    signal.signal(signal.SIGINT, lambda number, _: node.forward_stop_signal(number))
     # Our log messages go to stderr, which is shown with the host's name.
     log.set_up()
     try:

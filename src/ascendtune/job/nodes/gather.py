@@ -13,10 +13,10 @@ from typing import Any
 
 from ascendtune.core.errors import AscendtuneError, MachineError, together, translated_disk_errors
 from ascendtune.core.log import warn
-from ascendtune.job.nodes.alike import require_alike, warn_of_clocks
 from ascendtune.job.nodes.cluster_spec import ClusterSpec
 from ascendtune.job.nodes.connection import Received, RemoteNode, connected
 from ascendtune.job.nodes.handshake import ANSWER_SECONDS, StopRequested, handshake, next_message, raise_if_stopped
+from ascendtune.job.nodes.host_comparison import require_compatible_hosts, warn_of_clocks
 from ascendtune.job.nodes.message import error_on
 from ascendtune.job.spec import JobSpec
 from ascendtune.machine.vendor.find import vendor_of
@@ -26,7 +26,7 @@ _APPEARS_WITHIN_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Gathered:
+class ReadyNodes:
     """Nodes that are ready, in the order of their ranks."""
 
     nodes: tuple[RemoteNode, ...]
@@ -37,7 +37,7 @@ class Gathered:
 
 
 @dataclass(frozen=True)
-class Inquired:
+class ClusterResources:
     """What hosts offer to a job, in the order of their ranks."""
 
     kind: Kind
@@ -45,7 +45,7 @@ class Inquired:
     nproc: tuple[int, ...]
 
 
-def inquire(cluster: ClusterSpec) -> Inquired:
+def query_hosts(cluster: ClusterSpec) -> ClusterResources:
     """Ask every host, before anything is prepared, whether a job could start there, and with how many processes.
 
     Raises:
@@ -55,9 +55,9 @@ def inquire(cluster: ClusterSpec) -> Inquired:
     with connected(cluster.hosts, inbox) as nodes:
         hellos, troubles = handshake(nodes, inbox, silence_seconds=cluster.silence_seconds)
         ready = _allowed(cluster, nodes, hellos, troubles)
-        require_alike({node.host: hellos[node] for node in ready})
+        require_compatible_hosts({node.host: hellos[node] for node in ready})
         nproc = tuple(_nproc(node, hellos[node], cluster) for node in ready)
-        return Inquired(hellos[ready[0]]["kind"], tuple(node.host.name for node in ready), nproc)
+        return ClusterResources(hellos[ready[0]]["kind"], tuple(node.host.name for node in ready), nproc)
 
 
 def gather(
@@ -66,7 +66,7 @@ def gather(
     nodes: Sequence[RemoteNode],
     inbox: queue.SimpleQueue[Received],
     asked: StopRequested,
-) -> Gathered:
+) -> ReadyNodes:
     """Exchange handshakes with every node, leave out those that do not answer where that is allowed, and choose an
     address for node 0.
 
@@ -89,11 +89,11 @@ def gather(
         node.end()
     answers = [hellos[node] for node in ready]
     told = {node.host: hellos[node] for node in ready}
-    require_alike(told)
+    require_compatible_hosts(told)
     warn_of_clocks(told)
     nproc = tuple(_nproc(node, answer, cluster) for node, answer in zip(ready, answers, strict=True))
     address, port = _endpoint(ready, answers, inbox, asked)
-    return Gathered(tuple(ready), nproc, answers[0]["kind"], address, port)
+    return ReadyNodes(tuple(ready), nproc, answers[0]["kind"], address, port)
 
 
 def _allowed(

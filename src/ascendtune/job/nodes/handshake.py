@@ -14,9 +14,9 @@ from typing import Any
 from ascendtune.core.errors import AscendtuneError, MachineError, Stopped
 from ascendtune.core.log import say
 from ascendtune.core.units import format_duration
-from ascendtune.job.nodes.alike import in_a_row
 from ascendtune.job.nodes.cluster_spec import ClusterSpec, TargetHost
 from ascendtune.job.nodes.connection import Received, RemoteNode, connected, portable
+from ascendtune.job.nodes.host_comparison import in_a_row
 from ascendtune.job.nodes.message import error_on
 
 ANSWER_SECONDS = 60.0

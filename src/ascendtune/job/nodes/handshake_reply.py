@@ -24,7 +24,7 @@ _APPEARS_WITHIN_SECONDS = 10.0
 """A network file system may show a new file late."""
 
 
-def look_around(job: Mapping[str, Any]) -> dict[str, Any]:
+def describe_host(job: Mapping[str, Any]) -> dict[str, Any]:
     """Change to the job's directory, and describe this host.
 
     Raises:

@@ -27,11 +27,11 @@ class LogSource(NamedTuple):
     stream: Stream
 
 
-def message_of(voice: LogSource, what: str | int) -> dict[str, Any]:
+def message_of(source: LogSource, what: str | int) -> dict[str, Any]:
     """The agent's message; `what` is text, or how many lines were dropped."""
     if isinstance(what, int):
-        return {"rank": voice.rank, "left_out": what}
-    return {"rank": voice.rank, voice.stream: what}
+        return {"rank": source.rank, "left_out": what}
+    return {"rank": source.rank, source.stream: what}
 
 
 @dataclass

@@ -20,7 +20,7 @@ _LAST_WORDS_SECONDS = 5.0
 _REMEMBERED_LINES = 1000
 
 
-class _Voice(NamedTuple):
+class _HostLogSource(NamedTuple):
     host: str
     rank: int | None
     """None: the host itself."""
@@ -44,31 +44,31 @@ class Screen:
         self._is_foreign = is_foreign
         self._first_said: dict[str, int] = {}
         self._out, self._err = sys.stdout.fileno(), sys.stderr.fileno()
-        self._backlog = LogQueue[_Voice](self._write)
+        self._log_queue = LogQueue[_HostLogSource](self._write)
 
     def show(self, host: str, message: dict[str, Any]) -> None:
         """Show the output in a message. Returns at once."""
         if "out" in message:
-            self._backlog.put(_Voice(host, 0, is_out=True), message["out"])
+            self._log_queue.put(_HostLogSource(host, 0, is_out=True), message["out"])
         elif "err" in message:
-            self._backlog.put(_Voice(host, 0), message["err"])
+            self._log_queue.put(_HostLogSource(host, 0), message["err"])
         elif "left_out" in message:
-            self._backlog.put(_Voice(host, 0), int(message["left_out"]))
+            self._log_queue.put(_HostLogSource(host, 0), int(message["left_out"]))
         elif "complaint" in message:
-            voice = _Voice(host, None)
-            self._backlog.put(voice, f"[{voice}] {message['complaint']}\n")
+            source = _HostLogSource(host, None)
+            self._log_queue.put(source, f"[{source}] {message['complaint']}\n")
         elif "line" in message and self._is_news(message["rank"], message["line"]):
-            voice = _Voice(host, message["rank"])
-            self._backlog.put(voice, f"[{voice}] {message['line']}\n")
+            source = _HostLogSource(host, message["rank"])
+            self._log_queue.put(source, f"[{source}] {message['line']}\n")
 
     def say(self, text: str) -> None:
         """Show a message of this machine; it is never dropped."""
-        self._backlog.put(None, text)
+        self._log_queue.put(None, text)
 
     def finish(self, *, was_asked_to_stop: bool) -> None:
         """Wait until everything is shown; for at most five seconds where the job was asked to stop."""
         began = time.monotonic()
-        self._backlog.finish(lambda: was_asked_to_stop and time.monotonic() - began > _LAST_WORDS_SECONDS)
+        self._log_queue.finish(lambda: was_asked_to_stop and time.monotonic() - began > _LAST_WORDS_SECONDS)
 
     def _is_news(self, rank: int, line: str) -> bool:
         """A line that all our workers print is shown once; repetitions by one rank and foreign lines are shown."""
@@ -79,22 +79,22 @@ class Screen:
             del self._first_said[next(iter(self._first_said))]
         return first == rank
 
-    def _write(self, voice: _Voice | None, what: str | int) -> None:
-        text = what if isinstance(what, str) else self._left_out(voice, what)
-        is_out = voice is not None and voice.is_out and isinstance(what, str)
+    def _write(self, source: _HostLogSource | None, what: str | int) -> None:
+        text = what if isinstance(what, str) else self._left_out(source, what)
+        is_out = source is not None and source.is_out and isinstance(what, str)
         # Our own messages are safe by the stream on which they came.
-        data = (text if voice is None else plain(text)).encode(errors="surrogateescape")
+        data = (text if source is None else plain(text)).encode(errors="surrogateescape")
         # Past Python's own buffers: their locks could not be had at the end of a program that is held in the middle.
         # A terminal that closes sends SIGHUP, which asks for a last checkpoint; its output until then has no reader.
         with suppress(OSError):
             while data:
                 data = data[os.write(self._out if is_out else self._err, data) :]
 
-    def _left_out(self, voice: _Voice | None, lines: int) -> str:
-        assert voice is not None
-        has_log = voice.rank is not None and (self._is_foreign or voice.rank > 0)
-        where = f"; {self._logs / f'rank_{voice.rank}.log'} has them" if has_log else ""
-        return f"[{voice}] {count_of(lines, 'line')} dropped: the terminal did not take them in time{where}\n"
+    def _left_out(self, source: _HostLogSource | None, lines: int) -> str:
+        assert source is not None
+        has_log = source.rank is not None and (self._is_foreign or source.rank > 0)
+        where = f"; {self._logs / f'rank_{source.rank}.log'} has them" if has_log else ""
+        return f"[{source}] {count_of(lines, 'line')} dropped: the terminal did not take them in time{where}\n"
 
 
 class _Stderr(io.TextIOBase):

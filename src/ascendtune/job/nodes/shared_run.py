@@ -62,7 +62,7 @@ def preparing(runs: Path, place: NodePlace) -> Iterator[Callable[[str, int, int]
             path.unlink(missing_ok=True)
 
 
-def lead(runs: Path, place: NodePlace, run: Path) -> None:
+def publish_run(runs: Path, place: NodePlace, run: Path) -> None:
     """As node 0: publish `run`, and wait until every other node has confirmed it.
 
     Raises:
@@ -88,7 +88,7 @@ def lead(runs: Path, place: NodePlace, run: Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def follow(runs: Path, place: NodePlace) -> Path:
+def receive_run(runs: Path, place: NodePlace) -> Path:
     """As another node: ask node 0 which run it is.
 
     Raises:

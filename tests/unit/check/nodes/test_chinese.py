@@ -18,11 +18,11 @@ from ascendtune.check.nodes.node_report import Clock, NodeReport, NodeReports
 from ascendtune.check.nodes.summary import as_text, summary
 from ascendtune.core import language
 from ascendtune.core.language import Phrases
-from ascendtune.job.nodes import alike
+from ascendtune.job.nodes import host_comparison
 
 _ROOM = Path(nodes_language.__file__).parent
 _NAMES = re.compile(r"\{(\w+)")
-_FILES = (Path(alike.__file__), *sorted(_ROOM.glob("*.py")), _ROOM.parents[1] / "cli" / "doctor_nodes.py")
+_FILES = (Path(host_comparison.__file__), *sorted(_ROOM.glob("*.py")), _ROOM.parents[1] / "cli" / "doctor_nodes.py")
 
 
 def _said(path: Path) -> Iterator[str]:
@@ -36,7 +36,9 @@ def _said(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("say", "files"), [(alike.say, _FILES[:1]), (nodes_language.say, _FILES[1:])], ids=["alike", "nodes"]
+    ("say", "files"),
+    [(host_comparison.say, _FILES[:1]), (nodes_language.say, _FILES[1:])],
+    ids=["host_comparison", "nodes"],
 )
 def test_every_sentence_about_nodes_has_a_translation_with_the_same_names(
     say: Phrases, files: tuple[Path, ...]

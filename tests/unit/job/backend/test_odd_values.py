@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import submissions
 from ascendtune.core.errors import InputError
 from ascendtune.job.backend import compose, docker, kubernetes, slurm
-from ascendtune.job.backend.submission import Mount, Submission
+from ascendtune.job.backend.submission import ContainerMount, Submission
 
 _ODD = st.text(st.sampled_from(" ,;:'\"`$(){}[]\\#%&*!?|<>=~@-_.aZ0é中🙂\t"), min_size=1, max_size=12)
 _FOLDERS = _ODD.filter(lambda text: text not in (".", "..") and "\t" not in text)
@@ -48,7 +48,7 @@ def _submission(place: Path, folder: str, word: str) -> Submission:
     return replace(
         plain,
         argv=("ascendtune", "train", f"{here}/recipe.yaml", word),
-        mounts=(Mount(here / "data"), Mount(here / "runs", writable=True)),
+        mounts=(ContainerMount(here / "data"), ContainerMount(here / "runs", writable=True)),
         variables={"XDG_CACHE_HOME": f"{here}/cache"},
     )
 
@@ -186,7 +186,7 @@ def test_a_path_that_no_file_can_hold_is_refused(character: str) -> None:
     plain = submissions.submission("cpu", 1)
     for odd in (
         {"directory": Path(f"/srv/a{character}b")},
-        {"mounts": (Mount(Path(f"/a{character}b")),)},
+        {"mounts": (ContainerMount(Path(f"/a{character}b")),)},
         {"sbatch": (f"--qos=a{character}b",)},
         {"partition": f"a{character}b"},
     ):
@@ -203,7 +203,7 @@ def test_an_argument_that_no_file_can_hold_is_refused(character: str) -> None:
 
 
 def test_a_colon_in_a_path_is_refused_for_kubernetes() -> None:
-    asked = submissions.in_a_cluster(replace(submissions.submission("cpu", 1), mounts=(Mount(Path("/a:b")),)))
+    asked = submissions.in_a_cluster(replace(submissions.submission("cpu", 1), mounts=(ContainerMount(Path("/a:b")),)))
     with pytest.raises(InputError) as caught:
         kubernetes.write(asked, "job", "")
     assert caught.value.code == "invalid-character"

@@ -15,7 +15,7 @@ import yaml
 
 import submissions
 from ascendtune.job.backend import kubernetes, slurm
-from ascendtune.job.nodes.by_hand import VARIABLES
+from ascendtune.job.nodes.manual_start import VARIABLES
 
 _LOOK = (sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))")
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 from ascendtune.job.hang.hang_report import HangReport, ranks
 from ascendtune.job.hang.heartbeat import Beat
-from ascendtune.job.hang.stacks import Frame, Stack
+from ascendtune.job.hang.stacks import Frame, RankStack
 
 REDUCE = Frame("/x/torch/distributed/distributed_c10d.py", 3099, "all_reduce")
 BACKWARD = Frame("/x/torch/autograd/graph.py", 979, "_engine_run_backward")
 MAKE = Frame("/x/src/ascendtune/train/batch.py", 70, "make")
 
 
-def stack(rank: int, phase: str, frame: Frame | None, *, silent: float = 123, stopped: bool = False) -> Stack:
+def stack(rank: int, phase: str, frame: Frame | None, *, silent: float = 123, stopped: bool = False) -> RankStack:
     beat = Beat(
         rank,
         phase,
@@ -25,10 +25,10 @@ def stack(rank: int, phase: str, frame: Frame | None, *, silent: float = 123, st
         pid_namespace="pid",
     )
     frames, source = ((frame,), "faulthandler") if frame else ((), "no stack: it does not answer")
-    return Stack(beat, silent, frames, source, stopped, Path(f"rank_{rank}.txt"))
+    return RankStack(beat, silent, frames, source, stopped, Path(f"rank_{rank}.txt"))
 
 
-def verdict(*stacks: Stack, elsewhere: tuple[Beat, ...] = ()) -> HangReport:
+def verdict(*stacks: RankStack, elsewhere: tuple[Beat, ...] = ()) -> HangReport:
     return HangReport((*(each.beat for each in stacks), *elsewhere), stacks, Path("log/stacks_1"))
 
 

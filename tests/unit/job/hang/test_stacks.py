@@ -72,7 +72,7 @@ def worker(run: RunDir, request: pytest.FixtureRequest) -> Iterator[int]:
         process.kill()
 
 
-def _collect(run: RunDir) -> tuple[Path, stacks.Stack]:
+def _collect(run: RunDir) -> tuple[Path, stacks.RankStack]:
     directory, (stack,) = stacks.collect(run.path, newest_beats(run.path))
     return directory, stack
 
@@ -185,9 +185,9 @@ def test_a_flight_recorder_is_asked_through_its_pipe(tmp_path: Path, library: st
     (tmp_path / "to").mkdir()
     with subprocess.Popen([sys.executable, "-c", listen, str(tmp_path)], stdout=subprocess.PIPE, env=env) as process:
         assert process.stdout and process.stdout.readline()
-        recording = flight_recorder.ask(process.pid, 3)
+        recording = flight_recorder.request_dump(process.pid, 3)
         assert recording is not None
-        flight_recorder.fetch([recording], tmp_path / "to")
+        flight_recorder.collect_dumps([recording], tmp_path / "to")
         process.kill()
     assert (tmp_path / "to" / "trace_3").read_text() == "the last collectives"
-    assert flight_recorder.ask(os.getpid(), 3) is None, "without a recorder nothing is waited for"
+    assert flight_recorder.request_dump(os.getpid(), 3) is None, "without a recorder nothing is waited for"

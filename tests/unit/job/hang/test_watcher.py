@@ -14,7 +14,7 @@ import pytest
 from ascendtune.core.procfs import boot_id, pid_namespace, stat_of
 from ascendtune.core.rundir import RunDir
 from ascendtune.job.hang import watcher as module
-from ascendtune.job.hang.watcher import Watcher, Ways, has_hung
+from ascendtune.job.hang.watcher import StopMethods, Watcher, has_hung
 
 pytestmark = pytest.mark.long
 
@@ -31,7 +31,7 @@ class Scene:
         self.done: list[Any] = []
         for name in ("say", "warn"):
             monkeypatch.setattr(module, name, self.said.append)
-        self.ways = Ways(self.done.append, lambda: self.done.append("kill"), patience_seconds=10)
+        self.ways = StopMethods(self.done.append, lambda: self.done.append("kill"), patience_seconds=10)
 
     def watcher(self, on_hang: Any = "warn") -> Watcher:
         return Watcher(self.run.path, on_hang, self.ways, clock=lambda: self.now)

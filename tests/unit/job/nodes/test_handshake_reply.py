@@ -23,7 +23,7 @@ def test_a_run_directory_that_another_user_may_not_read_is_refused(
     os.setresuid(65534, 65534, 0)
     try:
         with pytest.raises(MachineError, match="the run directory is not the one of the machine"):
-            handshake_reply.look_around({"directory": "/", "token": str(private / "token"), "node": 0, "env": {}})
+            handshake_reply.describe_host({"directory": "/", "token": str(private / "token"), "node": 0, "env": {}})
     finally:
         os.setresuid(0, 0, 0)
 
@@ -31,7 +31,7 @@ def test_a_run_directory_that_another_user_may_not_read_is_refused(
 def test_a_directory_that_a_host_does_not_have_is_told_by_its_name(tmp_path: Path) -> None:
     missing = str(tmp_path / "nowhere")
     with pytest.raises(MachineError) as refused:
-        handshake_reply.look_around({"directory": missing, "token": None, "node": 0, "env": {}})
+        handshake_reply.describe_host({"directory": missing, "token": None, "node": 0, "env": {}})
     assert refused.value.code == "directory-not-shared" and str(missing) in refused.value.what
     assert refused.value.where == missing and "shared file system" in refused.value.remedy
 
@@ -39,7 +39,7 @@ def test_a_directory_that_a_host_does_not_have_is_told_by_its_name(tmp_path: Pat
 def test_a_host_says_where_it_is_and_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job").mkdir()
-    seen = handshake_reply.look_around({"directory": str(tmp_path / "job"), "token": None, "node": 0, "env": {}})
+    seen = handshake_reply.describe_host({"directory": str(tmp_path / "job"), "token": None, "node": 0, "env": {}})
     assert Path.cwd() == tmp_path / "job"
     assert seen["versions"]["python"] == platform.python_version() and seen["versions"].keys() >= set(
         handshake_reply.COMPARED

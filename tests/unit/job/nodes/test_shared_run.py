@@ -10,7 +10,7 @@ import pytest
 from ascendtune.core.errors import MachineError
 from ascendtune.core.files import write_json
 from ascendtune.job.nodes import shared_run
-from ascendtune.job.nodes.shared_run import follow, lead, preparing
+from ascendtune.job.nodes.shared_run import preparing, publish_run, receive_run
 from ascendtune.job.spec import NodePlace
 
 NODE_0 = NodePlace(3, 0, "10.0.0.1", 29500)
@@ -19,8 +19,8 @@ NODE_0 = NodePlace(3, 0, "10.0.0.1", 29500)
 def _agree(runs: Path, run: Path) -> list[Path]:
     others = [replace(NODE_0, node_rank=rank) for rank in (1, 2)]
     with ThreadPoolExecutor(3) as pool:
-        answers = [pool.submit(follow, runs, place) for place in others]
-        pool.submit(lead, runs, NODE_0, run).result(20)
+        answers = [pool.submit(receive_run, runs, place) for place in others]
+        pool.submit(publish_run, runs, NODE_0, run).result(20)
         return [answer.result(20) for answer in answers]
 
 
@@ -42,7 +42,7 @@ def test_a_node_that_never_comes_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(shared_run, "_PATIENCE_SECONDS", 0.5)
     write_json(tmp_path / "x", {})
     with pytest.raises(MachineError) as caught:
-        lead(tmp_path, NODE_0, tmp_path / "a")
+        publish_run(tmp_path, NODE_0, tmp_path / "a")
     assert caught.value.code == "nodes-not-started" and "for nodes 1 and 2 (of 3)" in caught.value.what
 
 
@@ -53,12 +53,12 @@ def test_node_that_prepares_its_data_is_waited_for_and_shown(tmp_path: Path, mon
         monkeypatch.setattr(shared_run, f"_{name}_SECONDS", seconds)
     node_1, other = replace(NODE_0, nnodes=2, node_rank=1), replace(NODE_0, nnodes=2)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(lead, tmp_path, other, tmp_path / "a")
+        waiting = pool.submit(publish_run, tmp_path, other, tmp_path / "a")
         with preparing(tmp_path, node_1) as show:
             show("tokenising training data", 41, 100)
             time.sleep(3)
             assert not waiting.done()
-        assert follow(tmp_path, node_1) == tmp_path / "a"
+        assert receive_run(tmp_path, node_1) == tmp_path / "a"
         waiting.result(20)
     assert "waiting for node 1 (of 2): node 1 is tokenising training data: 41%" in said
     assert list(tmp_path.iterdir()) == []

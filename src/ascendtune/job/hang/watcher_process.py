@@ -1,6 +1,6 @@
 """Watches the only worker of a job from a small process beside it: the command itself has become the worker.
 
-    python -m ascendtune.job.hang.beside WORKER_PID RUN_DIR
+    python -m ascendtune.job.hang.watcher_process WORKER_PID RUN_DIR
 
 A child of the worker in a session of its own; ends with it, or with the run if the worker's process continues after it.
 """

@@ -17,7 +17,8 @@ from ascendtune.core.rundir import RunDir
 _BECOME = """
 import os, sys
 from ascendtune.core import process
-process.start_beside((sys.executable, "-m", "ascendtune.job.hang.beside", str(os.getpid()), sys.argv[1]), os.environ)
+watcher = (sys.executable, "-m", "ascendtune.job.hang.watcher_process", str(os.getpid()), sys.argv[1])
+process.start_beside(watcher, os.environ)
 process.replace(["/bin/sleep", "60"], os.environ)
 """
 
@@ -56,7 +57,7 @@ def test_watcher_ignores_signals_and_ends_with_its_worker(tmp_path: Path) -> Non
 
 
 def test_watcher_ends_at_once_when_the_worker_has_ended(tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "ascendtune.job.hang.beside", "1", str(tmp_path)]
+    argv = [sys.executable, "-m", "ascendtune.job.hang.watcher_process", "1", str(tmp_path)]
     assert subprocess.run(argv, timeout=20).returncode == 0
 
 
@@ -71,9 +72,9 @@ def test_watcher_ends_with_the_run_when_the_worker_process_lives_on(
     # The test's process is the worker: the watcher's waits are cut short.
     names = "_FIRST_LOOK_SECONDS", "_IS_OVER_EVERY_SECONDS"
     waits = (0.1, 0.1) if looks_already else (60, 0.1)
-    code = "from ascendtune.job.hang import beside\n"
-    code += "".join(f"beside.{name} = {seconds}\n" for name, seconds in zip(names, waits, strict=True))
-    code += f"beside.main('{os.getpid()}', '{run.path}')"
+    code = "from ascendtune.job.hang import watcher_process\n"
+    code += "".join(f"watcher_process.{name} = {seconds}\n" for name, seconds in zip(names, waits, strict=True))
+    code += f"watcher_process.main('{os.getpid()}', '{run.path}')"
     with subprocess.Popen([sys.executable, "-c", code]) as watcher:
         try:
             time.sleep(1.5)

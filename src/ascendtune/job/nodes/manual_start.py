@@ -19,7 +19,7 @@ _ELSEWHERE = "192.0.2.1"
 """An address for documentation (RFC 5737), which no host has: the route to it is the default route."""
 
 
-def place_by_hand(env: Mapping[str, str]) -> NodePlace:
+def place_from_environment(env: Mapping[str, str]) -> NodePlace:
     """This node's place by NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT; alone without NNODES, or with 1.
 
     Raises:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from ascendtune.core.errors import InputError, MachineError
-from ascendtune.job.nodes.alike import require_alike, warn_of_clocks
 from ascendtune.job.nodes.cluster_spec import TargetHost
+from ascendtune.job.nodes.host_comparison import require_compatible_hosts, warn_of_clocks
 
 
 def _answers(*different: dict[str, Any]) -> dict[TargetHost, dict[str, Any]]:
@@ -20,14 +20,14 @@ def _answers(*different: dict[str, Any]) -> dict[TargetHost, dict[str, Any]]:
 
 
 def test_hosts_that_are_alike_may_start() -> None:
-    require_alike(_answers({}, {}, {}))
-    require_alike(_answers({}))
+    require_compatible_hosts(_answers({}, {}, {}))
+    require_compatible_hosts(_answers({}))
 
 
 def test_the_odd_one_is_named_with_all_in_which_it_differs() -> None:
     odd = {"versions": {"torch": "2.6.0", "torch_npu": None}}
     with pytest.raises(MachineError) as raised:
-        require_alike(_answers({}, odd, {}, {}))
+        require_compatible_hosts(_answers({}, odd, {}, {}))
     assert raised.value.what == "node2 differs: torch 2.6.0 there, 2.7.1 on the other 3"
     assert raised.value.where == "node2"
     assert [each.what for each in raised.value.further] == [
@@ -37,21 +37,21 @@ def test_the_odd_one_is_named_with_all_in_which_it_differs() -> None:
 
 def test_a_host_whose_devices_are_not_seen_says_why() -> None:
     with pytest.raises(MachineError) as raised:
-        require_alike(_answers({}, {"kind": "cpu", "note": "the driver is there, its devices are not"}))
+        require_compatible_hosts(_answers({}, {"kind": "cpu", "note": "the driver is there, its devices are not"}))
     assert raised.value.what == "the nodes differ: devices npu on node1, cpu on node2"
     assert raised.value.remedy == "the driver is there, its devices are not"
 
 
 def test_one_machine_under_two_names_is_refused() -> None:
     with pytest.raises(InputError) as raised:
-        require_alike(_answers({"machine": "a"}, {"machine": "b"}, {"machine": "a"}))
+        require_compatible_hosts(_answers({"machine": "a"}, {"machine": "b"}, {"machine": "a"}))
     assert raised.value.what == "node1 and node3 are the same machine"
     assert "`node1 slots=N`" in raised.value.remedy
 
 
 def test_clock_skew_between_hosts_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("ascendtune.job.nodes.alike.warn", said.append)
+    monkeypatch.setattr("ascendtune.job.nodes.host_comparison.warn", said.append)
     warn_of_clocks(_answers({}, {"time": 190.0}, {"time": 40.0}))
     assert said == [
         "the clock of node2 is 90 s ahead of ours: logs will not line up",

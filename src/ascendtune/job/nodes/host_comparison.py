@@ -18,7 +18,7 @@ _FEWEST_FOR_A_VIEW = 3
 
 
 @dataclass(frozen=True)
-class Group:
+class HostGroup:
     """Hosts on which something is the same. `is_majority`: more than any other group, of three or more."""
 
     value: str
@@ -37,7 +37,7 @@ def differ(values: Mapping[str, str]) -> bool:
     return len(set(values.values())) > 1
 
 
-def groups_of(values: Mapping[str, str]) -> tuple[Group, ...]:
+def groups_of(values: Mapping[str, str]) -> tuple[HostGroup, ...]:
     """Of hosts that differ, host -> value: the smallest group first; of equal size in the order of the hosts."""
     hosts: dict[str, list[str]] = {}
     for host, value in values.items():
@@ -45,17 +45,17 @@ def groups_of(values: Mapping[str, str]) -> tuple[Group, ...]:
     ordered = sorted(hosts.items(), key=lambda group: len(group[1]))
     has_view = len(values) >= _FEWEST_FOR_A_VIEW and len(ordered[-1][1]) > len(ordered[-2][1])
     return tuple(
-        Group(value, tuple(those), has_view and number == len(ordered))
+        HostGroup(value, tuple(those), has_view and number == len(ordered))
         for number, (value, those) in enumerate(ordered, 1)
     )
 
 
-def odd_hosts(groups: tuple[Group, ...]) -> list[str]:
+def odd_hosts(groups: tuple[HostGroup, ...]) -> list[str]:
     """All hosts but the majority; all where there is none."""
     return [host for group in groups if not group.is_majority for host in group.hosts]
 
 
-def in_words(name: str, groups: tuple[Group, ...]) -> str:
+def in_words(name: str, groups: tuple[HostGroup, ...]) -> str:
     """ "node2 differs: torch_npu 2.6.0 there, 2.7.1 on the other 3". `name`: of what differs."""
     *odd, last = groups
     who = odd_hosts(groups) if last.is_majority else [say("the nodes")]
@@ -80,7 +80,7 @@ Answers = Mapping[TargetHost, Mapping[str, Any]]
 """What `handshake_reply.look_around` found on each host, and when it was `received`."""
 
 
-def require_alike(answers: Answers) -> None:
+def require_compatible_hosts(answers: Answers) -> None:
     """Raise unless every host is another machine, and all have the same versions and compute on the same kind.
 
     Raises:
