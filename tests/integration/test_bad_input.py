@@ -540,10 +540,10 @@ def test_master_port_in_use_is_refused(bench: Workshop) -> None:
 
 def test_more_devices_than_there_are(bench: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     from ascendtune.cli.main import main
-    from ascendtune.machine.visible import Visible
+    from ascendtune.machine.visible import VisibleDevices
 
     monkeypatch.chdir(bench.directory)
-    monkeypatch.setattr("ascendtune.cli.node_choice.visible_devices", lambda: Visible("npu", ("0", "1")))
+    monkeypatch.setattr("ascendtune.cli.node_choice.visible_devices", lambda: VisibleDevices("npu", ("0", "1")))
     with pytest.raises(SystemExit) as left:
         main(["train", "r.yaml", "--devices", "4"])
     said = capsys.readouterr().err

@@ -25,7 +25,7 @@ from ascendtune.core.ownership import require_own
 from ascendtune.core.rundir import RunDir
 from ascendtune.machine.inventory import Accelerator
 from ascendtune.machine.snapshot import take_snapshot
-from ascendtune.machine.visible import Visible
+from ascendtune.machine.visible import VisibleDevices
 from ascendtune.recipe.recipe import Recipe
 
 _FILE = "bench.json"
@@ -89,7 +89,7 @@ class Bench:
 
 
 def measure(
-    bench: Bench, cells: Sequence[Cell], recipe: Path, overrides: list[str], loaded: Recipe, visible: Visible
+    bench: Bench, cells: Sequence[Cell], recipe: Path, overrides: list[str], loaded: Recipe, visible: VisibleDevices
 ) -> list[CellResult]:
     """Train each cell as often as the setting says, less what is measured already; results in that order.
 
@@ -120,7 +120,13 @@ def measure(
 
 
 def _train(
-    bench: Bench, result: CellResult, number: int, recipe: Path, overrides: list[str], loaded: Recipe, visible: Visible
+    bench: Bench,
+    result: CellResult,
+    number: int,
+    recipe: Path,
+    overrides: list[str],
+    loaded: Recipe,
+    visible: VisibleDevices,
 ) -> None:
     """Train a cell once, and add what it measured, or why it failed, to `result`."""
     cell, setting = result.cell, bench.setting
@@ -162,7 +168,7 @@ def _train(
     log.say(f"  {repeat.tokens_per_second:,.0f} tokens/s")
 
 
-def _devices_of_job(visible: Visible, count: int) -> list[Accelerator]:
+def _devices_of_job(visible: VisibleDevices, count: int) -> list[Accelerator]:
     """The first `count` visible devices, which a job gets, as the vendor's tool reports them now."""
     wanted = visible.ids[:count]
     return [each for each in take_snapshot().devices if str(each.logical_id) in wanted]

@@ -16,7 +16,7 @@ from ascendtune.core.errors import CheckFailed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ascendtune.machine.environment.checkout import MergeConflicts, Merged, Repository
+    from ascendtune.machine.environment.checkout import GitCheckout, MergeConflicts, MergeResult
 
 Checkout = Annotated[Path, typer.Option("--repo", metavar="DIR", help="The checkout.")]
 Abort = Annotated[bool, typer.Option("--abort", help="Give up the merge that has conflicts, and go back.")]
@@ -83,9 +83,9 @@ def sync_upstream(
     Fetches origin and upstream, makes the branch sync/upstream-BRANCH from origin's, and merges. After conflicts are
     resolved and added, the same command continues. A tree with uncommitted changes is refused. Exit code 1: conflicts.
     """
-    from ascendtune.machine.environment.checkout import Repository
+    from ascendtune.machine.environment.checkout import GitCheckout
 
-    repository = Repository.find(repo)
+    repository = GitCheckout.find(repo)
     if abort:
         print(f"back on {repository.abort()}")
         return
@@ -115,9 +115,9 @@ def merge_pr(
 
     GitHub, Gitee and GitLab. Exit code 1: conflicts, or the tests failed.
     """
-    from ascendtune.machine.environment.checkout import Repository
+    from ascendtune.machine.environment.checkout import GitCheckout
 
-    repository = Repository.find(repo)
+    repository = GitCheckout.find(repo)
     if abort:
         print(f"back on {repository.abort()}")
         return 0
@@ -141,7 +141,7 @@ def _require_passing(command: str, directory: Path) -> None:
         )
 
 
-def _listing_conflicts(merge: Callable[[], Merged]) -> Merged:
+def _listing_conflicts(merge: Callable[[], MergeResult]) -> MergeResult:
     from ascendtune.machine.environment.checkout import MergeConflicts
 
     try:
@@ -166,7 +166,7 @@ def _conflict_lines(error: MergeConflicts) -> list[str]:
     return lines
 
 
-def _tell(merged: Merged, repository: Repository, push: str) -> None:
+def _tell(merged: MergeResult, repository: GitCheckout, push: str) -> None:
     from ascendtune.core.units import count_of
 
     if merged.commits:

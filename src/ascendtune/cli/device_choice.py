@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.units import count_of
 from ascendtune.machine.vendor.find import CPU
-from ascendtune.machine.visible import Kind, Visible
+from ascendtune.machine.visible import Kind, VisibleDevices
 
 # With a gigabyte each, more processes than cores soon need more memory than a host without accelerators has.
 _MOST_ON_CPU = 64
@@ -24,7 +24,7 @@ class Devices:
     warning: str | None = None
 
 
-def choose(visible: Visible, *, count: int | None, ids: str | None, cores: int) -> Devices:
+def choose(visible: VisibleDevices, *, count: int | None, ids: str | None, cores: int) -> Devices:
     """The devices for a job.
 
     Args:
@@ -65,7 +65,7 @@ def choose(visible: Visible, *, count: int | None, ids: str | None, cores: int) 
     return Devices(visible.kind, count or there)
 
 
-def _by_ids(visible: Visible, text: str) -> Devices:
+def _by_ids(visible: VisibleDevices, text: str) -> Devices:
     names = [name.strip() for name in text.split(",")]
     if not all(names) or len(set(names)) != len(names):
         raise InputError(

@@ -19,7 +19,7 @@ from ascendtune.check.nodes.summary import as_json, as_text, summary
 from ascendtune.cli.progress import ProgressBar
 from ascendtune.cli.terminal import paint, width
 from ascendtune.core import language
-from ascendtune.core.errors import together
+from ascendtune.core.errors import combined_error
 from ascendtune.job.nodes.cluster_spec import hosts_of
 from ascendtune.job.nodes.connection import portable
 
@@ -56,7 +56,7 @@ def doctor_nodes(text: str, codes: Sequence[str], *, deep: bool, json: bool) -> 
             show=lambda done, total: progress.show(say("nodes that answered"), done, total),
         )
     if not nodes.answers:
-        raise together(list(nodes.silent.values()))
+        raise combined_error(list(nodes.silent.values()))
     comparison = compare_nodes(nodes.answers)
     # Whether they answer is told whatever was asked.
     asked = [NODES_ANSWER, *(code for code in chosen if code in NODE_CHECKS)]

@@ -119,7 +119,7 @@ MOST_TOGETHER = 50
 """Nobody reads more, and they fill the terminal."""
 
 
-def together(errors: Sequence[Error], *, left_out: int = 0, where: str | None = None) -> Error:
+def combined_error(errors: Sequence[Error], *, left_out: int = 0, where: str | None = None) -> Error:
     """The first of several errors of one check, with the others as `further`; of very many the first ones.
 
     Args:

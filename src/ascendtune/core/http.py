@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ascendtune import __version__
-from ascendtune.core.threads import left_behind
+from ascendtune.core.threads import run_in_daemon_thread
 
 _ANSWER_SECONDS = 20.0
 """A server that sends nothing for so long counts as dead."""
@@ -133,7 +133,7 @@ def exchange_json(url: str, headers: Mapping[str, str], question: Any = None, *,
             `seconds`.
     """
     # A server that sends a header letter by letter keeps urllib waiting, whatever its timeout.
-    answer = left_behind(lambda: _exchange(url, headers, question, seconds))
+    answer = run_in_daemon_thread(lambda: _exchange(url, headers, question, seconds))
     try:
         return answer.result(seconds)
     except TimeoutError:

@@ -303,7 +303,7 @@ class Child(_InASession):
             self._process.send_signal(number)
 
 
-class Companion(_InASession):
+class LoggedChild(_InASession):
     """A child beside threads of this process: no Python code runs between fork and exec.
 
     The child's stdin ends when `hang_up` is called or this process ends for any reason.
@@ -326,7 +326,7 @@ class Companion(_InASession):
             self._process.wait()
 
 
-class Dialogue(_InASession):
+class PipedChild(_InASession):
     """A child with line-based input and output. It gets SIGTERM when this process ends."""
 
     def __init__(self, argv: Sequence[str]) -> None:
@@ -335,7 +335,7 @@ class Dialogue(_InASession):
             argv, remedy="install it", stdin=pipe, stdout=pipe, stderr=pipe, preexec_fn=_terminate_with_parent
         )
 
-    def say(self, line: str) -> bool:
+    def send_line(self, line: str) -> bool:
         """Send a line; False if the child does not read any more."""
         assert self._process.stdin is not None
         try:
@@ -345,11 +345,11 @@ class Dialogue(_InASession):
             return False
         return True
 
-    def answers(self) -> Iterator[str]:
+    def output_lines(self) -> Iterator[str]:
         """Lines of its stdout, until it closes it."""
         return self._lines(self._process.stdout)
 
-    def complaints(self) -> Iterator[str]:
+    def error_lines(self) -> Iterator[str]:
         """Lines of its stderr, until it closes it."""
         return self._lines(self._process.stderr)
 

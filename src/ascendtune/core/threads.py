@@ -10,7 +10,7 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 
-def left_behind(work: Callable[[], _T]) -> Future[_T]:
+def run_in_daemon_thread(work: Callable[[], _T]) -> Future[_T]:
     """What `work` will return or raise. Unlike the threads of an executor, this one keeps no process from ending."""
     outcome = Future[_T]()
 

@@ -21,9 +21,9 @@ from ascendtune.core.errors import (
     DataError,
     InputError,
     MachineError,
+    combined_error,
     disk_fault,
     errors_as_ours,
-    together,
 )
 from ascendtune.core.files import expanded
 from ascendtune.core.log import say
@@ -172,7 +172,7 @@ def require_local_paths(sources: Iterable[tuple[str, Kind]]) -> None:
         except InputError as error:
             errors.append(error)
     if errors:
-        raise together(errors)
+        raise combined_error(errors)
 
 
 def split_hub(text: str) -> tuple[str | None, str]:

@@ -18,7 +18,7 @@ _NOTHING = ("", "-1", "NoDevFiles")
 
 
 @dataclass(frozen=True)
-class Visible:
+class VisibleDevices:
     """The devices of one kind, by the names that the kind's visibility variable takes: "0", "1", "GPU-8f1…"."""
 
     kind: Kind
@@ -35,7 +35,7 @@ class Visible:
         return f"{self.vendor.noun} {self.ids[index]}" if self.vendor.is_accelerator else "the CPU"
 
 
-def visible_devices(env: Mapping[str, str] | None = None, dev: Path = Path("/dev")) -> Visible:
+def visible_devices(env: Mapping[str, str] | None = None, dev: Path = Path("/dev")) -> VisibleDevices:
     """NPUs, else GPUs, else the CPU; only those that the installed torch can compute on.
 
     Args:
@@ -51,9 +51,9 @@ def visible_devices(env: Mapping[str, str] | None = None, dev: Path = Path("/dev
             continue
         why_unused = vendor.why_unused()
         if why_unused is None:
-            return Visible(vendor.kind, ids, left_out)
+            return VisibleDevices(vendor.kind, ids, left_out)
         notes.append(f"{len(ids)} {vendor.noun} here are not used: {why_unused}")
-    return Visible(CPU.kind, ("0",), notes[0] if notes else None)
+    return VisibleDevices(CPU.kind, ("0",), notes[0] if notes else None)
 
 
 def _left_out(vendor: Vendor, ids: Sequence[str], env: Mapping[str, str] | None, dev: Path) -> str | None:

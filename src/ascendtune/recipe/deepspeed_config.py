@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.document import Document, read_document
-from ascendtune.core.errors import MachineError, RecipeError, together
+from ascendtune.core.errors import MachineError, RecipeError, combined_error
 from ascendtune.core.foreign_json import value_at
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.recipe.deepspeed_keys import KNOWN, PASSED_ON, REPLACED, REQUIRED, UNSUPPORTED, is_comment
@@ -165,7 +165,7 @@ class _Comparison:
         self._same("optimizer.params.betas", [optim.beta1, optim.beta2], "optim.beta1 and optim.beta2")
         self._require_possible_stage()
         if self._complaints:
-            raise together(self._complaints)
+            raise combined_error(self._complaints)
 
     def _require_form(self) -> None:
         for key in ("zero_optimization", "bf16", "fp16"):
@@ -188,7 +188,7 @@ class _Comparison:
                 what = f"'zero_optimization.{old}' is an older name for {part}"
                 self._complain(f"zero_optimization.{old}", what, f'write "{part}": {{"device": "cpu"}}', _IMPOSSIBLE)
         if self._complaints:
-            raise together(self._complaints)
+            raise combined_error(self._complaints)
 
     def _require_known(self, section: str, known: frozenset[str]) -> None:
         """Args:

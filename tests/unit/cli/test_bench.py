@@ -15,7 +15,7 @@ from ascendtune.cli import bench_cells
 from ascendtune.cli.bench_cells import Bench
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.rundir import RunDir
-from ascendtune.machine.visible import Visible
+from ascendtune.machine.visible import VisibleDevices
 
 SETTING = BenchSettings("small", "a CPU", "cpu", None, 8, 4, 1, 2, "1.0")
 
@@ -52,7 +52,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trainings:
     found = Trainings()
     monkeypatch.setattr(bench_cells, "train_briefly", found)
     monkeypatch.setattr(command, "_setting", lambda *_, **__: SETTING)
-    monkeypatch.setattr("ascendtune.machine.visible.visible_devices", lambda: Visible("cpu", ("0",)))
+    monkeypatch.setattr("ascendtune.machine.visible.visible_devices", lambda: VisibleDevices("cpu", ("0",)))
     monkeypatch.chdir(tmp_path)
     Path("recipe.yaml").write_text("name: small\nmodel: {path: model}\ndata: {train: rows.json}\n")
     return found

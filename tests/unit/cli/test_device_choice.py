@@ -6,13 +6,13 @@ import pytest
 
 from ascendtune.cli.device_choice import Devices, choose
 from ascendtune.core.errors import InputError, MachineError
-from ascendtune.machine.visible import Visible
+from ascendtune.machine.visible import VisibleDevices
 
-CPU = Visible("cpu", ("0",))
-NPU = Visible("npu", ("0", "1", "2", "3"))
+CPU = VisibleDevices("cpu", ("0",))
+NPU = VisibleDevices("npu", ("0", "1", "2", "3"))
 
 
-def _choose(visible: Visible, count: int | None = None, ids: str | None = None) -> Devices:
+def _choose(visible: VisibleDevices, count: int | None = None, ids: str | None = None) -> Devices:
     return choose(visible, count=count, ids=ids, cores=2)
 
 
@@ -26,7 +26,7 @@ def _choose(visible: Visible, count: int | None = None, ids: str | None = None) 
         (NPU, {"ids": "3,1"}, Devices("npu", 2, ("1", "3"))),
     ],
 )
-def test_devices_are_chosen_by_count_and_ids(visible: Visible, given: dict[str, Any], chosen: Devices) -> None:
+def test_devices_are_chosen_by_count_and_ids(visible: VisibleDevices, given: dict[str, Any], chosen: Devices) -> None:
     assert _choose(visible, **given) == chosen
 
 
@@ -36,7 +36,7 @@ def test_more_processes_than_cores_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize(("visible", "given"), [(NPU, {"count": 5}), (NPU, {"ids": "1,4"}), (CPU, {"ids": "0"})])
-def test_devices_that_are_not_there_are_the_machines_fault(visible: Visible, given: dict[str, Any]) -> None:
+def test_devices_that_are_not_there_are_the_machines_fault(visible: VisibleDevices, given: dict[str, Any]) -> None:
     with pytest.raises(MachineError) as raised:
         _choose(visible, **given)
     assert raised.value.exit_code == 3

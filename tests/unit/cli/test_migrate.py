@@ -15,7 +15,7 @@ from ascendtune.job.backend import local
 from ascendtune.job.result import JobResult
 from ascendtune.job.spec import JobSpec
 from ascendtune.machine import visible
-from ascendtune.machine.visible import Visible
+from ascendtune.machine.visible import VisibleDevices
 
 
 def _called(*words: str) -> int:
@@ -47,7 +47,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[JobSpec]:
         return JobResult(5)
 
     monkeypatch.setattr(local, "start", note)
-    monkeypatch.setattr(visible, "visible_devices", lambda: Visible("npu", ("0", "1", "2", "3")))
+    monkeypatch.setattr(visible, "visible_devices", lambda: VisibleDevices("npu", ("0", "1", "2", "3")))
     return specs
 
 
@@ -89,6 +89,6 @@ def test_run_refuses_missing_scripts_directories_and_devices(
 
 def test_run_needs_an_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "train.py").touch()
-    monkeypatch.setattr(visible, "visible_devices", lambda: Visible("cpu", ("0",)))
+    monkeypatch.setattr(visible, "visible_devices", lambda: VisibleDevices("cpu", ("0",)))
     assert _called("run", str(tmp_path / "train.py")) == 3
     assert "code: no-usable-npu" in capsys.readouterr().err

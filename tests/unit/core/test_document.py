@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.document import Document, parse_document, read_document
-from ascendtune.core.errors import InputError, RecipeError, together
+from ascendtune.core.errors import InputError, RecipeError, combined_error
 from ascendtune.core.files import expanded, is_endless
 from ascendtune.core.overrides import apply_overrides
 from ascendtune.hub.supply.supplies import read_supplies
@@ -234,7 +234,7 @@ def test_a_list_that_is_none_is_named_without_words_of_the_language(text: str, t
 
 def test_of_very_many_errors_of_one_check_the_first_are_told() -> None:
     errors = [RecipeError(f"fault {number}", code="invalid-value", remedy="mend it") for number in range(9000)]
-    told = together(errors)
+    told = combined_error(errors)
     assert told.what == "fault 0" and len(told.further) == 50
     assert (told.further[-1].code, told.further[-1].what[:5]) == ("further-errors", "8,950")
-    assert len(together(errors[100:150]).further) == 49
+    assert len(combined_error(errors[100:150]).further) == 49

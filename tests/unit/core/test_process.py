@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.core.process import Dialogue, run
+from ascendtune.core.process import PipedChild, run
 from ascendtune.core.procfs import stat_of
 
 
@@ -87,14 +87,14 @@ def test_time_out_ends_grandchildren(leader: str) -> None:
 _RUNS_A_SCRIPT = """
 import sys
 from ascendtune.core.process import programs_end_with_us, run
-from ascendtune.core.threads import left_behind
+from ascendtune.core.threads import run_in_daemon_thread
 
 def hang():
     run(["sh", "-c", f"sleep 60 & echo $! $$ > {sys.argv[1]}; wait"])
 
 if sys.argv[2] == "beside":
     with programs_end_with_us():
-        left_behind(hang).result()
+        run_in_daemon_thread(hang).result()
 hang()
 """
 
@@ -155,11 +155,11 @@ def test_a_program_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.Monk
             os.waitpid(pid, 0)
 
 
-def test_killed_dialogue_leaves_no_helper_process() -> None:
-    talk = Dialogue(["sh", "-c", "sleep 60 & echo $!; wait"])
-    helper = int(next(talk.answers()))
-    talk.kill()
-    assert talk.wait(5) == -signal.SIGKILL
+def test_killed_piped_child_leaves_no_helper_process() -> None:
+    child = PipedChild(["sh", "-c", "sleep 60 & echo $!; wait"])
+    helper = int(next(child.output_lines()))
+    child.kill()
+    assert child.wait(5) == -signal.SIGKILL
     deadline = time.monotonic() + 30
     while (stat := stat_of(helper)) is not None:
         assert time.monotonic() < deadline, stat

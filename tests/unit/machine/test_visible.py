@@ -10,7 +10,7 @@ import pytest
 from ascendtune.machine.inventory import Accelerator, visible_among
 from ascendtune.machine.vendor import cuda, npu
 from ascendtune.machine.vendor.find import vendor_of
-from ascendtune.machine.visible import Visible, attached, visible_devices
+from ascendtune.machine.visible import VisibleDevices, attached, visible_devices
 
 
 @pytest.fixture
@@ -35,12 +35,12 @@ def _add(dev: Path, *names: str) -> None:
 
 def test_only_cpu_is_visible_without_device_files(dev: Path) -> None:
     _add(dev, "null", "davinci_manager", "nvidiactl", "nvidia-uvm")
-    assert visible_devices({}, dev) == Visible("cpu", ("0",))
+    assert visible_devices({}, dev) == VisibleDevices("cpu", ("0",))
 
 
 def test_ids_are_logical_whatever_the_numbers_of_the_files(dev: Path) -> None:
     _add(dev, "davinci_manager", "davinci4", "davinci5", "davinci10")
-    assert visible_devices({}, dev) == Visible("npu", ("0", "1", "2"))
+    assert visible_devices({}, dev) == VisibleDevices("npu", ("0", "1", "2"))
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,14 @@ def test_a_variable_that_leaves_no_device_is_noted(dev: Path, monkeypatch: pytes
 @pytest.mark.parametrize("variable", ["", "-1"])
 def test_devices_can_be_hidden(dev: Path, variable: str) -> None:
     _add(dev, "nvidia0", "nvidia1")
-    assert visible_devices({"CUDA_VISIBLE_DEVICES": variable}, dev) == Visible("cpu", ("0",))
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": variable}, dev) == VisibleDevices("cpu", ("0",))
 
 
 def test_gpus_may_have_unique_names(dev: Path) -> None:
     _add(dev, "nvidia0", "nvidia1")
-    assert visible_devices({"CUDA_VISIBLE_DEVICES": "GPU-8f1a,GPU-0c"}, dev) == Visible("cuda", ("GPU-8f1a", "GPU-0c"))
+    assert visible_devices({"CUDA_VISIBLE_DEVICES": "GPU-8f1a,GPU-0c"}, dev) == VisibleDevices(
+        "cuda", ("GPU-8f1a", "GPU-0c")
+    )
     # torch, as CUDA, stops at a name of the other kind.
     assert visible_devices({"CUDA_VISIBLE_DEVICES": "GPU-8f1a,1"}, dev).ids == ("GPU-8f1a",)
 

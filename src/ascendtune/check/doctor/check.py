@@ -14,7 +14,7 @@ from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import COMPUTE_SECONDS, Outside
 from ascendtune.check.finding import Finding, unknown
 from ascendtune.core.process import programs_end_with_us
-from ascendtune.core.threads import left_behind
+from ascendtune.core.threads import run_in_daemon_thread
 from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.machine.visible import attached
 
@@ -63,7 +63,7 @@ def examine(outside: Outside, codes: Sequence[str] = (), *, limit_seconds: float
         limit_seconds = DEEP_LIMIT_SECONDS if DEEP_CHECKS.keys() & set(chosen) else LIMIT_SECONDS
     # A check that hangs in the kernel must not keep the process from exiting.
     with programs_end_with_us():
-        answers = {check.code: left_behind(partial(_made, check, outside)) for check in checks}
+        answers = {check.code: run_in_daemon_thread(partial(_made, check, outside)) for check in checks}
         answered, _ = wait(answers.values(), limit_seconds)
     late = say("no answer within {seconds:g} s", seconds=limit_seconds)
     told = {code: each.result() if each in answered else [unknown(code, late)] for code, each in answers.items()}

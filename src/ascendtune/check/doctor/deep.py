@@ -15,7 +15,7 @@ from ascendtune.check.doctor.outside import COMPUTE_SECONDS, Outside
 from ascendtune.check.finding import Finding, failure, ok, unknown
 from ascendtune.core.process import Finished
 from ascendtune.core.units import format_bytes
-from ascendtune.machine.visible import Visible
+from ascendtune.machine.visible import VisibleDevices
 
 _PROBE = ("-m", "ascendtune.check.doctor.probe")
 
@@ -77,7 +77,7 @@ def _look_at_compute(outside: Outside) -> Iterator[Finding]:
             yield _judge_product(visible.label(index), done)
 
 
-def _probe(outside: Outside, visible: Visible, index: int) -> Finished:
+def _probe(outside: Outside, visible: VisibleDevices, index: int) -> Finished:
     # Logical ids among the visible devices: the child has the same environment.
     argv = [outside.program, *_PROBE, "compute", visible.kind, str(index)]
     return outside.run(argv, timeout_seconds=COMPUTE_SECONDS)
@@ -194,7 +194,7 @@ TRANSFER_TO_NPU_CHECK = Check(
 ALL_REDUCE = "all_reduce"
 
 _RANKS = 2
-_CPU = Visible("cpu", ("0",))
+_CPU = VisibleDevices("cpu", ("0",))
 _ENDED_BY_THE_OTHER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "wait timeout")
 
 
@@ -211,7 +211,7 @@ def _look_at_all_reduce(outside: Outside) -> Iterator[Finding]:
     yield _judge_sums(joined, ranks, is_all=joined.kind == outside.visible.kind)
 
 
-def _judge_sums(joined: Visible, ranks: Sequence[Finished], *, is_all: bool) -> Finding:
+def _judge_sums(joined: VisibleDevices, ranks: Sequence[Finished], *, is_all: bool) -> Finding:
     """`is_all`: the ranks ran on visible devices, not on the CPU instead."""
     answers = [_answer(done) for done in ranks]
     silent = [rank for rank, told in enumerate(answers) if told is None]

@@ -12,7 +12,7 @@ from ascendtune.check.doctor.check import Check
 from ascendtune.check.doctor.language import say
 from ascendtune.check.doctor.outside import NETWORK_SECONDS, Outside
 from ascendtune.check.finding import Finding, ok, unknown, warning
-from ascendtune.core.threads import left_behind
+from ascendtune.core.threads import run_in_daemon_thread
 from ascendtune.hub.download import offline_variable
 
 NETWORK = "network"
@@ -110,7 +110,7 @@ def reachable(addresses: set[str]) -> dict[str, bool]:
         except (OSError, ValueError):
             return False
 
-    answers = {address: left_behind(partial(connects, address)) for address in addresses}
+    answers = {address: run_in_daemon_thread(partial(connects, address)) for address in addresses}
     answered, _ = wait(answers.values(), NETWORK_SECONDS)
     return {address: each in answered and each.result() for address, each in answers.items()}
 

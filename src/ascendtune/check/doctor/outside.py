@@ -30,10 +30,10 @@ from ascendtune.core.process import Finished, run
 from ascendtune.core.procfs import is_first_pid_namespace
 from ascendtune.machine.cuda import gpus
 from ascendtune.machine.inventory import Accelerator, Trouble
-from ascendtune.machine.npu.info import Info
+from ascendtune.machine.npu.info import NpuSmiInfo
 from ascendtune.machine.npu.smi import NpuSmi
 from ascendtune.machine.npu.versions import Versions, installed_versions
-from ascendtune.machine.visible import Visible, visible_devices
+from ascendtune.machine.visible import VisibleDevices, visible_devices
 
 VENDOR_TOOL_SECONDS = 5.0
 COMPUTE_SECONDS = 150.0
@@ -227,10 +227,10 @@ class Outside:
         return tuple(sorted(found, key=lambda path: int(path.name[7:])))
 
     @property
-    def npu_smi(self) -> tuple[Info, tuple[Trouble, ...], bool]:
+    def npu_smi(self) -> tuple[NpuSmiInfo, tuple[Trouble, ...], bool]:
         """The output of `npu-smi info`, its errors, and whether npu-smi exists and answers."""
 
-        def ask() -> tuple[Info, tuple[Trouble, ...], bool]:
+        def ask() -> tuple[NpuSmiInfo, tuple[Trouble, ...], bool]:
             info = self._smi.info()
             return info, tuple(self._smi.troubles), self._smi.is_there
 
@@ -250,7 +250,7 @@ class Outside:
         return self.once("gpus", self.ask_gpus)
 
     @property
-    def visible(self) -> Visible:
+    def visible(self) -> VisibleDevices:
         """The devices that a process started on this machine can use."""
         return self.once("visible", lambda: visible_devices(self.env, self.path("/dev")))
 

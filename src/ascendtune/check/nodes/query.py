@@ -11,7 +11,7 @@ from typing import Any
 
 from ascendtune.check.nodes.node_report import NodeReport, NodeReports, report_of_json
 from ascendtune.core.errors import AscendtuneError, MachineError
-from ascendtune.core.threads import left_behind
+from ascendtune.core.threads import run_in_daemon_thread
 from ascendtune.job.nodes.cluster_spec import TargetHost
 from ascendtune.job.nodes.connection import HostConnection
 
@@ -127,7 +127,7 @@ def _together(
     show: Show = lambda done, total: None,
 ) -> None:
     """With all hosts at the same time. The thread of a host that is late ends when we hang up."""
-    busy = {left_behind(partial(exam.try_to, do)) for exam in exams}
+    busy = {run_in_daemon_thread(partial(exam.try_to, do)) for exam in exams}
     deadline = time.monotonic() + limit_seconds
     while busy and time.monotonic() < deadline:
         show(len(exams) - len(busy), len(exams))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ascendtune.core.errors import MachineError
-from ascendtune.core.process import Dialogue
+from ascendtune.core.process import PipedChild
 from ascendtune.job.nodes.cluster_spec import TargetHost
 from ascendtune.job.nodes.message import ALIVE, ALIVE_EVERY_SECONDS, decode, encode
 
@@ -55,38 +55,38 @@ class HostConnection:
         self.python = python
         self._on_error_line = on_error_line
         self._error_lines = deque[str](maxlen=_ERROR_LINES_KEPT)
-        self._dialogue = Dialogue(module_on(host, module, python))
+        self._child = PipedChild(module_on(host, module, python))
         self._collector = threading.Thread(target=self._collect, daemon=True)
         self._collector.start()
 
     def send(self, **message: Any) -> None:
         """Send one message; nothing happens where the connection has ended."""
-        self._dialogue.say(encode(message).decode().rstrip("\n"))
+        self._child.send_line(encode(message).decode().rstrip("\n"))
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """What the host sends, until the connection ends. Lines that are not messages are skipped."""
-        for line in self._dialogue.answers():
+        for line in self._child.output_lines():
             if (message := decode(line)) is not None:
                 yield message
 
     def why_ended(self) -> MachineError:
         """Why the connection ended, with ssh's message where there is one."""
         self._collector.join(_WAIT_SECONDS)
-        return why_ended(self.host, self.python, self._dialogue.wait(_WAIT_SECONDS), list(self._error_lines))
+        return why_ended(self.host, self.python, self._child.wait(_WAIT_SECONDS), list(self._error_lines))
 
     def hang_up(self) -> None:
         """Close the host's stdin: its module stops by itself."""
-        self._dialogue.hang_up()
+        self._child.hang_up()
 
     def end(self, within_seconds: float = _END_SECONDS) -> None:
         """Hang up, and kill what has not ended after `within_seconds`."""
         self.hang_up()
-        if self._dialogue.wait(within_seconds) is None:
-            self._dialogue.kill()
-            self._dialogue.wait(_WAIT_SECONDS)
+        if self._child.wait(within_seconds) is None:
+            self._child.kill()
+            self._child.wait(_WAIT_SECONDS)
 
     def _collect(self) -> None:
-        for line in self._dialogue.complaints():
+        for line in self._child.error_lines():
             self._error_lines.append(line)
             self._on_error_line(line)
 

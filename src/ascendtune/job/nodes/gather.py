@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ascendtune.core.errors import AscendtuneError, MachineError, together, translated_disk_errors
+from ascendtune.core.errors import AscendtuneError, MachineError, combined_error, translated_disk_errors
 from ascendtune.core.log import warn
 from ascendtune.job.nodes.cluster_spec import ClusterSpec
 from ascendtune.job.nodes.connection import Received, RemoteNode, connected
@@ -105,7 +105,7 @@ def _allowed(
     """Those without trouble, in order, where they are enough."""
     ready = [node for node in nodes if node in hellos and node not in troubles]
     if len(ready) < cluster.fewest:
-        raise together(list(troubles.values()))
+        raise combined_error(list(troubles.values()))
     return ready
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ascendtune.core.errors import InputError, MachineError, together
+from ascendtune.core.errors import InputError, MachineError, combined_error
 from ascendtune.core.language import Phrases
 from ascendtune.core.log import warn
 from ascendtune.job.nodes.cluster_spec import TargetHost
@@ -103,7 +103,7 @@ def require_compatible_hosts(answers: Answers) -> None:
             where = ", ".join(odd_hosts(groups))
             errors.append(MachineError(in_words(name, groups), code="hosts-differ", remedy=remedies[name], where=where))
     if errors:
-        raise together(errors)
+        raise combined_error(errors)
     _require_apart(answers)
 
 

@@ -58,7 +58,7 @@ class Conflict:
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergeResult:
     """`was_at`: branch or commit before. `commits`: how many came in; 0 where everything was there already."""
 
     branch: str
@@ -73,14 +73,14 @@ class MergeConflicts(CheckFailed):
 
 
 @dataclass(frozen=True)
-class Repository:
+class GitCheckout:
     """A checkout. `environment`: the variables that git is started with."""
 
     directory: Path
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     @classmethod
-    def find(cls, directory: Path) -> Repository:
+    def find(cls, directory: Path) -> GitCheckout:
         """The checkout that `directory` lies in.
 
         Raises:
@@ -96,7 +96,7 @@ class Repository:
             )
         return cls(Path(done.output.rstrip("\n")))
 
-    def sync_upstream(self, upstream: str | None = None, branch: str | None = None) -> Merged:
+    def sync_upstream(self, upstream: str | None = None, branch: str | None = None) -> MergeResult:
         """Merge a branch of the upstream remote into the work branch `sync/upstream-BRANCH`, made from origin's.
 
         Args:
@@ -128,7 +128,7 @@ class Repository:
             work, f"{_REMOTES}/origin/{branch}", f"{_REMOTES}/{remote}/{branch}", f"Merge {remote}/{branch}"
         )
 
-    def merge_pull_request(self, number: int, remote: str | None = None, base: str | None = None) -> Merged:
+    def merge_pull_request(self, number: int, remote: str | None = None, base: str | None = None) -> MergeResult:
         """Merge the head of a pull request into the work branch `merge/pr-NUMBER`, made from `base`.
 
         Args:
@@ -208,7 +208,7 @@ class Repository:
     def _run(self, words: Sequence[str], seconds: float = QUICK_SECONDS) -> Finished:
         return start_git(["git", "-C", str(self.directory), *_NO_HOOKS, *words], seconds, self.environment)
 
-    def _merge(self, work: str, base: str, head: str, message: str) -> Merged:
+    def _merge(self, work: str, base: str, head: str, message: str) -> MergeResult:
         for each in (base, head):
             if self._run(["rev-parse", "--verify", "--quiet", f"{each}^{{commit}}"]).exit_code != 0:
                 raise _unknown(
@@ -233,7 +233,7 @@ class Repository:
                 else f"you are on {work}; `git switch {was_at}` goes back",
                 where=self.directory,
             )
-        return Merged(work, was_at, count)
+        return MergeResult(work, was_at, count)
 
     def _switch(self, work: str, base: str) -> None:
         """To the work branch; one of an earlier time that adds nothing to `base` begins again at `base`."""
@@ -245,7 +245,7 @@ class Repository:
         else:
             self.git("switch", "--quiet", work)
 
-    def _continue(self, work: str) -> Merged:
+    def _continue(self, work: str) -> MergeResult:
         if self.conflicts():
             raise self._stopped(work)
         marked = [
@@ -259,7 +259,7 @@ class Repository:
             )
         count = int(self.git("rev-list", "--count", "HEAD..MERGE_HEAD"))
         self.git("commit", "--no-edit")
-        return Merged(work, work, count)
+        return MergeResult(work, work, count)
 
     def _stopped(self, work: str) -> MergeConflicts:
         conflicts = self.conflicts()

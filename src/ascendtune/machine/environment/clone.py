@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from ascendtune.core.errors import InputError, MachineError
 from ascendtune.core.mask import without_secrets
-from ascendtune.machine.environment.checkout import Repository
+from ascendtune.machine.environment.checkout import GitCheckout
 from ascendtune.machine.environment.git import (
     GIVE_UP_SLOW,
     NETWORK_SECONDS,
@@ -72,7 +72,7 @@ def clone(
                 "name nor a password"
             )
         raise MachineError(f"cannot clone: {'; '.join(failures)}", code="hub-unreachable", remedy=remedy)
-    repository = Repository(directory)
+    repository = GitCheckout(directory)
     repository.git("remote", "set-url", "--", "origin", url)
     if (found := repository.git("config", "--get", "remote.origin.url").strip()) != url:
         raise MachineError(

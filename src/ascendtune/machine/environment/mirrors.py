@@ -75,7 +75,7 @@ PROBES = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class ToolSetting:
     """What a tool uses. `source`: the variable or the file that says so; None for the tool's default."""
 
     tool: str
@@ -83,7 +83,7 @@ class Setting:
     source: str | None
 
 
-def settings(env: Mapping[str, str], root: Path = Path("/")) -> list[Setting]:
+def settings(env: Mapping[str, str], root: Path = Path("/")) -> list[ToolSetting]:
     """What each tool is configured to use now; a variable of the environment wins over a file, as in the tools.
 
     Args:
@@ -102,14 +102,14 @@ def settings(env: Mapping[str, str], root: Path = Path("/")) -> list[Setting]:
     noted = shell_variables().get("HF_ENDPOINT")
     github = _git_proxy(env)
     return [
-        Setting("pip", env["PIP_INDEX_URL"], "PIP_INDEX_URL") if env.get("PIP_INDEX_URL")
-        else Setting("pip", index.address, str(index.path)) if index
-        else Setting("pip", "https://pypi.org/simple", None),
-        Setting("conda", ", ".join(channels), ", ".join(map(str, files))) if channels != [CONDA_DEFAULTS]
-        else Setting("conda", CONDA_DEFAULTS, None),
-        Setting("huggingface", env["HF_ENDPOINT"], "HF_ENDPOINT") if env.get("HF_ENDPOINT")
-        else Setting("huggingface", noted or "https://huggingface.co", "ascendtune env export" if noted else None),
-        Setting("github", github or _GITHUB, str(_git_file(env)) if github else None),
+        ToolSetting("pip", env["PIP_INDEX_URL"], "PIP_INDEX_URL") if env.get("PIP_INDEX_URL")
+        else ToolSetting("pip", index.address, str(index.path)) if index
+        else ToolSetting("pip", "https://pypi.org/simple", None),
+        ToolSetting("conda", ", ".join(channels), ", ".join(map(str, files))) if channels != [CONDA_DEFAULTS]
+        else ToolSetting("conda", CONDA_DEFAULTS, None),
+        ToolSetting("huggingface", env["HF_ENDPOINT"], "HF_ENDPOINT") if env.get("HF_ENDPOINT")
+        else ToolSetting("huggingface", noted or "https://huggingface.co", "ascendtune env export" if noted else None),
+        ToolSetting("github", github or _GITHUB, str(_git_file(env)) if github else None),
     ]  # fmt: skip
 
 

@@ -18,7 +18,7 @@ _SECTION = re.compile(r"^\[(.+?)\]", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Index:
+class PackageIndex:
     """An index-url in a configuration file."""
 
     address: str
@@ -26,7 +26,7 @@ class Index:
     path: Path
 
 
-def indexes(env: Mapping[str, str], root: Path = Path("/")) -> list[Index]:
+def indexes(env: Mapping[str, str], root: Path = Path("/")) -> list[PackageIndex]:
     """Every index-url that pip reads; of one section the last counts, and that of a command before [global].
 
     Args:
@@ -36,7 +36,7 @@ def indexes(env: Mapping[str, str], root: Path = Path("/")) -> list[Index]:
         MachineError: a file cannot be read as pip's configuration.
     """
     return [
-        Index(options["index-url"], section, path)
+        PackageIndex(options["index-url"], section, path)
         for path in _files(env, root)
         for section, options in pip_settings(_content(path, env), path).items()
         if "index-url" in options

@@ -16,7 +16,7 @@ from ascendtune.machine.inventory import Accelerator, DeviceProcess, Trouble
 from ascendtune.machine.language import say
 from ascendtune.machine.npu import smi_table as table
 from ascendtune.machine.npu.number import bytes_of, decimal, integer, natural, pair, ratio, word
-from ascendtune.machine.npu.smi_table import Header, Row, Values
+from ascendtune.machine.npu.smi_table import Header, TableRow, Values
 from ascendtune.machine.npu.trouble import read_troubles
 
 _VERSIONS = re.compile(r"\|\s*npu-smi\s+(?P<tool>[^\s|]+)(?:\s+Version:\s*(?P<driver>[^\s|]+)\s*\||\s)")
@@ -31,7 +31,7 @@ _HEALTHS = {"ok", "warning", "alarm", "critical", "unknown"}
 
 
 @dataclass(frozen=True)
-class Info:
+class NpuSmiInfo:
     """The content of one `npu-smi info`."""
 
     npu_smi_version: str | None = None
@@ -42,7 +42,7 @@ class Info:
     """No line and no chip is missing, as far as can be told: the place of a device in the table is its logical id."""
 
 
-def read_info(text: str) -> Info:
+def read_info(text: str) -> NpuSmiInfo:
     """Read the output of `npu-smi info`, or a capture that contains it. Of several tables the last with devices counts.
 
     Never raises; unknown values are None, error messages of npu-smi are among the troubles.
@@ -139,7 +139,7 @@ class _Reader:
         elif "bus" in found:
             self.lower = header
 
-    def _take_line_of_chip(self, row: Row) -> None:
+    def _take_line_of_chip(self, row: TableRow) -> None:
         if first := _first_line(row, self.upper):
             self._end_chip()
             self.open = _Card(first)
@@ -155,7 +155,7 @@ class _Reader:
             # A line of this table that cannot be read; the next one may belong to another chip.
             self.open, self.damaged = None, True
 
-    def _take_process(self, row: Row, header: Header) -> None:
+    def _take_process(self, row: TableRow, header: Header) -> None:
         if len(row.cells) == 1 and (none := _NO_PROCESS.fullmatch(row.cells[0])):
             self.told.add(int(none["npu"]))
             self.closed = False
@@ -173,7 +173,7 @@ class _Reader:
         self.pending.add(npu)
         self.closed = False
 
-    def result(self) -> Info:
+    def result(self) -> NpuSmiInfo:
         found: dict[Accelerator, tuple[DeviceProcess, ...]] = {}
         for card in self.cards:
             mine = [process for npu, chip, process in self.processes if self._holder(npu, chip) is card]
@@ -184,7 +184,7 @@ class _Reader:
         whole = (
             bool(self.upper and self.lower) and not self.elided and not self.damaged and self._is_consecutive(devices)
         )
-        return Info(self.tool, self.driver, tuple(devices), whole=whole)
+        return NpuSmiInfo(self.tool, self.driver, tuple(devices), whole=whole)
 
     def _is_consecutive(self, devices: list[Accelerator]) -> bool:
         """Whether the chips of each card, and the physical ids where there is such a column, have no gap."""
@@ -276,7 +276,7 @@ def _joined(card: _Card) -> Accelerator:
     )
 
 
-def _first_line(row: Row, header: Header | None) -> Accelerator | None:
+def _first_line(row: TableRow, header: Header | None) -> Accelerator | None:
     if header is None:
         return _first_line_by_form(row)
     values = table.read_values(row, header) or {}
@@ -299,7 +299,7 @@ def _first_line(row: Row, header: Header | None) -> Accelerator | None:
     )
 
 
-def _first_line_by_form(row: Row) -> Accelerator | None:
+def _first_line_by_form(row: TableRow) -> Accelerator | None:
     cards = [match for cell in row.cells if (match := _CARD_AND_NAME.fullmatch(cell))]
     healths = [cell for cell in row.cells if cell.lower() in _HEALTHS]
     if len(cards) != 1 or len(healths) != 1:
@@ -307,7 +307,7 @@ def _first_line_by_form(row: Row) -> Accelerator | None:
     return Accelerator("npu", npu_id=natural(cards[0]["npu"]), name=word(cards[0]["name"]), health=healths[0])
 
 
-def _second_line(row: Row, header: Header | None) -> Accelerator | None:
+def _second_line(row: TableRow, header: Header | None) -> Accelerator | None:
     if header is None:
         buses = [cell for cell in row.cells if _BUS.fullmatch(cell)]
         return Accelerator("npu", bus_id=buses[0]) if len(buses) == 1 else None

@@ -12,7 +12,7 @@ from ascendtune.core.process import Finished, run
 from ascendtune.machine.inventory import Accelerator, DeviceProcess, Trouble
 from ascendtune.machine.language import say
 from ascendtune.machine.npu.facts import Chip, read_facts, read_processes
-from ascendtune.machine.npu.info import Info, read_info
+from ascendtune.machine.npu.info import NpuSmiInfo, read_info
 from ascendtune.machine.npu.number import natural, word
 from ascendtune.machine.npu.topology import Topology, read_topology
 
@@ -88,7 +88,7 @@ class NpuSmi:
         """False once npu-smi was found to be missing, or to hang."""
         return self._program is not None
 
-    def info(self) -> Info:
+    def info(self) -> NpuSmiInfo:
         """Every chip, and what the table leaves open asked one by one: ids, load and capacity, further processes."""
         answer = self.ask("info")
         info = read_info(answer)
@@ -128,7 +128,7 @@ class NpuSmi:
                 break
         return done
 
-    def _with_ids(self, info: Info) -> tuple[Accelerator, ...]:
+    def _with_ids(self, info: NpuSmiInfo) -> tuple[Accelerator, ...]:
         """Chip, physical and logical ids from `-m`; without it the logical id is the place in a whole table."""
         places = read_mapping(self.ask("info", "-m")) if info.devices else []
         found = []

@@ -54,7 +54,7 @@ class Column(NamedTuple):
     unit: str = ""
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """The closed cells of a line. `cut`: text follows the last border, so that cells may be missing at the end."""
 
     cells: tuple[str, ...]
@@ -77,15 +77,15 @@ def is_elision(line: str) -> bool:
     return line.strip().strip("|").strip() in ("...", "…", "......")
 
 
-def read_row(line: str) -> Row | None:
+def read_row(line: str) -> TableRow | None:
     """The cells of a line, or None when it has none."""
     parts = line.split("|")
     if len(parts) < 3:
         return None
-    return Row(tuple(part.strip() for part in parts[1:-1]), cut=bool(parts[-1].strip()))
+    return TableRow(tuple(part.strip() for part in parts[1:-1]), cut=bool(parts[-1].strip()))
 
 
-def read_header(row: Row) -> Header | None:
+def read_header(row: TableRow) -> Header | None:
     """The columns of a header line, or None when the line is none: at least two known names, and no numbers."""
     cells = tuple(_columns(cell) for cell in row.cells)
     known = [column for cell in cells for column in cell if column.name]
@@ -99,7 +99,7 @@ def names(header: Header) -> set[str]:
     return {column.name for cell in header for column in cell if column.name}
 
 
-def read_values(row: Row, header: Header) -> Values | None:
+def read_values(row: TableRow, header: Header) -> Values | None:
     """Column name -> text; columns whose value cannot be told are absent.
 
     None when the row does not belong under the header: it has other cells, and not because it was cut.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.document import Document, Path_, read_document
-from ascendtune.core.errors import RecipeError, together
+from ascendtune.core.errors import RecipeError, combined_error
 from ascendtune.core.files import expanded
 from ascendtune.core.suggest import closest, did_you_mean
 
@@ -306,7 +306,7 @@ def data_sets(names: list[str], directory: str, stage: str, place: str, *, model
             made.has_tools |= bool(entry.columns["tools"])
         complaints += entry.complaints
     if complaints:
-        raise together(complaints)
+        raise combined_error(complaints)
     return made
 
 

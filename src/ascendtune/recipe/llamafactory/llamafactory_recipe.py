@@ -9,7 +9,7 @@ from typing import Any
 
 from ascendtune.core.config import line_of
 from ascendtune.core.document import Document
-from ascendtune.core.errors import MOST_TOGETHER, RecipeError, together
+from ascendtune.core.errors import MOST_TOGETHER, RecipeError, combined_error
 from ascendtune.core.files import expanded
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.recipe.llamafactory.ignored_keys import IGNORED_KEYS
@@ -195,7 +195,7 @@ class LlamaFactoryRecipe:
 
     def raise_complaints(self) -> None:
         if self.complaints:
-            raise together(sorted(self.complaints, key=lambda error: line_of(error.where or "")))
+            raise combined_error(sorted(self.complaints, key=lambda error: line_of(error.where or "")))
 
     def _take(self, key: str, written: str, value: Any) -> None:
         kind = self._dialect.translated[key].kind

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from ascendtune.core.threads import left_behind
+from ascendtune.core.threads import run_in_daemon_thread
 from ascendtune.machine.torch_backend.device import Device
 
 Region = tuple[slice, ...]
@@ -104,7 +104,7 @@ class Staging:
             self._device.use_in_thread()
             self._lay_out(parts)
 
-        self._room = left_behind(lay_out)
+        self._room = run_in_daemon_thread(lay_out)
 
     def copy(self, parts: Mapping[str, Part]) -> None:
         """Copy `parts`, and wait until they are there."""

@@ -19,7 +19,7 @@ from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.download import fetch_model, find_local
 from ascendtune.machine.host_memory import usable_memory_bytes
 from ascendtune.machine.snapshot import take_snapshot
-from ascendtune.machine.visible import Visible
+from ascendtune.machine.visible import VisibleDevices
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.adapters import find_adapters
 from ascendtune.train.plan.changes import Change, changed, single_sequences
@@ -155,7 +155,7 @@ def cached_dataset(recipe: Recipe) -> TokenDataset | None:
     return TokenDataset.open(prepared.train) if prepared else None
 
 
-def target_here(visible: Visible, devices: int) -> Target:
+def target_here(visible: VisibleDevices, devices: int) -> Target:
     """The devices of this machine; ranks on a CPU share its memory."""
     if not visible.vendor.is_accelerator:
         return Target("cpu", take_snapshot().host.cpu_name or "CPU", usable_memory_bytes() // devices, devices)

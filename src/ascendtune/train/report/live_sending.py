@@ -21,7 +21,7 @@ from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.files import parsed_record
 from ascendtune.core.log import say, warn
 from ascendtune.core.mask import without_secrets
-from ascendtune.core.process import Companion
+from ascendtune.core.process import LoggedChild
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.tail import Tail
 from ascendtune.recipe.recipe import Recipe
@@ -48,7 +48,7 @@ class LiveSending(Callback):
 
     def __init__(self, run: RunDir, destination: Destination) -> None:
         self._run, self._destination = run, destination
-        self._process: Companion | None = None
+        self._process: LoggedChild | None = None
 
     def on_start(self, facts: RunFacts) -> None:
         to = self._destination
@@ -61,7 +61,7 @@ class LiveSending(Callback):
         argv += [str(self._run.path.absolute()), to.tracker, to.project, *([to.host] if to.host else [])]
         output = self._run.logs / f"track_{to.tracker}.log"
         try:
-            self._process = Companion(argv, os.environ, output=output)
+            self._process = LoggedChild(argv, os.environ, output=output)
         except AscendtuneError as error:
             warn(f"the run is not sent to {to.tracker} while it trains: {error}")
 

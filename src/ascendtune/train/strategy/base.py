@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ascendtune.core.errors import MachineError
-from ascendtune.core.threads import left_behind
+from ascendtune.core.threads import run_in_daemon_thread
 from ascendtune.machine.peers import init_method, require_own_peers
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.recipe import Recipe
@@ -284,7 +284,7 @@ class GroupStrategy(Strategy):
             work()
 
         # A rank that waits in one collective gives up after `TIMEOUT`: ranks tell each other that it goes on.
-        done = left_behind(work_on_device) if self.is_main else None
+        done = run_in_daemon_thread(work_on_device) if self.is_main else None
         while True:
             is_done = done is not None and bool(wait([done], _GOES_ON_SECONDS).done)
             if done is not None and is_done:

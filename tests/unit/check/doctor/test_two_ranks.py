@@ -11,7 +11,7 @@ import pytest
 from ascendtune.check.doctor.check import examine
 from ascendtune.check.doctor.outside import Outside, package_version
 from ascendtune.check.finding import Finding
-from ascendtune.machine.visible import Visible
+from ascendtune.machine.visible import VisibleDevices
 
 pytestmark = pytest.mark.long
 
@@ -29,7 +29,9 @@ def test_all_reduce_sums_over_two_ranks_of_this_machine() -> None:
 @pytest.fixture
 def two_npus(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> Outside:
     """A machine whose torch is a shell script (see `_speaking`)."""
-    monkeypatch.setattr("ascendtune.check.doctor.outside.visible_devices", lambda env, dev: Visible("npu", ("3", "5")))
+    monkeypatch.setattr(
+        "ascendtune.check.doctor.outside.visible_devices", lambda env, dev: VisibleDevices("npu", ("3", "5"))
+    )
     return lay("healthy-910b4")
 
 
@@ -75,7 +77,7 @@ def test_what_two_ranks_say(two_npus: Outside, body: str, status: str, said: str
 
 
 def test_one_device_is_said_to_have_no_partner(two_npus: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = Visible("npu", ("3",))
+    alone = VisibleDevices("npu", ("3",))
     monkeypatch.setattr("ascendtune.check.doctor.outside.visible_devices", lambda env, dev: alone)
     found = _only(_speaking(two_npus, f'[ "$4" = cpu ] && {_say({**RIGHT, "backend": "gloo"})}'), "all_reduce")
     assert found.status == "ok" and "on the CPU" in found.measured and "one device is visible" in found.measured

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import AscendtuneError
-from ascendtune.machine.environment.checkout import MergeConflicts, Repository
+from ascendtune.machine.environment.checkout import GitCheckout, MergeConflicts
 from ascendtune.machine.environment.clone import clone
 from ascendtune.machine.environment.git import checked_url, last_line, start_git_with_progress
 from git_helpers import commit, git
@@ -26,12 +26,12 @@ def test_upstream_is_merged_on_a_branch_of_its_own_and_main_stays(world: Path) -
     work = world / "work"
     main = git(work, "rev-parse", "main")
     news = commit(world / "upstream", c="new\n")
-    merged = Repository.find(work).sync_upstream(str(world / "upstream"))
+    merged = GitCheckout.find(work).sync_upstream(str(world / "upstream"))
     assert (merged.branch, merged.was_at, merged.commits) == ("sync/upstream-main", "main", 1)
     assert git(work, "rev-parse", "main") == main and git(work, "remote", "get-url", "upstream")
     assert git(work, "merge-base", "--is-ancestor", news, "HEAD") == ""
     assert git(world / "origin", "rev-parse", "main") == main, "nothing is pushed"
-    assert Repository.find(work).sync_upstream().commits == 0
+    assert GitCheckout.find(work).sync_upstream().commits == 0
 
 
 def test_conflicts_are_listed_and_the_same_call_continues(world: Path) -> None:
@@ -41,7 +41,7 @@ def test_conflicts_are_listed_and_the_same_call_continues(world: Path) -> None:
     commit(world / "upstream", a="one\ntheirs\nthree\n")
     (world / "upstream/b.txt").unlink()
     git(world / "upstream", "commit", "-qam", "without b")
-    repository = Repository.find(work)
+    repository = GitCheckout.find(work)
     for _ in range(2):
         with pytest.raises(MergeConflicts) as caught:
             repository.sync_upstream(str(world / "upstream"))
@@ -68,11 +68,11 @@ def test_abort_returns_to_the_commit_before(world: Path) -> None:
     at = git(work, "rev-parse", "HEAD")
     commit(world / "upstream", a="theirs\n")
     with pytest.raises(MergeConflicts):
-        Repository.find(work).sync_upstream(str(world / "upstream"))
-    Repository.find(work).abort()
+        GitCheckout.find(work).sync_upstream(str(world / "upstream"))
+    GitCheckout.find(work).abort()
     assert git(work, "rev-parse", "HEAD") == at and git(work, "status", "--porcelain") == ""
     with pytest.raises(AscendtuneError) as caught:
-        Repository.find(work).abort()
+        GitCheckout.find(work).abort()
     assert caught.value.code == "nothing-to-merge"
 
 
@@ -91,8 +91,8 @@ def test_tree_with_changes_is_left_as_it_is(world: Path, kind: str) -> None:
             git(work, "add", "a.txt")
     before = _tree(work)
     for call in (
-        partial(Repository.find(work).sync_upstream, str(world / "upstream")),
-        partial(Repository.find(work).merge_pull_request, 1),
+        partial(GitCheckout.find(work).sync_upstream, str(world / "upstream")),
+        partial(GitCheckout.find(work).merge_pull_request, 1),
     ):
         with pytest.raises(AscendtuneError) as caught:
             call()
@@ -104,7 +104,7 @@ def test_detached_head_is_named_and_can_be_returned_to(world: Path) -> None:
     work = world / "work"
     git(work, "checkout", "-q", "--detach", "HEAD~1")
     commit(world / "upstream", c="new\n")
-    merged = Repository.find(work).sync_upstream(str(world / "upstream"))
+    merged = GitCheckout.find(work).sync_upstream(str(world / "upstream"))
     assert merged.was_at == git(work, "rev-parse", "--short", "main~1") and merged.commits == 1
 
 
@@ -112,21 +112,21 @@ def test_upstream_whose_address_was_wrong_can_be_given_again(world: Path) -> Non
     work = world / "work"
     config = (work / ".git/config").read_bytes()
     with pytest.raises(AscendtuneError) as caught:
-        Repository.find(work).sync_upstream(str(world / "upstraem"))
+        GitCheckout.find(work).sync_upstream(str(world / "upstraem"))
     assert caught.value.code == "hub-unreachable" and (work / ".git/config").read_bytes() == config
     (work / "a.txt").write_text("dirty\n")
     with pytest.raises(AscendtuneError):
-        Repository.find(work).sync_upstream(str(world / "upstream"))
+        GitCheckout.find(work).sync_upstream(str(world / "upstream"))
     assert (work / ".git/config").read_bytes() == config
     git(work, "checkout", "-q", ".")
-    assert Repository.find(work).sync_upstream(str(world / "upstream")).commits == 0
+    assert GitCheckout.find(work).sync_upstream(str(world / "upstream")).commits == 0
 
 
 def test_remote_that_cannot_be_reached_is_not_said_to_lack_a_pull_request(world: Path) -> None:
     work = world / "work"
     git(work, "remote", "set-url", "origin", str(world / "nowhere"))
     with pytest.raises(AscendtuneError) as caught:
-        Repository.find(work).merge_pull_request(7)
+        GitCheckout.find(work).merge_pull_request(7)
     assert caught.value.code == "hub-unreachable"
 
 
@@ -138,15 +138,15 @@ def test_pull_request_is_merged_on_a_branch_of_its_own(world: Path, ref: str) ->
     git(work, "push", "-q", "origin", f"HEAD:{ref}")
     git(work, "checkout", "-q", "main")
     git(work, "branch", "-D", "feature")
-    merged = Repository.find(work).merge_pull_request(7)
+    merged = GitCheckout.find(work).merge_pull_request(7)
     assert (merged.branch, merged.was_at, merged.commits) == ("merge/pr-7", "main", 1)
     assert git(work, "rev-parse", "HEAD^2") == head
-    assert Repository.find(work).merge_pull_request(7).commits == 0
+    assert GitCheckout.find(work).merge_pull_request(7).commits == 0
     git(work, "checkout", "-q", "main")
-    assert Repository.find(work).merge_pull_request(7).was_at == "main"
+    assert GitCheckout.find(work).merge_pull_request(7).was_at == "main"
     assert "merge/pr-7" not in git(origin, "branch")
     with pytest.raises(AscendtuneError) as caught:
-        Repository.find(work).merge_pull_request(8)
+        GitCheckout.find(work).merge_pull_request(8)
     assert caught.value.code == "hub-revision-missing"
 
 
@@ -164,13 +164,13 @@ def test_pull_request_is_merged_on_a_branch_of_its_own(world: Path, ref: str) ->
 def test_wrong_names_are_told_and_nothing_is_changed(world: Path, words: dict[str, str], code: str) -> None:
     before = _tree(world / "work")
     with pytest.raises(AscendtuneError) as caught:
-        Repository.find(world / "work").sync_upstream(**words)
+        GitCheckout.find(world / "work").sync_upstream(**words)
     assert caught.value.code == code and _tree(world / "work") == before
 
 
 def test_directory_without_a_checkout_is_told(tmp_path: Path) -> None:
     with pytest.raises(AscendtuneError) as caught:
-        Repository.find(tmp_path)
+        GitCheckout.find(tmp_path)
     assert caught.value.code == "not-a-git-checkout"
 
 
@@ -275,10 +275,10 @@ def test_tags_named_like_branches_do_not_change_what_is_merged(world: Path) -> N
     for name in ("origin/main", "upstream/main", "sync/upstream-main", "main"):
         git(work, "tag", name, "HEAD~1")
     news = commit(world / "upstream", c="new\n")
-    merged = Repository.find(work).sync_upstream(str(world / "upstream"))
+    merged = GitCheckout.find(work).sync_upstream(str(world / "upstream"))
     assert (merged.branch, merged.was_at, merged.commits) == ("sync/upstream-main", "main", 1)
     assert git(work, "merge-base", "--is-ancestor", news, "HEAD") == "" and (work / "mine.txt").exists()
-    assert Repository.find(work).sync_upstream().commits == 0
+    assert GitCheckout.find(work).sync_upstream().commits == 0
 
 
 def test_hooks_that_a_pull_request_brings_do_not_run(world: Path) -> None:
@@ -292,7 +292,7 @@ def test_hooks_that_a_pull_request_brings_do_not_run(world: Path) -> None:
     commit(world / "upstream", c="new\n")
     git(world / "upstream", "update-ref", "refs/pull/7/head", "HEAD")
     git(work, "remote", "add", "upstream", str(world / "upstream"))
-    assert Repository.find(work).merge_pull_request(7).commits == 1
+    assert GitCheckout.find(work).merge_pull_request(7).commits == 1
     assert (work / "hooks/post-merge").exists() and not (world / "ran").exists()
 
 
@@ -301,7 +301,7 @@ def test_variables_of_another_repository_are_ignored(world: Path, monkeypatch: p
     before = git(world / "upstream", "branch", "-v")
     monkeypatch.setenv("GIT_DIR", str(world / "upstream/.git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(world / "upstream"))
-    repository = Repository.find(world / "work")
+    repository = GitCheckout.find(world / "work")
     assert repository.directory == world / "work"
     assert repository.sync_upstream(str(world / "upstream")).commits == 1
     monkeypatch.undo()
@@ -315,7 +315,7 @@ def test_base_of_a_diff3_conflict_is_not_shown_as_ours(world: Path) -> None:
     git(work, "push", "-q", "origin", "main")
     commit(world / "upstream", a="one\ntheirs\nthree\n")
     with pytest.raises(MergeConflicts) as caught:
-        Repository.find(work).sync_upstream(str(world / "upstream"))
+        GitCheckout.find(work).sync_upstream(str(world / "upstream"))
     (hunk,) = caught.value.conflicts[0].hunks
     assert (hunk.ours, hunk.theirs) == (("ours",), ("theirs",))
 
@@ -326,7 +326,7 @@ def test_lock_of_a_killed_git_is_named_with_its_remedy(world: Path) -> None:
     lock.touch()
     for _ in range(2):
         with pytest.raises(AscendtuneError) as caught:
-            Repository.find(world / "work").sync_upstream(str(world / "upstream"))
+            GitCheckout.find(world / "work").sync_upstream(str(world / "upstream"))
         assert caught.value.code == "git-failed" and "remove that file" in str(caught.value.remedy)
     lock.unlink()
-    assert Repository.find(world / "work").sync_upstream().commits == 1
+    assert GitCheckout.find(world / "work").sync_upstream().commits == 1

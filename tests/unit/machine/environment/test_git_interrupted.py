@@ -12,7 +12,7 @@ import pytest
 from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.process import Finished
 from ascendtune.machine.environment import clone as cloning
-from ascendtune.machine.environment.checkout import MergeConflicts, Repository
+from ascendtune.machine.environment.checkout import GitCheckout, MergeConflicts
 from ascendtune.machine.environment.clone import clone
 from ascendtune.machine.environment.git import GIVE_UP_SLOW
 from git_helpers import commit, git
@@ -32,7 +32,7 @@ def calls(world: Path) -> list[Call]:
     git(work, "checkout", "-q", "main")
     git(work, "branch", "-qD", "feature")
     commit(world / "upstream", feature="theirs\n")
-    repository = Repository.find(work)
+    repository = GitCheckout.find(work)
     return [
         partial(repository.sync_upstream, str(world / "upstream")),
         partial(repository.merge_pull_request, 7, "origin"),
@@ -69,7 +69,7 @@ def test_abort_of_a_pull_request_returns_to_a_detached_head(world: Path, calls: 
     git(work, "checkout", "-q", "--detach")
     with pytest.raises(MergeConflicts):
         calls[1]()
-    Repository.find(work).abort()
+    GitCheckout.find(work).abort()
     assert git(work, "rev-parse", "HEAD") == at and git(work, "status", "--porcelain") == ""
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from ascendtune.machine.free import why_not_free
-from ascendtune.machine.npu.info import Info, read_info
+from ascendtune.machine.npu.info import NpuSmiInfo, read_info
 
 _COMMITTED = Path(__file__).parents[3] / "fixtures" / "ascend"
 _CUTS = 40
 
 
-def _free(info: Info, **known: bool) -> set[tuple[int | None, int | None]]:
+def _free(info: NpuSmiInfo, **known: bool) -> set[tuple[int | None, int | None]]:
     """The chips that `devices --free` may hand out, wherever their logical ids come from."""
     return {
         (device.npu_id, device.chip_id)
@@ -29,7 +29,7 @@ def _codes(text: str) -> list[str]:
     return [trouble.code for trouble in read_info(text).troubles]
 
 
-def _numbers(info: Info) -> list[dict[str, Any]]:
+def _numbers(info: NpuSmiInfo) -> list[dict[str, Any]]:
     return [device.as_json() for device in info.devices]
 
 
@@ -93,7 +93,7 @@ def _with_a_damaged_line(text: str) -> Iterator[str]:
                 yield "\n".join([*before, instead, *after, ""])
 
 
-def _ids(info: Info) -> dict[tuple[int | None, int | None], int]:
+def _ids(info: NpuSmiInfo) -> dict[tuple[int | None, int | None], int]:
     """The logical ids of chips whose place in the table is their id."""
     return {(device.npu_id, device.chip_id): place for place, device in enumerate(info.devices) if info.whole}
 

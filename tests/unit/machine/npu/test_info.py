@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from ascendtune.machine.npu.info import Info, read_info
+from ascendtune.machine.npu.info import NpuSmiInfo, read_info
 
 MIB = 1 << 20
 GOLDEN = Path(__file__).parents[3] / "golden" / "devices"
 
 
-def as_json(info: Info) -> dict[str, Any]:
+def as_json(info: NpuSmiInfo) -> dict[str, Any]:
     """What `ascendtune devices --json` says of it, without the host."""
     return json.loads(
         json.dumps(
@@ -63,7 +63,7 @@ def test_other_answers_are_no_tables(shared: Path) -> None:
 
 
 def test_no_answer_at_all() -> None:
-    assert read_info("") == Info()
+    assert read_info("") == NpuSmiInfo()
 
 
 @pytest.mark.parametrize(

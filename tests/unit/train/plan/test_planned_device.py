@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ascendtune.machine.visible import Visible
+from ascendtune.machine.visible import VisibleDevices
 from ascendtune.train.plan import ask
 from ascendtune.train.plan.device_table import named_target
 from ascendtune.train.plan.planned_device import PlannedDevice
@@ -30,4 +30,4 @@ def test_device_that_is_here_is_planned_with_its_types(
 ) -> None:
     devices = [SimpleNamespace(name=name, memory_total_bytes=1 << 35)]
     monkeypatch.setattr(ask, "take_snapshot", lambda: SimpleNamespace(devices=devices))
-    assert PlannedDevice(ask.target_here(Visible("npu", ("0",)), 1)).supports_bf16 is computes_bf16
+    assert PlannedDevice(ask.target_here(VisibleDevices("npu", ("0",)), 1)).supports_bf16 is computes_bf16

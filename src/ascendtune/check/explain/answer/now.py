@@ -23,7 +23,7 @@ from ascendtune.check.explain.language import say
 from ascendtune.check.explain.package.api_change import missing_in
 from ascendtune.check.explain.package.spelling import meant
 from ascendtune.core.mask import is_name_of_secret
-from ascendtune.core.threads import left_behind
+from ascendtune.core.threads import run_in_daemon_thread
 from ascendtune.core.units import format_bytes
 
 _VARIABLE = re.compile(r"(?<![\w/$.])[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+(?![\w/])")
@@ -251,7 +251,7 @@ def _free_bytes(path: Path) -> int | None:
             return None
 
     # A path may be on a file system whose server is gone.
-    return left_behind(look).result(_PATIENCE_SECONDS)
+    return run_in_daemon_thread(look).result(_PATIENCE_SECONDS)
 
 
 def _open_files() -> int:
