@@ -238,13 +238,13 @@ def measure(work: Path, name: str, *, fork: bool = True) -> dict[str, Any]:
 def estimate(work: Path, name: str) -> dict[str, Any]:
     from ascendtune.machine.torch_backend.cpu import CpuDevice
     from ascendtune.train.plan.rows import largest_micro_batch
-    from ascendtune.train.plan.traced_step import Setting, trace_step
+    from ascendtune.train.plan.traced_step import TrainingChoices, trace_step
     from ascendtune.train.prepare import prepare_data
 
     recipe, ranks = recipe_of(work, name), CASES[name][1]
     directory = Path(recipe.model.path)
     dataset = TokenDataset.open(prepare_data(recipe, directory).train)
-    setting = Setting.of(recipe, directory, CpuDevice(), ranks=ranks, vocabulary=0, pad_id=0)
+    setting = TrainingChoices.of(recipe, directory, CpuDevice(), ranks=ranks, vocabulary=0, pad_id=0)
     traced = trace_step(setting, largest_micro_batch(dataset, recipe, padding_free=setting.padding_free, ranks=ranks))
     moment = max(traced.moments, key=lambda each: traced.moments[each].total())
     return {

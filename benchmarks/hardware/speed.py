@@ -130,10 +130,12 @@ def of_ours(cell: Cell, model: Path, rows: Path, device: Device) -> dict[str, An
 def planned(recipe: Recipe) -> dict[str, Any]:
     """What `ascendtune plan` expects. What has been measured is kept where the plan fails."""
     from ascendtune.machine.visible import visible_devices
-    from ascendtune.train.plan.ask import ask, cached_dataset, target_here
+    from ascendtune.train.plan.estimator import cached_dataset, run_estimator, target_here
 
     try:
-        estimate = ask(recipe, target_here(visible_devices(), 1), dataset=cached_dataset(recipe), search=False).estimate
+        estimate = run_estimator(
+            recipe, target_here(visible_devices(), 1), dataset=cached_dataset(recipe), search=False
+        ).estimate
     except AscendtuneError as error:
         return {"plan_error": str(error)}
     return {"planned_bytes": estimate.expected, "planned_at_peak": estimate.at_peak}

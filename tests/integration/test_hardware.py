@@ -39,7 +39,7 @@ from pathlib import Path
 from hardware import cells, speed
 
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.plan.ask import ask, cached_dataset
+from ascendtune.train.plan.estimator import cached_dataset, run_estimator
 from ascendtune.train.plan.request import Target
 from ascendtune.train.prepare import prepare_data
 
@@ -48,7 +48,7 @@ model, rows = speed.write_inputs(Path(sys.argv[2]), cell)
 recipe = Recipe.check(speed.recipe_of(cell, model, rows))
 prepare_data(recipe, model)
 target = Target("cuda", "NVIDIA H200", 150_109_880_320, 1)
-print(ask(recipe, target, dataset=cached_dataset(recipe), search=False).estimate.expected)
+print(run_estimator(recipe, target, dataset=cached_dataset(recipe), search=False).estimate.expected)
 """
 
 

@@ -198,7 +198,7 @@ def test_what_was_measured_is_kept_where_the_plan_fails(
     def fails(*_: Any, **__: Any) -> None:
         raise MachineError("no estimate came in 300 s", code="no-estimate", remedy="try again")
 
-    monkeypatch.setattr("ascendtune.train.plan.ask.ask", fails)
+    monkeypatch.setattr("ascendtune.train.plan.estimator.run_estimator", fails)
     recipe = Recipe.check({"model": {"path": "moon"}, "data": {"train": "tide.jsonl"}})
-    monkeypatch.setattr("ascendtune.train.plan.ask.cached_dataset", lambda recipe: None)
+    monkeypatch.setattr("ascendtune.train.plan.estimator.cached_dataset", lambda recipe: None)
     assert planned(recipe)["plan_error"].startswith("no estimate came in 300 s")

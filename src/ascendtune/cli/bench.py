@@ -198,7 +198,7 @@ def _setting(recipe: Recipe, *, steps: int, warmup: int, repeats: int) -> BenchS
     from ascendtune import __version__
     from ascendtune.check.bench.show import BenchSettings
     from ascendtune.machine.visible import cpu_count, visible_devices
-    from ascendtune.train.plan.ask import target_here
+    from ascendtune.train.plan.estimator import target_here
 
     visible = visible_devices()
     try:

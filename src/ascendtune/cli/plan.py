@@ -16,7 +16,7 @@ from ascendtune.cli.run_names import complete_key
 from ascendtune.core.errors import InputError
 
 if TYPE_CHECKING:
-    from ascendtune.train.plan.ask import Answer
+    from ascendtune.train.plan.estimator import EstimatorResult
     from ascendtune.train.plan.history import PastRun
     from ascendtune.train.plan.measured import Measured
     from ascendtune.train.plan.request import Target
@@ -91,7 +91,7 @@ def plan(
     from ascendtune.cli.progress import ProgressBar
     from ascendtune.core import log
     from ascendtune.recipe.recipe import Recipe
-    from ascendtune.train.plan.ask import ask, cached_dataset
+    from ascendtune.train.plan.estimator import cached_dataset, run_estimator
     from ascendtune.train.plan.history import read_history
     from ascendtune.train.plan.measured import corrected
 
@@ -109,7 +109,7 @@ def plan(
     loaded = Recipe.load(recipe, overrides or [])
     target = _target(device, memory, devices, nodes)
     with ProgressBar(sys.stderr) as progress, progress.counting("tracing a step"):
-        answer = ask(loaded, target, dataset=cached_dataset(loaded))
+        answer = run_estimator(loaded, target, dataset=cached_dataset(loaded))
     found = None
     if measured:
         found, as_past = measure(recipe, overrides or [], answer.recipe, target, history)
@@ -135,8 +135,8 @@ def _target(device: str | None, memory: str | None, devices: int, nodes: int) ->
     from dataclasses import replace
 
     from ascendtune.machine.visible import visible_devices
-    from ascendtune.train.plan.ask import target_here
     from ascendtune.train.plan.device_table import bytes_of, named_target
+    from ascendtune.train.plan.estimator import target_here
 
     ranks = devices * nodes
     target = named_target(device, ranks) if device else target_here(visible_devices(), devices)
@@ -146,7 +146,7 @@ def _target(device: str | None, memory: str | None, devices: int, nodes: int) ->
 
 
 def _time(
-    answer: Answer,
+    answer: EstimatorResult,
     target: Target,
     history: Sequence[PastRun],
     flops: float | None,
@@ -170,7 +170,7 @@ def _time(
     return estimate_time(answer.work, answer.steps, answer.recipe, target, speed, features, history, network=network)
 
 
-def _print(answer: Answer, target: Target, time: TimeEstimate | str, found: Measured | None) -> None:
+def _print(answer: EstimatorResult, target: Target, time: TimeEstimate | str, found: Measured | None) -> None:
     from ascendtune.cli.messages import warn
     from ascendtune.cli.plan_measure import measured_lines
     from ascendtune.cli.plan_time import time_lines
@@ -186,7 +186,7 @@ def _print(answer: Answer, target: Target, time: TimeEstimate | str, found: Meas
         warn(shortage)
 
 
-def _as_text(answer: Answer, target: Target) -> str:
+def _as_text(answer: EstimatorResult, target: Target) -> str:
     from ascendtune.cli.terminal import table
     from ascendtune.core.units import count_of, format_bytes, format_count
 
@@ -222,7 +222,7 @@ def _as_text(answer: Answer, target: Target) -> str:
     return "\n".join(lines)
 
 
-def _verdict(answer: Answer, target: Target) -> str:
+def _verdict(answer: EstimatorResult, target: Target) -> str:
     from ascendtune.core.units import format_bytes
 
     device = f"{target.name}, {format_bytes(target.memory_bytes)}"
@@ -236,7 +236,7 @@ def _verdict(answer: Answer, target: Target) -> str:
     return f"{said}; {'changes that fit, the cheapest first:' if answer.changes else 'no change was found that fits'}"
 
 
-def _layout(answer: Answer) -> str:
+def _layout(answer: EstimatorResult) -> str:
     """Layout of the rows of a micro-batch: packed, padded, or neither."""
     if answer.recipe.has_rows_alone:
         return "not packed, nothing to pad"

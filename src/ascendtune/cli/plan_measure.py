@@ -44,8 +44,8 @@ def measure(
     from ascendtune.cli.short_run import train_briefly
     from ascendtune.core.rundir import RunDir
     from ascendtune.recipe.recipe import Recipe
-    from ascendtune.train.plan.ask import ask, cached_dataset
     from ascendtune.train.plan.device_table import known_name
+    from ascendtune.train.plan.estimator import cached_dataset, run_estimator
     from ascendtune.train.plan.history import word
     from ascendtune.train.plan.measured import as_past_run, keys_of_measurement, read_measured, write_full_rows
     from ascendtune.train.plan.time import expected_step_seconds
@@ -64,7 +64,7 @@ def measure(
             )
         # Predicted for the very rows that were trained on, while their file is there.
         measured_recipe = Recipe.load(path, keys)
-        answer = ask(measured_recipe, target, dataset=cached_dataset(measured_recipe), search=False)
+        answer = run_estimator(measured_recipe, target, dataset=cached_dataset(measured_recipe), search=False)
     seconds = expected_step_seconds(answer.work, answer.steps, answer.recipe, target, answer.estimate.facts, history)
     found = read_measured(RunDir(run), answer, seconds, target)
     return found, as_past_run(found, answer, target, word(known_name(target.name)))

@@ -20,7 +20,7 @@ from ascendtune.recipe.unsupported import NOT_SUMMABLE
 
 
 @dataclass(frozen=True)
-class Adapter:
+class StoredAdapter:
     """An adapter on disk."""
 
     path: Path
@@ -31,11 +31,11 @@ class Adapter:
         return {"path": str(self.path), "digest": self.digest}
 
     @classmethod
-    def of(cls, facts: dict[str, str]) -> Adapter:
+    def of(cls, facts: dict[str, str]) -> StoredAdapter:
         return cls(Path(facts["path"]), facts["digest"])
 
 
-def find_adapters(section: MethodSection, base: Path | None = None, *, quantised: bool = False) -> list[Adapter]:
+def find_adapters(section: MethodSection, base: Path | None = None, *, quantised: bool = False) -> list[StoredAdapter]:
     """The adapters of `start_from` of method.lora or method.oft, in order.
 
     Args:
@@ -58,14 +58,14 @@ def find_adapters(section: MethodSection, base: Path | None = None, *, quantised
     return found
 
 
-def require_same_adapters(record: dict[str, Any], adapters: list[Adapter]) -> None:
+def require_same_adapters(record: dict[str, Any], adapters: list[StoredAdapter]) -> None:
     """Raise where an adapter that the run goes on from is another file than at its beginning.
 
     Args:
         record: run.json.
     """
     # Checkpoints hold what trains; the frozen adapters beside it are read from their files every time.
-    before = [Adapter.of(each) for each in record.get("adapters", [])]
+    before = [StoredAdapter.of(each) for each in record.get("adapters", [])]
     for old, new in zip(before, adapters, strict=True):
         if old.digest != new.digest:
             raise RecipeError(
@@ -84,7 +84,7 @@ def require_recorded_adapters(record: dict[str, Any]) -> None:
     Args:
         record: run.json.
     """
-    for adapter in map(Adapter.of, record.get("adapters", [])):
+    for adapter in map(StoredAdapter.of, record.get("adapters", [])):
         if digest_of_file(adapter.path / WEIGHTS) != adapter.digest:
             raise RecipeError(
                 f"the adapter on {socket.gethostname()} is not the one that the run was started with",
@@ -94,7 +94,7 @@ def require_recorded_adapters(record: dict[str, Any]) -> None:
             )
 
 
-def _find(key: str, name: str, section: MethodSection, base: Path | None) -> Adapter:
+def _find(key: str, name: str, section: MethodSection, base: Path | None) -> StoredAdapter:
     path = fetch_weights(name)
     if (path / "run.json").is_file():
         path = weights_of_run(RunDir(path))
@@ -116,7 +116,7 @@ def _find(key: str, name: str, section: MethodSection, base: Path | None) -> Ada
     if kind == "OFT":
         require_known_rotations(config, path / CONFIG)
         _require_same_constraint(section.oft, config, path / CONFIG)
-    return Adapter(path.resolve(), digest_of_file(path / WEIGHTS))
+    return StoredAdapter(path.resolve(), digest_of_file(path / WEIGHTS))
 
 
 def _require_same_constraint(oft: OftSection, config: dict[str, Any], path: Path) -> None:

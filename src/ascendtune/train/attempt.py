@@ -33,7 +33,7 @@ from ascendtune.data.prepare import Prepared, cached_tokens, open_prepared
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.adapters import Adapter, require_recorded_adapters
+from ascendtune.train.adapters import StoredAdapter, require_recorded_adapters
 from ascendtune.train.attempt_end import has_finished, note_end
 from ascendtune.train.export import export_model, exported_parameters
 from ascendtune.train.loop import Loop
@@ -205,7 +205,7 @@ def _set_torch_defaults(device: Device, held: ExitStack) -> None:
 
 def _require_models(record: dict[str, Any]) -> None:
     """Raise where this host lacks a model of the run, whose files would be called damaged, or has another adapter."""
-    adapters = [Adapter.of(each).path for each in record.get("adapters", [])]
+    adapters = [StoredAdapter.of(each).path for each in record.get("adapters", [])]
     for path in (record["model_directory"], record.get("reference_directory"), *adapters):
         if path is not None and not Path(path).is_dir():
             raise RecipeError(

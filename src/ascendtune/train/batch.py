@@ -20,7 +20,7 @@ from ascendtune.train.strategy.base import Strategy
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class AnswerGroups:
     """The documents of a micro-batch, for losses over whole answers (pairs, singles)."""
 
     documents: int
@@ -49,7 +49,7 @@ class DeviceBatch:
     cu_seqlens_device: torch.Tensor | None
     target_index: torch.Tensor
     targets: torch.Tensor
-    groups: Groups | None = None
+    groups: AnswerGroups | None = None
     attention_mask: torch.Tensor | None = None
     """(batch, tokens) int64, 0 for padding: for models that make their masks themselves."""
     rows: tuple[int, ...] = ()
@@ -104,12 +104,12 @@ def to_device(
 
 def _groups(
     batch: Batch, move: Callable[[NDArray[Any]], torch.Tensor], reference: NDArray[np.float64] | None
-) -> Groups:
+) -> AnswerGroups:
     counts = np.bincount(batch.target_document, minlength=batch.documents)
     most = int(counts.max())
     # Positions come document by document.
     nth = np.arange(len(batch.target_document)) - (np.cumsum(counts) - counts)[batch.target_document]
-    return Groups(
+    return AnswerGroups(
         documents=batch.documents,
         target_slot=move(batch.target_document * most + nth),
         most_labels=most,

@@ -19,7 +19,7 @@ from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.model_config import read_model_config
 from ascendtune.machine.torch_backend.find import open_device
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.adapters import Adapter
+from ascendtune.train.adapters import StoredAdapter
 from ascendtune.train.checkpoint.checkpointer import require_intact
 from ascendtune.train.checkpoint.content import NamedTensors, damaged_checkpoint, read_weights
 from ascendtune.train.export import export_model, exported_parameters
@@ -101,7 +101,7 @@ def _export(run: RunDir, checkpoint: Path, target: Path, trust_remote_code: bool
         implementation="eager", vocabulary=tokenizer.vocab_size, seed=recipe.seed,
     )  # fmt: skip
     torch.manual_seed(recipe.seed)
-    tuned = apply_tuner(model, recipe.method, [Adapter.of(each).path for each in record.get("adapters", [])])
+    tuned = apply_tuner(model, recipe.method, [StoredAdapter.of(each).path for each in record.get("adapters", [])])
     read_weights(model, checkpoint)
     new_tokens = bool(recipe.model.new_tokens)
     alone.gather_full(tuned, exported_parameters(tuned, new_tokens), export_dtype(recipe, config))

@@ -17,7 +17,7 @@ from ascendtune.data.prepare import Prepared
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_checks
-from ascendtune.train.adapters import Adapter
+from ascendtune.train.adapters import StoredAdapter
 from ascendtune.train.attention.choice import AttentionChoice, choose_attention
 from ascendtune.train.attention.model_type import require_rows_alone
 from ascendtune.train.deferred_weights import nothing_deferred
@@ -74,7 +74,7 @@ def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, pre
         elif not strategy.divides_weights:
             model.to(device.torch_device)
     torch.manual_seed(recipe.seed)
-    adapters = [Adapter.of(each).path for each in record.get("adapters", [])]
+    adapters = [StoredAdapter.of(each).path for each in record.get("adapters", [])]
     tuned = apply_tuner(model, recipe.method, adapters, strategy.fill_on_main)
     require_no_parameter_adapted(tuned, linears)
     with strategy.in_own_time("loads the model"):

@@ -26,7 +26,7 @@ from ascendtune.hub.verify import require_unquantised
 from ascendtune.recipe.changes import Consent, require_known, require_same_data
 from ascendtune.recipe.deepspeed_config import require_deepspeed, zero_config
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.adapters import Adapter, find_adapters, require_same_adapters
+from ascendtune.train.adapters import StoredAdapter, find_adapters, require_same_adapters
 from ascendtune.train.attention.model_type import require_trainable_type
 from ascendtune.train.run_choice import Choice, choose_run
 
@@ -152,7 +152,7 @@ def data_reports(prepared: Prepared) -> dict[str, Any]:
 
 
 def _write(
-    choice: Choice, recipe: Recipe, origins: dict[str, str], facts: dict[str, Any], adapters: list[Adapter]
+    choice: Choice, recipe: Recipe, origins: dict[str, str], facts: dict[str, Any], adapters: list[StoredAdapter]
 ) -> None:
     """Write the recipe and run.json; the worker adds devices, versions and its choices to it."""
     if choice.resumed is not None:

@@ -14,15 +14,15 @@ from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.live_bytes import StepMemory
 from ascendtune.train.plan.repeated_layers import Repeats
-from ascendtune.train.plan.request import Document
-from ascendtune.train.plan.setting import Setting
+from ascendtune.train.plan.request import DocumentSize
+from ascendtune.train.plan.setting import TrainingChoices
 from ascendtune.train.plan.traced_step import trace_step
 
 _MODEL = {
     "model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 9,
     "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False, "pad_token_id": 0,
 }  # fmt: skip
-_ROWS = (Document(100, 80), Document(60, 59))
+_ROWS = (DocumentSize(100, 80), DocumentSize(60, 59))
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def _trace(model: Path, ranks: int = 1, documents: Any = _ROWS, **keys: Any) -> 
     recipe = Recipe.check({
         "model": {"path": str(model)}, "data": {"train": [{"path": "x.jsonl"}]}, "precision": "fp32", **keys,
     })  # fmt: skip
-    return trace_step(Setting.of(recipe, model, CpuDevice(), ranks=ranks, vocabulary=0, pad_id=0), documents)
+    return trace_step(TrainingChoices.of(recipe, model, CpuDevice(), ranks=ranks, vocabulary=0, pad_id=0), documents)
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def _trace(model: Path, ranks: int = 1, documents: Any = _ROWS, **keys: Any) -> 
         {"memory": {"gradient_checkpointing": True}, "method": {"tuner": "lora"}, "precision": "bf16"},
         {"method": {"tuner": "freeze"}},
         {"ranks": 2, "parallel": {"strategy": "fsdp"}},
-        {"method": {"stage": "preference"}, "documents": (Document(64, 50), Document(60, 46))},
-        {"method": {"stage": "reward"}, "documents": (Document(64, 50), Document(60, 46))},
+        {"method": {"stage": "preference"}, "documents": (DocumentSize(64, 50), DocumentSize(60, 46))},
+        {"method": {"stage": "reward"}, "documents": (DocumentSize(64, 50), DocumentSize(60, 46))},
         {"data": {"train": [{"path": "x.jsonl"}], "packing": False}, "batch": {"accumulate": 2}},
     ],
 )

@@ -13,8 +13,8 @@ from ascendtune.machine.torch_backend.device import Device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.count_work import count_work
 from ascendtune.train.plan.planned_device import PlannedDevice
-from ascendtune.train.plan.request import Document, Target
-from ascendtune.train.plan.setting import Setting
+from ascendtune.train.plan.request import DocumentSize, Target
+from ascendtune.train.plan.setting import TrainingChoices
 from ascendtune.train.plan.traced_step import trace_step
 
 _EXPERTS, _HIDDEN, _INNER, _LAYERS = 4, 32, 16, 2
@@ -33,18 +33,18 @@ _LATENT = {
 _NPU = PlannedDevice(Target("npu", "card", 1 << 40, 1))
 
 
-def _setting(config: dict[str, Any], directory: Path, device: Device, **keys: Any) -> Setting:
+def _setting(config: dict[str, Any], directory: Path, device: Device, **keys: Any) -> TrainingChoices:
     (directory / "config.json").write_text(json.dumps(config))
     recipe = Recipe.check(
         {"model": {"path": str(directory)}, "data": {"train": "x.jsonl"}, "precision": "bf16", **keys}
     )
-    return Setting.of(recipe, directory, device, ranks=1, vocabulary=0, pad_id=0)
+    return TrainingChoices.of(recipe, directory, device, ranks=1, vocabulary=0, pad_id=0)
 
 
 @pytest.mark.parametrize("device", [CpuDevice(), _NPU], ids=["cpu", "npu"])
 def test_adapters_beside_experts_are_traced_and_counted(device: Device, tmp_path: Path) -> None:
     setting = _setting(_MIXTURE, tmp_path, device, method={"tuner": "lora", "lora": {"rank": 2}})
-    found = trace_step(setting, (Document(20, 10),))
+    found = trace_step(setting, (DocumentSize(20, 10),))
     # Query and output are 32 × 32, key and value 32 × 16; the experts have none.
     adapters = _LAYERS * 2 * (2 * (32 + 32) + 2 * (32 + 16))
     assert (found.trainable, found.how) == (adapters, "2 of 2 layers traced")
@@ -54,7 +54,7 @@ def test_adapters_beside_experts_are_traced_and_counted(device: Device, tmp_path
 
 @pytest.mark.parametrize("device", [CpuDevice(), _NPU], ids=["cpu", "npu"])
 def test_experts_are_traced_where_they_train(device: Device, tmp_path: Path) -> None:
-    documents = (Document(20, 10),)
+    documents = (DocumentSize(20, 10),)
     found = trace_step(_setting(_MIXTURE, tmp_path, device), documents)
     assert found.how == "2 of 2 layers traced" and found.trainable == found.parameters
     gradients = found.moments["backward begins"]
@@ -68,5 +68,5 @@ def test_experts_are_traced_where_they_train(device: Device, tmp_path: Path) -> 
 
 
 def test_values_smaller_than_keys_are_traced_on_an_accelerator(tmp_path: Path) -> None:
-    found = trace_step(_setting(_LATENT, tmp_path, _NPU), (Document(20, 10),))
+    found = trace_step(_setting(_LATENT, tmp_path, _NPU), (DocumentSize(20, 10),))
     assert found.how == "2 of 2 layers traced"

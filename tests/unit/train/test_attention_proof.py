@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ascendtune.train.attention.proof import Trial, lm_values
+from ascendtune.train.attention.proof import AttentionTrial, lm_values
 
 CONFIG = LlamaConfig(
     vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
@@ -24,17 +24,17 @@ CHANGES = {
 
 
 @pytest.fixture(scope="module")
-def trial() -> Trial:
+def trial() -> AttentionTrial:
     def make(config: Any, name: str) -> Any:
         model: Any = LlamaForCausalLM._from_config(config, attn_implementation="eager")
         model.change = CHANGES.get(name, CHANGES["same"])
         return model
 
-    return Trial(CONFIG, make, lambda model, inputs: model.change(lm_values(model, inputs)))
+    return AttentionTrial(CONFIG, make, lambda model, inputs: model.change(lm_values(model, inputs)))
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_attention_is_accepted_only_if_values_and_gradients_agree(trial: Trial, name: str) -> None:
+def test_attention_is_accepted_only_if_values_and_gradients_agree(trial: AttentionTrial, name: str) -> None:
     difference = trial.difference_padded(name, masked=False)
     expected = {"same": None, "values": "its values differ by", "gradients": "the gradient of"}[name]
     assert difference is None if expected is None else difference is not None and difference.startswith(expected)

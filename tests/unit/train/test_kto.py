@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ascendtune.recipe.method import PreferenceSection
-from ascendtune.train.batch import DeviceBatch, Groups
+from ascendtune.train.batch import AnswerGroups, DeviceBatch
 from ascendtune.train.objective.double_float import to_double_float
 from ascendtune.train.objective.preference import KtoObjective
 from ascendtune.train.strategy.base import RootModule
@@ -39,7 +39,7 @@ def answers(model: Any, ids: torch.Tensor, ratio: NDArray[np.float64]) -> Device
         log_probs = model(input_ids=ids).logits.double().log_softmax(-1)
     sums = log_probs[:, :-1].gather(-1, ids[:, 1:, None]).sum((1, 2))
     index = torch.arange(rows * length).view(rows, length)[:, :-1].flatten()
-    groups = Groups(
+    groups = AnswerGroups(
         documents=rows,
         target_slot=torch.arange(rows * (length - 1)),
         most_labels=length - 1,

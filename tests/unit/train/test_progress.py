@@ -22,7 +22,7 @@ import pytest
 from ascendtune.core.rundir import RunDir
 from ascendtune.train.report.callback import RunFacts
 from ascendtune.train.report.progress import ProgressDisplay, show_summary, sparkline, wrapped_pieces
-from ascendtune.train.report.run_progress import Progress
+from ascendtune.train.report.run_progress import RunProgress
 
 
 def record(step: int, loss: float = 3.2137) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def test_a_silence_is_printed_at_its_beginning_and_when_it_has_doubled(
 
 
 def test_usual_step_is_one_step_of_records_of_many() -> None:
-    progress = Progress("alpaca-qwen", RunFacts("alpaca-qwen", 400, 100, 2))
+    progress = RunProgress("alpaca-qwen", RunFacts("alpaca-qwen", 400, 100, 2))
     for step, seconds in ((150, 100.0), (200, 100.0), (210, 20.0), (250, 80.0)):
         progress.add({**record(step), "seconds": {"step": seconds}})
     assert progress.usual_step_seconds == 2

@@ -12,7 +12,7 @@ import torch
 from ascendtune.core.errors import RecipeError
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.batch import DeviceBatch, Groups
+from ascendtune.train.batch import AnswerGroups, DeviceBatch
 from ascendtune.train.model import load_model, read_config
 from ascendtune.train.objective.base import make_objective
 from ascendtune.train.objective.preference import PreferenceObjective
@@ -59,7 +59,7 @@ def one_pair() -> DeviceBatch:
     """Two documents of thirty tokens; the last nine of each are labelled."""
     ids = torch.arange(10, 70).view(2, 30)
     index = torch.cat([torch.arange(20, 29), torch.arange(50, 59)])
-    groups = Groups(
+    groups = AnswerGroups(
         documents=2,
         target_slot=torch.arange(18),
         most_labels=9,

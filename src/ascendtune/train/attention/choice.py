@@ -20,7 +20,7 @@ from ascendtune.core.files import write_atomically
 from ascendtune.recipe.sections import ModelSection
 from ascendtune.train.attention.interface import register
 from ascendtune.train.attention.model_type import PICKS_KEYS, SEES_LATER_TOKENS, cannot_train, picks_keys
-from ascendtune.train.attention.proof import Make, NotComparable, Trial, decoder_values, lm_values
+from ascendtune.train.attention.proof import AttentionTrial, Make, NotComparable, decoder_values, lm_values
 from ascendtune.train.model import auto_class
 
 # Functions that compute the same as another of the table, on their devices.
@@ -197,7 +197,7 @@ def find_verdict(
         must_be_causal: the model is trained to predict the next token.
     """
     try:
-        trial = Trial(config, make, values_of)
+        trial = AttentionTrial(config, make, values_of)
     except NotComparable as error:
         why = f"small copies of it could not be compared: {error}"
         if not own:

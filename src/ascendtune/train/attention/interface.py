@@ -61,7 +61,8 @@ def register(name: str) -> str:
             code="package-missing",
             remedy="set model.attention: auto",
         ) from error
-    # transformers asks a model whether it has an SDPA where a name contains that word; `Trial` shows whether ours fits.
+    # transformers asks a model whether it has an SDPA where a name contains that word; `AttentionTrial` shows whether
+    # ours fits.
     registered = f"ascendtune_{name.replace('sdpa', 'dot_product')}"
     AttentionInterface.register(registered, function)
     return registered

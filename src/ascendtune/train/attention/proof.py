@@ -43,7 +43,7 @@ class _Outcome:
     gradients: dict[str, torch.Tensor | None] = field(default_factory=dict)
 
 
-class Trial:
+class AttentionTrial:
     """A small copy that can be tried with one attention after the other.
 
     Args:

@@ -50,7 +50,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorPart:
     """What one rank holds of a tensor; all of it where it is not divided."""
 
     values: torch.Tensor
@@ -95,7 +95,7 @@ class Staging:
         self._is_pinned = False
         self._room: Future[None] | None = None
 
-    def make_room(self, parts: Mapping[str, Part]) -> None:
+    def make_room(self, parts: Mapping[str, TensorPart]) -> None:
         """Get the memory that the first `copy` of `parts` will need, in the background."""
         if self._layout is not None:
             return
@@ -106,7 +106,7 @@ class Staging:
 
         self._room = run_in_daemon_thread(lay_out)
 
-    def copy(self, parts: Mapping[str, Part]) -> None:
+    def copy(self, parts: Mapping[str, TensorPart]) -> None:
         """Copy `parts`, and wait until they are there."""
         if self._room is not None:
             # Where it failed, it is tried again here: memory may have come free.
@@ -132,7 +132,7 @@ class Staging:
             os.fsync(file.fileno())
         return digest.hexdigest()
 
-    def _lay_out(self, parts: Mapping[str, Part]) -> None:
+    def _lay_out(self, parts: Mapping[str, TensorPart]) -> None:
         """Make head, buffer and views for `parts`, unless they are those of the last ones."""
         parts = _widest_first(parts)
         layout = [(name, part.values.dtype, part.values.shape, part.size, part.offsets) for name, part in parts.items()]
@@ -165,7 +165,7 @@ class Staging:
         self._layout = layout
 
 
-def _widest_first(parts: Mapping[str, Part]) -> dict[str, Part]:
+def _widest_first(parts: Mapping[str, TensorPart]) -> dict[str, TensorPart]:
     """So that each begins at a multiple of its width."""
     return dict(sorted(parts.items(), key=lambda each: -each[1].values.element_size()))
 
@@ -175,7 +175,7 @@ def file_of_rank(directory: Path, rank: int) -> Path:
     return directory / f"tensors_rank_{rank}.safetensors"
 
 
-def parts_of_rank(tensors: Mapping[str, torch.Tensor], rank: int, ranks: int) -> dict[str, Part]:
+def parts_of_rank(tensors: Mapping[str, torch.Tensor], rank: int, ranks: int) -> dict[str, TensorPart]:
     """What rank `rank` of `ranks` writes of `tensors`, of any shape and dtype. Each part is written by one rank.
 
     Args:
@@ -198,13 +198,13 @@ def parts_of_rank(tensors: Mapping[str, torch.Tensor], rank: int, ranks: int) ->
     return own
 
 
-def part_of(tensor: torch.Tensor) -> Part:
+def part_of(tensor: torch.Tensor) -> TensorPart:
     """What this rank holds of `tensor`, any shape and dtype; its values share memory with it."""
     if not isinstance(tensor, DTensor):
-        return Part(tensor, tuple(tensor.shape), (0,) * tensor.ndim)
+        return TensorPart(tensor, tuple(tensor.shape), (0,) * tensor.ndim)
     # The protocol by which torch.distributed.checkpoint asks the same.
     (chunk,) = tensor.__create_chunk_list__()
-    return Part(tensor.to_local(), tuple(tensor.shape), tuple(chunk.offsets))
+    return TensorPart(tensor.to_local(), tuple(tensor.shape), tuple(chunk.offsets))
 
 
 def _is_first_copy(tensor: DTensor) -> bool:
@@ -267,7 +267,7 @@ def fill(tensors: Mapping[str, torch.Tensor], stored: Mapping[str, Stored]) -> N
                 raise ValueError(f"{missing} numbers of {name} are in no file")
 
 
-def _overlap(wanted: Part, part: StoredPart) -> tuple[Region, Region] | None:
+def _overlap(wanted: TensorPart, part: StoredPart) -> tuple[Region, Region] | None:
     """Where the two meet, within `part` and within `wanted`; None where they do not."""
     within_part, within_wanted = [], []
     extents = zip(wanted.offsets, wanted.values.shape, part.offsets, part.sizes, strict=True)

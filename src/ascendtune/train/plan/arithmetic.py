@@ -16,8 +16,8 @@ from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings, tra
 from ascendtune.train.objective.logit_chunks import product_rows, softmax_rows
 from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.plan.live_bytes import Bytes, StepMemory
-from ascendtune.train.plan.request import Document
-from ascendtune.train.plan.setting import Setting
+from ascendtune.train.plan.request import DocumentSize
+from ascendtune.train.plan.setting import TrainingChoices
 from ascendtune.train.precision import DTYPES
 from ascendtune.train.strategy.choose import ParameterCounts, count_weights
 from ascendtune.train.tuner.nf4 import bytes_of
@@ -33,7 +33,7 @@ layer without parallelism, sbh (34 + 5as/h), without the part of the attention s
 keep)."""
 
 
-def compute_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
+def compute_step(setting: TrainingChoices, documents: Sequence[DocumentSize]) -> StepMemory:
     """The moment of a step at which most is taken.
 
     Raises:
@@ -96,7 +96,7 @@ def _layers_with_gradient(model: Any, method: MethodSection, layers: int) -> int
     return layers - min((each for each in method.freeze.chosen(layers) if 0 <= each < layers), default=layers)
 
 
-def _of_torch(setting: Setting, weights: ParameterCounts) -> Bytes:
+def _of_torch(setting: TrainingChoices, weights: ParameterCounts) -> Bytes:
     """Weights, gradients and state on one device, or with DDP or FSDP. What offloading moves is subtracted later."""
     divided = setting.shards if setting.strategy == "fsdp" else 1
     gathered = 2 * weights.block * weights.computed_bytes + weights.outside * weights.trained_bytes
@@ -109,7 +109,7 @@ def _of_torch(setting: Setting, weights: ParameterCounts) -> Bytes:
     })  # fmt: skip
 
 
-def _of_deepspeed(setting: Setting, weights: ParameterCounts) -> tuple[Bytes, int]:
+def _of_deepspeed(setting: TrainingChoices, weights: ParameterCounts) -> tuple[Bytes, int]:
     """Likewise with DeepSpeed; and the bytes of a rank in host memory.
 
     The engine holds weights and gradients in the type of computation and, from stage 1 on, fp32 ones in its optimizer

@@ -14,8 +14,8 @@ from ascendtune.hub.model_config import text_config
 from ascendtune.machine.visible import visible_devices
 from ascendtune.recipe.changes import Consent
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.plan.ask import ask, target_here
 from ascendtune.train.plan.changes import Change, changed
+from ascendtune.train.plan.estimator import run_estimator, target_here
 from ascendtune.train.plan.history import read_history
 from ascendtune.train.plan.request import Target
 from ascendtune.train.plan.time import expected_step_seconds
@@ -58,7 +58,7 @@ def with_batch_size(recipe: Recipe, consent: Consent, *, devices: int) -> Recipe
             remedy="set a number; `ascendtune plan RECIPE --memory SIZE` finds the largest for a size",
         )
     target = target_here(visible, devices)
-    answer = ask(recipe, target)
+    answer = run_estimator(recipe, target)
     found = answer.estimate
     if found.fits(target.memory_bytes) is False:
         raise does_not_fit(target, found.low + found.context, found.expected + found.context, answer.changes)
@@ -88,7 +88,7 @@ def require_fit(
 
     dataset = TokenDataset.open(prepared.train)
     try:
-        answer = ask(recipe, target, dataset=dataset, global_batch=global_batch)
+        answer = run_estimator(recipe, target, dataset=dataset, global_batch=global_batch)
     except NoVerdict as error:
         warn(f"memory was not estimated: {error.what}")
         return None

@@ -15,7 +15,7 @@ from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings, tra
 from ascendtune.train.model_flops import model_flops
 from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.plan.offload import Offload
-from ascendtune.train.plan.setting import Setting
+from ascendtune.train.plan.setting import TrainingChoices
 from ascendtune.train.plan.work import Transfer, Work
 from ascendtune.train.precision import DTYPES, export_dtype
 from ascendtune.train.strategy.choose import ParameterCounts, count_weights
@@ -25,7 +25,7 @@ from ascendtune.train.strategy.gradient_buckets import BUCKET_BYTES
 from ascendtune.train.tuner.quantised_linear import quantisable_linears, require_no_parameter_adapted
 
 
-def count_work(setting: Setting) -> Work:
+def count_work(setting: TrainingChoices) -> Work:
     """Of one rank of `setting`.
 
     Raises:
@@ -70,7 +70,13 @@ def count_work(setting: Setting) -> Work:
 
 
 def _offload(
-    setting: Setting, model: nn.Module, weights: ParameterCounts, stage: int, parts: dict[str, str], *, updated: int
+    setting: TrainingChoices,
+    model: nn.Module,
+    weights: ParameterCounts,
+    stage: int,
+    parts: dict[str, str],
+    *,
+    updated: int,
 ) -> Offload | None:
     """What `setting` keeps in host memory or on disk moves.
 
@@ -115,7 +121,9 @@ def _offload(
     )
 
 
-def _transfers(setting: Setting, model: nn.Module, weights: ParameterCounts, stage: int) -> tuple[Transfer, ...]:
+def _transfers(
+    setting: TrainingChoices, model: nn.Module, weights: ParameterCounts, stage: int
+) -> tuple[Transfer, ...]:
     """DDP: Li et al. 2020, arXiv 2006.15704; FSDP: Zhao et al. 2023, 2304.11277; ZeRO: 1910.02054, section 7."""
     sent_bytes = DTYPES[setting.recipe.parallel.reduce_dtype].itemsize
     gathered = weights.all * weights.computed_bytes
@@ -143,7 +151,7 @@ def _transfers(setting: Setting, model: nn.Module, weights: ParameterCounts, sta
 
 
 def _transfers_of_fsdp(
-    setting: Setting, model: nn.Module, weights: ParameterCounts, sent_bytes: int
+    setting: TrainingChoices, model: nn.Module, weights: ParameterCounts, sent_bytes: int
 ) -> tuple[Transfer, ...]:
     """A call for each block, and one for what lies outside them."""
     is_full = setting.recipe.method.tuner == "full"

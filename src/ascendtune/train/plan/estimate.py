@@ -30,9 +30,9 @@ from ascendtune.train.plan.changes import Change, changed, changes
 from ascendtune.train.plan.count_work import count_work
 from ascendtune.train.plan.live_bytes import Bytes, StepMemory
 from ascendtune.train.plan.planned_device import PlannedDevice
-from ascendtune.train.plan.request import Document, Estimate, Request, Target
+from ascendtune.train.plan.request import DocumentSize, Estimate, Request, Target
 from ascendtune.train.plan.rows import full_rows
-from ascendtune.train.plan.setting import Setting
+from ascendtune.train.plan.setting import TrainingChoices
 from ascendtune.train.plan.traced_step import trace_step
 from ascendtune.train.plan.work import Work
 from ascendtune.train.precision import DTYPES
@@ -145,14 +145,14 @@ def _fitting(recipe: Recipe, request: Request) -> list[dict[str, Any]]:
     return found
 
 
-def _documents(setting: Setting, request: Request) -> Sequence[Document]:
+def _documents(setting: TrainingChoices, request: Request) -> Sequence[DocumentSize]:
     """Of the largest micro-batch; full rows where the data are not known."""
     known = request.documents if setting.padding_free else request.padded_documents
     return known or full_rows(setting.recipe)
 
 
-def _setting(recipe: Recipe, request: Request) -> Setting:
-    return Setting.of(
+def _setting(recipe: Recipe, request: Request) -> TrainingChoices:
+    return TrainingChoices.of(
         recipe, Path(request.model_directory), PlannedDevice(request.target),
         ranks=request.target.devices, vocabulary=request.vocabulary, pad_id=request.pad_id,
         nodes=request.target.nodes, adapters=[Path(each) for each in request.adapters],
@@ -203,7 +203,7 @@ def estimate(recipe: Recipe, request: Request) -> Estimate:
 
 
 def _step_memory(
-    setting: Setting, documents: Sequence[Document], target: Target
+    setting: TrainingChoices, documents: Sequence[DocumentSize], target: Target
 ) -> tuple[StepMemory, tuple[float, float], list[str]]:
     """Traced where that is possible; with factors from what is expected to low and high, and notes."""
     try:
@@ -236,7 +236,7 @@ def _is_of_the_model(error: Exception, recipe: Recipe) -> bool:
     return not callers[-1].is_relative_to(_OURS)
 
 
-def _reference_bytes(setting: Setting, directory: str) -> int:
+def _reference_bytes(setting: TrainingChoices, directory: str) -> int:
     """Of the reference model, in the type of computation."""
     _, config = section_of_reference(setting.recipe, Path(directory))
     with torch.device("meta"):
@@ -261,7 +261,7 @@ def _checkpoint_copy(step: StepMemory) -> int:
     return trained + resting["optimizer"]
 
 
-def _positions(documents: Sequence[Document], padding_free: bool) -> int:
+def _positions(documents: Sequence[DocumentSize], padding_free: bool) -> int:
     lengths = [each.tokens for each in documents]
     return sum(lengths) if padding_free else len(lengths) * max(lengths)
 

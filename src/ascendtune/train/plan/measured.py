@@ -13,7 +13,7 @@ from ascendtune.core.errors import CheckFailed
 from ascendtune.core.foreign_json import is_number
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.plan.ask import Answer
+from ascendtune.train.plan.estimator import EstimatorResult
 from ascendtune.train.plan.history import PastRun, new_run
 from ascendtune.train.plan.request import Estimate, Target
 from ascendtune.train.plan.time import features_of
@@ -96,7 +96,7 @@ def keys_of_measurement(recipe: Recipe, rows: Path, name: str) -> list[str]:
     ]
 
 
-def read_measured(run: RunDir, predicted: Answer, predicted_seconds: float | None, target: Target) -> Measured:
+def read_measured(run: RunDir, predicted: EstimatorResult, predicted_seconds: float | None, target: Target) -> Measured:
     """What the steps of `run` took.
 
     Args:
@@ -133,7 +133,7 @@ def corrected(estimate: Estimate, factor: float) -> Estimate:
     )  # fmt: skip
 
 
-def as_past_run(measured: Measured, answer: Answer, target: Target, device: str) -> PastRun | None:
+def as_past_run(measured: Measured, answer: EstimatorResult, target: Target, device: str) -> PastRun | None:
     """The measurement as a past run, from which the time of the recipe is predicted; None where work is not known.
 
     Args:

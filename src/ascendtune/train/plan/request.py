@@ -11,7 +11,7 @@ from ascendtune.core.units import format_bytes
 from ascendtune.machine.vendor.find import vendor_of
 
 
-class Document(NamedTuple):
+class DocumentSize(NamedTuple):
     """A row of the data in a micro-batch."""
 
     tokens: int
@@ -50,13 +50,13 @@ class Request:
     target: Target
     vocabulary: int
     pad_id: int
-    documents: tuple[Document, ...] | None = None
+    documents: tuple[DocumentSize, ...] | None = None
     """Of the largest micro-batch without padding; None where the data are not known: full rows."""
-    padded_documents: tuple[Document, ...] | None = None
+    padded_documents: tuple[DocumentSize, ...] | None = None
     """Of the largest micro-batch where the model does not keep documents apart."""
-    single: tuple[Document, ...] | None = None
+    single: tuple[DocumentSize, ...] | None = None
     """Like `documents`, of micro-batches of one sequence and the same global batch."""
-    padded_single: tuple[Document, ...] | None = None
+    padded_single: tuple[DocumentSize, ...] | None = None
     adapters: tuple[str, ...] = ()
     """Directories of those that training starts from."""
     reference: str | None = None
@@ -69,7 +69,7 @@ class Request:
     def from_json(cls, text: str) -> Request:
         values = json.loads(text)
         rows = {
-            each: None if values[each] is None else tuple(Document(*row) for row in values[each])
+            each: None if values[each] is None else tuple(DocumentSize(*row) for row in values[each])
             for each in ("documents", "padded_documents", "single", "padded_single")
         }
         return cls(**{**values, **rows, "target": Target(**values["target"]), "adapters": tuple(values["adapters"])})

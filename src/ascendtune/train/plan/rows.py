@@ -13,20 +13,20 @@ from ascendtune.data.plan import BatchPlan
 from ascendtune.data.store import TokenDataset
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.flops import histogram
-from ascendtune.train.plan.request import Document
+from ascendtune.train.plan.request import DocumentSize
 from ascendtune.train.plan.work import Steps
 
 
-def full_rows(recipe: Recipe) -> tuple[Document, ...]:
+def full_rows(recipe: Recipe) -> tuple[DocumentSize, ...]:
     """`batch.per_device` rows of `data.max_length` tokens, two for each pair; the loss counts every token."""
     documents = 2 if recipe.method.task == "pairs" else 1
     length = recipe.data.max_length
-    return (Document(length, length - 1),) * (documents * recipe.batch.micro_batch)
+    return (DocumentSize(length, length - 1),) * (documents * recipe.batch.micro_batch)
 
 
 def largest_micro_batch(
     dataset: TokenDataset, recipe: Recipe, *, padding_free: bool, ranks: int, global_batch: int | None = None
-) -> tuple[Document, ...]:
+) -> tuple[DocumentSize, ...]:
     """The documents of the micro-batch of the first epoch with most positions, of those the one with most labels.
 
     Args:
@@ -53,7 +53,7 @@ def largest_micro_batch(
     begin, end = np.append(starts, used.stop)[chosen : chosen + 2].tolist()
     groups = [group for sequence in epoch.sequences(begin, end) for group in sequence]
     return tuple(
-        Document(int(tokens[group, each]), int(labels[group, each])) for group in groups for each in range(members)
+        DocumentSize(int(tokens[group, each]), int(labels[group, each])) for group in groups for each in range(members)
     )
 
 
@@ -74,7 +74,7 @@ def steps_of_data(
     )  # fmt: skip
 
 
-def steps_of_full_rows(recipe: Recipe, documents: tuple[Document, ...], ranks: int) -> Steps:
+def steps_of_full_rows(recipe: Recipe, documents: tuple[DocumentSize, ...], ranks: int) -> Steps:
     """Where the data are not known: every micro-batch is like `documents`."""
     # kto: each row has a mismatched answer beside it.
     times = recipe.batch.accumulate * ranks * (2 if recipe.method.task == "singles" else 1)

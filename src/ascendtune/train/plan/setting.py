@@ -29,7 +29,7 @@ _MODELLED = {"varlen": 1, "npu_fusion": 16}
 
 
 @dataclass(frozen=True)
-class Setting:
+class TrainingChoices:
     """What training would choose for this recipe on this device."""
 
     recipe: Recipe
@@ -74,7 +74,7 @@ class Setting:
         pad_id: int,
         nodes: int = 1,
         adapters: Sequence[Path] = (),
-    ) -> Setting:
+    ) -> TrainingChoices:
         """Resolve every `auto`.
 
         Raises:

@@ -36,8 +36,8 @@ from ascendtune.train.plan.live_bytes import Bytes, LiveBytes, StepMemory
 from ascendtune.train.plan.modelled_kernels import install_modelled_kernels
 from ascendtune.train.plan.planned_device import PlannedDevice
 from ascendtune.train.plan.repeated_layers import Repeats, find_repeats, kinds_of
-from ascendtune.train.plan.request import Document
-from ascendtune.train.plan.setting import Setting
+from ascendtune.train.plan.request import DocumentSize
+from ascendtune.train.plan.setting import TrainingChoices
 from ascendtune.train.plan.traced_strategies import STRATEGIES, fake_group, gradient_of
 from ascendtune.train.precision import DTYPES, export_dtype, promote_layer_norms
 from ascendtune.train.strategy.base import RootModule, Strategy
@@ -49,7 +49,7 @@ FIRST_UPDATE, FORWARD, LOSS = "first update", "forward", "loss"
 BACKWARD, UPDATE, EXPORT = "backward", "update", "export"
 
 
-def trace_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
+def trace_step(setting: TrainingChoices, documents: Sequence[DocumentSize]) -> StepMemory:
     """Trace the steps of one rank.
 
     Args:
@@ -79,7 +79,7 @@ def trace_step(setting: Setting, documents: Sequence[Document]) -> StepMemory:
     return StepMemory(moments, resting, parameters, trainable, repeats.layers, how, offloaded)
 
 
-def _exported_bytes(setting: Setting, parameters: int) -> int:
+def _exported_bytes(setting: TrainingChoices, parameters: int) -> int:
     """Of the copy in the type of the export that the main rank makes, where host memory is the device's."""
     recipe, dtype = setting.recipe, export_dtype(setting.recipe, setting.config)
     is_copied = setting.strategy == "fsdp" or dtype != DTYPES[setting.precision.weights]
@@ -96,7 +96,7 @@ def _further(smaller: Bytes, larger: Bytes, ratio: float) -> Bytes:
 class _Steps:
     """The model of a setting, all of it or with `count` layers, and one step after another of it."""
 
-    def __init__(self, setting: Setting, repeats: Repeats | None = None, count: int = 0) -> None:
+    def __init__(self, setting: TrainingChoices, repeats: Repeats | None = None, count: int = 0) -> None:
         self._setting, self._repeats, self._count = setting, repeats, count
         self._fake, self._live = FakeTensorMode(allow_non_fake_inputs=True), LiveBytes()
         with torch.device("meta"):
@@ -291,7 +291,7 @@ class _Steps:
                 each.remove()
 
 
-def _batch(setting: Setting, documents: Sequence[Document]) -> Batch:
+def _batch(setting: TrainingChoices, documents: Sequence[DocumentSize]) -> Batch:
     """A micro-batch of such documents; the last tokens of each are those that the loss counts."""
     lengths = [each.tokens for each in documents]
     longest = max(lengths)
@@ -324,7 +324,7 @@ def _batch(setting: Setting, documents: Sequence[Document]) -> Batch:
     )
 
 
-def _on_device(host: Batch, setting: Setting, fake: FakeTensorMode) -> DeviceBatch:
+def _on_device(host: Batch, setting: TrainingChoices, fake: FakeTensorMode) -> DeviceBatch:
     reference = np.zeros(host.documents) if setting.recipe.method.needs_reference else None
     with unset_fake_temporarily():
         batch = to_device(host, CpuDevice(), reference, masked=setting.attention.is_own)

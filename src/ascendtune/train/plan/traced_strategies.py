@@ -12,14 +12,14 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import OffloadPolicy
 
-from ascendtune.train.plan.setting import Setting
+from ascendtune.train.plan.setting import TrainingChoices
 from ascendtune.train.precision import Precision
 from ascendtune.train.strategy.base import MakeOptimizer, RootModule, Strategy
 from ascendtune.train.strategy.fsdp import FsdpStrategy
 
 
 class _Single(Strategy):
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: TrainingChoices) -> None:
         super().__init__(setting.device)
 
 
@@ -48,7 +48,7 @@ def gradient_of(strategy: Strategy, weight: nn.Parameter) -> torch.Tensor:
 
 
 class _Fsdp(FsdpStrategy):
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: TrainingChoices) -> None:
         Strategy.__init__(self, setting.device)
         self.recipe, self.world_size, self.shards = setting.recipe, setting.ranks, setting.shards
 
@@ -65,7 +65,7 @@ class _Fsdp(FsdpStrategy):
         return OffloadPolicy()
 
 
-STRATEGIES: dict[str, Callable[[Setting], Strategy]] = {"single": _Single, "ddp": _Ddp, "fsdp": _Fsdp}
+STRATEGIES: dict[str, Callable[[TrainingChoices], Strategy]] = {"single": _Single, "ddp": _Ddp, "fsdp": _Fsdp}
 
 
 @contextmanager

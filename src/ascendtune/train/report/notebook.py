@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ascendtune.core.units import format_duration
 
 if TYPE_CHECKING:
-    from ascendtune.train.report.run_progress import Progress
+    from ascendtune.train.report.run_progress import RunProgress
 
 _REDRAW_SECONDS = 0.5
 
@@ -28,7 +28,7 @@ def in_notebook() -> bool:
 class NotebookScreen:
     """One line of text and a bar below the cell, replaced at most twice a second."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: RunProgress) -> None:
         self._progress = progress
         self._ipython = import_module("IPython.display")
         self._handle = self._ipython.display(self._rendered(), display_id=True)

@@ -21,7 +21,7 @@ from ascendtune.core.terminal_text import SafeStream, control, safe
 from ascendtune.core.units import format_duration
 from ascendtune.train.report.callback import Callback, RunFacts
 from ascendtune.train.report.notebook import NotebookScreen, in_notebook
-from ascendtune.train.report.run_progress import Progress, shown_extras, shown_loss
+from ascendtune.train.report.run_progress import RunProgress, shown_extras, shown_loss
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -60,7 +60,7 @@ class ProgressDisplay(Callback):
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._screen: _Screen | None = None
-        self._progress: Progress | None = None
+        self._progress: RunProgress | None = None
         self._over = threading.Event()
         # Between the training and the thread that watches its heartbeat.
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class ProgressDisplay(Callback):
     def on_start(self, facts: RunFacts) -> None:
         if is_quiet():
             return
-        self._progress = Progress(self._run.path.name, facts)
+        self._progress = RunProgress(self._run.path.name, facts)
         if in_notebook():
             self._screen = NotebookScreen(self._progress)
         else:
@@ -98,7 +98,7 @@ class ProgressDisplay(Callback):
         self._show("close")
         self._screen = None
 
-    def _watch_heartbeat(self, progress: Progress) -> None:
+    def _watch_heartbeat(self, progress: RunProgress) -> None:
         while not self._over.wait(_LOOK_SECONDS):
             beat = _last_beat(self._run)
             with self._lock:
@@ -137,7 +137,7 @@ class _Screen(Protocol):
 class _LineScreen:
     """For logs: the first step, the last, and a line every few seconds; evaluations, at most one each second."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: RunProgress) -> None:
         self._progress = progress
         self._shown_step = progress.step
         self._shown_evaluation: dict[str, Any] | None = None
@@ -205,7 +205,7 @@ class _LineScreen:
 class _LiveScreen:
     """Two or three lines that stay at the bottom; whatever is written to stderr meanwhile scrolls by above them."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: RunProgress) -> None:
         from rich.console import Console
         from rich.live import Live
 

@@ -18,7 +18,7 @@ _COURSE = 24
 """Bars of the loss's course on a wide terminal, each for its share of all steps."""
 
 
-class Progress:
+class RunProgress:
     """Where the run stands."""
 
     def __init__(self, name: str, facts: RunFacts) -> None:

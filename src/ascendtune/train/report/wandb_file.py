@@ -24,7 +24,7 @@ _SAME_SECONDS = 1e-4
 
 
 @dataclass(frozen=True)
-class Row:
+class HistoryRow:
     """A row of the history. `time`: seconds since 1970; None: the row has none."""
 
     step: int
@@ -72,13 +72,13 @@ def destination(content: bytes) -> tuple[str, str]:
     return "", ""
 
 
-def rows(content: bytes) -> list[Row]:
+def rows(content: bytes) -> list[HistoryRow]:
     """The rows of the history, in the order in which the client sends them."""
     found = (_row(message) for message, _ in messages(content) if message is not None)
     return [each for each in found if each is not None]
 
 
-def count_arrived(file_rows: list[Row], *, summary_step: int, summary_time: float, last_step: int) -> int | None:
+def count_arrived(file_rows: list[HistoryRow], *, summary_step: int, summary_time: float, last_step: int) -> int | None:
     """How many of the file's rows a server has; None where its newest data are not from this file.
 
     The client sends rows in order, and with them the summary, which has step and time of a row. That row is looked for
@@ -124,12 +124,12 @@ def _append(body: bytearray, message: bytes) -> None:
         is_first = False
 
 
-def _row(message: bytes) -> Row | None:
+def _row(message: bytes) -> HistoryRow | None:
     for field, value in _fields(message):
         if field == _ROW:
             numbers = dict(_number(item) for kind, item in _fields(value) if kind == _ITEM)
             step = numbers.get("_step")
-            return Row(-1 if step is None else int(step), numbers.get("_timestamp"))
+            return HistoryRow(-1 if step is None else int(step), numbers.get("_timestamp"))
     return None
 
 

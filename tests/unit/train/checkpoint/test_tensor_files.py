@@ -20,8 +20,8 @@ from ascendtune.core.files import digest_of_file
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.train.checkpoint.tensor_files import (
     _DTYPES,
-    Part,
     Staging,
+    TensorPart,
     file_of_rank,
     fill,
     part_of,
@@ -30,7 +30,7 @@ from ascendtune.train.checkpoint.tensor_files import (
 )
 
 
-def write(directory: Path, ranks: list[dict[str, Part]]) -> None:
+def write(directory: Path, ranks: list[dict[str, TensorPart]]) -> None:
     directory.mkdir(exist_ok=True)
     (directory / "state.json").write_text(json.dumps({"ranks": len(ranks)}))
     for rank, parts in enumerate(ranks):
@@ -207,7 +207,7 @@ def test_divided_tensor_is_read_whole(
     grid = list(itertools.product(pieces(rows, first), pieces(columns, second)))
     random.shuffle(grid)
     ranks = [
-        {"w": Part(whole[top:bottom, left:right], tuple(whole.shape), (top, left))}
+        {"w": TensorPart(whole[top:bottom, left:right], tuple(whole.shape), (top, left))}
         for (top, bottom), (left, right) in grid
     ]
     write(directory, ranks)
@@ -216,6 +216,6 @@ def test_divided_tensor_is_read_whole(
 
 def test_missing_part_of_a_tensor_is_an_error(tmp_path: Path) -> None:
     whole = torch.arange(6.0)
-    write(tmp_path, [{"w": Part(whole[:2], (6,), (0,))}, {"w": Part(whole[3:], (6,), (3,))}])
+    write(tmp_path, [{"w": TensorPart(whole[:2], (6,), (0,))}, {"w": TensorPart(whole[3:], (6,), (3,))}])
     with pytest.raises(ValueError, match="1 numbers of w"):
         read(tmp_path)

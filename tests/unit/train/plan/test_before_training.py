@@ -17,9 +17,9 @@ from ascendtune.recipe.changes import Consent
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.flops import ModelFlops, Passes
 from ascendtune.train.plan import before_training, time
-from ascendtune.train.plan.ask import Answer
 from ascendtune.train.plan.before_training import require_fit, with_batch_size
 from ascendtune.train.plan.device_table import Speed
+from ascendtune.train.plan.estimator import EstimatorResult
 from ascendtune.train.plan.request import Estimate, Target
 from ascendtune.train.plan.work import Steps, Work
 
@@ -44,7 +44,7 @@ def model(tmp_path: Path) -> Path:
 def _given(monkeypatch: pytest.MonkeyPatch, memory_gib: int, answer: Any) -> list[Any]:
     asked: list[Any] = []
 
-    def ask(*arguments: Any, **_: Any) -> Answer:
+    def ask(*arguments: Any, **_: Any) -> EstimatorResult:
         asked.append(arguments)
         if isinstance(answer, Exception):
             raise answer
@@ -53,7 +53,7 @@ def _given(monkeypatch: pytest.MonkeyPatch, memory_gib: int, answer: Any) -> lis
     target = Target("npu", "Ascend910B4", memory_gib * _GIB, 1)
     monkeypatch.setattr(before_training, "target_here", lambda *_: target)
     monkeypatch.setattr(TokenDataset, "open", lambda _: None)
-    monkeypatch.setattr(before_training, "ask", ask)
+    monkeypatch.setattr(before_training, "run_estimator", ask)
     return asked
 
 
@@ -61,9 +61,9 @@ def _estimate(low: int, expected: int, high: int) -> Estimate:
     return Estimate(expected, low, high, "loss", {"weights": expected}, {}, 0, 0, 0, {"how": "traced"})
 
 
-def _answer(estimate: Estimate, changes: Any = ()) -> Answer:
+def _answer(estimate: Estimate, changes: Any = ()) -> EstimatorResult:
     steps, recipe = Steps(None, 1, 1, {1: 1}, 0, 1), _with_batch(Path(), 8)
-    return Answer(estimate, list(changes), None, steps, recipe)
+    return EstimatorResult(estimate, list(changes), None, steps, recipe)
 
 
 def _with_batch(model: Path, size: int | str) -> Recipe:
@@ -123,12 +123,12 @@ def test_the_expected_step_time_is_recorded(model: Path, monkeypatch: pytest.Mon
 def test_a_resumed_run_is_estimated_with_its_own_global_batch(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
 
-    def fails(*_: Any, **named: Any) -> Answer:
+    def fails(*_: Any, **named: Any) -> EstimatorResult:
         given.append(named["global_batch"])
         raise NoVerdict("it broke", code="estimate-failed", remedy="none")
 
     _given(monkeypatch, 8, None)
-    monkeypatch.setattr(before_training, "ask", fails)
+    monkeypatch.setattr(before_training, "run_estimator", fails)
     for size in (None, 12):
         require_fit(_recipe(model), model, _PREPARED, devices=1, global_batch=size)
     assert given == [None, 12]

@@ -14,7 +14,7 @@ from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.attention.choice import AttentionChoice, Verdict
 from ascendtune.train.plan import estimate, setting, traced_step
-from ascendtune.train.plan.request import Document, Estimate, Request, Target
+from ascendtune.train.plan.request import DocumentSize, Estimate, Request, Target
 from ascendtune.train.strategy import deepspeed
 
 _GIB = 2**30
@@ -59,8 +59,8 @@ def test_a_request_survives_its_json(request_of: Any) -> None:
     request = request_of()
     assert Request.from_json(request.to_json()) == request
     with_rows = replace(
-        request, documents=(Document(5, 3), Document(4, 3)), padded_documents=(Document(6, 3),),
-        single=(Document(5, 3),), padded_single=(Document(4, 2),), adapters=("a", "b"),
+        request, documents=(DocumentSize(5, 3), DocumentSize(4, 3)), padded_documents=(DocumentSize(6, 3),),
+        single=(DocumentSize(5, 3),), padded_single=(DocumentSize(4, 2),), adapters=("a", "b"),
     )  # fmt: skip
     assert Request.from_json(with_rows.to_json()) == with_rows
 
@@ -85,7 +85,10 @@ def test_rows_are_padded_where_dumps_want_them_padded(
 ) -> None:
     data = {"train": [{"path": "x.jsonl"}], **keys.get("data", {})}
     request = shallow_request_of(**{**keys, "data": data, "batch": {"per_device": 2}})
-    rows = {"documents": (Document(30, 3), Document(30, 3)), "padded_documents": (Document(40, 3), Document(4, 3))}
+    rows = {
+        "documents": (DocumentSize(30, 3), DocumentSize(30, 3)),
+        "padded_documents": (DocumentSize(40, 3), DocumentSize(4, 3)),
+    }
     found = estimate.answer(replace(request, **rows), search=False)["estimate"]["facts"]
     assert (found["padding_free"], found["tokens"]) == (padding_free, 60 if padding_free else 80)
 
@@ -287,7 +290,7 @@ def test_changes_are_estimated_with_the_rows_of_the_data(
 ) -> None:
     """Full rows are 16 times as long."""
     monkeypatch.setattr(estimate, "_ENOUGH", 1)
-    rows = (Document(512, 511),)
+    rows = (DocumentSize(512, 511),)
 
     def request(per_device: int, accumulate: int, memory: int = _GIB) -> Request:
         keys = {"batch": {"per_device": per_device, "accumulate": accumulate}, "parallel": {"strategy": "deepspeed"}}

@@ -13,8 +13,8 @@ from ascendtune.core.errors import AscendtuneError
 from ascendtune.core.rundir import RunDir
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.flops import ModelFlops, Passes
-from ascendtune.train.plan.ask import Answer
 from ascendtune.train.plan.device_table import Speed
+from ascendtune.train.plan.estimator import EstimatorResult
 from ascendtune.train.plan.measured import (
     STEPS,
     Measured,
@@ -42,8 +42,8 @@ def recipe_of(**keys: Any) -> Recipe:
     return Recipe.check({"name": "a", "model": {"path": "x"}, "data": {"train": "x.jsonl", "max_length": 32}, **keys})
 
 
-def answer_of(recipe: Recipe) -> Answer:
-    return Answer(_ESTIMATE, [], _WORK, _STEPS, recipe)
+def answer_of(recipe: Recipe) -> EstimatorResult:
+    return EstimatorResult(_ESTIMATE, [], _WORK, _STEPS, recipe)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.live_bytes import StepMemory
 from ascendtune.train.plan.planned_device import PlannedDevice
-from ascendtune.train.plan.request import Document, Target
-from ascendtune.train.plan.setting import Setting
+from ascendtune.train.plan.request import DocumentSize, Target
+from ascendtune.train.plan.setting import TrainingChoices
 from ascendtune.train.plan.traced_step import trace_step
 
 _MODEL = {
@@ -26,7 +26,9 @@ def trace(model: Path, *, offload: bool) -> StepMemory:
         "memory": {"offload_activations": offload},
     })  # fmt: skip
     device = PlannedDevice(Target("cuda", "card", 1 << 40, 1))
-    return trace_step(Setting.of(recipe, model, device, ranks=1, vocabulary=0, pad_id=0), (Document(512, 500),))
+    return trace_step(
+        TrainingChoices.of(recipe, model, device, ranks=1, vocabulary=0, pad_id=0), (DocumentSize(512, 500),)
+    )
 
 
 @pytest.mark.long

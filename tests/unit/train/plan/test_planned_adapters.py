@@ -18,8 +18,8 @@ from ascendtune.train.model import apply_tuner, auto_class
 from ascendtune.train.plan import estimate
 from ascendtune.train.plan.arithmetic import compute_step
 from ascendtune.train.plan.count_work import count_work
-from ascendtune.train.plan.request import Document, Request, Target
-from ascendtune.train.plan.setting import Setting
+from ascendtune.train.plan.request import DocumentSize, Request, Target
+from ascendtune.train.plan.setting import TrainingChoices
 from ascendtune.train.plan.traced_step import trace_step
 
 _HIDDEN, _INNER, _LAYERS = 32, 48, 2
@@ -43,14 +43,14 @@ def _values(model: Path, quantization: str | None = None, **keys: Any) -> dict[s
     return {"model": section, "data": {"train": "x.jsonl"}, "precision": "fp32", **keys}
 
 
-def _setting(model: Path, adapters: Sequence[Path] = (), **keys: Any) -> Setting:
+def _setting(model: Path, adapters: Sequence[Path] = (), **keys: Any) -> TrainingChoices:
     recipe = Recipe.check(_values(model, **keys))
-    return Setting.of(recipe, model, CpuDevice(), ranks=1, vocabulary=0, pad_id=0, adapters=adapters)
+    return TrainingChoices.of(recipe, model, CpuDevice(), ranks=1, vocabulary=0, pad_id=0, adapters=adapters)
 
 
 def test_pissa_has_a_second_adapter_on_device_and_disk(model: Path) -> None:
     setting = _setting(model, method={"tuner": "lora", "lora": {"rank": 6, "init": "pissa"}})
-    step, work = trace_step(setting, [Document(8, 7)]), count_work(setting)
+    step, work = trace_step(setting, [DocumentSize(8, 7)]), count_work(setting)
     assert step.resting["adapters"] == work.model_bytes == 2 * 4 * 6 * _WIDTH
     # What stands frozen beside the trained one has no state, and is in no checkpoint.
     assert step.trainable == 6 * _WIDTH and work.checkpoint_bytes == 3 * 4 * 6 * _WIDTH
@@ -74,7 +74,7 @@ def test_adapters_that_training_starts_from_have_the_size_of_their_files(model: 
         apply_tuner(base, method).save_pretrained(tmp_path / f"rank-{rank}")
     adapters = [tmp_path / "rank-3", tmp_path / "rank-5"]
     setting = _setting(model, adapters, method={"tuner": "lora", "lora": {"start_from": list(map(str, adapters))}})
-    traced, computed = trace_step(setting, [Document(8, 7)]), compute_step(setting, [Document(8, 7)])
+    traced, computed = trace_step(setting, [DocumentSize(8, 7)]), compute_step(setting, [DocumentSize(8, 7)])
     assert traced.trainable == computed.trainable == 5 * _WIDTH
     assert traced.resting["adapters"] == 4 * (3 + 5) * _WIDTH
     work = count_work(setting)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ascendtune.machine.visible import VisibleDevices
-from ascendtune.train.plan import ask
+from ascendtune.train.plan import estimator
 from ascendtune.train.plan.device_table import named_target
 from ascendtune.train.plan.planned_device import PlannedDevice
 
@@ -29,5 +29,5 @@ def test_device_that_is_here_is_planned_with_its_types(
     monkeypatch: pytest.MonkeyPatch, name: str, *, computes_bf16: bool
 ) -> None:
     devices = [SimpleNamespace(name=name, memory_total_bytes=1 << 35)]
-    monkeypatch.setattr(ask, "take_snapshot", lambda: SimpleNamespace(devices=devices))
-    assert PlannedDevice(ask.target_here(VisibleDevices("npu", ("0",)), 1)).supports_bf16 is computes_bf16
+    monkeypatch.setattr(estimator, "take_snapshot", lambda: SimpleNamespace(devices=devices))
+    assert PlannedDevice(estimator.target_here(VisibleDevices("npu", ("0",)), 1)).supports_bf16 is computes_bf16

@@ -17,9 +17,9 @@ from ascendtune.train.plan.count_work import count_work
 from ascendtune.train.plan.device_table import Speed
 from ascendtune.train.plan.history import Features, PastRun, new_run, tuner_of
 from ascendtune.train.plan.offload import Offload
-from ascendtune.train.plan.request import Document, Target
+from ascendtune.train.plan.request import DocumentSize, Target
 from ascendtune.train.plan.rows import steps_of_full_rows
-from ascendtune.train.plan.setting import Setting
+from ascendtune.train.plan.setting import TrainingChoices
 from ascendtune.train.plan.time import Range, TimeEstimate, communication, estimate_time, features_of, gloo_bytes
 from ascendtune.train.plan.work import Steps, Transfer, Work
 
@@ -67,7 +67,7 @@ _ALL = 2 * 512 * 64 + _BLOCKS + 64
 def _work(directory: Path, ranks: int = 1, vocabulary: int = 0, new_tokens: Sequence[str] = (), **keys: Any) -> Work:
     (directory / "config.json").write_text(json.dumps(_MODEL))
     recipe = _recipe(**{"precision": "fp32", **keys, "model": {"path": str(directory), "new_tokens": list(new_tokens)}})
-    return count_work(Setting.of(recipe, directory, CpuDevice(), ranks=ranks, vocabulary=vocabulary, pad_id=0))
+    return count_work(TrainingChoices.of(recipe, directory, CpuDevice(), ranks=ranks, vocabulary=vocabulary, pad_id=0))
 
 
 def test_step_is_computation_at_the_assumed_share_and_the_update() -> None:
@@ -406,7 +406,7 @@ def test_work_survives_json(tmp_path: Path) -> None:
 
 def test_full_rows_stand_for_data_that_are_not_known() -> None:
     recipe = _recipe(batch={"accumulate": 3}, optim={"max_steps": 7})
-    found = steps_of_full_rows(recipe, (Document(10, 9), Document(10, 9)), 2)
+    found = steps_of_full_rows(recipe, (DocumentSize(10, 9), DocumentSize(10, 9)), 2)
     assert (found.steps, found.tokens, found.labels, found.lengths) == (7, 120, 108, {10: 2})
     features = features_of(
         _WORK, found, recipe, replace(_TARGET, devices=2), {"parameters": 5, "trainable": 5, "strategy": "ddp"}

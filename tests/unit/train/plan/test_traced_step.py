@@ -19,8 +19,8 @@ from ascendtune.train.plan import traced_strategies
 from ascendtune.train.plan.live_bytes import StepMemory
 from ascendtune.train.plan.modelled_kernels import modelled_attention
 from ascendtune.train.plan.planned_device import PlannedDevice
-from ascendtune.train.plan.request import Document, Target
-from ascendtune.train.plan.setting import Setting
+from ascendtune.train.plan.request import DocumentSize, Target
+from ascendtune.train.plan.setting import TrainingChoices
 from ascendtune.train.plan.traced_step import trace_step
 
 _MODEL = {
@@ -28,7 +28,7 @@ _MODEL = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False, "pad_token_id": 0,
 }  # fmt: skip
 _PARAMETERS = 2 * 512 * 64 + 9 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 176 + 2 * 64) + 64
-_ROWS = (Document(100, 80), Document(60, 59))
+_ROWS = (DocumentSize(100, 80), DocumentSize(60, 59))
 
 
 _CARD = PlannedDevice(Target("cuda", "card", 1 << 40, 1))
@@ -65,7 +65,7 @@ def _trace(
         "model": {"path": str(model), "init": init}, "data": {"train": [{"path": "x.jsonl"}]},
         "precision": "fp32", **keys,
     })  # fmt: skip
-    setting = Setting.of(recipe, model, device or CpuDevice(), ranks=ranks, vocabulary=0, pad_id=0)
+    setting = TrainingChoices.of(recipe, model, device or CpuDevice(), ranks=ranks, vocabulary=0, pad_id=0)
     return trace_step(setting, documents)
 
 
@@ -190,7 +190,7 @@ def test_gradients_that_are_reduced_once_wait_whole(model: Path) -> None:
 
 @pytest.mark.long
 def test_offloading_keeps_saved_tensors_in_host_memory(model: Path) -> None:
-    rows = (Document(512, 500),)
+    rows = (DocumentSize(512, 500),)
     stays = _trace(model, documents=rows, device=_CARD)
     moved = _trace(model, documents=rows, device=_CARD, memory={"offload_activations": True})
     # At least the input of each matrix: three of the hidden size, one of the feed-forward's.
@@ -214,7 +214,7 @@ def test_operators_of_ascend_are_those_that_the_recipe_allows(model: Path) -> No
 
 @pytest.mark.long
 def test_checkpointing_keeps_the_input_of_each_block(model: Path) -> None:
-    rows = (Document(512, 500),)
+    rows = (DocumentSize(512, 500),)
     kept, computed = (
         _trace(model, documents=rows, memory={"gradient_checkpointing": each}).moments for each in (False, True)
     )
@@ -229,7 +229,7 @@ def test_a_capped_head_is_found_where_the_config_says_bf16(tmp_path: Path) -> No
     recipe = Recipe.check({
         "model": {"path": str(tmp_path)}, "data": {"train": [{"path": "x.jsonl"}]}, "precision": "fp32",
     })  # fmt: skip
-    setting = Setting.of(recipe, tmp_path, CpuDevice(), ranks=1, vocabulary=0, pad_id=0)
+    setting = TrainingChoices.of(recipe, tmp_path, CpuDevice(), ranks=1, vocabulary=0, pad_id=0)
     assert setting.head_form == HeadForm(scale=1.0, cap=20.0)
 
 
@@ -259,6 +259,6 @@ def test_a_config_that_does_not_let_its_layers_be_set_is_traced(tmp_path: Path) 
         "num_encoder_attention_heads": 2, "decoder_ffn_dim": 32, "encoder_ffn_dim": 32, "max_position_embeddings": 64,
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
-    found = _trace(tmp_path, documents=(Document(16, 15),), data={"train": "x.jsonl", "packing": False})
+    found = _trace(tmp_path, documents=(DocumentSize(16, 15),), data={"train": "x.jsonl", "packing": False})
     assert found.how == "2 of 2 layers traced"
     assert found.resting["weights"] == pytest.approx(4 * found.parameters, rel=0.01)

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.train.report.wandb_file import Row, count_arrived, destination, is_exit, messages, rows, without_rows
+from ascendtune.train.report.wandb_file import (
+    HistoryRow,
+    count_arrived,
+    destination,
+    is_exit,
+    messages,
+    rows,
+    without_rows,
+)
 
 _REAL = Path(__file__).with_name("offline_run.wandb").read_bytes()
 """Written by the real client (0.31.0): 20 rows."""
@@ -99,10 +107,10 @@ def test_project_of_the_run_is_read() -> None:
 
 def test_copy_ends_before_damage() -> None:
     content = _log(_row(_step=0), _row(_step=1))
-    assert rows(without_rows(content[:-1] + b"!", 0)) == [Row(0, None)]
+    assert rows(without_rows(content[:-1] + b"!", 0)) == [HistoryRow(0, None)]
 
 
-_ROWS = [Row(step, 100.0 + step) for step in range(20)]
+_ROWS = [HistoryRow(step, 100.0 + step) for step in range(20)]
 
 
 @pytest.mark.parametrize(
@@ -124,5 +132,5 @@ def test_rows_that_a_server_has_are_counted(step: int, time: float, last: int, a
 @pytest.mark.parametrize("value", [1e400, "text", None, [], "1" * 5000])
 def test_row_with_a_strange_step_or_time_is_a_row(value: object) -> None:
     content = _log(_row(_step=value, _timestamp=value), _row(_step=3, _timestamp=5))
-    assert rows(content) == [Row(-1, None), Row(3, 5.0)]
+    assert rows(content) == [HistoryRow(-1, None), HistoryRow(3, 5.0)]
     assert count_arrived(rows(content), summary_step=3, summary_time=5.0, last_step=3) == 2

@@ -24,7 +24,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.adapters import find_adapters
 from ascendtune.train.plan.changes import Change, changed, single_sequences
 from ascendtune.train.plan.device_table import computes_bf16
-from ascendtune.train.plan.request import Document, Estimate, Request, Target
+from ascendtune.train.plan.request import DocumentSize, Estimate, Request, Target
 from ascendtune.train.plan.work import Steps, Work
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _TIMEOUT_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
-class Answer:
+class EstimatorResult:
     estimate: Estimate
     changes: list[dict[str, Any]]
     """Where the recipe does not fit: `keys` that do, `why`, and their `expected` and `high` bytes."""
@@ -45,14 +45,14 @@ class Answer:
     """With a number for `batch.per_device: auto`."""
 
 
-def ask(
+def run_estimator(
     recipe: Recipe,
     target: Target,
     *,
     dataset: TokenDataset | None = None,
     search: bool = True,
     global_batch: int | None = None,
-) -> Answer:
+) -> EstimatorResult:
     """The estimate for `recipe` on `target`.
 
     Args:
@@ -78,7 +78,7 @@ def ask(
     if (directory / "tokenizer.json").is_file():
         tokenizer = Tokenizer.load(directory, section.new_tokens)
         vocabulary, pad = tokenizer.vocab_size, tokenizer.pad_id
-    rows: dict[str, tuple[Document, ...]] = {}
+    rows: dict[str, tuple[DocumentSize, ...]] = {}
     if dataset is not None and recipe.batch.per_device != "auto":
         largest = partial(largest_micro_batch, dataset, ranks=target.devices, global_batch=global_batch)
         rows["documents"] = largest(recipe, padding_free=True)
@@ -105,7 +105,7 @@ def ask(
         )  # fmt: skip
     else:
         steps = steps_of_full_rows(recipe, full_rows(recipe), target.devices)
-    return Answer(estimate, content["changes"], Work.of(work) if work else None, steps, recipe)
+    return EstimatorResult(estimate, content["changes"], Work.of(work) if work else None, steps, recipe)
 
 
 def _answer_of_estimator(request: Request, *, search: bool) -> dict[str, Any]:
