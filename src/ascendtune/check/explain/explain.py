@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ascendtune.check.explain import reading
 from ascendtune.check.explain.answer.fitted import causes_here, fitted
+from ascendtune.check.explain.answer.placeholders import without_placeholders
 from ascendtune.check.explain.cause.attempts import Attempts, attempts_of
 from ascendtune.check.explain.cause.diagnosis import SEEN_FROM_OUTSIDE, Diagnosis, diagnose, lacks_alone, weighed
 from ascendtune.check.explain.cause.environment_notes import with_environment
@@ -256,11 +257,12 @@ class Explanation:
 
     def remedies(self) -> tuple[str, ...]:
         """What to do; what is to be tried first comes first."""
-        texts = (text for scan in self.scans for text in (scan.head, scan.tail))
+        texts = [text for scan in self.scans for text in (scan.head, scan.tail)]
         remedies = with_environment(self._remedies(), self.verdict)
         if lacks_alone(self.verdict, self.scans):
             remedies = (say(_COMPARE_PYTHONS, rank=self.verdict.rank), *remedies)
         first = self.verdict.first
+        remedies = without_placeholders(remedies, first, texts) if first is not None else remedies
         remedies = fitted(remedies, first.hit.entry if first is not None else None, self.facts)
         return with_notes(remedies, texts, self.facts, names_ascend=self.plog is not None)
 

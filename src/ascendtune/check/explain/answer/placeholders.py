@@ -1,0 +1,64 @@
+"""PACKAGE in remedies, in whose place the log may have the name: of the package that pip could not build, of an
+extension that does not load, or of the code that failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from ascendtune.check.explain.event.event import Event
+from ascendtune.check.explain.package.distributions import named_for_pip
+
+_PLACE = re.compile(r"(?<![\w.{/-])(?<!install -y )(?<!apt install )(?<!yum install )PACKAGE(?![\w/-]|\.(?:run|[A-Z]))")
+"""Not that of a package manager of the system, of a file, or of a module that is the reader's own."""
+_ASIDE = re.compile(r" \(PACKAGE\)|（PACKAGE）")
+"""Beside words that say which package is meant."""
+_OF_PIP = re.compile(r"\bpip (?:download|install|index versions|show)\b[^`;:,)；：，]*(?::all: [^`;:,)；：，]*)?")
+_FAILED = re.compile(
+    r"(?:Failed building wheel for|Could not build wheels for|Failed to (?:download and )?build) [`']?"
+    r"(?P<name>[A-Za-z][\w.-]*\w)(?=[\s`',=]|$)",
+    re.MULTILINE,
+)
+_TRIED = re.compile(r"^ *(?:Building wheel for|Collecting) (?P<name>[A-Za-z][\w.-]*\w)", re.MULTILINE)
+_BUILDS = ("build", "package-managers")
+"""Families of what is said while a package is built."""
+_EXTENSION = re.compile(
+    r"(?:site|dist)-packages/(?P<package>[A-Za-z]\w*?)/[^\s:]*\.so\b|"
+    r"/(?P<file>[A-Za-z]\w*?)(?:_\d+)?_(?:cuda|cu\d+|C|ops|kernels)(?:\.[\w-]+)*\.so\b"
+)
+_OF_LOADER = re.compile(r"undefined symbol|cannot open shared object|compiled for version")
+_TORCH = "torch"
+
+
+def without_placeholders(remedies: Iterable[str], event: Event, texts: Sequence[str]) -> tuple[str, ...]:
+    """The remedies with the name of the package, as far as the log has it.
+
+    Args:
+        texts: beginning and end of each log.
+    """
+    given = tuple(remedies)
+    if not any(map(_PLACE.search, given)):
+        return given
+    if built := _package_built(event, texts):
+        return tuple(_OF_PIP.sub(lambda command: _PLACE.sub(built, command[0]), remedy) for remedy in given)
+    if module := _module_of(event):
+        return tuple(named_for_pip(_PLACE.sub(module, remedy)) for remedy in given)
+    return tuple(_ASIDE.sub("", remedy) for remedy in given)
+
+
+def _package_built(event: Event, texts: Sequence[str]) -> str:
+    """The one package whose build failed; while one is built, the last that pip began with."""
+    if event.hit.entry.family not in _BUILDS and "build" not in event.hit.entry.id:
+        return ""
+    failed = {match["name"] for text in texts for match in _FAILED.finditer(text)}
+    if len(failed) == 1:
+        return failed.pop()
+    tried = [match["name"] for text in texts for match in _TRIED.finditer(text)]
+    return tried[-1] if tried and not failed else ""
+
+
+def _module_of(event: Event) -> str:
+    extension = _EXTENSION.search(event.text) if _OF_LOADER.search(event.text) else None
+    if extension is not None:
+        return extension["package"] or extension["file"]
+    return event.trace.importer_of(_TORCH) if event.trace is not None and event.trace.frames else ""
