@@ -60,6 +60,12 @@ _IN_PACKAGE = (
             "httpx.HTTPStatusError: Client error '404 Not Found' for url 'http://localhost:8000/chat/completions'",
             "curl -s http://localhost:8000/v1/models`",
         ),
+        ("OSError: [Errno 107] Transport endpoint is not connected: '/mnt/tide/ckpt'", "findmnt -T /mnt/tide/ckpt; "),
+        (
+            "PermissionError: [Errno 13] Permission denied: '/root/.cache/huggingface/hub'",
+            "ls -ld /root/.cache/huggingface/hub`",
+        ),
+        ('yaml.scanner.ScannerError: mapping values are not allowed here in "tide.yaml", line 7', "open('tide.yaml')"),
     ],
 )
 def test_command_has_what_the_log_names(explained: Explained, log: str, command: str) -> None:
@@ -85,3 +91,9 @@ def test_package_of_the_system_is_not_that_of_the_frame(explained: Explained) ->
     error = "OSError: libtide.so.1: cannot open shared object file: No such file or directory"
 
     assert not any("install -y moonlight" in remedy for remedy in explained(f"{_IN_PACKAGE}{error}\n").remedies())
+
+
+def test_two_paths_in_a_message_are_not_told_apart(explained: Explained) -> None:
+    error = "OSError: [Errno 107] Transport endpoint is not connected: '/mnt/moon/a' -> '/mnt/tide/b'"
+
+    assert any("findmnt -T PATH" in remedy for remedy in explained(f"step 1\n{error}\n").remedies())

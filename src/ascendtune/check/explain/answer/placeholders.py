@@ -1,5 +1,5 @@
-"""PACKAGE in remedies, in whose place the log may have the name: of the package that pip could not build, of an
-extension that does not load, or of the code that failed."""
+"""PACKAGE, PATH and FILE in remedies, in whose place the log may have the name: of the package that pip could not
+build, of an extension that does not load, or of the code that failed; and the one path that a message quotes."""
 
 from __future__ import annotations
 
@@ -28,15 +28,23 @@ _EXTENSION = re.compile(
 )
 _OF_LOADER = re.compile(r"undefined symbol|cannot open shared object|compiled for version")
 _TORCH = "torch"
+_LOOKED_AT = re.compile(
+    r"((?:\bls -ld?|\bfindmnt (?:-\w+ (?:[A-Z,]+ )?)*-T|\bfile|\bdf -[hT]+|\bstat|\bcat|\bpython -m json\.tool|"
+    r"\bchown -R \"\$USER\"|\bchmod u\+\w+) |\bopen\(')(?:PATH|FILE)(?![\w/.*])"
+)
+"""A command that looks at the file, or changes whose it is."""
+_YAML = re.compile(r"(?<![\w/])FILE\.yaml\b")
+_QUOTED = re.compile(r"(?<=['\"‘`])[~/][^\s'\"`’;$&|<>()*]+(?=['\"’`])")
+_OF_YAML = re.compile(r"in \"(?P<file>[^\s\"';$&|<>()]+\.ya?ml)\", line")
 
 
 def without_placeholders(remedies: Iterable[str], event: Event, texts: Sequence[str]) -> tuple[str, ...]:
-    """The remedies with the name of the package, as far as the log has it.
+    """The remedies with the name of the package or the file, as far as the log has it.
 
     Args:
         texts: beginning and end of each log.
     """
-    given = tuple(remedies)
+    given = tuple(_with_paths(remedy, event) for remedy in remedies)
     if not any(map(_PLACE.search, given)):
         return given
     if built := _package_built(event, texts):
@@ -44,6 +52,16 @@ def without_placeholders(remedies: Iterable[str], event: Event, texts: Sequence[
     if module := _module_of(event):
         return tuple(named_for_pip(_PLACE.sub(module, remedy)) for remedy in given)
     return tuple(_ASIDE.sub("", remedy) for remedy in given)
+
+
+def _with_paths(remedy: str, event: Event) -> str:
+    """`remedy` with the path of the message, where it quotes one alone."""
+    if _LOOKED_AT.search(remedy) is not None and len(paths := set(_QUOTED.findall(event.text))) == 1:
+        path = paths.pop()
+        remedy = _LOOKED_AT.sub(lambda command: f"{command[1]}{path}", remedy)
+    if _YAML.search(remedy) is not None and (named := _OF_YAML.search(event.text)) is not None:
+        remedy = _YAML.sub(lambda _: named["file"], remedy)
+    return remedy
 
 
 def _package_built(event: Event, texts: Sequence[str]) -> str:
