@@ -19,7 +19,8 @@ _INSTALLED = (
     r"\S+(?: package)?:? .{0,80}\binstall(?:ed)? success(?:fully)?\b"
 )
 _FETCHED = (
-    r".*['’] saved \[\d+|total size is \S+ +speedup is |(?:.* )?100% ?[|(].*|Already up[- ]to[- ]date\.|"
+    r".*['’] saved \[\d+|total size is \S+ +speedup is |(?:.* )?100% ?[|(].*|100 +\S+ +100 +\S+ |"
+    r"Already up[- ]to[- ]date\.|"
     r"Fetched [\d.,]+ ?\w*B in |.*\b[Dd]ownload(?:ed)? (?:\w+ )?(?:successfully|completed?)\b|"
     r"(?:.* )?Status: Downloaded newer image for "
 )
@@ -35,7 +36,8 @@ _SERVES = (
 )
 _OF_CLUSTER = (
     r"srun: (?:Step created for |job \d+ has been allocated )|"
-    r" *Normal +(?:Scheduled|Started) .*|\S+ +(?P<ready>[1-9]\d*)/(?P=ready) +Running\b|"
+    r"(?:\d\w* +| *)Normal +(?:Scheduled|Started) .*|Release \"\S+\" has been upgraded\.|"
+    r"\S+ +(?P<ready>[1-9]\d*)/(?P=ready) +Running\b|"
     r"STATUS: deployed$|\S+ condition met$| ?Container \S+  ?(?:Started|Healthy|Running)$"
 )
 _CHECKED = (
@@ -46,20 +48,25 @@ _RUNS = re.compile("|".join((_SERVES, _CHECKED)))
 """What shows that the program itself runs, and not only that something was brought for it."""
 _MILESTONE = re.compile("|".join((_INSTALLED, _FETCHED, _OF_CLUSTER, _RUNS.pattern)))
 _SIGN = re.compile(
-    r"uccess|nstall|omplete|Setting up|trigger|done|[Bb]uil[dt]|saved|speedup|100%|up.to.date|Fetched|ownload|startup|"
+    r"uccess|nstall|upgraded|^100 |omplete|Setting up|trigger|done|[Bb]uil[dt]|saved|speedup|100%|up.to.date|Fetched|"
+    r"ownload|startup|"
     r"ing (?:on|at)|[Ss]er(?:ver|vice)|[Ee]ngine|luster|atabase|runtime|Started|HTTP/|PONG|Normal|Running|deployed|"
     r"condition met|Healthy|check|# |is now|is up|is ready|succe|accepting|GUI|srun|reachable|alive"
 )
 """Words of which each milestone has one: most lines have none."""
 _OF_REQUEST = re.compile(
     r"\bconnect(?:ion)?\b.{0,60}\b(?:refused|reset|timed? ?out|failed|aborted|within)\b|\btimed? ?out\b|"
-    r"\b(?:could ?n[o']t|cannot|failed to|unable to) (?:connect|resolve|reach)\b|\btemporary failure\b|"
+    r"\b(?:could ?n[o']t|can't|cannot|failed to|unable to) (?:connect|resolve|reach)\b|\btemporary failure\b|"
     r"\bname or service not known\b|\b(?:unreachable|unavailable)\b|"
     r"\b(?:429|50[234])\b.{0,30}\b(?:server|client|error|service|bad|gateway|too)\b|"
-    r"\bretry(?:ing)?\b|\bfailed to (?:fetch|download)\b|\bwaiting for cache lock\b",
+    r"\bretry(?:ing)?\b|\bfailed to (?:fetch|download)\b|\bwaiting for cache lock\b|"
+    r"\bnot available now\b|\banother operation\b.* in progress\b|\bexternally-managed-environment\b",
     re.IGNORECASE,
 )
-"""Words of a request that was not answered: programs ask again, or elsewhere."""
+"""Words of a request that was not answered, or of something that is not possible now, or in this way: programs ask
+again, or elsewhere."""
+_OF_RANKS = re.compile(r"\b(?:NCCL|RCCL|HCCL|Hccl\w+|[Gg]loo|TCPStore|c10d|ProcessGroup\w*|[Ww]atchdog|E[A-Z]\d{4})\b")
+"""Words of ranks that wait for each other: what another rank writes after them shows nothing of this one."""
 _OF_EVENTS = re.compile(r"\s*(?:\d\w* +)?Warning\s+[A-Z][A-Za-z]+\s")
 """A row of `kubectl describe` and `kubectl get events`."""
 _OF_COPY = re.compile(r"Read -1, expected \d+, errno = ")
@@ -95,12 +102,18 @@ def was_overcome(event: Event, milestones: Milestones, events: Sequence[Event]) 
     """Whether a milestone follows a complaint that programs overcome, and no end that nothing else explains."""
     if event.trace is not None or not (milestones.all and event.last < milestones.all[-1]):
         return False
-    is_request = any(each.search(event.text) for each in (_OF_REQUEST, _OF_EVENTS, _OF_COPY))
     # What is quoted was caught.
     runs_without = event.is_quoted and bool(milestones.runs) and event.last < milestones.runs[-1]
-    if not (event.weak or is_request or runs_without or is_of_script(event)):
+    if not (event.weak or is_of_request(event) or runs_without or is_of_script(event)):
         return False
     return not any(_is_unexplained_end(other) and other.last > event.last for other in events)
+
+
+def is_of_request(event: Event) -> bool:
+    """Whether a complaint is of what is tried again, or in another way."""
+    if event.trace is not None or event.hit.entry.waits or _OF_RANKS.search(event.text):
+        return False
+    return any(each.search(event.text) for each in (_OF_REQUEST, _OF_EVENTS, _OF_COPY))
 
 
 def _said(row: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ascendtune.check.explain.event.ends import is_of_thread, was_logged
 from ascendtune.check.explain.event.event import Event
-from ascendtune.check.explain.event.milestones import milestones_in, was_overcome
+from ascendtune.check.explain.event.milestones import is_of_request, milestones_in, was_overcome
 from ascendtune.check.explain.event.script_commands import is_of_script
 from ascendtune.check.explain.log import line as lines_of
 
@@ -90,6 +90,8 @@ class _GoneOn:
             return (self._has_ended(event) or is_unprefixed) and self._has_losses(event)
         is_aside = is_of_script(event) or event.weak
         if is_aside and (self._has_steps(event) or self._has_losses(event, _OWN_LOSSES)):
+            return True
+        if is_of_request(event) and self._has_losses(event, _STEPS):
             return True
         if is_of_script(event):
             return bool(self._ends and self._ends[0] < event.last)

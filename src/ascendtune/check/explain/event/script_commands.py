@@ -19,6 +19,7 @@ _OF_COMMAND = re.compile(
     r"E: Could not (?:open lock file|get lock) |"
     r"fatal: (?P<git>not a git repository|detected dubious ownership|unsafe repository|No names found|"
     r"destination path)|"
+    r"(?P<module>ModuleCmd_\w+\.c\(\d+\):ERROR|Lmod has detected the following error)|"
     r"(?P<sudo>sudo): unable to resolve host |(?P<debconf>dpkg-preconfigure): unable to re-open stdin|"
     r"Error(?: response from daemon)?: (?P<docker>[Nn]o such container)\b|"
     r"Error: (?:uninstall: )?(?:Release not loaded: .*)?(?P<helm>release: not found)$|"
