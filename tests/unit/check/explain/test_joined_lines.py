@@ -182,3 +182,52 @@ def test_build_for_rocm_is_not_told_to_install_cuda(explained: Explained, frame:
     found = explained(written_trace(error, *frames))
 
     assert entry_of(found) == entry
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n",
+        written_trace("RuntimeError: No CUDA GPUs are available", (f"{PACKAGES}/torch/cuda/__init__.py", "moon()")),
+        written_trace("RuntimeError: Found no NVIDIA driver on your system.", ("/x/moon.py", "moon()")),
+        "Failed to initialize NVML: Unknown Error\n",
+        "nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown\n",
+    ],
+)
+@pytest.mark.parametrize(
+    "said, entry",
+    [
+        ("NVRM: installed in this system is not supported by the\n", "nvrm-gpu-not-supported"),
+        ("NVRM:  supported through the NVIDIA 470.xx Legacy drivers. Please\n", "nvrm-legacy-gpu"),
+        ("NVRM: GPU 0000:04:00.0: RmInitAdapter failed! (0x63:0x0:1905)\n", "gpu-init-failed"),
+        ("modprobe: ERROR: could not insert 'nvidia': Key was rejected by service\n", "kernel-module-key"),
+        ("modprobe: ERROR: could not insert 'nvidia': No such device\n", "kernel-module-no-device"),
+        ("nvidia: disagrees about version of symbol module_layout\n", "kernel-module-of-other-kernel"),
+    ],
+)
+def test_kernel_says_why_a_program_finds_no_gpu(explained: Explained, seen: str, said: str, entry: str) -> None:
+    assert entry_of(explained(seen + _NEWS + said)) == entry
+    assert entry_of(explained(said + _NEWS + seen)) == entry
+    assert entry_of(explained(seen)) not in (entry, None)
+
+
+@pytest.mark.parametrize(
+    "outer",
+    [
+        written_trace("SystemExit: 1", ("/x/moon.py", "sys.exit(1)")),
+        written_trace("RuntimeError: initialization failed", ("/x/moon.py", "moon()")),
+        "subprocess.CalledProcessError: Command '['sh', 'moon.sh']' returned non-zero exit status 1.\n",
+    ],
+)
+def test_known_complaint_of_a_command_goes_before_a_failure_that_says_nothing(explained: Explained, outer: str) -> None:
+    complaint = "mkdir: cannot create directory '/moon/tide': Permission denied\n"
+    of_values = written_trace("ValueError: the tide 7 is higher than the moon", ("/x/moon.py", "moon()"))
+
+    assert entry_of(explained(complaint + _NEWS + outer)) == "shell-target-not-writable"
+    assert "tide 7 is higher" in explained(complaint + _NEWS + of_values).headline()
+
+
+def test_what_an_image_lacks_in_the_next_lines_goes_before_its_event(explained: Explained) -> None:
+    full = "failed to extract layer: write /var/lib/containerd/moon: no space left on device\n"
+
+    assert entry_of(explained(_NOT_PULLED + full)) != "image-pull"

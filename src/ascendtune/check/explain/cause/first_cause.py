@@ -43,14 +43,15 @@ def first_cause(fatal: list[Event], ends: Ends) -> Event:
         while parent is not None:
             overruled.add(id(parent))
             parent = parent.parent
+    own = without_echoes(fatal)
     candidates = [
         event
-        for event in without_echoes(fatal)
+        for event in own
         if not (
             _follows(event, fatal)
             or is_of_many_alone(event, fatal)
             or _ends(event, fatal, ends)
-            or gives_way(event, fatal)
+            or gives_way(event, own)
         )
         and not _was_not_installed(event, fatal)
         and not _is_told_better(event, fatal)

@@ -34,6 +34,8 @@ _COMPILERS = re.compile(
 )
 _OF_BUILD = re.compile(r"\bninja\b|torch_extensions|[Bb]uilding extension|\b[Cc]ompil|\bcmake\b|\bmake\b|\bgcc\b")
 """Words of a failure that a missing compiler may be behind."""
+_REPORT_OF_COMMAND = "child-command"
+"""Entry by which Python says that a command which it ran has failed."""
 _NO_SUCH_COMMAND = re.compile(r"\b(?:exit(?:ed)?|status|code|[Ee]rror)\b\D{0,20}\b127\b")
 """The status with which a shell ends that did not find a command, in the report of what called the shell."""
 
@@ -41,6 +43,12 @@ _NO_SUCH_COMMAND = re.compile(r"\b(?:exit(?:ed)?|status|code|[Ee]rror)\b\D{0,20}
 def is_of_script(event: Event) -> bool:
     """Whether a shell, or a command of the system that it ran, said the line."""
     return event.trace is None and _OF_COMMAND.match(event.text) is not None
+
+
+def _tells_nothing(other: Event) -> bool:
+    """Whether a failure is only that something else had failed: a known complaint of a command may be that."""
+    is_exit = other.trace is not None and other.trace.type == "SystemExit"
+    return other.is_vague or is_exit or other.hit.entry.id == _REPORT_OF_COMMAND or other.hit.entry.kind == "wrapper"
 
 
 def gives_way(event: Event, others: Sequence[Event]) -> bool:
@@ -53,7 +61,8 @@ def gives_way(event: Event, others: Sequence[Event]) -> bool:
     is_missing = found["command"] is not None or found["word"] is not None
     needs_it = _OF_BUILD if _COMPILERS.fullmatch(command) else None
     return any(
-        (other.is_raised or (other.weight <= 1 and not is_of_script(other)))
+        not (event.hit.entry.specific and _tells_nothing(other))
+        and (other.is_raised or (other.weight <= 1 and not is_of_script(other)))
         and other.source == event.source
         and other.hit.entry.family not in _BUILDS
         and command not in other.text

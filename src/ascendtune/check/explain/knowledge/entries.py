@@ -36,7 +36,7 @@ An entry looks like this:
     lasting = true                      # optional; counts only if it is repeated at the log's end: the job may recover
     waits = true                        # optional; a rank waited for others in vain: the absent ones are the cause
     echo_of = ["oom-killer"]            # optional; entries that are the cause of this one where both are found; the
-                                        # echo of a notice is not a failure
+                                        # echo of a notice is not a failure; "*gpu-driver" stands for a group of them
     test = "a line, or lines, as such a log has it"
 
 The sentences in Chinese stand in knowledge/zh/, in a file of the same name, in a table of the entry's id:
@@ -110,6 +110,23 @@ BELOW = "below"
 _FOLDER = files(__package__)
 RAISED = "raised/"
 """Beginning of the families of what packages raise."""
+_GROUPS = {
+    "*gpu-driver": (
+        *("driver-kernel-unsupported", "driver-kernel-headers", "driver-installer-step", "driver-bar-missing"),
+        *("kernel-module-key", "kernel-module-absent", "kernel-module-of-other-kernel", "kernel-module-no-device"),
+        *(
+            "nvrm-mismatch-versions",
+            "gpu-held-by-other-driver",
+            "gpu-lost",
+            "gpu-init-failed",
+            "nvrm-gpu-not-supported",
+            "nvrm-legacy-gpu",
+        ),
+        *("open-module-not-for-this-gpu", "open-module-without-gsp"),
+    )
+}
+"""Entries that many others are the echo of: what the kernel or the driver's installer says of a GPU explains every
+program that finds no GPU."""
 _NUMBER = "error code is "
 _OF_NCCL = "NET/IB :"
 
@@ -302,7 +319,9 @@ def _entry(content: dict[str, Any], family: str) -> KnownFailure:
         requires={name: LazyPattern(pattern) for name, pattern in content.get("requires", {}).items()},
         beside=LazyPattern(content["beside"], re.MULTILINE) if "beside" in content else None,
         below=content.get("below", ""),
-        echo_of=tuple(content.get("echo_of", ())),
+        echo_of=tuple(
+            each for name in content.get("echo_of", ()) for each in _GROUPS.get(name, (name,)) if each != content["id"]
+        ),
         specific=content.get("specific", False),
         general=content.get("general", False),
         by_owner=content.get("by_owner", False),
