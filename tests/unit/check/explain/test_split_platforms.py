@@ -251,3 +251,63 @@ _DENIED = "PermissionError: [Errno 13] Permission denied: '/tide/moon'\n"
 )
 def test_what_root_itself_may_not_do(explained: Explained, log: str, entry: str) -> None:
     assert entry_of(explained(log)) == entry
+
+
+def _without_wheel(system: str, platform: str, *wheels: str) -> str:
+    listed = ", ".join(f"`{each}`" for each in wheels)
+    return (
+        "error: Distribution `moon==7.7.0 @ registry+https://pypi.org/simple` can't be installed because it doesn't "
+        "have a source distribution or wheel for the current platform\n\n"
+        f"hint: You're on {system} (`{platform}`), but `moon` (v7.7.0) only has wheels for the following platforms: "
+        f"{listed}; consider adding your platform to `tool.uv.required-environments`\n"
+    )
+
+
+_LINUX = ("manylinux_2_28_x86_64", "manylinux_2_28_aarch64")
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_without_wheel("macOS", "macosx_14_0_x86_64", *_LINUX, "macosx_11_0_arm64"), "uv-no-wheel-for-intel-mac"),
+        (_without_wheel("macOS", "macosx_12_0_arm64", *_LINUX, "macosx_14_0_arm64"), "uv-no-wheel"),
+        (_without_wheel("macOS", "macosx_14_0_arm64", *_LINUX), "uv-no-wheel-for-system"),
+        (_without_wheel("Windows", "win_amd64", *_LINUX), "uv-no-wheel-for-system"),
+        (_without_wheel("Linux", "manylinux_2_39_aarch64", _LINUX[0], "win_amd64"), "uv-no-wheel-for-processor"),
+        (_without_wheel("Linux", "manylinux_2_17_x86_64", *_LINUX), "uv-no-wheel"),
+        (_without_wheel("Linux", "musllinux_1_2_x86_64", *_LINUX), "uv-no-wheel-for-alpine"),
+        (
+            "ERROR: Could not find a version that satisfies the requirement torch>=2.7 (from versions: 2.2.1, 2.2.2)\n"
+            "ERROR: No matching distribution found for torch>=2.7\n",
+            "pip-torch-for-intel-mac",
+        ),
+        (
+            "ERROR: Could not find a version that satisfies the requirement torch==1.7 (from versions: 2.2.2, 2.3.0)\n",
+            "pip-only-newer-versions",
+        ),
+    ],
+)
+def test_wheel_that_a_system_or_processor_lacks(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+_ISSUER = (
+    "(MaxRetryError(\"HTTPSConnectionPool(host='moon.example', port=443): Max retries exceeded with url: /x (Caused by "
+    "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get "
+    "local issuer certificate (_ssl.c:777)')))\"))\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "entry", "told"),
+    [
+        (f"requests.exceptions.SSLError: {_ISSUER}", "issuers-missing", "-noout -issuer"),
+        (f"Moon is not at: C:\\tide\\moon\n{_ISSUER}", "issuers-missing-on-windows", "browser"),
+        (f'  File "/Users/moon/tide.py", line 7\n{_ISSUER}', "issuers-missing-on-mac", "Install Certificates"),
+    ],
+)
+def test_issuer_that_python_does_not_trust_is_told_first(explained: Explained, log: str, entry: str, told: str) -> None:
+    explanation = explained(log)
+
+    assert entry_of(explanation) == entry
+    assert told in explanation.remedies()[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-_HINT = re.compile(r"(?<!\S)hint: (?P<value>\S.+)")
+_HINT = re.compile(r"(?<![^\s:>])hint: (?P<value>\S.+)")
 _NOT_FOUND = re.compile(
     r"\b(?:ResolvePackageNotFound|PackagesNotFoundError|LibMambaUnsatisfiableError|SpecNotFound|UnsatisfiableError|"
     r"Encountered problems while solving|Could not solve for environment specs)\b.*"
