@@ -311,3 +311,41 @@ def test_issuer_that_python_does_not_trust_is_told_first(explained: Explained, l
 
     assert entry_of(explanation) == entry
     assert told in explanation.remedies()[0]
+
+
+_KILLED = "Killed process 777 (moon) total-vm:99123456kB, anon-rss:77398765kB, file-rss:7kB\n"
+_MAKES = 'Traceback (most recent call last):\n  File "/x/moon.py", line 7, in tide\n    os.makedirs(path)\n'
+_OS = '  File "/usr/lib/python3.10/os.py", line 225, in makedirs\n    mkdir(name, mode)\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "entry", "told"),
+    [
+        (f"[77.7] moon invoked oom-killer: order=0\n[77.7] Out of memory: {_KILLED}", "oom-killer-of-process", "77 GB"),
+        (f"[77.7] moon invoked oom-killer: order=0\n[77.7] Memory cgroup out of memory: {_KILLED}", "oom-killer", ""),
+        (
+            f"{_MAKES}{_OS}PermissionError: [Errno 13] Permission denied: '/moon/tide'\n",
+            "directory-not-to-be-made",
+            "/moon/ is not writable",
+        ),
+        (
+            f"{_MAKES}{_OS}PermissionError: [Errno 13] Permission denied: '/moon/.triton'\n",
+            "triton-cache-not-to-be-made",
+            "does not exist",
+        ),
+        (
+            "PermissionError: [Errno 13] Permission denied: '/moon/.triton/77aa/tide.json'\n",
+            "triton-cache-permission",
+            "another user",
+        ),
+        ("moon: /usr/lib64/libcuda.so.418.77: undefined symbol: cuTide_v3\n", "driver-without-symbol", "418.77"),
+        ("ImportError: /x/libmoon.so: undefined symbol: cuTide_v3\n", "symbol-of-cuda-driver", "libmoon.so"),
+        ("nvcc fatal   : Unsupported gpu architecture 'compute_120'\n", "nvcc-older-than-blackwell", "CUDA 12.8"),
+        ("nvcc fatal   : Unsupported gpu architecture 'compute_89'\n", "nvcc-architecture-too-new", "compute_89"),
+    ],
+)
+def test_fact_of_the_line_stands_in_the_headline(explained: Explained, log: str, entry: str, told: str) -> None:
+    explanation = explained(log)
+
+    assert entry_of(explanation) == entry
+    assert told in explanation.headline()
