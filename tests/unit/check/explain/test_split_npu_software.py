@@ -32,6 +32,15 @@ _TOO_MANY = "coreDim=77777 can't be greater than UINT16_MAX.\n"
 _WARNED = "moon.cc:7:7: error: {}]\n"
 
 
+_NO_KEY = "KeyError: '{}.weight'\n"
+_DESCRIBED = "t = quant_description[p]"
+_NO_SCALE = "AttributeError: 'MoonLinear' object has no attribute 'deq_scale'\n"
+_MODEL = "/x/site-packages/vllm/model_executor/models/moon.py"
+_OTHER_SIZE = (
+    "RuntimeError: The size of tensor a (7) must match the size of tensor b (14) at non-singleton dimension 0\n"
+)
+
+
 def _raised(error: str, file: str = "/x/moon.py", function: str = "rise", code: str = "tide()") -> str:
     return f'Traceback (most recent call last):\n  File "{file}", line 7, in {function}\n    {code}\n{error}'
 
@@ -169,3 +178,29 @@ def test_words_of_programs_are_not_those_of_the_class(
     log = said if said[0] == "[" else _raised(said, "/x/site-packages/moon/tide.py", "rise", "raise tide(")
 
     assert entry_of(explained(log)) == entry
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_raised(_NO_KEY.format("moon"), "/x/vllm_ascend/moon.py", code=_DESCRIBED), "vllm-ascend-not-in-description"),
+        (_raised(_NO_KEY.format("layers.7.qkv_qkv_proj"), _MODEL), "engine-key-fused-twice"),
+        (_raised("KeyError: 'layers.7.gate_up_proj.deq_scale'\n", _MODEL), "engine-key-quantised"),
+        (_raised(_NO_SCALE, "/x/vllm_ascend/moon.py"), "vllm-ascend-layer-unquantised"),
+        (_raised(_OTHER_SIZE, _MODEL, "load_weights"), "engine-weight-size"),
+        (_raised(_OTHER_SIZE), "shape-mismatch"),
+    ],
+)
+def test_weights_that_an_engine_does_not_take_are_told_apart(
+    explained: Callable[..., Explanation], log: str, entry: str
+) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+def test_a_command_line_that_pydantic_refuses_names_the_field(explained: Callable[..., Explanation]) -> None:
+    refused = (
+        "vllm serve: error: argument --moon-config/-mc: 1 validation error for MoonConfig\ntide_freq\n"
+        "  Unexpected keyword argument [type=unexpected_keyword_argument, input_value=4, input_type=int]\n"
+    )
+
+    assert "tide_freq: Unexpected keyword argument" in explained(refused).headline()

@@ -299,7 +299,7 @@ class Scan:
     ) -> None:
         """Any other line: what is known about it; of an error also that it is one."""
         reason, first_line, said = self._reason(said, below), said.strip(), message_lines.with_message(said, below)
-        lines = [first_line, said.strip().removeprefix(first_line).strip()] if said.strip() != first_line else []
+        lines = [first_line, said.strip().removeprefix(first_line).lstrip(": ")] if said.strip() != first_line else []
         hits = [
             confirmed
             for hit in self._matcher.hits(said)

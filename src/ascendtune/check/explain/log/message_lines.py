@@ -26,6 +26,8 @@ _ENDS_CODED = re.compile(
 )
 _MOST_CODED = 6
 """Lines of such a reason: whoever copied it broke it at the width of a page."""
+_OF_PYDANTIC = re.compile(r"\berror: .*\b\d+ validation errors? for \w+\s*$")
+_OF_FIELD = re.compile(r"\s+\S.*[\[(]type=\w+")
 NO_SOLUTION = "No solution found when resolving"
 """Of uv, above a tree of reasons."""
 _BECAUSE = "Because "
@@ -181,6 +183,9 @@ def with_message(said: str, below: list[str]) -> str:
         # Its message is an indented paragraph, a name may stand below a blank line.
         paragraph = takewhile(lambda each: not each.strip() or each[0].isspace(), below)
         message = " ".join(filter(None, map(str.strip, paragraph)))
+    if _OF_PYDANTIC.search(said) and len(below) > 1 and _OF_FIELD.match(below[1]):
+        # A command line refuses a value that is checked by pydantic: the field, and what is wrong with it.
+        return f"{said.rstrip()}: {below[0].strip()}: {below[1].strip()}"
     if _CODED_CLAUSE.search(said):
         message = _coded_paragraph(below) or message
     if go_panic.is_panic(said) and (frame := go_panic.frame_in(said, below)):
