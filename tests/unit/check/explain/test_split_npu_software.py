@@ -204,3 +204,19 @@ def test_a_command_line_that_pydantic_refuses_names_the_field(explained: Callabl
     )
 
     assert "tide_freq: Unexpected keyword argument" in explained(refused).headline()
+
+
+@pytest.mark.parametrize(
+    ("said", "entry"),
+    [
+        ("[mindspore/lite/x.cc:7] ConvertLayers] parse node moon7 failed.\n", "mindspore-lite-operators"),
+        ("ERROR [mindspore\\lite\\x.cc:7] ModelVerify] Model does not have inputs.\n", "mindspore-lite-model-broken"),
+        ("RuntimeError: Select kernel failed: no available kernel info for MoonSwish.\n", "mindspore-no-kernel"),
+        (
+            "ERROR 03-04 12:57:08 [moon.py:409]         [Tide][ParseJson] Parse moon failed, the json file: x\n",
+            "error-line",
+        ),
+    ],
+)
+def test_lines_of_mindspore_are_told_apart(explained: Callable[..., Explanation], said: str, entry: str) -> None:
+    assert entry_of(explained(said)) == entry

@@ -181,7 +181,8 @@ _SOUNDS_BAD = re.compile(
 _DENIED = re.compile(
     r"\b(?:no|without|zero|0)\s+(?:\w+\s+)?(?:error|failure|exception)s?\b|\b(?:no|0) failed\b|"
     r"\bexception ignored\b|"
-    r"\b(?:error|fail\w*)s?(?:[ _]rate)?(?!\W{0,2}-\d+\b(?!\.))\W{1,3}(?:none\b|false\b|(?!0x|\d{5,}\b(?!\.))[\d.]+)|"
+    r"\b(?:error|fail\w*)s?(?:[ _]rate)?(?!\W{0,2}-\d+\b(?!\.))\W{1,3}"
+    r"(?:none\b|false\b|(?!0x|\d{5,}\b(?!\.)|\d\d-\d\d \d\d:)[\d.]+)|"
     r"\b(?:error|fail\w*)[ _][a-z]{3,12}(?:s ?[:=] ?(?:none|0)\b(?!\.|, ?\d)| *[:=] *no$)",
     re.IGNORECASE,
 )
