@@ -70,7 +70,7 @@ def _unset(name: str) -> str:
         (_MIXED.format("cpu", "cuda:0", "mat2", "mm"), "input-left-on-cpu"),
         (_MIXED.format("cuda:0", "cpu", "mat2", "mm"), "layer-left-on-cpu"),
         (_MIXED.format("cuda:0", "cuda:7", "mat2", "mm"), "mix-two-cards"),
-        (_MIXED.format("cuda:0", "cpu", "moon", "tide"), "device-mix-named"),
+        (_MIXED.format("cuda:0", "cpu", "moon", "tide"), "mix-argument-on-cpu"),
         (_raised(_NO_CUDA), "cuda-on-npu"),
         (_raised(_NO_CUDA, "C:\\moon\\tide.py"), "cpu-build-of-torch"),
         (_raised(_NO_CUDA, "/Users/moon/tide.py"), "cuda-asked-on-mac"),

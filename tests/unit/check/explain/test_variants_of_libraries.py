@@ -110,7 +110,7 @@ _PRODUCT = "RuntimeError: mat1 and mat2 shapes cannot be multiplied ({} and {})"
             _raised("/x/moon.py", "rise", "os.mkdir(x)", "FileExistsError: [Errno 17] File exists: '/x/7'"),
             "file-exists",
         ),
-        ("AssertionError: num_heads (52) must be divisible by mp_size (8)\n", "parallel-divides"),
+        ("AssertionError: num_heads (52) must be divisible by mp_size (8)\n", "setting-indivisible"),
         (
             "OSError: [Errno 39] Directory not empty: '/x/tmp-checkpoint-a7b' -> '/x/checkpoint-7'\n",
             "checkpoint-rename-target",
