@@ -168,6 +168,48 @@ def _raised(error: str, *frames: tuple[str, str, str]) -> str:
         ),
         (_raised("jinja2.exceptions.UndefinedError: 'tide' is undefined\n"), "chat-template"),
         (
+            _raised(
+                "AttributeError: 'MoonRecipeSingleDevice' object has no attribute '_ebb'\n",
+                (f"{_PACKAGES}/recipes/moon_single_device.py", "setup", "tide = self._ebb"),
+            ),
+            "torchtune-recipe-attribute",
+        ),
+        (_raised("AttributeError: 'MoonRecipe' object has no attribute '_ebb'\n"), "attribute-missing"),
+        (
+            _KERNEL.format(7, "x = tl.ebb(sea)", "AttributeError(\"module 'triton.language' has no attribute 'ebb'\")"),
+            "triton-language-too-old",
+        ),
+        (
+            _raised(
+                "ImportError: cannot import name '_ebb' from 'peft.tuners' (/v/site-packages/peft/tuners.py)\n",
+                (f"{_PACKAGES}/tide/moon.py", "<module>", "from peft.tuners import _ebb"),
+            ),
+            "private-name-of-library-gone",
+        ),
+        (
+            _raised("RuntimeError: Expected both dimensions of mat2 to be divisible by 16 but got 7x9\n"),
+            "scaled-mm-not-of-16",
+        ),
+        (_raised("ValueError: Adapter ebb not found in dict_keys(['default'])\n"), "peft-adapter-not-loaded"),
+        (
+            _raised(
+                "AssertionError: {'id': 7, 'status': 'NOT_AVAILABLE', 'numel': 7, 'shape': (0,), 'ds_shape': (7, 1)}\n",
+                ("/x/deepspeed/runtime/zero/stage3.py", "rise", "assert x == 7, param.ds_summary()"),
+            ),
+            "zero3-parameter-not-gathered",
+        ),
+        (
+            _raised(
+                "RuntimeError: CUDA error: invalid configuration argument\n",
+                ("/x/flash_attn/bert_padding.py", "unpad_input", "tide = ebb(sea)"),
+            ),
+            "flash-attn-grid-too-large",
+        ),
+        (
+            _raised("RuntimeError: Missing key in checkpoint state_dict: model.tide.self_attention._extra_state.\n"),
+            "megatron-extra-state-missing",
+        ),
+        (
             _raised("RuntimeError: repeats must have the same size as input along dim\n"),
             "python-exception",
         ),

@@ -28,6 +28,7 @@ _DISTRIBUTION = {
     "OpenSSL": "pyOpenSSL",
     "PIL": "pillow",
     "pkg_resources": "setuptools",
+    "recipes": "torchtune",
     "serial": "pyserial",
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",

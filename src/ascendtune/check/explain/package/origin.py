@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.log.frame import is_of_build, is_of_standard_library, is_own, posix
 from ascendtune.check.explain.package.api_change import is_known_module
+from ascendtune.check.explain.package.distributions import named_for_pip
 from ascendtune.check.explain.package.patches import patch_in
 from ascendtune.check.explain.traceback.trace import ASSERT, Trace
 
@@ -111,13 +112,15 @@ def advice_on_frames(trace: Trace) -> tuple[str, ...]:
     package = trace.package_that_failed
     if (library := trace.library_alone) and trace.type and not _RAISES.search(trace.code):
         return (
-            say(
-                _OF_LIBRARY,
-                package=library,
-                function=trace.frames[-1][2],
-                file=file,
-                line=line,
-                type=trace.type,
+            named_for_pip(
+                say(
+                    _OF_LIBRARY,
+                    package=library,
+                    function=trace.frames[-1][2],
+                    file=file,
+                    line=line,
+                    type=trace.type,
+                )
             ),
         )
     if not package or trace.type not in FAULTS_OF_CODE or not trace.code or trace.code.startswith("raise"):
