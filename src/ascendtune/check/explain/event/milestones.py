@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.script_commands import is_of_script
+from ascendtune.check.explain.log import level
+from ascendtune.check.explain.log import line as lines_of
 
 _INSTALLED = (
     r"Successfully (?:installed|built|tagged) \S|Installed \d+ packages? in |Complete!$|Setting up \S+ \(\S+\) \.\.\.|"
@@ -83,6 +85,8 @@ class Milestones:
     all: Sequence[int]
     runs: Sequence[int]
     """Those by which the program itself runs."""
+    ends_badly: bool = False
+    """The last words of the log are those of a failure."""
 
 
 def milestones_in(rows: Sequence[str], first: int, ends: Sequence[int]) -> Milestones:
@@ -95,12 +99,14 @@ def milestones_in(rows: Sequence[str], first: int, ends: Sequence[int]) -> Miles
     may_be = ((number, _said(row)) for number, row in enumerate(rows, first) if _SIGN.search(row) is not None)
     found = [(number, said) for number, said in may_be if _MILESTONE.match(said)]
     runs = {number for number, said in found if _RUNS.match(said)}
-    return Milestones(sorted({*ends, *(number for number, _ in found)}), sorted(runs.union(ends)))
+    last = next((row for row in reversed(rows) if row.strip()), "")
+    ends_badly = level.are_last_words(last, lines_of.read(last).said)
+    return Milestones(sorted({*ends, *(number for number, _ in found)}), sorted(runs.union(ends)), ends_badly)
 
 
 def was_overcome(event: Event, milestones: Milestones, events: Sequence[Event]) -> bool:
     """Whether a milestone follows a complaint that programs overcome, and no end that nothing else explains."""
-    if event.trace is not None or not (milestones.all and event.last < milestones.all[-1]):
+    if event.trace is not None or milestones.ends_badly or not (milestones.all and event.last < milestones.all[-1]):
         return False
     # What is quoted was caught.
     runs_without = event.is_quoted and bool(milestones.runs) and event.last < milestones.runs[-1]
