@@ -115,6 +115,12 @@ def was_overcome(event: Event, milestones: Milestones, events: Sequence[Event]) 
     return not any(_is_unexplained_end(other) and other.last > event.last for other in events)
 
 
+def is_followed(event: Event, events: Sequence[Event]) -> bool:
+    """Whether anything failed after `event`."""
+    later = (other for other in events if other.last > event.last and not (other.weak or other.survived))
+    return any(other.hit.entry.kind != "notice" for other in later)
+
+
 def is_of_request(event: Event) -> bool:
     """Whether a complaint is of what is tried again, or in another way."""
     if event.trace is not None or event.hit.entry.waits or _OF_RANKS.search(event.text):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ascendtune.check.explain.event.ends import is_of_thread, was_logged
 from ascendtune.check.explain.event.event import Event
-from ascendtune.check.explain.event.milestones import is_of_request, milestones_in, was_overcome
+from ascendtune.check.explain.event.milestones import is_followed, is_of_request, milestones_in, was_overcome
 from ascendtune.check.explain.event.script_commands import is_of_script
 from ascendtune.check.explain.log import line as lines_of
 
@@ -62,7 +62,11 @@ def mark_outlived(events: Sequence[Event], tail: str, lines: int, *, of_one_proc
         event.survived = event.survived or went_on.after(event)
         event.next_loss = went_on.next_loss(event)
     for event in reversed(events):
-        event.survived = event.survived or was_overcome(event, went_on.milestones, events)
+        # A warning may say why what follows it failed; a figure that stays bad is not mended by the training's end.
+        if not (event.weak and is_followed(event, events)):
+            good = went_on.without_ends if event.hit.entry.lasting else went_on.milestones
+            is_overcome = was_overcome(event, good, events) or (event.weak and went_on.has_trained_on(event))
+            event.survived = event.survived or is_overcome
 
 
 class _GoneOn:
@@ -80,6 +84,7 @@ class _GoneOn:
         self._answers = [(number, match["status"]) for number, match in answers if match is not None]
         self._ends = [number for number, row in numbered if _FINISHED.search(row)]
         self.milestones = milestones_in(rows, lines - len(rows) + 1, self._ends)
+        self.without_ends = milestones_in(rows, lines - len(rows) + 1, ())
 
     def after(self, event: Event) -> bool:
         if event.last < self._passed:
@@ -88,8 +93,7 @@ class _GoneOn:
             # torch puts the rank before each line of an exception that ends a process.
             is_unprefixed = self._are_prefixed and event.trace is not None and event.trace.rank is None
             return (self._has_ended(event) or is_unprefixed) and self._has_losses(event)
-        is_aside = is_of_script(event) or event.weak
-        if is_aside and (self._has_steps(event) or self._has_losses(event, _OWN_LOSSES)):
+        if is_of_script(event) and self.has_trained_on(event):
             return True
         if is_of_request(event) and self._has_losses(event, _STEPS):
             return True
@@ -100,6 +104,9 @@ class _GoneOn:
         is_tried_again = _TRIED_AGAIN.search(event.text) is not None
         goes_on = is_tried_again and (self._has_steps(event) or self._has_ended(event))
         return goes_on or self._has_losses(event) or self._is_of_request(event)
+
+    def has_trained_on(self, event: Event) -> bool:
+        return self._has_steps(event) or self._has_losses(event, _OWN_LOSSES)
 
     def next_loss(self, event: Event) -> int | None:
         """The first line after `event` in which its process reports a loss."""
