@@ -29,7 +29,7 @@ _OPTION = "nvcc fatal   : Unknown option '{}'\n"
         (_CLANG.format("sm_35"), "nvcc-architecture-dropped"),
         (_ARCH.format("compute_90a"), "nvcc-architecture-too-new"),
         (_ARCH.format("compute_86"), "nvcc-architecture-too-new"),
-        (_PTXAS.format("sm_120"), "nvcc-architecture-too-new"),
+        (_PTXAS.format("sm_120"), "nvcc-older-than-blackwell"),
         (_ARCH.format("compute_native"), "nvcc-architecture"),
         (_ARCH.format("compute_101"), "nvcc-architecture"),
         (_ARCH.format("compute_75"), "nvcc-architecture"),

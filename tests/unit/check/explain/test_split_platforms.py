@@ -349,3 +349,20 @@ def test_fact_of_the_line_stands_in_the_headline(explained: Explained, log: str,
 
     assert entry_of(explanation) == entry
     assert told in explanation.headline()
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        ("error: Nodes moon[1-7],tide9 not responding, setting DOWN\n", "slurm-nodes-not-responding"),
+        ("slurmctld: error: Prolog failure on node moon7, draining the node\n", "slurm-prolog-failed"),
+        ("E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 77 (apt)\n", "apt-lock"),
+        ("dpkg: error: dpkg frontend lock was locked by another process with pid 77\n", "apt-lock"),
+        (
+            "[7.7] LustreError: 11-0: tide-MDT0000-mdc: operation mds_reint to node 10.7.7.7@tcp failed: rc = -107\n",
+            "lustre-operation-failed",
+        ),
+    ],
+)
+def test_daemons_of_a_cluster_say_what_failed(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
