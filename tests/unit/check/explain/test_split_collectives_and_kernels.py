@@ -193,7 +193,7 @@ def _raised(error: str, *frames: tuple[str, str, str]) -> str:
         (_raised("ValueError: Adapter ebb not found in dict_keys(['default'])\n"), "peft-adapter-not-loaded"),
         (
             _raised(
-                "AssertionError: {'id': 7, 'status': 'NOT_AVAILABLE', 'numel': 7, 'shape': (0,), 'ds_shape': (7, 1)}\n",
+                "AssertionError: {'id': 7, 'status': 'INFLIGHT', 'numel': 7, 'shape': (0,), 'ds_shape': (7, 1)}\n",
                 ("/x/deepspeed/runtime/zero/stage3.py", "rise", "assert x == 7, param.ds_summary()"),
             ),
             "zero3-parameter-not-gathered",
