@@ -231,3 +231,12 @@ def test_what_an_image_lacks_in_the_next_lines_goes_before_its_event(explained: 
     full = "failed to extract layer: write /var/lib/containerd/moon: no space left on device\n"
 
     assert entry_of(explained(_NOT_PULLED + full)) != "image-pull"
+
+
+def test_kernel_says_why_a_program_finds_no_npu(explained: Explained) -> None:
+    seen = "dcmi module initialize failed. ret is -8005\n"
+    said = "drv_pcie: version magic '7.7.7-moon SMP mod_unload ' should be '7.7.8-moon SMP mod_unload '\n"
+
+    assert entry_of(explained(seen + _NEWS + said)) == "kernel-module-of-other-kernel"
+    assert entry_of(explained(said + _NEWS + seen)) == "kernel-module-of-other-kernel"
+    assert entry_of(explained(seen)) == "dcmi-8005"

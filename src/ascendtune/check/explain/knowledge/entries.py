@@ -122,11 +122,15 @@ _GROUPS = {
             "nvrm-gpu-not-supported",
             "nvrm-legacy-gpu",
         ),
-        *("open-module-not-for-this-gpu", "open-module-without-gsp"),
-    )
+        *("open-module-not-for-this-gpu", "open-module-without-gsp", "kernel-module-format"),
+    ),
+    "*kernel-module": (
+        *("kernel-module-key", "kernel-module-absent", "kernel-module-of-other-kernel", "kernel-module-no-device"),
+        "kernel-module-format",
+    ),
 }
 """Entries that many others are the echo of: what the kernel or the driver's installer says of a GPU explains every
-program that finds no GPU."""
+program that finds no GPU; why a module is not loaded, every one that finds no NPU."""
 _NUMBER = "error code is "
 _OF_NCCL = "NET/IB :"
 
