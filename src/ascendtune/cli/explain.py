@@ -11,8 +11,8 @@ from ascendtune.cli.options import AsJson, LanguageOption
 from ascendtune.cli.run_names import complete_run, run_named
 
 if TYPE_CHECKING:
-    from ascendtune.check.explain.answer.opinion import Opinion, Server
-    from ascendtune.check.explain.answer.question import Question
+    from ascendtune.check.explain.answer.model_answer import Opinion, Server
+    from ascendtune.check.explain.answer.prompt import Question
     from ascendtune.check.explain.explain import Explanation
 
 
@@ -100,13 +100,13 @@ def explain(
 
 
 def _server(url: str, env: Mapping[str, str]) -> Server:
-    from ascendtune.check.explain.answer.opinion import KEY, Server
+    from ascendtune.check.explain.answer.model_answer import KEY, Server
 
     return Server(url, env.get(KEY, "").strip())
 
 
 def _question(explanation: Explanation, names: Sequence[str]) -> Question:
-    from ascendtune.check.explain.answer.question import question_about
+    from ascendtune.check.explain.answer.prompt import question_about
 
     return question_about(explanation, names)
 
@@ -119,7 +119,7 @@ def _ask(server: Server, model: str | None, question: Question) -> Opinion | Non
     """
     import sys
 
-    from ascendtune.check.explain.answer.opinion import KEY
+    from ascendtune.check.explain.answer.model_answer import KEY
     from ascendtune.cli.messages import notice, warn
     from ascendtune.cli.progress import ProgressBar
     from ascendtune.core.errors import InputError

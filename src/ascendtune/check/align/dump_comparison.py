@@ -15,9 +15,9 @@ import numpy as np
 from ascendtune.check.align.dump import Dump, RankDump, TensorKey
 from ascendtune.check.align.language import Sentence
 from ascendtune.check.align.tensor_noise import ExtraNoise, is_float
+from ascendtune.check.align.tensor_row import TensorRow
 from ascendtune.check.align.tensor_rows import (
     FROM_WEIGHTS,
-    TensorRow,
     largest_of_matrices,
     make_tensor_rows,
     replica_rows,

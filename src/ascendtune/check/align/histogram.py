@@ -10,7 +10,7 @@ import numpy as np
 from ascendtune.check.align.curve import Floats
 from ascendtune.check.align.dump import Dump, RankDump, TensorKey, read_values
 from ascendtune.check.align.dump_comparison import DumpComparison
-from ascendtune.check.align.tensor_rows import TensorRow
+from ascendtune.check.align.tensor_row import TensorRow
 
 _BINS = 48
 _MOST = 300

@@ -9,7 +9,7 @@ from typing import Any
 from ascendtune.check.align.dump import TensorStatistics
 from ascendtune.check.align.dump_comparison import DumpComparison, FirstDifference
 from ascendtune.check.align.language import say
-from ascendtune.check.align.tensor_rows import TensorRow
+from ascendtune.check.align.tensor_row import TensorRow
 from ascendtune.check.finding import Finding, failure, ok, warning
 
 _PHASES = {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,13 +25,13 @@ from ascendtune.check.align.tensor_noise import (
     unit_of,
     with_norms,
 )
+from ascendtune.check.align.tensor_row import EMBEDDINGS, TensorRow
+from ascendtune.check.align.tensor_updates import update_rows
 
 _GROWTH = 0.5
 """Share of the limit that every further step adds, as for losses: weights have parted by rounding before."""
 _AMPLIFYING_UPDATES = 3
 """Updates of which each makes more of a difference of weights, where layers amplify it."""
-_WELL_CONDITIONED = 0.1
-"""An element's update is compared where the noise of its gradient changes it by at most this share."""
 _OF_ROUTED = 2.0
 """Factor of the limits in 16 bits, where rounding decides to which expert some tokens go."""
 _UNIT_OF_BF16 = 2.0**-8
@@ -41,66 +40,6 @@ FROM_WEIGHTS = 30.0
 """Times as much as weights may differ what a module computes with them: norms, attention, small gradients amplify."""
 _REPLICA_OPERATIONS = 64
 """Operations that ranks may round differently before their replicas differ by more; the bits should be equal."""
-_EMBEDDINGS = ("Embedding", "Gemma3TextScaledWordEmbedding", "VocabParallelEmbedding")
-_STAGES = {
-    "parameter_before": "start",
-    "forward": "forward",
-    "loss": "forward",
-    "backward": "backward",
-    "gradient": "backward",
-    "parameter_after": "update",
-}
-
-
-@dataclass(frozen=True)
-class TensorRow:
-    """One tensor on both sides.
-
-    Attributes:
-        difference: relative, as `tensor_noise.differences` defines it; of updates the difference of what the optimizer
-            added; NaN where the shapes differ.
-        limit: from rounding.
-        scale: candidate over reference of the L2 norms; of updates by the samples.
-    """
-
-    step: int
-    rank: int
-    key: TensorKey
-    reference: TensorStatistics
-    candidate: TensorStatistics
-    difference: float
-    limit: float
-    scale: float
-
-    @property
-    def is_parted(self) -> bool:
-        return self.difference > self.limit
-
-    @property
-    def is_of_one_side(self) -> bool:
-        """Whether one side alone has a gradient of the parameter; the other's counts as 0."""
-        return bool(self.reference.dtype) != bool(self.candidate.dtype)
-
-    @property
-    def stage(self) -> str:
-        """The stage that this tensor is evidence for.
-
-        Whole numbers that go into the model are its data, and so is what the embedding makes of them: its weights are
-        compared as parameters.
-        """
-        if self.key.phase == "parameter_before" and self.step > 1:
-            # The updates before it are what made it.
-            return "update"
-        if self.key.phase == "forward" and (not is_float(self.reference) or self.reference.kind in _EMBEDDINGS):
-            return "data"
-        return _STAGES[self.key.phase]
-
-    @property
-    def excess(self) -> float:
-        """Difference over limit; 0 where there is nothing to compare."""
-        if not self.difference > 0:
-            return 0.0
-        return self.difference / self.limit if self.limit else math.inf
 
 
 def make_tensor_rows(
@@ -148,7 +87,7 @@ def make_tensor_rows(
         sent = max(unit, _UNIT_OF_BF16) if extra.sends_bf16 else unit
         of_gradients = growth * limits(pairs, operations_before=2 * operations, reduction=tokens, unit=sent)
         if phase == "parameter_after":
-            rows += _updates(step, rank, reference, candidate, found, of_gradients)
+            rows += update_rows(step, rank, reference, candidate, found, of_gradients)
             continue
         if phase == "parameter_before":
             if step > 1:
@@ -205,7 +144,7 @@ def _is_of_trained(
     trained = {key.name.rpartition(".")[0] for key in groups.get(("parameter_before", None), ())}
     return np.array(
         [
-            key.slot.startswith("output") and key.name in trained and one.kind not in _EMBEDDINGS
+            key.slot.startswith("output") and key.name in trained and one.kind not in EMBEDDINGS
             for key, (one, _) in found.items()
         ],
         dtype=bool,
@@ -305,102 +244,3 @@ def _measured(reference: RankDump, candidate: RankDump, pairs: Pairs) -> Floats:
             exact = math.sqrt(float(np.mean(apart**2))) / size if len(apart) and size else 0.0
             found[index] = max(found[index], exact)
     return found
-
-
-def _updates(
-    step: int,
-    rank: int,
-    reference: RankDump,
-    candidate: RankDump,
-    found: Mapping[TensorKey, tuple[TensorStatistics, TensorStatistics]],
-    gradient_limits: Floats,
-) -> list[TensorRow]:
-    """Rows of the updates: the values that the optimizer added to each parameter.
-
-    An optimizer such as Adam divides by the gradient's size, so that rounding of a gradient that is almost 0 decides
-    the sign of its update. Elements are compared whose gradient is known to a tenth: the noise of the gradient,
-    relative to the element's own gradient g, is nu = limit · rms(g) / |g|; its update may differ by nu · |update|, and
-    by the rounding of the parameter itself, u · |parameter|. From the second step on, gradients of earlier steps take
-    part: where they cancel, the update is smaller than usual, and nu is that much larger. In the first step an element
-    whose gradient is exactly 0 on both sides (LoRA's A, embeddings of tokens that do not occur) is moved by weight
-    decay alone, which nothing disturbs.
-    """
-    rows = []
-    changes: list[tuple[TensorKey, tuple[TensorStatistics, TensorStatistics], list[Floats], list[Floats], float]] = []
-    befores, slopes_of = (
-        [
-            {key.name: each for key, each in side.tensors.items() if key.phase == phase}
-            for side in (reference, candidate)
-        ]
-        for phase in ("parameter_before", "gradient")
-    )
-    for (key, pair), limit in zip(found.items(), gradient_limits, strict=True):
-        before, gradients = ([side.get(key.name) for side in sides] for sides in (befores, slopes_of))
-        if None in before or None in gradients or pair[0].shape != pair[1].shape:
-            continue
-        update = [np.subtract(after.samples, start.samples) for after, start in zip(pair, before, strict=True) if start]
-        slopes = [np.array(each.samples) for each in gradients if each]
-        if len({len(each) for each in (*update, *slopes)}) != 1:
-            continue
-        changes.append((key, pair, update, slopes, float(limit) * max(each.rms for each in gradients if each)))
-    usual = _usual_update([[*update, *slopes] for _, _, update, slopes, _ in changes])
-    for key, pair, update, slopes, noise_of_gradient in changes:
-        values = [np.array(each.samples) for each in pair]
-        starts = [after - added for after, added in zip(values, update, strict=True)]
-        by_decay = (np.maximum(*map(np.abs, slopes)) == 0) & (step == 1)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            slope = np.minimum(*map(np.abs, slopes))
-            noise = noise_of_gradient / slope
-            if step > 1:
-                # Of the larger update: one side alone may not have moved the parameter at all.
-                noise *= np.maximum(usual(slope) / np.maximum(*map(np.abs, update)), 1.0)
-            # A decay is in proportion to the weight, which one side may have rounded before.
-            noise = np.where(by_decay, 2 * np.abs(starts[1] - starts[0]) / np.minimum(*map(np.abs, starts)), noise)
-            known = np.isfinite(update[0]) & np.isfinite(update[1]) & (noise <= _WELL_CONDITIONED)
-        # The finer dtype: parameters that one side keeps in a coarser one are a difference to be named. A decay alone
-        # would be below the last digit of the coarser one.
-        units = np.where(by_decay, max(map(unit_of, pair)), min(map(unit_of, pair)))
-        rounding = 2 * CERTAIN * units * np.abs(values[0])
-        # Apart: the noise of the others would hide what decay alone moves.
-        parts = (known & ~by_decay, known & by_decay)
-        found_in = [each for chosen in parts if (each := _difference_of(update, noise, rounding, chosen)) is not None]
-        if found_in:
-            difference, most, scale = next((each for each in found_in if each[0] > each[1]), found_in[0])
-            rows.append(TensorRow(step, rank, key, *pair, difference, most, scale))
-    return rows
-
-
-def _difference_of(
-    update: Sequence[Floats], noise: Floats, rounding: Floats, chosen: NDArray[np.bool_]
-) -> tuple[float, float, float] | None:
-    """Of the `chosen` elements of two updates: the relative difference, its limit, and candidate over reference.
-
-    None where neither side has moved one. All arguments: (samples,), `update` of both sides.
-    """
-    one, other = update[0][chosen], update[1][chosen]
-    largest = max(_norm(one), _norm(other))
-    if not largest:
-        return None
-    most = math.hypot(_norm(noise[chosen] * one), _norm(rounding[chosen])) / largest
-    return _norm(other - one) / largest, most, _norm(other) / _norm(one) if _norm(one) else math.nan
-
-
-def _usual_update(changes: Sequence[Sequence[Floats]]) -> Callable[[Floats], Floats]:
-    """From gradients, (samples,), to the sizes of updates of a step in which nothing cancels: (samples,).
-
-    Adam's updates are as large as the largest of all parameters, whatever the gradient; those of SGD are in proportion
-    to the gradient. The smaller of both holds for either.
-
-    Args:
-        changes: of each parameter the updates of both sides, then their gradients, (samples,) each.
-    """
-    of_all = [np.abs(np.concatenate(each)) for each in zip(*changes, strict=True)] or [np.zeros(1)] * 4
-    update, slope = (np.minimum(*of_all[at : at + 2]) for at in (0, 2))
-    is_known = np.isfinite(update) & np.isfinite(slope) & (slope > 0)
-    largest = float(update[is_known].max(initial=0.0))
-    ratio = float((update[is_known] / slope[is_known]).max(initial=0.0))
-    return lambda slopes: np.minimum(ratio * slopes, largest)
-
-
-def _norm(values: Floats) -> float:
-    return float(np.linalg.norm(values))

@@ -13,7 +13,7 @@ from ascendtune.check.align.dump import TensorKey, TensorStatistics
 from ascendtune.check.align.dump_comparison import DumpComparison, FirstDifference
 from ascendtune.check.align.histogram import Histogram
 from ascendtune.check.align.language import say
-from ascendtune.check.align.tensor_rows import TensorRow
+from ascendtune.check.align.tensor_row import TensorRow
 from ascendtune.core import language
 
 _MOST_ROWS = 4000

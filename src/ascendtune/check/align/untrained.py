@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ascendtune.check.align.tensor_rows import TensorRow
+from ascendtune.check.align.tensor_row import TensorRow
 
 _OF_EXPERTS = 2
 _Batch = tuple[int | None, int]

@@ -9,23 +9,23 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ascendtune.check.explain import reading
-from ascendtune.check.explain.answer.fitted import causes_here, fitted
+from ascendtune.check.explain.answer.applicable_remedies import causes_here, fitted
 from ascendtune.check.explain.answer.placeholders import without_placeholders
 from ascendtune.check.explain.cause.attempts import Attempts, attempts_of
+from ascendtune.check.explain.cause.certainty import sureness_of
 from ascendtune.check.explain.cause.diagnosis import SEEN_FROM_OUTSIDE, Diagnosis, diagnose, lacks_alone, weighed
 from ascendtune.check.explain.cause.environment_notes import with_environment
 from ascendtune.check.explain.cause.stalled import Stall, stalled_at_start
 from ascendtune.check.explain.cause.subject import advice_on_message, last_resort, own_advice
-from ascendtune.check.explain.cause.sureness import sureness_of
 from ascendtune.check.explain.event.event import Event
-from ascendtune.check.explain.event.own_words import (
+from ascendtune.check.explain.event.scan import Scan
+from ascendtune.check.explain.event.unmatched import (
     direct_cause,
     innermost_reason,
     may_be_of_device,
     own_sentence,
     says_more_than,
 )
-from ascendtune.check.explain.event.scan import Scan
 from ascendtune.check.explain.facts import facts as facts_of
 from ascendtune.check.explain.facts.batch_sizes import batch_sizes_in
 from ascendtune.check.explain.facts.facts import Facts
@@ -34,7 +34,7 @@ from ascendtune.check.explain.facts.shapes import mismatch_in
 from ascendtune.check.explain.facts.state_dict import names_in
 from ascendtune.check.explain.knowledge.entries import IMPORTER, OWNER, KnownFailure, entries
 from ascendtune.check.explain.knowledge.matcher import Matcher
-from ascendtune.check.explain.knowledge.twins import with_notes
+from ascendtune.check.explain.knowledge.paired_packages import with_notes
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.log.directory import Unread
 from ascendtune.check.explain.package.origin import advice_on_frames
@@ -45,7 +45,7 @@ from ascendtune.core.errors import NoVerdict
 from ascendtune.core.imports import uncollected_imports
 
 if TYPE_CHECKING:
-    from ascendtune.check.explain.answer.opinion import Opinion
+    from ascendtune.check.explain.answer.model_answer import Opinion
 
 PLOG = "~/ascend/log/debug/plog/plog-PID_*.log"
 """Where CANN writes what it does not print; one file a process."""
@@ -305,7 +305,7 @@ class Explanation:
         first = self.verdict.first
         if not self.is_here or first is None or self.verdict.missing is not None:
             return ()
-        from ascendtune.check.explain.answer.now import on_this_machine, this_machine
+        from ascendtune.check.explain.answer.machine_state import on_this_machine, this_machine
 
         return on_this_machine(first, first.hit.entry.remedies, self.facts, this_machine())
 

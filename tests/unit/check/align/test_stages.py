@@ -14,7 +14,7 @@ from ascendtune.check.align.dump_comparison import DumpComparison, FirstDifferen
 from ascendtune.check.align.language import Sentence
 from ascendtune.check.align.loss_noise import expected_noise
 from ascendtune.check.align.stages import compare_trainings, require_repetitions
-from ascendtune.check.align.tensor_rows import TensorRow
+from ascendtune.check.align.tensor_row import TensorRow
 from ascendtune.check.align.training_record import TrainingRecord
 from ascendtune.check.align.verdict import say, verdict
 from ascendtune.core import language

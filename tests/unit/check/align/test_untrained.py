@@ -10,7 +10,7 @@ import pytest
 from ascendtune.check.align.dump import TensorKey, TensorStatistics
 from ascendtune.check.align.dump_comparison import DumpComparison, FirstDifference
 from ascendtune.check.align.tensor_findings import with_dump_evidence
-from ascendtune.check.align.tensor_rows import TensorRow
+from ascendtune.check.align.tensor_row import TensorRow
 from ascendtune.check.align.untrained import trained_rows
 from ascendtune.check.finding import ok
 

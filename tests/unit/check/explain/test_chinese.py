@@ -13,7 +13,7 @@ import pytest
 from ascendtune.check import explain
 from ascendtune.check.explain.answer import report
 from ascendtune.check.explain.answer.report import as_text
-from ascendtune.check.explain.event import own_words
+from ascendtune.check.explain.event import unmatched
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.facts import memory
 from ascendtune.check.explain.knowledge.entries import (
@@ -24,7 +24,7 @@ from ascendtune.check.explain.knowledge.entries import (
     raised_entries,
 )
 from ascendtune.check.explain.knowledge.matcher import filled
-from ascendtune.check.explain.rank import missing_told, rank_phase
+from ascendtune.check.explain.rank import missing_report, rank_phase
 from ascendtune.core import language
 from ascendtune.core.terminal_text import columns_of
 
@@ -53,9 +53,9 @@ def _said() -> Iterator[str]:
 
 def test_every_sentence_of_explain_has_a_translation_with_the_same_names() -> None:
     phases = (phase for phase, _ in rank_phase._PHASES)
-    unknown = [each for each in vars(own_words).values() if isinstance(each, KnownFailure)]
+    unknown = [each for each in vars(unmatched).values() if isinstance(each, KnownFailure)]
     own = (sentence for each in unknown for sentence in (each.what, *each.remedies))
-    said = {*_said(), *phases, *rank_phase.REMEDIES.values(), *missing_told._ODD.values(), *own} - {""}
+    said = {*_said(), *phases, *rank_phase.REMEDIES.values(), *missing_report._ODD.values(), *own} - {""}
 
     assert sorted(said - report.say.chinese.keys()) == []
     for english, translated in report.say.chinese.items():
@@ -118,7 +118,7 @@ def test_failure_without_an_entry_is_told_in_chinese(explained: Callable[..., Ex
 
 def test_missing_ranks_are_told_in_chinese() -> None:
     with language.using("zh"):
-        what = missing_told.Missing((2, 3), (0,), last_line="x", phase="loading the model").what
+        what = missing_report.Missing((2, 3), (0,), last_line="x", phase="loading the model").what
     assert what == "rank 2-3 没有加入（当时在加载模型）：另外 1 个 rank 一直等到超时"
 
 

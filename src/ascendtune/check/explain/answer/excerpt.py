@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.scan import Scan
-from ascendtune.check.explain.log.parts import Parts
+from ascendtune.check.explain.log.rotation import Parts
 from ascendtune.check.explain.log.source import STDIN
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.terminal_text import plain

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ascendtune.check.explain.answer.fitted import causes_here
+from ascendtune.check.explain.answer.applicable_remedies import causes_here
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.scan import Scan
 from ascendtune.check.explain.explain import Explanation
@@ -16,13 +16,13 @@ from ascendtune.check.explain.language import say
 from ascendtune.check.explain.log import level
 from ascendtune.check.explain.log.frame import is_of_build, posix
 from ascendtune.check.explain.package.origin import FAULTS_OF_CODE
-from ascendtune.check.explain.rank.missing_told import LastLine
+from ascendtune.check.explain.rank.missing_report import LastLine
 from ascendtune.check.explain.traceback.trace import Trace
 from ascendtune.check.table import WIDE, Paint
 from ascendtune.core.terminal_text import columns_of, wrap_words
 
 if TYPE_CHECKING:
-    from ascendtune.check.explain.answer.opinion import Opinion
+    from ascendtune.check.explain.answer.model_answer import Opinion
 
 _SHORT = 400
 _MOST_LINES = 12

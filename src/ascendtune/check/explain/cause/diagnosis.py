@@ -15,16 +15,16 @@ from ascendtune.check.explain.cause.first_cause import (
     is_of_many_alone,
     without_echoes,
 )
-from ascendtune.check.explain.event.ends import Ends
+from ascendtune.check.explain.event.caller_and_library import name_mismatch
 from ascendtune.check.explain.event.event import Event
-from ascendtune.check.explain.event.parties import name_mismatch
+from ascendtune.check.explain.event.fatal import Ends
 from ascendtune.check.explain.event.scan import Scan
 from ascendtune.check.explain.facts.facts import Facts, satisfied
 from ascendtune.check.explain.knowledge.entries import EXPRESSION, IMPORTER
 from ascendtune.check.explain.knowledge.headers import name_package
 from ascendtune.check.explain.knowledge.symbols import name_provider
 from ascendtune.check.explain.rank.missing import awaited, is_one_of_several, waits_among
-from ascendtune.check.explain.rank.missing_told import Missing
+from ascendtune.check.explain.rank.missing_report import Missing
 from ascendtune.check.explain.rank.rank_lines import Ranks
 from ascendtune.core.exit_cause import CauseKind
 
@@ -76,7 +76,7 @@ class Diagnosis:
 def diagnose(scans: Sequence[Scan], facts: Facts) -> Diagnosis:
     """Weigh everything that the scans found, of any number of files and ranks."""
     beside, ranks = _found_beside(scans), Ranks(scans)
-    ordered = _without_own_words([event for event in in_order(scans) if _meets(event, facts, beside)])
+    ordered = _without_unmatched([event for event in in_order(scans) if _meets(event, facts, beside)])
     notices = tuple(event for event in ordered if event.hit.entry.kind in _NOT_FATAL)
     lengths = {scan.name: scan.lines for scan in scans}
     harmless = {event.hit.entry.id for event in notices}
@@ -196,7 +196,7 @@ def _whole_lines(match: re.Match[str]) -> str:
     return " ↵ ".join(filter(None, map(str.strip, lines)))
 
 
-def _without_own_words(events: list[Event]) -> list[Event]:
+def _without_unmatched(events: list[Event]) -> list[Event]:
     """Drops a line's own words where an entry explains the line."""
     known = {(event.source, event.number) for event in events if event.is_known}
     return [event for event in events if event.is_known or (event.source, event.number) not in known]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ascendtune.check.explain.event.ends import INTERRUPTED, Ends, has_stepped_between, was_logged
 from ascendtune.check.explain.event.event import CODE, Event
+from ascendtune.check.explain.event.fatal import INTERRUPTED, Ends, has_stepped_between, was_logged
 from ascendtune.check.explain.event.script_commands import gives_way, is_of_script
 from ascendtune.check.explain.knowledge.matcher import rank
 

@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 
 from ascendtune.check.explain.event.event import Event
-from ascendtune.check.explain.event.own_words import advice_of, explains_itself, without_logger
+from ascendtune.check.explain.event.unmatched import advice_of, explains_itself, without_logger
 from ascendtune.check.explain.language import say
 
 _PATH = re.compile(r"(?<![\w/.:#*<>$}-])(?P<path>/[\w.@+-]+(?:/[\w.@+%=-]+)+)(?![\w/]*[#*<{$])")

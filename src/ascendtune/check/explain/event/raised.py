@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
+from ascendtune.check.explain.event.caller_and_library import caller_and_library_of
 from ascendtune.check.explain.event.event import Event
-from ascendtune.check.explain.event.own_words import calling_place
-from ascendtune.check.explain.event.parties import parties_of
+from ascendtune.check.explain.event.unmatched import calling_place
 from ascendtune.check.explain.knowledge.entries import (
     EXPRESSION,
     IMPORTER,
@@ -59,10 +59,10 @@ def hits_of(matcher: Matcher, said: str, trace: Trace) -> list[Hit]:
     return reported or hits
 
 
-def name_parties(hit: Hit, trace: Trace) -> None:
+def name_caller_and_library(hit: Hit, trace: Trace) -> None:
     """Add to the names of `hit` what the frames tell: who asked, for what, and of which library; and what the
     tables tell of a model type."""
-    importer, owner = parties_of(hit, trace)
+    importer, owner = caller_and_library_of(hit, trace)
     found = {
         IMPORTER: importer,
         EXPRESSION: trace.none_expression or trace.taken_from,
@@ -84,7 +84,7 @@ def known_exception(matcher: Matcher, said: str, number: int) -> Trace | None:
     return trace if any(hit.entry.kind not in ("unknown", "notice") for hit in hits) else None
 
 
-def look_up_own_words(events: Iterable[Event]) -> None:
+def look_up_unmatched(events: Iterable[Event]) -> None:
     """Use an entry of what packages raise where its message was logged as an error, without an exception."""
     for event in events:
         is_error = event.trace is None and not (event.weak or event.is_heading or event.hit.entry.kind == "notice")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ascendtune.check.explain.event.distinct_events import DistinctEvents, kind_of
 from ascendtune.check.explain.event.event import Event
-from ascendtune.check.explain.event.ledger import Ledger, kind_of
-from ascendtune.check.explain.event.outlived import mark_outlived
-from ascendtune.check.explain.event.own_words import unknown_exception, unknown_line, unknown_test
-from ascendtune.check.explain.event.raised import hits_of, known_exception, look_up_own_words, name_parties
+from ascendtune.check.explain.event.nonfatal import mark_nonfatal
+from ascendtune.check.explain.event.raised import hits_of, known_exception, look_up_unmatched, name_caller_and_library
+from ascendtune.check.explain.event.unmatched import unknown_exception, unknown_line, unknown_test
+from ascendtune.check.explain.knowledge.line_filter import LineFilter
 from ascendtune.check.explain.knowledge.matcher import Hit, Matcher, best, with_spare
-from ascendtune.check.explain.knowledge.sieve import Sieve
 from ascendtune.check.explain.log import level, message_lines, torchrun_summary
 from ascendtune.check.explain.log import line as lines_of
 from ascendtune.check.explain.log.frame import frame_of, prefix_of_frame
@@ -18,8 +18,8 @@ from ascendtune.check.explain.log.line import InnerPrefixes, Line
 from ascendtune.check.explain.log.line_times import LineTimes
 from ascendtune.check.explain.log.long_line import failure_at_end
 from ascendtune.check.explain.log.message_lines import LONGEST_TEXT
-from ascendtune.check.explain.log.parts import Parts
 from ascendtune.check.explain.log.report_of_tests import failed_test
+from ascendtune.check.explain.log.rotation import Parts
 from ascendtune.check.explain.log.source import lines_before
 from ascendtune.check.explain.traceback import cann_reason, escaped
 from ascendtune.check.explain.traceback.trace import HEADER, LINKS, Trace
@@ -55,12 +55,12 @@ class Scan:
         """Some line that was worth reading does."""
         self.start = start
         self._matcher = matcher
-        self._sieve = Sieve(matcher)
+        self._line_filter = LineFilter(matcher)
         self.rank = lines_of.rank_of_file(name)
         """The rank whose log this is, by its name."""
         self._head = self._tail = b""
         self._traces = Traces()
-        self._ledger = Ledger()
+        self._distinct = DistinctEvents()
         self._inner = InnerPrefixes()
         self._processes = lines_of.RanksOfProcesses()
         self._times = LineTimes()
@@ -72,7 +72,7 @@ class Scan:
 
     @property
     def events(self) -> list[Event]:
-        return self._ledger.events
+        return self._distinct.events
 
     @property
     def lines_read(self) -> int:
@@ -112,9 +112,9 @@ class Scan:
             self.parts.lines = self.lines
         self._end_traces()
         self._note_last_words()
-        look_up_own_words(self.events)
-        self._ledger.mark_survived(self.lines)
-        mark_outlived(self.events, self.tail, self.lines, of_one_process=self.rank is not None)
+        look_up_unmatched(self.events)
+        self._distinct.mark_survived(self.lines)
+        mark_nonfatal(self.events, self.tail, self.lines, of_one_process=self.rank is not None)
         for event in self.events:
             event.place = self.parts.place_of(event.number)
         return self
@@ -129,7 +129,7 @@ class Scan:
             del lines[-1]
         self._times.begin_block()
         head = min(max(0, _HEAD - self.lines), len(lines))
-        chosen = self._sieve.worth_reading(block, lines)
+        chosen = self._line_filter.worth_reading(block, lines)
         chosen = [*range(head), *(index for index in chosen if index >= head)]
         for index in self._with_tracebacks(chosen, len(lines)):
             self._read_line(lines, index)
@@ -160,7 +160,7 @@ class Scan:
         if (end := failure_at_end(lines[index])) and not self._traces.are_open and not Traces.bare(text, number):
             text = end
         if not self.speaks_of_ascend and lines_of.speaks_of_ascend(text):
-            self.speaks_of_ascend, self._sieve.always = True, frozenset()
+            self.speaks_of_ascend, self._line_filter.always = True, frozenset()
         line = lines_of.read(text)
         if number <= _HEAD:
             self._inner.learn(prefix_of_frame(line.said))
@@ -213,7 +213,7 @@ class Scan:
             event.speaker, event.rank, event.host, event.weak = line.speaker, line.rank, line.host, weak
             if event.trace is not None:
                 event.trace.first_line = event.trace.last_line = event.trace.end = number
-            self._ledger.add(kind_of(event.hit, event.text, event.trace), event)
+            self._distinct.add(kind_of(event.hit, event.text, event.trace), event)
         return bool(inner.events)
 
     def _with_broken_off(self, said: str, lines: list[bytes], index: int) -> str:
@@ -223,11 +223,11 @@ class Scan:
         rest = self._inner.without(lines_of.read(lines[index + 1][:LONGEST_TEXT].decode(errors="replace")).said)
         if not message_lines.may_go_on(said, rest) or level.is_error(rest, rest):
             return said
-        for whole in (said + rest, f"{said.rstrip()} {rest.strip(' │')}".lstrip(" │")):
-            if self._matcher.known_length(whole) > self._matcher.known_length(rest):
-                self._passed = self.lines + index + 2
-                return whole
-        return said
+        whole = self._matcher.known_together(said, rest)
+        if whole is None:
+            return said
+        self._passed = self.lines + index + 2
+        return whole
 
     def _begin_trace(self, line: Line, text: str, said: str, lines: list[bytes], index: int) -> None:
         number, above = self.lines + index + 1, message_lines.above(lines, index, line)
@@ -242,7 +242,7 @@ class Scan:
             if has_words and any(hit.entry.kind == "cause" for hit in self._matcher.hits(heading)):
                 # "Exception in worker: MESSAGE, Traceback …" names the exception before its frames.
                 self._note_line(line, text, heading, number, [])
-        self._ledger.mark_heading(line.speaker, number)
+        self._distinct.mark_heading(line.speaker, number)
         if (unfinished := self._traces.settle(line.speaker)) is not None:
             self._note_trace(line, unfinished.text, unfinished)
         trace = Trace(number, named=named_type, weak=level.is_warning(text), rank=line.rank)
@@ -261,7 +261,7 @@ class Scan:
         known = [hit for hit in hits if hit.entry.kind != "unknown"]
         unknown = next((hit for hit in hits if hit not in known), unknown_exception(trace))
         for hit in with_spare(best(known), unknown):
-            name_parties(hit, trace)
+            name_caller_and_library(hit, trace)
             number, reason = trace.last_line or trace.first_line, self._reason(said, below)
             self._note(line, said, said, number, hit, trace, weak=trace.weak, reason=reason)
         number, words = trace.failure_above
@@ -281,7 +281,7 @@ class Scan:
         if trace.type:
             self._note_trace(line, trace.text, trace)
             return
-        announced = self._ledger.last_before(line.speaker, trace.first_line)
+        announced = self._distinct.last_before(line.speaker, trace.first_line)
         if announced is not None:
             # The line above it names the exception: of what is known of it, the frames choose.
             hits = (hit for hit in hits_of(self._matcher, announced.text, trace) if not hit.entry.is_conditional)
@@ -300,16 +300,7 @@ class Scan:
         """Any other line: what is known about it; of an error also that it is one."""
         reason, first_line, said = self._reason(said, below), said.strip(), message_lines.with_message(said, below)
         lines = [first_line, said.strip().removeprefix(first_line).lstrip(": ")] if said.strip() != first_line else []
-        hits = [
-            confirmed
-            for hit in self._matcher.hits(said)
-            if not hit.entry.frame
-            and hit.entry.origin in ("", "own-code")
-            and hit.entry.kind != "unknown"
-            and (confirmed := hit.confirmed_by(below[:_BELOW])) is not None
-        ]
-        # What stands below has confirmed that the line is harmless.
-        hits = hits[:1] if hits and hits[0].entry.kind == "notice" and hits[0].entry.below else hits
+        hits = self._matcher.confirmed_hits(said, below[:_BELOW])
         weak = warned or level.is_warning_or_news(text, first_line) or level.is_warning(said)
         if not hits and (weak or not level.is_error(text, said)):
             return
@@ -375,11 +366,11 @@ class Scan:
     ) -> None:
         kind = kind_of(hit, said, trace)
         rank = self._processes.rank_of(text, line.rank, trace.rank if trace else None, last=self.rank)
-        if self._ledger.came_again(
+        if self._distinct.came_again(
             line.speaker, kind, said, number, hit, trace=trace, rank=rank, weak=weak, quoted=quoted
         ):
             return
-        self._ledger.add(
+        self._distinct.add(
             kind,
             Event(
                 text=said.strip(),

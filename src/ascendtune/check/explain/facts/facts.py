@@ -9,8 +9,8 @@ import errno
 import re
 from collections.abc import Iterable, Iterator
 
+from ascendtune.check.explain.facts.job_environment import of_job_environment
 from ascendtune.check.explain.facts.package_facts import of_packages
-from ascendtune.check.explain.facts.surroundings import of_surroundings
 from ascendtune.check.explain.lazy_pattern import LazyPattern
 
 Facts = dict[str, tuple[str, ...]]
@@ -157,7 +157,7 @@ def of_log(texts: Iterable[str]) -> Facts:
     the user of `id` may not open, by `ls -l`; `user` is "root" where a prompt or `id` shows it; `capabilities` is
     "none" where the process has none; `image_pull` is an image that is pulled. Package managers' output has facts of
     its own (package_facts.py), and so has where the job ran: `os`, `accelerator`, `container`, `scheduler`
-    (surroundings.py).
+    (job_environment.py).
     """
     found: dict[str, dict[str, None]] = {}
 
@@ -183,7 +183,7 @@ def of_log(texts: Iterable[str]) -> Facts:
                     came, wanted = value or match["clients"], match["wanted"] or match["places"]
                     value = "more" if int(came) > int(wanted) else "fewer"
                 note(name, value)
-        for name, value in (*_of_commands(text, lower), *of_packages(text, lower), *of_surroundings(text, lower)):
+        for name, value in (*_of_commands(text, lower), *of_packages(text, lower), *of_job_environment(text, lower)):
             note(name, value)
     asked = _largest(found.get("nproc", {})) * max(1, _largest(found.get("nnodes", {})))
     if asked > 1:

@@ -242,7 +242,7 @@ def words_of(entry: KnownFailure) -> Words:
         translated = chinese_of_raised() if entry.family.startswith(RAISED) else chinese()
         if entry.id in translated:
             return translated[entry.id]
-    # The entries of `own_words` are not in a file; their sentences are among those of the report.
+    # The entries of `unmatched` are not in a file; their sentences are among those of the report.
     return Words(say(entry.what), tuple(map(say, entry.causes)), tuple(map(say, entry.remedies)))
 
 

@@ -174,9 +174,28 @@ class Matcher:
         depends = longest.entry.is_conditional or longest.entry.below
         return [longest, *(hit for hit in ranked if hit is not longest)] if depends else [longest]
 
+    def confirmed_hits(self, text: str, below: list[str]) -> list[Hit]:
+        """Of a line that is no exception: what is known about it, and the lines `below` do not contradict."""
+        hits = [
+            confirmed
+            for hit in self.hits(text)
+            if not hit.entry.frame
+            and hit.entry.origin in ("", "own-code")
+            and hit.entry.kind != "unknown"
+            and (confirmed := hit.confirmed_by(below)) is not None
+        ]
+        # What stands below has confirmed that the line is harmless.
+        return hits[:1] if hits and hits[0].entry.kind == "notice" and hits[0].entry.below else hits
+
     def known_length(self, text: str) -> int:
         """Length of the longest anchor in a line; 0 where no entry knows more than the class of its failure."""
         return max((hit.length for hit in self.hits(text) if hit.entry.kind not in _CLASSES), default=0)
+
+    def known_together(self, line: str, rest: str) -> str | None:
+        """A line with what follows it on the next one, if an entry knows more of both than of that rest alone."""
+        known = self.known_length(rest)
+        joined = (line + rest, f"{line.rstrip()} {rest.strip(' │')}".lstrip(" │"))
+        return next((whole for whole in joined if self.known_length(whole) > known), None)
 
 
 def rank(hit: Hit) -> tuple[int, bool, int, int, str]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ascendtune.check.explain.event.event import Event
 from ascendtune.check.explain.event.scan import Scan
 from ascendtune.check.explain.rank.collectives import are_of_subgroups, number_of, odd_ranks
-from ascendtune.check.explain.rank.missing_told import LastLine, Missing
+from ascendtune.check.explain.rank.missing_report import LastLine, Missing
 from ascendtune.check.explain.rank.rank_lines import Ranks
 from ascendtune.check.explain.rank.rank_phase import FINISHED, REMEDIES, phase_of, tells_a_step
 

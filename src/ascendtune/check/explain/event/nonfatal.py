@@ -8,8 +8,8 @@ import re
 from bisect import bisect
 from collections.abc import Sequence
 
-from ascendtune.check.explain.event.ends import is_of_thread, was_logged
 from ascendtune.check.explain.event.event import Event
+from ascendtune.check.explain.event.fatal import is_of_thread, was_logged
 from ascendtune.check.explain.event.milestones import is_followed, is_of_request, milestones_in, was_overcome
 from ascendtune.check.explain.event.script_commands import is_of_script
 from ascendtune.check.explain.log import line as lines_of
@@ -44,7 +44,7 @@ _ANSWER = re.compile(r'"POST \S+ HTTP/[\d.]+" (?P<status>\d)\d\d\b')
 _TRIED_AGAIN = re.compile(r"\bretry(?:ing)?\b|\btry(?:ing)? again (?:in|after)\b", re.IGNORECASE)
 
 
-def mark_outlived(events: Sequence[Event], tail: str, lines: int, *, of_one_process: bool) -> None:
+def mark_nonfatal(events: Sequence[Event], tail: str, lines: int, *, of_one_process: bool) -> None:
     """Mark the complaints after which the log shows that the job went on.
 
     An exception that was not caught may have ended one of several processes: the training's end has to follow it.

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ascendtune.check.explain.answer.opinion import Opinion, Quotation, Server, opinion_in
-from ascendtune.check.explain.answer.question import question_about
+from ascendtune.check.explain.answer.model_answer import Opinion, Quotation, Server, opinion_in
+from ascendtune.check.explain.answer.prompt import question_about
 from ascendtune.check.explain.answer.report import opinion_as_text
 from ascendtune.check.explain.explain import explain
 from ascendtune.cli.explain import explain as command
@@ -195,7 +195,7 @@ def test_server_that_sends_a_header_letter_by_letter_is_not_waited_for(
             self.wfile.write(b"a")
 
     monkeypatch.setattr(handler, "do_GET", drip)
-    monkeypatch.setattr("ascendtune.check.explain.answer.opinion._LIST_SECONDS", 0.3)
+    monkeypatch.setattr("ascendtune.check.explain.answer.model_answer._LIST_SECONDS", 0.3)
     with pytest.raises(Fault, match="no answer in"):
         Server(url).models()
     is_over.set()

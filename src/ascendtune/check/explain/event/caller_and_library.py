@@ -13,7 +13,7 @@ from itertools import chain
 from ascendtune.check.explain.facts.facts import Facts, versions
 from ascendtune.check.explain.knowledge.entries import FIX, IMPORTER, MISMATCH, OWN_CODE, OWNER
 from ascendtune.check.explain.knowledge.matcher import Hit
-from ascendtune.check.explain.knowledge.twins import releases_of_pair
+from ascendtune.check.explain.knowledge.paired_packages import releases_of_pair
 from ascendtune.check.explain.language import say
 from ascendtune.check.explain.log.frame import is_own
 from ascendtune.check.explain.package.api_change import ApiChange, changes, inherited_in, names
@@ -85,7 +85,7 @@ class _Owner:
     modules: tuple[str, ...]
 
 
-def parties_of(hit: Hit, trace: Trace) -> tuple[str, str]:
+def caller_and_library_of(hit: Hit, trace: Trace) -> tuple[str, str]:
     """The package whose code an exception ended, and the library of what it used, where the entry speaks of it; empty
     if unknown."""
     if (library := hit.names.get("module", "").partition(".")[0]) and _names_fix(hit):

@@ -118,7 +118,7 @@ _PATTERNS = {
 }
 
 
-def of_surroundings(text: str, lower: str) -> Iterator[tuple[str, str]]:
+def of_job_environment(text: str, lower: str) -> Iterator[tuple[str, str]]:
     """`os`, `accelerator`, `container` and `scheduler`, each with the values of which `text` has a sign.
 
     Args:

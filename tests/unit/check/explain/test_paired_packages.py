@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ascendtune.check.explain.explain import Explanation
-from ascendtune.check.explain.knowledge.twins import with_check, with_notes, with_twins
+from ascendtune.check.explain.knowledge.paired_packages import with_check, with_notes, with_pairs
 
 Explained = Callable[..., Explanation]
 
@@ -57,13 +57,13 @@ def test_on_ascend_no_package_of_a_pair_is_upgraded_alone(
     ],
 )
 def test_on_ascend_commands_install_both_packages_of_a_pair(remedy: str, command: str) -> None:
-    assert command in with_twins((remedy,), (), {}, names_ascend=True)[-1]
-    assert with_twins((remedy,), ("cuda",), {}, names_ascend=False) == (remedy,)
+    assert command in with_pairs((remedy,), (), {}, names_ascend=True)[-1]
+    assert with_pairs((remedy,), ("cuda",), {}, names_ascend=False) == (remedy,)
 
 
 @pytest.mark.parametrize("package", ["flash-attn", "xformers", "transformer-engine"])
 def test_on_ascend_packages_for_cuda_are_not_advised_alone(package: str) -> None:
-    remedies = with_twins((f"pip install -U {package}",), (), {}, names_ascend=True)
+    remedies = with_pairs((f"pip install -U {package}",), (), {}, names_ascend=True)
 
     assert remedies[0].startswith(f"on Ascend {package} does not run")
 
@@ -132,7 +132,7 @@ def test_what_a_remedy_says_of_ascend_is_not_said_twice() -> None:
 def test_a_remedy_beside_one_that_names_the_pair_installs_both_too() -> None:
     remedies = ("pip install vllm==VERSION vllm-ascend==VERSION", "else: pip install 'vllm==0.9'")
 
-    assert with_twins(remedies, (), {}, names_ascend=True) == (
+    assert with_pairs(remedies, (), {}, names_ascend=True) == (
         remedies[0],
         "else: pip install 'vllm==0.9' vllm-ascend==VERSION",
     )

@@ -25,7 +25,7 @@ _BLOCK = 12
 _DIGITS = re.compile(r"\d+")
 
 
-class Ledger:
+class DistinctEvents:
     """`events` are in the order of the log."""
 
     def __init__(self) -> None:

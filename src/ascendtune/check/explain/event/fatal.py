@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from ascendtune.check.explain.event.event import Event
-from ascendtune.check.explain.event.own_words import explains_itself
 from ascendtune.check.explain.event.script_commands import is_of_script
+from ascendtune.check.explain.event.unmatched import explains_itself
 
 _OF_DEVICE = re.compile(r"\b(?:CUDA|cuda|NPU|HIP) error|device-side|\bNCCL|\bHCCL|\bacl|ERR\d{5}|\bE[A-Z1-9]\d{4}\b")
 """Words with which a device reports, by an exception, what it may have printed before."""

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from ascendtune.check.explain.answer.question import Question
+from ascendtune.check.explain.answer.prompt import Question
 from ascendtune.core.errors import InputError
 from ascendtune.core.foreign_json import value_at
 from ascendtune.core.http import Fault, exchange_json, is_loopback

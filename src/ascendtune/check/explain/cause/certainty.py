@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from ascendtune.check.explain.cause.diagnosis import Diagnosis
 from ascendtune.check.explain.event.event import Event
-from ascendtune.check.explain.event.own_words import explains_itself, fits_in_words_only
 from ascendtune.check.explain.event.scan import Scan
 from ascendtune.check.explain.event.script_commands import is_of_script
+from ascendtune.check.explain.event.unmatched import explains_itself, fits_in_words_only
 from ascendtune.check.explain.facts.facts import of_log, satisfied
 from ascendtune.check.explain.language import say
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ascendtune.check.explain.event import ledger
+from ascendtune.check.explain.event import distinct_events
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.log.source import BLOCK_BYTES
 
@@ -19,7 +19,7 @@ _FAILURE = f"{_TRACE}RuntimeError: NPU out of memory. Tried to allocate 5.03 GiB
 def test_failure_among_more_kinds_of_errors_than_are_kept_is_found(
     explained: Callable[..., Explanation], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "_EVENTS_KEPT", _MOST)
+    monkeypatch.setattr(distinct_events, "_EVENTS_KEPT", _MOST)
     names = ["".join(letters) for letters in itertools.product("ghijk", repeat=2)]
     noise = "".join(f"ERROR tide {name} could not be read\n" for name in names)
 

@@ -17,7 +17,7 @@ _REPEATS_READ = 300
 """Lines of one shape (the same but for digits) that are read closely; later ones tell nothing about a first cause."""
 
 
-class Sieve:
+class LineFilter:
     def __init__(self, matcher: Matcher) -> None:
         self.always = ASCEND
         """Words whose lines are worth reading whatever they say."""

@@ -102,7 +102,7 @@ def with_notes(remedies: tuple[str, ...], texts: Iterable[str], facts: Facts, *,
     """The remedies, with what is to be kept in mind where they install packages; see the functions below."""
     is_ascend = names_ascend and "nvidia" not in facts.get("accelerator", ())
     checked = with_check(remedies)
-    return with_twins(checked if is_ascend else with_wheel(checked), texts, facts, names_ascend=names_ascend)
+    return with_pairs(checked if is_ascend else with_wheel(checked), texts, facts, names_ascend=names_ascend)
 
 
 def with_wheel(remedies: tuple[str, ...]) -> tuple[str, ...]:
@@ -126,7 +126,7 @@ def with_check(remedies: tuple[str, ...]) -> tuple[str, ...]:
     return remedies
 
 
-def with_twins(remedies: tuple[str, ...], texts: Iterable[str], facts: Facts, *, names_ascend: bool) -> tuple[str, ...]:
+def with_pairs(remedies: tuple[str, ...], texts: Iterable[str], facts: Facts, *, names_ascend: bool) -> tuple[str, ...]:
     """The remedies; where they change one package of a pair, what is to be kept in mind on Ascend, and where they
     change what a maker of accelerators builds anew, whose build it has to be.
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from ascendtune.check.explain.answer.fitted import causes_here, fitted
+from ascendtune.check.explain.answer.applicable_remedies import causes_here, fitted
 from ascendtune.check.explain.explain import Explanation
 from ascendtune.check.explain.facts.facts import Facts, of_log
-from ascendtune.check.explain.facts.surroundings import of_surroundings
+from ascendtune.check.explain.facts.job_environment import of_job_environment
 from ascendtune.check.explain.knowledge.entries import entries, raised_entries, words_of
 from ascendtune.core import language
 
@@ -50,7 +50,7 @@ _VALUES = {
     ],
 )
 def test_a_line_shows_where_the_job_ran(line: str, fact: str, value: str) -> None:
-    assert (fact, value) in set(of_surroundings(line, line.lower()))
+    assert (fact, value) in set(of_job_environment(line, line.lower()))
     assert value in of_log([line]).get(fact, ())
 
 
@@ -73,14 +73,14 @@ def test_a_line_shows_where_the_job_ran(line: str, fact: str, value: str) -> Non
     ],
 )
 def test_a_line_without_such_signs_shows_nothing(line: str) -> None:
-    assert not set(of_surroundings(line, line.lower()))
+    assert not set(of_job_environment(line, line.lower()))
 
 
 def test_signs_are_found_at_the_end_of_a_long_line_and_in_a_long_text_quickly() -> None:
     text = "a100 " * 20_000 + "GPU 0: NVIDIA L40S"
     began = time.process_time()
 
-    assert ("accelerator", "nvidia") in set(of_surroundings(text, text.lower()))
+    assert ("accelerator", "nvidia") in set(of_job_environment(text, text.lower()))
     assert time.process_time() - began < 2
 
 

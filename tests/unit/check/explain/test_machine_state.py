@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.check.explain.answer.now import Here, on_this_machine, this_machine
+from ascendtune.check.explain.answer.machine_state import Here, on_this_machine, this_machine
 from ascendtune.check.explain.explain import Explanation, explain
 
 

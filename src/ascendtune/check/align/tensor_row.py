@@ -1,0 +1,70 @@
+"""One tensor of a step and rank, reference beside candidate."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ascendtune.check.align.dump import TensorKey, TensorStatistics
+from ascendtune.check.align.tensor_noise import is_float
+
+EMBEDDINGS = ("Embedding", "Gemma3TextScaledWordEmbedding", "VocabParallelEmbedding")
+_STAGES = {
+    "parameter_before": "start",
+    "forward": "forward",
+    "loss": "forward",
+    "backward": "backward",
+    "gradient": "backward",
+    "parameter_after": "update",
+}
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    """One tensor on both sides.
+
+    Attributes:
+        difference: relative, as `tensor_noise.differences` defines it; of updates the difference of what the optimizer
+            added; NaN where the shapes differ.
+        limit: from rounding.
+        scale: candidate over reference of the L2 norms; of updates by the samples.
+    """
+
+    step: int
+    rank: int
+    key: TensorKey
+    reference: TensorStatistics
+    candidate: TensorStatistics
+    difference: float
+    limit: float
+    scale: float
+
+    @property
+    def is_parted(self) -> bool:
+        return self.difference > self.limit
+
+    @property
+    def is_of_one_side(self) -> bool:
+        """Whether one side alone has a gradient of the parameter; the other's counts as 0."""
+        return bool(self.reference.dtype) != bool(self.candidate.dtype)
+
+    @property
+    def stage(self) -> str:
+        """The stage that this tensor is evidence for.
+
+        Whole numbers that go into the model are its data, and so is what the embedding makes of them: its weights are
+        compared as parameters.
+        """
+        if self.key.phase == "parameter_before" and self.step > 1:
+            # The updates before it are what made it.
+            return "update"
+        if self.key.phase == "forward" and (not is_float(self.reference) or self.reference.kind in EMBEDDINGS):
+            return "data"
+        return _STAGES[self.key.phase]
+
+    @property
+    def excess(self) -> float:
+        """Difference over limit; 0 where there is nothing to compare."""
+        if not self.difference > 0:
+            return 0.0
+        return self.difference / self.limit if self.limit else math.inf
