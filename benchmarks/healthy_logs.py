@@ -25,7 +25,7 @@ from healthy.case import Case, Place
 from healthy.cases import all_cases
 from inputs import make
 
-from ascendtune.check.explain.event.ends import INTERRUPTED
+from ascendtune.check.explain.event.fatal import INTERRUPTED
 from ascendtune.check.explain.explain import explain
 
 _SIDE_BY_SIDE = 2

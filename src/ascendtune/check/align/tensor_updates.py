@@ -36,7 +36,7 @@ def update_rows(
     decay alone, which nothing disturbs.
 
     Args:
-        gradient_limits: (tensors of `found`,), relative: how far the gradients may differ.
+        gradient_limits: (tensors,), those of `found`, relative: how far the gradients may differ.
     """
     rows = []
     changes: list[tuple[TensorKey, tuple[TensorStatistics, TensorStatistics], list[Floats], list[Floats], float]] = []
