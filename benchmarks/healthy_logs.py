@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -33,6 +34,8 @@ _LONGEST_SECONDS = 600
 
 
 def main() -> None:
+    # A shell's background jobs ignore Ctrl-C, and so would the programs that are stopped by it here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     directory = Path(sys.argv[1]).resolve()
     place = _prepare(directory)
     wanted = sys.argv[2:] or ["*"]
