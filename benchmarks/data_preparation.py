@@ -24,7 +24,7 @@ from pathlib import Path
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from ascendtune.data import build  # noqa: F401  # so that no variant pays for imports
-from ascendtune.data.prepare import Prepared, prepare
+from ascendtune.data.prepare import PreparedData, prepare
 from ascendtune.data.spec import DataSection
 from ascendtune.data.tokenizer import Tokenizer
 
@@ -62,7 +62,7 @@ def measure(scratch: Path, rows: int, rounds: int, text: Path) -> dict[str, list
         for begin in range(0, rows, 1000):
             tokenizer.encode_batch_fast(texts[begin : begin + 1000], add_special_tokens=False)
 
-    def ours(processes: int, cache: Path) -> Prepared:
+    def ours(processes: int, cache: Path) -> PreparedData:
         section = DataSection.model_validate({"train": str(data), "template": "chatml", "processes": processes})
         return prepare(section, model, seed=0, cache=cache)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.data.prepare import Prepared, prepare
+from ascendtune.data.prepare import PreparedData, prepare
 from ascendtune.data.spec import DataSection, Task
 from ascendtune.data.store import IGNORED, TokenDataset
 
@@ -76,7 +76,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _prepare(file: Path, task: Task, model: Path, cache: Path, **spec: Any) -> Prepared:
+def _prepare(file: Path, task: Task, model: Path, cache: Path, **spec: Any) -> PreparedData:
     section = {"train": [{"path": str(file), **spec}], "template": "chatml", "max_length": MAX_LENGTH, "processes": 1}
     return prepare(DataSection.model_validate(section), model, task=task, seed=0, cache=cache)
 

@@ -19,9 +19,9 @@ from ascendtune.cli.terminal import PLAIN_COLUMNS, paint, width
 
 if TYPE_CHECKING:
     from ascendtune.core.errors import InputError
-    from ascendtune.data.inspect import InspectedRow, Inspection, Segment, Sequence
+    from ascendtune.data.inspect import InspectedRow, Inspection, Segment, TokenSequence
     from ascendtune.data.inspect_packed import InspectedPack
-    from ascendtune.data.prepare import Prepared
+    from ascendtune.data.prepare import PreparedData
     from ascendtune.recipe.recipe import Recipe
 
 _LONGEST_VALUE = 1000
@@ -138,7 +138,7 @@ def inspection_of(recipe: Recipe) -> Inspection:
     )
 
 
-def _prepared(recipe: Recipe) -> Prepared:
+def _prepared(recipe: Recipe) -> PreparedData:
     from ascendtune.cli.progress import ProgressBar
     from ascendtune.hub.download import fetch_model
     from ascendtune.train.prepare import prepare_data
@@ -212,21 +212,21 @@ def _lines(rows: list[InspectedRow] | list[InspectedPack], with_tokens: bool) ->
         yield ""
 
 
-def _sequence_lines(sequence: Sequence, with_tokens: bool) -> Iterator[str]:
+def _sequence_lines(sequence: TokenSequence, with_tokens: bool) -> Iterator[str]:
     yield f"  {sequence.name or 'as the model reads it'}: {_summary(sequence)}"
     yield from ("    " + line for line in "".join(map(_marked, sequence.segments)).split("\n"))
     if with_tokens:
         yield from _token_lines(sequence)
 
 
-def _summary(sequence: Sequence) -> str:
+def _summary(sequence: TokenSequence) -> str:
     length, kept = len(sequence.token_ids), sequence.kept
     trained = sum(sequence.trained[:kept])
     cut = f"; cut at max_length {kept:,}, {length - kept:,} tokens lost" if kept < length else ""
     return f"{length:,} tokens{' or more' if sequence.is_beginning else ''}, {trained:,} trained on{cut}"
 
 
-def _is_pair(sequences: list[Sequence]) -> bool:
+def _is_pair(sequences: list[TokenSequence]) -> bool:
     return [each.name for each in sequences] == ["chosen", "rejected"] and all(each.segments for each in sequences)
 
 
@@ -251,7 +251,7 @@ def _has_colours() -> bool:
     return paint("x", "green") != "x"
 
 
-def _token_lines(sequence: Sequence) -> Iterator[str]:
+def _token_lines(sequence: TokenSequence) -> Iterator[str]:
     kept = sequence.kept
     for at, (number, text, trained) in enumerate(
         zip(sequence.token_ids, sequence.token_texts, sequence.trained, strict=True)
@@ -319,7 +319,7 @@ def _write_page(path: Path, rows: list[InspectedRow] | list[InspectedPack], most
             ) from None
 
 
-def _sequence_as_html(sequence: Sequence) -> str:
+def _sequence_as_html(sequence: TokenSequence) -> str:
     text = "".join(map(_as_html, sequence.segments))
     return f"<div><p>{html.escape(sequence.name)} {_summary(sequence)}</p><pre>{text}</pre></div>"
 

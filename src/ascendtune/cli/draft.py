@@ -206,16 +206,16 @@ def _template(model: ModelFacts, data: Sequence[DataFacts], given: str | None) -
     Raises:
         DataError: it refuses the rows.
     """
-    from ascendtune.data.spans import Refused
+    from ascendtune.data.spans import TemplateRefusedRow
 
     if given:
         return given, "as --template says", longest_row(model, data, given)
     own = "auto" if model.has_chat_template else "chatml"
     try:
         return own, "the model's own" if own == "auto" else "the model has none", longest_row(model, data, own)
-    except Refused as refusal:
+    except TemplateRefusedRow as refusal:
         for other in _OTHER_TEMPLATES:
-            with suppress(Refused):
+            with suppress(TemplateRefusedRow):
                 reason = " ".join(refusal.reason.split())[:80]
                 return other, f"{own} refuses these rows: {reason}", longest_row(model, data, other)
         raise

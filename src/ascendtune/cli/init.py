@@ -176,7 +176,7 @@ def _decided(facts: DataFacts, yes: bool) -> DataFacts:
 
 def _asked_columns(facts: DataFacts) -> dict[str, str]:
     """Name in the format -> column, as the user at the terminal says."""
-    from ascendtune.data.format.guess import unfolded
+    from ascendtune.data.format.guess import flattened
 
     guessed = ", ".join(f"{word} = {column}" for word, column in facts.columns.items())
     while guessed:
@@ -186,7 +186,7 @@ def _asked_columns(facts: DataFacts) -> dict[str, str]:
         if answer in ("n", "no"):
             break
         print("type y to accept, or n to name the columns one by one")
-    found = list(dict.fromkeys(name for row in facts.raw for name in unfolded(row.values)))
+    found = list(dict.fromkeys(name for row in facts.raw for name in flattened(row.values)))
     print(f"columns: {', '.join(found)}")
     words = facts.columns or {word: found[min(at, len(found) - 1)] for at, word in enumerate(facts.undecided)}
     return {word: str(typer.prompt(f"which column is the {word}?", default=likely)) for word, likely in words.items()}

@@ -15,9 +15,9 @@ import numpy as np
 from ascendtune.core.errors import DataError
 from ascendtune.core.foreign_json import read_json_object, value_at
 from ascendtune.core.units import count_of
-from ascendtune.data.load import Loaded, load_rows
+from ascendtune.data.load import LoadedRows, load_rows
 from ascendtune.data.report import EXAMPLES_KEPT, DataReport
-from ascendtune.data.row_file import Places
+from ascendtune.data.row_file import RowPlaces
 from ascendtune.data.shards import (
     INDIVISIBLE,
     NO_ANSWER_LEFT,
@@ -25,7 +25,7 @@ from ascendtune.data.shards import (
     NOTHING_TO_LEARN,
     REFUSED,
     TOO_LONG,
-    Outcome,
+    TokenizeResult,
 )
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
 from ascendtune.data.split import tokenize_texts
@@ -40,7 +40,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Source:
+class BuildInputs:
     """What tokens are made from: the arguments of `prepare`."""
 
     section: DataSection
@@ -51,15 +51,15 @@ class Source:
     seed: int
 
 
-def build(directory: Path, source: Source, progress: Progress | None) -> dict[str, Any]:
+def build(directory: Path, inputs: BuildInputs, progress: Progress | None) -> dict[str, Any]:
     """Write `train/`, and `eval/` where the section asks for it, into `directory`; returns the facts for the record."""
-    section, task, seed = source.section, source.task, source.seed
-    tokenizer = Tokenizer.load(source.model_directory, source.new_tokens)
+    section, task, seed = inputs.section, inputs.task, inputs.seed
+    tokenizer = Tokenizer.load(inputs.model_directory, inputs.new_tokens)
     # For preference data only answers are trained on.
     loss_on = section.loss_on if task == "conversations" else "assistant"
     template = None if task == "text" else ChatTemplate.load(section.template, tokenizer, loss_on=loss_on)
     load = partial(
-        load_rows, task=task, seed=seed, on_bad_row=section.on_bad_row, resolve=source.resolve, directory=directory
+        load_rows, task=task, seed=seed, on_bad_row=section.on_bad_row, resolve=inputs.resolve, directory=directory
     )
     with ExitStack() as opened:
         loaded = opened.enter_context(closing(load(section.train)))
@@ -74,7 +74,7 @@ def build(directory: Path, source: Source, progress: Progress | None) -> dict[st
             # Copies of a held-out row are held out with it.
             report.rows_by_weight = len(loaded.rows) + report.rows_held_out - distinct
             eval_report = DataReport(rows_read=report.rows_held_out)
-        write = partial(_write, source=source, tokenizer=tokenizer, template=template, progress=progress)
+        write = partial(_write, inputs=inputs, tokenizer=tokenizer, template=template, progress=progress)
         try:
             write(directory / "train", "training", loaded, report)
             if held_out is not None and eval_report is not None:
@@ -92,7 +92,7 @@ def build(directory: Path, source: Source, progress: Progress | None) -> dict[st
     }
 
 
-def places_of(source: Source, rows: Sequence[int], rows_kept: int) -> list[str]:
+def places_of(inputs: BuildInputs, rows: Sequence[int], rows_kept: int) -> list[str]:
     """`file:line` of rows of the training tokens; their numbers where tokenisation has dropped or divided rows.
 
     Args:
@@ -102,12 +102,12 @@ def places_of(source: Source, rows: Sequence[int], rows_kept: int) -> list[str]:
     Raises:
         DataError: the files are no longer there, or do not hold what they held.
     """
-    section = source.section
+    section = inputs.section
     with closing(
-        load_rows(section.train, source.task, seed=source.seed, on_bad_row=section.on_bad_row, resolve=source.resolve)
+        load_rows(section.train, inputs.task, seed=inputs.seed, on_bad_row=section.on_bad_row, resolve=inputs.resolve)
     ) as loaded:
         if not section.eval and (section.eval_fraction or section.eval_rows):
-            loaded, _ = _hold_out(loaded, section, source.seed)
+            loaded, _ = _hold_out(loaded, section, inputs.seed)
         if len(loaded.rows) != rows_kept or any(not 0 <= row < rows_kept for row in rows):
             return [f"row {row} of the tokens" for row in rows]
         return [loaded.places[row] for row in rows]
@@ -126,7 +126,7 @@ def _facts_without_template(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _hold_out(loaded: Loaded, section: DataSection, seed: int) -> tuple[Loaded, Loaded]:
+def _hold_out(loaded: LoadedRows, section: DataSection, seed: int) -> tuple[LoadedRows, LoadedRows]:
     """(training, evaluation). A row that is repeated by its weight goes to one side with all its copies."""
     numbers, first_of = loaded.rows.numbers, loaded.rows.without_copies()
     if len(first_of) < 2:
@@ -147,22 +147,22 @@ def _hold_out(loaded: Loaded, section: DataSection, seed: int) -> tuple[Loaded, 
     is_held = np.zeros(int(numbers.max()) + 1, bool)
     is_held[numbers[held]] = True
     kept = np.flatnonzero(~is_held[numbers]).astype(np.int32)
-    return Loaded(loaded.rows.taken(kept), loaded.datasets), Loaded(loaded.rows.taken(held), loaded.datasets)
+    return LoadedRows(loaded.rows.taken(kept), loaded.datasets), LoadedRows(loaded.rows.taken(held), loaded.datasets)
 
 
 def _write(
     directory: Path,
     what: str,
-    loaded: Loaded,
+    loaded: LoadedRows,
     report: DataReport,
     *,
-    source: Source,
+    inputs: BuildInputs,
     tokenizer: Tokenizer,
     template: ChatTemplate | None,
     progress: Progress | None,
 ) -> None:
     directory.mkdir()
-    section = source.section
+    section = inputs.section
     options: dict[str, Any] = {
         "max_length": section.max_length,
         "on_long_row": section.on_long_row,
@@ -173,7 +173,7 @@ def _write(
         outcome = tokenize_texts(loaded.rows, tokenizer, directory, **options)
     else:
         try:
-            outcome = tokenize(groups_of(loaded.rows, source.task), template, directory, **options)
+            outcome = tokenize(groups_of(loaded.rows, inputs.task), template, directory, **options)
         except TemplateTooCostly as error:
             if error.row is not None:
                 error.where = loaded.places[error.row]
@@ -197,11 +197,11 @@ def _write(
     report.tokens = outcome.tokens
     report.labelled_tokens = outcome.labelled_tokens
     report.longest = outcome.longest
-    _require_rows(outcome, source)
+    _require_rows(outcome, inputs)
     report.length_histogram = _histogram(TokenDataset.open(directory))
 
 
-def _refuse(outcome: Outcome, places: Places, section: DataSection) -> None:
+def _refuse(outcome: TokenizeResult, places: RowPlaces, section: DataSection) -> None:
     for bad, code, what, remedy in (
         (
             REFUSED,
@@ -240,17 +240,17 @@ class NoRowLeft(DataError):
     """Of the training rows."""
 
 
-def _require_rows(outcome: Outcome, source: Source) -> None:
+def _require_rows(outcome: TokenizeResult, inputs: BuildInputs) -> None:
     if outcome.rows:
         return
     reasons = {reason for _, reason, _ in outcome.dropped}
     if reasons & {NO_ANSWER_LEFT, TOO_LONG}:
         least = "more than " if outcome.uncounted_rows else ""
         raise NoRowLeft(
-            f"data.max_length ({source.section.max_length:,}) leaves no row with an answer: "
+            f"data.max_length ({inputs.section.max_length:,}) leaves no row with an answer: "
             f"the shortest row has {outcome.shortest:,} tokens, the longest {least}{outcome.longest:,}",
             code="no-answer-left",
-            remedy=_remedy_for_length(f"{least}{outcome.longest}", outcome, source),
+            remedy=_remedy_for_length(f"{least}{outcome.longest}", outcome, inputs),
         )
     if NO_ANSWER_SPAN in reasons:
         raise NoRowLeft(
@@ -265,11 +265,11 @@ def _require_rows(outcome: Outcome, source: Source) -> None:
     )
 
 
-def _remedy_for_length(wanted: str, outcome: Outcome, source: Source) -> str:
-    positions = _positions_of(source.model_directory)
+def _remedy_for_length(wanted: str, outcome: TokenizeResult, inputs: BuildInputs) -> str:
+    positions = _positions_of(inputs.model_directory)
     if positions is None or outcome.longest <= positions:
         return f"set data.max_length to {wanted}, or as high as memory allows"
-    if outcome.shortest is not None and source.section.max_length < outcome.shortest <= positions:
+    if outcome.shortest is not None and inputs.section.max_length < outcome.shortest <= positions:
         return f"set data.max_length to {positions}, the positions that the model was made for, or shorten the rows"
     return f"choose a model for longer texts, or shorten the rows: this one was made for {positions:,} positions"
 
@@ -282,7 +282,7 @@ def _positions_of(model_directory: Path) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _listed(what: str, rows: list[tuple[int, str]], places: Places) -> str:
+def _listed(what: str, rows: list[tuple[int, str]], places: RowPlaces) -> str:
     shown = [f"  {places[number]}: {detail}" for number, detail in rows[:EXAMPLES_KEPT]]
     more = [f"  and {len(rows) - EXAMPLES_KEPT:,} more"] if len(rows) > EXAMPLES_KEPT else []
     return "\n".join([what, *shown, *more])

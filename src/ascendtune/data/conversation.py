@@ -43,7 +43,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PreferencePair:
     """Two answers to the same messages; only the last turn of each is trained on."""
 
     chosen: Conversation
@@ -53,24 +53,24 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Single:
+class UnpairedPreference:
     """One answer that is good or bad; only the last turn is trained on."""
 
     conversation: Conversation
     desirable: bool
 
 
-Row = Conversation | Text | Pair | Single
+Row = Conversation | Text | PreferencePair | UnpairedPreference
 
 
 def with_options(row: Row, options: dict[str, Any]) -> Row:
     """The row with these variables for the chat template; a text has none."""
     match row:
-        case Pair():
+        case PreferencePair():
             return replace(
                 row, chosen=replace(row.chosen, options=options), rejected=replace(row.rejected, options=options)
             )
-        case Single():
+        case UnpairedPreference():
             return replace(row, conversation=replace(row.conversation, options=options))
         case Conversation():
             return replace(row, options=options)
@@ -81,9 +81,9 @@ def with_options(row: Row, options: dict[str, Any]) -> Row:
 def conversations_of(row: Row) -> tuple[Conversation, ...]:
     """The conversations of a row; an empty tuple for a text."""
     match row:
-        case Pair():
+        case PreferencePair():
             return row.chosen, row.rejected
-        case Single():
+        case UnpairedPreference():
             return (row.conversation,)
         case Conversation():
             return (row,)
@@ -100,7 +100,7 @@ class BadRow:
     detail: str = ""
 
 
-class Source:
+class SourceFile:
     """A file that rows were read from. It finds the place of a row, slowly: only messages need it."""
 
     def __init__(self, path: Path) -> None:
@@ -116,7 +116,7 @@ class RawRow:
     """A row as read: its values, and what is needed to find its place."""
 
     values: dict[str, Any]
-    source: Source
+    source: SourceFile
     number: int
     fault: BadRow | None = None
     """The fault that reading found, if any."""

@@ -13,10 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ascendtune.data.conversation import BadRow, Conversation, Pair, RawRow, Single, Text
+from ascendtune.data.conversation import BadRow, Conversation, PreferencePair, RawRow, Text, UnpairedPreference
 from ascendtune.data.load import converted_rows
 from ascendtune.data.shards import TOO_LONG
-from ascendtune.data.spans import Refused
+from ascendtune.data.spans import TemplateRefusedRow
 from ascendtune.data.spec import DataSection, DatasetSpec, Task
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.token_ranges import trained_tokens
@@ -38,7 +38,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Sequence:
+class TokenSequence:
     """One conversation or text of a row as tokens."""
 
     name: str
@@ -67,7 +67,7 @@ class InspectedRow:
     format: str
     problem: str | None
     """Why the row cannot be trained on; None if it can."""
-    sequences: list[Sequence]
+    sequences: list[TokenSequence]
 
     @property
     def title(self) -> str:
@@ -128,13 +128,13 @@ class Inspection:
                 yield number, row, name, made
 
     def _inspected(self, number: int, row: RawRow, name: str, made: Any) -> InspectedRow:
-        problem, sequences = None, list[Sequence]()
+        problem, sequences = None, list[TokenSequence]()
         try:
             if isinstance(made, BadRow):
                 problem = f"{made.reason} ({made.detail})" if made.detail else made.reason
             else:
                 sequences = self._sequences(made)
-        except Refused as refusal:
+        except TemplateRefusedRow as refusal:
             problem = f"the chat template refuses it: {refusal.reason}"
         most, truncates = self.section.max_length, self.section.on_long_row == "truncate"
         for each in sequences:
@@ -145,19 +145,19 @@ class Inspection:
                 problem = "no answer left within max_length" if any(each.trained) else "no token to train on"
         return InspectedRow(number, row.place, dict(row.values), name, problem, sequences)
 
-    def _sequences(self, made: Conversation | Text | Pair | Single) -> list[Sequence]:
+    def _sequences(self, made: Conversation | Text | PreferencePair | UnpairedPreference) -> list[TokenSequence]:
         match made:
             case Text():
                 return [self._of_text(made.text)]
-            case Pair():
+            case PreferencePair():
                 return [self._of_conversation(made.chosen, "chosen"), self._of_conversation(made.rejected, "rejected")]
-            case Single():
+            case UnpairedPreference():
                 name = "good answer" if made.desirable else "bad answer"
                 return [self._of_conversation(made.conversation, name)]
             case Conversation():
                 return [self._of_conversation(made, "")]
 
-    def _of_text(self, text: str) -> Sequence:
+    def _of_text(self, text: str) -> TokenSequence:
         """All of it is trained on, then EOS; behind max_length the next row of tokens begins."""
         shown = text[:_MOST_CHARACTERS]
         encoding = self.tokenizer.encode_batch([shown])[0]
@@ -175,7 +175,7 @@ class Inspection:
             is_beginning=shown != text,
         )
 
-    def _of_conversation(self, conversation: Conversation, name: str) -> Sequence:
+    def _of_conversation(self, conversation: Conversation, name: str) -> TokenSequence:
         assert self.template is not None
         rendered = self.template.render(conversation)
         text = rendered.text[:_MOST_CHARACTERS]
@@ -198,7 +198,7 @@ class Inspection:
         trained: list[bool],
         *,
         is_beginning: bool,
-    ) -> Sequence:
+    ) -> TokenSequence:
         """Args:
         places: begin and end of each token in characters; tokens that are the bytes of one character share them.
         """
@@ -211,7 +211,7 @@ class Inspection:
                 shown = (texts[each] for each in range(begin, at) if each == 0 or places[each] != places[each - 1])
                 segments.append(Segment("".join(shown), at - begin, trained[begin], begin >= most))
                 begin = at
-        return Sequence(name, segments, ids, texts, trained, is_beginning)
+        return TokenSequence(name, segments, ids, texts, trained, is_beginning)
 
 
 def _texts_in(value: Any) -> Iterator[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ascendtune.core.units import count_of
-from ascendtune.data.inspect import Segment, Sequence
+from ascendtune.data.inspect import Segment, TokenSequence
 from ascendtune.data.plan import BatchPlan
 from ascendtune.data.store import IGNORED, TokenDataset
 from ascendtune.data.tokenizer import Tokenizer
@@ -26,7 +26,7 @@ class InspectedPack:
     """Sequences of an epoch."""
     tokens: int
     capacity: int
-    sequences: list[Sequence]
+    sequences: list[TokenSequence]
     """One for each row; its name says which of the rows that were kept it is, counted from 1."""
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ def packs(
     return found
 
 
-def _of_tokens(name: str, ids: NDArray[np.int32], labels: NDArray[np.int32], tokenizer: Tokenizer) -> Sequence:
+def _of_tokens(name: str, ids: NDArray[np.int32], labels: NDArray[np.int32], tokenizer: Tokenizer) -> TokenSequence:
     """Args:
     ids, labels: (tokens,) of one row; labels are -100 where it is not trained on.
     """
@@ -70,4 +70,4 @@ def _of_tokens(name: str, ids: NDArray[np.int32], labels: NDArray[np.int32], tok
         Segment(tokenizer.decode(numbers[begin:end]), end - begin, trained[begin], False)
         for begin, end in pairwise(edges)
     ]
-    return Sequence(name, segments, numbers, [tokenizer.decode([each]) for each in numbers], trained, False)
+    return TokenSequence(name, segments, numbers, [tokenizer.decode([each]) for each in numbers], trained, False)

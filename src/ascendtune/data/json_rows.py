@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ascendtune.core.errors import DataError
-from ascendtune.data.conversation import BadRow, RawRow, Source
+from ascendtune.data.conversation import BadRow, RawRow, SourceFile
 from ascendtune.data.encoding import Encoding
 from ascendtune.data.files import head, read_lines, read_pieces, read_text
 from ascendtune.data.report import EXAMPLES_KEPT
@@ -35,7 +35,7 @@ def rows_of_json(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow]:
     return _rows_of_array(path, encoding) if start.startswith(b"[") else _rows_of_lines(path, encoding)
 
 
-class _ArraySource(Source):
+class _ArraySource(SourceFile):
     """Numbers are indices into the array; lines are found by reading the file once more, when first asked for."""
 
     def __init__(self, path: Path, encoding: Encoding) -> None:
@@ -177,7 +177,7 @@ class _Elements:
 
 
 def _rows_of_lines(path: Path, encoding: Encoding) -> Iterator[RawRow]:
-    source, decoder = Source(path), _Decoder()
+    source, decoder = SourceFile(path), _Decoder()
     parse, fault = decoder.decode, decoder.fault
     lines = read_lines(path, encoding)
     for number, line in lines:

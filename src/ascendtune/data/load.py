@@ -17,7 +17,7 @@ from ascendtune.data.conversation import BadRow, RawRow, Row, conversations_of
 from ascendtune.data.format.choose import choose_format
 from ascendtune.data.read import read_rows
 from ascendtune.data.report import EXAMPLES_KEPT, DatasetReport
-from ascendtune.data.row_file import Numbers, Places, RowFile, Rows
+from ascendtune.data.row_file import Numbers, RowFile, RowPlaces, Rows
 from ascendtune.data.spec import DatasetSpec, Task
 
 _ROWS_THAT_TELL_THE_FORMAT = 100
@@ -26,7 +26,7 @@ Resolve = Callable[[DatasetSpec], Path]
 
 
 @dataclass
-class Loaded:
+class LoadedRows:
     """The rows of one epoch, in a file; a row that is repeated by its weight has the same number each time."""
 
     rows: Rows
@@ -34,9 +34,9 @@ class Loaded:
     datasets: list[DatasetReport]
 
     @property
-    def places(self) -> Places:
+    def places(self) -> RowPlaces:
         """`places[i]` is `file:line` of `rows[i]`."""
-        return Places(self.rows)
+        return RowPlaces(self.rows)
 
     def close(self) -> None:
         """Give back the space on the disk; rows can no longer be read."""
@@ -51,7 +51,7 @@ def load_rows(
     on_bad_row: Literal["fail", "skip"],
     resolve: Resolve,
     directory: Path | None = None,
-) -> Loaded:
+) -> LoadedRows:
     """Read, convert and weigh all data sets, in the order given.
 
     Args:
@@ -69,7 +69,7 @@ def load_rows(
             reports.append(_convert_all(spec, resolve(spec), task, rows, first_bad))
         rows.complete()
         _refuse_bad_rows(reports, first_bad, on_bad_row)
-        return Loaded(Rows(rows, _weighted(reports, seed)), reports)
+        return LoadedRows(Rows(rows, _weighted(reports, seed)), reports)
     except BaseException:
         rows.close()
         raise

@@ -77,7 +77,7 @@ def _is_mostly_combining(text: str) -> bool:
     return not text.isascii() and sum(map(bool, map(unicodedata.combining, text))) > len(text) // 2
 
 
-class PartByPart:
+class ChunkedTokenizer:
     """Tokenises texts of any length in bounded memory: the same tokens as tokenising each at once."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

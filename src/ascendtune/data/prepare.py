@@ -37,7 +37,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedData:
     """Tokens on disk, and the facts that training and generation need."""
 
     directory: Path
@@ -70,7 +70,7 @@ def prepare(
     cache: Path | None = None,
     resolve: Callable[[DatasetSpec], Path] | None = None,
     progress: Progress | None = None,
-) -> Prepared:
+) -> PreparedData:
     """Tokens of all rows of `section`, with labels; made unless they are in the cache.
 
     Args:
@@ -108,11 +108,11 @@ def prepare(
             _remove_leftovers(cache, building)
             _remove(entry)
             # Needs tokenizers, jinja2 and pyarrow; a cached run does not.
-            from ascendtune.data.build import Source, build
+            from ascendtune.data.build import BuildInputs, build
 
             with appearing(entry, building):
                 building.mkdir(mode=0o755)
-                facts = build(building, Source(section, task, model_directory, known, new_tokens, seed), progress)
+                facts = build(building, BuildInputs(section, task, model_directory, known, new_tokens, seed), progress)
                 _write_record(building, facts)
     return _read(entry, cached=False)
 
@@ -125,7 +125,7 @@ def find_prepared(
     task: Task,
     new_tokens: Sequence[str],
     seed: int,
-) -> Prepared | None:
+) -> PreparedData | None:
     """What `prepare` would find in the cache for the same arguments; None where it would have to make it.
 
     Args:
@@ -153,7 +153,7 @@ def cached_tokens(fingerprint: str) -> Path:
     return cache_directory() / "tokens" / fingerprint
 
 
-def open_prepared(directory: str | Path) -> Prepared:
+def open_prepared(directory: str | Path) -> PreparedData:
     """The tokens that `prepare` wrote to `directory`; file sizes are checked, not contents.
 
     Raises:
@@ -199,7 +199,7 @@ def _damaged(directory: Path) -> MachineError:
     )
 
 
-def _intact(entry: Path) -> Prepared | None:
+def _intact(entry: Path) -> PreparedData | None:
     """The entry, if nothing has touched its files since they were written, or the digest of every file matches."""
     try:
         prepared = open_prepared(entry)
@@ -229,13 +229,13 @@ def _times_of_files(directory: Path) -> dict[str, list[int]]:
     }
 
 
-def _read(directory: Path, *, cached: bool) -> Prepared:
+def _read(directory: Path, *, cached: bool) -> PreparedData:
     record = json.loads(read_record(directory / _RECORD))
     ids = (record["vocab_size"], record["pad_id"], *record["stop_ids"])
     if not all(type(each) is int and each >= 0 for each in ids):
         raise ValueError("ids of tokens are whole numbers")
     evaluated = record["eval_report"]
-    return Prepared(
+    return PreparedData(
         directory=directory,
         fingerprint=directory.name,
         train=directory / "train",

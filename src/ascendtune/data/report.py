@@ -12,7 +12,7 @@ EXAMPLES_KEPT = 5
 
 
 @dataclass
-class Dropped:
+class DroppedRows:
     """Rows that were left out for one reason."""
 
     count: int = 0
@@ -24,7 +24,7 @@ class Dropped:
         if len(self.examples) < EXAMPLES_KEPT:
             self.examples.append(f"{place}: {detail}" if detail else place)
 
-    def merge(self, other: Dropped) -> None:
+    def merge(self, other: DroppedRows) -> None:
         self.count += other.count
         self.examples = (self.examples + other.examples)[:EXAMPLES_KEPT]
 
@@ -41,11 +41,11 @@ class DatasetReport:
     """Rows that can be trained on."""
     rows_used: int = 0
     """Rows of one epoch: those kept, thinned or repeated by the weight."""
-    dropped: dict[str, Dropped] = field(default_factory=dict)
+    dropped: dict[str, DroppedRows] = field(default_factory=dict)
     """Reason -> rows."""
 
     def drop(self, reason: str, place: str, detail: str = "") -> None:
-        self.dropped.setdefault(reason, Dropped()).add(place, detail)
+        self.dropped.setdefault(reason, DroppedRows()).add(place, detail)
 
 
 @dataclass
@@ -61,7 +61,7 @@ class DataReport:
     """Rows that `eval_fraction` puts aside for the evaluation."""
     rows_kept: int = 0
     """Rows of one epoch that are trained on: read + by weight - dropped - held out."""
-    dropped: dict[str, Dropped] = field(default_factory=dict)
+    dropped: dict[str, DroppedRows] = field(default_factory=dict)
     """Reason -> rows, over all data sets; tokenisation adds its own reasons."""
     truncated_rows: int = 0
     truncated_tokens: int = 0
@@ -96,12 +96,12 @@ class DataReport:
         )
         for each in datasets:
             for reason, rows in each.dropped.items():
-                report.dropped.setdefault(reason, Dropped()).merge(rows)
+                report.dropped.setdefault(reason, DroppedRows()).merge(rows)
         return report
 
     def drop(self, reason: str, place: str, detail: str = "") -> None:
         """Count a row that tokenisation leaves out; `rows_kept` is the caller's to lower."""
-        self.dropped.setdefault(reason, Dropped()).add(place, detail)
+        self.dropped.setdefault(reason, DroppedRows()).add(place, detail)
 
     @property
     def rows_dropped(self) -> int:
@@ -120,8 +120,8 @@ class DataReport:
         return cls(**{**values, "datasets": datasets, "dropped": dropped, "length_histogram": histogram})
 
 
-def _dropped_from_json(values: dict[str, Any]) -> dict[str, Dropped]:
-    return {reason: Dropped(**rows) for reason, rows in values.items()}
+def _dropped_from_json(values: dict[str, Any]) -> dict[str, DroppedRows]:
+    return {reason: DroppedRows(**rows) for reason, rows in values.items()}
 
 
 def lines(report: DataReport, width: int = 60) -> list[str]:

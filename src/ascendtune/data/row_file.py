@@ -17,7 +17,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ascendtune.data.conversation import Conversation, Pair, Row, Single, Source, Text
+from ascendtune.data.conversation import Conversation, PreferencePair, Row, SourceFile, Text, UnpairedPreference
 
 Numbers = NDArray[np.int32]
 
@@ -42,7 +42,7 @@ class RowFile:
         self._index = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
         self._rows = 0
         self._end = 0
-        self._sources: list[Source] = []
+        self._sources: list[SourceFile] = []
         self._make: Callable[[Any], Row] = _conversation
         self._not_json: dict[int, Row] = {}
         self._blocks: dict[int, list[Row]] = {}
@@ -50,7 +50,7 @@ class RowFile:
     def __len__(self) -> int:
         return self._rows
 
-    def append(self, row: Row, source: Source, number: int) -> None:
+    def append(self, row: Row, source: SourceFile, number: int) -> None:
         """Add a row that `source` calls `number`."""
         values, self._make = _as_json(row)
         try:
@@ -128,9 +128,9 @@ def _as_json(row: Row) -> tuple[Any, Callable[[Any], Row]]:
             return (row.messages, row.tools, row.options), _conversation
         case Text():
             return row.text, Text
-        case Pair():
+        case PreferencePair():
             return (*_as_json(row.chosen)[0], *_as_json(row.rejected)[0], row.margin), _pair
-        case Single():
+        case UnpairedPreference():
             return (*_as_json(row.conversation)[0], row.desirable), _single
 
 
@@ -138,12 +138,12 @@ def _conversation(values: Any) -> Conversation:
     return Conversation(*values)
 
 
-def _pair(values: Any) -> Pair:
-    return Pair(Conversation(*values[:3]), Conversation(*values[3:6]), values[6])
+def _pair(values: Any) -> PreferencePair:
+    return PreferencePair(Conversation(*values[:3]), Conversation(*values[3:6]), values[6])
 
 
-def _single(values: Any) -> Single:
-    return Single(Conversation(*values[:3]), values[3])
+def _single(values: Any) -> UnpairedPreference:
+    return UnpairedPreference(Conversation(*values[:3]), values[3])
 
 
 class Rows(Sequence[Any]):
@@ -198,7 +198,7 @@ class Rows(Sequence[Any]):
         return index if self._order is None else int(self._order[index])
 
 
-class Places:
+class RowPlaces:
     """`file:line` of each of `rows`; looked up only for messages."""
 
     def __init__(self, rows: Rows) -> None:

@@ -24,7 +24,7 @@ INDIVISIBLE = "one word of millions of characters"
 
 
 @dataclass
-class Outcome:
+class TokenizeResult:
     """The result of tokenising rows; `add` joins the outcomes of shards. Rows are numbered; a pair is one row."""
 
     rows: int = 0
@@ -49,7 +49,7 @@ class Outcome:
     disagrees: bool = False
     """The fast path of rendering disagreed with Jinja: the outcome is invalid."""
 
-    def add(self, other: Outcome) -> None:
+    def add(self, other: TokenizeResult) -> None:
         self.rows += other.rows
         self.tokens += other.tokens
         self.labelled_tokens += other.labelled_tokens
@@ -81,12 +81,12 @@ Progress = Callable[[int, int], None]
 def write_shards(
     directory: Path,
     shards: Sequence[range],
-    write: Callable[[range, ShardWriter], Outcome],
+    write: Callable[[range, ShardWriter], TokenizeResult],
     *,
     processes: int,
     group_size: int = 1,
     progress: Progress | None = None,
-) -> Outcome:
+) -> TokenizeResult:
     """Call `write` for every shard's rows; outcomes are added in the order of the shards.
 
     The first shard that disagrees ends the call.
@@ -95,11 +95,11 @@ def write_shards(
         MachineError: the disk is full or read-only, or a process was killed.
     """
 
-    def work(number: int) -> Outcome:
+    def work(number: int) -> TokenizeResult:
         with ShardWriter(directory / f"{number:05d}.arrow", group_size=group_size) as writer:
             return write(shards[number], writer)
 
-    made: dict[int, Outcome] = {}
+    made: dict[int, TokenizeResult] = {}
     count, done = sum(map(len, shards)), 0
     with _one_thread_a_process(), closing(run_in_workers(work, len(shards), processes)) as results:
         for number, outcome in results:
@@ -109,7 +109,7 @@ def write_shards(
                 progress(done // group_size, count // group_size)
             if outcome.disagrees:
                 return outcome
-    total = Outcome()
+    total = TokenizeResult()
     for number in range(len(shards)):
         total.add(made[number])
     return total

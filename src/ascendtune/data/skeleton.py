@@ -24,7 +24,7 @@ from jinja2 import nodes
 
 from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.jinja import ChatEnvironment, to_json
-from ascendtune.data.spans import Refused, Rendered
+from ascendtune.data.spans import Rendered, TemplateRefusedRow
 from ascendtune.data.template import ChatTemplate
 
 _WATCHED_FILTERS = {
@@ -102,7 +102,7 @@ class SkeletonRenderer:
         ]
         try:
             rendered = self._template.render(Conversation(messages))
-        except Refused:
+        except TemplateRefusedRow:
             return None
         return None if watch.alarmed else _Skeleton(rendered, watch)
 

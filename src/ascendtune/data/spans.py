@@ -36,7 +36,7 @@ _MOST_RENDERED = 2_000_000
 Span = tuple[int, int]
 
 
-class Refused(DataError):
+class TemplateRefusedRow(DataError):
     """The template refuses this conversation; `reason` is the template's own message."""
 
     def __init__(self, reason: str) -> None:
@@ -93,11 +93,11 @@ def find_spans(template: Template, conversation: Conversation, needed: Needed | 
         needed: of which part of the text; by default of all of it.
 
     Raises:
-        Refused: the template refuses the conversation, or it has too many turns to find their spans in time.
+        TemplateRefusedRow: the template refuses the conversation, or it has too many turns to find their spans in time.
     """
     text, marked = template.text_of(conversation.messages, conversation.tools)
     if reason := omission(template, conversation, text):
-        raise Refused(reason)
+        raise TemplateRefusedRow(reason)
     if needed is not None and len(text) > needed.whole and len(conversation.messages) > _MANY_MESSAGES:
         shorter = _beginning(template, conversation, text, needed.beginning)
         if shorter is not None:
@@ -127,7 +127,7 @@ def _text_and_spans(
     turns = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
     # Finding one turn renders all of them again.
     if len(marked) != len(turns) and len(turns) * len(messages) > _MOST_RENDERED:
-        raise Refused(f"its {len(messages):,} turns take too long to tell apart; divide it")
+        raise TemplateRefusedRow(f"its {len(messages):,} turns take too long to tell apart; divide it")
     finder = _Finder(template, conversation, text)
     if marked:
         finder.require_turns(roles=["assistant"])
@@ -187,7 +187,7 @@ class _Finder:
         """Refuse a conversation of which the template omits a turn.
 
         Raises:
-            Refused: the text would be the same without the content of a turn of `roles`.
+            TemplateRefusedRow: the text would be the same without the content of a turn of `roles`.
         """
         behind, rendered = 0, 0
         for turn, message in enumerate(self._messages):
@@ -201,9 +201,9 @@ class _Finder:
                 continue
             rendered += len(self._messages)
             if rendered > _MOST_RENDERED:
-                raise Refused(f"its {len(self._messages):,} turns take too long to tell apart; divide it")
+                raise TemplateRefusedRow(f"its {len(self._messages):,} turns take too long to tell apart; divide it")
             if content not in self._text and self._written_by(turn) is None:
-                raise Refused(f"it omits turn {turn + 1} ({message['role']})")
+                raise TemplateRefusedRow(f"it omits turn {turn + 1} ({message['role']})")
 
     def with_stop_after_mark(self, span: Span, marked: Sequence[Span], content: str) -> Span:
         """A tagged span, with the stop token that follows it where neither it nor another tag holds one.
@@ -224,11 +224,11 @@ class _Finder:
         return (span[0], found.end()) if found else span
 
     def _written_by(self, turn: int) -> Span | None:
-        refusal: Refused | None = None
+        refusal: TemplateRefusedRow | None = None
         for other in _with_other_text(self._messages[turn], self._other_text):
             try:
                 text, _ = self._template.text_of(self._replaced(turn, other), self._tools)
-            except Refused as error:
+            except TemplateRefusedRow as error:
                 refusal = error
                 continue
             if text == self._text:
@@ -237,7 +237,7 @@ class _Finder:
             end = max(begin, len(self._text) - _agreement(self._text[begin:], text[begin:], at_end=True))
             end = self._end_of_calls(end) if other.get("tool_calls") else self._token_around(end)[1]
             return self._token_around(begin)[0], end
-        raise refusal or Refused("the assistant's turn cannot be found in what the template writes")
+        raise refusal or TemplateRefusedRow("the assistant's turn cannot be found in what the template writes")
 
     def _end_of_calls(self, end: int) -> int:
         """The end of a tool call's syntax behind the other text: the first special token."""
@@ -252,7 +252,7 @@ class _Finder:
                 return len(prompt)
             before, _ = self._template.text_of(self._messages[:turn], self._tools)
             alone, _ = self._template.text_of(self._messages[: turn + 1], self._tools)
-        except Refused:
+        except TemplateRefusedRow:
             return written[0]
         # Mistral moves the tools to the last question: what is generated is the same behind the moved text.
         generated = alone[len(prompt) :] if alone.startswith(prompt) else ""
@@ -294,7 +294,7 @@ class _Finder:
             try:
                 alone = _Finder(self._template, ending, self._template.text_of(ending.messages, ending.tools)[0])
                 found = alone._written_by(turn)
-            except Refused:
+            except TemplateRefusedRow:
                 continue
             if found is None:
                 continue
@@ -323,7 +323,7 @@ class _Finder:
         *_, other = _with_other_text(message, self._other_text)
         try:
             text, _ = self._template.text_of(self._replaced(turn, other), self._tools)
-        except Refused:
+        except TemplateRefusedRow:
             return end
         written = len(self._text) - _agreement(self._text[begin:], text[begin:], at_end=True)
         found = stops.search(self._text, written, end)
@@ -345,7 +345,7 @@ def _text_unlike(text: str) -> str:
     """Begins and ends with characters that are not in `text`, so that agreement with it stops exactly there."""
     unused = [border for border in _BORDERS if border not in text]
     if len(unused) < 2:
-        raise Refused("it contains nearly all of Unicode's noncharacters, which are not text")
+        raise TemplateRefusedRow("it contains nearly all of Unicode's noncharacters, which are not text")
     return f"{unused[0]}other{unused[1]}"
 
 

@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ascendtune.data.conversation import Text
-from ascendtune.data.long_text import IndivisibleText, PartByPart, characters_for, first_tokens
+from ascendtune.data.long_text import ChunkedTokenizer, IndivisibleText, characters_for, first_tokens
 from ascendtune.data.shards import (
     INDIVISIBLE,
     MOST_SHARDS,
     NOTHING_TO_LEARN,
     TOO_LONG,
-    Outcome,
     Progress,
+    TokenizeResult,
     processes_for,
     write_shards,
 )
@@ -41,7 +41,7 @@ def tokenize_texts(
     on_long_row: Literal["truncate", "drop", "fail"],
     processes: int | None = None,
     progress: Progress | None = None,
-) -> Outcome:
+) -> TokenizeResult:
     """Write `texts` as a `TokenDataset` into `directory`, an empty one.
 
     A text begins with what the tokenizer itself puts before a text (BOS, or nothing) and ends with EOS. One that is
@@ -90,10 +90,10 @@ class _Job:
         eos = self.tokenizer.eos_id
         self._prefix = self.tokenizer.text_prefix
         self._suffix = [] if eos is None else [eos]
-        self._part_by_part = PartByPart(self.tokenizer)
+        self._part_by_part = ChunkedTokenizer(self.tokenizer)
 
-    def write(self, rows: range, writer: ShardWriter) -> Outcome:
-        total = Outcome()
+    def write(self, rows: range, writer: ShardWriter) -> TokenizeResult:
+        total = TokenizeResult()
         for batch in self._batches(rows):
             self._write_batch(batch, writer, total)
         return total
@@ -114,7 +114,7 @@ class _Job:
         if begin < rows.stop:
             yield range(begin, rows.stop)
 
-    def _write_batch(self, rows: range, writer: ShardWriter, total: Outcome) -> None:
+    def _write_batch(self, rows: range, writer: ShardWriter, total: TokenizeResult) -> None:
         if len(rows) == 1 and len(self.texts[rows.start].text) >= _CHARACTERS_PER_BATCH:
             self._write_long(rows.start, writer, total)
             return
@@ -131,7 +131,7 @@ class _Job:
                 tokens += ids[: pieces[-1]]
         self._write(np.array(tokens, np.int32), np.array(offsets, np.int32), writer, total)
 
-    def _write_long(self, number: int, writer: ShardWriter, total: Outcome) -> None:
+    def _write_long(self, number: int, writer: ShardWriter, total: TokenizeResult) -> None:
         """Write a text that is tokenised part by part, or only at its beginning where it is dropped anyway."""
         text = self.texts[number].text
         if not self.split and len(text) > characters_for(self.max_length):
@@ -150,12 +150,12 @@ class _Job:
         if pieces := self._pieces(number, len(ids), total):
             self._write(ids[: pieces[-1]], np.array([0, *pieces], np.int32), writer, total)
 
-    def _write(self, input_ids: Int32, where: Int32, writer: ShardWriter, total: Outcome) -> None:
+    def _write(self, input_ids: Int32, where: Int32, writer: ShardWriter, total: TokenizeResult) -> None:
         writer.write(input_ids, input_ids, where)
         total.tokens += len(input_ids)
         total.labelled_tokens += int(count_labels(input_ids, where).sum())
 
-    def _pieces(self, number: int, length: int, total: Outcome) -> list[int]:
+    def _pieces(self, number: int, length: int, total: TokenizeResult) -> list[int]:
         """The end of each row of tokens that a text of `length` tokens becomes; an empty list for a dropped text."""
         most = self.max_length
         total.saw(length)

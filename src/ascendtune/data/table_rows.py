@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ascendtune.core.errors import DataError, MachineError
-from ascendtune.data.conversation import RawRow, Source
+from ascendtune.data.conversation import RawRow, SourceFile
 from ascendtune.data.encoding import Encoding
 from ascendtune.data.files import data_suffix, opened, read_lines, read_text
 
@@ -34,7 +34,7 @@ def rows_of_csv(
         DataError: a header without names, a ragged line, a quote that is never closed.
     """
     csv.field_size_limit(_LONGEST_FIELD)
-    source = Source(path)
+    source = SourceFile(path)
     delimiter = delimiter or delimiter_of(path, encoding)
     reader = csv.reader((line for _, line in read_lines(path, encoding)), delimiter=delimiter, strict=True)
     names: list[str] = []
@@ -124,7 +124,7 @@ _OLD_MAC_LINE_END = re.compile(r"\r(?!\n)")
 
 def rows_of_text(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow]:
     """One row per line, whether lines end with LF, CRLF or CR; blank lines are skipped."""
-    source = Source(path)
+    source = SourceFile(path)
     lines = chain.from_iterable(_OLD_MAC_LINE_END.split(line) for _, line in read_lines(path, encoding))
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -134,7 +134,7 @@ def rows_of_text(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow]:
 def rows_of_markdown(path: Path, encoding: Encoding = "auto") -> Iterator[RawRow]:
     """The whole file as one row."""
     if (text := read_text(path, encoding)).strip():
-        yield RawRow({"text": text}, Source(path), 1)
+        yield RawRow({"text": text}, SourceFile(path), 1)
 
 
 _ROWS_OF_A_BATCH = 1024
@@ -142,7 +142,7 @@ _ARROW_FILE = b"ARROW1"
 """Arrow's file format begins so, which polars and Feather write; datasets writes the format of streams."""
 
 
-class _NumberedSource(Source):
+class _NumberedSource(SourceFile):
     """Parquet and Arrow have no lines."""
 
     def place(self, number: int) -> str:
@@ -207,7 +207,7 @@ def _arrow_batches(file: IO[bytes]) -> Iterator[Any]:
         yield from (batch.slice(at, _ROWS_OF_A_BATCH) for at in range(0, batch.num_rows, _ROWS_OF_A_BATCH))
 
 
-def _values_of(batch: Any, source: Source, first: int) -> list[dict[str, Any]]:
+def _values_of(batch: Any, source: SourceFile, first: int) -> list[dict[str, Any]]:
     """The rows of a record batch, of which the first has the number `first`.
 
     Raises:

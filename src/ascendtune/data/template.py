@@ -18,7 +18,7 @@ from ascendtune.core.files import expanded, is_endless
 from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.jinja import ChatEnvironment, split_generation_marks
 from ascendtune.data.limits import LimitExceeded, require_short
-from ascendtune.data.spans import Needed, Refused, Rendered, find_spans
+from ascendtune.data.spans import Needed, Rendered, TemplateRefusedRow, find_spans
 from ascendtune.data.spec import LAST_THOUGHT, NAMED, unknown
 from ascendtune.data.tokenizer import Tokenizer
 
@@ -138,7 +138,7 @@ class ChatTemplate:
             needed: of which part of the text the spans are needed; by default of all of it.
 
         Raises:
-            Refused: the template refuses it.
+            TemplateRefusedRow: the template refuses it.
         """
         return find_spans(self.with_options(conversation.options), conversation, needed)
 
@@ -157,7 +157,7 @@ class ChatTemplate:
         """The text after which the model answers.
 
         Raises:
-            Refused: the template refuses it.
+            TemplateRefusedRow: the template refuses it.
         """
         return self.text_of(messages, tools, add_generation_prompt=True)[0]
 
@@ -189,7 +189,7 @@ class ChatTemplate:
         except (RecursionError, MemoryError) as error:
             raise TemplateTooCostly(f"{self._title} was stopped: its calls do not come to an end") from error
         except _TEMPLATE_FAULTS as error:
-            raise Refused(str(error)[:_LONGEST_REASON] or type(error).__name__) from error
+            raise TemplateRefusedRow(str(error)[:_LONGEST_REASON] or type(error).__name__) from error
         return split_generation_marks(text)
 
     def _as_expected(self, message: Message) -> dict[str, Any]:
@@ -244,7 +244,7 @@ class ChatTemplate:
         answered: list[Message] = [question, {"role": "assistant", "content": _UNUSUAL}]
         try:
             rest = self._after_answer(answered)
-        except Refused:
+        except TemplateRefusedRow:
             return self.tokenizer.eos
         tokens = self._tokens_at_beginning(rest)
         ends = {self.tokenizer.text_of(number) for number in self.tokenizer.eos_ids}
@@ -257,7 +257,7 @@ class ChatTemplate:
         eos = self.tokenizer.eos
         try:
             return eos if eos and self._after_answer(continued).startswith(eos) else None
-        except Refused:
+        except TemplateRefusedRow:
             return None
 
     def _after_answer(self, messages: Sequence[Message]) -> str:
@@ -317,7 +317,7 @@ class ChatTemplate:
             prompt = self.render_prompt([question])
             before, _ = self.text_of([question])
             text, _ = self.text_of([question, {"role": "assistant", "content": _UNUSUAL}])
-        except Refused:
+        except TemplateRefusedRow:
             return ""
         if "".join(text.split()).startswith("".join(prompt.split())):
             return ""

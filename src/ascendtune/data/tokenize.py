@@ -13,7 +13,7 @@ import numpy as np
 from tokenizers import Encoding
 
 from ascendtune.core.errors import DataError
-from ascendtune.data.conversation import Conversation, Single
+from ascendtune.data.conversation import Conversation, UnpairedPreference
 from ascendtune.data.long_text import characters_for, first_characters, first_tokens
 from ascendtune.data.shards import (
     MOST_SHARDS,
@@ -22,13 +22,13 @@ from ascendtune.data.shards import (
     NOTHING_TO_LEARN,
     REFUSED,
     TOO_LONG,
-    Outcome,
     Progress,
+    TokenizeResult,
     processes_for,
     write_shards,
 )
 from ascendtune.data.skeleton import Shape, SkeletonRenderer
-from ascendtune.data.spans import Needed, Refused, Rendered
+from ascendtune.data.spans import Needed, Rendered, TemplateRefusedRow
 from ascendtune.data.spec import ROWS_OF_A_GROUP, Task
 from ascendtune.data.store import IGNORED, Float32, ShardWriter, count_labels
 from ascendtune.data.template import ChatTemplate, TemplateTooCostly
@@ -99,7 +99,7 @@ class _Members(Sequence[Conversation]):
         return self._make(self._rows[row], self._rows[(row - 1) % len(self._rows)])[member]
 
 
-def _with_mismatched(row: Single, other: Single) -> tuple[Conversation, Conversation]:
+def _with_mismatched(row: UnpairedPreference, other: UnpairedPreference) -> tuple[Conversation, Conversation]:
     return row.conversation, _mismatched(row.conversation, other.conversation)
 
 
@@ -127,7 +127,7 @@ def tokenize(
     on_long_row: Literal["truncate", "drop", "fail"],
     processes: int | None = None,
     progress: Progress | None = None,
-) -> Outcome:
+) -> TokenizeResult:
     """Write `groups` as a `TokenDataset` into `directory`, an empty one.
 
     Truncation cuts the end of a conversation, and with it its EOS. A group is written whole or not at all. Groups that
@@ -189,11 +189,11 @@ class _Job:
         fast = self._renderer.render_as(shape, conversation)
         try:
             return fast is None or fast == self.template.render(conversation)
-        except Refused:
+        except TemplateRefusedRow:
             return False
 
-    def write(self, conversations: range, writer: ShardWriter) -> Outcome:
-        total = Outcome()
+    def write(self, conversations: range, writer: ShardWriter) -> TokenizeResult:
+        total = TokenizeResult()
         for batch in self._batches(conversations):
             self._write_batch(batch, writer, total)
             if total.disagrees:
@@ -211,7 +211,7 @@ class _Job:
                 characters += min(self._enough, sum(len(message["content"]) for message in each.messages))
         yield range(begin, conversations.stop)
 
-    def _write_batch(self, conversations: range, writer: ShardWriter, total: Outcome) -> None:
+    def _write_batch(self, conversations: range, writer: ShardWriter, total: TokenizeResult) -> None:
         groups = list(self._rendered(conversations, total))
         texts = [each.text for _, group in groups for each in group if len(each.text) <= self._enough]
         encodings = iter(self.template.tokenizer.encode_batch(texts))
@@ -242,19 +242,19 @@ class _Job:
         total.tokens += len(tokens)
         total.labelled_tokens += int(count_labels(labels, where).sum())
 
-    def _rendered(self, conversations: range, total: Outcome) -> Iterator[tuple[int, list[Rendered]]]:
+    def _rendered(self, conversations: range, total: TokenizeResult) -> Iterator[tuple[int, list[Rendered]]]:
         """(number of the group, its conversations as text), without the groups that the template refuses."""
         size = self.groups.size
         for first in conversations[::size]:
             try:
                 yield first // size, [self._render(number) for number in range(first, first + size)]
-            except Refused as refusal:
+            except TemplateRefusedRow as refusal:
                 total.dropped.append((first // size, REFUSED, refusal.reason))
             except _Disagreement:
                 total.disagrees = True
                 return
 
-    def _trained_parts(self, number: int, group: Sequence[_Encoded], total: Outcome) -> list[Ranges]:
+    def _trained_parts(self, number: int, group: Sequence[_Encoded], total: TokenizeResult) -> list[Ranges]:
         """Token ranges that are trained on, per conversation, after truncation; an empty list for a dropped group."""
         most, excess, parts = self.max_length, list[int](), list[Ranges]()
         for at, each in enumerate(group):

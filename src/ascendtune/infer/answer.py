@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ascendtune.data.conversation import Message
-from ascendtune.data.spans import Refused
+from ascendtune.data.spans import TemplateRefusedRow
 from ascendtune.data.template import ChatTemplate
 
 # No template writes these itself.
@@ -74,7 +74,7 @@ def _written(template: ChatTemplate, keys: Message) -> str | None:
     try:
         prompt = template.render_prompt([asked])
         text, _ = template.text_of([asked, {"role": "assistant", "content": _ANSWER, **keys}])
-    except Refused:
+    except TemplateRefusedRow:
         return None
     return text.removeprefix(prompt) if text.startswith(prompt) and _ANSWER in text else None
 

@@ -19,7 +19,7 @@ from ascendtune.core.files import expanded
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.conversation import BadRow, Message
 from ascendtune.data.format.messages import messages_of
-from ascendtune.data.spans import Refused
+from ascendtune.data.spans import TemplateRefusedRow
 from ascendtune.data.spec import NAMED
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.tokenizer import Tokenizer
@@ -193,7 +193,7 @@ class Engine:
     ) -> list[int]:
         try:
             return self.tokenizer.encode(self.template.with_options(options).render_prompt(_checked(messages), tools))
-        except Refused as error:
+        except TemplateRefusedRow as error:
             raise InputError(
                 f"the chat template rejects this conversation: {error.reason}",
                 code="conversation-rejected",

@@ -29,7 +29,7 @@ from ascendtune.core.exit_cause import OUT_OF_MEMORY
 from ascendtune.core.foreign_json import first_line
 from ascendtune.core.locks import file_lock
 from ascendtune.core.rundir import RunDir
-from ascendtune.data.prepare import Prepared, cached_tokens, open_prepared
+from ascendtune.data.prepare import PreparedData, cached_tokens, open_prepared
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
@@ -219,7 +219,7 @@ def _require_models(record: dict[str, Any]) -> None:
 
 def _open_data(
     recipe: Recipe, data_hash: str, model_directory: Path, phases: Phases, show: Callable[[str, int, int], None]
-) -> Prepared:
+) -> PreparedData:
     """The tokens that the run was started with.
 
     Args:

@@ -13,7 +13,7 @@ from torch import nn
 from ascendtune.core.errors import CheckFailed, RecipeError
 from ascendtune.core.foreign_json import first_line
 from ascendtune.core.log import say, warn
-from ascendtune.data.prepare import Prepared
+from ascendtune.data.prepare import PreparedData
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_checks
@@ -53,7 +53,7 @@ class ModelSetup:
     """The model, or PEFT's around it: what is exported."""
 
 
-def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, prepared: Prepared) -> ModelSetup:
+def set_up_model(record: dict[str, Any], recipe: Recipe, strategy: Strategy, prepared: PreparedData) -> ModelSetup:
     """Load the model, put what is trained into it, and divide it as the strategy does."""
     device, directory = strategy.device, Path(record["model_directory"])
     precision = choose_precision(recipe, device)

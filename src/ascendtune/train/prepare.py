@@ -18,7 +18,7 @@ from ascendtune.core.errors import with_other_names
 from ascendtune.core.files import write_json
 from ascendtune.core.mask import command_without_secrets
 from ascendtune.core.rundir import RunDir, hash_of_recipe
-from ascendtune.data.prepare import Prepared, prepare
+from ascendtune.data.prepare import PreparedData, prepare
 from ascendtune.data.spec import DatasetSpec
 from ascendtune.hub.download import fetch_dataset, fetch_model, require_local_paths
 from ascendtune.hub.model_config import require_rows_for_tokens
@@ -39,7 +39,7 @@ class PreparedRun:
 
     run: RunDir | None
     """None with `only_data`."""
-    prepared: Prepared
+    prepared: PreparedData
     model_directory: Path
     messages: list[str] = field(default_factory=list)
     """Sentences for the user: what is resumed and why, which name was taken."""
@@ -113,7 +113,7 @@ def prepare_run(
     return PreparedRun(choice.run, prepared, model_directory, choice.messages, claim)
 
 
-def prepare_data(recipe: Recipe, model_directory: Path, progress: Progress | None = None) -> Prepared:
+def prepare_data(recipe: Recipe, model_directory: Path, progress: Progress | None = None) -> PreparedData:
     """The recipe's tokens, from the cache or made. Data sets that are hub ids are downloaded first."""
     with with_other_names(recipe.other_names):
         return prepare(
@@ -133,19 +133,19 @@ def places_of_rows(recipe: Recipe, run: RunDir, rows: Sequence[int]) -> list[str
     Raises:
         DataError: the files of the data are no longer what they were.
     """
-    from ascendtune.data.build import Source, places_of
+    from ascendtune.data.build import BuildInputs, places_of
 
     model = Path(str(run.read().get("model_directory")))
-    source = Source(recipe.data, recipe.method.task, model, _resolve, recipe.model.new_tokens, recipe.seed)
+    inputs = BuildInputs(recipe.data, recipe.method.task, model, _resolve, recipe.model.new_tokens, recipe.seed)
     report = (run.read_data_report() or {}).get("train") or {}
-    return places_of(source, rows, report.get("rows_kept", 0))
+    return places_of(inputs, rows, report.get("rows_kept", 0))
 
 
 def _resolve(spec: DatasetSpec) -> Path:
     return fetch_dataset(spec.path, spec.revision, split=spec.split, subset=spec.subset)
 
 
-def data_reports(prepared: Prepared) -> dict[str, Any]:
+def data_reports(prepared: PreparedData) -> dict[str, Any]:
     """The content of data.json: the reports of the training and the evaluation data."""
     evaluation = prepared.eval_report
     return {"train": prepared.report.to_json(), "eval": evaluation.to_json() if evaluation else None}

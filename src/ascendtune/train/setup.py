@@ -17,7 +17,7 @@ from ascendtune.core.files import write_json
 from ascendtune.core.log import warn
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.plan import BatchPlan
-from ascendtune.data.prepare import Prepared
+from ascendtune.data.prepare import PreparedData
 from ascendtune.data.store import TokenDataset
 from ascendtune.machine.torch_backend.device import Device
 from ascendtune.machine.visible import cpu_count
@@ -58,7 +58,7 @@ def set_up(
     record: dict[str, Any],
     recipe: Recipe,
     strategy: Strategy,
-    prepared: Prepared,
+    prepared: PreparedData,
     phases: Phases,
     held: ExitStack,
 ) -> Loop:
@@ -164,7 +164,13 @@ def set_up(
 
 
 def _make_batches(
-    recipe: Recipe, strategy: Strategy, prepared: Prepared, record: dict[str, Any], *, padding_free: bool, masked: bool
+    recipe: Recipe,
+    strategy: Strategy,
+    prepared: PreparedData,
+    record: dict[str, Any],
+    *,
+    padding_free: bool,
+    masked: bool,
 ) -> tuple[Batches, Batches | None]:
     """Those of the training data, and of the evaluation data where there is any."""
 

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.rundir import RunDir
-from ascendtune.data.prepare import Prepared
+from ascendtune.data.prepare import PreparedData
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.prepare import prepare_run
@@ -283,7 +283,7 @@ def test_each_rank_holds_its_share_of_the_weights(
         assert found["peak"] == found["outside"] + 1.5 * found["block"] < found["whole"]
 
 
-def _measure(run: RunDir, prepared: Prepared, directory: Path) -> None:
+def _measure(run: RunDir, prepared: PreparedData, directory: Path) -> None:
     """Elements of parameters on this rank: at rest, at the most in a forward pass, and in the optimizer's memory."""
     asked = Recipe.load(run.recipe)
     strategy = FsdpStrategy(find_device(), asked)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ascendtune.core.errors import DataError
-from ascendtune.data.conversation import Conversation, Pair, Single
-from ascendtune.data.shards import NO_ANSWER_LEFT, REFUSED, TOO_LONG, Outcome
+from ascendtune.data.conversation import Conversation, PreferencePair, UnpairedPreference
+from ascendtune.data.shards import NO_ANSWER_LEFT, REFUSED, TOO_LONG, TokenizeResult
 from ascendtune.data.spec import Task
 from ascendtune.data.store import IGNORED, TokenDataset
 from ascendtune.data.template import ChatTemplate
@@ -31,13 +31,13 @@ def chat(question: str, answer: str, earlier: str | None = None) -> Conversation
     return Conversation([*(before if earlier else []), *turns])
 
 
-def pair(question: str, chosen: str, rejected: str, margin: float = 0) -> Pair:
-    return Pair(chat(question, chosen, "earlier"), chat(question, rejected, "earlier"), margin)
+def pair(question: str, chosen: str, rejected: str, margin: float = 0) -> PreferencePair:
+    return PreferencePair(chat(question, chosen, "earlier"), chat(question, rejected, "earlier"), margin)
 
 
 def run(
     rows: list[Any], task: Task, template: ChatTemplate, directory: Path, **options: Any
-) -> tuple[Outcome, TokenDataset]:
+) -> tuple[TokenizeResult, TokenDataset]:
     directory.mkdir(exist_ok=True)
     settings = {"max_length": 2048, "on_long_row": "truncate", "processes": 1, **options}
     return tokenize(groups_of(rows, task), template, directory, **settings), TokenDataset.open(directory)
@@ -66,8 +66,11 @@ def test_a_pair_is_two_rows_that_learn_their_last_answer(template: ChatTemplate,
 
 
 def test_a_single_answer_goes_with_the_one_of_the_row_before(template: ChatTemplate, tmp_path: Path) -> None:
-    rows = [Single(chat("q", "yes", "earlier"), True), Single(chat("r", "no", "earlier"), False)]
-    rows.append(Single(chat("s", "maybe", "earlier"), True))
+    rows = [
+        UnpairedPreference(chat("q", "yes", "earlier"), True),
+        UnpairedPreference(chat("r", "no", "earlier"), False),
+    ]
+    rows.append(UnpairedPreference(chat("s", "maybe", "earlier"), True))
     outcome, dataset = run(rows, "singles", template, tmp_path / "o")
     assert dataset.group_size == 2 and dataset.values.tolist() == [1, 0, 1]
     expected = [("q", "yes"), ("q", "maybe"), ("r", "no"), ("r", "yes"), ("s", "maybe"), ("s", "no")]
@@ -78,7 +81,7 @@ def test_a_single_answer_goes_with_the_one_of_the_row_before(template: ChatTempl
 
 def test_one_single_answer_has_no_other_to_go_with() -> None:
     with pytest.raises(DataError) as caught:
-        groups_of([Single(chat("q", "a"), True)], "singles")
+        groups_of([UnpairedPreference(chat("q", "a"), True)], "singles")
     assert caught.value.code == "too-few-rows"
 
 
@@ -116,7 +119,11 @@ def test_truncation_counts_pairs_and_leaves_no_eos(template: ChatTemplate, tmp_p
 
 
 def test_a_borrowed_answer_is_no_reason_to_drop_a_row(template: ChatTemplate, tmp_path: Path) -> None:
-    rows = [Single(chat("q", "yes"), True), Single(chat("q", "long " * 60), False), Single(chat("r", "no"), False)]
+    rows = [
+        UnpairedPreference(chat("q", "yes"), True),
+        UnpairedPreference(chat("q", "long " * 60), False),
+        UnpairedPreference(chat("r", "no"), False),
+    ]
     outcome, dataset = run(rows, "singles", template, tmp_path / "d", max_length=40, on_long_row="drop")
     assert [(number, reason) for number, reason, _ in outcome.dropped] == [(1, TOO_LONG)]
     assert outcome.truncated_rows == outcome.truncated_tokens == 0

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from ascendtune.core.errors import DataError
-from ascendtune.data.load import Loaded, load_rows
+from ascendtune.data.load import LoadedRows, load_rows
 from ascendtune.data.spec import DatasetSpec
 
 Rows = list[dict[str, Any]]
@@ -22,12 +22,12 @@ def _numbered(count: int, start: int = 0) -> Rows:
     return [{"prompt": f"{number}?", "completion": str(number)} for number in range(start, start + count)]
 
 
-def _load(*specs: DatasetSpec | Path, seed: int = 1, on_bad_row: Literal["fail", "skip"] = "fail") -> Loaded:
+def _load(*specs: DatasetSpec | Path, seed: int = 1, on_bad_row: Literal["fail", "skip"] = "fail") -> LoadedRows:
     full = [each if isinstance(each, DatasetSpec) else DatasetSpec(path=str(each)) for each in specs]
     return load_rows(full, "conversations", seed=seed, on_bad_row=on_bad_row, resolve=lambda spec: Path(spec.path))
 
 
-def _answers(loaded: Loaded) -> list[int]:
+def _answers(loaded: LoadedRows) -> list[int]:
     return [int(each.messages[-1]["content"]) for each in loaded.rows]
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from ascendtune.data import long_text, tokenize
 from ascendtune.data.conversation import Conversation, Message, Text
-from ascendtune.data.long_text import IndivisibleText, PartByPart, characters_for, first_tokens
-from ascendtune.data.shards import TOO_LONG, Outcome
+from ascendtune.data.long_text import ChunkedTokenizer, IndivisibleText, characters_for, first_tokens
+from ascendtune.data.shards import TOO_LONG, TokenizeResult
 from ascendtune.data.split import tokenize_texts
 from ascendtune.data.store import TokenDataset
 from ascendtune.data.template import ChatTemplate
@@ -73,7 +73,7 @@ def test_parts_are_tokenised_as_the_whole_text(
     monkeypatch.setattr(long_text, "_MARGIN", 200)
     monkeypatch.setattr(long_text, "_OVERLAP", 800)
     monkeypatch.setattr(long_text, "_CHARACTERS_PER_PART", 3000)
-    ids = PartByPart(any_tokenizer).encode(text)
+    ids = ChunkedTokenizer(any_tokenizer).encode(text)
     assert ids.tolist() == any_tokenizer.backend.encode(text, add_special_tokens=False).ids
 
 
@@ -84,10 +84,12 @@ def test_a_text_that_begins_nowhere_anew_is_refused(
     monkeypatch.setattr(long_text, "_LONGEST_PART", 6000)
     monkeypatch.setattr(long_text._Part, "starts", lambda *_: [])
     with pytest.raises(IndivisibleText):
-        PartByPart(Tokenizer.load(make_model())).encode("cat " * 10_000)
+        ChunkedTokenizer(Tokenizer.load(make_model())).encode("cat " * 10_000)
 
 
-def _run(rows: list[Conversation], template: ChatTemplate, directory: Path, **options: Any) -> tuple[Outcome, Any]:
+def _run(
+    rows: list[Conversation], template: ChatTemplate, directory: Path, **options: Any
+) -> tuple[TokenizeResult, Any]:
     directory.mkdir()
     settings = {"max_length": 64, "on_long_row": "truncate", "processes": 1, **options}
     return tokenize.tokenize(Groups(rows), template, directory, **settings), directory
@@ -188,7 +190,7 @@ def test_a_text_for_pretraining_is_split_as_if_it_were_tokenised_at_once(
 def test_a_text_that_is_left_out_is_not_tokenised_whole(
     make_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PartByPart, "encode", lambda *_: pytest.fail("it was tokenised"))
+    monkeypatch.setattr(ChunkedTokenizer, "encode", lambda *_: pytest.fail("it was tokenised"))
     texts = [Text("short"), Text("cat " * 300_000)]
     outcome = tokenize_texts(
         texts, Tokenizer.load(make_model()), tmp_path, max_length=300, on_long_row="drop", processes=1

@@ -19,7 +19,7 @@ from ascendtune.core.errors import DataError, MachineError, RecipeError
 from ascendtune.core.files import digest_of_file
 from ascendtune.core.locks import file_lock
 from ascendtune.data import fingerprint as fingerprints
-from ascendtune.data.prepare import Prepared, cached_tokens, open_prepared, prepare
+from ascendtune.data.prepare import PreparedData, cached_tokens, open_prepared, prepare
 from ascendtune.data.report import lines as lines_of
 from ascendtune.data.spec import DataSection, Task
 from ascendtune.data.store import TokenDataset
@@ -486,7 +486,7 @@ def finished(cache: Path) -> list[Path]:
     return [each for each in cache.iterdir() if each.is_dir() and not each.name.startswith(".")]
 
 
-def contents(prepared: Prepared) -> dict[str, bytes]:
+def contents(prepared: PreparedData) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in prepared.train.iterdir()}
 
 

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer as Backend
 
 from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.skeleton import SkeletonRenderer
-from ascendtune.data.spans import Refused
+from ascendtune.data.spans import TemplateRefusedRow
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.token_ranges import trained_tokens
 from ascendtune.data.tokenizer import Tokenizer
@@ -105,7 +105,7 @@ def _ours(template: ChatTemplate, messages: list[Message]) -> tuple[list[int], l
     """(token ids, 1 where learnt); None for what is refused."""
     try:
         rendered = template.render(Conversation(messages))
-    except Refused:
+    except TemplateRefusedRow:
         return None
     encoding = template.tokenizer.backend.encode(rendered.text, add_special_tokens=False)
     mask = [0] * len(encoding.ids)
@@ -218,7 +218,7 @@ def test_the_fast_path_agrees(
 @pytest.mark.parametrize("name", sorted(_PARTS_ONLY))
 def test_templates_that_write_nothing_of_a_text_are_refused(name: str, load: Load) -> None:
     messages: list[Message] = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "answered"}]
-    with pytest.raises(Refused):
+    with pytest.raises(TemplateRefusedRow):
         load(f"{name}_training")[0].render(Conversation(messages))
 
 
@@ -265,7 +265,7 @@ def test_result_behind_a_call_with_thought_and_content_is_not_trained_on(name: s
     ]
     try:
         rendered = load(name)[0].render(Conversation(messages))
-    except Refused as refusal:
+    except TemplateRefusedRow as refusal:
         pytest.skip(refusal.reason)
     learnt = [rendered.text[begin:end] for begin, end in rendered.spans]
     assert ["Oslo" in part for part in learnt] == [True, False] and not any("seven" in part for part in learnt)
@@ -275,5 +275,5 @@ def test_a_template_that_writes_only_the_first_of_several_calls_is_refused(load:
     result: Message = {"role": "tool", "content": "seven", "name": "weather"}
     answer: Message = {"role": "assistant", "content": "cold"}
     messages: list[Message] = [{"role": "user", "content": "asked"}, _calls("Oslo", "Rome"), result, result, answer]
-    with pytest.raises(Refused, match="only some"):
+    with pytest.raises(TemplateRefusedRow, match="only some"):
         load("gptoss")[0].render(Conversation(messages))

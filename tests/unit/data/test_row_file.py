@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from ascendtune.data import row_file
-from ascendtune.data.conversation import Conversation, Pair, Single, Source, Text
+from ascendtune.data.conversation import Conversation, PreferencePair, SourceFile, Text, UnpairedPreference
 from ascendtune.data.load import load_rows
-from ascendtune.data.row_file import Places, RowFile, Rows
+from ascendtune.data.row_file import RowFile, RowPlaces, Rows
 from ascendtune.data.spec import DatasetSpec
 
-SOURCE = Source(Path("rows.jsonl"))
+SOURCE = SourceFile(Path("rows.jsonl"))
 
 
 def chat(*contents: str, **keys: Any) -> Conversation:
@@ -38,15 +38,18 @@ def stored(*rows: Any) -> RowFile:
     [
         [chat("a", "b\n"), chat("灯 \ud800 \x00", tools=[{"name": "f", "arguments": {"x": [1.5, None, True]}}])],
         [Text(""), Text("null"), Text('","')],
-        [Pair(chat("q", "yes"), chat("q", "no", options={"x": 1}), 0.1), Pair(chat("q"), chat("r", tools=[]))],
-        [Single(chat("q"), True), Single(chat("r", options={"thinking": False}), False)],
+        [
+            PreferencePair(chat("q", "yes"), chat("q", "no", options={"x": 1}), 0.1),
+            PreferencePair(chat("q"), chat("r", tools=[])),
+        ],
+        [UnpairedPreference(chat("q"), True), UnpairedPreference(chat("r", options={"thinking": False}), False)],
     ],
     ids=["conversations", "texts", "pairs", "singles"],
 )
 def test_rows_are_read_as_they_were_appended(rows: list[Any]) -> None:
     with closing(stored(*rows)) as file:
         assert list(Rows(file)) == rows
-        assert list(Places(Rows(file))) == [f"rows.jsonl:{number}" for number in range(1, len(rows) + 1)]
+        assert list(RowPlaces(Rows(file))) == [f"rows.jsonl:{number}" for number in range(1, len(rows) + 1)]
 
 
 def test_values_that_json_does_not_have_stay() -> None:

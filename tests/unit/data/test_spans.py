@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.omissions import omission
-from ascendtune.data.spans import Refused
+from ascendtune.data.spans import TemplateRefusedRow
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.token_ranges import trained_tokens
 from ascendtune.data.tokenizer import Tokenizer
@@ -193,7 +193,7 @@ def test_loss_on_all_trains_on_every_token(make_model: Callable[..., Path]) -> N
 def test_a_refusal_is_in_the_templates_words(
     name: str, messages: list[Message], reason: str, make_model: Callable[..., Path]
 ) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(TemplateRefusedRow, match=reason):
         load(name, make_model).render(Conversation(messages))
 
 
@@ -302,7 +302,7 @@ def test_calls_left_out_by_the_template_are_refused_where_a_turn_has_the_name_of
     bare = "{{ tools | tojson if tools }}{% for m in messages %}" + turn + "{% endfor %}"
     writes_calls = bare.replace("{{ m.content }}", "{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}")
     conversation = Conversation([user("the weather?"), call("Oslo")], TOOLS if offers else None)
-    with pytest.raises(Refused, match="does not write tool calls"):
+    with pytest.raises(TemplateRefusedRow, match="does not write tool calls"):
         ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=bare))).render(conversation)
     assert ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=writes_calls))).render(conversation)
 
@@ -332,7 +332,7 @@ def test_result_of_a_call_in_an_answers_text_is_refused_where_it_is_left_out(
     template = ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=source, eos_token=END)))
     conversation = Conversation([user("a"), says("[weather(city='Oslo')]"), tool("7"), says("cold")])
     if not writes:
-        with pytest.raises(Refused, match="omits turn 3"):
+        with pytest.raises(TemplateRefusedRow, match="omits turn 3"):
             template.render(conversation)
         return
     rendered = template.render(conversation)
@@ -351,7 +351,7 @@ def test_thought_left_out_by_the_template_is_refused(thought: str, make_model: C
     if not thought:
         assert template.render(conversation)
         return
-    with pytest.raises(Refused, match="does not write the thought"):
+    with pytest.raises(TemplateRefusedRow, match="does not write the thought"):
         template.render(conversation)
 
 
@@ -368,5 +368,5 @@ def test_content_left_out_by_the_template_is_refused(what: str, make_model: Call
         [{"role": "user", "content": "How is it?"}, call if what == "tool calls" else plain],
         offered if what == "tools" else None,
     )
-    with pytest.raises(Refused, match=f"does not write {what}"):
+    with pytest.raises(TemplateRefusedRow, match=f"does not write {what}"):
         ChatTemplate.load("auto", tokenizer).render(conversation)

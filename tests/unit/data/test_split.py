@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import processors
 
 from ascendtune.data.conversation import Text
-from ascendtune.data.shards import NOTHING_TO_LEARN, TOO_LONG, Outcome
+from ascendtune.data.shards import NOTHING_TO_LEARN, TOO_LONG, TokenizeResult
 from ascendtune.data.split import tokenize_texts
 from ascendtune.data.store import TokenDataset
 from ascendtune.data.tokenizer import Tokenizer
@@ -23,7 +23,7 @@ def tokenizer(make_model: Callable[..., Path]) -> Tokenizer:
     return Tokenizer.load(make_model(eos_token="<|endoftext|>"))
 
 
-def run(texts: list[str], tokenizer: Tokenizer, directory: Path, **options: Any) -> tuple[Outcome, TokenDataset]:
+def run(texts: list[str], tokenizer: Tokenizer, directory: Path, **options: Any) -> tuple[TokenizeResult, TokenDataset]:
     directory.mkdir(exist_ok=True)
     given = {"max_length": 64, "on_long_row": "truncate", "processes": 1, **options}
     return tokenize_texts([*map(Text, texts)], tokenizer, directory, **given), TokenDataset.open(directory)

@@ -10,7 +10,7 @@ import pytest
 from ascendtune.core.errors import RecipeError
 from ascendtune.data.conversation import Conversation, Message
 from ascendtune.data.skeleton import SkeletonRenderer
-from ascendtune.data.spans import Refused
+from ascendtune.data.spans import TemplateRefusedRow
 from ascendtune.data.spec import NAMED
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.tokenizer import Tokenizer
@@ -62,7 +62,7 @@ def test_templates_write_what_transformers_writes(path: Path, make_model: Callab
                     messages, tools=tools, tokenize=False, add_generation_prompt=prompt
                 )
             except TemplateError as refusal:
-                with pytest.raises(Refused) as caught:
+                with pytest.raises(TemplateRefusedRow) as caught:
                     template.text_of(messages, tools, add_generation_prompt=prompt)
                 assert caught.value.reason == str(refusal)
                 continue
@@ -136,7 +136,7 @@ def test_a_template_that_takes_thoughts_as_parts_gets_them_so(make_model: Callab
 def test_a_template_that_writes_no_thought_refuses_the_row(written: str, make_model: Callable[..., Path]) -> None:
     source = "{% for m in messages %}" + written + "{% endfor %}"
     template = ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=source, eos_token="<|im_end|>")))
-    with pytest.raises(Refused):
+    with pytest.raises(TemplateRefusedRow):
         template.render(Conversation([HELLO[0], {**HELLO[1], "reasoning_content": "hm"}]))
 
 
@@ -208,7 +208,7 @@ def test_a_template_that_is_none(
 def test_template_that_reaches_into_python_is_refused(make_model: Callable[..., Path]) -> None:
     source = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
     template = ChatTemplate.load("auto", Tokenizer.load(make_model(chat_template=source)))
-    with pytest.raises(Refused):
+    with pytest.raises(TemplateRefusedRow):
         template.render_prompt(HELLO)
 
 

@@ -14,7 +14,7 @@ import pytest
 from ascendtune.core.errors import MachineError
 from ascendtune.data import skeleton
 from ascendtune.data.conversation import Conversation
-from ascendtune.data.shards import NO_ANSWER_LEFT, NO_ANSWER_SPAN, REFUSED, TOO_LONG, Outcome
+from ascendtune.data.shards import NO_ANSWER_LEFT, NO_ANSWER_SPAN, REFUSED, TOO_LONG, TokenizeResult
 from ascendtune.data.spans import Rendered
 from ascendtune.data.store import IGNORED, TokenDataset
 from ascendtune.data.template import ChatTemplate
@@ -41,7 +41,7 @@ ROWS = [chat(f"Question {number}?", " ".join(["cat"] * (number % 17 + 1)) + f" {
 
 def run(
     rows: Sequence[Conversation], template: ChatTemplate, directory: Path, **options: Any
-) -> tuple[Outcome, TokenDataset]:
+) -> tuple[TokenizeResult, TokenDataset]:
     directory.mkdir(exist_ok=True)
     settings = {"max_length": 2048, "on_long_row": "truncate", "processes": 1, **options}
     outcome = tokenize(Groups(rows), template, directory, **settings)

@@ -18,13 +18,13 @@ from ascendtune.data.format.turns import template_options
 from ascendtune.data.spec import DatasetSpec, Task
 
 Convert = Callable[[Mapping[str, Any]], Any]
-"""From a row to what the task asks for (a `Conversation`, `Text`, `Pair` or `Single`), or to a `BadRow`."""
+"""From a row to the `Conversation`, `Text`, `PreferencePair` or `UnpairedPreference` of the task, or to a `BadRow`."""
 
 # A format is a module with
 #   GIVES             the tasks (`data.spec.Task`) that its rows serve, its main one last
 #   WORDS             its column names: what `columns` of a data set maps from
 #   matches(columns)  whether a data set with these columns has this format
-#   convert(row)      the row as a Conversation, Pair or Single, or a BadRow
+#   convert(row)      the row as a Conversation, PreferencePair or UnpairedPreference, or a BadRow
 # `data.spec.DatasetSpec.format` lists the same names. `format: auto` needs exactly one match; `text`, a column that
 # data of any format may have too, counts only where no other format matches.
 FORMATS = {

@@ -188,7 +188,7 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
     ]
     prose = [column for column in columns if column.is_prose() or column in answers]
     if not any(column.is_prose() for column in columns):
-        inner = [unfolded(row) for row in rows[:_MOST_VALUES]]
+        inner = [flattened(row) for row in rows[:_MOST_VALUES]]
         likely = guess(inner) if inner != list(rows[:_MOST_VALUES]) else None
         # One text among what an object holds is as likely a name as the row's content.
         return likely if likely and likely.format != "text" else None
@@ -203,12 +203,12 @@ def guess(rows: Sequence[Mapping[str, Any]]) -> Guess | None:
     return _question_and_answer(columns, prose)
 
 
-def unfolded(row: Mapping[str, Any], depth: int = _DEEPEST) -> dict[str, Any]:
+def flattened(row: Mapping[str, Any], depth: int = _DEEPEST) -> dict[str, Any]:
     """The row with the values of its objects under their paths, `column.key`."""
     found: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, Mapping) and depth:
-            inner = unfolded(value, depth - 1)
+            inner = flattened(value, depth - 1)
             found |= {f"{name}.{key}": each for key, each in inner.items()}
         else:
             found[name] = value

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ascendtune.data.conversation import BadRow, Conversation, Pair
+from ascendtune.data.conversation import BadRow, Conversation, PreferencePair
 from ascendtune.data.format.answer import PROMPT_WORDS, answered
 from ascendtune.data.format.turns import is_text, listed
 from ascendtune.data.json_rows import kind_of
@@ -29,7 +29,7 @@ def matches(columns: Collection[str]) -> bool:
     return is_swift or any(all(name in columns for name in pair) for pair in pairs)
 
 
-def convert(row: Mapping[str, Any]) -> Pair | BadRow:
+def convert(row: Mapping[str, Any]) -> PreferencePair | BadRow:
     """The conversations must be the same up to the last turn. `margin` says by how much the chosen answer is better."""
     row = _with_prompt(_of_openai(_with_chosen(row)))
     chosen = answered(row, "chosen")
@@ -43,7 +43,7 @@ def convert(row: Mapping[str, Any]) -> Pair | BadRow:
     if chosen.messages[-1] == rejected.messages[-1]:
         return BadRow("chosen and rejected are the same")
     margin = _number(row.get("margin"))
-    return margin if isinstance(margin, BadRow) else Pair(chosen, rejected, margin)
+    return margin if isinstance(margin, BadRow) else PreferencePair(chosen, rejected, margin)
 
 
 def _with_chosen(row: Mapping[str, Any]) -> Mapping[str, Any]:

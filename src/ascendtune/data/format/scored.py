@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ascendtune.data.conversation import BadRow, Pair
+from ascendtune.data.conversation import BadRow, PreferencePair
 from ascendtune.data.format import preference
 from ascendtune.data.format.answer import PROMPT_WORDS
 from ascendtune.data.format.turns import is_text, listed
@@ -31,7 +31,7 @@ def is_scored(completions: Any) -> bool:
     return isinstance(answers, list) and len(_scored(answers)) > 1
 
 
-def convert(row: Mapping[str, Any]) -> Pair | BadRow:
+def convert(row: Mapping[str, Any]) -> PreferencePair | BadRow:
     """The answer with the highest score as chosen, the one with the lowest as rejected; of equal ones the first.
 
     An answer whose score is missing or not a number is left out.

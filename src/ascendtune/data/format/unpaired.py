@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ascendtune.data.conversation import BadRow, Single
+from ascendtune.data.conversation import BadRow, UnpairedPreference
 from ascendtune.data.format import alpaca
 from ascendtune.data.format.answer import PROMPT_WORDS, answered, conversation, only_the_last_turn
 from ascendtune.data.format.turns import listed
@@ -38,7 +38,7 @@ def are_marked(rows: Sequence[Mapping[str, Any]]) -> bool:
     return are_words or all("kto_tag" in row or {"prompt", "completion"} <= row.keys() for row in rows)
 
 
-def convert(row: Mapping[str, Any]) -> Single | BadRow:
+def convert(row: Mapping[str, Any]) -> UnpairedPreference | BadRow:
     """`label` (or `kto_tag`) is true, or 1, for a good answer."""
     if row.get("completion") is not None:
         made = answered(row, "completion")
@@ -54,7 +54,7 @@ def convert(row: Mapping[str, Any]) -> Single | BadRow:
     if not isinstance(label, bool):
         shown = repr(label) if isinstance(label, str | int | float) else kind_of(label)
         return BadRow("label is not true or false", f"it is {shown}")
-    return Single(made, label)
+    return UnpairedPreference(made, label)
 
 
 def _truth(label: Any) -> Any:

@@ -9,7 +9,7 @@ from ascendtune.core.errors import MachineError, NoVerdict, RecipeError
 from ascendtune.core.foreign_json import read_json_object
 from ascendtune.core.log import warn
 from ascendtune.core.units import format_bytes
-from ascendtune.data.prepare import Prepared
+from ascendtune.data.prepare import PreparedData
 from ascendtune.hub.model_config import text_config
 from ascendtune.machine.visible import visible_devices
 from ascendtune.recipe.changes import Consent
@@ -66,7 +66,7 @@ def with_batch_size(recipe: Recipe, consent: Consent, *, devices: int) -> Recipe
 
 
 def require_fit(
-    recipe: Recipe, model_directory: Path, prepared: Prepared, *, devices: int, global_batch: int | None = None
+    recipe: Recipe, model_directory: Path, prepared: PreparedData, *, devices: int, global_batch: int | None = None
 ) -> dict[str, Any] | None:
     """What is expected, for run.json; None where the model is small beside the memory, or nothing could be estimated.
 

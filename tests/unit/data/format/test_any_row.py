@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ascendtune.data.conversation import BadRow, RawRow, Source, conversations_of
+from ascendtune.data.conversation import BadRow, RawRow, SourceFile, conversations_of
 from ascendtune.data.format.choose import FORMATS, choose_format, main_task_of
 from ascendtune.data.spec import DatasetSpec, Task
 from ascendtune.data.tokenize import groups_of
@@ -84,14 +84,14 @@ def test_every_format_has_a_good_row_here() -> None:
 )
 @pytest.mark.parametrize("name", FORMATS)
 def test_columns_of_a_good_row_tell_its_format(name: str, extra: dict[str, Any]) -> None:
-    row = RawRow(extra | _GOOD_ROWS[name], Source(Path("rows.jsonl")), 1)
+    row = RawRow(extra | _GOOD_ROWS[name], SourceFile(Path("rows.jsonl")), 1)
     assert choose_format(DatasetSpec(path="rows.jsonl"), [row], main_task_of(name))[0] == name
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_template_gets_the_options_of_a_row_of_any_format(name: str) -> None:
     def made(options: Any) -> Any:
-        row = RawRow(_GOOD_ROWS[name] | {"chat_template_kwargs": options}, Source(Path("rows.jsonl")), 1)
+        row = RawRow(_GOOD_ROWS[name] | {"chat_template_kwargs": options}, SourceFile(Path("rows.jsonl")), 1)
         return choose_format(DatasetSpec(path="rows.jsonl"), [row], main_task_of(name))[1](row.values)
 
     for options in ({"enable_thinking": False}, '{"enable_thinking": false}'):

@@ -8,13 +8,15 @@ from typing import Any, get_args
 import pytest
 
 from ascendtune.core.errors import DataError
-from ascendtune.data.conversation import BadRow, Conversation, RawRow, Source
+from ascendtune.data.conversation import BadRow, Conversation, RawRow, SourceFile
 from ascendtune.data.format.choose import FORMATS, choose_format
 from ascendtune.data.spec import DatasetSpec, Task
 
 
 def _choose(found: list[str], task: Task = "conversations", label: object = True, **keys: Any) -> tuple[str, Any]:
-    row = RawRow({column: label if column == "label" else "text" for column in found}, Source(Path("rows.jsonl")), 1)
+    row = RawRow(
+        {column: label if column == "label" else "text" for column in found}, SourceFile(Path("rows.jsonl")), 1
+    )
     return choose_format(DatasetSpec(path="rows.jsonl", **keys), [row], task)
 
 
@@ -67,7 +69,7 @@ def test_the_task_decides_what_is_looked_for(task: Task, columns: list[str], nam
 )
 def test_rows_about_pictures_are_bad_rows(question: str, column: str, value: object, detail: str | None) -> None:
     values = {"prompt": question, "completion": "a cat", column: value}
-    rows = [RawRow(values, Source(Path("rows.jsonl")), 1)]
+    rows = [RawRow(values, SourceFile(Path("rows.jsonl")), 1)]
     made = choose_format(DatasetSpec(path="rows.jsonl"), rows)[1](values)
     if detail is None:
         assert isinstance(made, Conversation)
@@ -157,7 +159,7 @@ def test_data_for_another_task_are_refused(
 
 
 def test_an_optional_column_may_be_missing_from_the_first_row() -> None:
-    source = Source(Path("rows.jsonl"))
+    source = SourceFile(Path("rows.jsonl"))
     rows = [RawRow({"p": "1", "c": "2"}, source, 1), RawRow({"p": "1", "c": "2", "s": "3"}, source, 2)]
     spec = DatasetSpec(path="rows.jsonl", columns={"prompt": "p", "completion": "c", "system": "s"})
     _, convert = choose_format(spec, rows)
@@ -226,10 +228,12 @@ def test_columns_that_do_not_fit_are_refused_with_a_remedy(
 
 
 def test_the_remedy_names_the_likely_columns_and_never_an_identifier() -> None:
-    source = Source(Path("x"))
+    source = SourceFile(Path("x"))
     rows = [
         RawRow(
-            {"ID": str(number), "Frage (Q)": f"Was ist {number}?", "Antwort": "Eine Zahl."}, Source(Path("x")), number
+            {"ID": str(number), "Frage (Q)": f"Was ist {number}?", "Antwort": "Eine Zahl."},
+            SourceFile(Path("x")),
+            number,
         )
         for number in range(9)
     ]

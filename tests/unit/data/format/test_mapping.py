@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.data.conversation import BadRow, Conversation, Pair, RawRow, Single, Source
+from ascendtune.data.conversation import BadRow, Conversation, PreferencePair, RawRow, SourceFile, UnpairedPreference
 from ascendtune.data.format.choose import choose_format
 from ascendtune.data.spec import DatasetSpec, Task
 
@@ -17,7 +17,7 @@ TURNS = [{"speaker": "Q", "text": "2+3?"}, {"speaker": "A", "text": "5"}]
 
 
 def _made(row: dict[str, Any], task: Task = "conversations", **spec: Any) -> Any:
-    _, convert = choose_format(DatasetSpec(path="x", **spec), [RawRow(row, Source(Path("rows.json")), 1)], task)
+    _, convert = choose_format(DatasetSpec(path="x", **spec), [RawRow(row, SourceFile(Path("rows.json")), 1)], task)
     return convert(row)
 
 
@@ -46,19 +46,19 @@ def test_speaker_without_a_tag_is_a_bad_row() -> None:
 def test_answers_in_other_words() -> None:
     row = {"conversations": TURNS[:1], "chosen": TURNS[1], "rejected": {"speaker": "A", "text": "6"}}
     pair = _made(row, "pairs", tags=TAGS)
-    assert isinstance(pair, Pair) and pair.rejected.messages[-1]["content"] == "6"
+    assert isinstance(pair, PreferencePair) and pair.rejected.messages[-1]["content"] == "6"
     single = _made({"conversations": TURNS, "label": False}, "singles", tags=TAGS)
-    assert isinstance(single, Single) and not single.desirable
+    assert isinstance(single, UnpairedPreference) and not single.desirable
 
 
 @pytest.mark.parametrize("answer", ['{"a": 1}', "[1, 2]", '[{"a": 1}]'])
 def test_answers_that_look_like_json_stay_texts_beside_tags(answer: str) -> None:
     pair = _made({"conversations": TURNS[:1], "chosen": answer, "rejected": "6"}, "pairs", tags=TAGS)
-    assert isinstance(pair, Pair) and pair.chosen.messages[-1]["content"] == answer
+    assert isinstance(pair, PreferencePair) and pair.chosen.messages[-1]["content"] == answer
     pair = _made(
         {"conversations": json.dumps(TURNS[:1]), "chosen": json.dumps(TURNS[1]), "rejected": "6"}, "pairs", tags=TAGS
     )
-    assert isinstance(pair, Pair) and pair.chosen.messages[-1]["content"] == "5"
+    assert isinstance(pair, PreferencePair) and pair.chosen.messages[-1]["content"] == "5"
 
 
 def test_a_path_names_a_value_inside_a_column() -> None:

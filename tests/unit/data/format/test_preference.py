@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.data.conversation import BadRow, Conversation, Pair
+from ascendtune.data.conversation import BadRow, Conversation, PreferencePair
 from ascendtune.data.format.preference import convert, matches
 
 SYSTEM = {"role": "system", "content": "s"}
@@ -101,17 +101,17 @@ ROWS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
 def test_every_form_is_the_same_pair(name: str) -> None:
     row, prompt = ROWS[name]
     assert matches(row)
-    assert convert(row) == Pair(Conversation([*prompt, GOOD]), Conversation([*prompt, POOR]))
+    assert convert(row) == PreferencePair(Conversation([*prompt, GOOD]), Conversation([*prompt, POOR]))
 
 
 @pytest.mark.parametrize("name", ["question", "input"])
 def test_question_may_be_called_question_or_input(name: str) -> None:
     made = convert({name: "q", "system": "s", "chosen": "a", "rejected": "b"})
-    assert isinstance(made, Pair)
+    assert isinstance(made, PreferencePair)
     assert [message["content"] for message in made.chosen.messages] == ["s", "q", "a"]
     turns = [{"role": "user", "content": "r"}, {"role": "assistant", "content": "a"}]
     made = convert({name: "q", "chosen": turns, "rejected": [turns[0], {"role": "assistant", "content": "b"}]})
-    assert isinstance(made, Pair) and [message["content"] for message in made.chosen.messages] == ["r", "a"]
+    assert isinstance(made, PreferencePair) and [message["content"] for message in made.chosen.messages] == ["r", "a"]
 
 
 def test_a_missing_answer_of_openai_is_named_by_its_side() -> None:
@@ -122,14 +122,14 @@ def test_a_missing_answer_of_openai_is_named_by_its_side() -> None:
 
 def test_pair_keeps_tools_and_margin() -> None:
     made = convert({"prompt": "q", "chosen": "good", "rejected": "poor", "tools": [TOOL], "margin": 1.5})
-    assert isinstance(made, Pair)
+    assert isinstance(made, PreferencePair)
     assert (made.chosen.tools, made.rejected.tools, made.margin) == ([TOOL], [TOOL], 1.5)
 
 
 @pytest.mark.parametrize(("value", "margin"), [(None, 0), ("", 0), (2, 2), ("0.25", 0.25)])
 def test_margin_is_a_number_and_0_when_absent(value: object, margin: float) -> None:
     made = convert({"prompt": "q", "chosen": "good", "rejected": "poor", "margin": value})
-    assert isinstance(made, Pair) and made.margin == margin
+    assert isinstance(made, PreferencePair) and made.margin == margin
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_turns_that_are_no_turns_are_bad_rows(turn: object) -> None:
 def test_a_transcript_of_human_and_assistant_is_a_conversation() -> None:
     begin = "\n\nHuman: Hello.\n\nAssistant: Hi.\n\nHuman: Who\n\nare you?"
     made = convert({"chosen": f"{begin}\n\nAssistant: A model.", "rejected": f"{begin}\n\nAssistant: No."})
-    assert isinstance(made, Pair)
+    assert isinstance(made, PreferencePair)
     assert [each["content"] for each in made.chosen.messages] == ["Hello.", "Hi.", "Who\n\nare you?", "A model."]
     assert [each["role"] for each in made.chosen.messages] == ["user", "assistant", "user", "assistant"]
     assert made.chosen.messages[1]["train"] is False and made.rejected.messages[-1]["content"] == "No."
@@ -192,21 +192,24 @@ def test_a_conversation_with_a_rejected_answer_is_a_pair(rejected: dict[str, Any
     if rejected.get("rejected_messages") == [POOR]:
         assert isinstance(made, BadRow)
         return
-    assert isinstance(made, Pair)
+    assert isinstance(made, PreferencePair)
     assert (made.chosen.messages, made.rejected.messages) == ([USER, GOOD], [USER, POOR])
 
 
 @pytest.mark.parametrize("rejected", ['{"a": 1}', "[1, 2]", '[{"a": 1}]'])
 def test_rejected_response_that_looks_like_json_is_text(rejected: str) -> None:
     made = convert({"messages": [USER, GOOD], "rejected_response": rejected})
-    assert isinstance(made, Pair) and made.rejected.messages == [USER, {"role": "assistant", "content": rejected}]
+    assert isinstance(made, PreferencePair) and made.rejected.messages == [
+        USER,
+        {"role": "assistant", "content": rejected},
+    ]
 
 
 def test_a_prompt_that_is_a_transcript_is_its_turns() -> None:
     prompt = "\n\nHuman: 2+3?\n\nAssistant: 6\n\nHuman: Really?\n\nAssistant: "
     pair = convert({"prompt": prompt, "chosen": "No, 5.", "rejected": "Yes."})
-    assert isinstance(pair, Pair)
+    assert isinstance(pair, PreferencePair)
     assert [message["content"] for message in pair.chosen.messages] == ["2+3?", "6", "Really?", "No, 5."]
     # A text about transcripts is none.
     pair = convert({"prompt": "Human: what does \n\nAssistant: mean?", "chosen": "A role.", "rejected": "?"})
-    assert isinstance(pair, Pair) and len(pair.chosen.messages) == 2
+    assert isinstance(pair, PreferencePair) and len(pair.chosen.messages) == 2

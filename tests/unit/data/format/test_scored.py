@@ -4,18 +4,18 @@ from typing import Any
 
 import pytest
 
-from ascendtune.data.conversation import BadRow, Pair
+from ascendtune.data.conversation import BadRow, PreferencePair
 from ascendtune.data.format.scored import convert, is_scored, matches
 
 USER = {"role": "user", "content": "q"}
 
 
-def made_of(*completions: Any, **row: Any) -> Pair | BadRow:
+def made_of(*completions: Any, **row: Any) -> PreferencePair | BadRow:
     return convert({"instruction": "q", **row, "completions": list(completions)})
 
 
-def answers(made: Pair | BadRow) -> tuple[str, str]:
-    assert isinstance(made, Pair), made
+def answers(made: PreferencePair | BadRow) -> tuple[str, str]:
+    assert isinstance(made, PreferencePair), made
     assert made.chosen.messages[:-1] == made.rejected.messages[:-1] == [USER]
     return made.chosen.messages[-1]["content"], made.rejected.messages[-1]["content"]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ascendtune.data.conversation import BadRow, Conversation, Single
+from ascendtune.data.conversation import BadRow, Conversation, UnpairedPreference
 from ascendtune.data.format.unpaired import are_marked, convert, matches
 
 USER, ANSWER = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
@@ -29,7 +29,7 @@ ROWS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
 def test_every_form_is_the_same_answer(name: str) -> None:
     row, prompt = ROWS[name]
     assert matches(row)
-    assert convert(row) == Single(Conversation([*prompt, ANSWER]), desirable=True)
+    assert convert(row) == UnpairedPreference(Conversation([*prompt, ANSWER]), desirable=True)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,9 @@ def test_every_form_is_the_same_answer(name: str) -> None:
 def test_label_says_whether_the_answer_is_desirable(good: Any, bad: Any) -> None:
     row = {"prompt": "q", "completion": "a"}
     for label in (good, bad):
-        assert convert({**row, "label": label}) == Single(Conversation([USER, ANSWER]), desirable=label == good)
+        assert convert({**row, "label": label}) == UnpairedPreference(
+            Conversation([USER, ANSWER]), desirable=label == good
+        )
     assert are_marked([{**row, "label": good}, {**row, "label": None}, {**row, "label": bad}])
 
 
