@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from ascendtune.core.errors import AscendtuneError, InputError, RecipeError
 from ascendtune.core.locks import file_lock
 from ascendtune.core.rundir import RunDir
-from ascendtune.recipe.changes import Consent
+from ascendtune.recipe.changes import ResumeOptions
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import worker
 from ascendtune.train.checkpoint.tensor_files import fill, stored_tensors
@@ -402,7 +402,7 @@ def interrupted(
 
 def _prepare(*overrides: str, **options: Any) -> tuple[RunDir, str]:
     """The run that a start would train in, and what the user is told about it."""
-    start = prepare_run(*Recipe.load_with_origins("recipe.yaml", overrides), consent=Consent(**options))
+    start = prepare_run(*Recipe.load_with_origins("recipe.yaml", overrides), resume_options=ResumeOptions(**options))
     assert start.run is not None
     return start.run, " ".join(start.messages)
 
@@ -472,8 +472,8 @@ def test_checkpoint_given_by_its_path_is_resumed_from(interrupted: RunDir, capsy
     checkpoint.chmod(0o777)
     error = _refused(own, "name=other")
     assert "other users may write this" in error.what and "--trust-checkpoint" in error.remedy
-    consent = Consent(trust_checkpoint=True)
-    planned = planned_run(Recipe.load("recipe.yaml", [own, "name=other"]), consent)
+    resume_options = ResumeOptions(trust_checkpoint=True)
+    planned = planned_run(Recipe.load("recipe.yaml", [own, "name=other"]), resume_options)
     assert planned.run.path == Path("runs/other")
     checkpoint.chmod(0o755)
     run, _ = _prepare(own, "name=other")

@@ -126,7 +126,7 @@ def _require_known(**options: str | None) -> None:
     from ascendtune.cli.init_data import STAGES
     from ascendtune.data.encoding import Encoding
     from ascendtune.data.format.choose import FORMATS
-    from ascendtune.recipe.other_names import overrides_here
+    from ascendtune.recipe.other_names import native_overrides
 
     choices = {
         "tuner": ("full", "lora", "oft"),
@@ -138,7 +138,7 @@ def _require_known(**options: str | None) -> None:
         known = choices[name]
         if given is not None and given not in known:
             remedy = f"use {', '.join(known[:-1])} or {known[-1]}"
-            if name == "stage" and (overrides := overrides_here(name, given)):
+            if name == "stage" and (overrides := native_overrides(name, given)):
                 here, _, others = overrides.removeprefix("method.stage=").partition(" ")
                 remedy = f"use --stage {here}" + (f", and train with {others}" if others else "")
             raise InputError(f"unknown {name} {given}", code="invalid-option-value", remedy=remedy)

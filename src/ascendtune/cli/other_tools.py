@@ -121,7 +121,7 @@ def _training_with(word: str, remedy: str, words: list[str], file: Path | None) 
     """The commands for a training whose options are on the command line, or in a file, or both."""
     from ascendtune.core.document import read_document
     from ascendtune.core.errors import AscendtuneError
-    from ascendtune.recipe.other_commands import commands_here, tool_of
+    from ascendtune.recipe.other_commands import native_commands, tool_of
 
     asked: dict[str, object] = {key: value for key, value in _all_options_in(words).items() if key != "config"}
     if file is not None:
@@ -137,7 +137,7 @@ def _training_with(word: str, remedy: str, words: list[str], file: Path | None) 
     stage = next((each for each in ("sft", "pretrain", "reward", "preference") if f"--stage {each}" in remedy), None)
     loss = {"rl": word} if word in ("kto", "orpo") else {}
     # `train` is a word of this program: its options may be of any tool.
-    return str(commands_here({**loss, **asked}, None if word == "train" else tool_of(asked), stage))
+    return str(native_commands({**loss, **asked}, None if word == "train" else tool_of(asked), stage))
 
 
 def _with_models(word: str, remedy: str, values: dict[str, str]) -> str | None:
@@ -210,7 +210,7 @@ def option_remedy(option: str, words: list[str]) -> str | None:
         words: the command line, in which the option may have a value.
     """
     from ascendtune.recipe.other_commands import overrides_of
-    from ascendtune.recipe.other_names import key_here, overrides_here
+    from ascendtune.recipe.other_names import native_key, native_overrides
 
     name = option.lstrip("-").replace("-", "_")
     values = _options_in(words)
@@ -230,9 +230,9 @@ def option_remedy(option: str, words: list[str]) -> str | None:
         named = next((each for each in (values.get("hub_model_id"), values.get(name)) if each and "/" in each), None)
         return f"after the training: {shlex.join(['ascendtune', 'push', 'RUN', named or 'OWNER/NAME'])}"
     value = values.get(name, "")
-    if overrides := overrides_here(name, value) or overrides_of(name, value):
+    if overrides := native_overrides(name, value) or overrides_of(name, value):
         return f"keys of the recipe are written without dashes: {overrides}"
-    key = name if "." in name else key_here(name)
+    key = name if "." in name else native_key(name)
     if not key:
         return None
     key = key.split(", ")[0]

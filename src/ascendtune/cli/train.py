@@ -31,7 +31,7 @@ from ascendtune.cli.terminal import PLAIN_COLUMNS, width
 if TYPE_CHECKING:
     from ascendtune.cli.node_choice import ChosenNodes
     from ascendtune.job.spec import JobSpec
-    from ascendtune.recipe.changes import Consent
+    from ascendtune.recipe.changes import ResumeOptions
     from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.prepare import PreparedRun
 
@@ -90,7 +90,7 @@ def train(
         from ascendtune.core.ownership import restrict_umask
         from ascendtune.job.registry import require_writable_registry
         from ascendtune.job.spec import JobSpec
-        from ascendtune.recipe.changes import Consent
+        from ascendtune.recipe.changes import ResumeOptions
         from ascendtune.recipe.recipe import Recipe
         from ascendtune.train.prepare import prepare_run
 
@@ -98,7 +98,7 @@ def train(
     restrict_umask()
     require_one_starter(os.environ)
     loaded, origins = Recipe.load_with_origins(recipe, [*(overrides or []), *_overrides_of(dump_steps)])
-    consent = Consent(allow_change or (), trust_checkpoint)
+    resume_options = ResumeOptions(allow_change or (), trust_checkpoint)
     chosen_nodes = choose_nodes(
         nodes, min_nodes=min_nodes, max_restarts=max_restarts, devices=devices, device_ids=device_ids, env=os.environ
     )
@@ -110,7 +110,7 @@ def train(
     if loaded.batch.per_device == "auto" and is_alone and not prepare:
         from ascendtune.train.plan.before_training import with_batch_size
 
-        loaded = with_batch_size(loaded, consent, devices=chosen.count)
+        loaded = with_batch_size(loaded, resume_options, devices=chosen.count)
         notice(f"batch.per_device: auto is {loaded.batch.micro_batch}")
 
     def job_spec(run: Path, start_id: str | None) -> JobSpec:
@@ -127,7 +127,7 @@ def train(
         )
 
     if dry_run:
-        _show_dry_run(loaded, consent, chosen_nodes, job_spec)
+        _show_dry_run(loaded, resume_options, chosen_nodes, job_spec)
         return
     if not prepare:
         require_writable_registry()
@@ -142,7 +142,7 @@ def train(
         ready = prepare_run(
             loaded,
             origins,
-            consent=consent,
+            resume_options=resume_options,
             only_data=prepare or chosen_nodes.is_led,
             progress=show,
         )
@@ -210,7 +210,7 @@ def _warn_before(recipe: Recipe, notes: Iterable[str], max_restarts: int) -> Non
 
 def _show_dry_run(
     recipe: Recipe,
-    consent: Consent,
+    resume_options: ResumeOptions,
     nodes: ChosenNodes,
     job_spec: Callable[[Path, str | None], JobSpec],
 ) -> None:
@@ -218,7 +218,7 @@ def _show_dry_run(
     from ascendtune.cli.job_start import show_command
     from ascendtune.train.run_choice import planned_run
 
-    planned = planned_run(recipe, consent)
+    planned = planned_run(recipe, resume_options)
     for message in planned.messages:
         print(f"# {message}")
     if not planned.run.run_json.is_file():

@@ -61,7 +61,7 @@ _START_OVER = "start over: checkpoint.resume=never"
 
 
 @dataclass(frozen=True)
-class Consent:
+class ResumeOptions:
     """What the user accepts of the run, or of the checkpoint, that a start goes on from."""
 
     allow_change: Sequence[str] = ()
@@ -83,20 +83,20 @@ class Consent:
         return "trust_checkpoint=True" if self.in_python else "--trust-checkpoint"
 
 
-def require_known(consent: Consent, recipe: Recipe) -> None:
+def require_known(resume_options: ResumeOptions, recipe: Recipe) -> None:
     """Raise where a key that may change is none."""
     leaves = [key.split(".") for key in leaves_of(recipe.model_dump(mode="json"))]
     known = {".".join(parts[:length]) for parts in leaves for length in range(1, len(parts) + 1)}
-    for key in consent.allow_change:
+    for key in resume_options.allow_change:
         if key not in known:
             raise RecipeError(
-                f"{replace(consent, allow_change=()).changing(key)}: no such recipe key",
+                f"{replace(resume_options, allow_change=()).changing(key)}: no such recipe key",
                 code="unknown-recipe-key",
                 remedy=did_you_mean(key, known, "`ascendtune recipe schema` lists the keys"),
             )
 
 
-def require_same_recipe(run: RunDir, recipe: Recipe, consent: Consent) -> None:
+def require_same_recipe(run: RunDir, recipe: Recipe, resume_options: ResumeOptions) -> None:
     """Raise where `recipe` differs from that of the run in what changes the training."""
     before = leaves_of(Recipe.load(run.recipe).model_dump(mode="json"))
     after = leaves_of(recipe.model_dump(mode="json"))
@@ -114,19 +114,19 @@ def require_same_recipe(run: RunDir, recipe: Recipe, consent: Consent) -> None:
     changed = [
         key
         for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and not _may_change(key, consent.allow_change)
+        if before.get(key) != after.get(key) and not _may_change(key, resume_options.allow_change)
     ]
     if changed:
         differences = [line for key in changed for line in _differences(key, before.get(key), after.get(key))]
         raise RecipeError(
             "this run was trained with another recipe: " + "; ".join(differences),
             code="recipe-changed",
-            remedy=f"undo the change; or accept it: {consent.changing(*changed)}; or {_START_OVER}",
+            remedy=f"undo the change; or accept it: {resume_options.changing(*changed)}; or {_START_OVER}",
             where=run.recipe,
         )
 
 
-def require_same_data(run: RunDir, record: dict[str, Any], fingerprint: str, consent: Consent) -> None:
+def require_same_data(run: RunDir, record: dict[str, Any], fingerprint: str, resume_options: ResumeOptions) -> None:
     """Raise where the tokens are not those that the run was trained on.
 
     Args:
@@ -134,12 +134,12 @@ def require_same_data(run: RunDir, record: dict[str, Any], fingerprint: str, con
     """
     before = record.get("data_hash")
     # A permitted change of a key of the data section permits other tokens.
-    if before != fingerprint and not any(each.partition(".")[0] == "data" for each in consent.allow_change):
+    if before != fingerprint and not any(each.partition(".")[0] == "data" for each in resume_options.allow_change):
         raise InputError(
             f"the data is not what this run was trained on ({before} -> {fingerprint}): its files, template or "
             "tokenizer have changed",
             code="data-changed",
-            remedy=f"restore the data; or accept it: {consent.changing('data')}; or {_START_OVER}",
+            remedy=f"restore the data; or accept it: {resume_options.changing('data')}; or {_START_OVER}",
             where=run.path,
         )
 

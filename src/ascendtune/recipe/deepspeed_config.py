@@ -17,7 +17,7 @@ from ascendtune.core.errors import MachineError, RecipeError, combined_error
 from ascendtune.core.foreign_json import value_at
 from ascendtune.core.suggest import did_you_mean
 from ascendtune.recipe.deepspeed_keys import KNOWN, PASSED_ON, REPLACED, REQUIRED, UNSUPPORTED, is_comment
-from ascendtune.recipe.other_names import key_here
+from ascendtune.recipe.other_names import native_key
 from ascendtune.recipe.parallel import STAGE_0_REMEDY, STAGE_0_ROUNDS, offload_fault
 from ascendtune.recipe.recipe import Recipe
 
@@ -45,7 +45,7 @@ def zero_config(recipe: Recipe, *, compute: str | None, ranks: int | None, hidde
         config: Config = {"zero_optimization": _zero_section(recipe)}
     else:
         document = read_document(Path(section.config), "DeepSpeed JSON")
-        _Comparison(document, recipe, compute, ranks).complain()
+        _Comparison(document, recipe, compute, ranks).check()
         # DeepSpeed refuses some sections also where they are off, and stumbles over "auto" and null.
         passed = {key: value for key, value in document.values.items() if key in PASSED_ON}
         config = {key: value for key, value in passed.items() if value not in (None, AUTO)}
@@ -129,9 +129,9 @@ class _Comparison:
 
     def __init__(self, document: Document, recipe: Recipe, compute: str | None, ranks: int | None) -> None:
         self._document, self._recipe, self._compute, self._ranks = document, recipe, compute, ranks
-        self._complaints: list[RecipeError] = []
+        self._errors: list[RecipeError] = []
 
-    def complain(self) -> None:
+    def check(self) -> None:
         recipe, optim, batch = self._recipe, self._recipe.optim, self._recipe.batch
         self._require_form()
         for section, part in REPLACED.items():
@@ -140,11 +140,11 @@ class _Comparison:
         for section, feature in UNSUPPORTED.items():
             if self._is_on(section):
                 what = f"'{section}': {feature} with DeepSpeed is not supported in this version"
-                self._complain(section, what, "remove it", "not-in-this-version")
+                self._add_error(section, what, "remove it", "not-in-this-version")
         for key, (value, reason) in REQUIRED.items():
             if (found := self._find(key)) not in (None, AUTO, value):
                 what = f"'{key}' is {json.dumps(found)}, which would change what is trained: {reason}"
-                self._complain(key, what, f"remove it, or write {json.dumps(value)}", "conflicting-keys")
+                self._add_error(key, what, f"remove it, or write {json.dumps(value)}", "conflicting-keys")
         self._same("train_micro_batch_size_per_gpu", batch.micro_batch, "batch.per_device")
         self._same("gradient_accumulation_steps", batch.accumulate, "batch.accumulate")
         if self._ranks is not None:
@@ -164,31 +164,31 @@ class _Comparison:
         self._same("optimizer.params.max_grad_norm", optim.max_grad_norm or 0.0, "optim.max_grad_norm")
         self._same("optimizer.params.betas", [optim.beta1, optim.beta2], "optim.beta1 and optim.beta2")
         self._require_possible_stage()
-        if self._complaints:
-            raise combined_error(self._complaints)
+        if self._errors:
+            raise combined_error(self._errors)
 
     def _require_form(self) -> None:
         for key in ("zero_optimization", "bf16", "fp16"):
             if not isinstance(self._document.values.get(key, {}), dict):
-                self._complain(key, f"'{key}' is not an object", "write its keys between { and }", _IMPOSSIBLE)
+                self._add_error(key, f"'{key}' is not an object", "write its keys between { and }", _IMPOSSIBLE)
         for section, known in KNOWN.items():
             self._require_known(section, known)
         if "bfloat16" in self._document.values:
-            self._complain("bfloat16", "'bfloat16' is an older name for bf16", 'write "bf16"', _IMPOSSIBLE)
+            self._add_error("bfloat16", "'bfloat16' is an older name for bf16", 'write "bf16"', _IMPOSSIBLE)
         if self._find("zero_optimization.stage") not in (None, 0, 1, 2, 3):
-            self._complain("zero_optimization.stage", "there is no such ZeRO stage", "write 0, 1, 2 or 3", _IMPOSSIBLE)
+            self._add_error("zero_optimization.stage", "there is no such ZeRO stage", "write 0, 1, 2 or 3", _IMPOSSIBLE)
         for part, old in zip(OFFLOADED, ("cpu_offload", "cpu_offload_params"), strict=True):
             key = f"zero_optimization.{part}"
             section = self._find(key)
             device = section.get("device") if isinstance(section, dict) else section
             if device not in (None, "none", "cpu", "nvme") or isinstance(section, str):
                 what = f"'{key}' is not an object whose device is none, cpu or nvme"
-                self._complain(key, what, 'write {"device": "cpu"}', _IMPOSSIBLE)
+                self._add_error(key, what, 'write {"device": "cpu"}', _IMPOSSIBLE)
             if self._find(f"zero_optimization.{old}"):
                 what = f"'zero_optimization.{old}' is an older name for {part}"
-                self._complain(f"zero_optimization.{old}", what, f'write "{part}": {{"device": "cpu"}}', _IMPOSSIBLE)
-        if self._complaints:
-            raise combined_error(self._complaints)
+                self._add_error(f"zero_optimization.{old}", what, f'write "{part}": {{"device": "cpu"}}', _IMPOSSIBLE)
+        if self._errors:
+            raise combined_error(self._errors)
 
     def _require_known(self, section: str, known: frozenset[str]) -> None:
         """Args:
@@ -198,29 +198,29 @@ class _Comparison:
         if found in (None, AUTO):
             return
         if not isinstance(found, dict):
-            self._complain(section, f"'{section}' is not an object", "write its keys between { and }", _IMPOSSIBLE)
+            self._add_error(section, f"'{section}' is not an object", "write its keys between { and }", _IMPOSSIBLE)
             return
         for key in found:
             if key not in known and not is_comment(key):
                 name = f"{section}.{key}" if section else key
                 where = f"'{section}' of a DeepSpeed JSON" if section else "a DeepSpeed JSON"
                 remedy = did_you_mean(key, sorted(known), otherwise="remove it: it would have no effect")
-                if here := key_here(key):
+                if here := native_key(key):
                     remedy = f"remove it: it would have no effect; the recipe's key is {here}"
-                self._complain(name, f"unknown key '{key}' in {where}", remedy, "unknown-deepspeed-key")
+                self._add_error(name, f"unknown key '{key}' in {where}", remedy, "unknown-deepspeed-key")
 
     def _require_possible_stage(self) -> None:
         keys = "zero_optimization"
         stage = self._find(f"{keys}.stage") or 0
         devices = {part: self._find(f"{keys}.{part}.device") or "none" for part in OFFLOADED}
         if fault := offload_fault(keys, stage, **devices):
-            self._complain(".".join(map(str, fault.path)), fault.what, fault.remedy, fault.code)
+            self._add_error(".".join(map(str, fault.path)), fault.what, fault.remedy, fault.code)
         if stage == 0 and self._recipe.precision in ("bf16", "fp16"):
-            self._complain(f"{keys}.stage", STAGE_0_ROUNDS, STAGE_0_REMEDY, "refused-combination")
+            self._add_error(f"{keys}.stage", STAGE_0_ROUNDS, STAGE_0_REMEDY, "refused-combination")
         for part, device in devices.items():
             if device == "nvme" and not self._find(f"{keys}.{part}.nvme_path"):
                 what, remedy = "offloading to nvme needs a directory", f"set {keys}.{part}.nvme_path"
-                self._complain(f"{keys}.{part}", what, remedy, "recipe-key-missing")
+                self._add_error(f"{keys}.{part}", what, remedy, "recipe-key-missing")
 
     def _is_on(self, section: str) -> bool:
         """Whether the JSON has the section, and does not switch it off; 1 is the size of what is not divided."""
@@ -239,11 +239,11 @@ class _Comparison:
 
     def _contradiction(self, key: str, what: str) -> None:
         agree = "remove it" if key in REPLACED else 'make them agree, or write "auto": then the recipe\'s value counts'
-        self._complain(key, f"the DeepSpeed JSON contradicts the recipe: '{key}' {what}", agree, "conflicting-keys")
+        self._add_error(key, f"the DeepSpeed JSON contradicts the recipe: '{key}' {what}", agree, "conflicting-keys")
 
-    def _complain(self, key: str, what: str, remedy: str, code: str) -> None:
+    def _add_error(self, key: str, what: str, remedy: str, code: str) -> None:
         place = self._document.place(tuple(key.split(".")))
-        self._complaints.append(RecipeError(what, code=code, remedy=remedy, where=place))
+        self._errors.append(RecipeError(what, code=code, remedy=remedy, where=place))
 
     def _find(self, key: str) -> Any:
         return value_at(self._document.values, *key.split("."))

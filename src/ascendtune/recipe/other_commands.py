@@ -37,11 +37,11 @@ from ascendtune.recipe.other_command_names import (
     ZERO,
 )
 from ascendtune.recipe.other_data_sets import data_sets, left_out_of_data, text_column
-from ascendtune.recipe.other_names import key_here
+from ascendtune.recipe.other_names import native_key
 
 
 @dataclass(frozen=True)
-class Commands:
+class NativeCommands:
     """What to type here."""
 
     init: str
@@ -69,7 +69,7 @@ def tool_of(values: Mapping[str, Any]) -> str | None:
     return None
 
 
-def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None = None) -> Commands:
+def native_commands(values: Mapping[str, Any], tool: str | None, stage: str | None = None) -> NativeCommands:
     """`ascendtune init …` and `ascendtune train …` for the values of another tool's configuration.
 
     Args:
@@ -128,7 +128,7 @@ def commands_here(values: Mapping[str, Any], tool: str | None, stage: str | None
     if isinstance(directory := given.get("output_dir"), str):
         asked["run_dir"] = directory
     changes = [f"{key}={asked[key]}" for key in sorted(asked, key=lambda key: SECTIONS.index(key.partition(".")[0]))]
-    return Commands(
+    return NativeCommands(
         shlex.join(words),
         shlex.join(["ascendtune", "train", "recipe.yaml", *changes]),
         tuple(left_out),
@@ -259,7 +259,7 @@ def _translated(name: str, value: Any, stage: str | None) -> dict[str, Any] | No
         return {"optim.min_learning_rate_ratio": share} if _is_number(share) else None
     if name in CHOICES:
         return CHOICES[name] if value else None
-    key = KEYS[name] if name in KEYS else key_here(name)
+    key = KEYS[name] if name in KEYS else native_key(name)
     if not key or "," in key:
         return None
     if key == "data.eval_fraction" and _is_count(value):

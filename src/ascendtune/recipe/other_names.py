@@ -54,7 +54,7 @@ _OTHERS = {
 _KEYS = {name: key.becomes for name, key in TRANSLATED.items() if " " not in key.becomes.replace(", ", "")} | _OTHERS
 
 
-def key_here(name: str) -> str | None:
+def native_key(name: str) -> str | None:
     """The key, or keys with commas between them, that a name of another tool stands for; None for other names."""
     return _KEYS.get(name)
 
@@ -86,7 +86,7 @@ _OVERRIDES = {
 }
 
 
-def overrides_here(name: str, value: str) -> str | None:
+def native_overrides(name: str, value: str) -> str | None:
     """`key=value` once or more for an option of another tool; None where the value is not known, too.
 
     Args:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ascendtune.core.document import Document
 from ascendtune.core.errors import RecipeError
-from ascendtune.recipe.other_commands import commands_here, tool_of
+from ascendtune.recipe.other_commands import native_commands, tool_of
 from ascendtune.recipe.other_sections import refuse_sections
 
 _TOOLS = ("llamafactory-cli", "swift", "axolotl", "trl")
@@ -89,7 +89,7 @@ def refuse_other_recipe(document: Document) -> None:
         raise RecipeError(
             f"this is a configuration of {tool}",
             code="recipe-of-another-tool",
-            remedy=str(commands_here(document.values, tool)),
+            remedy=str(native_commands(document.values, tool)),
             where=document.source,
         )
     refuse_sections(document.values, document.source)

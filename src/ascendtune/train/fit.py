@@ -20,7 +20,7 @@ from ascendtune.core.foreign_json import first_line
 from ascendtune.core.ownership import restricted_umask
 from ascendtune.core.rundir import RunDir
 from ascendtune.data.spec import DatasetSpec
-from ascendtune.recipe.changes import Consent
+from ascendtune.recipe.changes import ResumeOptions
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.report.callback import Callback
 from ascendtune.train.report.notebook import Picture
@@ -115,7 +115,7 @@ def fit(
         specs = [DatasetSpec(path=str(_written(rows)))]
         recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": specs})})
     with _ONE_AT_A_TIME, restricted_umask(), _variables_and_progress_bars_kept():
-        ready = prepare_run(recipe, {}, consent=Consent(allow_change, trust_checkpoint, in_python=True))
+        ready = prepare_run(recipe, {}, resume_options=ResumeOptions(allow_change, trust_checkpoint, in_python=True))
         assert ready.run is not None and ready.claim is not None
         # The program may change its directory before it looks at the result.
         run = RunDir(ready.run.path.absolute())

@@ -23,7 +23,7 @@ from ascendtune.data.spec import DatasetSpec
 from ascendtune.hub.download import fetch_dataset, fetch_model, require_local_paths
 from ascendtune.hub.model_config import require_rows_for_tokens
 from ascendtune.hub.verify import require_unquantised
-from ascendtune.recipe.changes import Consent, require_known, require_same_data
+from ascendtune.recipe.changes import ResumeOptions, require_known, require_same_data
 from ascendtune.recipe.deepspeed_config import require_deepspeed, zero_config
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.adapters import StoredAdapter, find_adapters, require_same_adapters
@@ -51,7 +51,7 @@ def prepare_run(
     recipe: Recipe,
     origins: dict[str, str],
     *,
-    consent: Consent | None = None,
+    resume_options: ResumeOptions | None = None,
     only_data: bool = False,
     progress: Progress | None = None,
 ) -> PreparedRun:
@@ -59,15 +59,15 @@ def prepare_run(
 
     Args:
         origins: where each key's value came from, for origins.json.
-        consent: to what the run that is resumed may differ in (default: nothing).
+        resume_options: to what the run that is resumed may differ in (default: nothing).
         only_data: prepare the tokens and stop there.
 
     Raises:
         RecipeError, DataError: the recipe, the model or the data are not right.
         MachineError: the run directory cannot be written or is in use.
     """
-    consent = consent or Consent()
-    require_known(consent, recipe)
+    resume_options = resume_options or ResumeOptions()
+    require_known(resume_options, recipe)
     if recipe.parallel.strategy == "deepspeed":
         require_deepspeed()
         zero_config(recipe, compute=None, ranks=None, hidden_size=None)
@@ -89,12 +89,12 @@ def prepare_run(
     if only_data:
         return PreparedRun(None, prepare_data(recipe, model_directory, progress), model_directory)
     # Claimed before the data takes its time: nothing of the choice can change meanwhile.
-    choice, claim = choose_run(recipe, consent)
+    choice, claim = choose_run(recipe, resume_options)
     try:
         prepared = prepare_data(recipe, model_directory, progress)
         require_rows_for_tokens(model_directory / "config.json", prepared.vocab_size, len(recipe.model.new_tokens))
         if choice.resumed is not None:
-            require_same_data(choice.run, choice.record, prepared.fingerprint, consent)
+            require_same_data(choice.run, choice.record, prepared.fingerprint, resume_options)
             require_same_adapters(choice.record, adapters)
         facts = {
             "start_id": claim.start_id,

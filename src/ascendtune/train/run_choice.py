@@ -16,7 +16,7 @@ from ascendtune.core.files import expanded, require_writable
 from ascendtune.core.locks import file_lock
 from ascendtune.core.ownership import require_own
 from ascendtune.core.rundir import RunDir
-from ascendtune.recipe.changes import Consent, kind_of_loss, leaves_of, require_same_recipe
+from ascendtune.recipe.changes import ResumeOptions, kind_of_loss, leaves_of, require_same_recipe
 from ascendtune.recipe.recipe import Recipe
 
 _RESUME = "checkpoint.resume"
@@ -37,7 +37,7 @@ class Choice:
     """run.json of the run to go on in, read after this start has claimed it."""
 
 
-def choose_run(recipe: Recipe, consent: Consent) -> tuple[Choice, Claim]:
+def choose_run(recipe: Recipe, resume_options: ResumeOptions) -> tuple[Choice, Claim]:
     """Find the run that this start goes on in, or a free name for a new one, and claim it.
 
     Two starts at once never choose the same: a start chooses while it has claimed the newest run of the name, and
@@ -55,7 +55,7 @@ def choose_run(recipe: Recipe, consent: Consent) -> tuple[Choice, Claim]:
             claim = held.enter_context(_claim(newest))
             if _newest_of_series(wanted).path != newest.path:
                 continue  # another start has made the next one since
-            choice = _choose(recipe, newest, consent)
+            choice = _choose(recipe, newest, resume_options)
             # Of a run that has finished nothing else removes what a kill after its end has left.
             newest.remove_unfinished()
             chosen = claim if choice.run.path == newest.path else held.enter_context(_claim(choice.run))
@@ -67,19 +67,19 @@ def choose_run(recipe: Recipe, consent: Consent) -> tuple[Choice, Claim]:
             return choice, chosen
 
 
-def planned_run(recipe: Recipe, consent: Consent) -> Choice:
+def planned_run(recipe: Recipe, resume_options: ResumeOptions) -> Choice:
     """The choice that `choose_run` would make now; nothing is claimed or written.
 
     Raises:
         RecipeError: as `choose_run`.
     """
-    return _choose(recipe, _newest_of_series(recipe.run_directory()), consent)
+    return _choose(recipe, _newest_of_series(recipe.run_directory()), resume_options)
 
 
-def _choose(recipe: Recipe, newest: RunDir, consent: Consent) -> Choice:
+def _choose(recipe: Recipe, newest: RunDir, resume_options: ResumeOptions) -> Choice:
     wanted, resume = recipe.run_directory(), recipe.checkpoint.resume
     if resume not in ("auto", "never"):
-        return _from_path(recipe, checkpoint_to_resume(recipe), newest, consent)
+        return _from_path(recipe, checkpoint_to_resume(recipe), newest, resume_options)
     if not newest.run_json.is_file():
         is_run = RunDir(wanted).run_json.is_file()
         taken = f"{wanted} exists" + ("" if is_run else " and is not a run")
@@ -97,9 +97,9 @@ def _choose(recipe: Recipe, newest: RunDir, consent: Consent) -> Choice:
                 newest, None, None, [f"starting over in {newest}: its last attempt ended before the first step"]
             )
     else:
-        require_same_recipe(newest, recipe, consent)
+        require_same_recipe(newest, recipe, resume_options)
         checkpoint = newest.checkpoint(steps[-1])
-        _require_own(newest.checkpoints, checkpoint, consent)
+        _require_own(newest.checkpoints, checkpoint, resume_options)
         return Choice(
             newest,
             checkpoint,
@@ -177,15 +177,15 @@ def _checkpoint_remedy(missing: Path) -> str:
     return f"this run has: {', '.join(f'{run.path.name}@{step}' for step in steps)}"
 
 
-def _from_path(recipe: Recipe, checkpoint: Path, newest: RunDir, consent: Consent) -> Choice:
+def _from_path(recipe: Recipe, checkpoint: Path, newest: RunDir, resume_options: ResumeOptions) -> Choice:
     require_checkpoint(checkpoint)
     # Behind a symbolic link, what may be changed is where it leads.
     place = checkpoint.resolve()
-    _require_own(place.parent, place, consent)
+    _require_own(place.parent, place, resume_options)
     wanted, owner = recipe.run_directory(), RunDir(place.parent.parent)
     own = next((path for path in _runs_of_series(wanted).values() if path.resolve() == owner.path), None)
     if own is not None and owner.run_json.is_file():
-        require_same_recipe(owner, recipe, consent)
+        require_same_recipe(owner, recipe, resume_options)
         return Choice(RunDir(own), checkpoint, None, [f"resuming {own} from {checkpoint}: as asked"], owner.read())
     if owner.recipe.is_file():
         _require_same_loss(owner, recipe, checkpoint)
@@ -209,9 +209,9 @@ def _require_same_loss(owner: RunDir, recipe: Recipe, checkpoint: Path) -> None:
         )
 
 
-def _require_own(checkpoints: Path, checkpoint: Path, consent: Consent) -> None:
-    if not consent.trust_checkpoint:
-        require_own(checkpoints, checkpoint, remedy=f"add {consent.trusting}")
+def _require_own(checkpoints: Path, checkpoint: Path, resume_options: ResumeOptions) -> None:
+    if not resume_options.trust_checkpoint:
+        require_own(checkpoints, checkpoint, remedy=f"add {resume_options.trusting}")
 
 
 def _series(wanted: Path) -> dict[int, Path]:

@@ -21,7 +21,7 @@ from tests.integration.train.pairs import write_pairs, write_singles
 
 from ascendtune.core.errors import RecipeError, Stopped
 from ascendtune.core.rundir import RunDir
-from ascendtune.recipe.changes import Consent
+from ascendtune.recipe.changes import ResumeOptions
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import attempt
 from ascendtune.train.objective.preference import PreferenceObjective
@@ -288,7 +288,7 @@ def test_other_data_have_another_reference(
     (before,) = run.path.glob("reference_train_*.f64")
     rows.write_text(rows.read_text().replace("good", "diet"))
     run.update(state="stopped")
-    assert prepare_run(asked, {}, consent=Consent(["data"])).run is not None
+    assert prepare_run(asked, {}, resume_options=ResumeOptions(["data"])).run is not None
     attempt.train(run, run.read())
     after = next(path for path in run.path.glob("reference_train_*.f64") if path != before)
     assert after.stat().st_size == before.stat().st_size and after.read_bytes() != before.read_bytes()

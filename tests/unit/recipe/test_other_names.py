@@ -4,13 +4,13 @@ import pytest
 
 from ascendtune.core.config import keys_of
 from ascendtune.core.errors import RecipeError
-from ascendtune.recipe.other_names import REMEDIES, key_here
+from ascendtune.recipe.other_names import REMEDIES, native_key
 from ascendtune.recipe.recipe import Recipe
 
 
 @pytest.mark.parametrize("name", REMEDIES)
 def test_every_name_stands_for_a_key_that_exists(name: str) -> None:
-    for key in (key_here(name) or "").split(", "):
+    for key in (native_key(name) or "").split(", "):
         *parents, last = key.partition(":")[0].split(".")
         path = tuple(int(part) if part.isdecimal() else part for part in parents)
         assert last in keys_of(Recipe, path), key

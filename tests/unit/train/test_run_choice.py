@@ -8,7 +8,7 @@ import pytest
 
 from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.core.rundir import RunDir
-from ascendtune.recipe.changes import Consent
+from ascendtune.recipe.changes import ResumeOptions
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.run_choice import planned_run, require_checkpoint
 
@@ -76,9 +76,9 @@ def test_checkpoint_of_a_run_with_another_loss_is_refused(tuner: str, remedy: st
     run.checkpoint(3).mkdir()
     for name in ("state.json", "digests.json"):
         (run.checkpoint(3) / name).touch()
-    assert planned_run(recipe(stage="sft"), Consent()).foreign == run.checkpoint(3)
+    assert planned_run(recipe(stage="sft"), ResumeOptions()).foreign == run.checkpoint(3)
     with pytest.raises(RecipeError) as caught:
-        planned_run(recipe(stage="preference"), Consent())
+        planned_run(recipe(stage="preference"), ResumeOptions())
     assert caught.value.code == "recipe-changed" and "(sft -> preference, sigmoid)" in caught.value.what
     assert remedy.format(run=run.path) in caught.value.remedy
 
@@ -95,9 +95,9 @@ def test_checkpoint_in_a_directory_that_others_may_write_is_refused_behind_a_lin
         "checkpoint": {"resume": str(tmp_path / "link")},
     })  # fmt: skip
     with pytest.raises(MachineError) as caught:
-        planned_run(recipe, Consent())
+        planned_run(recipe, ResumeOptions())
     assert caught.value.code == "writable-by-others" and "--trust-checkpoint" in caught.value.remedy
-    assert planned_run(recipe, Consent(trust_checkpoint=True)).foreign == shared / "step_3"
+    assert planned_run(recipe, ResumeOptions(trust_checkpoint=True)).foreign == shared / "step_3"
 
 
 def test_a_run_that_its_user_named_with_a_number_is_another_run(tmp_path: Path) -> None:
@@ -113,17 +113,17 @@ def test_a_run_that_its_user_named_with_a_number_is_another_run(tmp_path: Path) 
         return run
 
     stopped, other = make("sft", "sft", "stopped"), make("sft-2", "sft-2", "finished")
-    assert planned_run(recipe, Consent()).resumed == stopped.checkpoint(3)
+    assert planned_run(recipe, ResumeOptions()).resumed == stopped.checkpoint(3)
     section = recipe.checkpoint.model_copy(update={"resume": str(other.checkpoint(3))})
     for name in ("state.json", "digests.json"):
         (other.checkpoint(3) / name).touch()
-    started = planned_run(recipe.model_copy(update={"checkpoint": section}), Consent())
+    started = planned_run(recipe.model_copy(update={"checkpoint": section}), ResumeOptions())
     assert (started.resumed, started.foreign) == (None, other.checkpoint(3))
     # A start made this one, when the first had finished, and beside the other.
     stopped.update(state="finished")
-    assert planned_run(recipe, Consent()).run.path == tmp_path / "sft-3"
+    assert planned_run(recipe, ResumeOptions()).run.path == tmp_path / "sft-3"
     third = make("sft-3", "sft", "stopped")
-    assert planned_run(recipe, Consent()).resumed == third.checkpoint(3)
+    assert planned_run(recipe, ResumeOptions()).resumed == third.checkpoint(3)
 
 
 def test_a_start_after_a_finished_run_tells_of_an_earlier_one_that_was_stopped(tmp_path: Path) -> None:
@@ -136,15 +136,15 @@ def test_a_start_after_a_finished_run_tells_of_an_earlier_one_that_was_stopped(t
         run.checkpoint(step).mkdir()
         for name in ("state.json", "digests.json"):
             (run.checkpoint(step) / name).touch()
-    first, second = planned_run(recipe, Consent()).messages
+    first, second = planned_run(recipe, ResumeOptions()).messages
     assert first == f"starting {tmp_path}/sft-3: {tmp_path}/sft-2 has finished"
     assert second == (
         f"{tmp_path}/sft is not finished, it was stopped (step 18): "
         "to go on there instead, add checkpoint.resume=sft@18"
     )
-    resumed = planned_run(Recipe.check({**values, "checkpoint": {"resume": "sft@18"}}), Consent())
+    resumed = planned_run(Recipe.check({**values, "checkpoint": {"resume": "sft@18"}}), ResumeOptions())
     assert (resumed.run.path, resumed.resumed) == (tmp_path / "sft", tmp_path / "sft/checkpoints/step_18")
     # A start anew that was asked for is not told.
-    assert len(planned_run(Recipe.check({**values, "checkpoint": {"resume": "never"}}), Consent()).messages) == 1
+    assert len(planned_run(Recipe.check({**values, "checkpoint": {"resume": "never"}}), ResumeOptions()).messages) == 1
     (tmp_path / "sft/run.json").write_text("{")
-    assert len(planned_run(recipe, Consent()).messages) == 1
+    assert len(planned_run(recipe, ResumeOptions()).messages) == 1

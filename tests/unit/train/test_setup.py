@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.core.rundir import RunDir
 from ascendtune.machine.torch_backend.find import find_device
-from ascendtune.recipe.changes import Consent
+from ascendtune.recipe.changes import ResumeOptions
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_flops
 from ascendtune.train.loop import Loop
@@ -65,7 +65,7 @@ def start(tiny_model: Path, tmp_path: Path) -> Iterator[MakeLoop]:
                 "checkpoint": {"every_steps": 1, "keep": 9, "best": False},
             }
             recipe = Recipe.check({**values, **changes})
-            ready = prepare_run(recipe, {}, consent=Consent(allow_change))
+            ready = prepare_run(recipe, {}, resume_options=ResumeOptions(allow_change))
             assert ready.run is not None and ready.claim is not None
             ready.claim.release()
             record = record or ready.run.read() | ({"resume_from": str(resume_from)} if resume_from else {})

@@ -105,7 +105,7 @@ def template_of(name: str) -> str | tuple[str, str]:
 def put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe, *, modelscope: bool) -> None:
     """The `data` section."""
     if not (recipe.given("dataset") or recipe.is_invalid("dataset")):
-        recipe.complain(
+        recipe.add_error(
             "dataset",
             "dataset is missing",
             "name data sets of dataset_info.json, with commas between them",
@@ -113,7 +113,7 @@ def put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe, *, modelscope: bo
         )
         return
     if recipe.given("eval_dataset") and recipe["val_size"]:
-        recipe.complain(
+        recipe.add_error(
             "val_size", "eval_dataset and val_size contradict each other", "keep one of them", code="conflicting-keys"
         )
     # With another directory or stage than the user meant, nothing is known of the data sets.
@@ -125,7 +125,7 @@ def put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe, *, modelscope: bo
         try:
             found = data_sets(recipe[name], recipe["dataset_dir"], recipe["stage"], place, modelscope=modelscope)
         except RecipeError as error:
-            recipe.add_complaints(error)
+            recipe.add_errors(error)
         else:
             _put_data_sets(recipe, native, key, found)
     _put_held_out(recipe, native)
@@ -163,7 +163,7 @@ def _put_data_sets(recipe: LlamaFactoryRecipe, native: NativeRecipe, key: str, f
 def _put_held_out(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     size, place = recipe["val_size"], recipe.place("val_size")
     if size >= 1 and not float(size).is_integer():
-        recipe.complain(
+        recipe.add_error(
             "val_size",
             f"'val_size: {size}' is not valid",
             "give a share below 1, or a number of rows",
@@ -190,10 +190,10 @@ def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     name = recipe["template"]
     found = template_of(name)
     if isinstance(found, tuple):
-        recipe.complain("template", *found, code="not-in-this-version")
+        recipe.add_error("template", *found, code="not-in-this-version")
         return
     if not recipe["enable_thinking"] and name in WITHOUT_THOUGHT:
-        recipe.complain(
+        recipe.add_error(
             "enable_thinking",
             f"template: {name} does not support enable_thinking: false",
             f"use template: {WITHOUT_THOUGHT[name]}",
@@ -206,7 +206,7 @@ def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         # Where only the last answer is trained on, LLaMA-Factory removes the thoughts of earlier ones.
         found += LAST_THOUGHT
         if recipe["preserve_thinking"]:
-            recipe.complain(
+            recipe.add_error(
                 "preserve_thinking",
                 f"preserve_thinking with stage: {recipe['stage']} is not supported in this version",
                 "remove it: only the last answer then keeps its reasoning",

@@ -33,7 +33,7 @@ _FORMATTING = ("alpaca", "sharegpt", "openai")
 _HUBS = ("hf_hub_url", "ms_hub_url", "om_hub_url")
 
 
-class Entry:
+class DatasetInfoEntry:
     """One data set of dataset_info.json.
 
     Args:
@@ -41,7 +41,7 @@ class Entry:
 
     Attributes:
         columns: LLaMA-Factory's column -> its name in the file, or None.
-        complaints: the errors found.
+        errors: the errors found.
         not_read: keys such as file_sha1 and description, which LLaMA-Factory does not read.
     """
 
@@ -52,7 +52,7 @@ class Entry:
         given = self.values.get("columns")
         self.columns = {key: given.get(key) for key in COLUMNS} if isinstance(given, dict) else dict(COLUMNS)
         self.formatting = self.values.get("formatting") or "alpaca"
-        self.complaints: list[RecipeError] = []
+        self.errors: list[RecipeError] = []
         self.not_read: list[str] = []
 
     def place(self, *path: str) -> str:
@@ -79,7 +79,7 @@ class Entry:
         return min(filter(None, (first and int(first[1]), self.values.get("num_samples"))), default=None)
 
     def check(self, place: str, *, modelscope: bool) -> bool:
-        """Whether the entry is valid; errors are added to `complaints`.
+        """Whether the entry is valid; errors are added to `errors`.
 
         Args:
             place: of the list of names in the recipe.
@@ -87,7 +87,7 @@ class Entry:
         """
         if self.name not in self._info.values:
             remedy = _suggestion(self.name, self._info.values)
-            self.complaints.append(
+            self.errors.append(
                 RecipeError(
                     f"dataset_info.json has no data set '{self.name}'",
                     code="unknown-data-set",
@@ -97,7 +97,7 @@ class Entry:
             )
             return False
         if not isinstance(self._info.values[self.name], dict):
-            self._complain(
+            self._add_error(
                 (),
                 f"'{self.name}' is not a mapping",
                 "write its keys: file_name, columns, …",
@@ -106,21 +106,21 @@ class Entry:
             return False
         self._require_known()
         self._require_types()
-        if not self.complaints:
+        if not self.errors:
             self._require_a_source(modelscope)
             self._require_what_is_here()
             self._require_columns()
-        return not self.complaints
+        return not self.errors
 
-    def _complain(self, path: Path_, what: str, remedy: str, *, code: str) -> None:
-        self.complaints.append(RecipeError(what, code=code, remedy=remedy, where=self._info.place((self.name, *path))))
+    def _add_error(self, path: Path_, what: str, remedy: str, *, code: str) -> None:
+        self.errors.append(RecipeError(what, code=code, remedy=remedy, where=self._info.place((self.name, *path))))
 
     def _require_known(self) -> None:
         for part, valid in (("columns", COLUMNS), ("tags", TAGS)):
             inner = self.values.get(part)
             for key in inner if isinstance(inner, dict) else ():
                 if key not in valid:
-                    self._complain(
+                    self._add_error(
                         (part, key),
                         f"unknown key '{self.name}.{part}.{key}'",
                         _suggestion(key, valid),
@@ -134,13 +134,13 @@ class Entry:
                 continue
             inner = "columns" if key in COLUMNS else "tags" if key in TAGS else None
             remedy = f"write it below {inner}" if inner else _suggestion(key, KEYS)
-            self._complain((key,), f"unknown key '{self.name}.{key}'", remedy, code="unknown-recipe-key")
+            self._add_error((key,), f"unknown key '{self.name}.{key}'", remedy, code="unknown-recipe-key")
 
     def _require_types(self) -> None:
         for key in (key for key in self.values if key in KEYS):
             value = self.values[key]
             if value is not None and (expected := _mismatch(key, value)):
-                self._complain(
+                self._add_error(
                     (key,),
                     f"'{self.name}.{key}: {value}' is not valid",
                     f"write {expected}",
@@ -148,7 +148,7 @@ class Entry:
                 )
         if self.formatting not in _FORMATTING:
             what = f"'{self.name}.formatting: {self.formatting}' is not valid"
-            self._complain(("formatting",), what, _suggestion(str(self.formatting), _FORMATTING), code="invalid-value")
+            self._add_error(("formatting",), what, _suggestion(str(self.formatting), _FORMATTING), code="invalid-value")
 
     def _require_a_source(self, modelscope: bool) -> None:
         values, name = self.values, self.name
@@ -159,11 +159,11 @@ class Entry:
                 key = next(key for key in _HUBS if values.get(key))
                 switch = {"ms_hub_url": "set USE_MODELSCOPE_HUB=1", "hf_hub_url": "unset USE_MODELSCOPE_HUB"}.get(key)
                 what = f"{name}: it is on another hub than the selected one, and {wanted} is not given"
-                self._complain((key,), what, f"{switch or instead}, or give {wanted}", code="recipe-key-missing")
+                self._add_error((key,), what, f"{switch or instead}, or give {wanted}", code="recipe-key-missing")
             return
         for key in ("script_url", "cloud_file_name"):
             if values.get(key):
-                self._complain(
+                self._add_error(
                     (key,),
                     f"{name}: {key} is not supported in this version",
                     f"{instead}, or give hf_hub_url",
@@ -171,7 +171,7 @@ class Entry:
                 )
                 return
         if not values.get("file_name"):
-            self._complain(
+            self._add_error(
                 (), f"{name}: neither file_name nor hf_hub_url is given", "add one of them", code="recipe-key-missing"
             )
 
@@ -180,11 +180,11 @@ class Entry:
         for word in _MEDIA:
             if self.columns[word]:
                 what = f"{name}: images, video and sound are not supported in this version"
-                self._complain(
+                self._add_error(
                     ("columns", word), what, "use a data set that contains text only", code="not-in-this-version"
                 )
         if "[" in self.split:
-            self._complain(
+            self._add_error(
                 ("split",),
                 f"{name}: of the slices of a split only the first rows are supported in this version",
                 "write [:N], or cut the file",
@@ -192,15 +192,15 @@ class Entry:
             )
         if values.get("subset") and values.get("folder"):
             what = f"{name}: subset and folder together are not supported in this version"
-            self._complain(("folder",), what, "keep one of them", code="not-in-this-version")
+            self._add_error(("folder",), what, "keep one of them", code="not-in-this-version")
         if not self.has_turns and self.columns["tools"]:
             what = f"{name}: tools in rows of instructions are not supported in this version"
-            self._complain(("columns", "tools"), what, "use formatting: sharegpt", code="not-in-this-version")
+            self._add_error(("columns", "tools"), what, "use formatting: sharegpt", code="not-in-this-version")
         if self.has_turns and (tags := values.get("tags")):
             for tag in ("role_tag", "content_tag"):
                 if not tags.get(tag):
                     what = f"{name}: tags has no {tag}: with `tags` given, a tag that is not listed has no default"
-                    self._complain(("tags",), what, f'add it, e.g. "{tag}": "{TAGS[tag]}"', code="recipe-key-missing")
+                    self._add_error(("tags",), what, f'add it, e.g. "{tag}": "{TAGS[tag]}"', code="recipe-key-missing")
 
     def _require_columns(self) -> None:
         """Require the columns of the stage: without them LLaMA-Factory drops every row or stops midway."""
@@ -211,24 +211,24 @@ class Entry:
             remedy = (
                 'name another data set; or, if it has pairs, add "ranking": true, and chosen and rejected to "columns"'
             )
-            self._complain(
+            self._add_error(
                 at, f"{name} holds no pairs, which stage: {stage} needs", remedy, code="data-format-mismatch"
             )
             return
         if self.values.get("ranking") and not wants_pairs:
             what = f"{name} holds pairs, which stage: {stage} cannot use"
-            self._complain(("ranking",), what, "use stage dpo or rm, or another data set", code="data-format-mismatch")
+            self._add_error(("ranking",), what, "use stage dpo or rm, or another data set", code="data-format-mismatch")
             return
         if stage == "pt" and (self.has_turns or columns["query"] or columns["history"]):
             what = f"{name}: stage pt takes one column of text"
-            self._complain(
+            self._add_error(
                 at, what, 'name that column, e.g. "columns": {"prompt": "text"}', code="data-format-mismatch"
             )
             return
         for word in self._needed():
             if not columns[word]:
                 what = f"{name}: columns has no '{word}': LLaMA-Factory would drop every row, or stop"
-                self._complain(at, what, f'add "{word}": the name of the column', code="recipe-key-missing")
+                self._add_error(at, what, f'add "{word}": the name of the column', code="recipe-key-missing")
 
     def _needed(self) -> list[str]:
         if self.stage == "pt":
@@ -295,18 +295,18 @@ def data_sets(names: list[str], directory: str, stage: str, place: str, *, model
         RecipeError: no such list or data set, unknown keys, or unsupported features; all at once.
     """
     info = _list_of(names, directory, place)
-    made, complaints = DataSets(), list[RecipeError]()
+    made, errors = DataSets(), list[RecipeError]()
     for name in names:
-        entry = Entry(info, name, stage)
+        entry = DatasetInfoEntry(info, name, stage)
         if entry.check(place, modelscope=modelscope):
             source = ("ms_hub_url" if modelscope else "hf_hub_url") if entry.is_on_hub else "file_name"
             made.specs.append(_spec(entry, directory, source))
             made.places.append({"": place, **_places(entry, source)})
             made.notes += _notes(entry)
             made.has_tools |= bool(entry.columns["tools"])
-        complaints += entry.complaints
-    if complaints:
-        raise combined_error(complaints)
+        errors += entry.errors
+    if errors:
+        raise combined_error(errors)
     return made
 
 
@@ -331,7 +331,7 @@ def _list_of(names: list[str], directory: str, place: str) -> Document:
     return read_document(path, "list of data sets")
 
 
-def _spec(entry: Entry, directory: str, source: str) -> dict[str, Any]:
+def _spec(entry: DatasetInfoEntry, directory: str, source: str) -> dict[str, Any]:
     values = entry.values
     path = values[source] if entry.is_on_hub else str(Path(directory) / values[source])
     spec: dict[str, Any] = {"path": path, "format": _format(entry)}
@@ -348,11 +348,11 @@ def _spec(entry: Entry, directory: str, source: str) -> dict[str, Any]:
     return spec
 
 
-def _format(entry: Entry) -> str:
+def _format(entry: DatasetInfoEntry) -> str:
     return _FORMATS.get(entry.stage) or ("sharegpt" if entry.has_turns else "alpaca")
 
 
-def _columns(entry: Entry) -> dict[str, str | None]:
+def _columns(entry: DatasetInfoEntry) -> dict[str, str | None]:
     """Native name -> the file's column; null for a column of that name that LLaMA-Factory does not read."""
     columns = entry.columns
     if entry.stage == "pt":
@@ -371,13 +371,13 @@ def _columns(entry: Entry) -> dict[str, str | None]:
     return {native: column for native, column in (rivals | found).items() if column != native}
 
 
-def _places(entry: Entry, source: str) -> dict[str, str]:
+def _places(entry: DatasetInfoEntry, source: str) -> dict[str, str]:
     """Native key -> its line in dataset_info.json."""
     native = {"path": source, "format": "formatting", "columns": "columns", "tags": "tags", "split": "split"}
     return {key: entry.place(original) for key, original in native.items() if original in entry.values}
 
 
-def _notes(entry: Entry) -> list[str]:
+def _notes(entry: DatasetInfoEntry) -> list[str]:
     notes = [f"{entry.name}.{key}: no effect: LLaMA-Factory does not read it" for key in entry.not_read]
     if number := entry.values.get("num_samples"):
         notes.append(

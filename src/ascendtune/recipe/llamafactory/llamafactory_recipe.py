@@ -22,7 +22,7 @@ from ascendtune.recipe.llamafactory.keys import (
     Key,
     Kind,
 )
-from ascendtune.recipe.llamafactory.unsupported import REFUSED, Refused
+from ascendtune.recipe.llamafactory.unsupported import UNSUPPORTED_KEYS, UnsupportedKey
 
 
 class NativeRecipe:
@@ -58,7 +58,7 @@ def final_weights(path: str) -> str:
     return str(run / "model") if (run / "run.json").is_file() and (run / "model").is_dir() else path
 
 
-KEYS = (*TRANSLATED, *IGNORED_KEYS, *REFUSED, *ALIASES)
+KEYS = (*TRANSLATED, *IGNORED_KEYS, *UNSUPPORTED_KEYS, *ALIASES)
 """Every LLaMA-Factory key that is known here."""
 
 
@@ -74,7 +74,7 @@ class Dialect:
     translated: Mapping[str, Key]
     ignored: Mapping[str, tuple[Any, str]]
     """Key -> (its default, why it has no effect)."""
-    refused: Mapping[str, Refused]
+    refused: Mapping[str, UnsupportedKey]
     aliases: Mapping[str, str]
 
     def names_of_native_keys(self) -> dict[str, str]:
@@ -93,7 +93,7 @@ class Dialect:
         return (*self.translated, *self.ignored, *self.refused, *self.aliases)
 
 
-V0 = Dialect("LLaMA-Factory", TRANSLATED, IGNORED_KEYS, REFUSED, ALIASES)
+V0 = Dialect("LLaMA-Factory", TRANSLATED, IGNORED_KEYS, UNSUPPORTED_KEYS, ALIASES)
 
 _EXPECTED = {
     "text": "text",
@@ -115,14 +115,14 @@ class LlamaFactoryRecipe:
         dialect: its keys.
 
     Attributes:
-        complaints: the errors found so far; the translation adds to them.
+        errors: the errors found so far; the translation adds to them.
     """
 
     def __init__(self, document: Document, dialect: Dialect = V0) -> None:
         self._document, self._dialect = document, dialect
         self._values: dict[str, Any] = {}
         self._invalid: set[str] = set()
-        self.complaints: list[RecipeError] = []
+        self.errors: list[RecipeError] = []
         for written, value in document.values.items():
             key = dialect.aliases.get(written, written)
             if written != key:
@@ -135,17 +135,17 @@ class LlamaFactoryRecipe:
                 self._refuse_unless_default(key, value)
             elif key not in dialect.ignored:
                 # Looking for a similar key takes a millisecond: only for those that are shown.
-                valid = dialect.keys if len(self.complaints) < MOST_TOGETHER else ()
+                valid = dialect.keys if len(self.errors) < MOST_TOGETHER else ()
                 remedy = did_you_mean(key, valid, "docs/compat.md lists the keys that are known", cutoff=0.75)
-                self.complain(key, f"{dialect.name} has no key '{key}'", remedy, code="unknown-recipe-key")
+                self.add_error(key, f"{dialect.name} has no key '{key}'", remedy, code="unknown-recipe-key")
 
     def _require_one_name(self, old: str, new: str) -> None:
-        """Complain where a file has a key under both its names; the command line may say another value in either."""
+        """Add an error where a file has both names of a key; the command line may say another value in either."""
         values, places = self._document.values, self._document.places
         starts = {str(places.get((name,), "")).rpartition(":")[0] for name in (old, new)}
         if new in values and values[old] != values[new] and len(starts) == 1:
             what = f"{old} and {new} are names of one key, and their values differ"
-            self.complain(old, what, f"remove {old}, the older name", code="conflicting-keys")
+            self.add_error(old, what, f"remove {old}, the older name", code="conflicting-keys")
 
     def __getitem__(self, key: str) -> Any:
         """The value, or LLaMA-Factory's default; names as a list, or None."""
@@ -185,17 +185,17 @@ class LlamaFactoryRecipe:
             if key.copied and (self.given(name) or key.filled):
                 native.put(key.becomes, self[name], self.place(name))
 
-    def complain(self, key: str, what: str, remedy: str, *, code: str) -> None:
-        self.complaints.append(RecipeError(what, code=code, remedy=remedy, where=self.place(key)))
+    def add_error(self, key: str, what: str, remedy: str, *, code: str) -> None:
+        self.errors.append(RecipeError(what, code=code, remedy=remedy, where=self.place(key)))
 
-    def add_complaints(self, error: RecipeError) -> None:
+    def add_errors(self, error: RecipeError) -> None:
         """Add an error, and the further errors in it."""
-        self.complaints += [error, *(each for each in error.further if isinstance(each, RecipeError))]
+        self.errors += [error, *(each for each in error.further if isinstance(each, RecipeError))]
         error.further = ()
 
-    def raise_complaints(self) -> None:
-        if self.complaints:
-            raise combined_error(sorted(self.complaints, key=lambda error: line_of(error.where or "")))
+    def raise_errors(self) -> None:
+        if self.errors:
+            raise combined_error(sorted(self.errors, key=lambda error: line_of(error.where or "")))
 
     def _take(self, key: str, written: str, value: Any) -> None:
         kind = self._dialect.translated[key].kind
@@ -205,7 +205,7 @@ class LlamaFactoryRecipe:
             return
         self._invalid.add(key)
         if unsupported := UNSUPPORTED_VALUES.get((key, str(value))):
-            self.complain(key, *unsupported, code="not-in-this-version")
+            self.add_error(key, *unsupported, code="not-in-this-version")
             return
         if isinstance(kind, tuple) and (found := OTHER_VALUES.get((key, str(value)))):
             remedy = found
@@ -214,7 +214,7 @@ class LlamaFactoryRecipe:
             remedy = f"{did_you_mean(str(value), offered)} choose one of: {', '.join(offered)}".lstrip()
         else:
             remedy = f"it should be {_EXPECTED[kind]}"
-        self.complain(key, f"'{written}: {value}' is not valid", remedy, code="invalid-value")
+        self.add_error(key, f"'{written}: {value}' is not valid", remedy, code="invalid-value")
 
     def _refuse_unless_default(self, key: str, value: Any) -> None:
         default, what, remedy = self._dialect.refused[key]
@@ -222,7 +222,7 @@ class LlamaFactoryRecipe:
         if key == "metric_for_best_model":
             harmless = value in ("loss", "eval_loss")
         if not harmless:
-            self.complain(key, f"{key}: {what}", remedy, code="not-in-this-version")
+            self.add_error(key, f"{key}: {what}", remedy, code="not-in-this-version")
 
 
 def _of_kind(kind: Kind, value: Any) -> Any:

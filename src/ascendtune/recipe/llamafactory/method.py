@@ -28,7 +28,7 @@ def put_method(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if tuner == "freeze":
         _put_freeze(recipe, native)
     elif recipe["use_llama_pro"]:
-        recipe.complain(
+        recipe.add_error(
             "use_llama_pro", f"use_llama_pro with finetuning_type: {tuner} is not supported in this version",
             "use finetuning_type: freeze, which trains the added layers", code="not-in-this-version",
         )  # fmt: skip
@@ -37,7 +37,7 @@ def put_method(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 def _put_stage(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     stage, place = recipe["stage"], recipe.place("stage")
     if stage == "ppo":
-        recipe.complain(
+        recipe.add_error(
             "stage",
             "stage: ppo is not supported in this version",
             "use stage: dpo, the closest method in this version",
@@ -70,7 +70,7 @@ def _put_stage(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 def _put_loss(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     loss = recipe["pref_loss"]
     if loss == "kto_pair":
-        recipe.complain(
+        recipe.add_error(
             "pref_loss",
             "pref_loss: kto_pair is not supported in this version; LLaMA-Factory trains sigmoid in its place",
             "use pref_loss: sigmoid, or stage: kto with answers marked good or bad",
@@ -78,7 +78,7 @@ def _put_loss(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         )
         return
     if loss == "kto":
-        recipe.complain(
+        recipe.add_error(
             "pref_loss", f"pref_loss: kto with stage: {recipe['stage']} is not supported in this version",
             "use stage: kto, with answers marked good or bad", code="not-in-this-version",
         )  # fmt: skip
@@ -91,12 +91,12 @@ def _put_loss(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 def _put_sft_loss(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     asked = [key for key in ("use_dft_loss", "use_eaft_loss", "use_asft_loss") if recipe[key]]
     if len(asked) > 1:
-        recipe.complain(asked[1], f"{' and '.join(asked)} contradict each other", "keep one", code="conflicting-keys")
+        recipe.add_error(asked[1], f"{' and '.join(asked)} contradict each other", "keep one", code="conflicting-keys")
     elif asked:
         native.put("method.sft.loss", asked[0].split("_")[1], recipe.place(asked[0]))
         native.note(f"{asked[0]}: the evaluation loss stays the cross-entropy; LLaMA-Factory weights that too")
     if "use_asft_loss" in asked and recipe.given("ref_model"):
-        recipe.complain(
+        recipe.add_error(
             "ref_model", "ref_model with use_asft_loss: the loss compares with the model before training",
             "remove ref_model", code="not-in-this-version",
         )  # fmt: skip
@@ -157,12 +157,12 @@ def _note_keys_of_other_tuners(recipe: LlamaFactoryRecipe, native: NativeRecipe)
 def _put_oft(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     rank, size = recipe["oft_rank"], recipe["oft_block_size"]
     if rank and size and recipe.given("oft_block_size"):
-        recipe.complain(
+        recipe.add_error(
             "oft_rank", "oft_rank and oft_block_size contradict each other: their product is the number of inputs",
             "keep one", code="conflicting-keys",
         )  # fmt: skip
     elif not rank and not size:
-        recipe.complain(
+        recipe.add_error(
             "oft_block_size", "oft_block_size: 0 without oft_rank leaves no blocks", "set one of them",
             code="conflicting-keys",
         )  # fmt: skip
@@ -184,7 +184,7 @@ def _put_adapters(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if adapters := recipe["adapter_name_or_path"]:
         place = recipe.place("adapter_name_or_path")
         if (tuner := recipe["finetuning_type"]) not in ("lora", "oft"):
-            recipe.complain(
+            recipe.add_error(
                 "adapter_name_or_path", f"adapter_name_or_path: finetuning_type: {tuner} cannot continue adapters",
                 "use finetuning_type: lora or oft; or merge them first, with `ascendtune merge`, and train the result",
                 code="not-in-this-version",

@@ -19,7 +19,9 @@ _CHOSEN_HERE = {"reshard_after_forward": "parallel.fsdp.reshard", "offload_param
 def put_parallel(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     """The `parallel` section; without deepspeed and fsdp the strategy is chosen by size, and run.json says why."""
     if recipe["deepspeed"] is not None and (recipe["fsdp"] or recipe["fsdp_config"]):
-        recipe.complain("fsdp", "deepspeed and fsdp contradict each other", "keep one of them", code="conflicting-keys")
+        recipe.add_error(
+            "fsdp", "deepspeed and fsdp contradict each other", "keep one of them", code="conflicting-keys"
+        )
     elif recipe["deepspeed"] is not None:
         _put_deepspeed(recipe, native)
     elif recipe["fsdp"] is not None:
@@ -37,7 +39,7 @@ def _put_deepspeed(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     zero = config.get("zero_optimization")
     known = {"stage", "offload_optimizer", "offload_param"}
     if not isinstance(zero, dict) or set(config) - {"zero_optimization"} or set(zero) - known:
-        recipe.complain(
+        recipe.add_error(
             "deepspeed", "deepspeed: of a configuration inside the recipe only zero_optimization with stage, "
             "offload_optimizer and offload_param is supported", "write it into a JSON file and give its path",
             code="not-in-this-version",
@@ -59,7 +61,7 @@ def _put_fsdp(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         native.put("parallel.strategy", "ddp", place)
         return
     if unknown := [word for word in options if word not in _FSDP_OPTIONS]:
-        recipe.complain(
+        recipe.add_error(
             "fsdp",
             f"fsdp: {unknown[0]} is not supported in this version",
             "use full_shard, shard_grad_op, hybrid_shard, offload or no_shard",
@@ -82,7 +84,7 @@ def _put_fsdp_config(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         return
     place = recipe.place("fsdp_config")
     if isinstance(config, str):
-        recipe.complain(
+        recipe.add_error(
             "fsdp_config",
             "fsdp_config: the path of a file is not supported",
             "copy the keys of the file below fsdp_config",
@@ -94,7 +96,7 @@ def _put_fsdp_config(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
         if key in _CHOSEN_HERE and isinstance(value, bool):
             native.put(_CHOSEN_HERE[key], value, place)
         elif written not in _FOUND_HERE and key not in _FOUND_HERE:
-            recipe.complain(
+            recipe.add_error(
                 "fsdp_config",
                 f"fsdp_config.{written}: {value} is not supported",
                 "remove it",

@@ -11,7 +11,7 @@ _LESS_MEMORY = "remove it: lora beside a frozen bf16 base (bf16: true) needs no 
 def put_quantisation(
     recipe: LlamaFactoryRecipe, native: NativeRecipe, *, section: str = "", by_default: int | None = None
 ) -> None:
-    """Four bits in NF4 are `model.quantization`; a complaint about everything else.
+    """Four bits in NF4 are `model.quantization`; an error for everything else.
 
     Args:
         section: what the names of the keys begin with.
@@ -28,10 +28,10 @@ def put_quantisation(
         return
     if bits != 4:
         remedy = f"set {bit}: 4; or {_LESS_MEMORY}"
-        recipe.complain(bit, f"{bit}: {bits} is not supported in this version", remedy, code=_NOT_HERE)
+        recipe.add_error(bit, f"{bit}: {bits} is not supported in this version", remedy, code=_NOT_HERE)
         return
     if recipe[kind] != "nf4":
-        recipe.complain(
+        recipe.add_error(
             kind, f"{kind}: {recipe[kind]} is not supported in this version", "remove it: nf4 is nearer to the weights",
             code=_NOT_HERE,
         )  # fmt: skip

@@ -47,7 +47,7 @@ def translate(document: Document, environment: Mapping[str, str]) -> Document:
     _put_evaluation(recipe, native)
     recipe.put_copies(native)
     put_data(recipe, native, modelscope=modelscope.is_wanted(environment))
-    recipe.raise_complaints()
+    recipe.raise_errors()
     for why, keys in recipe.ignored_keys().items():
         native.note_ignored(", ".join(keys), why)
     return native.document
@@ -72,7 +72,7 @@ def _put_model(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 
 def _put_weights(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if not recipe.given("model_name_or_path"):
-        recipe.complain(
+        recipe.add_error(
             "model_name_or_path",
             "model_name_or_path names no model",
             "give a directory or a hub id",
@@ -112,7 +112,7 @@ def _put_schedule(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     asked = recipe["lr_scheduler_type"]
     shape = _SHAPES.get(asked, asked)
     if shape not in ("linear", "cosine", "constant"):
-        recipe.complain(
+        recipe.add_error(
             "lr_scheduler_type", f"lr_scheduler_type: {asked} is not supported in this version",
             f"choose linear, cosine, {', '.join(_SHAPES)} or constant", code="not-in-this-version",
         )  # fmt: skip
@@ -139,7 +139,7 @@ def _put_warmup(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     elif float(asked).is_integer():
         native.put("optim.warmup_steps", int(asked), recipe.place(name))
     else:
-        recipe.complain(
+        recipe.add_error(
             name,
             f"'{name}: {asked}' is not valid",
             "give a whole number, or a share below 1",
@@ -155,14 +155,14 @@ def _put_lowest_rate(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             options = json.loads(options)
     if asked != "cosine_with_min_lr":
         if options:
-            recipe.complain(
+            recipe.add_error(
                 "lr_scheduler_kwargs", f"lr_scheduler_kwargs with lr_scheduler_type: {asked} is not supported in this "
                 "version", "remove it", code="not-in-this-version",
             )  # fmt: skip
         return
     number = next(iter(options.values()), None) if isinstance(options, dict) and len(options) == 1 else None
     if not isinstance(number, int | float) or not {*options} <= {"min_lr", "min_lr_rate"}:
-        recipe.complain(
+        recipe.add_error(
             "lr_scheduler_kwargs", "lr_scheduler_type: cosine_with_min_lr needs min_lr or min_lr_rate, a number",
             "write lr_scheduler_kwargs: {min_lr_rate: 0.1}", code="invalid-value",
         )  # fmt: skip
@@ -175,7 +175,7 @@ def _put_lowest_rate(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 def _put_precision(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     half = recipe["bf16"] or recipe["pure_bf16"]
     if half and recipe["fp16"]:
-        recipe.complain("fp16", "bf16 and fp16 contradict each other", "keep one of them", code="conflicting-keys")
+        recipe.add_error("fp16", "bf16 and fp16 contradict each other", "keep one of them", code="conflicting-keys")
         return
     name = next((key for key in ("pure_bf16", "bf16", "fp16") if recipe[key]), "bf16")
     native.put("precision", "bf16" if half else "fp16" if recipe["fp16"] else "fp32", recipe.place(name))
@@ -189,7 +189,7 @@ def _put_output(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     folder = Path(recipe["output_dir"])
     place = recipe.place("output_dir")
     if not folder.name:
-        recipe.complain(
+        recipe.add_error(
             "output_dir",
             f"output_dir: {folder} is not a directory for one run",
             "name a directory below it",
@@ -266,7 +266,7 @@ def _require_whole_steps(recipe: LlamaFactoryRecipe, name: str) -> bool:
     value = recipe[name]
     if value >= 1 and float(value).is_integer():
         return True
-    recipe.complain(
+    recipe.add_error(
         name,
         f"'{name}: {value}' is not valid",
         "give a number of steps; a fraction of the run is not supported in this version",

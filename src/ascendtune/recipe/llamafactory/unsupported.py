@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 
-class Refused(NamedTuple):
+class UnsupportedKey(NamedTuple):
     """One of LLaMA-Factory's keys. With its default, null or false it is accepted."""
 
     default: Any
@@ -14,10 +14,10 @@ class Refused(NamedTuple):
     remedy: str
 
 
-def _refused() -> Iterator[tuple[str, Refused]]:
+def _refused() -> Iterator[tuple[str, UnsupportedKey]]:
     for what, remedy, keys in _GROUPS:
         for key, default in keys.items():
-            yield key, Refused(default, what, remedy)
+            yield key, UnsupportedKey(default, what, remedy)
 
 
 _LESS_MEMORY = "remove it: AdamW is used; lora, or deepspeed with offloading, needs less memory too"
@@ -204,4 +204,4 @@ _GROUPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ),
 )  # fmt: skip
 
-REFUSED: dict[str, Refused] = dict(_refused())
+UNSUPPORTED_KEYS: dict[str, UnsupportedKey] = dict(_refused())

@@ -13,13 +13,13 @@ from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.llamafactory.data import template_of
 from ascendtune.recipe.llamafactory.llamafactory_recipe import Dialect, LlamaFactoryRecipe, NativeRecipe, names_of
 from ascendtune.recipe.llamafactory.quantisation import put_quantisation
-from ascendtune.recipe.llamafactory.v1_keys import ATTENTION, IGNORED, PLUGINS, REFUSED, TRANSLATED
+from ascendtune.recipe.llamafactory.v1_keys import ATTENTION, IGNORED, PLUGINS, TRANSLATED, UNSUPPORTED_KEYS
 
 _MARKS = {
     "model_class", "train_dataset", "micro_batch_size", "sample_backend", "batching_strategy", *PLUGINS,
 }  # fmt: skip
 
-V1 = Dialect("LLaMA-Factory's v1", TRANSLATED, IGNORED, REFUSED, {})
+V1 = Dialect("LLaMA-Factory's v1", TRANSLATED, IGNORED, UNSUPPORTED_KEYS, {})
 _DATA_SET_KEYS = ("path", "source", "split", "converter", "size", "weight", "streaming")
 _FORMATS = {"alpaca": "alpaca", "sharegpt": "sharegpt", "pair": "preference"}
 _PREFERENCE = ("pref_beta", "pref_ftx", "simpo_gamma", "dpo_label_smoothing")
@@ -54,9 +54,9 @@ def translate_v1(document: Document) -> Document:
     _put_parallel(recipe, native)
     _put_output(recipe, native)
     recipe.put_copies(native)
-    recipe.raise_complaints()
+    recipe.raise_errors()
     _put_data(recipe, native)
-    recipe.raise_complaints()
+    recipe.raise_errors()
     for why, keys in recipe.ignored_keys().items():
         native.note_ignored(", ".join(keys), why)
     return native.document
@@ -98,7 +98,7 @@ def _require_names(document: Document, recipe: LlamaFactoryRecipe) -> None:
     for key in PLUGINS:
         value = document.values.get(key)
         if isinstance(value, dict) and not value.get("name"):
-            recipe.complain(key, f"{key} has no name", "LLaMA-Factory's v1 needs one", code="recipe-key-missing")
+            recipe.add_error(key, f"{key} has no name", "LLaMA-Factory's v1 needs one", code="recipe-key-missing")
 
 
 def _put_method(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
@@ -107,7 +107,7 @@ def _put_method(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     for key in ("r", "lora_alpha", "lora_dropout", "target_modules", "freeze_trainable_layers"):
         full = f"peft_config.{key}"
         if recipe.given(full) and key.startswith("freeze") != (tuner == "freeze"):
-            recipe.complain(full, f"{full} does not belong to name: {tuner}", "remove it", code="conflicting-keys")
+            recipe.add_error(full, f"{full} does not belong to name: {tuner}", "remove it", code="conflicting-keys")
     if tuner == "lora":
         for key, becomes in (("r", "rank"), ("lora_alpha", "alpha"), ("lora_dropout", "dropout")):
             native.put(f"method.lora.{becomes}", recipe[f"peft_config.{key}"], recipe.place(f"peft_config.{key}"))
@@ -158,7 +158,7 @@ def _put_optimizer(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     native.put("optim.weight_decay", recipe["optim_config.wd"], recipe.place("optim_config.wd"))
     betas, place = recipe["optim_config.adamw_betas"], recipe.place("optim_config.adamw_betas")
     if len(betas) != 2:
-        recipe.complain(
+        recipe.add_error(
             "optim_config.adamw_betas", "optim_config.adamw_betas needs two numbers", "write [0.9, 0.95]",
             code="invalid-value",
         )  # fmt: skip
@@ -174,7 +174,7 @@ def _put_parallel(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     native.put("parallel.strategy", {"fsdp2": "fsdp"}.get(name, name), recipe.place("dist_config.name"))
     config = recipe["dist_config.config_file"]
     if name == "deepspeed" and config is None:
-        recipe.complain(
+        recipe.add_error(
             "dist_config.name", "dist_config: name: deepspeed needs config_file", "give DeepSpeed's JSON",
             code="recipe-key-missing",
         )  # fmt: skip
@@ -195,7 +195,7 @@ def _put_output(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
 
 def _put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
     if not recipe.given("train_dataset"):
-        recipe.complain(
+        recipe.add_error(
             "train_dataset", "train_dataset is missing", "give the path of a list of data sets, a file or a hub id",
             code="recipe-key-missing",
         )  # fmt: skip
@@ -209,7 +209,7 @@ def _put_data(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
                 native.document.places[("data", key, number)] = place
                 formats.add(spec.get("format", "auto"))
     if "preference" in formats and len(formats) > 1:
-        recipe.complain(
+        recipe.add_error(
             "train_dataset", "pairs of answers and conversations cannot be trained on together",
             "name data sets with converter: pair, or without, in one recipe", code="conflicting-keys",
         )  # fmt: skip
@@ -236,7 +236,7 @@ def _put_template(recipe: LlamaFactoryRecipe, native: NativeRecipe) -> None:
             "qwen3_nothink, whatever the model"
         )
     if isinstance(found, tuple):
-        recipe.complain("template", *found, code="not-in-this-version")
+        recipe.add_error("template", *found, code="not-in-this-version")
     else:
         native.put("data.template", found, recipe.place("template"))
 
@@ -269,7 +269,7 @@ def _data_sets(recipe: LlamaFactoryRecipe, key: str, native: NativeRecipe) -> It
         yield {"path": recipe[key]}, recipe.place(key)
         return
     if not path.is_file():
-        recipe.complain(
+        recipe.add_error(
             key, f"{key}: there is no file {path}",
             "give its path from the working directory; a list on a hub has to be downloaded first", code="path-missing",
         )  # fmt: skip
@@ -278,14 +278,14 @@ def _data_sets(recipe: LlamaFactoryRecipe, key: str, native: NativeRecipe) -> It
     for name, entry in listed.values.items():
         place = listed.place((name,))
         if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
-            recipe.complaints.append(
+            recipe.errors.append(
                 RecipeError(f"{name} has no path", code="recipe-key-missing", remedy="add path: FILE", where=place)
             )
             continue
         spec: dict[str, Any] = {"path": entry["path"]}
         if problem := _problem_of(name, entry):
             what, remedy = problem
-            recipe.complaints.append(RecipeError(what, code="not-in-this-version", remedy=remedy, where=place))
+            recipe.errors.append(RecipeError(what, code="not-in-this-version", remedy=remedy, where=place))
             continue
         if converter := entry.get("converter"):
             spec["format"] = _FORMATS[converter]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ascendtune.recipe.llamafactory.keys import Key
-from ascendtune.recipe.llamafactory.unsupported import Refused
+from ascendtune.recipe.llamafactory.unsupported import UnsupportedKey
 
 PLUGINS = ("init_config", "peft_config", "kernel_config", "quant_config", "dist_config", "optim_config",
            "lr_scheduler_config")  # fmt: skip
@@ -96,43 +96,45 @@ IGNORED: dict[str, tuple[Any, str]] = {
 }  # fmt: skip
 
 _REMOVE = "remove it"
-REFUSED: dict[str, Refused] = {
-    "model_class": Refused("llm", "models that classify are not supported in this version", "use model_class: llm"),
-    "custom_chat_template": Refused(
+UNSUPPORTED_KEYS: dict[str, UnsupportedKey] = {
+    "model_class": UnsupportedKey(
+        "llm", "models that classify are not supported in this version", "use model_class: llm"
+    ),
+    "custom_chat_template": UnsupportedKey(
         None, "a chat template inside a recipe is not supported in this version",
         "write it into a file and give it at the start: data.template=FILE.jinja",
     ),
-    "cp_size": Refused(
+    "cp_size": UnsupportedKey(
         1, "context parallelism is not supported in this version",
         "remove it; data.max_length and fsdp bound the memory",
     ),
-    "dist_config.cp_size": Refused(1, "context parallelism is not supported in this version", _REMOVE),
-    "mp_replicate_size": Refused(
+    "dist_config.cp_size": UnsupportedKey(1, "context parallelism is not supported in this version", _REMOVE),
+    "mp_replicate_size": UnsupportedKey(
         1, "shards that are replicated are not supported in this version", "remove it: fsdp divides by all devices"
     ),
-    "dist_config.ep_size": Refused(
+    "dist_config.ep_size": UnsupportedKey(
         None, "expert parallelism is not supported in this version", "use dist_config: {name: fsdp2}"
     ),
-    "dist_config.ep_dispatcher": Refused(None, "expert parallelism is not supported in this version", _REMOVE),
-    "dist_config.dcp_path": Refused(
+    "dist_config.ep_dispatcher": UnsupportedKey(None, "expert parallelism is not supported in this version", _REMOVE),
+    "dist_config.dcp_path": UnsupportedKey(
         None, "weights in DCP's format are not supported in this version",
         "give a model in Hugging Face format as `model`",
     ),
-    "global_batch_size": Refused(
+    "global_batch_size": UnsupportedKey(
         None, "the number of micro-batches would depend on the number of devices",
         "remove it and give batch.accumulate=N at the start: micro_batch_size × N × devices is the global batch",
     ),
-    "save_epochs": Refused(
+    "save_epochs": UnsupportedKey(
         None, "checkpoints at fractions of an epoch are not supported in this version", "use save_steps"
     ),
-    "ld_alpha": Refused(None, "this term of a preference loss is not supported in this version", _REMOVE),
-    "lr_scheduler_config.name": Refused(
+    "ld_alpha": UnsupportedKey(None, "this term of a preference loss is not supported in this version", _REMOVE),
+    "lr_scheduler_config.name": UnsupportedKey(
         None, "v1 has no schedule of its own", "remove it and give optim.scheduler=cosine at the start"
     ),
-    "optim_config.nesterov": Refused(
+    "optim_config.nesterov": UnsupportedKey(
         True, "Muon without Nesterov's momentum is not supported in this version", _REMOVE
     ),
-    "optim_config.ns_steps": Refused(
+    "optim_config.ns_steps": UnsupportedKey(
         5, "another number of Newton-Schulz steps is not supported in this version", _REMOVE
     ),
 }  # fmt: skip

@@ -12,7 +12,7 @@ from ascendtune.core.units import format_bytes
 from ascendtune.data.prepare import PreparedData
 from ascendtune.hub.model_config import text_config
 from ascendtune.machine.visible import visible_devices
-from ascendtune.recipe.changes import Consent
+from ascendtune.recipe.changes import ResumeOptions
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.changes import Change, changed
 from ascendtune.train.plan.estimator import run_estimator, target_here
@@ -32,7 +32,7 @@ _KEPT_HIDDEN, _KEPT_INNER = 20, 6
 its feed-forward layer: in bf16 with fused operators (8B on an H200: 0.9 times that)."""
 
 
-def with_batch_size(recipe: Recipe, consent: Consent, *, devices: int) -> Recipe:
+def with_batch_size(recipe: Recipe, resume_options: ResumeOptions, *, devices: int) -> Recipe:
     """The recipe with a number for `batch.per_device: auto`: of the run that is resumed, else the largest that fits.
 
     Full rows are assumed, so that the choice depends on recipe and device only.
@@ -46,7 +46,7 @@ def with_batch_size(recipe: Recipe, consent: Consent, *, devices: int) -> Recipe
     """
     if recipe.batch.per_device != "auto":
         return recipe
-    choice = planned_run(recipe, consent)
+    choice = planned_run(recipe, resume_options)
     if choice.resumed is not None and choice.run.recipe.is_file():
         kept = Recipe.load(choice.run.recipe).batch.micro_batch
         return changed(recipe, Change({"batch.per_device": kept}, 0, ""))

@@ -11,7 +11,7 @@ import pytest
 
 from ascendtune.recipe.llamafactory.ignored_keys import IGNORED_KEYS
 from ascendtune.recipe.llamafactory.keys import TRANSLATED
-from ascendtune.recipe.llamafactory.unsupported import REFUSED
+from ascendtune.recipe.llamafactory.unsupported import UNSUPPORTED_KEYS
 
 # transformers itself names a run without a name; and whoever writes gradient_checkpointing: false is told that it does
 # not turn recomputing off, in theirs as in ours.
@@ -29,14 +29,14 @@ def declared(shared: Path) -> dict[str, Any]:
 def test_every_key_of_their_examples_is_in_one_table(declared: dict[str, Any]) -> None:
     assert len(declared) > 100
     for key in declared:
-        assert sum(key in table for table in (TRANSLATED, IGNORED_KEYS, REFUSED)) == 1, key
+        assert sum(key in table for table in (TRANSLATED, IGNORED_KEYS, UNSUPPORTED_KEYS)) == 1, key
 
 
 def test_their_defaults_are_theirs(declared: dict[str, Any]) -> None:
     ours = {
         **{key: found.default for key, found in TRANSLATED.items()},
         **{key: default for key, (default, _) in IGNORED_KEYS.items()},
-        **{key: found.default for key, found in REFUSED.items()},
+        **{key: found.default for key, found in UNSUPPORTED_KEYS.items()},
     }
     different = {key: (ours[key], default) for key, default in declared.items() if ours[key] != default}
     assert set(different) <= _OTHERWISE, different

@@ -11,7 +11,7 @@ import pytest
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.llamafactory.ignored_keys import IGNORED_KEYS
 from ascendtune.recipe.llamafactory.keys import TRANSLATED
-from ascendtune.recipe.llamafactory.unsupported import REFUSED
+from ascendtune.recipe.llamafactory.unsupported import UNSUPPORTED_KEYS
 from ascendtune.recipe.recipe import Recipe
 
 Write = Callable[..., Path]
@@ -317,12 +317,12 @@ def test_an_error_names_the_llamafactory_key(theirs: dict[str, Any], said: str, 
     assert str(first.where).startswith("theirs.yaml")
 
 
-@pytest.mark.parametrize("key", REFUSED)
+@pytest.mark.parametrize("key", UNSUPPORTED_KEYS)
 def test_unsupported_key_is_refused_by_name_unless_it_has_its_default(key: str, write: Write) -> None:
-    default = REFUSED[key].default
+    default = UNSUPPORTED_KEYS[key].default
     asked = not default if isinstance(default, bool) else "something"
     refusals = _refusals(write({key: asked}))
-    assert [each.what for each in refusals] == [f"{key}: {REFUSED[key].what}"]
+    assert [each.what for each in refusals] == [f"{key}: {UNSUPPORTED_KEYS[key].what}"]
     assert refusals[0].remedy and refusals[0].where == "theirs.yaml:8"
     Recipe.load(write({key: default}))
 

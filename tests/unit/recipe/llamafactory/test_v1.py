@@ -15,7 +15,7 @@ from ascendtune.core.errors import RecipeError
 from ascendtune.data.conversation import BadRow, Conversation, RawRow
 from ascendtune.data.format.choose import choose_format
 from ascendtune.data.spec import DatasetSpec
-from ascendtune.recipe.llamafactory.v1_keys import IGNORED, PLUGINS, REFUSED, TRANSLATED
+from ascendtune.recipe.llamafactory.v1_keys import IGNORED, PLUGINS, TRANSLATED, UNSUPPORTED_KEYS
 from ascendtune.recipe.recipe import Recipe
 
 LIST = {
@@ -200,7 +200,7 @@ def test_every_key_of_the_examples_is_in_one_table(shared: Path) -> None:
         rows = [row["key"] for row in csv.DictReader(file, delimiter="\t") if row["schema"] == "v1"]
     assert len(rows) > 15
     for key in rows:
-        assert key in PLUGINS or sum(key in table for table in (TRANSLATED, IGNORED, REFUSED)) == 1, key
+        assert key in PLUGINS or sum(key in table for table in (TRANSLATED, IGNORED, UNSUPPORTED_KEYS)) == 1, key
 
 
 @pytest.mark.parametrize(

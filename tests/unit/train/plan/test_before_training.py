@@ -13,7 +13,7 @@ import pytest
 from ascendtune.core.errors import MachineError, NoVerdict, RecipeError
 from ascendtune.data.store import TokenDataset
 from ascendtune.machine.vendor.find import vendor_of
-from ascendtune.recipe.changes import Consent
+from ascendtune.recipe.changes import ResumeOptions
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.flops import ModelFlops, Passes
 from ascendtune.train.plan import before_training, time
@@ -175,17 +175,17 @@ def test_a_failed_estimate_does_not_stop_the_run(
 def test_auto_batch_is_refused_without_an_accelerator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(before_training, "visible_devices", lambda: SimpleNamespace(vendor=vendor_of("cpu")))
     with pytest.raises(RecipeError) as caught:
-        with_batch_size(_with_batch(tmp_path, "auto"), Consent(), devices=1)
+        with_batch_size(_with_batch(tmp_path, "auto"), ResumeOptions(), devices=1)
     assert caught.value.code == "device-memory-unknown"
 
 
 def test_auto_batch_becomes_the_number_of_the_estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(before_training, "visible_devices", lambda: SimpleNamespace(vendor=vendor_of("npu")))
     asked = _given(monkeypatch, 8, _answer(_estimate(1, 2, 3)))
-    found = with_batch_size(_with_batch(tmp_path, "auto"), Consent(), devices=1)
+    found = with_batch_size(_with_batch(tmp_path, "auto"), ResumeOptions(), devices=1)
     assert found.batch.per_device == 8 and len(asked) == 1
     given = _with_batch(tmp_path, 3)
-    assert with_batch_size(given, Consent(), devices=1) is given
+    assert with_batch_size(given, ResumeOptions(), devices=1) is given
 
 
 def test_a_resumed_run_keeps_its_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +194,7 @@ def test_a_resumed_run_keeps_its_batch(tmp_path: Path, monkeypatch: pytest.Monke
     run.recipe.write_text(_with_batch(tmp_path, 5).to_yaml())
     choice = SimpleNamespace(run=run, resumed=tmp_path)
     monkeypatch.setattr(before_training, "planned_run", lambda *_: choice)
-    found = with_batch_size(_with_batch(tmp_path, "auto"), Consent(), devices=1)
+    found = with_batch_size(_with_batch(tmp_path, "auto"), ResumeOptions(), devices=1)
     assert found.batch.per_device == 5 and not asked
 
 
