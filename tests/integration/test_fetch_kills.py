@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.hub.supply import transfer
-from ascendtune.hub.supply.source import HuggingFace, ModelScope, Source
+from ascendtune.hub.snapshot import transfer
+from ascendtune.hub.snapshot.hub_client import HubClient, HuggingFace, ModelScope
 from hub_server import Hub, serving
 
 pytestmark = pytest.mark.usefixtures("preloaded")
@@ -36,7 +36,7 @@ _PATIENCE_SECONDS = 15.0
 @pytest.mark.parametrize("protocol", [HuggingFace, ModelScope])
 @pytest.mark.parametrize("kills", [_KILLS, pytest.param(100, marks=pytest.mark.soak)])
 def test_killed_at_any_point_no_byte_comes_twice_beyond_a_chunk(
-    kills: int, protocol: Callable[[str], Source], tmp_path: Path
+    kills: int, protocol: Callable[[str], HubClient], tmp_path: Path
 ) -> None:
     size, directory = sum(map(len, _FILES.values())), tmp_path / "m"
     with serving(Hub(_FILES, frozenset(_FILES), chunk=_PIECE)) as hub:

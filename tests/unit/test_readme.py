@@ -24,7 +24,7 @@ from ascendtune.data.conversation import Conversation
 from ascendtune.data.format.choose import FORMATS, choose_format
 from ascendtune.data.read import read_rows
 from ascendtune.data.spec import DatasetSpec
-from ascendtune.hub.supply.supplies import Supplies
+from ascendtune.hub.snapshot.fetch_list import FetchList
 from ascendtune.recipe.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +98,7 @@ def test_recipes_are_valid_and_every_key_has_an_effect() -> None:
     for name, text in recipes:
         document = parse_document(text, name)
         if {"models", "datasets"} & set(document.values):
-            validate(Supplies, document)
+            validate(FetchList, document)
             continue
         recipe = validate(Recipe, document)
         assert not recipe.without_effect(origins_of(recipe, document)), name

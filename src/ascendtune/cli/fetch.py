@@ -13,19 +13,19 @@ import typer
 
 from ascendtune.cli.options import AsJson, Quiet
 from ascendtune.core.errors import CheckFailed, InputError, MachineError
-from ascendtune.hub.modelscope import Kind
+from ascendtune.hub.modelscope import RepoType
 
 if TYPE_CHECKING:
     from ascendtune.cli.progress import ProgressBar
-    from ascendtune.hub.supply.fetch import Mirrors, Supply
-    from ascendtune.hub.supply.manifest import Manifest
-    from ascendtune.hub.supply.supplies import LockFile
+    from ascendtune.hub.snapshot.fetch import Mirrors, SnapshotRequest
+    from ascendtune.hub.snapshot.fetch_list import LockFile
+    from ascendtune.hub.snapshot.manifest import Manifest
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 
 def fetch(
-    kind: Annotated[Kind | None, typer.Argument(metavar="model|dataset", help="Kind of the repositories.")] = None,
+    kind: Annotated[RepoType | None, typer.Argument(metavar="model|dataset", help="Kind of the repositories.")] = None,
     names: Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Names on the hub: OWNER/NAME.")] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="YAML list of models and data sets.")] = None,
     source: Annotated[
@@ -57,9 +57,9 @@ def fetch(
     from ascendtune.cli.progress import ProgressBar
     from ascendtune.core import log
     from ascendtune.hub.download import offline_variable
-    from ascendtune.hub.supply.fetch import Mirrors
-    from ascendtune.hub.supply.source import choose_sources
-    from ascendtune.hub.supply.supplies import LockFile
+    from ascendtune.hub.snapshot.fetch import Mirrors
+    from ascendtune.hub.snapshot.fetch_list import LockFile
+    from ascendtune.hub.snapshot.hub_client import choose_hubs
 
     log.set_up(quiet=quiet)
     if not verify and (variable := offline_variable(os.environ)):
@@ -69,18 +69,18 @@ def fetch(
             # Unsetting one of the two variables leaves the other.
             remedy="allow it for this command: HF_HUB_OFFLINE=0 ascendtune fetch …",
         )
-    supplies = _asked(kind, names or [], file, to, revision, tuple(include or ()), tuple(exclude or ()))
-    mirrors = Mirrors(choose_sources(source or [], os.environ))
+    requests = _asked(kind, names or [], file, to, revision, tuple(include or ()), tuple(exclude or ()))
+    mirrors = Mirrors(choose_hubs(source or [], os.environ))
     if export_script:
-        for supply in supplies:
-            print(_script(supply, mirrors), end="")
+        for request in requests:
+            print(_script(request, mirrors), end="")
         return
     lock = LockFile(file) if file is not None else None
     try:
         with ProgressBar(sys.stderr) as progress:
             results = [
                 _verified(each, progress) if verify else _fetched(each, mirrors, min_speed, lock, progress)
-                for each in supplies
+                for each in requests
             ]
     except KeyboardInterrupt:
         if not verify:
@@ -101,17 +101,17 @@ def fetch(
 
 
 def _asked(
-    kind: Kind | None,
+    kind: RepoType | None,
     names: list[str],
     file: Path | None,
     to: Path | None,
     revision: str | None,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
-) -> list[Supply]:
-    from ascendtune.hub.supply.fetch import Supply
-    from ascendtune.hub.supply.source import checked_revision
-    from ascendtune.hub.supply.supplies import checked_id, default_directory, read_supplies
+) -> list[SnapshotRequest]:
+    from ascendtune.hub.snapshot.fetch import SnapshotRequest
+    from ascendtune.hub.snapshot.fetch_list import checked_id, default_directory, read_fetch_list
+    from ascendtune.hub.snapshot.hub_client import checked_revision
 
     if file is not None:
         if kind is not None or to or revision or include or exclude:
@@ -120,7 +120,7 @@ def _asked(
                 code="conflicting-options",
                 remedy="write them into the file",
             )
-        return read_supplies(file)
+        return read_fetch_list(file)
     if kind is None or not names:
         raise InputError(
             "no model or data set is named",
@@ -143,51 +143,54 @@ def _asked(
             remedy=str(error),
         ) from error
     place = to.expanduser() if to else None
-    return [Supply(name, kind, place or default_directory(name, kind), revision, include, exclude) for name in checked]
+    return [
+        SnapshotRequest(name, kind, place or default_directory(name, kind), revision, include, exclude)
+        for name in checked
+    ]
 
 
 def _fetched(
-    supply: Supply, mirrors: Mirrors, min_speed: str, lock: LockFile | None, progress: ProgressBar
+    request: SnapshotRequest, mirrors: Mirrors, min_speed: str, lock: LockFile | None, progress: ProgressBar
 ) -> dict[str, Any]:
-    from ascendtune.hub.supply.fetch import fetch as fetch_supply
-    from ascendtune.hub.supply.manifest import Manifest
+    from ascendtune.hub.snapshot.fetch import fetch as fetch_snapshot
+    from ascendtune.hub.snapshot.manifest import Manifest
 
-    there = Manifest.read(supply.directory)
-    if there is not None and (there.name, there.kind) != (supply.name, supply.kind):
+    there = Manifest.read(request.directory)
+    if there is not None and (there.name, there.kind) != (request.name, request.kind):
         raise InputError(
             f"the {there.kind} {there.name} was fetched into this directory",
             code="fetch-target-taken",
             remedy="choose another --to",
-            where=supply.directory,
+            where=request.directory,
         )
-    pinned = lock.pinned(supply) if lock is not None else None
-    done = fetch_supply(
-        supply, mirrors, least_speed=_bytes_per_second(min_speed), progress=progress.show, pinned=pinned
+    pinned = lock.pinned(request) if lock is not None else None
+    done = fetch_snapshot(
+        request, mirrors, least_speed=_bytes_per_second(min_speed), progress=progress.show, pinned=pinned
     )
     if lock is not None:
-        lock.pin(supply, done.manifest)
-    return {**_facts(supply, done.manifest), "arrived_bytes": done.arrived_bytes, "already_here": done.already_here,
+        lock.pin(request, done.manifest)
+    return {**_facts(request, done.manifest), "arrived_bytes": done.arrived_bytes, "already_here": done.already_here,
             "wrong": []}  # fmt: skip
 
 
-def _verified(supply: Supply, progress: ProgressBar) -> dict[str, Any]:
-    from ascendtune.hub.supply.fetch import verify
-    from ascendtune.hub.supply.manifest import Manifest
+def _verified(request: SnapshotRequest, progress: ProgressBar) -> dict[str, Any]:
+    from ascendtune.hub.snapshot.fetch import verify
+    from ascendtune.hub.snapshot.manifest import Manifest
 
-    manifest = Manifest.read(supply.directory)
+    manifest = Manifest.read(request.directory)
     if manifest is None:
         raise InputError(
             "nothing was fetched into this directory",
             code="nothing-fetched",
             remedy="give the --to of the fetch, or fetch first",
-            where=supply.directory,
+            where=request.directory,
         )
-    return {**_facts(supply, manifest), "wrong": verify(supply.directory, manifest, progress.show)}
+    return {**_facts(request, manifest), "wrong": verify(request.directory, manifest, progress.show)}
 
 
-def _facts(supply: Supply, manifest: Manifest) -> dict[str, Any]:
+def _facts(request: SnapshotRequest, manifest: Manifest) -> dict[str, Any]:
     return {
-        "name": manifest.name, "kind": manifest.kind, "directory": str(supply.directory),
+        "name": manifest.name, "kind": manifest.kind, "directory": str(request.directory),
         "endpoint": manifest.endpoint, "commit": manifest.commit, "files": len(manifest.files),
         "bytes": sum(file.size for file in manifest.files),
     }  # fmt: skip
@@ -202,12 +205,12 @@ def _line(facts: dict[str, Any]) -> str:
     return f"{whole}, all hashes right; {format_bytes(facts['arrived_bytes'])} came from {facts['endpoint']}"
 
 
-def _script(supply: Supply, mirrors: Mirrors) -> str:
-    from ascendtune.hub.supply.fetch import list_files
-    from ascendtune.hub.supply.script import shell_script
+def _script(request: SnapshotRequest, mirrors: Mirrors) -> str:
+    from ascendtune.hub.snapshot.fetch import list_files
+    from ascendtune.hub.snapshot.script import shell_script
 
-    listing = list_files(supply, mirrors)
-    return shell_script(supply, listing, mirrors.current())
+    listing = list_files(request, mirrors)
+    return shell_script(request, listing, mirrors.current())
 
 
 def _bytes_per_second(text: str) -> float:

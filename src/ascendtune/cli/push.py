@@ -99,7 +99,7 @@ def _files(run: RunDir, which: str | None, repository: str, base: str | None) ->
         which: a checkpoint, as behind the `@` of `run@120`; None: the final weights.
     """
     from ascendtune.core.checkpoint_names import named_weights
-    from ascendtune.hub.trained import weights_of_run
+    from ascendtune.hub.model_directories import weights_of_run
     from ascendtune.hub.upload_files import CARD, PICTURE, UploadFile, files_of_model
     from ascendtune.train.report.model_card import base_on_hub, model_card, revision_of_base, written_by_user
 
@@ -127,7 +127,7 @@ def _files(run: RunDir, which: str | None, repository: str, base: str | None) ->
 
 def _hub_id(name: str) -> str:
     from ascendtune.hub.download import split_hub
-    from ascendtune.hub.supply.supplies import checked_id
+    from ascendtune.hub.snapshot.fetch_list import checked_id
 
     try:
         return checked_id(split_hub(name)[1])

@@ -30,7 +30,7 @@ from ascendtune.core.log import say
 from ascendtune.core.mask import without_secrets
 from ascendtune.core.suggest import closest_path, path_suggestion
 from ascendtune.hub import modelscope
-from ascendtune.hub.modelscope import Kind, input_error, noun
+from ascendtune.hub.modelscope import RepoType, input_error, noun
 from ascendtune.hub.verify import check_model_directory
 
 _HUB_ID = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?")
@@ -132,7 +132,7 @@ def _patterns_of_data(patterns: Iterable[str]) -> list[str]:
     return found
 
 
-def find_local(text: str, kind: Kind) -> Path | None:
+def find_local(text: str, kind: RepoType) -> Path | None:
     """The path, or None when `text` is a hub id.
 
     Raises:
@@ -156,7 +156,7 @@ def find_local(text: str, kind: Kind) -> Path | None:
     return None
 
 
-def require_local_paths(sources: Iterable[tuple[str, Kind]]) -> None:
+def require_local_paths(sources: Iterable[tuple[str, RepoType]]) -> None:
     """Raise for all paths that do not exist at once, each once. What has the form of a hub id is not looked for.
 
     Args:
@@ -189,7 +189,7 @@ def _has_form_of_path(text: str) -> bool:
 
 def _download(
     name: str,
-    kind: Kind,
+    kind: RepoType,
     revision: str | None,
     wanted: Sequence[str],
     unwanted: Sequence[str],
@@ -225,7 +225,7 @@ def is_of_modelscope(name: str) -> bool:
 
 
 def _download_from_hub(
-    name: str, kind: Kind, revision: str | None, wanted: Sequence[str], unwanted: Sequence[str]
+    name: str, kind: RepoType, revision: str | None, wanted: Sequence[str], unwanted: Sequence[str]
 ) -> Path:
     hub_id = split_hub(name)[1]
     if is_of_modelscope(name):
@@ -254,7 +254,7 @@ def _download_from_hub(
         )
 
 
-def _translated(error: BaseException, name: str, kind: Kind, revision: str | None) -> AscendtuneError | None:
+def _translated(error: BaseException, name: str, kind: RepoType, revision: str | None) -> AscendtuneError | None:
     """Our error for one of huggingface_hub or of the network; None for what is neither."""
     from huggingface_hub import errors
 

@@ -19,14 +19,14 @@ from ascendtune.core.errors import AscendtuneError, DataError, MachineError, Rec
 from ascendtune.core.log import warn
 from ascendtune.core.mask import without_secrets
 
-Kind = Literal["model", "dataset"]
+RepoType = Literal["model", "dataset"]
 
 
-def input_error(kind: Kind) -> type[RecipeError] | type[DataError]:
+def input_error(kind: RepoType) -> type[RecipeError] | type[DataError]:
     return RecipeError if kind == "model" else DataError
 
 
-def noun(kind: Kind) -> str:
+def noun(kind: RepoType) -> str:
     return "model" if kind == "model" else "data set"
 
 
@@ -40,7 +40,7 @@ def is_wanted(environment: Mapping[str, str]) -> bool:
 
 def download(
     name: str,
-    kind: Kind,
+    kind: RepoType,
     revision: str | None,
     wanted: Sequence[str],
     unwanted: Sequence[str],
@@ -116,7 +116,7 @@ def not_in_the_cache(name: str, what: str, variable: str, cache: Path) -> Machin
     )
 
 
-def _translated(error: Exception, name: str, kind: Kind, offline: str | None) -> AscendtuneError | None:
+def _translated(error: Exception, name: str, kind: RepoType, offline: str | None) -> AscendtuneError | None:
     """Our error for one of modelscope_hub or of the network; None for what is neither."""
     from modelscope_hub import errors
 

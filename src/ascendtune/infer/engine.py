@@ -26,7 +26,7 @@ from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.adapter_files import check_adapter
 from ascendtune.hub.download import fetch_weights
 from ascendtune.hub.model_config import require_rows_for_tokens
-from ascendtune.hub.trained import base_of_adapter, is_reward_model, weights_of_run
+from ascendtune.hub.model_directories import base_of_adapter, is_reward_model, weights_of_run
 from ascendtune.hub.verify import check_model_directory, require_unquantised
 from ascendtune.infer.answer import Answer, AnswerMarks
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ascendtune.core.errors import InputError
-from ascendtune.hub.lora_adapter import Adapter
+from ascendtune.hub.peft_adapter import Adapter
 from ascendtune.hub.safetensors_header import SafetensorsHeader
-from ascendtune.merge.output import Addition, InputRotation, Output, StackChange
+from ascendtune.merge.output import Addition, ExpertAddition, InputRotation, Output
 
 if TYPE_CHECKING:
     from ascendtune.merge.layout import Layout
@@ -110,9 +110,9 @@ def _compute(output: Output, weight: torch.Tensor, deltas: Scratch, layout: Layo
             part.copy_(_add(part, addition, deltas))
     for change in output.rotations:
         _rotate(weight if change.rows is None else weight[slice(*change.rows)], change)
-    for stack in output.experts:
+    for expert_addition in output.experts:
         assert layout is not None
-        delta = _change_of_experts(stack, layout)
+        delta = _change_of_experts(expert_addition, layout)
         _accumulate(weight.view(-1, weight.shape[-1]), delta.reshape(-1, weight.shape[-1]))
     for adapter, low_rank in output.biases:
         assert low_rank.bias is not None
@@ -193,11 +193,11 @@ def _rotation_blocks(change: InputRotation, inputs: int) -> torch.Tensor:
     return rotated.view(rotation.size, -1, rotation.size).transpose(0, 1).contiguous()
 
 
-def _change_of_experts(change: StackChange, layout: Layout) -> torch.Tensor:
+def _change_of_experts(change: ExpertAddition, layout: Layout) -> torch.Tensor:
     """The change of one tensor of the files: of one expert, or of all."""
     # peft.tuners.lora.layer.ParamWrapper: experts are the slow dimension of A's rows and the fast one of B's columns.
-    a = _read_fp32(change.adapter, change.stack.a)
-    b = _read_fp32(change.adapter, change.stack.b)
+    a = _read_fp32(change.adapter, change.expert_lora.a)
+    b = _read_fp32(change.adapter, change.expert_lora.b)
     a = a.view(-1, change.rank, a.shape[1])
     b = b.view(b.shape[0], change.rank, -1)
     if change.piece.expert is not None:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ascendtune.core.errors import InputError
-from ascendtune.hub.lora_adapter import Adapter, LowRank, Stack, rank_and_alpha, scaling_of
 from ascendtune.hub.oft_adapter import Rotation
+from ascendtune.hub.peft_adapter import Adapter, ExpertLora, LowRank, rank_and_alpha, scaling_of
 from ascendtune.hub.safetensors_header import FLOAT_DTYPES, bytes_of
-from ascendtune.merge.output import Addition, InputRotation, MergePlan, Output, StackChange
+from ascendtune.merge.output import Addition, ExpertAddition, InputRotation, MergePlan, Output
 from ascendtune.merge.source import Base, is_head
 from ascendtune.merge.tied import settle_embeddings
 
@@ -140,16 +140,16 @@ class Draft:
         self._require_addable(old)
         self._set(found, replace(old, rotations=(*old.rotations, InputRotation(adapter, rotation, rows))))
 
-    def add_stack(self, adapter: Adapter, stack: Stack) -> None:
+    def add_expert_lora(self, adapter: Adapter, expert_lora: ExpertLora) -> None:
         """The change of all experts of a module, in as many tensors as they have in the files."""
         layout = self.require_layout()
-        parameters = layout.parameters_of(stack.module, adapter.config["target_parameters"])
-        if len(parameters) <= stack.depth:
-            raise _unknown(adapter, f"a parameter of {stack.module}", self.base)
-        parameter = parameters[-1 - stack.depth]
+        parameters = layout.parameters_of(expert_lora.module, adapter.config["target_parameters"])
+        if len(parameters) <= expert_lora.depth:
+            raise _unknown(adapter, f"a parameter of {expert_lora.module}", self.base)
+        parameter = parameters[-1 - expert_lora.depth]
         rank, alpha = rank_and_alpha(adapter.config, parameter, adapter.file)
         shape = layout.shape(parameter)
-        a, b = (adapter.file.tensors[name].shape for name in (stack.a, stack.b))
+        a, b = (adapter.file.tensors[name].shape for name in (expert_lora.a, expert_lora.b))
         swapped = not layout.is_transposed(parameter)
         if len(shape) != 3 or (b[0], a[1]) != (shape[1:] if swapped else shape[:0:-1]) or a[0] != rank * shape[0]:
             raise InputError(
@@ -163,7 +163,7 @@ class Draft:
             old = self._get(piece.name)
             self._require_addable(old)
             scaling = scaling_of(adapter.config, rank, alpha, adapter.weight)
-            change = StackChange(adapter, stack, piece, rank, scaling, swapped)
+            change = ExpertAddition(adapter, expert_lora, piece, rank, scaling, swapped)
             self._set(piece.name, replace(old, experts=(*old.experts, change)))
 
     def require_layout(self) -> Layout:
@@ -310,8 +310,8 @@ def plan_merge(base: Base, adapters: list[Adapter]) -> MergePlan:
             draft.put(adapter, name, key)
         for low_rank in adapter.low_rank:
             draft.add(adapter, low_rank)
-        for stack in adapter.stacks:
-            draft.add_stack(adapter, stack)
+        for expert_lora in adapter.expert_loras:
+            draft.add_expert_lora(adapter, expert_lora)
         for rotation in adapter.rotations:
             draft.rotate(adapter, rotation)
     settle_embeddings(draft, combined)

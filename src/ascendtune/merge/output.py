@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ascendtune.hub.lora_adapter import Adapter, LowRank, Stack
 from ascendtune.hub.oft_adapter import Rotation
+from ascendtune.hub.peft_adapter import Adapter, ExpertLora, LowRank
 from ascendtune.hub.safetensors_header import SafetensorsHeader, bytes_of
 from ascendtune.merge.source import Base
 
@@ -19,11 +19,11 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class StackChange:
+class ExpertAddition:
     """What an adapter of stacked experts adds to one tensor of the files."""
 
     adapter: Adapter
-    stack: Stack
+    expert_lora: ExpertLora
     piece: Piece
     rank: int
     scaling: float
@@ -66,7 +66,7 @@ class Output:
     biases: tuple[tuple[Adapter, LowRank], ...] = ()
     """LoRA's own biases, for the bias of a module."""
 
-    experts: tuple[StackChange, ...] = ()
+    experts: tuple[ExpertAddition, ...] = ()
     rotations: tuple[InputRotation, ...] = ()
 
     @property

@@ -15,10 +15,10 @@ from ascendtune.core.rundir import RunDir
 from ascendtune.core.suggest import run_suggestion
 from ascendtune.hub.adapter_files import weight_in_files
 from ascendtune.hub.download import fetch_model, fetch_weights, find_local
-from ascendtune.hub.lora_adapter import Adapter, read_adapter
 from ascendtune.hub.model_config import read_model_config
+from ascendtune.hub.model_directories import base_of_adapter, weights_of_run
+from ascendtune.hub.peft_adapter import Adapter, read_adapter
 from ascendtune.hub.safetensors_header import SafetensorsHeader, StoredTensor
-from ascendtune.hub.trained import base_of_adapter, weights_of_run
 from ascendtune.hub.verify import require_unquantised
 from ascendtune.hub.weight_files import INDEX, MOST_INDEX_BYTES, read_weight_headers
 

@@ -10,7 +10,7 @@ from ascendtune.core.errors import InputError
 from ascendtune.merge.output import Output
 
 if TYPE_CHECKING:
-    from ascendtune.hub.lora_adapter import Adapter
+    from ascendtune.hub.peft_adapter import Adapter
     from ascendtune.merge.matching import Draft
 
 

@@ -22,7 +22,7 @@ from ascendtune.core.foreign_json import first_line
 from ascendtune.core.units import format_bytes
 from ascendtune.hub.adapter_files import is_adapter_weight
 from ascendtune.hub.loaded_weights import HEADS, require_all_weights, without_own_implementations
-from ascendtune.hub.lora_adapter import Adapter
+from ascendtune.hub.peft_adapter import Adapter
 from ascendtune.hub.weight_files import read_weight_headers
 from ascendtune.merge.arithmetic import DTYPES
 from ascendtune.merge.mapped import AsStored, Changes, MappedFiles, NotInFp32, in_fp32
@@ -223,7 +223,7 @@ def _can_share_a_batch(plan: MergePlan) -> bool:
     experts, which get some of the batch's tokens, without their rows; nor for MPT, where it drops the rows' adapters.
     """
     first, *others = plan.adapters
-    adds_only = not (first.stacks or first.rotations or first.whole or first.uses_dora)
+    adds_only = not (first.expert_loras or first.rotations or first.whole or first.uses_dora)
     is_mpt = plan.base.config.get("model_type") == "mpt"
     return adds_only and not others and first.weight == 1 and not _has_experts(plan.base) and not is_mpt
 

@@ -16,7 +16,7 @@ from ascendtune.core.errors import RecipeError, with_other_names
 from ascendtune.core.files import expanded
 from ascendtune.core.overrides import apply_overrides
 from ascendtune.data.spec import DataSection
-from ascendtune.hub.modelscope import Kind
+from ascendtune.hub.modelscope import RepoType
 from ascendtune.recipe.ignored_keys import ignored_keys
 from ascendtune.recipe.llamafactory.detect import is_llamafactory_key, is_llamafactory_recipe
 from ascendtune.recipe.llamafactory.translate import translate
@@ -219,7 +219,7 @@ class Recipe(Section):
         return self._other_names
 
     @property
-    def sources(self) -> list[tuple[str, Kind]]:
+    def sources(self) -> list[tuple[str, RepoType]]:
         """Paths or hub ids in the recipe, and of what."""
         models = [self.model.path, *self.method.start_from]
         if self.method.preference.reference:

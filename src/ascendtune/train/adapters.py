@@ -12,9 +12,9 @@ from ascendtune.core.files import digest_of_file
 from ascendtune.core.rundir import RunDir
 from ascendtune.hub.adapter_files import CONFIG, WEIGHTS, check_adapter, read_adapter_config
 from ascendtune.hub.download import fetch_weights
-from ascendtune.hub.lora_adapter import read_adapter
+from ascendtune.hub.model_directories import weights_of_run
 from ascendtune.hub.oft_adapter import require_known_rotations
-from ascendtune.hub.trained import weights_of_run
+from ascendtune.hub.peft_adapter import read_adapter
 from ascendtune.recipe.method import MethodSection, OftSection
 from ascendtune.recipe.unsupported import NOT_SUMMABLE
 
@@ -152,7 +152,7 @@ def _require_summand(key: str, name: str, config: dict[str, Any], path: Path, *,
     if not is_last:
         obstacles["modules_to_save"] = "it replaces whole modules, which a later one cannot add to"
     found = [why for key, why in obstacles.items() if config.get(key)]
-    if not found and config.get("target_parameters") and read_adapter(path).stacks:
+    if not found and config.get("target_parameters") and read_adapter(path).expert_loras:
         found.append("it changes experts, each by matrices of its own")
     if config.get("bias", "none") != "none":
         found.append("it has trained the model's own biases")

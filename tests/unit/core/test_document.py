@@ -13,7 +13,7 @@ from ascendtune.core.document import Document, parse_document, read_document
 from ascendtune.core.errors import InputError, RecipeError, combined_error
 from ascendtune.core.files import expanded, is_endless
 from ascendtune.core.overrides import apply_overrides
-from ascendtune.hub.supply.supplies import read_supplies
+from ascendtune.hub.snapshot.fetch_list import read_fetch_list
 from ascendtune.recipe.recipe import Recipe
 
 HOSTILE = {
@@ -228,7 +228,7 @@ def test_files_of_the_kernel_count_as_endless(tmp_path: Path) -> None:
 def test_a_list_that_is_none_is_named_without_words_of_the_language(text: str, tmp_path: Path) -> None:
     (tmp_path / "supplies.yaml").write_text(text)
     with pytest.raises(RecipeError) as caught:
-        read_supplies(tmp_path / "supplies.yaml")
+        read_fetch_list(tmp_path / "supplies.yaml")
     assert caught.value.remedy.startswith("write a list")
 
 

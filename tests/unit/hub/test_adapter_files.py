@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.hub.adapter_files import check_adapter, require_all_adapter_weights
-from ascendtune.hub.lora_adapter import read_adapter
+from ascendtune.hub.peft_adapter import read_adapter
 
 _MODULE = "base_model.model.model.layers.0.q_proj"
 

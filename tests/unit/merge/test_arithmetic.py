@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ascendtune.hub.lora_adapter import Adapter, LowRank
+from ascendtune.hub.peft_adapter import Adapter, LowRank
 from ascendtune.hub.safetensors_header import read_safetensors_header
 from ascendtune.merge.arithmetic import _BLOCK, Merger, _accumulate_product
 from ascendtune.merge.output import Addition, Output

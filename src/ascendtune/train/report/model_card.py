@@ -20,7 +20,7 @@ from ascendtune.core.mask import without_secrets
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import format_count, format_duration
 from ascendtune.hub.download import split_hub
-from ascendtune.hub.trained import is_reward_model
+from ascendtune.hub.model_directories import is_reward_model
 from ascendtune.hub.upload_files import CARD, PICTURE, is_adapter
 from ascendtune.train.report.summary import SHOWN_EXTRAS
 

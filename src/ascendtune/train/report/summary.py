@@ -8,7 +8,7 @@ from typing import Any
 
 from ascendtune.core.rundir import RunDir
 from ascendtune.core.units import count_of, format_bytes, format_count, format_duration
-from ascendtune.hub.trained import is_reward_model
+from ascendtune.hub.model_directories import is_reward_model
 
 SHOWN_EXTRAS = ("accuracy", "margin", "kl")
 """The most telling numbers of preference learning, beside the loss."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from ascendtune.hub.supply.fetch import Supply
-from ascendtune.hub.supply.source import HUGGING_FACE, Listing, RemoteFile, Source
+from ascendtune.hub.snapshot.fetch import SnapshotRequest
+from ascendtune.hub.snapshot.hub_client import HUGGING_FACE, HubClient, Listing, RemoteFile
 
 _HEAD = """\
 #!/usr/bin/env bash
@@ -45,16 +45,16 @@ holds() {{ # PATH KIND HASH
 _TOKEN = """[ -z "${HF_TOKEN:-}" ] || printf 'header = "Authorization: Bearer %s"\\n' "$HF_TOKEN\""""
 
 
-def shell_script(supply: Supply, listing: Listing, source: Source) -> str:
-    """The script that brings the wanted files into `supply.directory`."""
-    wanted: Sequence[RemoteFile] = [file for file in listing.files if supply.wants(file.path)]
+def shell_script(request: SnapshotRequest, listing: Listing, hub: HubClient) -> str:
+    """The script that brings the wanted files into `request.directory`."""
+    wanted: Sequence[RemoteFile] = [file for file in listing.files if request.wants(file.path)]
     head = _HEAD.format(
-        name=supply.name, commit=listing.commit, directory=shlex.quote(str(supply.directory)),
-        token=_TOKEN if source.endpoint == HUGGING_FACE else "true",
+        name=request.name, commit=listing.commit, directory=shlex.quote(str(request.directory)),
+        token=_TOKEN if hub.endpoint == HUGGING_FACE else "true",
     )  # fmt: skip
     lines = []
     for file in wanted:
-        url = source.url(supply.name, supply.kind, listing.commit, file.path)
+        url = hub.url(request.name, request.kind, listing.commit, file.path)
         kind, value = ("sha256", file.sha256) if file.sha256 else ("git", file.git_sha1 or "")
         # ./ as a name may begin with '-'.
         lines.append(

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from ascendtune.core.errors import translated_disk_errors
 from ascendtune.core.files import sync_path
 from ascendtune.core.http import Fault, open_url, translated
-from ascendtune.hub.supply.source import RemoteFile
+from ascendtune.hub.snapshot.hub_client import RemoteFile
 
 _CHUNK = 1 << 18
 STATE = ".ascendtune-fetch"

@@ -8,9 +8,9 @@ from typing import Any
 
 from ascendtune.core.errors import MachineError
 from ascendtune.core.files import parsed_record, read_record, write_json
-from ascendtune.hub.modelscope import Kind
-from ascendtune.hub.supply.source import RemoteFile, checked_revision, is_safe_path
-from ascendtune.hub.supply.transfer import STATE
+from ascendtune.hub.modelscope import RepoType
+from ascendtune.hub.snapshot.hub_client import RemoteFile, checked_revision, is_safe_path
+from ascendtune.hub.snapshot.transfer import STATE
 
 _NAME = "fetched.json"
 _REMEDY = "remove it and fetch again: files that fit stay"
@@ -21,7 +21,7 @@ class Manifest:
     """The files of one repository that were asked for, at one commit."""
 
     name: str
-    kind: Kind
+    kind: RepoType
     endpoint: str
     commit: str
     files: tuple[RemoteFile, ...]
@@ -57,7 +57,7 @@ class Manifest:
         """
         try:
             files = tuple(_file(each) for each in record["files"])
-            kind: Kind = "dataset" if record["kind"] == "dataset" else "model"
+            kind: RepoType = "dataset" if record["kind"] == "dataset" else "model"
             return cls(str(record["name"]), kind, str(record["endpoint"]), checked_revision(record["commit"]), files)
         except (KeyError, TypeError, ValueError) as error:
             raise MachineError(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ascendtune.hub import trained
-from ascendtune.hub.trained import base_of_adapter
+from ascendtune.hub import model_directories
+from ascendtune.hub.model_directories import base_of_adapter
 
 
 @pytest.mark.parametrize("revision", [None, "step3000"])
@@ -24,6 +24,6 @@ def test_the_base_of_an_adapter_is_that_of_its_revision(
         asked.append((name, revision))
         return tmp_path
 
-    monkeypatch.setattr(trained, "fetch_model", fetch_model)
+    monkeypatch.setattr(model_directories, "fetch_model", fetch_model)
     assert base_of_adapter(tmp_path) == tmp_path
     assert asked == [("EleutherAI/pythia-70m", revision)]

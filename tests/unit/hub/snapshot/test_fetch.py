@@ -15,11 +15,11 @@ import pytest
 
 from ascendtune.core.errors import InputError, MachineError, RecipeError
 from ascendtune.core.http import Fault
-from ascendtune.hub.supply import source, transfer
-from ascendtune.hub.supply.fetch import Fetched, Mirrors, Supply, _Count, fetch, list_files, verify
-from ascendtune.hub.supply.manifest import Manifest
-from ascendtune.hub.supply.script import shell_script
-from ascendtune.hub.supply.source import HuggingFace, ModelScope, RemoteFile, Source, choose_sources, is_safe_path
+from ascendtune.hub.snapshot import hub_client, transfer
+from ascendtune.hub.snapshot.fetch import FetchResult, Mirrors, SnapshotRequest, _Count, fetch, list_files, verify
+from ascendtune.hub.snapshot.hub_client import HubClient, HuggingFace, ModelScope, RemoteFile, choose_hubs, is_safe_path
+from ascendtune.hub.snapshot.manifest import Manifest
+from ascendtune.hub.snapshot.script import shell_script
 from hub_server import COMMIT, Hub, serving
 
 _FILES = {
@@ -41,13 +41,13 @@ def hub() -> Iterator[Hub]:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ascendtune.hub.supply.fetch._LONGEST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("ascendtune.hub.snapshot.fetch._LONGEST_WAIT_SECONDS", 0.01)
 
 
-def _fetched(directory: Path, *hubs: Hub, least_speed: float = 0, pinned: Manifest | None = None) -> Fetched:
-    supply = Supply("o/m", "model", directory)
+def _fetched(directory: Path, *hubs: Hub, least_speed: float = 0, pinned: Manifest | None = None) -> FetchResult:
+    request = SnapshotRequest("o/m", "model", directory)
     mirrors = Mirrors([HuggingFace(each.endpoint) for each in hubs])
-    return fetch(supply, mirrors, least_speed=least_speed, progress=lambda *_: None, pinned=pinned)
+    return fetch(request, mirrors, least_speed=least_speed, progress=lambda *_: None, pinned=pinned)
 
 
 def _content(directory: Path) -> dict[str, bytes]:
@@ -93,8 +93,8 @@ def test_a_slow_mirror_is_left_for_a_faster_one(hub: Hub, tmp_path: Path, monkey
 
 
 def test_mirrors_get_no_token_unless_the_user_set_them() -> None:
-    sources = choose_sources([], {"HF_TOKEN": "secret", "HF_ENDPOINT": "https://own.example/"})
-    assert [(each.endpoint, bool(each.headers())) for each in sources] == [
+    hubs = choose_hubs([], {"HF_TOKEN": "secret", "HF_ENDPOINT": "https://own.example/"})
+    assert [(each.endpoint, bool(each.headers())) for each in hubs] == [
         ("https://own.example", True),
         ("https://huggingface.co", True),
         ("https://hf-mirror.com", False),
@@ -103,7 +103,7 @@ def test_mirrors_get_no_token_unless_the_user_set_them() -> None:
 
 def test_modelscope_is_never_mixed_with_another_hub() -> None:
     with pytest.raises(InputError) as caught:
-        choose_sources(["modelscope", "hf"], {})
+        choose_hubs(["modelscope", "hf"], {})
     assert caught.value.code == "conflicting-options"
 
 
@@ -116,19 +116,19 @@ def test_modelscope_is_never_mixed_with_another_hub() -> None:
     ],
 )
 def test_modelscope_endpoint_may_lack_its_scheme(named: str, endpoint: str) -> None:
-    [source] = choose_sources(["modelscope"], {"MODELSCOPE_ENDPOINT": named})
-    assert source.endpoint == endpoint
+    [client] = choose_hubs(["modelscope"], {"MODELSCOPE_ENDPOINT": named})
+    assert client.endpoint == endpoint
 
 
 def test_wrong_modelscope_endpoint_is_named_by_its_variable() -> None:
     with pytest.raises(InputError) as caught:
-        choose_sources(["modelscope"], {"MODELSCOPE_ENDPOINT": "http://own.example:port"})
+        choose_hubs(["modelscope"], {"MODELSCOPE_ENDPOINT": "http://own.example:port"})
     assert caught.value.code == "invalid-option-value" and caught.value.what.startswith("MODELSCOPE_ENDPOINT ")
 
 
 def test_modelscope_is_fetched_by_its_own_protocol(hub: Hub, tmp_path: Path) -> None:
-    sources: list[Source] = [ModelScope(hub.endpoint)]
-    fetch(Supply("o/m", "dataset", tmp_path), Mirrors(sources), least_speed=0, progress=lambda *_: None)
+    hubs: list[HubClient] = [ModelScope(hub.endpoint)]
+    fetch(SnapshotRequest("o/m", "dataset", tmp_path), Mirrors(hubs), least_speed=0, progress=lambda *_: None)
     assert _content(tmp_path) == _FILES
 
 
@@ -201,22 +201,22 @@ def test_listings_of_another_form_end_in_a_message(
 ) -> None:
     monkeypatch.setattr("hub_server._Handler._json", lambda self, _: self._answer(200, listing, {}))
     with pytest.raises(MachineError) as caught:
-        list_files(Supply("o/m", "model", tmp_path), Mirrors([HuggingFace(hub.endpoint)]))
+        list_files(SnapshotRequest("o/m", "model", tmp_path), Mirrors([HuggingFace(hub.endpoint)]))
     assert caught.value.code == "hub-unreachable"
 
 
 def test_an_unknown_repository_is_told_from_a_hub_in_trouble(hub: Hub, tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as caught:
-        list_files(Supply("o/other", "model", tmp_path), Mirrors([HuggingFace(hub.endpoint)]))
+        list_files(SnapshotRequest("o/other", "model", tmp_path), Mirrors([HuggingFace(hub.endpoint)]))
     assert caught.value.code == "not-on-hub"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_script_brings_the_same_files_and_continues(hub: Hub, tmp_path: Path) -> None:
-    supply = Supply("o/m", "model", tmp_path / "a b")
+    request = SnapshotRequest("o/m", "model", tmp_path / "a b")
     mirrors = Mirrors([HuggingFace(hub.endpoint)])
     script = tmp_path / "fetch.sh"
-    script.write_text(shell_script(supply, list_files(supply, mirrors), mirrors.current()))
+    script.write_text(shell_script(request, list_files(request, mirrors), mirrors.current()))
     for _ in range(2):
         done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -236,8 +236,8 @@ def test_the_script_brings_the_same_files_and_continues(hub: Hub, tmp_path: Path
 def test_the_script_brings_files_whose_names_look_like_options_or_commands(tmp_path: Path) -> None:
     files = {"-x.txt": b"x", "--help/a b.txt": b"y", "$(exit 1).txt": b"z"}
     with serving(Hub(files)) as hub:
-        supply, mirrors = Supply("o/m", "model", tmp_path / "m"), Mirrors([HuggingFace(hub.endpoint)])
-        script = shell_script(supply, list_files(supply, mirrors), mirrors.current())
+        request, mirrors = SnapshotRequest("o/m", "model", tmp_path / "m"), Mirrors([HuggingFace(hub.endpoint)])
+        script = shell_script(request, list_files(request, mirrors), mirrors.current())
         done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert _content(tmp_path / "m") == files
@@ -246,7 +246,7 @@ def test_the_script_brings_files_whose_names_look_like_options_or_commands(tmp_p
 def test_progress_names_the_whole_and_each_file(hub: Hub, tmp_path: Path) -> None:
     told: list[tuple[str, int, int, str]] = []
     mirrors = Mirrors([HuggingFace(hub.endpoint)])
-    fetch(Supply("o/m", "model", tmp_path), mirrors, least_speed=0, progress=lambda *each: told.append(each))
+    fetch(SnapshotRequest("o/m", "model", tmp_path), mirrors, least_speed=0, progress=lambda *each: told.append(each))
     assert {each[0] for each in told} == {"MiB of o/m"} and told[-1][3] == ""
     shares = re.findall(r"model-00001\.safetensors (\d+)%", " ".join(each[3] for each in told))
     assert shares and all(0 <= int(each) < 100 for each in shares)
@@ -273,7 +273,7 @@ def test_files_that_have_come_are_not_looked_at_again() -> None:
 @pytest.mark.parametrize("url", ["http://[", "http://127.0.0.1:99999", "http://host:port", "ftp://host", "http://", ""])
 def test_address_that_is_no_hub_is_refused(url: str) -> None:
     with pytest.raises(InputError) as caught:
-        choose_sources([url], {})
+        choose_hubs([url], {})
     assert caught.value.code == "invalid-option-value" and caught.value.what.startswith("--from ")
 
 
@@ -289,8 +289,8 @@ def test_list_of_files_that_does_not_end_is_a_fault(
         cursor = 1 if cursors == "same" else len(asked)
         return ({"sha": COMMIT} if "/revision/" in url else page), {"Link": f'<x?cursor={cursor}>; rel="next"'}
 
-    monkeypatch.setattr(source, "get_json", answered)
-    monkeypatch.setattr(source, "_MOST_PAGES", 50)
+    monkeypatch.setattr(hub_client, "get_json", answered)
+    monkeypatch.setattr(hub_client, "_MOST_PAGES", 50)
     with pytest.raises(Fault, match="does not end"):
         HuggingFace("http://127.0.0.1").listing("o/m", "model", None)
     assert len(asked) <= 51
@@ -298,7 +298,7 @@ def test_list_of_files_that_does_not_end_is_a_fault(
 
 def test_next_page_with_an_address_that_cannot_be_parsed_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     link = {"Link": '<http://[::1>; rel="next"'}
-    monkeypatch.setattr(source, "get_json", lambda url, _: ({"sha": COMMIT} if "/revision/" in url else [], link))
+    monkeypatch.setattr(hub_client, "get_json", lambda url, _: ({"sha": COMMIT} if "/revision/" in url else [], link))
     with pytest.raises(Fault, match="next page"):
         HuggingFace("http://127.0.0.1").listing("o/m", "model", None)
 

@@ -14,7 +14,7 @@ from ascendtune.core.errors import InputError
 from ascendtune.core.foreign_json import value_at
 from ascendtune.core.http import Fault, get_json
 from ascendtune.core.mask import without_secrets
-from ascendtune.hub.modelscope import Kind
+from ascendtune.hub.modelscope import RepoType
 
 HUGGING_FACE = "https://huggingface.co"
 _MIRRORS = {"hf": HUGGING_FACE, "hf-mirror": "https://hf-mirror.com", "modelscope": "https://www.modelscope.cn"}
@@ -50,20 +50,20 @@ class Listing:
     files: tuple[RemoteFile, ...]
 
 
-class Source(Protocol):
+class HubClient(Protocol):
     """A hub, or a mirror of one."""
 
     @property
     def endpoint(self) -> str: ...
 
-    def listing(self, name: str, kind: Kind, revision: str | None) -> Listing:
+    def listing(self, name: str, kind: RepoType, revision: str | None) -> Listing:
         """All files of a repository.
 
         Raises:
             Fault: the hub does not answer, or its answer has another form.
         """
 
-    def url(self, name: str, kind: Kind, commit: str, file: str) -> str: ...
+    def url(self, name: str, kind: RepoType, commit: str, file: str) -> str: ...
 
     def headers(self) -> Mapping[str, str]: ...
 
@@ -78,7 +78,7 @@ class _Hub:
 
 
 class HuggingFace(_Hub):
-    def listing(self, name: str, kind: Kind, revision: str | None) -> Listing:
+    def listing(self, name: str, kind: RepoType, revision: str | None) -> Listing:
         base = f"{self.endpoint}/api/{kind}s/{quote(name)}"
         info, _ = get_json(f"{base}/revision/{quote(revision or 'main', safe='')}", self.headers())
         commit = value_at(info, "sha")
@@ -97,7 +97,7 @@ class HuggingFace(_Hub):
             query["cursor"] = cursor
         raise Fault(_TOO_LONG)
 
-    def url(self, name: str, kind: Kind, commit: str, file: str) -> str:
+    def url(self, name: str, kind: RepoType, commit: str, file: str) -> str:
         prefix = "datasets/" if kind == "dataset" else ""
         return f"{self.endpoint}/{prefix}{quote(name)}/resolve/{commit}/{quote(file)}"
 
@@ -105,7 +105,7 @@ class HuggingFace(_Hub):
 class ModelScope(_Hub):
     """A revision is a branch or a tag there: what was read is named by the hashes of the files."""
 
-    def listing(self, name: str, kind: Kind, revision: str | None) -> Listing:
+    def listing(self, name: str, kind: RepoType, revision: str | None) -> Listing:
         revision = revision or "master"
         files: list[RemoteFile] = []
         page = 1
@@ -129,13 +129,13 @@ class ModelScope(_Hub):
                 raise Fault(_TOO_LONG)
             page += 1
 
-    def url(self, name: str, kind: Kind, commit: str, file: str) -> str:
+    def url(self, name: str, kind: RepoType, commit: str, file: str) -> str:
         query = urlencode({"Revision": commit, "FilePath": file})
         return f"{self.endpoint}/api/v1/{kind}s/{quote(name)}/repo?{query}"
 
 
-def choose_sources(names: Sequence[str], environment: Mapping[str, str]) -> list[Source]:
-    """The sources to try, in this order.
+def choose_hubs(names: Sequence[str], environment: Mapping[str, str]) -> list[HubClient]:
+    """The hubs to try, in this order.
 
     Args:
         names: `hf`, `hf-mirror`, `modelscope` or a URL of a mirror of Hugging Face; none: HF_ENDPOINT where it is set,

@@ -18,10 +18,10 @@ from ascendtune.core.http import Fault
 from ascendtune.core.locks import file_lock
 from ascendtune.core.log import say, warn
 from ascendtune.core.units import count_of, format_bytes
-from ascendtune.hub.modelscope import Kind, input_error, noun
-from ascendtune.hub.supply.manifest import Manifest
-from ascendtune.hub.supply.source import Listing, RemoteFile, Source
-from ascendtune.hub.supply.transfer import STATE, Cancelled, TooSlow, WrongContent, holds, part_of, transfer
+from ascendtune.hub.modelscope import RepoType, input_error, noun
+from ascendtune.hub.snapshot.hub_client import HubClient, Listing, RemoteFile
+from ascendtune.hub.snapshot.manifest import Manifest
+from ascendtune.hub.snapshot.transfer import STATE, Cancelled, TooSlow, WrongContent, holds, part_of, transfer
 
 AT_ONCE = 4
 _TRIES = 5
@@ -35,7 +35,7 @@ Progress = Callable[[str, int, int, str], None]
 
 
 @dataclass(frozen=True)
-class Supply:
+class SnapshotRequest:
     """What is asked for.
 
     Attributes:
@@ -43,7 +43,7 @@ class Supply:
     """
 
     name: str
-    kind: Kind
+    kind: RepoType
     directory: Path
     revision: str | None = None
     include: tuple[str, ...] = ()
@@ -60,34 +60,34 @@ class Supply:
 
 @dataclass
 class Mirrors:
-    """The sources in the order in which they are tried. Threads share it: all leave a mirror that fails."""
+    """The hubs in the order in which they are tried. Threads share it: all leave a mirror that fails."""
 
-    sources: Sequence[Source]
+    hubs: Sequence[HubClient]
     _current: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def current(self) -> Source:
+    def current(self) -> HubClient:
         with self._lock:
-            return self.sources[self._current % len(self.sources)]
+            return self.hubs[self._current % len(self.hubs)]
 
     @property
     def is_last(self) -> bool:
         """Whether every mirror was tried: then a slow one is better than none."""
         with self._lock:
-            return self._current >= len(self.sources) - 1
+            return self._current >= len(self.hubs) - 1
 
-    def leave(self, source: Source, why: str) -> None:
+    def leave(self, hub: HubClient, why: str) -> None:
         """Go on with the next mirror, unless another thread has gone on already."""
         with self._lock:
-            if len(self.sources) == 1 or self.sources[self._current % len(self.sources)] is not source:
+            if len(self.hubs) == 1 or self.hubs[self._current % len(self.hubs)] is not hub:
                 return
             self._current += 1
-            following = self.sources[self._current % len(self.sources)]
-        warn(f"{source.endpoint}: {why}; continuing with {following.endpoint}")
+            following = self.hubs[self._current % len(self.hubs)]
+        warn(f"{hub.endpoint}: {why}; continuing with {following.endpoint}")
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchResult:
     """What a fetch did; bytes that came in this call, and files that were here already."""
 
     manifest: Manifest
@@ -127,7 +127,7 @@ class _Count:
         return ", ".join(f"{path} {100 * self.parts[path] // size}%" for path, size in self.sizes.items())
 
 
-def list_files(supply: Supply, mirrors: Mirrors) -> Listing:
+def list_files(request: SnapshotRequest, mirrors: Mirrors) -> Listing:
     """The files of the repository at the revision, from the first mirror that answers.
 
     Raises:
@@ -135,19 +135,19 @@ def list_files(supply: Supply, mirrors: Mirrors) -> Listing:
         MachineError: no mirror answers.
     """
     for number in range(_TRIES):
-        faults: list[tuple[Source, Fault]] = []
-        for _ in mirrors.sources:
-            source = mirrors.current()
+        faults: list[tuple[HubClient, Fault]] = []
+        for _ in mirrors.hubs:
+            hub = mirrors.current()
             try:
-                return source.listing(supply.name, supply.kind, supply.revision)
+                return hub.listing(request.name, request.kind, request.revision)
             except Fault as fault:
-                faults.append((source, fault))
-                mirrors.leave(source, fault.what)
+                faults.append((hub, fault))
+                mirrors.leave(hub, fault.what)
         busy = [fault for _, fault in faults if fault.status == 429 or (fault.status or 0) >= 500]
         if not busy or number == _TRIES - 1:
             break
         time.sleep(min(_pause(busy[0], number), _LONGEST_WAIT_SECONDS))
-    raise _unlisted(supply, faults)
+    raise _unlisted(request, faults)
 
 
 def _pause(fault: Fault, failures: int) -> float:
@@ -156,9 +156,14 @@ def _pause(fault: Fault, failures: int) -> float:
 
 
 def fetch(
-    supply: Supply, mirrors: Mirrors, *, least_speed: float, progress: Progress, pinned: Manifest | None = None
-) -> Fetched:
-    """Bring the wanted files of a repository into `supply.directory`; what is there and right is not read again.
+    request: SnapshotRequest,
+    mirrors: Mirrors,
+    *,
+    least_speed: float,
+    progress: Progress,
+    pinned: Manifest | None = None,
+) -> FetchResult:
+    """Bring the wanted files of a repository into `request.directory`; what is there and right is not read again.
 
     Args:
         least_speed: bytes per second below which another mirror is tried, while there is one.
@@ -168,40 +173,40 @@ def fetch(
         RecipeError, DataError: no such repository; a file is in the way that differs; no file is wanted.
         MachineError: no mirror answers, no room on the disk, or a file did not come.
     """
-    require_writable(supply.directory)
-    listing = Listing(pinned.commit, pinned.files) if pinned else list_files(supply, mirrors)
-    wanted = [file for file in listing.files if supply.wants(file.path)]
+    require_writable(request.directory)
+    listing = Listing(pinned.commit, pinned.files) if pinned else list_files(request, mirrors)
+    wanted = [file for file in listing.files if request.wants(file.path)]
     if not wanted:
-        raise input_error(supply.kind)(
-            f"none of the {count_of(len(listing.files), 'file')} of {supply.name} matches --include and --exclude",
+        raise input_error(request.kind)(
+            f"none of the {count_of(len(listing.files), 'file')} of {request.name} matches --include and --exclude",
             code="no-wanted-file",
             remedy="change --include or --exclude; files: " + ", ".join(each.path for each in listing.files[:8]),
         )
     say(
-        f"{supply.name} at {listing.commit[:12]}: {count_of(len(wanted), 'file')}, "
-        f"{format_bytes(sum(each.size for each in wanted))}{_left_out(supply, listing)}"
+        f"{request.name} at {listing.commit[:12]}: {count_of(len(wanted), 'file')}, "
+        f"{format_bytes(sum(each.size for each in wanted))}{_left_out(request, listing)}"
     )
-    with translated_disk_errors(supply.directory, "making a directory"):
-        (supply.directory / STATE).mkdir(parents=True, exist_ok=True)
-    with file_lock(supply.directory / STATE / "lock", wait=False) as is_free:
+    with translated_disk_errors(request.directory, "making a directory"):
+        (request.directory / STATE).mkdir(parents=True, exist_ok=True)
+    with file_lock(request.directory / STATE / "lock", wait=False) as is_free:
         if not is_free:
             raise MachineError(
                 "another process fetches into this directory",
                 code="fetch-in-progress",
                 remedy="wait for it, or choose another --to",
-                where=supply.directory,
+                where=request.directory,
             )
-        missing = _missing(supply, wanted)
-        arrived = _fetch_all(supply, listing.commit, missing, mirrors, least_speed, progress)
-        manifest = Manifest(supply.name, supply.kind, mirrors.current().endpoint, listing.commit, tuple(wanted))
-        manifest.write(supply.directory)
-        _remove_old_parts(supply.directory)
-    return Fetched(manifest, arrived, len(wanted) - len(missing))
+        missing = _missing(request, wanted)
+        arrived = _fetch_all(request, listing.commit, missing, mirrors, least_speed, progress)
+        manifest = Manifest(request.name, request.kind, mirrors.current().endpoint, listing.commit, tuple(wanted))
+        manifest.write(request.directory)
+        _remove_old_parts(request.directory)
+    return FetchResult(manifest, arrived, len(wanted) - len(missing))
 
 
-def _left_out(supply: Supply, listing: Listing) -> str:
+def _left_out(request: SnapshotRequest, listing: Listing) -> str:
     """How many files are not wanted, and the first three."""
-    names = [each.path for each in listing.files if not supply.wants(each.path)]
+    names = [each.path for each in listing.files if not request.wants(each.path)]
     return f"; {len(names)} left out: {', '.join(names[:3])}{', …' if len(names) > 3 else ''}" if names else ""
 
 
@@ -220,22 +225,22 @@ def verify(directory: Path, manifest: Manifest, progress: Progress) -> list[str]
     return wrong
 
 
-def _unlisted(supply: Supply, faults: Sequence[tuple[Source, Fault]]) -> AscendtuneError:
-    tried = "; ".join(f"{source.endpoint}: {fault.what}" for source, fault in faults)
+def _unlisted(request: SnapshotRequest, faults: Sequence[tuple[HubClient, Fault]]) -> AscendtuneError:
+    tried = "; ".join(f"{hub.endpoint}: {fault.what}" for hub, fault in faults)
     statuses = {fault.status for _, fault in faults}
-    refused = input_error(supply.kind)
+    refused = input_error(request.kind)
     # A mirror that is down says nothing about the repository; one that answers does.
     if statuses & {401, 403}:
         return refused(
-            f"access to the {noun(supply.kind)} {supply.name} is refused, or it does not exist ({tried})",
+            f"access to the {noun(request.kind)} {request.name} is refused, or it does not exist ({tried})",
             code="hub-access-denied",
             remedy="check the spelling; for a private or gated one set HF_TOKEN (MODELSCOPE_API_TOKEN) to a token "
             "that may read it",
         )
     if 404 in statuses:
-        at = f" with the revision '{supply.revision}'" if supply.revision else ""
+        at = f" with the revision '{request.revision}'" if request.revision else ""
         return refused(
-            f"there is no {noun(supply.kind)} {supply.name}{at} ({tried})",
+            f"there is no {noun(request.kind)} {request.name}{at} ({tried})",
             code="not-on-hub",
             remedy="check the spelling and the revision; names differ between Hugging Face and ModelScope",
         )
@@ -246,28 +251,28 @@ def _unlisted(supply: Supply, faults: Sequence[tuple[Source, Fault]]) -> Ascendt
     )
 
 
-def _missing(supply: Supply, wanted: Sequence[RemoteFile]) -> list[RemoteFile]:
+def _missing(request: SnapshotRequest, wanted: Sequence[RemoteFile]) -> list[RemoteFile]:
     """The files that are not here yet; what is in the way and differs is never overwritten."""
     missing, differing = [], []
     for file in wanted:
-        path = supply.directory / file.path
+        path = request.directory / file.path
         if not path.exists() and not path.is_symlink():
             missing.append(file)
         elif not holds(path, file):
             differing.append(file.path)
     if differing:
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
-        raise input_error(supply.kind)(
-            f"files of {supply.name} exist with other content: {', '.join(differing[:3])}{more}",
+        raise input_error(request.kind)(
+            f"files of {request.name} exist with other content: {', '.join(differing[:3])}{more}",
             code="file-differs",
             remedy="choose another --to, or move these files away: fetch never overwrites a file",
-            where=supply.directory,
+            where=request.directory,
         )
     return missing
 
 
 def _fetch_all(
-    supply: Supply,
+    request: SnapshotRequest,
     commit: str,
     missing: Sequence[RemoteFile],
     mirrors: Mirrors,
@@ -275,23 +280,23 @@ def _fetch_all(
     progress: Progress,
 ) -> int:
     """Fetch all of `missing`, several at once; returns the bytes that came."""
-    parts = {file.path: _size_of(part_of(supply.directory, file)) for file in missing}
+    parts = {file.path: _size_of(part_of(request.directory, file)) for file in missing}
     total, here = sum(file.size for file in missing), sum(parts.values())
     require_free_space(
-        supply.directory,
+        request.directory,
         total - here,
-        f"{supply.name} needs {format_bytes(total - here)} more",
+        f"{request.name} needs {format_bytes(total - here)} more",
         remedy="free space, or choose another --to",
     )
     if here:
         say(f"{format_bytes(here)} of them are here from an earlier try")
-    count = _Count(f"MiB of {supply.name}", total, progress, parts)
+    count = _Count(f"MiB of {request.name}", total, progress, parts)
     cancelled = threading.Event()
     # The largest first: what is left at the end is small, and many connections share it.
     queue = sorted(missing, key=lambda file: -file.size)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         tasks = [
-            pool.submit(_fetch_one, file, supply, commit, mirrors, least_speed, count, cancelled) for file in queue
+            pool.submit(_fetch_one, file, request, commit, mirrors, least_speed, count, cancelled) for file in queue
         ]
         try:
             wait(tasks, return_when=FIRST_EXCEPTION)
@@ -308,7 +313,7 @@ def _fetch_all(
 
 def _fetch_one(
     file: RemoteFile,
-    supply: Supply,
+    request: SnapshotRequest,
     commit: str,
     mirrors: Mirrors,
     least_speed: float,
@@ -318,49 +323,49 @@ def _fetch_one(
     """Try mirror after mirror, until the file is whole or nothing new came _TRIES times in a row."""
     failures, wrong, is_refused = 0, 0, False
     while True:
-        source = mirrors.current()
-        before = _size_of(part_of(supply.directory, file))
+        hub = mirrors.current()
+        before = _size_of(part_of(request.directory, file))
         try:
             transfer(
-                file, supply.directory, source.url(supply.name, supply.kind, commit, file.path),
-                dict(source.headers()), least_speed=0 if mirrors.is_last else least_speed,
+                file, request.directory, hub.url(request.name, request.kind, commit, file.path),
+                dict(hub.headers()), least_speed=0 if mirrors.is_last else least_speed,
                 arrived=partial(count.add, file), cancelled=cancelled,
             )  # fmt: skip
             return
         except Fault as fault:
             wrong += isinstance(fault, WrongContent)
             is_refused |= fault.status in (401, 403)
-            is_progress = _size_of(part_of(supply.directory, file)) > before
+            is_progress = _size_of(part_of(request.directory, file)) > before
             failures = 0 if is_progress else failures + 1
-            if failures >= _TRIES * len(mirrors.sources) or wrong > len(mirrors.sources):
+            if failures >= _TRIES * len(mirrors.hubs) or wrong > len(mirrors.hubs):
                 raise (
-                    _refused(file, supply, source, fault) if is_refused else _not_fetched(file, supply, source, fault)
+                    _refused(file, request, hub, fault) if is_refused else _not_fetched(file, request, hub, fault)
                 ) from fault
             if isinstance(fault, TooSlow | WrongContent) or not is_progress:
-                mirrors.leave(source, f"{file.path}: {fault.what}")
+                mirrors.leave(hub, f"{file.path}: {fault.what}")
             if not is_progress and not isinstance(fault, WrongContent):
                 cancelled.wait(min(_pause(fault, failures), _LONGEST_WAIT_SECONDS))
         if cancelled.is_set():
             raise Cancelled
 
 
-def _refused(file: RemoteFile, supply: Supply, source: Source, fault: Fault) -> AscendtuneError:
+def _refused(file: RemoteFile, request: SnapshotRequest, hub: HubClient, fault: Fault) -> AscendtuneError:
     """The files of a gated repository are listed for everybody."""
-    return input_error(supply.kind)(
-        f"{supply.name} lists {file.path}, but access to it is refused ({source.endpoint}: {fault.what})",
+    return input_error(request.kind)(
+        f"{request.name} lists {file.path}, but access to it is refused ({hub.endpoint}: {fault.what})",
         code="hub-access-denied",
         remedy="ask for access on the repository's page, if it is gated, and set HF_TOKEN (MODELSCOPE_API_TOKEN) to a "
         "token that may read it",
-        where=supply.directory,
+        where=request.directory,
     )
 
 
-def _not_fetched(file: RemoteFile, supply: Supply, source: Source, fault: Fault) -> MachineError:
+def _not_fetched(file: RemoteFile, request: SnapshotRequest, hub: HubClient, fault: Fault) -> MachineError:
     return MachineError(
-        f"{file.path} of {supply.name} could not be fetched from {source.endpoint}: {fault.what}",
+        f"{file.path} of {request.name} could not be fetched from {hub.endpoint}: {fault.what}",
         code="file-not-fetched",
         remedy="run the same command again, which continues at the last byte; or name another mirror with --from",
-        where=supply.directory,
+        where=request.directory,
     )
 
 

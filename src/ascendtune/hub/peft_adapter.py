@@ -57,7 +57,7 @@ class LowRank:
 
 
 @dataclass(frozen=True)
-class Stack:
+class ExpertLora:
     """The adapter of a parameter that holds the matrices of all experts: for each its own B @ A, beside each other."""
 
     module: str
@@ -78,7 +78,7 @@ class Adapter:
     weight: float
     """Factor of its change."""
     low_rank: list[LowRank]
-    stacks: list[Stack]
+    expert_loras: list[ExpertLora]
     rotations: list[Rotation]
     whole: dict[str, str]
     """Weights that take the place of the base's: name in the model -> name in the file."""
@@ -115,18 +115,18 @@ def read_adapter(directory: Path, weight: float = 1.0) -> Adapter:
     if config["peft_type"] == "OFT":
         rotations = [rotation_of(module, parts["oft_R"], file) for module, parts in modules.items()]
         return Adapter(directory, config, file, weight, [], [], rotations, whole, whole_base)
-    stacks = [
-        Stack(module.replace(_WRAPPED, ""), module.count(_WRAPPED), parts["lora_A"], parts["lora_B"])
+    expert_loras = [
+        ExpertLora(module.replace(_WRAPPED, ""), module.count(_WRAPPED), parts["lora_A"], parts["lora_B"])
         for module, parts in modules.items()
         if _is_stack(module, parts, config, file)
     ]
-    stacked = {each.a for each in stacks}
+    stacked = {each.a for each in expert_loras}
     low_rank = [
         _low_rank(module, parts, config, file, weight)
         for module, parts in modules.items()
         if parts.get("lora_A") not in stacked
     ]
-    return Adapter(directory, config, file, weight, low_rank, stacks, [], whole, whole_base)
+    return Adapter(directory, config, file, weight, low_rank, expert_loras, [], whole, whole_base)
 
 
 def _config(directory: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from ascendtune.core.errors import InputError
-from ascendtune.hub.lora_adapter import Adapter, read_adapter
+from ascendtune.hub.peft_adapter import Adapter, read_adapter
 
 _SHAPES = {"lora_A.weight": (4, 6), "lora_B.weight": (8, 4)}
 
@@ -73,7 +73,7 @@ def test_ranks_of_patterns_do_not_make_matrices_of_experts_nor_experts_of_a_matr
     }
     found = _adapter(tmp_path, {**_module("mlp.gate"), **experts}, **config)
     assert [each.module for each in found.low_rank] == ["mlp.gate"]
-    assert [each.module for each in found.stacks] == ["mlp.experts"]
+    assert [each.module for each in found.expert_loras] == ["mlp.experts"]
 
 
 def test_whole_weights_and_whose_they_are(tmp_path: Path) -> None:

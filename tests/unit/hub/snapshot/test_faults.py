@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ascendtune.core.errors import AscendtuneError, MachineError
-from ascendtune.hub.supply import transfer
-from ascendtune.hub.supply.fetch import Mirrors, Supply, fetch
-from ascendtune.hub.supply.source import HuggingFace, ModelScope, Source
+from ascendtune.hub.snapshot import transfer
+from ascendtune.hub.snapshot.fetch import Mirrors, SnapshotRequest, fetch
+from ascendtune.hub.snapshot.hub_client import HubClient, HuggingFace, ModelScope
 from hub_server import Hub, serving
 
 _FILES = {
@@ -32,18 +32,18 @@ def hub() -> Iterator[Hub]:
 
 
 @pytest.fixture(params=[HuggingFace, ModelScope])
-def protocol(request: pytest.FixtureRequest) -> Callable[..., Source]:
+def protocol(request: pytest.FixtureRequest) -> Callable[..., HubClient]:
     return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture
-def fetched(protocol: Callable[..., Source], monkeypatch: pytest.MonkeyPatch) -> Fetch:
+def fetched(protocol: Callable[..., HubClient], monkeypatch: pytest.MonkeyPatch) -> Fetch:
     """Fetches from the hub into a directory, without pauses."""
-    monkeypatch.setattr("ascendtune.hub.supply.fetch._LONGEST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("ascendtune.hub.snapshot.fetch._LONGEST_WAIT_SECONDS", 0.01)
 
     def fetched(directory: Path, hub: Hub, *, least_speed: float = 0, token: str | None = None) -> None:
         mirrors = Mirrors([protocol(hub.endpoint, token)])
-        fetch(Supply("o/m", "model", directory), mirrors, least_speed=least_speed, progress=lambda *_: None)
+        fetch(SnapshotRequest("o/m", "model", directory), mirrors, least_speed=least_speed, progress=lambda *_: None)
 
     return fetched
 

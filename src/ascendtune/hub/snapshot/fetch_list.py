@@ -13,10 +13,10 @@ from ascendtune.core.config import Section, validate
 from ascendtune.core.document import read_document
 from ascendtune.core.errors import InputError
 from ascendtune.core.files import expanded, parsed_record, read_record, write_json
-from ascendtune.hub.modelscope import Kind
-from ascendtune.hub.supply.fetch import Supply
-from ascendtune.hub.supply.manifest import Manifest
-from ascendtune.hub.supply.source import checked_revision
+from ascendtune.hub.modelscope import RepoType
+from ascendtune.hub.snapshot.fetch import SnapshotRequest
+from ascendtune.hub.snapshot.hub_client import checked_revision
+from ascendtune.hub.snapshot.manifest import Manifest
 
 _ID = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?", re.ASCII)
 
@@ -32,7 +32,7 @@ def checked_id(name: str) -> str:
     return name
 
 
-class SupplySection(Section):
+class RepositorySection(Section):
     """One repository of a hub."""
 
     id: Annotated[str, AfterValidator(checked_id)]
@@ -47,26 +47,26 @@ class SupplySection(Section):
     """Patterns of files to leave out."""
 
 
-class Supplies(Section):
+class FetchList(Section):
     """The content of a file for `ascendtune fetch -f`."""
 
-    models: tuple[SupplySection, ...] = ()
-    datasets: tuple[SupplySection, ...] = ()
+    models: tuple[RepositorySection, ...] = ()
+    datasets: tuple[RepositorySection, ...] = ()
 
 
-def default_directory(name: str, kind: Kind) -> Path:
+def default_directory(name: str, kind: RepoType) -> Path:
     """Where a repository goes that no directory was named for, below the working directory."""
     return Path(f"{kind}s") / name.rpartition("/")[2]
 
 
-def read_supplies(path: Path) -> list[Supply]:
+def read_fetch_list(path: Path) -> list[SnapshotRequest]:
     """What the file asks for; directories are relative to the working directory.
 
     Raises:
         InputError: the file is missing, damaged, or has a key or a value that is not possible; it names nothing.
     """
-    content = validate(Supplies, read_document(path, "list of supplies"))
-    listed: list[tuple[Kind, SupplySection]] = [
+    content = validate(FetchList, read_document(path, "list of supplies"))
+    listed: list[tuple[RepoType, RepositorySection]] = [
         *(("model", each) for each in content.models),
         *(("dataset", each) for each in content.datasets),
     ]
@@ -78,7 +78,7 @@ def read_supplies(path: Path) -> list[Supply]:
             where=path,
         )
     return [
-        Supply(
+        SnapshotRequest(
             each.id, kind, expanded(each.to) if each.to else default_directory(each.id, kind),
             each.revision, each.include, each.exclude,
         )
@@ -87,10 +87,10 @@ def read_supplies(path: Path) -> list[Supply]:
 
 
 class LockFile:
-    """Beside a list of supplies: the commit and the hashes that each of them had when it was fetched first."""
+    """Beside a fetch list: the commit and the hashes that each of them had when it was fetched first."""
 
-    def __init__(self, supplies: Path) -> None:
-        self.path = supplies.with_name(f"{supplies.stem}.lock.json")
+    def __init__(self, fetch_list: Path) -> None:
+        self.path = fetch_list.with_name(f"{fetch_list.stem}.lock.json")
         try:
             self._entries = parsed_record(
                 read_record(self.path), self.path, remedy="bring it back, or remove it: then the newest is fetched"
@@ -98,26 +98,26 @@ class LockFile:
         except FileNotFoundError:
             self._entries = {}
 
-    def pinned(self, supply: Supply) -> Manifest | None:
+    def pinned(self, request: SnapshotRequest) -> Manifest | None:
         """What was fetched before for this entry; None where it is new, or asks for another revision now.
 
         Raises:
             MachineError: the entry is damaged.
         """
-        entry = self._entries.get(_key(supply))
-        if not isinstance(entry, Mapping) or entry.get("revision") != supply.revision:
+        entry = self._entries.get(_key(request))
+        if not isinstance(entry, Mapping) or entry.get("revision") != request.revision:
             return None
         return Manifest.of_record(entry.get("fetched"), self.path)
 
-    def pin(self, supply: Supply, manifest: Manifest) -> None:
+    def pin(self, request: SnapshotRequest, manifest: Manifest) -> None:
         """Keep what was fetched; written at once.
 
         Raises:
             MachineError: the disk is full or refuses to be written.
         """
-        self._entries[_key(supply)] = {"revision": supply.revision, "fetched": manifest.as_record()}
+        self._entries[_key(request)] = {"revision": request.revision, "fetched": manifest.as_record()}
         write_json(self.path, dict(sorted(self._entries.items())))
 
 
-def _key(supply: Supply) -> str:
-    return f"{supply.kind} {supply.name}"
+def _key(request: SnapshotRequest) -> str:
+    return f"{request.kind} {request.name}"
