@@ -782,11 +782,11 @@ FAULTS = [
         "tests/unit/merge/test_verify.py",
     ),
     Fault(
-        "merge/pieces.py",
+        "merge/chunked_linear.py",
         "_multiply(inputs, weight[begin : begin + share], results[..., begin : begin + share])",
         "_multiply(inputs, weight[:share], results[..., begin : begin + share])",
         "each thread multiplies the first rows of a matrix",
-        "tests/unit/merge/test_pieces.py",
+        "tests/unit/merge/test_chunked_linear.py",
     ),
     Fault(
         "merge/tied.py",
@@ -961,7 +961,7 @@ FAULTS = [
         "tests/unit/train/test_reference.py",
     ),
     Fault(
-        "infer/transformers.py",
+        "infer/transformers_model.py",
         "eos_token_id=list(stop_ids) or None",
         "eos_token_id=list(stop_ids)[:1] or None",
         "generation goes on behind an end that is not the first of the stop tokens",

@@ -15,7 +15,7 @@ from ascendtune.cli.run_names import complete_weights, refuse_recipe, weights_na
 from ascendtune.core.errors import InputError
 
 if TYPE_CHECKING:
-    from ascendtune.merge.merge import Merged
+    from ascendtune.merge.merge import MergeResult
 
 
 def merge(
@@ -82,7 +82,7 @@ def _named(source: str) -> str:
     return f"{weights_named(name)}{equals}{weight}"
 
 
-def _as_text(merged: Merged) -> str:
+def _as_text(merged: MergeResult) -> str:
     from ascendtune.core.units import count_of, format_bytes, format_duration
 
     lines = [
@@ -98,7 +98,7 @@ def _as_text(merged: Merged) -> str:
     return "\n".join(lines)
 
 
-def _as_json(merged: Merged) -> dict[str, Any]:
+def _as_json(merged: MergeResult) -> dict[str, Any]:
     from dataclasses import asdict
 
     verified = merged.verification

@@ -31,7 +31,7 @@ from ascendtune.hub.verify import check_model_directory, require_unquantised
 from ascendtune.infer.answer import Answer, AnswerMarks
 
 if TYPE_CHECKING:
-    from ascendtune.infer.transformers import TransformersModel
+    from ascendtune.infer.transformers_model import TransformersModel
     from ascendtune.machine.torch_backend.device import Device
 
 _NO_CHARACTER = "\ufffd"
@@ -272,7 +272,7 @@ def _template(name: str, tokenizer: Tokenizer) -> ChatTemplate:
 def _load_model(
     weights: Weights, tokenizer: Tokenizer, device: Device | None, trust_remote_code: bool
 ) -> TransformersModel:
-    from ascendtune.infer.transformers import TransformersModel
+    from ascendtune.infer.transformers_model import TransformersModel
     from ascendtune.machine.torch_backend.find import find_device
 
     target = device or find_device()

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ascendtune.hub.safetensors_header import SafetensorsHeader, StoredTensor
-from ascendtune.merge.pieces import Products, products
+from ascendtune.merge.chunked_linear import ChunkedLinear, chunked_linear
 
 _PIECE = 1 << 24
 """Numbers converted before the pages that they were read from are released."""
@@ -110,38 +110,38 @@ class Changes(Protocol):
 
 @contextmanager
 def in_fp32(
-    model: Any, files: MappedFiles, changes: Changes | None = None, *, in_pieces: bool = True
+    model: Any, files: MappedFiles, changes: Changes | None = None, *, in_chunks: bool = True
 ) -> Iterator[None]:
     """Calls of `model` compute in fp32: the weights of a block are converted when it begins, and freed when it ends.
 
     Args:
         files: what the weights were loaded from.
         changes: are put into the fp32 tensor of a weight before it is used.
-        in_pieces: linear modules convert their matrices piece by piece, while they multiply. Where a model uses the
+        in_chunks: linear modules convert their matrices chunk by chunk, while they multiply. Where a model uses the
             numbers of such a matrix itself, it finds NaN.
     """
-    with products() as multiplied, _Conversion(model, files, changes, multiplied if in_pieces else None).active():
+    with chunked_linear() as linear, _Conversion(model, files, changes, linear if in_chunks else None).active():
         yield
 
 
 class _Conversion:
     """What `in_fp32` does to a model."""
 
-    def __init__(self, model: Any, files: MappedFiles, changes: Changes | None, multiplied: Products | None) -> None:
-        self._model, self._files, self._changes, self._products = model, files, changes, multiplied
+    def __init__(self, model: Any, files: MappedFiles, changes: Changes | None, linear: ChunkedLinear | None) -> None:
+        self._model, self._files, self._changes, self._chunked_linear = model, files, changes, linear
         self._names: dict[torch.Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
         self._memory = _Memory()
         self._stored: dict[torch.Tensor, torch.Tensor] = {}
         """What weights hold that are fp32 at the moment."""
         self._linear: dict[nn.Linear, torch.Tensor] = {}
-        """The matrices of modules that multiply in pieces."""
+        """The matrices of modules that multiply in chunks."""
 
     @contextmanager
     def active(self) -> Iterator[None]:
         handles = []
         try:
-            if self._products is not None:
-                self._multiply_in_pieces()
+            if self._chunked_linear is not None:
+                self._multiply_in_chunks()
             for block in _blocks(self._model):
                 if self._is_plain_table(block):
                     # The rows that were looked up become fp32, not the table.
@@ -161,7 +161,7 @@ class _Conversion:
             for each, data in self._stored.items():
                 each.data = data
 
-    def _multiply_in_pieces(self) -> None:
+    def _multiply_in_chunks(self) -> None:
         """Let linear modules do so. The matrix of one that is not changed is NaN, of type fp32, for all others.
 
         A model may ask for its type, to convert what is multiplied.
@@ -174,8 +174,8 @@ class _Conversion:
                 module.weight = nn.Parameter(hidden, requires_grad=False)
 
     def _multiply(self, module: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-        assert self._products is not None
-        result = self._products.linear(inputs, self._linear[module], module.bias)
+        assert self._chunked_linear is not None
+        result = self._chunked_linear.linear(inputs, self._linear[module], module.bias)
         self._files.release()
         return result
 

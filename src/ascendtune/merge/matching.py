@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Draft:
+class MergePlanBuilder:
     """The outputs while they are planned; `config` is copied when it changes."""
 
     base: Base
@@ -304,18 +304,18 @@ def plan_merge(base: Base, adapters: list[Adapter]) -> MergePlan:
     # The plan keeps the adapters as they are: PEFT reads all of their files.
     combined = [_without_unchanged(base, each) for each in adapters] if _are_combined(adapters) else adapters
     _require_combinable(combined)
-    draft = Draft(base, adapters[0].config.get("task_type") == "SEQ_CLS")
+    builder = MergePlanBuilder(base, adapters[0].config.get("task_type") == "SEQ_CLS")
     for adapter in combined:
         for name, key in adapter.whole.items():
-            draft.put(adapter, name, key)
+            builder.put(adapter, name, key)
         for low_rank in adapter.low_rank:
-            draft.add(adapter, low_rank)
+            builder.add(adapter, low_rank)
         for expert_lora in adapter.expert_loras:
-            draft.add_expert_lora(adapter, expert_lora)
+            builder.add_expert_lora(adapter, expert_lora)
         for rotation in adapter.rotations:
-            draft.rotate(adapter, rotation)
-    settle_embeddings(draft, combined)
-    return MergePlan(base, adapters, draft.shards(), draft.config, draft.notes, draft.layout)
+            builder.rotate(adapter, rotation)
+    settle_embeddings(builder, combined)
+    return MergePlan(base, adapters, builder.shards(), builder.config, builder.notes, builder.layout)
 
 
 def _are_combined(adapters: list[Adapter]) -> bool:

@@ -13,14 +13,14 @@ from ascendtune.core.imports import uncollected_imports
 from ascendtune.merge.matching import plan_merge
 from ascendtune.merge.output import MergePlan, Progress
 from ascendtune.merge.source import find_sources, read_base
-from ascendtune.merge.write import claimed_target, require_absent, require_place, write_model
+from ascendtune.merge.write import claimed_target, require_absent, require_writable_target, write_model
 
 if TYPE_CHECKING:
     from ascendtune.merge.verify import Verification
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergeResult:
     """A model that was written."""
 
     directory: Path
@@ -44,7 +44,7 @@ def merge(
     onto: str | None = None,
     verify: bool = True,
     progress: Progress = lambda what, done, total: None,
-) -> Merged:
+) -> MergeResult:
     """Write base + adapters to `target`, in the base's types and files; the peak of memory is a few tensors.
 
     Args:
@@ -66,7 +66,7 @@ def merge(
     with uncollected_imports():
         from ascendtune.merge.arithmetic import require_finite
 
-    require_place(target, plan.size)
+    require_writable_target(target, plan.size)
     require_finite(plan.adapters)
     notes = [*sources.notes, *plan.notes]
     verification = None
@@ -75,7 +75,7 @@ def merge(
         if verify:
             verification = _verify(plan, directory, notes, progress)
     outputs = [each for shard in plan.shards.values() for each in shard]
-    return Merged(
+    return MergeResult(
         directory=target,
         base=sources.base,
         adapters=[(each.directory, each.weight) for each in plan.adapters],

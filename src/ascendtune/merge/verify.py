@@ -260,7 +260,7 @@ def _logits(
         with in_fp32(model, files, changes):
             logits: torch.Tensor = model(input_ids=ids, use_cache=False, **options).logits
         if logits.isnan().any():
-            with in_fp32(model, files, changes, in_pieces=False):
+            with in_fp32(model, files, changes, in_chunks=False):
                 logits = model(input_ids=ids, use_cache=False, **options).logits
     except RuntimeError as error:
         raise CannotVerify(f"the model does not compute block by block: {first_line(error)}") from error

@@ -75,7 +75,7 @@ _NOT_OURS = ("README.md", "config.json")
 _TEMPLATES = "additional_chat_templates"
 
 
-def require_place(target: Path, size: int) -> None:
+def require_writable_target(target: Path, size: int) -> None:
     """Raise unless a model of `size` bytes can be written to `target`, which must not exist.
 
     Raises:

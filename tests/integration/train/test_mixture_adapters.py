@@ -472,7 +472,7 @@ def test_merge_adds_to_parts_of_joined_tensors(
 
 def test_the_model_of_a_run_answers(train: Train, base: Callable[..., Path]) -> None:
     from ascendtune.infer.engine import find_weights
-    from ascendtune.infer.transformers import TransformersModel
+    from ascendtune.infer.transformers_model import TransformersModel
     from ascendtune.machine.torch_backend.find import find_device
 
     directory = base("DeepseekV3Config", MLA)

@@ -23,7 +23,7 @@ from ascendtune.data.conversation import Message
 from ascendtune.data.template import ChatTemplate
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.infer.engine import Engine, Weights
-from ascendtune.infer.transformers import TransformersModel
+from ascendtune.infer.transformers_model import TransformersModel
 from ascendtune.machine.torch_backend.find import find_device
 
 ASKED: list[Message] = [{"role": "user", "content": "hello"}]

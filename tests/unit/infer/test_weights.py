@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from ascendtune.core.errors import InputError
 from ascendtune.infer.engine import find_weights
-from ascendtune.infer.transformers import _resize_embeddings
+from ascendtune.infer.transformers_model import _resize_embeddings
 
 
 def write_config(directory: Path, name: str, content: dict[str, object]) -> Path:

@@ -93,20 +93,20 @@ def test_table_stays_as_stored_while_its_rows_become_fp32(saved: tuple[Layered, 
     assert seen == [(torch.bfloat16, torch.bfloat16), (torch.bfloat16, torch.float32)]
 
 
-@pytest.mark.parametrize("in_pieces", [True, False])
+@pytest.mark.parametrize("in_chunks", [True, False])
 @pytest.mark.parametrize("part", ["layers.0.0.weight", "layers.1.1", "table", "nothing"])
 def test_weights_that_are_not_changed_are_the_stored_ones(
-    saved: tuple[Layered, MappedFiles], part: str, in_pieces: bool
+    saved: tuple[Layered, MappedFiles], part: str, in_chunks: bool
 ) -> None:
     model, files = saved
     expected = Layered()
     weights = {name: (2 if part in name else 1) * each.float() for name, each in model.named_parameters()}
     expected.load_state_dict(weights | {"head.weight": weights["table.weight"]})
-    with torch.no_grad(), in_fp32(model, files, Doubled(part), in_pieces=in_pieces):
+    with torch.no_grad(), in_fp32(model, files, Doubled(part), in_chunks=in_chunks):
         assert torch.equal(model(IDS), expected(IDS))
 
 
-def test_large_matrix_is_multiplied_in_pieces(tmp_path: Path) -> None:
+def test_large_matrix_is_multiplied_in_chunks(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(700, 3001), nn.Linear(3001, 401, bias=False)).to(torch.bfloat16)
     expected = nn.Sequential(nn.Linear(700, 3001), nn.Linear(3001, 401, bias=False))

@@ -18,7 +18,7 @@ from ascendtune.data.template import template_source
 from ascendtune.data.tokenizer import Tokenizer
 from ascendtune.hub.adapter_files import check_adapter
 from ascendtune.infer.engine import Weights
-from ascendtune.infer.transformers import TransformersModel
+from ascendtune.infer.transformers_model import TransformersModel
 from ascendtune.machine.torch_backend.find import find_device
 from ascendtune.recipe.method import MethodSection
 from ascendtune.recipe.sections import CheckpointSection

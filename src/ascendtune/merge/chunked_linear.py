@@ -1,4 +1,4 @@
-"""Products with weights in half precision: a piece of a matrix becomes fp32 in a core's cache and is multiplied there.
+"""Products with weights in half precision: a chunk of a matrix becomes fp32 in a core's cache and is multiplied there.
 
 A whole matrix in fp32 would be written to memory and read again, which takes longer than all else where few tokens are
 multiplied: two to three times the CPU time.
@@ -13,14 +13,14 @@ from contextlib import contextmanager
 import torch
 from torch.nn import functional
 
-_PIECE = 1 << 19
+_CHUNK = 1 << 19
 """Numbers: 2 MiB in fp32."""
 
 
-class Products:
+class ChunkedLinear:
     """Computes products on all of torch's threads, each of which multiplies its rows of the matrix.
 
-    Not with torch's own threads within a piece: they would meet at a barrier twice for each, and on cores that others
+    Not with torch's own threads within a chunk: they would meet at a barrier twice for each, and on cores that others
     use waiting there takes more time than computing.
     """
 
@@ -39,7 +39,7 @@ class Products:
             weight: (outputs, inputs), in its own dtype.
             bias: (outputs,) fp32.
         """
-        if weight.numel() <= _PIECE:
+        if weight.numel() <= _CHUNK:
             return functional.linear(inputs, weight.float(), bias)
         results = inputs.new_empty(*inputs.shape[:-1], len(weight))
 
@@ -53,15 +53,15 @@ class Products:
 
 
 @contextmanager
-def products() -> Iterator[Products]:
-    """What multiplies in pieces; its threads end with the context."""
+def chunked_linear() -> Iterator[ChunkedLinear]:
+    """What multiplies in chunks; its threads end with the context."""
     threads = torch.get_num_threads()
     if threads == 1:
-        yield Products(map, threads)
+        yield ChunkedLinear(map, threads)
         return
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
-            yield Products(pool.map, threads)
+            yield ChunkedLinear(pool.map, threads)
         finally:
             # A thread that sets its own number sets that of threads to come, too. Processes that are forked after such
             # a call may fail in their threads (torch 2.13: "Invalid thread pool"): fork none after a merge.
@@ -77,9 +77,9 @@ def _multiply(inputs: torch.Tensor, weight: torch.Tensor, results: torch.Tensor)
         weight: (rows, inputs), in its own dtype.
         results: (..., rows) fp32.
     """
-    rows = max(1, _PIECE // weight.shape[1])
+    rows = max(1, _CHUNK // weight.shape[1])
     memory = torch.empty(min(rows, len(weight)), weight.shape[1])
     for begin in range(0, len(weight), rows):
-        piece = weight[begin : begin + rows]
-        piece = piece if piece.dtype == torch.float32 else memory[: len(piece)].copy_(piece)
-        results[..., begin : begin + rows] = functional.linear(inputs, piece)
+        chunk = weight[begin : begin + rows]
+        chunk = chunk if chunk.dtype == torch.float32 else memory[: len(chunk)].copy_(chunk)
+        results[..., begin : begin + rows] = functional.linear(inputs, chunk)

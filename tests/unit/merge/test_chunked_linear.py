@@ -1,4 +1,4 @@
-"""Products in pieces: those of the whole matrix, on any number of threads."""
+"""Products in chunks: those of the whole matrix, on any number of threads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from ascendtune.merge.pieces import Products
+from ascendtune.merge.chunked_linear import ChunkedLinear
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -17,5 +17,5 @@ def test_threads_share_the_rows_of_a_matrix(threads: int, dtype: torch.dtype) ->
     torch.manual_seed(0)
     inputs, weight, bias = torch.randn(2, 3, 700), torch.randn(3001, 700).to(dtype), torch.randn(3001)
     with ThreadPoolExecutor(threads) as pool:
-        result = Products(pool.map, threads).linear(inputs, weight, bias)
+        result = ChunkedLinear(pool.map, threads).linear(inputs, weight, bias)
     assert torch.allclose(result, functional.linear(inputs, weight.float(), bias), rtol=1e-5, atol=1e-4)
