@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from measure import run, table, write_result
 
-from ascendtune.train.plan.time import gloo_bytes
+from ascendtune.train.plan.time_estimate import gloo_bytes
 from ascendtune.train.plan.work import Transfer
 
 _MIB = 1 << 20

@@ -18,9 +18,9 @@ from ascendtune.core.errors import InputError
 if TYPE_CHECKING:
     from ascendtune.train.plan.estimator import EstimatorResult
     from ascendtune.train.plan.history import PastRun
-    from ascendtune.train.plan.measured import Measured
+    from ascendtune.train.plan.measured import MeasuredRun
     from ascendtune.train.plan.request import Target
-    from ascendtune.train.plan.time import TimeEstimate
+    from ascendtune.train.plan.time_estimate import TimeEstimate
 
 _TITLES = {
     "weights": "weights",
@@ -157,7 +157,7 @@ def _time(
     from dataclasses import replace
 
     from ascendtune.train.plan.device_table import speed_of
-    from ascendtune.train.plan.time import estimate_time, features_of
+    from ascendtune.train.plan.time_estimate import estimate_time, features_of
 
     if answer.work is None:
         return "the work of a step cannot be counted for this model"
@@ -170,7 +170,7 @@ def _time(
     return estimate_time(answer.work, answer.steps, answer.recipe, target, speed, features, history, network=network)
 
 
-def _print(answer: EstimatorResult, target: Target, time: TimeEstimate | str, found: Measured | None) -> None:
+def _print(answer: EstimatorResult, target: Target, time: TimeEstimate | str, found: MeasuredRun | None) -> None:
     from ascendtune.cli.messages import warn
     from ascendtune.cli.plan_measure import measured_lines
     from ascendtune.cli.plan_time import time_lines

@@ -12,7 +12,7 @@ from ascendtune.core.errors import CheckFailed, InputError
 if TYPE_CHECKING:
     from ascendtune.recipe.recipe import Recipe
     from ascendtune.train.plan.history import PastRun
-    from ascendtune.train.plan.measured import Measured
+    from ascendtune.train.plan.measured import MeasuredRun
     from ascendtune.train.plan.request import Target
 
 
@@ -32,7 +32,7 @@ def require_this_machine(device: str | None, memory: str | None, nodes: int) -> 
 
 def measure(
     path: Path, overrides: list[str], recipe: Recipe, target: Target, history: Sequence[PastRun]
-) -> tuple[Measured, PastRun | None]:
+) -> tuple[MeasuredRun, PastRun | None]:
     """Train two steps of full rows; returns what was predicted and measured, also as a past run.
 
     Args:
@@ -48,7 +48,7 @@ def measure(
     from ascendtune.train.plan.estimator import cached_dataset, run_estimator
     from ascendtune.train.plan.history import word
     from ascendtune.train.plan.measured import as_past_run, keys_of_measurement, read_measured, write_full_rows
-    from ascendtune.train.plan.time import expected_step_seconds
+    from ascendtune.train.plan.time_estimate import expected_step_seconds
 
     with tempfile.TemporaryDirectory(prefix="ascendtune-plan-") as scratch:
         rows = Path(scratch) / "rows.jsonl"
@@ -70,7 +70,7 @@ def measure(
     return found, as_past_run(found, answer, target, word(known_name(target.name)))
 
 
-def measured_lines(found: Measured) -> list[str]:
+def measured_lines(found: MeasuredRun) -> list[str]:
     """For people: predicted and measured."""
     from ascendtune.cli.plan_time import seconds_text
     from ascendtune.core.terminal_text import safe

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from ascendtune.core.errors import InputError
 
 if TYPE_CHECKING:
-    from ascendtune.train.plan.history import Errors, PastRun
-    from ascendtune.train.plan.time import Range, TimeEstimate
+    from ascendtune.train.plan.history import PastRun, PredictionErrors
+    from ascendtune.train.plan.time_estimate import TimeEstimate, TimeRange
 
 _GIGA = 1e9
 
@@ -106,7 +106,7 @@ def history_text(runs: Sequence[PastRun]) -> str:
     return "\n".join(lines)
 
 
-def _said(errors: Errors | None) -> str:
+def _said(errors: PredictionErrors | None) -> str:
     if errors is None:
         return "no prediction to compare yet"
     return (
@@ -119,7 +119,7 @@ def _off(predicted: float | None, measured: float | None) -> str:
     return f"{predicted / measured - 1:+.1%}" if predicted and measured else "-"
 
 
-def _range(found: Range) -> str:
+def _range(found: TimeRange) -> str:
     return f"{seconds_text(found.expected)} expected ({seconds_text(found.low)} to {seconds_text(found.high)})"
 
 

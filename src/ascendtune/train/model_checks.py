@@ -154,7 +154,7 @@ def warn_of_untrained_parts(
     if not is_main:
         return
     # The trial of a reward model ends before its score.
-    silent = [each for each in attention.verdict.without_gradient if each != "score.weight"]
+    silent = [each for each in attention.support.without_gradient if each != "score.weight"]
     _warn_of_weights_without_gradient(model, silent)
     if getattr(config.get_text_config(), "output_router_logits", False):
         warn(

@@ -128,11 +128,11 @@ def _load(
 
 def _choose_attention(recipe: Recipe, config: Any, strategy: Strategy) -> AttentionChoice:
     attention = choose_attention(recipe.model, recipe.method.stage, config, strategy.device.attention)
-    if not attention.verdict.padded:
-        require_rows_alone(recipe, str(attention.verdict.why_padded))
+    if not attention.support.padded:
+        require_rows_alone(recipe, str(attention.support.why_padded))
     if attention.is_own and strategy.is_main:
         warn(f"attention is {attention.name}, the model's own, on padded rows; {attention.reason}")
-    elif attention.verdict.reason is not None and strategy.is_main:
+    elif attention.support.reason is not None and strategy.is_main:
         say(f"attention is {attention.name}; {attention.reason}")
     return attention
 
@@ -200,9 +200,9 @@ def may_isolate(recipe: Recipe, attention: AttentionChoice, *, is_main: bool) ->
     Raises:
         RecipeError: the recipe packs, which needs it.
     """
-    if attention.verdict.packed:
+    if attention.support.packed:
         return True
-    why = f"this model does not support packed documents: {attention.verdict.why_padded}"
+    why = f"this model does not support packed documents: {attention.support.why_padded}"
     if recipe.data.packing is True:
         raise RecipeError(why, code="packing-unsupported", remedy="set data.packing: auto or false")
     # A model with its own attention has had a warning already.

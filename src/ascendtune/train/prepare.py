@@ -28,7 +28,7 @@ from ascendtune.recipe.deepspeed_config import require_deepspeed, zero_config
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.adapters import StoredAdapter, find_adapters, require_same_adapters
 from ascendtune.train.attention.model_type import require_trainable_type
-from ascendtune.train.run_choice import Choice, choose_run
+from ascendtune.train.run_choice import RunChoice, choose_run
 
 Progress = Callable[[str, int, int], None]
 
@@ -152,7 +152,7 @@ def data_reports(prepared: PreparedData) -> dict[str, Any]:
 
 
 def _write(
-    choice: Choice, recipe: Recipe, origins: dict[str, str], facts: dict[str, Any], adapters: list[StoredAdapter]
+    choice: RunChoice, recipe: Recipe, origins: dict[str, str], facts: dict[str, Any], adapters: list[StoredAdapter]
 ) -> None:
     """Write the recipe and run.json; the worker adds devices, versions and its choices to it."""
     if choice.resumed is not None:

@@ -170,9 +170,9 @@ def attention_of_reference(recipe: Recipe, directory: str, device: Device) -> At
     """The attention of another model in `directory`."""
     section, config = section_of_reference(recipe, Path(directory))
     choice = choose_attention(section, "preference", config, device.attention)
-    if not choice.verdict.padded:
+    if not choice.support.padded:
         raise RecipeError(
-            f"padding changes the outputs of the reference model: {choice.verdict.why_padded}",
+            f"padding changes the outputs of the reference model: {choice.support.why_padded}",
             code="rows-need-padding",
             remedy="choose another method.preference.reference",
             where=directory,

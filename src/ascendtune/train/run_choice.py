@@ -24,7 +24,7 @@ _ENDS = {"stopped": "it was stopped", "failed": "it had failed"}
 
 
 @dataclass(frozen=True)
-class Choice:
+class RunChoice:
     """A run directory, new or to go on in."""
 
     run: RunDir
@@ -37,7 +37,7 @@ class Choice:
     """run.json of the run to go on in, read after this start has claimed it."""
 
 
-def choose_run(recipe: Recipe, resume_options: ResumeOptions) -> tuple[Choice, Claim]:
+def choose_run(recipe: Recipe, resume_options: ResumeOptions) -> tuple[RunChoice, Claim]:
     """Find the run that this start goes on in, or a free name for a new one, and claim it.
 
     Two starts at once never choose the same: a start chooses while it has claimed the newest run of the name, and
@@ -67,7 +67,7 @@ def choose_run(recipe: Recipe, resume_options: ResumeOptions) -> tuple[Choice, C
             return choice, chosen
 
 
-def planned_run(recipe: Recipe, resume_options: ResumeOptions) -> Choice:
+def planned_run(recipe: Recipe, resume_options: ResumeOptions) -> RunChoice:
     """The choice that `choose_run` would make now; nothing is claimed or written.
 
     Raises:
@@ -76,14 +76,14 @@ def planned_run(recipe: Recipe, resume_options: ResumeOptions) -> Choice:
     return _choose(recipe, _newest_of_series(recipe.run_directory()), resume_options)
 
 
-def _choose(recipe: Recipe, newest: RunDir, resume_options: ResumeOptions) -> Choice:
+def _choose(recipe: Recipe, newest: RunDir, resume_options: ResumeOptions) -> RunChoice:
     wanted, resume = recipe.run_directory(), recipe.checkpoint.resume
     if resume not in ("auto", "never"):
         return _from_path(recipe, checkpoint_to_resume(recipe), newest, resume_options)
     if not newest.run_json.is_file():
         is_run = RunDir(wanted).run_json.is_file()
         taken = f"{wanted} exists" + ("" if is_run else " and is not a run")
-        return Choice(newest, None, None, [] if newest.path == wanted else [f"starting {newest}: {taken}"])
+        return RunChoice(newest, None, None, [] if newest.path == wanted else [f"starting {newest}: {taken}"])
     record, steps = newest.read(), newest.checkpoint_steps()
     state = record["state"]
     if resume == "never":
@@ -93,14 +93,14 @@ def _choose(recipe: Recipe, newest: RunDir, resume_options: ResumeOptions) -> Ch
     elif not steps:
         reason = f"{newest} has no checkpoint"
         if not newest.has_metrics():
-            return Choice(
+            return RunChoice(
                 newest, None, None, [f"starting over in {newest}: its last attempt ended before the first step"]
             )
     else:
         require_same_recipe(newest, recipe, resume_options)
         checkpoint = newest.checkpoint(steps[-1])
         _require_own(newest.checkpoints, checkpoint, resume_options)
-        return Choice(
+        return RunChoice(
             newest,
             checkpoint,
             None,
@@ -109,7 +109,7 @@ def _choose(recipe: Recipe, newest: RunDir, resume_options: ResumeOptions) -> Ch
         )
     free = _next_of_series(wanted)
     unfinished = _unfinished_before(newest, wanted) if resume == "auto" else []
-    return Choice(free, None, None, [f"starting {free}: {reason}", *unfinished])
+    return RunChoice(free, None, None, [f"starting {free}: {reason}", *unfinished])
 
 
 def _unfinished_before(newest: RunDir, wanted: Path) -> list[str]:
@@ -177,7 +177,7 @@ def _checkpoint_remedy(missing: Path) -> str:
     return f"this run has: {', '.join(f'{run.path.name}@{step}' for step in steps)}"
 
 
-def _from_path(recipe: Recipe, checkpoint: Path, newest: RunDir, resume_options: ResumeOptions) -> Choice:
+def _from_path(recipe: Recipe, checkpoint: Path, newest: RunDir, resume_options: ResumeOptions) -> RunChoice:
     require_checkpoint(checkpoint)
     # Behind a symbolic link, what may be changed is where it leads.
     place = checkpoint.resolve()
@@ -186,11 +186,11 @@ def _from_path(recipe: Recipe, checkpoint: Path, newest: RunDir, resume_options:
     own = next((path for path in _runs_of_series(wanted).values() if path.resolve() == owner.path), None)
     if own is not None and owner.run_json.is_file():
         require_same_recipe(owner, recipe, resume_options)
-        return Choice(RunDir(own), checkpoint, None, [f"resuming {own} from {checkpoint}: as asked"], owner.read())
+        return RunChoice(RunDir(own), checkpoint, None, [f"resuming {own} from {checkpoint}: as asked"], owner.read())
     if owner.recipe.is_file():
         _require_same_loss(owner, recipe, checkpoint)
     run = _next_of_series(wanted) if newest.run_json.is_file() else newest
-    return Choice(run, None, place, [f"starting {run} from {checkpoint}: as asked"])
+    return RunChoice(run, None, place, [f"starting {run} from {checkpoint}: as asked"])
 
 
 def _require_same_loss(owner: RunDir, recipe: Recipe, checkpoint: Path) -> None:

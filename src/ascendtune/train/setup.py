@@ -28,8 +28,8 @@ from ascendtune.train.batch import Batches
 from ascendtune.train.checkpoint.checkpointer import Checkpointer, require_space_for_run, step_of
 from ascendtune.train.checkpoint.count import most_checkpoints, steps_between
 from ascendtune.train.checkpoint.size import checkpoint_bytes
-from ascendtune.train.dump.start_weights import hashes_of_weights
 from ascendtune.train.dump.step_dumps import StepDumps
+from ascendtune.train.dump.weight_hashes import hashes_of_weights
 from ascendtune.train.export import exported_bytes
 from ascendtune.train.flops import TokenFlops
 from ascendtune.train.kernel.adamw import choose_adamw

@@ -15,8 +15,8 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.live_bytes import StepMemory
 from ascendtune.train.plan.repeated_layers import Repeats
 from ascendtune.train.plan.request import DocumentSize
-from ascendtune.train.plan.setting import TrainingChoices
 from ascendtune.train.plan.traced_step import trace_step
+from ascendtune.train.plan.training_choices import TrainingChoices
 
 _MODEL = {
     "model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 9,

@@ -14,8 +14,8 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.count_work import count_work
 from ascendtune.train.plan.planned_device import PlannedDevice
 from ascendtune.train.plan.request import DocumentSize, Target
-from ascendtune.train.plan.setting import TrainingChoices
 from ascendtune.train.plan.traced_step import trace_step
+from ascendtune.train.plan.training_choices import TrainingChoices
 
 _EXPERTS, _HIDDEN, _INNER, _LAYERS = 4, 32, 16, 2
 _MIXTURE = {

@@ -1,4 +1,4 @@
-"""A verdict is cached_verdict by what decides it, read only from files of this user, and refused in sentences."""
+"""Attention support is cached by what decides it, read only from files of this user, and refused in sentences."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from transformers import LlamaConfig, MambaConfig, T5Config
 from ascendtune.core.directories import cache_directory
 from ascendtune.core.errors import MachineError, RecipeError
 from ascendtune.recipe.sections import ModelSection
-from ascendtune.train.attention.choice import Verdict, cached_verdict, choose_attention, find_verdict
+from ascendtune.train.attention.choice import AttentionSupport, cached_support, choose_attention, find_support
 from ascendtune.train.attention.proof import lm_values
 
-FOUND = Verdict("sdpa", packed=True, without_gradient=["model.gate"])
+FOUND = AttentionSupport("sdpa", packed=True, without_gradient=["model.gate"])
 
 
 @pytest.fixture(autouse=True)
@@ -23,10 +23,10 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def counted() -> tuple[Callable[[], Verdict], list[int]]:
+def counted() -> tuple[Callable[[], AttentionSupport], list[int]]:
     calls: list[int] = []
 
-    def find() -> Verdict:
+    def find() -> AttentionSupport:
         calls.append(1)
         return FOUND
 
@@ -37,16 +37,16 @@ def files() -> list[Path]:
     return list((cache_directory() / "attention").iterdir())
 
 
-def test_a_verdict_is_found_once_for_each_config() -> None:
+def test_support_is_found_once_for_each_config() -> None:
     find, calls = counted()
-    assert [cached_verdict({"width": width}, find) for width in (1, 1, 2, 1)] == [FOUND] * 4
+    assert [cached_support({"width": width}, find) for width in (1, 1, 2, 1)] == [FOUND] * 4
     assert len(calls) == 2
 
 
 @pytest.mark.parametrize("spoil", ["writable by others", "folder writable by others", "not JSON", "other fields"])
-def test_cached_verdict_of_others_or_damaged_is_found_again(spoil: str) -> None:
+def test_cached_support_of_others_or_damaged_is_found_again(spoil: str) -> None:
     find, calls = counted()
-    cached_verdict("key", find)
+    cached_support("key", find)
     (file,) = files()
     if spoil == "writable by others":
         file.chmod(0o666)
@@ -54,7 +54,7 @@ def test_cached_verdict_of_others_or_damaged_is_found_again(spoil: str) -> None:
         file.parent.chmod(0o777)
     else:
         file.write_text("{" if spoil == "not JSON" else '{"attention": "sdpa", "new": 1}')
-    assert cached_verdict("key", find) == FOUND
+    assert cached_support("key", find) == FOUND
     assert len(calls) == 2
 
 
@@ -62,7 +62,7 @@ def test_without_a_cache_every_start_tries_again(tmp_path: Path, monkeypatch: py
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     find, calls = counted()
-    assert [cached_verdict("key", find) for _ in range(2)] == [FOUND] * 2
+    assert [cached_support("key", find) for _ in range(2)] == [FOUND] * 2
     assert len(calls) == 2
 
 
@@ -85,14 +85,14 @@ def unusable(error: Exception) -> Callable[[Any, str], Any]:
     ],
 )
 def test_without_a_small_copy_the_reason_is_a_sentence(error: Exception, sentence: str) -> None:
-    verdict = find_verdict(LlamaConfig(), unusable(error), lm_values, ours=["sdpa"], own=["sdpa"], must_be_causal=True)
-    assert (verdict.attention, verdict.own, verdict.padded, verdict.reason) == ("sdpa", True, False, sentence)
+    support = find_support(LlamaConfig(), unusable(error), lm_values, ours=["sdpa"], own=["sdpa"], must_be_causal=True)
+    assert (support.attention, support.own, support.padded, support.reason) == ("sdpa", True, False, sentence)
 
 
 def test_a_named_attention_of_ours_alone_is_refused_without_a_small_copy() -> None:
     make = unusable(KeyError("layer"))
-    verdict = find_verdict(LlamaConfig(), make, lm_values, ours=["sdpa"], own=[], must_be_causal=True)
-    assert verdict.refused
+    support = find_support(LlamaConfig(), make, lm_values, ours=["sdpa"], own=[], must_be_causal=True)
+    assert support.refused
 
 
 def test_a_model_without_a_causal_class_is_refused_in_one_sentence() -> None:

@@ -12,7 +12,7 @@ from ascendtune.core.errors import CheckFailed, MachineError, RecipeError
 from ascendtune.machine.torch_backend.cpu import CpuDevice
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train import model_checks, model_setup
-from ascendtune.train.attention.choice import AttentionChoice, Verdict
+from ascendtune.train.attention.choice import AttentionChoice, AttentionSupport
 from ascendtune.train.model_setup import check_head, isolates, set_up_model
 from ascendtune.train.precision import choose_precision
 
@@ -28,8 +28,8 @@ def isolated(packing: Any, *, batch: int = 2, keeps_apart: bool = True, **keys: 
     data = {"train": [{"path": "x.jsonl"}], "packing": packing}
     recipe = Recipe.check({"model": {"path": "m"}, "data": data, "batch": {"per_device": batch}, **keys})
     strategy: Any = SimpleNamespace(is_main=True, device=CpuDevice())
-    verdict = Verdict("sdpa", packed=keeps_apart, why_padded=None if keeps_apart else "it counts tokens")
-    attention = AttentionChoice("sdpa", "as asked", verdict)
+    support = AttentionSupport("sdpa", packed=keeps_apart, why_padded=None if keeps_apart else "it counts tokens")
+    attention = AttentionChoice("sdpa", "as asked", support)
     return isolates(Model(), recipe, strategy, choose_precision(recipe, CpuDevice()), attention)
 
 

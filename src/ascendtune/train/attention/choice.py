@@ -1,4 +1,4 @@
-"""The attention of a run, with the reason: tried on a small copy of the model, and cached_verdict."""
+"""The attention of a run, with the reason: tried on a small copy of the model, and cached."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _SAME_AS = {"sdpa_fp32": "sdpa", "varlen": "sdpa", "npu_fusion": "sdpa"}
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What was found of one config."""
+class AttentionSupport:
+    """Which attention computes the models of one config, and for which batches."""
 
     attention: str
     """`sdpa` or `eager`; the fused ones of the devices compute what `sdpa` computes."""
@@ -54,12 +54,12 @@ class AttentionChoice:
     name: str
     """Of the attention table, or `transformers_sdpa`, `transformers_eager`: the model's own."""
     reason: str
-    verdict: Verdict
+    support: AttentionSupport
 
     @property
     def is_own(self) -> bool:
         """Whether the model makes its masks itself: it must be told which tokens are padding."""
-        return self.verdict.own
+        return self.support.own
 
     def implementation(self) -> str:
         """What to give transformers as `attn_implementation`.
@@ -67,7 +67,7 @@ class AttentionChoice:
         Raises:
             MachineError: it needs a package that is not here.
         """
-        return self.verdict.attention if self.is_own else register(self.name)
+        return self.support.attention if self.is_own else register(self.name)
 
 
 def choose_attention(section: ModelSection, stage: str, config: Any, device_default: str) -> AttentionChoice:
@@ -102,7 +102,7 @@ def choose_attention(section: ModelSection, stage: str, config: Any, device_defa
     else:
         ours, own = [wanted], [wanted]
 
-    def find() -> Verdict:
+    def find() -> AttentionSupport:
         kind = auto_class(stage)
 
         def make(small: Any, implementation: str) -> Any:
@@ -111,30 +111,30 @@ def choose_attention(section: ModelSection, stage: str, config: Any, device_defa
             )
 
         values = decoder_values if stage == "reward" else lm_values
-        return find_verdict(config, make, values, ours=ours, own=own, must_be_causal=stage != "reward")
+        return find_support(config, make, values, ours=ours, own=own, must_be_causal=stage != "reward")
 
     brings_code = section.trust_remote_code and hasattr(config, "auto_map")
     # Code that a model brings has no version.
-    verdict = find() if brings_code else cached_verdict([config.to_dict(), stage == "reward", ours, own], find)
-    if verdict.refused is not None:
+    support = find() if brings_code else cached_support([config.to_dict(), stage == "reward", ours, own], find)
+    if support.refused is not None:
         if wanted != "auto":
             raise RecipeError(
-                f"model.attention: {wanted} does not work with this model: {verdict.refused}",
+                f"model.attention: {wanted} does not work with this model: {support.refused}",
                 code="attention-not-equal",
                 remedy="set model.attention: auto",
             )
-        raise cannot_train(config.model_type, verdict.refused)
-    if verdict.own:
+        raise cannot_train(config.model_type, support.refused)
+    if support.own:
         return AttentionChoice(
-            f"transformers_{verdict.attention}", f"ours does not compute this model: {verdict.reason}", verdict
+            f"transformers_{support.attention}", f"ours does not compute this model: {support.reason}", support
         )
     if wanted != "auto":
-        return AttentionChoice(wanted, "as asked", verdict)
-    if verdict.attention != "sdpa":
+        return AttentionChoice(wanted, "as asked", support)
+    if support.attention != "sdpa":
         return AttentionChoice(
-            verdict.attention, f"the fused one does not compute this model: {verdict.reason}", verdict
+            support.attention, f"the fused one does not compute this model: {support.reason}", support
         )
-    return AttentionChoice(device_default, "fused attention of this device", verdict)
+    return AttentionChoice(device_default, "fused attention of this device", support)
 
 
 def _require_class_with_score(section: ModelSection, config: Any) -> None:
@@ -162,25 +162,25 @@ def _require_causal_class(section: ModelSection, config: Any) -> None:
     raise cannot_train(config.model_type, "transformers has no causal language model of this type")
 
 
-def cached_verdict(key: object, find: Callable[[], Verdict]) -> Verdict:
-    """The verdict of an earlier start on the same `key`, or of `find`.
+def cached_support(key: object, find: Callable[[], AttentionSupport]) -> AttentionSupport:
+    """What an earlier start found for the same `key`, or what `find` finds.
 
     Args:
-        key: plain values that decide the verdict, beside the versions of the code.
+        key: plain values that decide it, beside the versions of the code.
     """
     decisive = json.dumps([key, _versions()], sort_keys=True, default=str)
     file = cache_directory() / "attention" / f"{hashlib.sha256(decisive.encode()).hexdigest()}.json"
     if (known := _read(file)) is not None:
         return known
-    verdict = find()
+    support = find()
     # Without a cache the next start tries again.
     with suppress(OSError, AscendtuneError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(asdict(verdict)))
-    return verdict
+        write_atomically(file, json.dumps(asdict(support)))
+    return support
 
 
-def find_verdict(
+def find_support(
     config: Any,
     make: Make,
     values_of: Callable[[Any, dict[str, Any]], torch.Tensor],
@@ -188,7 +188,7 @@ def find_verdict(
     ours: Sequence[str],
     own: Sequence[str],
     must_be_causal: bool,
-) -> Verdict:
+) -> AttentionSupport:
     """Try attentions on a small copy of the model, first ours, then its own.
 
     Args:
@@ -201,11 +201,11 @@ def find_verdict(
     except NotComparable as error:
         why = f"small copies of it could not be compared: {error}"
         if not own:
-            return Verdict(ours[0], refused=why)
+            return AttentionSupport(ours[0], refused=why)
         own_name = "eager" if "eager" in own else own[0]
-        return Verdict(own_name, own=True, padded=False, reason=why, why_padded=why)
+        return AttentionSupport(own_name, own=True, padded=False, reason=why, why_padded=why)
     if must_be_causal and not trial.is_causal():
-        return Verdict(ours[0], refused=SEES_LATER_TOKENS)
+        return AttentionSupport(ours[0], refused=SEES_LATER_TOKENS)
     silent = trial.without_gradient()
     reason: str | None = None
     for name in ours:
@@ -213,7 +213,9 @@ def find_verdict(
         if difference is None:
             of_packing = trial.difference_packed(register(name))
             is_packed = of_packing is None
-            return Verdict(name, packed=is_packed, reason=reason, why_padded=of_packing, without_gradient=silent)
+            return AttentionSupport(
+                name, packed=is_packed, reason=reason, why_padded=of_packing, without_gradient=silent
+            )
         reason = reason or difference
     of_padding: str | None = None
     for name in own:
@@ -222,12 +224,14 @@ def find_verdict(
             # Seen in some rows and not in others, so no trial is sure to meet it.
             of_padding = PICKS_KEYS
         if of_padding is None:
-            return Verdict(name, own=True, reason=reason, why_padded=reason, without_gradient=silent)
+            return AttentionSupport(name, own=True, reason=reason, why_padded=reason, without_gradient=silent)
     if "eager" not in own:
         # What was asked for by name does not compute this model.
-        return Verdict(ours[0], refused=reason)
+        return AttentionSupport(ours[0], refused=reason)
     # One row at a time it is what the others were held against.
-    return Verdict("eager", own=True, padded=False, reason=reason, why_padded=of_padding, without_gradient=silent)
+    return AttentionSupport(
+        "eager", own=True, padded=False, reason=reason, why_padded=of_padding, without_gradient=silent
+    )
 
 
 def _versions() -> list[str]:
@@ -238,13 +242,13 @@ def _versions() -> list[str]:
     return [version("transformers"), torch.__version__, digest.hexdigest()]
 
 
-def _read(file: Path) -> Verdict | None:
-    """The verdict in `file`; None if another user may have written it."""
+def _read(file: Path) -> AttentionSupport | None:
+    """What `file` says; None if another user may have written it."""
     try:
         for place in (file, file.parent):
             status = place.stat()
             if status.st_uid != os.geteuid() or status.st_mode & 0o022:
                 return None
-        return Verdict(**json.loads(file.read_text()))
+        return AttentionSupport(**json.loads(file.read_text()))
     except (OSError, ValueError, TypeError):
         return None

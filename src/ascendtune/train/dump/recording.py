@@ -37,7 +37,7 @@ from ascendtune.train.dump.names import plain_modules, plain_parameters
 from ascendtune.train.dump.ranks import gather, rank, world_size
 from ascendtune.train.dump.record import FORMAT, StepRecord, header_of
 from ascendtune.train.dump.request import METRICS, RecordRequest
-from ascendtune.train.dump.start_weights import hashes_of_weights
+from ascendtune.train.dump.weight_hashes import hashes_of_weights
 from ascendtune.train.dump.whole_tensors import WholeTensors, is_engine, whole_tensors_of
 from ascendtune.train.gradient_norm import norm_of_all
 

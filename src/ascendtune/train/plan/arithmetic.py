@@ -17,7 +17,7 @@ from ascendtune.train.objective.logit_chunks import product_rows, softmax_rows
 from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.plan.live_bytes import Bytes, StepMemory
 from ascendtune.train.plan.request import DocumentSize
-from ascendtune.train.plan.setting import TrainingChoices
+from ascendtune.train.plan.training_choices import TrainingChoices
 from ascendtune.train.precision import DTYPES
 from ascendtune.train.strategy.choose import ParameterCounts, count_weights
 from ascendtune.train.tuner.nf4 import bytes_of

@@ -18,7 +18,7 @@ from ascendtune.train.plan.changes import Change, changed
 from ascendtune.train.plan.estimator import run_estimator, target_here
 from ascendtune.train.plan.history import read_history
 from ascendtune.train.plan.request import Target
-from ascendtune.train.plan.time import expected_step_seconds
+from ascendtune.train.plan.time_estimate import expected_step_seconds
 from ascendtune.train.run_choice import planned_run
 
 _WORTH_ASKING = 0.25

@@ -15,7 +15,7 @@ from ascendtune.train.model import apply_tuner, auto_class, grow_embeddings, tra
 from ascendtune.train.model_flops import model_flops
 from ascendtune.train.optimizer import states_per_parameter
 from ascendtune.train.plan.offload import Offload
-from ascendtune.train.plan.setting import TrainingChoices
+from ascendtune.train.plan.training_choices import TrainingChoices
 from ascendtune.train.plan.work import Transfer, Work
 from ascendtune.train.precision import DTYPES, export_dtype
 from ascendtune.train.strategy.choose import ParameterCounts, count_weights

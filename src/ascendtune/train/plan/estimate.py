@@ -30,10 +30,10 @@ from ascendtune.train.plan.changes import Change, changed, changes
 from ascendtune.train.plan.count_work import count_work
 from ascendtune.train.plan.live_bytes import Bytes, StepMemory
 from ascendtune.train.plan.planned_device import PlannedDevice
-from ascendtune.train.plan.request import DocumentSize, Estimate, Request, Target
+from ascendtune.train.plan.request import DocumentSize, Estimate, EstimateRequest, Target
 from ascendtune.train.plan.rows import full_rows
-from ascendtune.train.plan.setting import TrainingChoices
 from ascendtune.train.plan.traced_step import trace_step
+from ascendtune.train.plan.training_choices import TrainingChoices
 from ascendtune.train.plan.work import Work
 from ascendtune.train.precision import DTYPES
 from ascendtune.train.reference import section_of_reference
@@ -50,7 +50,7 @@ _SEARCH_SECONDS = 40.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    request = Request.from_json(Path(arguments[0]).read_text())
+    request = EstimateRequest.from_json(Path(arguments[0]).read_text())
     warnings.simplefilter("ignore")
     try:
         content = answer(request, search="--changes" in arguments)
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def answer(request: Request, *, search: bool) -> dict[str, Any]:
+def answer(request: EstimateRequest, *, search: bool) -> dict[str, Any]:
     """The estimate, and with `search` changes that fit where the recipe does not.
 
     Raises:
@@ -79,7 +79,7 @@ def answer(request: Request, *, search: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def largest_batch(recipe: Recipe, request: Request) -> tuple[Recipe, Estimate]:
+def largest_batch(recipe: Recipe, request: EstimateRequest) -> tuple[Recipe, Estimate]:
     """The recipe with the largest power of two as `batch.per_device` that fits for certain; with 1 where none does."""
 
     def with_batch(size: int) -> tuple[Recipe, Estimate]:
@@ -101,7 +101,7 @@ def largest_batch(recipe: Recipe, request: Request) -> tuple[Recipe, Estimate]:
     return best, found
 
 
-def _work(recipe: Recipe, request: Request) -> Work | None:
+def _work(recipe: Recipe, request: EstimateRequest) -> Work | None:
     """What a step computes and sends; None where the model's class cannot be made without weights."""
     try:
         return count_work(_setting(recipe, request))
@@ -111,7 +111,7 @@ def _work(recipe: Recipe, request: Request) -> Work | None:
         return None
 
 
-def _fitting(recipe: Recipe, request: Request) -> list[dict[str, Any]]:
+def _fitting(recipe: Recipe, request: EstimateRequest) -> list[dict[str, Any]]:
     """The first changes that fit, none of which is another one and more."""
     limit, until = request.target.memory_bytes, time.monotonic() + _SEARCH_SECONDS
     found: list[dict[str, Any]] = []
@@ -145,13 +145,13 @@ def _fitting(recipe: Recipe, request: Request) -> list[dict[str, Any]]:
     return found
 
 
-def _documents(setting: TrainingChoices, request: Request) -> Sequence[DocumentSize]:
+def _documents(setting: TrainingChoices, request: EstimateRequest) -> Sequence[DocumentSize]:
     """Of the largest micro-batch; full rows where the data are not known."""
     known = request.documents if setting.padding_free else request.padded_documents
     return known or full_rows(setting.recipe)
 
 
-def _setting(recipe: Recipe, request: Request) -> TrainingChoices:
+def _setting(recipe: Recipe, request: EstimateRequest) -> TrainingChoices:
     return TrainingChoices.of(
         recipe, Path(request.model_directory), PlannedDevice(request.target),
         ranks=request.target.devices, vocabulary=request.vocabulary, pad_id=request.pad_id,
@@ -159,7 +159,7 @@ def _setting(recipe: Recipe, request: Request) -> TrainingChoices:
     )  # fmt: skip
 
 
-def estimate(recipe: Recipe, request: Request) -> Estimate:
+def estimate(recipe: Recipe, request: EstimateRequest) -> Estimate:
     """Trace a step, or compute what can be computed where the model's class does not let itself be traced."""
     target = request.target
     setting = _setting(recipe, request)

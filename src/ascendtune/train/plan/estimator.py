@@ -24,7 +24,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.adapters import find_adapters
 from ascendtune.train.plan.changes import Change, changed, single_sequences
 from ascendtune.train.plan.device_table import computes_bf16
-from ascendtune.train.plan.request import DocumentSize, Estimate, Request, Target
+from ascendtune.train.plan.request import DocumentSize, Estimate, EstimateRequest, Target
 from ascendtune.train.plan.work import Steps, Work
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def run_estimator(
     reference = None
     if (path := recipe.method.preference.reference) and recipe.method.needs_reference:
         reference = str((find_local(path, "model") or fetch_model(path, weights_needed=False)).resolve())
-    request = Request(
+    request = EstimateRequest(
         recipe.model_dump(mode="json"), str(directory.resolve()), target, vocabulary, pad, **rows,
         adapters=tuple(str(each.path) for each in adapters), reference=reference,
     )  # fmt: skip
@@ -108,7 +108,7 @@ def run_estimator(
     return EstimatorResult(estimate, content["changes"], Work.of(work) if work else None, steps, recipe)
 
 
-def _answer_of_estimator(request: Request, *, search: bool) -> dict[str, Any]:
+def _answer_of_estimator(request: EstimateRequest, *, search: bool) -> dict[str, Any]:
     """What the program writes.
 
     Raises:

@@ -154,7 +154,7 @@ def distance(one: Features, other: Features) -> float:
 
 
 @dataclass(frozen=True)
-class Errors:
+class PredictionErrors:
     """Predicted ÷ measured - 1 of past runs."""
 
     runs: int
@@ -163,13 +163,13 @@ class Errors:
     low: float
 
 
-def errors_of(pairs: Sequence[tuple[float | None, float | None]]) -> Errors | None:
+def errors_of(pairs: Sequence[tuple[float | None, float | None]]) -> PredictionErrors | None:
     """Of (predicted, measured), None where there are none with both."""
     found = [one / other - 1 for one, other in pairs if one and other]
     if not found:
         return None
     absolute = [abs(each) for each in found]
-    return Errors(len(found), statistics.median(absolute), max(absolute), min(found))
+    return PredictionErrors(len(found), statistics.median(absolute), max(absolute), min(found))
 
 
 def new_run(device: str, kind: str, features: Features, **measured: Any) -> PastRun:

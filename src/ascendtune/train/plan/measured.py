@@ -16,7 +16,7 @@ from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.plan.estimator import EstimatorResult
 from ascendtune.train.plan.history import PastRun, new_run
 from ascendtune.train.plan.request import Estimate, Target
-from ascendtune.train.plan.time import features_of
+from ascendtune.train.plan.time_estimate import features_of
 
 STEPS = 2
 """The optimizer's state is there from the first step on, so the second one has the peak; the first one is slower."""
@@ -27,7 +27,7 @@ _MOST = 1e18
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRun:
     """One rank of a run of full rows."""
 
     run: str
@@ -96,7 +96,9 @@ def keys_of_measurement(recipe: Recipe, rows: Path, name: str) -> list[str]:
     ]
 
 
-def read_measured(run: RunDir, predicted: EstimatorResult, predicted_seconds: float | None, target: Target) -> Measured:
+def read_measured(
+    run: RunDir, predicted: EstimatorResult, predicted_seconds: float | None, target: Target
+) -> MeasuredRun:
     """What the steps of `run` took.
 
     Args:
@@ -115,7 +117,7 @@ def read_measured(run: RunDir, predicted: EstimatorResult, predicted_seconds: fl
             remedy="`ascendtune train` with the same recipe shows what is wrong",
             where=run.metrics,
         )
-    return Measured(
+    return MeasuredRun(
         str(run), predicted.estimate.expected, None if target.is_host else int(peak), predicted_seconds, seconds
     )
 
@@ -133,7 +135,7 @@ def corrected(estimate: Estimate, factor: float) -> Estimate:
     )  # fmt: skip
 
 
-def as_past_run(measured: Measured, answer: EstimatorResult, target: Target, device: str) -> PastRun | None:
+def as_past_run(measured: MeasuredRun, answer: EstimatorResult, target: Target, device: str) -> PastRun | None:
     """The measurement as a past run, from which the time of the recipe is predicted; None where work is not known.
 
     Args:

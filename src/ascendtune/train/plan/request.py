@@ -43,7 +43,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Request:
+class EstimateRequest:
     recipe: dict[str, Any]
     """Of `Recipe.model_dump(mode="json")`."""
     model_directory: str
@@ -66,7 +66,7 @@ class Request:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Request:
+    def from_json(cls, text: str) -> EstimateRequest:
         values = json.loads(text)
         rows = {
             each: None if values[each] is None else tuple(DocumentSize(*row) for row in values[each])

@@ -37,8 +37,8 @@ from ascendtune.train.plan.modelled_kernels import install_modelled_kernels
 from ascendtune.train.plan.planned_device import PlannedDevice
 from ascendtune.train.plan.repeated_layers import Repeats, find_repeats, kinds_of
 from ascendtune.train.plan.request import DocumentSize
-from ascendtune.train.plan.setting import TrainingChoices
 from ascendtune.train.plan.traced_strategies import STRATEGIES, fake_group, gradient_of
+from ascendtune.train.plan.training_choices import TrainingChoices
 from ascendtune.train.precision import DTYPES, export_dtype, promote_layer_norms
 from ascendtune.train.strategy.base import RootModule, Strategy
 from ascendtune.train.strategy.fsdp import FsdpStrategy

@@ -21,12 +21,6 @@ import torch
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.log import say
 from ascendtune.recipe.method import ALL_LINEAR, LoraSection, MethodSection, OftSection
-from ascendtune.train.tuner.continued import (
-    continue_adapter,
-    fitting_this_model,
-    load_adapter_weights,
-    task_type,
-)
 from ascendtune.train.tuner.frozen_adapters import (
     TRAINED,
     Compute,
@@ -36,6 +30,12 @@ from ascendtune.train.tuner.frozen_adapters import (
     keep_frozen_adapters,
 )
 from ascendtune.train.tuner.peft_names import literal_names, misread_names, read_config, unreadable_modules
+from ascendtune.train.tuner.start_from import (
+    continue_adapter,
+    fitting_this_model,
+    load_adapter_weights,
+    task_type,
+)
 from ascendtune.train.tuner.targets import Targets, choose_targets, require_modules, require_targets_beside, short_names
 
 

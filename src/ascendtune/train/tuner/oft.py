@@ -18,9 +18,9 @@ from torch import nn
 from ascendtune.core.errors import RecipeError
 from ascendtune.core.log import say
 from ascendtune.recipe.method import ALL_LINEAR, MethodSection, OftSection
-from ascendtune.train.tuner.continued import continue_adapter, fitting_this_model, task_type
 from ascendtune.train.tuner.frozen_adapters import TRAINED
 from ascendtune.train.tuner.lora import modules_to_save, train_in_fp32
+from ascendtune.train.tuner.start_from import continue_adapter, fitting_this_model, task_type
 from ascendtune.train.tuner.targets import Targets, choose_targets, require_modules, require_targets_beside, short_names
 
 

@@ -16,7 +16,7 @@ from ascendtune.machine.vendor.find import vendor_of
 from ascendtune.recipe.changes import ResumeOptions
 from ascendtune.recipe.recipe import Recipe
 from ascendtune.train.flops import ModelFlops, Passes
-from ascendtune.train.plan import before_training, time
+from ascendtune.train.plan import before_training, time_estimate
 from ascendtune.train.plan.before_training import require_fit, with_batch_size
 from ascendtune.train.plan.device_table import Speed
 from ascendtune.train.plan.estimator import EstimatorResult
@@ -113,7 +113,7 @@ def test_the_expected_step_time_is_recorded(model: Path, monkeypatch: pytest.Mon
     estimate = _estimate(7 * _GIB, 8 * _GIB, 9 * _GIB)
     estimate.facts.update(parameters=5, trainable=5, strategy="single")
     _given(monkeypatch, 8, replace(_answer(estimate), work=work))
-    monkeypatch.setattr(time, "speed_of", lambda *_: Speed(flops=1e12, memory=1e12))
+    monkeypatch.setattr(time_estimate, "speed_of", lambda *_: Speed(flops=1e12, memory=1e12))
     found = require_fit(_recipe(model), model, _PREPARED, devices=1)
     # One token, 3 GFLOP, at the share of the peak that is assumed of an NPU.
     assert found is not None

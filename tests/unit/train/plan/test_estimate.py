@@ -12,9 +12,9 @@ import pytest
 
 from ascendtune.core.errors import RecipeError
 from ascendtune.recipe.recipe import Recipe
-from ascendtune.train.attention.choice import AttentionChoice, Verdict
-from ascendtune.train.plan import estimate, setting, traced_step
-from ascendtune.train.plan.request import DocumentSize, Estimate, Request, Target
+from ascendtune.train.attention.choice import AttentionChoice, AttentionSupport
+from ascendtune.train.plan import estimate, traced_step, training_choices
+from ascendtune.train.plan.request import DocumentSize, Estimate, EstimateRequest, Target
 from ascendtune.train.strategy import deepspeed
 
 _GIB = 2**30
@@ -41,10 +41,10 @@ def shallow_request_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def _requests(directory: Path, layers: int) -> Any:
     (directory / "config.json").write_text(json.dumps({**_CONFIG, "num_hidden_layers": layers}))
 
-    def make(memory: int = _GIB, devices: int = 1, kind: str = "npu", **keys: Any) -> Request:
+    def make(memory: int = _GIB, devices: int = 1, kind: str = "npu", **keys: Any) -> EstimateRequest:
         values = {"model": {"path": str(directory)}, "data": {"train": [{"path": "x.jsonl"}]}, **keys}
         recipe = Recipe.check(values).model_dump(mode="json")
-        return Request(recipe, str(directory), Target(kind, kind, memory, devices), 0, 0)
+        return EstimateRequest(recipe, str(directory), Target(kind, kind, memory, devices), 0, 0)
 
     return make
 
@@ -57,12 +57,12 @@ def usual(request_of: Any) -> Estimate:
 
 def test_a_request_survives_its_json(request_of: Any) -> None:
     request = request_of()
-    assert Request.from_json(request.to_json()) == request
+    assert EstimateRequest.from_json(request.to_json()) == request
     with_rows = replace(
         request, documents=(DocumentSize(5, 3), DocumentSize(4, 3)), padded_documents=(DocumentSize(6, 3),),
         single=(DocumentSize(5, 3),), padded_single=(DocumentSize(4, 2),), adapters=("a", "b"),
     )  # fmt: skip
-    assert Request.from_json(with_rows.to_json()) == with_rows
+    assert EstimateRequest.from_json(with_rows.to_json()) == with_rows
 
 
 @pytest.mark.long
@@ -108,20 +108,20 @@ def test_one_row_is_taken_as_training_takes_it(shallow_request_of: Any, keys: di
 
 
 @pytest.fixture
-def verdict_is(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def support_is(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """What is found of the model's attention."""
 
     def give(**fields: bool) -> None:
-        choice = AttentionChoice("sdpa", "", Verdict("sdpa", why_padded="of the test", **fields))
-        monkeypatch.setattr(setting, "choose_attention", lambda *_: choice)
-        setting._of_model.cache_clear()
+        choice = AttentionChoice("sdpa", "", AttentionSupport("sdpa", why_padded="of the test", **fields))
+        monkeypatch.setattr(training_choices, "choose_attention", lambda *_: choice)
+        training_choices._of_model.cache_clear()
 
     yield give
-    setting._of_model.cache_clear()
+    training_choices._of_model.cache_clear()
 
 
-def test_packing_that_training_refuses_is_refused(shallow_request_of: Any, verdict_is: Callable[..., None]) -> None:
-    verdict_is(packed=False)
+def test_packing_that_training_refuses_is_refused(shallow_request_of: Any, support_is: Callable[..., None]) -> None:
+    support_is(packed=False)
     for packing in (True, "auto"):
         request = shallow_request_of(data={"train": "x.jsonl", "packing": packing}, parallel=_ZERO)
         if packing == "auto":
@@ -133,9 +133,9 @@ def test_packing_that_training_refuses_is_refused(shallow_request_of: Any, verdi
 
 
 def test_rows_that_cannot_be_padded_are_refused_and_auto_takes_one(
-    shallow_request_of: Any, verdict_is: Callable[..., None]
+    shallow_request_of: Any, support_is: Callable[..., None]
 ) -> None:
-    verdict_is(packed=False, padded=False)
+    support_is(packed=False, padded=False)
     with pytest.raises(RecipeError) as caught:
         estimate.answer(shallow_request_of(batch={"per_device": 2}, parallel=_ZERO), search=False)
     assert caught.value.code == "rows-need-padding"
@@ -258,7 +258,7 @@ def test_a_recipe_that_training_refuses_is_refused(request_of: Any, tmp_path: Pa
     assert json.loads((tmp_path / "answer.json").read_text())["refusal"]["code"]
 
 
-def _written(directory: Path, request: Request) -> Path:
+def _written(directory: Path, request: EstimateRequest) -> Path:
     (directory / "request.json").write_text(request.to_json())
     return directory / "request.json"
 
@@ -292,7 +292,7 @@ def test_changes_are_estimated_with_the_rows_of_the_data(
     monkeypatch.setattr(estimate, "_ENOUGH", 1)
     rows = (DocumentSize(512, 511),)
 
-    def request(per_device: int, accumulate: int, memory: int = _GIB) -> Request:
+    def request(per_device: int, accumulate: int, memory: int = _GIB) -> EstimateRequest:
         keys = {"batch": {"per_device": per_device, "accumulate": accumulate}, "parallel": {"strategy": "deepspeed"}}
         data = {"train": "x.jsonl", "max_length": 8192, "packing": False}
         made = shallow_request_of(memory, 4, data=data, **keys)
@@ -345,7 +345,7 @@ def test_a_change_of_a_frozen_model_is_found(request_of: Any, monkeypatch: pytes
     assert found[0]["keys"] == {"batch.per_device": 1, "batch.accumulate": 4}
 
 
-def _with_memory_section(request: Request, offload: bool) -> Request:
+def _with_memory_section(request: EstimateRequest, offload: bool) -> EstimateRequest:
     section = {**request.recipe["memory"], "offload_activations": offload}
     return replace(request, recipe={**request.recipe, "memory": section})
 

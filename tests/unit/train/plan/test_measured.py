@@ -17,7 +17,7 @@ from ascendtune.train.plan.device_table import Speed
 from ascendtune.train.plan.estimator import EstimatorResult
 from ascendtune.train.plan.measured import (
     STEPS,
-    Measured,
+    MeasuredRun,
     as_past_run,
     corrected,
     keys_of_measurement,
@@ -25,7 +25,7 @@ from ascendtune.train.plan.measured import (
     write_full_rows,
 )
 from ascendtune.train.plan.request import Estimate, Target
-from ascendtune.train.plan.time import TimeEstimate, estimate_time, features_of
+from ascendtune.train.plan.time_estimate import TimeEstimate, estimate_time, features_of
 from ascendtune.train.plan.work import Steps, Work
 
 _FLOPS = ModelFlops(Passes(2e6, 4e6, 2e6), Passes(1e6, 2e6), ((None, Passes(10.0, 20.0, 10.0)),), True)
@@ -87,7 +87,7 @@ def test_memory_is_compared_where_the_device_counts_tensors(tmp_path: Path, kind
     lines = [{"step": step, "seconds": {"step": 3.0 / step}, "memory_peak_bytes": 750 * step} for step in (1, 2, 3)]
     run.metrics.write_text("".join(json.dumps(each) + "\n" for each in lines))
     found = read_measured(run, answer_of(recipe_of()), 1.0, target)
-    assert found == Measured(str(run), 1000, measured, 1.0, 1.5)
+    assert found == MeasuredRun(str(run), 1000, measured, 1.0, 1.5)
     assert found.memory_factor == (1.5 if measured else 1.0)
 
 
@@ -101,7 +101,7 @@ def test_a_run_that_ended_too_early_is_refused(tmp_path: Path) -> None:
 
 def test_the_time_from_the_measurement_is_the_measured_one() -> None:
     recipe, target = recipe_of(), Target("cuda", "card", 1 << 30, 2)
-    past = as_past_run(Measured("run", 1000, 1100, None, 0.25), answer_of(recipe), target, "card")
+    past = as_past_run(MeasuredRun("run", 1000, 1100, None, 0.25), answer_of(recipe), target, "card")
     assert past is not None and past.step_seconds == 0.25
     features = features_of(_WORK, _STEPS, recipe, target, _ESTIMATE.facts)
     found = estimate_time(_WORK, _STEPS, recipe, target, Speed(), features, [past])

@@ -18,9 +18,9 @@ from ascendtune.train.model import apply_tuner, auto_class
 from ascendtune.train.plan import estimate
 from ascendtune.train.plan.arithmetic import compute_step
 from ascendtune.train.plan.count_work import count_work
-from ascendtune.train.plan.request import DocumentSize, Request, Target
-from ascendtune.train.plan.setting import TrainingChoices
+from ascendtune.train.plan.request import DocumentSize, EstimateRequest, Target
 from ascendtune.train.plan.traced_step import trace_step
+from ascendtune.train.plan.training_choices import TrainingChoices
 
 _HIDDEN, _INNER, _LAYERS = 32, 48, 2
 _WIDTH = _LAYERS * (4 * 2 * _HIDDEN + 3 * (_HIDDEN + _INNER))
@@ -57,7 +57,7 @@ def test_pissa_has_a_second_adapter_on_device_and_disk(model: Path) -> None:
 
 
 def test_rank_that_pissa_cannot_have_is_refused(model: Path) -> None:
-    request = Request(
+    request = EstimateRequest(
         Recipe.check(_values(model, method={"tuner": "lora", "lora": {"rank": 33, "init": "pissa"}})).model_dump(),
         str(model), Target("cpu", "cpu", 2**30, 1), 0, 0,
     )  # fmt: skip
@@ -90,7 +90,7 @@ def test_arithmetic_does_not_hide_that_a_quantised_parameter_would_be_adapted(
     monkeypatch.setattr(estimate, "trace_step", fails)
     method = {"tuner": "lora", "lora": {"target": ["q_proj.weight"]}}
     recipe = Recipe.check(_values(model, quantization="nf4", method=method)).model_dump(mode="json")
-    request = Request(recipe, str(model), Target("npu", "npu", 2**34, 1), 0, 0)
+    request = EstimateRequest(recipe, str(model), Target("npu", "npu", 2**34, 1), 0, 0)
     with pytest.raises(RecipeError) as refused:
         estimate.answer(request, search=False)
     assert refused.value.code == "quantised-parameter-adapted"

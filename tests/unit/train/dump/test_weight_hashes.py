@@ -7,7 +7,7 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from ascendtune.train.dump.checksum import as_hex, checksum
-from ascendtune.train.dump.start_weights import hashes_of_weights
+from ascendtune.train.dump.weight_hashes import hashes_of_weights
 
 
 class Tied(nn.Module):

@@ -19,8 +19,15 @@ from ascendtune.train.plan.history import Features, PastRun, new_run, tuner_of
 from ascendtune.train.plan.offload import Offload
 from ascendtune.train.plan.request import DocumentSize, Target
 from ascendtune.train.plan.rows import steps_of_full_rows
-from ascendtune.train.plan.setting import TrainingChoices
-from ascendtune.train.plan.time import Range, TimeEstimate, communication, estimate_time, features_of, gloo_bytes
+from ascendtune.train.plan.time_estimate import (
+    TimeEstimate,
+    TimeRange,
+    communication,
+    estimate_time,
+    features_of,
+    gloo_bytes,
+)
+from ascendtune.train.plan.training_choices import TrainingChoices
 from ascendtune.train.plan.work import Steps, Transfer, Work
 
 _FLOPS = ModelFlops(Passes(2e6, 4e6, 2e6), Passes(1e6, 2e6), ((None, Passes(10.0, 20.0, 10.0)),), True)
@@ -415,7 +422,7 @@ def test_full_rows_stand_for_data_that_are_not_known() -> None:
 
 
 def test_a_range_keeps_its_order() -> None:
-    assert Range(1, 2, 3).times(2).plus(1) == Range(3, 5, 7)
+    assert TimeRange(1, 2, 3).times(2).plus(1) == TimeRange(3, 5, 7)
 
 
 def test_reference_of_kto_answers_for_the_mismatched_answers_too() -> None:

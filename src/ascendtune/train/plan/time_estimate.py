@@ -36,25 +36,25 @@ _LAUNCHES_MATTER_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
-class Range:
+class TimeRange:
     """Low, expected and high."""
 
     low: float
     expected: float
     high: float
 
-    def times(self, factor: float) -> Range:
-        return Range(self.low * factor, self.expected * factor, self.high * factor)
+    def times(self, factor: float) -> TimeRange:
+        return TimeRange(self.low * factor, self.expected * factor, self.high * factor)
 
-    def plus(self, value: float) -> Range:
-        return Range(self.low + value, self.expected + value, self.high + value)
+    def plus(self, value: float) -> TimeRange:
+        return TimeRange(self.low + value, self.expected + value, self.high + value)
 
 
 @dataclass(frozen=True)
 class TimeEstimate:
     """Of a run."""
 
-    step_seconds: Range
+    step_seconds: TimeRange
     parts: dict[str, float]
     """Seconds of the expected step: `compute`, `update`, `communication` in all, `exposed` what is not hidden; with
     offloading `host_copies`, `exposed_host_copies` and `host_update`. Only `compute` with the speed of past runs."""
@@ -65,7 +65,7 @@ class TimeEstimate:
     steps: int | None
     tokens: float | None
     """Of the whole run."""
-    seconds: Range | None
+    seconds: TimeRange | None
     """Of the whole run: its steps, and before them the answers of the reference model."""
     energy_joules: float | None
     """At the limit of the boards, hosts not counted."""
@@ -92,7 +92,7 @@ def features_of(work: Work, steps: Steps, recipe: Recipe, target: Target, facts:
 class _StepTime:
     """What is known of a step, part by part."""
 
-    seconds: Range
+    seconds: TimeRange
     parts: dict[str, float]
     """As of `TimeEstimate`."""
     basis: str
@@ -126,7 +126,7 @@ def estimate_time(
     if past is None and target.devices > 1:
         alone = past_speed(name, replace(features, ranks=1, strategy="single"), history)
     if (known := past or alone) is not None:
-        seconds = Range(computed / known.high, computed / known.expected, computed / known.low)
+        seconds = TimeRange(computed / known.high, computed / known.expected, computed / known.low)
         basis = f"the speed of {known.runs} past run{'s' if known.runs > 1 else ''} on this device"
         step = _StepTime(seconds, {"compute": seconds.expected}, basis)
     elif speed.flops is not None:
@@ -151,7 +151,7 @@ def _by_published_figures(
     update = work.updated_bytes / (speed.memory * _MEMORY_SHARE) if speed.memory else 0.0
     compute = computed / expected
     step = _StepTime(
-        Range(computed / high, compute, computed / low).plus(update),
+        TimeRange(computed / high, compute, computed / low).plus(update),
         {"compute": compute, "update": update},
         f"an assumption: {shares[1]:.0%} of the published {flops / 1e12:.0f} TFLOP/s "
         f"({shares[0]:.0%} to {shares[2]:.0%})",
@@ -178,7 +178,7 @@ def _add_communication(
         step.notes.append(_why_no_link(target.nodes, network))
         return
     exposed = sent.total - _hidden(work, recipe, step.parts["compute"], target.devices, sent)
-    step.seconds = Range(step.seconds.low, step.seconds.expected + exposed, step.seconds.high + sent.total)
+    step.seconds = TimeRange(step.seconds.low, step.seconds.expected + exposed, step.seconds.high + sent.total)
     step.parts |= {"communication": sent.total, "exposed": exposed}
 
 
@@ -191,7 +191,7 @@ def _add_offloading(step: _StepTime, work: Work, recipe: Recipe, target: Target,
     )  # fmt: skip
     fast, usual, slow = moved.update
     low, expected, high = step.seconds.low, step.seconds.expected, step.seconds.high
-    step.seconds = Range(low + fast, expected + moved.exposed + usual, high + moved.copies + slow)
+    step.seconds = TimeRange(low + fast, expected + moved.exposed + usual, high + moved.copies + slow)
     step.parts |= {"host_copies": moved.copies, "exposed_host_copies": moved.exposed, "host_update": usual}
     step.notes += moved.notes
 

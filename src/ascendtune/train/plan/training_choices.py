@@ -83,8 +83,8 @@ class TrainingChoices:
         stage, model = recipe.method.stage, recipe.model.model_dump_json()
         precision = choose_precision(recipe, device)
         config, attention, head_form = _of_model(model, stage, directory, device.attention, precision, pad_id)
-        if not attention.verdict.padded:
-            require_rows_alone(recipe, str(attention.verdict.why_padded))
+        if not attention.support.padded:
+            require_rows_alone(recipe, str(attention.support.why_padded))
         pads = recipe.pads_always or recipe.has_rows_alone
         section, reason = recipe.parallel, "as asked"
         if section.strategy == "auto":
