@@ -305,3 +305,33 @@ def test_message_below_the_name_of_an_exception_without_a_traceback(explained: E
 
     assert found.verdict.first is not None and found.verdict.first.is_known
     assert "DeepSpeed" in found.headline()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'C++ exception with description "tide 7 is too low\nlibmoon.so(rise()+0x620) [0xffff9ff2e090]\n',
+        "CHECK FAILED: moon_count == tide_count\nThe tides are 7, the moons 8\n, func Rise, file moon.cpp, line 7\n",
+        "Unhandled exception: the tide is too low\nworkers: 3\n",
+        "moon.cc:77 Check failed: tide == 7 (6 vs. 7)\nworkers: 3\n",
+    ],
+)
+def test_checks_and_exceptions_of_native_code_are_failures(explained: Explained, line: str) -> None:
+    assert entry_of(explained(line)) == "error-line"
+
+
+def test_a_failed_check_is_told_with_the_line_that_says_what_it_means(explained: Explained) -> None:
+    log = "CHECK FAILED: moon_count == tide_count\nThe tides are 7, the moons 8\n, func Rise, file moon.cpp, line 7\n"
+
+    assert "The tides are 7, the moons 8" in explained(log).headline()
+
+
+_GLOG = "E0424 17:16:19.013002 569696 site-packages/torch/_subclasses/moon_tensor.py:2721] [0/0] "
+
+
+def test_frames_behind_the_prefix_of_glog_belong_to_their_exception(explained: Explained) -> None:
+    frames = '  File "/x/torch/__init__.py", line 1685, in _check\n    raise error_type(message)\n'
+    log = "".join(f"{_GLOG}{line}\n" for line in f"{frames}RuntimeError: moon 7 has no tide of type blue".splitlines())
+
+    assert "moon 7 has no tide of type blue" in explained(log).headline()
+    assert entry_of(explained(log)) == "python-exception"

@@ -9,7 +9,10 @@ _CUT_FRAME = re.compile(
     r'\s{0,4}[Fil]{0,3}e? ?"?(?P<file>[^\s":][^"]*\.pyx?)", line (?P<line>\d+), in (?P<function>\S.*)'
 )
 """A frame whose line was cut on the left when it was copied."""
-_PREFIXED_FRAME = re.compile(r'(?P<prefix>\S.{0,40}?(?<!\w))(?=  File "[^"]+", line \d+, in \S)')
+_PREFIXED_FRAME = re.compile(
+    r"(?P<prefix>[EWIF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ \S{1,160}:\d+\] (?:\[[\w/]*\] )*"  # glog, torch's loggers
+    r'|\S.{0,40}?(?<!\w))(?=  File "[^"]+", line \d+, in \S)'
+)
 _NOTEBOOK_FRAME = re.compile(r"File (?P<file>[^\s:\"]+\.pyx?):(?P<line>\d+)(?:, in (?P<function>[\w.<>]+).*)?\s*$")
 _LINKED_FRAME = re.compile(
     r"\[?(?P<file>[~/][^\s\])]*\.pyx?)(?:\]\([^\s)]*\))? in (?P<function><cell line: \d+>|[\w.<>]+)(?:\(.*\)?)?$"

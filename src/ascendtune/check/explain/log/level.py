@@ -14,7 +14,9 @@ _ERROR = re.compile(
     r"^rsync error: |"
     r"^[a-z]\w+: error (?:load|read|open|pars)ing |"
     r"^\[20\d\d-[^\]]{6,24}\] (?:\[[\w.]{1,20}\] )?(?:error|fatal): "  # slurmd
-    r"|\d\d:\d\d[.,]\d+ [EF] \| "  # PyPTO
+    r"|\d\d:\d\d[.,]\d+ [EF] \| |\b(?:ASSERT(?:ION)?|CHECK) FAILED: \S"  # PyPTO
+    r"|^(?:C\+\+ exception with description \"|Unhandled [Ee]xception: \S|Uncaught \w*(?:[Ee]xception|Error): \S)|"
+    r"^\S+\.(?:cc|cpp|cu|h|hpp):\d+:? Check failed: "
 )
 _SIGNS = (
     "rror: ",
@@ -30,6 +32,8 @@ _SIGNS = (
     "CRITICAL",
     "WARN",
     " E | ",
+    " FAILED: ",
+    "Check failed: ",
 )
 _SIGNS_AS_BYTES = re.compile("|".join([*map(re.escape, _SIGNS), r"[EF][A-Z]?\d|\d\]? error "]).encode())
 _GLOG = re.compile(r"[EF](?:\d{3,8} \d\d:|20\d{6} |[A-Z1-9]\d{4}: )")

@@ -26,6 +26,9 @@ _ENDS_CODED = re.compile(
 )
 _MOST_CODED = 6
 """Lines of such a reason: whoever copied it broke it at the width of a page."""
+_CHECKED = re.compile(r"\b(?:ASSERT(?:ION)?|CHECK) FAILED: \S")
+"""The condition that does not hold, or its number; what it means stands in the next line."""
+_PLACE_OF_CHECK = re.compile(r"\s*(?:, )?func \w|\S+\.so\(|[#\[(]")
 _OF_PYDANTIC = re.compile(r"\berror: .*\b\d+ validation errors? for \w+\s*$")
 _OF_FIELD = re.compile(r"\s+\S.*[\[(]type=\w+")
 NO_SOLUTION = "No solution found when resolving"
@@ -195,6 +198,8 @@ def with_message(said: str, below: list[str]) -> str:
         tree = _OF_TREE.sub("", tree)
         reason = tree[max(0, tree.find(_BECAUSE)) :]
         return f"{said.rstrip()} {reason[:_LONGEST_REASON]}" if _BECAUSE in tree else said
+    if _CHECKED.search(said) and below and below[0].strip() and not _PLACE_OF_CHECK.match(below[0]):
+        return f"{said.rstrip()}: {below[0].strip()}"
     # An error that ends with a colon has its reason in the indented line below.
     is_indented = bool(below) and below[0][:1].isspace() and not level.is_aside(below[0])
     is_reason = is_indented and said.rstrip().endswith(":") and level.is_error(said, said)
