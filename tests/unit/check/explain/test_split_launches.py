@@ -194,3 +194,47 @@ def test_code_below_frames_of_equal_length_is_not_a_broken_line(explained: Expla
 
     assert len(lines[1]) == len(lines[3])
     assert entry_of(explained(log)) == "syntax-match"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        ("bash: orted: 未找到命令\n", "mpi-daemon-not-on-path"),
+        ("bash: orted\u00a0: commande introuvable\n", "mpi-daemon-not-on-path"),
+        ("moon.sh: 第 7 行：torchrun：未找到命令\n", "python-program-not-on-path"),
+        ("bash: mpirun: Kommando nicht gefunden.\n", "system-program-missing"),
+        ("bash: /moon/run.sh: /bin/bash^M: 解释器错误: 没有那个文件或目录\n", "crlf"),
+        ("bash: ./moon.sh: 权限不够\n", "permission"),
+        ("cp: 写入'/moon/x' 时出错: 设备上没有空间\n", "disk-full-of-command"),
+        ("段错误（核心已转储）\n", "sigsegv"),
+        ("moon.sh: 第 7 行： 777 已杀死               python tide.py\n", "killed"),
+        ("moon.cpp:7:10: 致命错误：acl/acl.h：没有那个文件或目录\n", "cann-header-missing"),
+        ("找不到命令时请先激活环境\nstep 7 loss 7.0\n", None),
+        ("模型回答：段错误是一种程序错误\nstep 7 loss 7.0\n", None),
+    ],
+)
+def test_messages_of_a_host_in_another_language_are_read_as_in_english(
+    explained: Callable[..., Explanation], log: str, entry: str | None
+) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+def test_the_line_shown_has_the_words_of_the_log(explained: Callable[..., Explanation]) -> None:
+    first = explained("tide\nbash: orted: 未找到命令\n").verdict.first
+
+    assert first is not None
+    assert "未找到命令" in first.text
+
+
+_DIED = (
+    f"{'-' * 74}\nA daemon (pid 777) died unexpectedly with status {{}} while attempting\nto launch so we are "
+    f"aborting.\n{'-' * 74}\nmpirun noticed that the job aborted, but has no info as to the process\n"
+    "that caused that situation.\n"
+)
+
+
+def test_a_daemon_of_mpi_that_died_yields_to_why_ssh_failed(explained: Callable[..., Explanation]) -> None:
+    assert entry_of(explained(_DIED.format(127))) == "mpi-daemon-died"
+    assert "status 255" in explained(_DIED.format(255)).headline()
+    refused = "ssh: connect to host moon7 port 22: Connection refused\n" + _DIED.format(255)
+    assert entry_of(explained(refused)) == "ssh-refused"

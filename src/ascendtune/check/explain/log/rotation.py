@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ascendtune.check.explain.log.directory import Unread
+from ascendtune.check.explain.log.localised import in_english
 from ascendtune.check.explain.log.source import CUT, LONGEST_LINE, blocks
 from ascendtune.check.explain.log.wrapped import unwrapped
 from ascendtune.core.errors import InputError
@@ -51,7 +52,7 @@ class Parts:
 
         is_last = name == self.names[-1]
         for index, block in enumerate(blocks(name, self._start, cut_off)):
-            block = block if index else unwrapped(block)
+            block = in_english(block if index else unwrapped(block))
             if not self.cut_line and CUT in block:
                 self._note_cut_line(block)
             yield block if is_last or block.endswith(b"\n") else block + b"\n"
