@@ -220,3 +220,26 @@ def test_a_command_line_that_pydantic_refuses_names_the_field(explained: Callabl
 )
 def test_lines_of_mindspore_are_told_apart(explained: Callable[..., Explanation], said: str, entry: str) -> None:
     assert entry_of(explained(said)) == entry
+
+
+_NULL = "[AICPU_PROCESSER] Get KFC {} api success, but func is nullptr: (null)\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "entry"),
+    [
+        ("ASSERTION FAILED: moon % 8 == 0\nThe tileShape of last axis need to 8 align!\n", "pypto-tile-alignment"),
+        (
+            "E | F[TENSOR_tide] failed: Tile shape size 1 is not matched the output shape size 2.\n",
+            "pypto-tile-dimensions",
+        ),
+        ("CHECK FAILED: ErrCode: FC1000! Enum: VectorErr::ERR_CONFIG_TILE\nat most 4\n", "pypto-tile-config"),
+        ("CHECK FAILED: ErrCode: FC3000! Enum: MatmulErr::ERR_PARAM_INVALID\n7 and 8\n", "pypto-refuses"),
+        ("ERROR:root:Record function moon failed: ASSERTION FAILED: kSizeA == kSizeB\n", "pypto-matmul-inner"),
+        (_NULL.format("DynTileFwkKernelServerInit"), "pypto-driver-or-cann-old"),
+        (_NULL.format("MoonKernel"), "aicpu-kernel-missing"),
+        ("ASSERTION FAILED: moon == tide\nmore of it\n", "error-line"),
+    ],
+)
+def test_refusals_of_pypto_are_told_apart(explained: Callable[..., Explanation], said: str, entry: str) -> None:
+    assert entry_of(explained(said)) == entry
