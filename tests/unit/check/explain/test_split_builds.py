@@ -128,3 +128,34 @@ def test_library_that_setup_py_only_probes_for_is_not_the_failure(explained: Exp
 
     assert explained(f"{probe}Successfully installed tide-0.7\n").is_healthy
     assert entry_of(explained(_CANNOT_FIND)) == "linker"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (
+            "LLVM ERROR: Cannot select: t7: f64 = fadd\nclang: error: clang frontend command failed\n",
+            "compiler-cannot-select",
+        ),
+        (
+            "fatal error: error in backend: moon size is 7\nbisheng: error: linker command failed with exit code 1\n",
+            "compiler-backend",
+        ),
+        (
+            "clang: error: clang frontend command failed due to signal (use -v to see invocation)\n",
+            "compiler-frontend-ended",
+        ),
+        ("LLVM ERROR: out of memory\nmoon\n", "native-assertion"),
+    ],
+)
+def test_a_compilers_backend_is_told_before_what_ended_with_it(explained: Explained, log: str, entry: str) -> None:
+    assert entry_of(explained(log)) == entry
+
+
+def test_the_place_of_an_operation_without_an_instruction_is_told(explained: Explained) -> None:
+    log = (
+        "fatal error: error in backend: Cannot select: i64 = fp_to_uint\n"
+        "  src/moon.hpp:195:73 @[ ... ]\nIn function: tide\n"
+    )
+
+    assert "i64 = fp_to_uint (at src/moon.hpp:195) (in tide)" in explained(log).headline()
