@@ -392,3 +392,35 @@ def test_what_an_operation_of_atb_refused_is_told_after_its_reason(
     explained: Explained, before: str, entry: str
 ) -> None:
     assert entry_of(explained(f"{before}RuntimeError: Execute fail, enable log: export MOON=1\n")) == entry
+
+
+_FULL = (
+    "RuntimeError: {} out of memory. Tried to allocate 2.00 GiB (NPU 0; 60.96 GiB total capacity; 55.91 GiB already "
+    "allocated; 1.80 GiB free; 58.73 GiB reserved in total by PyTorch)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "entry"),
+    [
+        ("vllm serve moon \\\n--tide 7 \\\n--gpu-memory-utilization 0.85", "vllm-memory-fraction"),
+        ("vllm serve moon --gpu-memory-utilization=0.9", "vllm-memory-fraction"),
+        ("vllm serve moon --gpu-memory-utilization 0.97", "engine-takes-all-memory"),
+        ("vllm serve moon --tide 7", "vllm-memory-of-command"),
+        ("python -m sglang.launch_server --model-path moon --mem-fraction-static 0.9", "sglang-memory-of-command"),
+        ("text-generation-launcher --model-id moon", "tgi-memory-of-command"),
+    ],
+)
+@pytest.mark.parametrize("device", ["NPU", "CUDA"])
+def test_memory_of_a_served_model_is_told_with_the_keys_of_its_server(
+    explained: Callable[..., Explanation], command: str, entry: str, device: str
+) -> None:
+    explanation = explained(f"$ {command}\n{_FULL.format(device)}")
+
+    assert entry_of(explanation) == entry
+    assert "gradient" not in " ".join(explanation.remedies())
+
+
+def test_memory_of_mindies_service_and_of_a_training_are_told_apart(explained: Callable[..., Explanation]) -> None:
+    assert entry_of(explained(f"./bin/mindieservice_daemon\n{_FULL.format('NPU')}")) == "mindie-memory-of-service"
+    assert entry_of(explained(f"$ torchrun train.py\n{_FULL.format('NPU')}")) == "npu-oom"
