@@ -151,7 +151,11 @@ class Explanation:
         if not self._may_be_of_device():
             return (*bundle, opinion)
         plog = (self.plog,) if self.plog else ()
-        variable = "ASCEND_LAUNCH_BLOCKING" if self.plog else "CUDA_LAUNCH_BLOCKING"
+        makers = set(self.facts.get("accelerator", ()))
+        if not self.plog and makers and not makers & {"ascend", "nvidia"}:
+            return (*bundle, opinion)
+        is_ascend = bool(self.plog) or makers == {"ascend"}
+        variable = "ASCEND_LAUNCH_BLOCKING" if is_ascend else "CUDA_LAUNCH_BLOCKING"
         return (*bundle, *plog, say("{variable}=1 on a second run", variable=variable), opinion)
 
     def _may_be_of_device(self) -> bool:

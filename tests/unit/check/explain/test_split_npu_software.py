@@ -243,3 +243,74 @@ _NULL = "[AICPU_PROCESSER] Get KFC {} api success, but func is nullptr: (null)\n
 )
 def test_refusals_of_pypto_are_told_apart(explained: Callable[..., Explanation], said: str, entry: str) -> None:
     assert entry_of(explained(said)) == entry
+
+
+@pytest.mark.parametrize(
+    ("said", "entry"),
+    [
+        ("/moon/a.cpp:40 aclError:507033\n/moon/a.cpp:41 aclError:107002\n", "507033"),
+        (
+            "/moon/a.cpp:40 aclError:507033\n[ERROR] <GetKernelAddr> call rtMoon with stub func failed\n",
+            "device-of-simulator",
+        ),
+        (
+            "hccl interface return err ./x/tide.cc:7, retcode: 7\nThis is an error in init_hcclComm.\n",
+            "hccl-test-taken",
+        ),
+        ("hccl interface return errreturn err ./x/tide.cc:7, retcode: 19\n", "hccl-test-result"),
+        ("acl interface return err ./x/tide.cc:7, retcode: 507899\n", "507899"),
+    ],
+)
+def test_numbers_of_acl_and_hccl_in_programs_of_cpp(
+    explained: Callable[..., Explanation], said: str, entry: str
+) -> None:
+    assert entry_of(explained(said)) == entry
+
+
+def test_a_log_of_acl_is_not_asked_for_variables_of_cuda(explained: Callable[..., Explanation]) -> None:
+    collected = explained("/moon/a.cpp:40 aclError: 7\n[ERROR] the moon kernel of 7 tides failed to rise\n").to_collect
+
+    assert "ASCEND_LAUNCH_BLOCKING=1 on a second run" in collected
+
+
+_REFUSED = (
+    "{0}pydantic_core._pydantic_core.ValidationError: 1 validation error for MoonConfig\n"
+    "{0}{1}, the tide needs moon=True\nfor blue models. [type=assertion_error, input_value=7]\n"
+)
+
+
+@pytest.mark.parametrize("prefix", ["E ", "E       ", ""])
+@pytest.mark.parametrize("words", ["Assertion failed", "Value error"])
+def test_what_a_validator_says_is_told_whole(explained: Callable[..., Explanation], prefix: str, words: str) -> None:
+    headline = explained(_REFUSED.format(prefix, words)).headline()
+
+    assert headline == "a configuration is refused: the tide needs moon=True for blue models"
+
+
+_MOVED = "ImportError: cannot import name 'resolve_hf_chat_template' from 'vllm.entrypoints.chat_utils' ({})\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "entry"),
+    [
+        (_MOVED.format("/moon/vllm/vllm/entrypoints/chat_utils.py"), "api-removed-of-checkout"),
+        (
+            "vllm_ascend 7.7\n" + _MOVED.format("/x/site-packages/vllm/entrypoints/chat_utils.py"),
+            "api-removed-of-checkout",
+        ),
+        (_MOVED.format("/x/site-packages/vllm/entrypoints/chat_utils.py"), "api-removed"),
+        (
+            "vllm_ascend 7.7\nImportError: cannot import name 'is_torch_fx_available' from 'transformers.utils' "
+            "(/x/site-packages/transformers/utils/__init__.py)\n",
+            "api-removed",
+        ),
+    ],
+)
+def test_no_older_release_is_installed_over_a_checkout(
+    explained: Callable[..., Explanation], log: str, entry: str
+) -> None:
+    explanation = explained(log)
+
+    assert entry_of(explanation) == entry
+    if entry == "api-removed-of-checkout":
+        assert "vllm<" not in " ".join(explanation.remedies())

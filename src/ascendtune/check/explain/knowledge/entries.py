@@ -343,6 +343,9 @@ def _spellings(anchor: str) -> Iterator[str]:
         yield anchor.replace(_NUMBER, "error code:", 1)
         yield anchor.replace(_NUMBER, "error code is : ", 1)
         yield anchor.replace(_NUMBER, "errorCode = ", 1)
+        yield anchor.replace(_NUMBER, "aclError:", 1)
+        yield anchor.replace(_NUMBER, "aclError: ", 1)
+        yield anchor.replace(_NUMBER, f"acl interface return err{GAP}retcode: ", 1)
 
 
 def _code(number: str, what: str, common: dict[str, Any]) -> KnownFailure:

@@ -27,6 +27,7 @@ _PREFIX = re.compile(
     r"|\[(?P<pod>pod/[\w.-]+/[\w.-]+)\] "  # kubectl logs --prefix
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<unit>[\w.-]+ (?:[\w.@/-]+\[\d+\]|kernel)): "  # journalctl
     rf"|E {{3,}}(?=[\w.]+(?:Error|Exception)\b)|{PYTEST}"
+    r"|E +(?=(?:\w+\.)+\w*(?:Error|Exception): |(?:Assertion failed|Value error), )"  # pytest, copied from a terminal
     r"|> (?= {0,2}File \"| {4}[a-z_]|Traceback \(most recent|(?:\w+\.)*\w+(?:Error|Exception): )"  # quoted in a mail
     r"| {4}(?=CMake Error\b)| {6}(?=CMake Error\b|ERROR: |fatal: )"  # output of a build that pip shows
     r"|(?:#\d{1,3} )?\d{1,4}\.\d{1,3} +(?=[A-Za-z×│╰+\[])"  # docker build
@@ -62,8 +63,8 @@ _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[_-]?(\d+)|(?:^|[^a-z])worker[_-](\
 # A pattern that begins with a literal is searched for ten times faster than one that begins with \b.
 _TIME = re.compile(r"20(?<!\w20)\d\d[-/](\d\d)[-/](\d\d)[-T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 _GLOG_TIME = re.compile(r"\b[EWIF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
-_ASCEND_WORDS = ("ascend", "npu", "cann", "hccl", "aclnn")
-_ASCEND = re.compile(r"(?<![a-z])(?:ascend(?!ing|ant|tune)|npu(?!t)|cann(?![a-z]))|hccl|aclnn")
+_ASCEND_WORDS = ("ascend", "npu", "cann", "hccl", "aclnn", "aclrt", "aclerror")
+_ASCEND = re.compile(r"(?<![a-z])(?:ascend(?!ing|ant|tune)|npu(?!t)|cann(?![a-z]))|hccl|aclnn|aclrt|aclerror")
 _ASCEND_CODE = re.compile(r"E(?<!\wE)(?:[A-Z]\d{4}: |RR\d{5} )")
 _LONGEST_PREFIXES = 4
 _DISTRIBUTED_LOGS = re.compile(r"/(\d+)/std(?:err|out)\.log$")

@@ -29,6 +29,9 @@ _MOST_CODED = 6
 _CHECKED = re.compile(r"\b(?:ASSERT(?:ION)?|CHECK) FAILED: \S")
 """The condition that does not hold, or its number; what it means stands in the next line."""
 _PLACE_OF_CHECK = re.compile(r"\s*(?:, )?func \w|\S+\.so\(|[#\[(]")
+_OF_VALIDATOR = re.compile(r"\s*(?:Value error|Assertion failed), ")
+_TYPE_OF_PYDANTIC = "[type="
+"""Behind the words of a validator."""
 _OF_PYDANTIC = re.compile(r"\berror: .*\b\d+ validation errors? for \w+\s*$")
 _OF_FIELD = re.compile(r"\s+\S.*[\[(]type=\w+")
 NO_SOLUTION = "No solution found when resolving"
@@ -176,7 +179,12 @@ def begins_warning(text: str) -> bool:
 
 def goes_far(said: str) -> bool:
     """Whether the message of a line stands many lines further down: reasons of uv and CANN, frames of Go."""
-    return NO_SOLUTION in said or go_panic.is_panic(said) or _CODED_CLAUSE.search(said) is not None
+    return (
+        NO_SOLUTION in said
+        or _OF_VALIDATOR.match(said) is not None
+        or go_panic.is_panic(said)
+        or _CODED_CLAUSE.search(said) is not None
+    )
 
 
 def with_message(said: str, below: list[str]) -> str:
@@ -200,11 +208,20 @@ def with_message(said: str, below: list[str]) -> str:
         return f"{said.rstrip()} {reason[:_LONGEST_REASON]}" if _BECAUSE in tree else said
     if _CHECKED.search(said) and below and below[0].strip() and not _PLACE_OF_CHECK.match(below[0]):
         return f"{said.rstrip()}: {below[0].strip()}"
+    if _OF_VALIDATOR.match(said) and _TYPE_OF_PYDANTIC not in said:
+        return _whole_refusal(said, below)
     # An error that ends with a colon has its reason in the indented line below.
     is_indented = bool(below) and below[0][:1].isspace() and not level.is_aside(below[0])
     is_reason = is_indented and said.rstrip().endswith(":") and level.is_error(said, said)
     goes_on = is_reason or _SAYS_WHERE.search(said) or _CODED_CLAUSE.search(said)
     return f"{said.rstrip()} {message}" if message and goes_on else said
+
+
+def _whole_refusal(said: str, below: list[str]) -> str:
+    """What a validator of pydantic says, with its other lines, where whoever copied it broke it at a page's width."""
+    words = [each.removeprefix("E ").strip() for each in below[:_MOST_CODED]]
+    last = next((index for index, each in enumerate(words) if _TYPE_OF_PYDANTIC in each), None)
+    return said if last is None else " ".join([said.rstrip(), *words[: last + 1]])
 
 
 def _coded_paragraph(below: list[str]) -> str:
