@@ -87,11 +87,12 @@ _COLON = rb"(?::|\xef\xbc\x9a)"
 def _any_of(*tables: dict[str, tuple[str, ...]]) -> bytes:
     found = [re.escape(local.encode()) for table in tables for each in table.values() for local in each]
     # The longest first: some begin with another one.
-    return b"|".join(sorted(found, key=len, reverse=True))
+    found.sort(key=len, reverse=True)
+    return b"|".join(found)
 
 
 _MESSAGE = re.compile(
-    rb"[ \xa0\xc2]*" + _COLON + rb" *(?P<local>" + _any_of(_MESSAGES) + rb")\.?[ \t\r]*$", re.MULTILINE
+    rb"(?:\xc2\xa0| )?" + _COLON + rb" *(?P<local>" + _any_of(_MESSAGES) + rb")\.?[ \t\r]*$", re.MULTILINE
 )
 _SIGNAL = re.compile(
     rb"(?:^|(?<=\d )|(?<=\d  ))(?P<local>" + _any_of(_SIGNALS) + rb")(?=[ \t\r]|\xef\xbc\x88|\(|$)", re.MULTILINE
