@@ -314,3 +314,33 @@ def test_no_older_release_is_installed_over_a_checkout(
     assert entry_of(explanation) == entry
     if entry == "api-removed-of-checkout":
         assert "vllm<" not in " ".join(explanation.remedies())
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "[ERROR] AMCT(7,atc.bin):2023[u.cpp:1]input image size[77] is not equal to model input size[154]\n",
+            "has 77 bytes",
+        ),
+        (
+            "[ERROR][A][188] ArqQuantCPU scale is illegal.\n[ERROR] AMCT(7,atc.bin):2023[w.cpp:7]layer tide/conv run "
+            "WeightFakeQuantArq failed\n",
+            "the weights of a layer (tide/conv)",
+        ),
+        (
+            "error: function type 'void (...)' of 'load_moon' does not support the given target feature\n",
+            "load_moon is",
+        ),
+        (
+            "[ERROR]HCCL(7,x):2025 [e.cc:9] [7][Parse]HCCL_RDMA_SL[1000] is invalid. except: [0, 7]\n",
+            "HCCL_RDMA_SL=1000",
+        ),
+        (
+            "[ERROR] HCCL(7,x):2025 [heartbeat.cc:7] [ROCE CQE ERROR]cqe error status[12], time:[2025]\n",
+            "did not ackno",
+        ),
+    ],
+)
+def test_messages_of_cann_name_what_they_are_about(explained: Callable[..., Explanation], said: str, told: str) -> None:
+    assert told in explained(said).headline()
