@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ascendtune.check.explain import reading
 from ascendtune.check.explain.answer.applicable_remedies import causes_here, fitted
 from ascendtune.check.explain.answer.placeholders import without_placeholders
+from ascendtune.check.explain.answer.remedies_by_owner import for_owner, place_in_library
 from ascendtune.check.explain.cause.attempts import Attempts, attempts_of
 from ascendtune.check.explain.cause.certainty import sureness_of
 from ascendtune.check.explain.cause.diagnosis import SEEN_FROM_OUTSIDE, Diagnosis, diagnose, lacks_alone, weighed
@@ -194,7 +195,7 @@ class Explanation:
             return self.verdict.missing.what
         told = self._told(first)
         what = f"{first.meaning}: {told}" if told else first.meaning
-        return what + self._versions(first) + self._culprit()
+        return what + place_in_library(first) + self._versions(first) + self._culprit()
 
     def _versions(self, first: Event) -> str:
         """The versions of the packages that an import or a call failed between, where the log names one of each."""
@@ -279,7 +280,8 @@ class Explanation:
         if self.verdict.missing is not None:
             return self.verdict.missing.remedies
         if first is not None and first.is_known and first.hit.entry.remedies:
-            remedies = self.sums.remedies(first.remedies) if self.sums is not None else first.remedies
+            remedies = for_owner(first.remedies, first)
+            remedies = self.sums.remedies(remedies) if self.sums is not None else remedies
             if first.hit.entry.kind == "wrapper" and self._names_values(first.reason):
                 remedies = (say(_COMPARE), *remedies[1:])
             if (mismatch := mismatch_in(first.text)) is not None and (split := mismatch.remedy()):

@@ -241,7 +241,7 @@ def _without(remedy: str, away: list[_Elsewhere]) -> str:
         return found[0].replace(found["content"], content) if held else ""
 
     shortened = _BRACKETS.sub(in_brackets, remedy)
-    clauses = list(_clauses(shortened))
+    clauses = list(clauses_of(shortened))
     held = [clause for clause in clauses if holds(clause)]
     if len(held) == len(clauses):
         return shortened
@@ -266,7 +266,7 @@ def _items_that(holds: Callable[[str], bool], clause: str) -> str:
     return clause if all(items) else "".join(items).rstrip(", ，、")
 
 
-def _clauses(remedy: str) -> Iterator[str]:
+def clauses_of(remedy: str) -> Iterator[str]:
     """The clauses of a remedy, divided by semicolons that stand in no command and in no brackets."""
     start = 0
     for end in _CLAUSE_END.finditer(remedy):

@@ -140,11 +140,18 @@ class Event:
         remedies = [
             _TWICE.sub(r"\1", named_for_pip(self._command(remedy))) for remedy in words_of(self.hit.entry).remedies
         ]
-        if self.hit.entry.by_owner and IMPORTER in self.hit.names and self.hit.names.get(OWNER) != say(OWN_CODE):
+        if self.hit.entry.by_owner and self._is_of_package and self.hit.names.get(OWNER) != say(OWN_CODE):
             is_for_own = self.hit.entry.remedies[0].startswith(_FUNCTION) and OWNER in self.hit.names
             # Of a function of another package there is nothing of one's own to correct.
             remedies[:2] = remedies[1:2] if is_for_own else reversed(remedies[:2])
         return tuple(remedies)
+
+    @property
+    def _is_of_package(self) -> bool:
+        """Whether a package's code made the call: torch only ran what its caller asked for."""
+        if self.hit.names.get(IMPORTER) == "torch" and self.trace is not None:
+            return bool(self.trace.importer_of("torch"))
+        return IMPORTER in self.hit.names
 
     def _command(self, remedy: str) -> str:
         """A remedy with its values; what was not captured stands in capitals in commands, and is left out elsewhere."""

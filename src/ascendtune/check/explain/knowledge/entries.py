@@ -24,6 +24,7 @@ An entry looks like this:
                                         # package lacks its own part; "own-code" (lines, too), "package-code",
                                         # "two-checkouts", "installed-copy", "model-code" (of trust_remote_code, and
                                         # transformers),
+                                        # "package-alone" (all frames are of one package: nobody else gave it a value),
                                         # "patch" (code that a package puts in place of another's), "generated-code"
                                         # (that unsloth wrote from code of trl)
     requires = { world_size = "^1$" }    # optional; counts only if the log's facts match (facts/); may name parts
@@ -218,7 +219,7 @@ class KnownFailure:
     @property
     def conditions(self) -> int:
         """How many conditions it has beside the words of the line."""
-        of_trace = bool(self.frame) + bool(self.origin)
+        of_trace = bool(self.frame) + bool(self.origin) + (self.origin == "package-alone")
         return len(self.requires) + of_trace + bool(self.beside) + self.specific + self.is_of_api
 
     @property

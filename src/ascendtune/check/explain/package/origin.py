@@ -16,7 +16,7 @@ from ascendtune.check.explain.traceback.trace import ASSERT, Trace
 
 Origin = Literal[
     "", "own-code", "package-code", "own-package", "two-checkouts", "installed-copy", "model-code", "patch",
-    "generated-code", "own-folder",
+    "generated-code", "own-folder", "package-alone",
 ]  # fmt: skip
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 NAMES = frozenset({"package", "missing", "file", "folder", "checkout", "copy"})
@@ -34,9 +34,11 @@ _MISSING = re.compile(
     r"No module named ['\"]?(?P<missing>\w+\.[\w.]+)(?!.*is not a package)|"
     r"module '(?P<owner>[\w.]+)' has no attribute '(?P<attribute>\w+)'"
 )
-_INSTALLED = re.compile(r"(?P<folder>.*/(?:site|dist)-packages/(?P<package>[A-Za-z]\w*))/")
+_INSTALLED = re.compile(r"(?P<folder>.*/(?:site|dist)-packages/(?:[^/]+\.egg/)?(?P<package>[A-Za-z]\w*))/")
 _GENERATED = re.compile(r".*/?unsloth_compiled_cache/(?P<file>\w+\.py)$")
 """Code that a package has written from that of other packages, for the releases which were installed then."""
+_CALLER_AND_CALLED = 2
+"""Frames of a package of which one called another."""
 _RAISES = re.compile(r"(?:^|: )raise ")
 FAULTS_OF_CODE = (
     *("AssertionError", "AttributeError", "IndexError", "KeyError", "NameError"),
@@ -84,6 +86,8 @@ def names_of(origin: Origin, said: str, trace: Trace | None) -> dict[str, str] |
         return _generated_code(trace) if trace is not None and trace.frames else None
     if origin == "package-code":
         return _package_code(trace) if trace is not None and trace.frames else None
+    if origin == "package-alone":
+        return _package_alone(trace) if trace is not None and trace.frames else None
     missing = _MISSING.search(said)
     if trace is None or missing is None or not trace.frames:
         return None
@@ -147,6 +151,16 @@ def _package_code(trace: Trace) -> dict[str, str] | None:
         return None
     package, folder = installed["package"], installed["folder"]
     return {"package": package, "folder": folder, "file": f"{posix(file)[len(folder) - len(package) :]}:{line}"}
+
+
+def _package_alone(trace: Trace) -> dict[str, str] | None:
+    """The package that both called and was called: the only one with several frames, all others being Python's."""
+    package = trace.library_alone
+    of_package = [frame for frame in trace.frames if trace.package_of(frame) == package]
+    others = {trace.package_of(frame) for frame in trace.frames} - {package, "torch", ""}
+    if not package or trace.headless or others or len(of_package) < _CALLER_AND_CALLED:
+        return None
+    return _package_code(trace)
 
 
 def _generated_code(trace: Trace) -> dict[str, str] | None:

@@ -44,7 +44,7 @@ _LONGEST_CODE = 200
 _LOOK_UP = re.compile(r"(?<![\w.\])])(?P<table>[A-Za-z_][\w.]*)\[(?P<key>\w[\w.]*|'[^']*'|\"[^\"]*\")\]")
 """A look-up in a table that has a name."""
 
-_PACKAGE = re.compile(r".*/(?:site|dist)-packages/([A-Za-z]\w*)")
+_PACKAGE = re.compile(r".*/(?:site|dist)-packages/(?:[^/]+\.egg/)?([A-Za-z]\w*)")
 _ANYBODYS = r"(?:train(?:ers?|ing)?|utils?|models?|data|common|core|scripts|tools|lib)/"
 """Directories below src/ that are parts of a project, and not packages."""
 _SOURCE_TREE = re.compile(rf".*/(?:src/(?!{_ANYBODYS})(?=[a-z]\w*/)|(?P<name>[a-z]\w+)/(?=(?P=name)/))([a-z]\w*)/")
@@ -298,16 +298,21 @@ def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def taken_from(code: str, error: str) -> str:
-    """The expression that gave `code` no value, or the wrong number of them; empty if it is not known.
+def taken_from(code: str, error: str, marked: str) -> str:
+    """The expression that gave `code` no value, or the wrong number of them, or was read by a key although it has none;
+    empty if it is not known.
 
     Args:
         error: the exception's type and message.
+        marked: the part of `code` that Python underlines.
     """
-    nodes = _nodes_of(code)
+    nodes = _nodes_of(marked if marked and "indices must be integers" in error else code)
     if error.startswith("StopIteration"):
         called = (node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "next")
         return _only(ast.unparse(each.args[0]) for each in called if each.args)
+    if "indices must be integers" in error:
+        looked_up = (node for node in nodes if isinstance(node, ast.Subscript) and _is_text(node.slice))
+        return _only(ast.unparse(each.value) for each in looked_up)
     if "values to unpack" not in error and "cannot unpack non-iterable" not in error:
         return ""
     assigned = (node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple))

@@ -56,8 +56,7 @@ _CLEAN_UP = re.compile(
 )
 """Frames of destructors, and of what runs when the interpreter ends."""
 _SECTION = re.compile(r"- Dataset Pipeline Error Message:|Error details from previous import attempts:")
-"""The heading of what went wrong, below an exception that does not say it: in a data set of MindSpore, in the import of
-sgl_kernel's library."""
+"""The heading of what went wrong, below an exception that does not say it: of MindSpore's data sets, of sgl_kernel."""
 _RULE = re.compile(r"\W*$")
 _SECTION_LEVEL = re.compile(r"^(?:\[ERROR\] |- )")
 _OF_TORCH = re.compile(r"(?:^|/)torch/(?!.*/(?:site|dist)-packages/)")
@@ -76,6 +75,8 @@ class Trace:
     """(file, line, function), outermost first; only the first and the last few are kept."""
     named: str = ""
     """The exception's type, where the heading names it: IPython writes "TYPE      Traceback …"."""
+    asking: list[tuple[str, int, str]] = field(default_factory=list)
+    """The frames of the process that waited for the one which raised it, where Ray shows both."""
     parent: Trace | None = None
     """The exception that was being handled, or that caused this one."""
     child: Trace | None = field(default=None, repr=False, compare=False)
@@ -130,8 +131,7 @@ class Trace:
 
     @property
     def is_of_clean_up(self) -> bool:
-        """Whether it was raised while an object was destroyed or the process ended: an object that was never finished
-        has nothing to close."""
+        """Whether it was raised while an object was destroyed or the process ended: nothing failed by it."""
         return any(_CLEAN_UP.search(f"{posix(file)} in {function}") for file, _, function in self.frames)
 
     @property
@@ -153,7 +153,7 @@ class Trace:
             chain.append(chain[-1].child)
         if any(each.is_logged for each in chain):
             return True
-        file, _, function = chain[-1].frames[0] if chain[-1].frames else ("", 0, "")
+        file, _, function = next(iter(chain[-1].asking or chain[-1].frames), ("", 0, ""))
         return bool(function) and is_own(file) and not (chain[-1].headless or function.startswith(code_of.OUTERMOST))
 
     @property
@@ -223,7 +223,7 @@ class Trace:
     @property
     def taken_from(self) -> str:
         """The expression that gave no value, or the wrong number of them, by the line of code below the last frame."""
-        return code_of.taken_from(self.code, self.text)
+        return code_of.taken_from(self.code, self.text, self.marked)
 
     @property
     def none_expression(self) -> str:

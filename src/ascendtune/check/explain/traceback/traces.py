@@ -23,6 +23,8 @@ _THROWN = re.compile(
     r"\[CRITICAL\] [A-Z_]+\([^)]*\):[\d:.-]+ \[(?P<file>[^:\]]+):(?P<line>\d+)\] (?P<function>\w+)\] (?P<message>\S.*)"
 )
 """MindSpore logs exceptions of C++, which Python may raise much later, in other words."""
+_OF_RAY = re.compile(r"(?:ray\.exceptions\.)?RayTaskError(?:\(\w+\))?: .{0,9}ray::")
+"""Ray's line between the frames of the process that waited and those of the one that it waited for."""
 _OF_A_GROUP = re.compile(r"\s+\| (?=\S)")
 _INSIDE = " \t|+│╭╰❱"
 """Characters with which lines inside a traceback begin, also those that rich and exception groups draw."""
@@ -104,6 +106,9 @@ class Traces:
         if trace.type:
             return self._goes_on(speaker, trace, text, number)
         if frame := frame_of(text):
+            if trace.asking and trace.frames == trace.asking:
+                # Those that follow are of the process that raised it.
+                trace.frames = []
             if len(trace.frames) > 60:
                 del trace.frames[30]
             trace.frames.append(frame)
@@ -129,6 +134,9 @@ class Traces:
                 file, _, function = trace.frames[-1]
                 trace.frames[-1] = (file, int(code["line"]), function)
             trace.code, trace.end, trace.is_of_notebook = code["code"].strip(), number, True
+            return True, None
+        if _OF_RAY.match(text) and trace.frames:
+            trace.asking, trace.end = list(trace.frames), number
             return True, None
         match = _EXCEPTION.match(_BRACKET.sub("", text.strip(), count=1))
         if match is None and not trace.code and trace.frames and number == trace.end + 1 and _UNINDENTED.match(text):

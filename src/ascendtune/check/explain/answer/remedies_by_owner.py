@@ -1,0 +1,102 @@
+"""Remedies of general entries, as they hold for the owner of the code that failed: code of one's own, or a library.
+
+An entry for a message of torch or Python does not know whose code ran into it. What it advises for code of one's own
+(change the line) does not help where that line is a library's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ascendtune.check.explain.answer.applicable_remedies import clauses_of
+from ascendtune.check.explain.event.event import Event
+from ascendtune.check.explain.knowledge.entries import IMPORTER, KnownFailure
+from ascendtune.check.explain.language import say
+from ascendtune.check.explain.log.frame import posix
+from ascendtune.check.explain.package.distributions import named_for_pip
+from ascendtune.check.explain.package.origin import advice_on_frames
+from ascendtune.check.explain.traceback.trace import Trace
+
+_ANYBODYS = ("python-code", "tensors", "models", "raised/torch", "raised/general_tensors", "raised/general_torch")
+"""Families of messages that any code runs into."""
+_ANYBODYS_CODE = ("raised/general_python_code", "raised/general_models")
+_OF_ONES_OWN = re.compile(
+    r"(?:[Ii]n )?(?:code of your own|(?:your )?own code)(?: at the frame shown)?:|自己的代码[：:]"
+)
+"""The beginning of a clause for code of one's own."""
+_IN_THE_CODE = re.compile(r"\bthe frame shown\b|one line above|所示栈帧|上面一行|上一行")
+"""In a remedy that looks at, or changes, the line that failed."""
+_NAMES_PLACE = re.compile(r"\{(?:importer|owner|package|place|file)\}")
+_INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
+_CALLED = (
+    "{package} failed in its own code ({file}:{line} in {function}): print what the frame shown gives to it; that is "
+    "as its documentation asks: `pip show {package}`, and search its issues for '{type} {function}': a newer release"
+)
+
+
+def for_owner(remedies: tuple[str, ...], event: Event) -> tuple[str, ...]:
+    """`remedies` of the entry of `event` for the code that failed: as they are for code of one's own."""
+    trace, entry = event.trace, event.hit.entry
+    library = library_that_failed(trace) if trace is not None else ""
+    if trace is None or not library:
+        return remedies
+    kept = _without_own_code(remedies)
+    if not is_anybodys(entry) or _knows_owner(entry):
+        return kept
+    advice = advice_on_frames(trace) if trace.library_alone else (_of_called(trace, library),)
+    if not kept:
+        return advice
+    is_of_line = trace.library_alone != "" and _IN_THE_CODE.search(kept[0]) is not None
+    return (*advice, *kept) if is_of_line else (*kept, *advice)
+
+
+def library_that_failed(trace: Trace) -> str:
+    """The package of the innermost frame outside of torch; empty if that is code of one's own, or there is none."""
+    return trace.importer_of("torch") if trace.frames else ""
+
+
+def is_anybodys(entry: KnownFailure) -> bool:
+    """Whether the entry knows the message, and not the code that it came from."""
+    is_of_any = entry.family in (*_ANYBODYS, *_ANYBODYS_CODE)
+    return is_of_any and not (entry.frame or entry.origin or entry.is_conditional or entry.by_owner)
+
+
+def _knows_owner(entry: KnownFailure) -> bool:
+    """Whether its sentences speak of the package that failed."""
+    return any(f"{{{IMPORTER}}}" in sentence for sentence in entry.remedies)
+
+
+def _without_own_code(remedies: Iterable[str]) -> tuple[str, ...]:
+    kept = []
+    for remedy in remedies:
+        clauses = list(clauses_of(remedy))
+        held = [clause for clause in clauses if not _OF_ONES_OWN.match(clause.strip())]
+        if held:
+            kept.append(remedy if len(held) == len(clauses) else ("；" if "；" in remedy else "; ").join(held))
+    return tuple(kept)
+
+
+def place_in_library(event: Event) -> str:
+    """Where in a library a general message came from, for the headline; empty for code of one's own, and where the
+    sentence names it."""
+    trace, entry = event.trace, event.hit.entry
+    library = library_that_failed(trace) if trace is not None else ""
+    if trace is None or not library or not is_anybodys(entry) or _NAMES_PLACE.search(entry.what):
+        return ""
+    _, _, function = _innermost_in(trace, library)
+    return say(" (in {function} of {package})", function=function, package=library) if function.isidentifier() else ""
+
+
+def _of_called(trace: Trace, library: str) -> str:
+    """What to ask of a library that code of one's own called."""
+    file, line, function = _innermost_in(trace, library)
+    shown = _INSTALLED.sub("", posix(file))
+    words = say(_CALLED, package=library, file=shown, line=line, function=function, type=trace.type)
+    return named_for_pip(words)
+
+
+def _innermost_in(trace: Trace, library: str) -> tuple[str, int, str]:
+    """The innermost frame (file, line, function) in the code of `library`."""
+    frames = (frame for frame in reversed(trace.frames) if trace.package_of(frame) == library)
+    return next(frames, trace.frames[-1])
