@@ -127,7 +127,7 @@ _NAME = "ImportError: cannot import name 'ebb' from 'moon.tides' ({})"
             _import(_NAME.format(f"{_SITE}/moon/tides.py"), "/home/me/rise.py", f"{_SITE}/moon/seas/calm.py"),
             "package-lacks-own-part",
         ),
-        (_import(_PART, "/home/me/rise.py", f"{_SITE}/star/calm.py"), "module-of-installed-package"),
+        (_import(_PART, "/home/me/rise.py", f"{_SITE}/star/calm.py"), "module-of-optional-package"),
         (_import(_PART, "/home/me/rise.py"), "module-of-installed-package"),
         (_import(_NAME.format(f"{_SITE}/moon/tides.py"), f"{_SITE}/star/calm.py"), "import-name"),
         (

@@ -18,15 +18,22 @@ from ascendtune.check.explain.package.distributions import named_for_pip
 from ascendtune.check.explain.package.origin import advice_on_frames
 from ascendtune.check.explain.traceback.trace import Trace
 
-_ANYBODYS = ("python-code", "tensors", "models", "raised/torch", "raised/general_tensors", "raised/general_torch")
-"""Families of messages that any code runs into."""
-_ANYBODYS_CODE = ("raised/general_python_code", "raised/general_models")
+_FAMILIES = (
+    *("python-code", "tensors", "models", "raised/torch", "raised/general_tensors", "raised/general_torch"),
+    *("raised/general_python_code", "raised/general_models"),
+)
+"""Families of messages that any code runs into. Others belong to a package, which raised them: who called it with what
+it refuses stands above its frames."""
 _OF_ONES_OWN = re.compile(
     r"(?:[Ii]n )?(?:code of your own|(?:your )?own code)(?: at the frame shown)?:|自己的代码[：:]"
 )
 """The beginning of a clause for code of one's own."""
+_FUNCTION_OF_ONES_OWN = re.compile(r"[\w.<>]+ is (?:code of )?yours\b|[\w.<>]+ 是(?:你)?自己的代码")
+"""The beginning of a clause for a function of one's own, which a library calls."""
 _IN_THE_CODE = re.compile(r"\bthe frame shown\b|one line above|所示栈帧|上面一行|上一行")
 """In a remedy that looks at, or changes, the line that failed."""
+_COMMAND = re.compile(r"`(?:env|grep|echo|ls|cat|file|pip|python)\b")
+"""In a remedy that also says where a value comes from, whoever's code used it."""
 _NAMES_PLACE = re.compile(r"\{(?:importer|owner|package|place|file)\}")
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
 _CALLED = (
@@ -41,14 +48,16 @@ def for_owner(remedies: tuple[str, ...], event: Event) -> tuple[str, ...]:
     library = library_that_failed(trace) if trace is not None else ""
     if trace is None or not library:
         return remedies
-    kept = _without_own_code(remedies)
-    if not is_anybodys(entry) or _knows_owner(entry):
-        return kept
+    is_alone = trace.library_alone != "" and not trace.headless
+    kept = _without(_OF_ONES_OWN, remedies) if is_alone or entry.family in _FAMILIES else remedies
+    if is_alone:
+        kept = _without(_FUNCTION_OF_ONES_OWN, kept)
+    if not is_of_line(entry):
+        return kept or remedies
     advice = advice_on_frames(trace) if trace.library_alone else (_of_called(trace, library),)
-    if not kept:
-        return advice
-    is_of_line = trace.library_alone != "" and _IN_THE_CODE.search(kept[0]) is not None
-    return (*advice, *kept) if is_of_line else (*kept, *advice)
+    is_look_only = not kept or (_IN_THE_CODE.search(kept[0]) and not _COMMAND.search(kept[0]))
+    goes_before = trace.library_alone != "" and is_look_only
+    return (*advice, *kept) if goes_before else (*kept, *advice)
 
 
 def library_that_failed(trace: Trace) -> str:
@@ -56,22 +65,25 @@ def library_that_failed(trace: Trace) -> str:
     return trace.importer_of("torch") if trace.frames else ""
 
 
-def is_anybodys(entry: KnownFailure) -> bool:
-    """Whether the entry knows the message, and not the code that it came from."""
-    is_of_any = entry.family in (*_ANYBODYS, *_ANYBODYS_CODE)
-    return is_of_any and not (entry.frame or entry.origin or entry.is_conditional or entry.by_owner)
+def is_of_line(entry: KnownFailure) -> bool:
+    """Whether the entry knows the message alone, and advises to look at the line that failed, or to change it: whose
+    line that is decides. One that names a setting is right whoever's code ran into it, and so is one that speaks of the
+    package."""
+    is_general = entry.family in _FAMILIES and not (
+        entry.frame or entry.origin or entry.is_conditional or entry.by_owner
+    )
+    speaks_of_owner = any(f"{{{IMPORTER}}}" in sentence for sentence in entry.remedies)
+    clauses = [clause.strip() for remedy in entry.remedies for clause in clauses_of(remedy)]
+    is_about_line = any(_IN_THE_CODE.search(each) or _OF_ONES_OWN.match(each) for each in clauses)
+    return is_general and is_about_line and not speaks_of_owner
 
 
-def _knows_owner(entry: KnownFailure) -> bool:
-    """Whether its sentences speak of the package that failed."""
-    return any(f"{{{IMPORTER}}}" in sentence for sentence in entry.remedies)
-
-
-def _without_own_code(remedies: Iterable[str]) -> tuple[str, ...]:
+def _without(begin: re.Pattern[str], remedies: Iterable[str]) -> tuple[str, ...]:
+    """`remedies` without the clauses that begin so, and without what is left of none."""
     kept = []
     for remedy in remedies:
         clauses = list(clauses_of(remedy))
-        held = [clause for clause in clauses if not _OF_ONES_OWN.match(clause.strip())]
+        held = [clause for clause in clauses if not begin.match(clause.strip())]
         if held:
             kept.append(remedy if len(held) == len(clauses) else ("；" if "；" in remedy else "; ").join(held))
     return tuple(kept)
@@ -82,7 +94,7 @@ def place_in_library(event: Event) -> str:
     sentence names it."""
     trace, entry = event.trace, event.hit.entry
     library = library_that_failed(trace) if trace is not None else ""
-    if trace is None or not library or not is_anybodys(entry) or _NAMES_PLACE.search(entry.what):
+    if trace is None or not library or not is_of_line(entry) or _NAMES_PLACE.search(entry.what):
         return ""
     _, _, function = _innermost_in(trace, library)
     return say(" (in {function} of {package})", function=function, package=library) if function.isidentifier() else ""

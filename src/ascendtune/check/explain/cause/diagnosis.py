@@ -183,7 +183,7 @@ def _meets(event: Event, facts: Facts, beside: dict[str, re.Match[str] | None]) 
         named = named | told
         event.beside = _whole_lines(match)
     event.hit.names.update(named)
-    name_mismatch(event.hit, event.message, facts)
+    name_mismatch(event.hit, event.message, facts, event.trace.code if event.trace is not None else "")
     name_provider(event.hit, event.text)
     name_package(event.hit)
     return True

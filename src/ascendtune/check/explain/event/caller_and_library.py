@@ -77,6 +77,13 @@ _FIX_OF_MODEL_CODE = (
 )
 
 
+_FIX_OF_CLASS = (
+    '`pip show {importer} {owner}; grep -rnw {argument} $(python -c "import {module}; print({module}.__path__[0])") | '
+    "head -5`: found: another class of {owner} takes it: {importer} chose the wrong one: a newer release or commit of "
+    "{importer}; not found: the {owner} that the requirements of {importer} name: pip install '{owner}==VERSION'"
+)
+
+
 @dataclass(frozen=True)
 class _Owner:
     """A library with the modules that it brings."""
@@ -117,6 +124,22 @@ def _hands_on(trace: Trace, package: str) -> bool:
 def _is_of(name: str, package: str) -> bool:
     """Whether the tables have the class of this package, and of no other."""
     return {module for owner in _owners().get(name.partition(".")[0], ()) for module in owner.modules} == {package}
+
+
+def _is_made_of_dictionary(used: str, code: str) -> bool:
+    """Whether the line makes an object of the class `used` from a dictionary: Tide(**settings)."""
+    owner_class, _, method = used.partition(".")
+    return method == "__init__" and re.search(rf"\b{re.escape(owner_class)}\(.*\*\*\w", code) is not None
+
+
+def _module_of(used: str, library: str) -> str:
+    owners = _owners().get(used.partition(".")[0], Counter())
+    return next((owner.modules[0] for owner in owners if owner.library == library and owner.modules), "")
+
+
+def _may_be_of(name: str, package: str) -> bool:
+    """Whether the tables have a class of this name in the package."""
+    return any(package in owner.modules for owner in _owners().get(name.partition(".")[0], ()))
 
 
 def _names_fix(hit: Hit) -> bool:
@@ -174,11 +197,12 @@ def _owners() -> dict[str, Counter[_Owner]]:
     return found
 
 
-def name_mismatch(hit: Hit, message: str, facts: Facts) -> None:
+def name_mismatch(hit: Hit, message: str, facts: Facts, code: str = "") -> None:
     """Add to the names of `hit` which of its two packages is older, and what to install, where its sentences say so.
 
     Args:
         facts: what the log says of versions.
+        code: the line of code that made the call.
     """
     if _names_fix(hit):
         importer, owner = hit.names.get(IMPORTER, ""), hit.names.get(OWNER, "")
@@ -193,12 +217,24 @@ def name_mismatch(hit: Hit, message: str, facts: Facts) -> None:
         mismatch = _mismatch_by_tables(change) if change else _mismatch(importer, owner, message, pair)
         if is_own and change is None:
             mismatch = say("its arguments are not those of the call") if "argument" in message else ""
+        is_of_dictionary = change is None and pair is None and bool(importer) and _is_made_of_dictionary(used, code)
+        if is_of_dictionary and owner and "unexpected keyword" in message:
+            mismatch = say(
+                "another class of {owner} may be the one for this model or setting, or the releases do not fit",
+                owner=owner,
+            )
+        elif change is None and importer and not owner and not is_own and _may_be_of(used, importer):
+            mismatch = say("most likely both sides are {importer}'s own: a fault of this release", importer=importer)
         if mismatch and not (hit.entry.origin and change is None):
             hit.names[MISMATCH] = mismatch
         if change is not None:
             hit.names[FIX] = _fix_by_tables(change)
         elif hit.entry.origin:
             hit.names[FIX] = say(_FIX_OF_MODEL_CODE)
+        elif is_of_dictionary and owner and (module := _module_of(used, owner)) and "unexpected keyword" in message:
+            hit.names[FIX] = say(
+                _FIX_OF_CLASS, importer=importer, owner=owner, module=module, argument=hit.names["argument"]
+            )
         else:
             hit.names[FIX] = _fix(importer, owner, used, pair, hit.names.get("attribute", ""))
 
